@@ -1,0 +1,295 @@
+"""Links compiled once, on the host, into the order in which labels are summed out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from .colouring import Colouring, colour
+from .elimination import ComponentPlan, peel_leaves, plan_cores
+from .hard_links import LinkReport, check_links, components_of, contract, refuse_uncolourable
+from .links import Links
+
+__all__ = ["Core", "LabelGraph", "Run", "as_label_graph"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Run:
+    """Rounds of leaf removal of similar width, stacked and padded so that one scan does them.
+
+    Attributes
+    ----------
+    child, parent : ndarray of int, shape (rounds, width)
+        Nodes; `num_nodes` pads.
+    edge : ndarray of int, shape (rounds, width)
+        Edge between them; `num_edges` pads.
+    """
+
+    child: Any
+    parent: Any
+    edge: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Core:
+    """Loopy components of equal width, as blocks of buckets to be eliminated in order.
+
+    Bucket arrays have shape (blocks, buckets a block); `bag_edge` and `axis` one more axis of
+    length `width`. `position` numbers the buckets, `parent` names the bucket a message goes to.
+    """
+
+    node: Any
+    position: Any
+    parent: Any
+    bag_edge: Any
+    axis: Any
+    is_root: Any
+    colouring: Colouring
+    width: int | None = field(metadata={"static": True})
+    num_buckets: int = field(metadata={"static": True})
+    largest: int = field(metadata={"static": True})
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LabelGraph:
+    """Links compiled for label inference; a pytree, so pass it to jitted functions as an argument.
+
+    Hard must-links are contracted to nodes. Trees are taken apart leaf by leaf; what remains (the
+    2-core) is ordered for variable elimination. Graphs whose padded shapes agree share compiled
+    code.
+
+    Build it with `LabelGraph.build(links, num_points)` or `as_label_graph`.
+
+    Attributes
+    ----------
+    num_points, num_nodes, num_edges : int
+        Points; chunklets (a lone point is one); distinct edges between chunklets.
+    node : ndarray of int, shape (num_points,)
+    node_size : ndarray, shape (num_nodes,)
+        Points in each chunklet.
+    pairs : ndarray of int, shape (num_links, 2)
+    pair_weights : ndarray, shape (num_links,)
+    edge_of_link : ndarray of int, shape (num_links,)
+        Edge that a link became; `num_edges + 1` for links inside one chunklet.
+    forbidden : ndarray of bool, shape (num_edges + 2,)
+        Edges that a hard cannot-link closes.
+    is_root : ndarray of bool, shape (num_nodes,)
+        Last node of each tree (a lone node is one).
+    component, node_component : ndarray of int
+        Connected component of each point and of each node.
+    """
+
+    node: Any
+    node_size: Any
+    pairs: Any
+    pair_weights: Any
+    edge_of_link: Any
+    forbidden: Any
+    is_root: Any
+    component: Any
+    node_component: Any
+    runs: tuple[Run, ...]
+    cores: tuple[Core, ...]
+    num_points: int = field(metadata={"static": True})
+    num_nodes: int = field(metadata={"static": True})
+    num_edges: int = field(metadata={"static": True})
+    num_components: int = field(metadata={"static": True})
+
+    @classmethod
+    def build(
+        cls, links: Links | None, num_points: int, num_clusters: int | None = None
+    ) -> LabelGraph:
+        """Compile links between `num_points` points.
+
+        Parameters
+        ----------
+        links : Links or None
+        num_points : int
+        num_clusters : int, optional
+            Also refuse hard cannot-links that visibly need more clusters.
+
+        Raises
+        ------
+        ValueError
+            If an index is out of range or hard links contradict each other (the path is named).
+        """
+        links = Links.empty() if links is None else links
+        if not isinstance(links, Links):
+            raise TypeError(
+                f"links must be sidebayes Links (or a LabelGraph), got {type(links).__name__}; build "
+                "them with Links.from_pairs(pairs, same), outside of jit"
+            )
+        if links.num_points is not None and links.num_points != num_points:
+            raise ValueError(
+                f"links refer to {links.num_points} points, the data have {num_points}; use "
+                "links.subset(rows) after filtering rows"
+            )
+        pairs, weights = Links(links.pairs, links.weights, num_points).pairs, links.weights
+        num_nodes, node = contract(pairs, weights, num_points)
+        ends = np.sort(node[pairs], axis=1)
+        if num_clusters is not None:
+            refuse_uncolourable(node[pairs[np.isneginf(weights)]], num_nodes, num_clusters, node)
+
+        between = ends[:, 0] != ends[:, 1]
+        key = ends[between, 0] * num_nodes + ends[between, 1]
+        unique, owner = np.unique(key, return_inverse=True)
+        num_edges = len(unique)
+        edges = np.stack([unique // max(num_nodes, 1), unique % max(num_nodes, 1)], axis=1)
+        edge_of_link = np.full(len(pairs), num_edges + 1)
+        edge_of_link[between] = owner.ravel()
+        forbidden = np.zeros(num_edges + 2, bool)
+        forbidden[edge_of_link[np.isneginf(weights)]] = True
+
+        rounds, peeled = peel_leaves(edges, num_nodes)
+        plans = plan_cores(edges[~peeled], np.flatnonzero(~peeled), num_nodes)
+        is_root = np.ones(num_nodes, bool)
+        for step in rounds:
+            is_root[step[:, 0]] = False
+        for plan in plans:
+            is_root[plan.node] = False
+        num_components, node_component = components_of(edges, num_nodes)
+        return cls(
+            node=node.astype(np.int32),
+            node_size=np.bincount(node, minlength=num_nodes).astype(float),
+            pairs=pairs.astype(np.int32),
+            pair_weights=weights,
+            edge_of_link=edge_of_link.astype(np.int32),
+            forbidden=forbidden,
+            is_root=is_root,
+            component=node_component[node].astype(np.int32),
+            node_component=node_component.astype(np.int32),
+            runs=_stack_rounds(rounds, num_nodes, num_edges),
+            cores=tuple(_block(plan, num_nodes, num_edges) for plan in plans),
+            num_points=num_points,
+            num_nodes=num_nodes,
+            num_edges=num_edges,
+            num_components=num_components,
+        )
+
+    @property
+    def num_links(self) -> int:
+        """Number of distinct links."""
+        return self.pairs.shape[0]
+
+    @property
+    def links(self) -> Links:
+        """The links the graph was compiled from."""
+        return Links(
+            np.asarray(self.pairs, np.int64), np.asarray(self.pair_weights), self.num_points
+        )
+
+    @property
+    def width(self) -> int | None:
+        """Largest number of neighbours met in elimination; None where ordering was given up."""
+        widths = [1 if self.runs else 0] + [core.width for core in self.cores]
+        return None if None in widths else max(w for w in widths if w is not None)
+
+    def report(self, num_clusters: int | None = None) -> LinkReport:
+        """Report on the links; see `Links.check`."""
+        return check_links(
+            np.asarray(self.pairs, np.int64),
+            np.asarray(self.pair_weights),
+            self.num_points,
+            num_clusters,
+        )
+
+    def __repr__(self) -> str:
+        """Size and the strategy that the structure calls for."""
+        loops = ", ".join(
+            f"width {core.width or 'too large'}: {core.num_buckets} nodes" for core in self.cores
+        )
+        return (
+            f"LabelGraph({self.num_points} points, {self.num_links} links, {self.num_components} "
+            f"components; {sum(run.child.shape[0] for run in self.runs)} tree levels"
+            + (f"; loopy {loops})" if loops else ")")
+        )
+
+
+def as_label_graph(
+    links: Links | LabelGraph | None, num_points: int, num_clusters: int | None = None
+) -> LabelGraph:
+    """Compile `links` unless they are compiled already.
+
+    Raises
+    ------
+    ValueError
+        If a compiled graph is for another number of points.
+    """
+    if not isinstance(links, LabelGraph):
+        return LabelGraph.build(links, num_points, num_clusters)
+    if links.num_points != num_points:
+        raise ValueError(
+            f"the LabelGraph is for {links.num_points} points, the data have {num_points}; compile the "
+            "links again for these rows"
+        )
+    return links
+
+
+def _padded(size: int) -> int:
+    """Round up so that few distinct shapes occur, at a cost of at most an eighth."""
+    if size <= 64:
+        return 64
+    unit = 1 << max(size.bit_length() - 4, 0)
+    return -(-size // unit) * unit
+
+
+def _stack_rounds(rounds: list[NDArray], num_nodes: int, num_edges: int) -> tuple[Run, ...]:
+    """Group consecutive rounds of like width; widths fall from round to round."""
+    runs, first = [], 0
+    while first < len(rounds):
+        width = _padded(len(rounds[first]))
+        last = first + 1
+        while last < len(rounds) and (len(rounds[last]) > width // 4 or width == 64):
+            last += 1
+        length = last - first if width > 4096 else 1 << (last - first - 1).bit_length()
+        filled = np.full((3, length, width), num_nodes, np.int32)
+        filled[2] = num_edges
+        for row, step in enumerate(rounds[first:last]):
+            filled[:, row, : len(step)] = step.T
+        runs.append(Run(child=filled[0], parent=filled[1], edge=filled[2]))
+        first = last
+    return tuple(runs)
+
+
+def _block(plan: ComponentPlan, num_nodes: int, num_edges: int) -> Core:
+    """Cut the buckets, level by level, into equal blocks."""
+    colouring = colour(plan.edges, plan.node)
+    size = len(plan.node)
+    if plan.width is None:
+        empty = np.zeros((0, 1), np.int32)
+        return Core(empty, empty, empty, empty, empty, empty, colouring, None, size, plan.largest)
+    depth = int(plan.level.max()) + 1
+    block = 1 << (-(-size // depth) - 1).bit_length()
+    order = np.argsort(plan.level, kind="stable")
+    within = np.bincount(plan.level)
+    slots = [
+        np.pad(part, (0, -len(part) % block), constant_values=-1)
+        for part in np.split(order, np.cumsum(within)[:-1])
+    ]
+    slot = np.concatenate(slots).reshape(-1, block)
+    real = slot >= 0
+
+    def pick(values: NDArray, padding: int) -> NDArray:
+        mask = real.reshape(real.shape + (1,) * (values.ndim - 1))
+        chosen = np.where(mask, values[slot], padding)
+        return np.where(chosen < 0, padding, chosen).astype(np.int32)
+
+    return Core(
+        node=pick(plan.node, num_nodes),
+        position=pick(np.arange(size), size),
+        parent=pick(plan.parent, size),
+        bag_edge=pick(plan.bag_edge, num_edges),
+        axis=pick(plan.axis, -1),
+        is_root=real & (plan.parent[slot] < 0),
+        colouring=colouring,
+        width=plan.width,
+        num_buckets=size,
+        largest=plan.largest,
+    )

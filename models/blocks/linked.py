@@ -1,0 +1,257 @@
+"""NumPyro distributions over linked labels and over data whose labels are linked."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array
+from numpyro.distributions import constraints
+
+from . import partition
+from .approximate import Exact, as_inference
+from .label_graph import LabelGraph
+
+__all__ = ["LinkedCategorical", "LinkedMixture"]
+
+
+class LinkedCategorical(dist.Distribution):
+    r"""Labels of all points, tied by links.
+
+    With ``reading="field"`` the links are a Markov random field prior (Lu 2008, eq. 2.10)
+
+    .. math:: P(z) = \Omega^{-1} \prod_i \pi_{z_i} \prod_{(i,j)} e^{w_{ij}[z_i = z_j]},
+
+    whose partition function :math:`\Omega(\pi, w)` is kept. With ``reading="relation"`` labels are
+    independent and each link is an observed statement, right with the log-odds :math:`|w|`
+    (Lu 2008, App. A): ``P(z, links) = prod pi * prod P(statement | z_i, z_j)``, which is a
+    normalised likelihood and has no partition function.
+
+    Parameters
+    ----------
+    log_weights : Array, shape (num_clusters,)
+        Log mixing weights.
+    graph : LabelGraph
+    reading : {"field", "relation"}
+    sampling : {"points", "chunklets"}
+        See `log_partition`.
+    pair_weights : Array, shape (num_links,), optional
+        Replaces the finite weights of the links, e.g. by learned ones.
+    inference : str or inference object
+        See `log_partition`.
+    """
+
+    arg_constraints: ClassVar[dict] = {}
+    pytree_data_fields = ("log_weights", "graph", "pair_weights")
+    pytree_aux_fields = ("reading", "sampling", "inference")
+
+    def __init__(
+        self,
+        log_weights: Array,
+        graph: LabelGraph,
+        *,
+        reading: str = "field",
+        sampling: str = "points",
+        pair_weights: Array | None = None,
+        inference: str | Exact = "exact",
+        validate_args: bool | None = None,
+    ) -> None:
+        if reading not in ("field", "relation"):
+            raise ValueError(f"reading = {reading!r}; expected 'field' or 'relation'")
+        self.log_weights, self.graph, self.reading = log_weights, graph, reading
+        self.sampling, self.inference = sampling, as_inference(inference)
+        self.pair_weights = graph.pair_weights if pair_weights is None else pair_weights
+        super().__init__(event_shape=(graph.num_points,), validate_args=validate_args)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """Integer labels."""
+        return constraints.independent(
+            constraints.integer_interval(0, self.log_weights.shape[-1] - 1), 1
+        )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of the routines in `partition`."""
+        return {"sampling": self.sampling, "inference": self.inference}
+
+    def log_normalizer(self) -> Array:
+        r"""What the unnormalised sum must be divided by, in logs.
+
+        :math:`\log\Omega` for a field; for relations the sum of the log-odds terms that make each
+        statement's likelihood normalised, :math:`\sum \log(1 + e^{|w|}) - [w < 0] |w|`.
+        """
+        if self.reading == "relation":
+            weights = jnp.asarray(self.pair_weights)
+            finite = jnp.where(jnp.isinf(jnp.asarray(self.graph.pair_weights)), 0.0, weights)
+            # must: P(same)=e^w/(1+e^w); cannot: P(differ)=1/(1+e^w), so the common factor is 1+e^w
+            # for a must-link relative to e^{w[same]}, and the same for a cannot-link
+            return jnp.where(
+                jnp.isinf(jnp.asarray(self.graph.pair_weights)), 0.0, jnp.logaddexp(0.0, finite)
+            ).sum()
+        blank = jnp.zeros(
+            (self.graph.num_points, self.log_weights.shape[-1]), self.log_weights.dtype
+        )
+        return partition.log_partition(
+            blank, self.graph, self.log_weights, self.pair_weights, **self.options
+        )
+
+    def log_prob(self, value: Array) -> Array:
+        """Log-probability of one joint labeling, shape (num_points,)."""
+        held = jnp.where(
+            value[:, None] == jnp.arange(self.log_weights.shape[-1]), 0.0, partition.FORBIDDEN
+        )
+        total = partition.log_partition(
+            held,
+            self.graph,
+            self.log_weights,
+            self.pair_weights,
+            sampling=self.sampling,
+            inference="exact",
+        )
+        return total - self.log_normalizer()
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Draw labels jointly: from the field, or independently under the relation reading."""
+        shape = (self.graph.num_points, self.log_weights.shape[-1])
+        if self.reading == "relation":
+            return jax.random.categorical(
+                key, self.log_weights, shape=(*sample_shape, self.graph.num_points)
+            )
+
+        def draw(one: Array) -> Array:
+            return partition.sample(
+                one,
+                jnp.zeros(shape),
+                self.graph,
+                self.log_weights,
+                self.pair_weights,
+                **self.options,
+            )
+
+        if not sample_shape:
+            return draw(key)
+        count = 1
+        for size in sample_shape:
+            count *= size
+        drawn = jax.vmap(draw)(jax.random.split(key, count))
+        return drawn.reshape(*sample_shape, shape[0])
+
+
+class LinkedMixture(dist.Distribution):
+    r"""Data of all points, with their linked labels summed out.
+
+    .. math:: \log p(x) = \log \sum_z \prod_i \pi_{z_i} p(x_i | \theta_{z_i})
+              \prod_{(i,j)} e^{w_{ij}[z_i = z_j]} - \log\Omega
+
+    (Lu 2008, eq. 2.14). The value holds all points: its event shape is ``(num_points, ...)``.
+
+    Parameters
+    ----------
+    labels : LinkedCategorical
+    components : Distribution, batch_shape (num_clusters,)
+        Density of a point in each cluster.
+    """
+
+    arg_constraints: ClassVar[dict] = {}
+    pytree_data_fields = ("labels", "components")
+
+    def __init__(
+        self,
+        labels: LinkedCategorical,
+        components: dist.Distribution,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        num_clusters = labels.log_weights.shape[-1]
+        if components.batch_shape != (num_clusters,):
+            raise ValueError(
+                f"components have batch shape {components.batch_shape}; expected ({num_clusters},), one "
+                "per mixing weight"
+            )
+        self.labels, self.components = labels, components
+        super().__init__(
+            event_shape=(labels.graph.num_points, *components.event_shape),
+            validate_args=validate_args,
+        )
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """Support of the components, one row a point."""
+        return constraints.independent(self.components.support, 1)
+
+    def log_factors(self, value: Array) -> dict[str, Array]:
+        """Log-factors that couple data, labels and links.
+
+        Returns
+        -------
+        dict
+            ``unary`` (num_points, num_clusters), without mixing weights; ``log_weights``
+            (num_clusters,); ``pair_weights`` (num_links,).
+        """
+        rows = jnp.expand_dims(value, 1)
+        return {
+            "unary": self.components.log_prob(rows),
+            "log_weights": self.labels.log_weights,
+            "pair_weights": jnp.asarray(self.labels.pair_weights),
+        }
+
+    def log_partition(self, factors: dict[str, Array]) -> Array:
+        """Sum of the factors over all joint labelings, in logs."""
+        return partition.log_partition(
+            factors["unary"],
+            self.labels.graph,
+            factors["log_weights"],
+            factors["pair_weights"],
+            **self.labels.options,
+        )
+
+    def log_normalizer(self) -> Array:
+        """See `LinkedCategorical.log_normalizer`."""
+        return self.labels.log_normalizer()
+
+    def log_prob(self, value: Array) -> Array:
+        """Joint log-density of all points (and of the statements, under the relation reading)."""
+        return self.log_partition(self.log_factors(value)) - self.log_normalizer()
+
+    def _posterior(self, routine: Any, value: Array, *before: Array) -> Array:
+        factors = self.log_factors(value)
+        return routine(
+            *before,
+            factors["unary"],
+            self.labels.graph,
+            factors["log_weights"],
+            factors["pair_weights"],
+            **self.labels.options,
+        )
+
+    def responsibilities(self, value: Array) -> Array:
+        """Posterior label probabilities, shape (num_points, num_clusters)."""
+        return self._posterior(partition.responsibilities, value)
+
+    def pair_marginals(self, value: Array) -> Array:
+        """Posterior probability that each linked pair agrees, shape (num_links,)."""
+        return self._posterior(partition.pair_marginals, value)
+
+    def by_component(self, value: Array) -> Array:
+        """Unnormalised terms of `log_prob` a connected component, shape (num_components,)."""
+        return self._posterior(partition.by_component, value)
+
+    def sample_labels(self, rng_key: Array, value: Array) -> Array:
+        """Draw all labels jointly from their posterior, shape (num_points,)."""
+        return self._posterior(partition.sample, value, rng_key)
+
+    def mode(self, value: Array) -> Array:
+        """Most probable joint labeling given the data, shape (num_points,)."""
+        return self._posterior(partition.mode, value)
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Draw labels, then data."""
+        key_labels, key_data = jax.random.split(key)
+        labels = self.labels.sample(key_labels, sample_shape)
+        points = self.labels.graph.num_points
+        drawn = self.components.sample(key_data, (*sample_shape, points))
+        index = labels.reshape(labels.shape + (1,) * (drawn.ndim - labels.ndim))
+        return jnp.take_along_axis(drawn, index, axis=labels.ndim).squeeze(labels.ndim)

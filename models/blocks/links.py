@@ -1,0 +1,528 @@
+"""Side information as data: links between points, partial labels, groups.
+
+Everything here is validated once, at the door, and is a plain frozen record of NumPy arrays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from .hard_links import LinkReport, check_links
+
+__all__ = [
+    "Groups",
+    "Links",
+    "PartialLabels",
+    "certainty_weight",
+    "estimate_flip_rate",
+    "flip_rate_weight",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """Unordered pairs of points, each once, with a log-odds weight.
+
+    A pair ``(i, j)`` of weight ``w`` multiplies the density of the labels by
+    ``exp(w * [z_i == z_j])``: ``w > 0`` is a must-link, ``w < 0`` a cannot-link, infinite weights
+    are hard. This is ``J = 2 W`` of Lu (2008), who sums over ordered pairs.
+
+    Parameters
+    ----------
+    pairs : array_like of int, shape (num_links, 2)
+        Row numbers of the points that each link joins. Order within a pair is immaterial.
+    weights : array_like of float, shape (num_links,) or ()
+        Log-odds that the two labels agree; ``inf`` and ``-inf`` are hard. Pairs that occur more
+        than once are merged by adding their weights; pairs whose weight is zero are dropped.
+    num_points : int, optional
+        Number of points the links refer to; indices are then checked against it.
+
+    Raises
+    ------
+    TypeError
+        If `pairs` are not integers.
+    ValueError
+        On a wrong shape, a negative or too large index, a self link, a NaN weight, or a pair that is
+        both a hard must-link and a hard cannot-link.
+    """
+
+    pairs: NDArray[np.int64]
+    weights: NDArray[np.float64]
+    num_points: int | None = None
+    num_merged: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        pairs = _check_pairs(self.pairs, self.num_points)
+        weights = _per_pair("weights", self.weights, len(pairs))
+        if len(pairs):
+            pairs = np.sort(pairs, axis=1)
+            _refuse_contradicting_duplicates(pairs, weights)
+            unique, owner = np.unique(pairs, axis=0, return_inverse=True)
+            merged = np.bincount(owner.ravel(), weights=weights, minlength=len(unique))
+            object.__setattr__(self, "num_merged", len(pairs) - len(unique))
+            keep = merged != 0.0
+            pairs, weights = unique[keep], merged[keep]
+        object.__setattr__(self, "pairs", _frozen(pairs))
+        object.__setattr__(self, "weights", _frozen(weights))
+
+    # ---- constructors -------------------------------------------------------------------------
+
+    @classmethod
+    def empty(cls, num_points: int | None = None) -> Self:
+        """No links at all."""
+        return cls(np.zeros((0, 2), np.int64), np.zeros(0), num_points)
+
+    @classmethod
+    def from_pairs(
+        cls,
+        pairs: ArrayLike,
+        same: ArrayLike,
+        weight: ArrayLike = np.inf,
+        num_points: int | None = None,
+    ) -> Self:
+        """Links from pairs and a statement for each: same label, or not.
+
+        Parameters
+        ----------
+        pairs : array_like of int, shape (num_links, 2)
+        same : array_like of bool, shape (num_links,) or ()
+            True states a must-link, False a cannot-link.
+        weight : array_like of float, shape (num_links,) or (), default inf
+            Strength of the statement, the absolute log-odds; at least zero.
+        num_points : int, optional
+        """
+        pairs = _check_pairs(pairs, num_points)
+        weight = _per_pair("weight", weight, len(pairs))
+        if (weight < 0).any():
+            row = int(np.argmax(weight < 0))
+            raise ValueError(
+                f"weight[{row}] = {weight[row]} is negative; `same` carries the sign, so give the "
+                "strength as a number >= 0"
+            )
+        same = np.broadcast_to(np.asarray(same), (len(pairs),))
+        if not (same.dtype == bool or np.isin(same, (0, 1)).all()):
+            raise TypeError(f"same must be boolean, got dtype {same.dtype}; use True for must-link")
+        return cls(pairs, np.where(same.astype(bool), weight, -weight), num_points)
+
+    @classmethod
+    def must_link(
+        cls, pairs: ArrayLike, weight: ArrayLike = np.inf, num_points: int | None = None
+    ) -> Self:
+        """Pairs that share their label."""
+        return cls.from_pairs(pairs, True, weight, num_points)
+
+    @classmethod
+    def cannot_link(
+        cls, pairs: ArrayLike, weight: ArrayLike = np.inf, num_points: int | None = None
+    ) -> Self:
+        """Pairs whose labels differ."""
+        return cls.from_pairs(pairs, False, weight, num_points)
+
+    @classmethod
+    def from_confidence(
+        cls, pairs: ArrayLike, same: ArrayLike, confidence: ArrayLike, num_points: int | None = None
+    ) -> Self:
+        r"""Links whose weight is the log-odds of a stated confidence (Lu 2008, eq. 2.26).
+
+        The weight is :math:`\pm\log(\gamma / (1 - \gamma))`. A confidence below one half turns the
+        statement round; one half says nothing and the pair is dropped; one is hard.
+
+        Parameters
+        ----------
+        pairs : array_like of int, shape (num_links, 2)
+        same : array_like of bool, shape (num_links,) or ()
+        confidence : array_like of float in [0, 1], shape (num_links,) or ()
+            Probability that the statement is right, given the labels.
+        num_points : int, optional
+        """
+        pairs = _check_pairs(pairs, num_points)
+        confidence = _per_pair("confidence", confidence, len(pairs))
+        if ((confidence < 0) | (confidence > 1)).any():
+            row = int(np.argmax((confidence < 0) | (confidence > 1)))
+            raise ValueError(
+                f"confidence[{row}] = {confidence[row]} is not a probability; give a number in [0, 1]"
+            )
+        weight = -flip_rate_weight(confidence)
+        same = np.broadcast_to(np.asarray(same), (len(pairs),)).astype(bool)
+        return cls(pairs, np.where(same, weight, -weight), num_points)
+
+    @classmethod
+    def from_labels(cls, labels: ArrayLike | PartialLabels) -> Self:
+        """Hard links that partial labels imply: one chunklet a class, cannot-links between classes.
+
+        Parameters
+        ----------
+        labels : array_like of int, shape (num_points,), or PartialLabels
+            Class of each point, -1 where unknown.
+        """
+        classes = (
+            labels.classes if isinstance(labels, PartialLabels) else PartialLabels(labels).classes
+        )
+        chunklets = cls.from_groups(classes)
+        first = [int(np.argmax(classes == c)) for c in np.unique(classes[classes >= 0])]
+        between = np.array([(a, b) for n, a in enumerate(first) for b in first[n + 1 :]])
+        return chunklets + cls.cannot_link(
+            between.reshape(-1, 2).astype(int), num_points=len(classes)
+        )
+
+    @classmethod
+    def from_groups(cls, groups: ArrayLike | Groups, weight: ArrayLike = np.inf) -> Self:
+        """Must-links that tie every group (chunklet) together, as a chain through its rows.
+
+        Parameters
+        ----------
+        groups : array_like of int, shape (num_points,), or Groups
+            Group of each point; -1 belongs to none.
+        weight : float, default inf
+        """
+        codes = groups.codes if isinstance(groups, Groups) else Groups(groups).codes
+        order = np.argsort(codes, kind="stable")
+        adjacent = (codes[order][1:] == codes[order][:-1]) & (codes[order][1:] >= 0)
+        pairs = np.stack([order[:-1][adjacent], order[1:][adjacent]], axis=1)
+        return cls.must_link(pairs, weight, num_points=len(codes))
+
+    @classmethod
+    def from_grid(cls, shape: tuple[int, int], weight: float) -> Self:
+        """Four-neighbour links of a pixel grid, rows of the image one after another.
+
+        Parameters
+        ----------
+        shape : (int, int)
+            Height and width of the image.
+        weight : float
+            Log-odds that neighbours agree, e.g. ``flip_rate_weight(q)``.
+        """
+        if min(shape) < 1:
+            raise ValueError(f"shape = {shape} must be two positive integers, (height, width)")
+        index = np.arange(shape[0] * shape[1]).reshape(shape)
+        right = np.stack([index[:, :-1].ravel(), index[:, 1:].ravel()], axis=1)
+        down = np.stack([index[:-1].ravel(), index[1:].ravel()], axis=1)
+        return cls(np.concatenate([right, down]), np.asarray(weight, float), index.size)
+
+    @classmethod
+    def from_neighbors(cls, x: ArrayLike, num_neighbors: int, weight: float) -> Self:
+        """Links between every point and its nearest neighbours (either direction).
+
+        Parameters
+        ----------
+        x : array_like, shape (num_points, num_features)
+        num_neighbors : int
+        weight : float
+        """
+        from sklearn.neighbors import kneighbors_graph
+
+        graph = kneighbors_graph(np.asarray(x), num_neighbors).tocoo()
+        pairs = np.unique(np.sort(np.stack([graph.row, graph.col], axis=1), axis=1), axis=0)
+        return cls(pairs.astype(np.int64), np.asarray(weight, float), len(np.asarray(x)))
+
+    @classmethod
+    def read(cls, path: str | Path, num_points: int | None = None) -> Self:
+        """Read links from a CSV or Parquet table.
+
+        The table has columns ``i`` and ``j``, and either ``weight`` (log-odds) or ``same`` (0 or 1)
+        with an optional ``confidence``.
+        """
+        path = Path(path)
+        table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+        columns = set(table.columns)
+        if not {"i", "j"} <= columns or not columns & {"weight", "same"}:
+            raise ValueError(
+                f"{path.name} has columns {sorted(columns)}; links need 'i', 'j' and either 'weight' "
+                "or 'same' (with an optional 'confidence')"
+            )
+        pairs = table[["i", "j"]].to_numpy()
+        if "weight" in columns:
+            return cls(pairs, table["weight"].to_numpy(float), num_points)
+        same = table["same"].to_numpy().astype(bool)
+        if "confidence" in columns:
+            return cls.from_confidence(pairs, same, table["confidence"].to_numpy(float), num_points)
+        return cls.from_pairs(pairs, same, num_points=num_points)
+
+    def write(self, path: str | Path) -> None:
+        """Write the links as a CSV or Parquet table that `read` understands."""
+        table = pd.DataFrame({"i": self.pairs[:, 0], "j": self.pairs[:, 1], "weight": self.weights})
+        path = Path(path)
+        if path.suffix == ".parquet":
+            table.to_parquet(path)
+        else:
+            table.to_csv(path, index=False)
+
+    # ---- views ----------------------------------------------------------------------------------
+
+    @property
+    def num_links(self) -> int:
+        """Number of distinct pairs."""
+        return len(self.pairs)
+
+    @property
+    def same(self) -> NDArray[np.bool_]:
+        """True for must-links, False for cannot-links, shape (num_links,)."""
+        return self.weights > 0
+
+    @property
+    def hard(self) -> NDArray[np.bool_]:
+        """True for links of infinite weight, shape (num_links,)."""
+        return np.isinf(self.weights)
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __add__(self, other: Links) -> Links:
+        """Both sets of links; pairs in both have their weights added."""
+        num_points = self.num_points if other.num_points is None else other.num_points
+        if None not in (self.num_points, other.num_points) and self.num_points != other.num_points:
+            raise ValueError(
+                f"links over {self.num_points} points cannot be added to links over "
+                f"{other.num_points}; both must refer to the same rows"
+            )
+        return Links(
+            np.concatenate([self.pairs, other.pairs]),
+            np.concatenate([self.weights, other.weights]),
+            num_points,
+        )
+
+    def with_strength(self, weight: ArrayLike) -> Links:
+        """Give the same pairs and signs another absolute weight (a number >= 0, or inf)."""
+        return Links.from_pairs(self.pairs, self.same, weight, self.num_points)
+
+    def hardened(self) -> Links:
+        """Make every link hard."""
+        return self.with_strength(np.inf)
+
+    def subset(self, rows: ArrayLike) -> Links:
+        """Links among the given rows, renumbered to the rows' order.
+
+        Parameters
+        ----------
+        rows : array_like of int or bool
+            Rows kept, as indices without repeats or as a mask over all points. Links that touch a
+            dropped row are dropped.
+        """
+        rows = np.asarray(rows)
+        rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)
+        if len(np.unique(rows)) != len(rows):
+            raise ValueError("rows names a point more than once; give each row once")
+        size = 1 + max(int(self.pairs.max(initial=-1)), int(rows.max(initial=-1)))
+        position = np.full(size, -1, np.int64)
+        position[rows] = np.arange(len(rows))
+        pairs = position[self.pairs]
+        keep = (pairs >= 0).all(axis=1)
+        return Links(pairs[keep], self.weights[keep], len(rows))
+
+    def check(self, num_points: int | None = None, num_clusters: int | None = None) -> LinkReport:
+        """Report what the links hold; raise where hard links contradict each other.
+
+        Parameters
+        ----------
+        num_points : int, optional
+            Defaults to the number given at construction, or the largest index plus one.
+        num_clusters : int, optional
+            Also refuses more mutually cannot-linked chunklets than clusters.
+
+        Returns
+        -------
+        LinkReport
+
+        Raises
+        ------
+        ValueError
+            If hard links contradict; the message names the path.
+        """
+        if num_points is None:
+            num_points = self.num_points or int(self.pairs.max(initial=-1)) + 1
+        _check_pairs(self.pairs, num_points)
+        return check_links(self.pairs, self.weights, num_points, num_clusters)
+
+    def __repr__(self) -> str:
+        """Counts by kind."""
+        must, hard = self.same, self.hard
+        return (
+            f"Links({must.sum()} must-links ({(must & hard).sum()} hard), "
+            f"{(~must).sum()} cannot-links ({(~must & hard).sum()} hard), num_points={self.num_points})"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class PartialLabels:
+    """Classes known for some of the points.
+
+    Parameters
+    ----------
+    values : array_like
+        Either class indices of shape (num_points,), -1 where unknown, or a boolean mask of shape
+        (num_points, num_classes) of the classes that each point may have.
+    """
+
+    values: NDArray
+
+    def __post_init__(self) -> None:
+        values = np.asarray(self.values)
+        if values.ndim == 1 and np.issubdtype(values.dtype, np.integer):
+            if (values < -1).any():
+                row = int(np.argmax(values < -1))
+                raise ValueError(f"labels[{row}] = {values[row]}; use -1 for an unknown class")
+        elif values.ndim == 2 and values.dtype == bool:
+            if not values.any(axis=1).all():
+                row = int(np.argmin(values.any(axis=1)))
+                raise ValueError(f"labels[{row}] admits no class; mark at least one as possible")
+        else:
+            raise TypeError(
+                "labels must be integers of shape (points,) or booleans of shape (points, classes), "
+                f"got dtype {values.dtype} and shape {values.shape}"
+            )
+        object.__setattr__(self, "values", _frozen(values))
+
+    @property
+    def classes(self) -> NDArray[np.int64]:
+        """Class of each point where only one is possible, else -1; shape (num_points,)."""
+        if self.values.ndim == 1:
+            return self.values
+        return np.where(self.values.sum(axis=1) == 1, self.values.argmax(axis=1), -1)
+
+    def admissible(self, num_classes: int) -> NDArray[np.bool_]:
+        """Mask of possible classes, shape (num_points, num_classes)."""
+        if self.values.ndim == 2:
+            if self.values.shape[1] != num_classes:
+                raise ValueError(
+                    f"labels allow {self.values.shape[1]} classes, the model has {num_classes}"
+                )
+            return self.values
+        if self.values.max(initial=-1) >= num_classes:
+            raise ValueError(
+                f"labels name class {self.values.max()}, but there are only {num_classes} clusters"
+            )
+        return (self.values[:, None] < 0) | (self.values[:, None] == np.arange(num_classes))
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Group (subject, domain, population, chunklet) that each row belongs to.
+
+    Parameters
+    ----------
+    values : array_like, shape (num_points,)
+        Group names or numbers; -1 or a missing value belongs to no group.
+    """
+
+    values: NDArray
+    codes: NDArray[np.int64] = field(init=False)
+    names: NDArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        values = np.asarray(self.values)
+        if values.ndim != 1:
+            raise ValueError(f"groups must have shape (points,), got {values.shape}")
+        if np.issubdtype(values.dtype, np.number):
+            values = np.where(values == -1, np.nan, values.astype(float))
+        codes, names = pd.factorize(values, sort=True)
+        object.__setattr__(self, "codes", _frozen(codes.astype(np.int64)))
+        object.__setattr__(self, "names", np.asarray(names))
+
+    @property
+    def num_groups(self) -> int:
+        """Number of distinct groups."""
+        return len(self.names)
+
+
+def flip_rate_weight(flip_rate: ArrayLike) -> NDArray[np.float64]:
+    r"""Link weight of statements wrong with probability `flip_rate` (Lu 2008, eq. 2.33).
+
+    Returns :math:`\log((1 - q)/q)`, per unordered pair (Lu's :math:`w` is half of it).
+    """
+    flip_rate = np.asarray(flip_rate, float)
+    if not ((flip_rate >= 0) & (flip_rate <= 1)).all():
+        raise ValueError(f"flip_rate = {flip_rate} is not a probability; give a number in [0, 1]")
+    with np.errstate(divide="ignore"):
+        return np.log1p(-flip_rate) - np.log(flip_rate)
+
+
+def estimate_flip_rate(pairs: ArrayLike, labels: ArrayLike) -> float:
+    """Share of pairs whose labels differ, from a labelled, similar problem (Lu 2008, eq. 2.32).
+
+    Parameters
+    ----------
+    pairs : array_like of int, shape (num_links, 2)
+        Pairs stated to be alike, e.g. neighbours in an image.
+    labels : array_like, shape (num_points,)
+    """
+    labels = np.asarray(labels)
+    pairs = _check_pairs(pairs, len(labels))
+    if not len(pairs):
+        raise ValueError("pairs is empty; a flip rate needs at least one pair")
+    return float(np.mean(labels[pairs[:, 0]] != labels[pairs[:, 1]]))
+
+
+def certainty_weight(certainty: ArrayLike, same: ArrayLike, weights: ArrayLike) -> NDArray:
+    r"""Link weight under which a lone pair agrees with prior probability `certainty`.
+
+    Lu (2008, App. A) takes :math:`\pm\operatorname{logit}\gamma`, which is exact when
+    :math:`\gamma` is the reliability of the statement given the labels. When :math:`\gamma` is the
+    posterior certainty of the relation instead, a pair that shares no point with others needs
+    :math:`\pm\operatorname{logit}\gamma - \operatorname{logit} s`, :math:`s = \sum_k \pi_k^2` (own
+    derivation).
+
+    Parameters
+    ----------
+    certainty : array_like in [0, 1], shape (num_links,) or ()
+    same : array_like of bool, shape (num_links,) or ()
+    weights : array_like, shape (num_clusters,)
+        Mixing weights.
+    """
+    agree = np.sum(np.asarray(weights, float) ** 2)
+    logit = -flip_rate_weight(certainty)
+    return np.where(np.asarray(same, bool), logit, -logit) + flip_rate_weight(agree)
+
+
+def _frozen(array: NDArray) -> NDArray:
+    array = np.array(array)
+    array.flags.writeable = False
+    return array
+
+
+def _per_pair(name: str, values: ArrayLike, num_links: int) -> NDArray[np.float64]:
+    values = np.asarray(values, float)
+    if values.shape not in ((), (num_links,)):
+        raise ValueError(f"{name} has shape {values.shape}; expected () or ({num_links},)")
+    if np.isnan(values).any():
+        raise ValueError(
+            f"{name}[{int(np.argmax(np.isnan(np.atleast_1d(values))))}] is NaN; drop it"
+        )
+    return np.broadcast_to(values, (num_links,))
+
+
+def _check_pairs(pairs: ArrayLike, num_points: int | None) -> NDArray[np.int64]:
+    pairs = np.asarray(pairs)
+    if pairs.size == 0:
+        return np.zeros((0, 2), np.int64)
+    if pairs.ndim != 2 or pairs.shape[1] != 2:
+        raise ValueError(f"links must have shape (links, 2), got {pairs.shape}")
+    if not np.issubdtype(pairs.dtype, np.integer):
+        raise TypeError(f"links must hold integer row numbers, got dtype {pairs.dtype}")
+    for bad, why in (
+        (pairs.min(axis=1) < 0, "has a negative index; rows count from 0"),
+        (pairs[:, 0] == pairs[:, 1], "joins a point to itself; drop it"),
+        (
+            pairs.max(axis=1) >= (np.inf if num_points is None else num_points),
+            f"is out of range for {num_points} points",
+        ),
+    ):
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise ValueError(f"links[{row}] = ({pairs[row, 0]}, {pairs[row, 1]}) {why}")
+    return pairs.astype(np.int64)
+
+
+def _refuse_contradicting_duplicates(pairs: NDArray, weights: NDArray) -> None:
+    must = {tuple(p) for p in pairs[np.isposinf(weights)].tolist()}
+    for pair in pairs[np.isneginf(weights)].tolist():
+        if tuple(pair) in must:
+            raise ValueError(
+                f"links state ({pair[0]}, {pair[1]}) both as a hard must-link and as a hard "
+                "cannot-link; drop one, or give both a finite weight"
+            )
