@@ -242,10 +242,9 @@ def _run(unary, graph, log_weights, pair_weights, sampling, inference, reduce):
     edge_weights = jnp.where(graph.forbidden, FORBIDDEN, edge_weights)
 
     if graph.runs or graph.cores:
-        belief = jnp.concatenate([belief, jnp.zeros_like(belief[:1])])
         for number, run in enumerate(graph.runs):
             belief = _absorb_leaves(belief, edge_weights, run, reduce, number)
-        roots = jnp.where(graph.is_root, reduce(belief[:-1], np.uint32(0)), 0.0)
+        roots = jnp.where(graph.is_root, reduce(belief, np.uint32(0)), 0.0)
     else:
         roots = reduce(belief, np.uint32(0))
     parts = [(roots, graph.node_component)]
@@ -266,13 +265,12 @@ def _run(unary, graph, log_weights, pair_weights, sampling, inference, reduce):
 
 def _absorb_leaves(belief, edge_weights, run: Run, reduce: Reduce, number: int):
     """Send the message of every leaf of one round to its parent, round after round."""
-    dummy = belief.shape[0] - 1
 
     def absorb(belief, step):
         child, parent, edge, index = step
-        message = _message(belief[child], edge_weights[edge], reduce, index)
-        message = jnp.where((child < dummy)[:, None], message, 0.0)
-        return belief.at[parent].add(message), None
+        leaf = belief.at[child].get(mode="fill", fill_value=0.0)
+        message = _message(leaf, edge_weights[edge], reduce, index)
+        return belief.at[parent].add(message, mode="drop"), None  # padding falls off the end
 
     rounds = run.child.shape[0]
     index = np.arange(rounds, dtype=np.uint32) + np.uint32(1 + (number << 24))
@@ -300,7 +298,7 @@ def _eliminate_core(belief, edge_weights, core: Core, reduce: Reduce, number: in
 
     def eliminate(tables, step):
         node, position, parent, bag_edge, axis, root, index = step
-        table = tables[position] + belief[node][:, digits[0]]
+        table = tables[position] + belief.at[node].get(mode="fill", fill_value=0.0)[:, digits[0]]
         table = table + edge_weights[bag_edge] @ equal
         table = table.reshape(-1, num_clusters, cells // num_clusters)
         message = reduce(jnp.moveaxis(table, 1, 2), index)

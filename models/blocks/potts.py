@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -18,11 +19,12 @@ def logsumexp(table: Array) -> Array:
     return peak + jnp.log(jnp.exp(table - peak[..., None]).sum(axis=-1))
 
 
+@jax.custom_vjp
 def potts_message(belief: Array, weight: Array) -> Array:
-    r"""Sum out a label: :math:`\log\sum_k e^{u_k + w [k = l]}` for every l.
+    r"""Sum out a label: :math:`m_l = \log\sum_k e^{u_k + w [k = l]}` for every l, in O(K).
 
-    The sum over the other labels is formed without subtraction and, for the likeliest label,
-    relative to the runner-up, so that nothing cancels or underflows.
+    Nothing cancels or underflows, however large the weights and the gaps between the potentials:
+    for the likeliest label the others are summed relative to the runner-up.
 
     Parameters
     ----------
@@ -33,11 +35,51 @@ def potts_message(belief: Array, weight: Array) -> Array:
     -------
     Array, shape (rows, num_clusters)
     """
+    return _forward(belief, weight)[0]
+
+
+def _forward(belief: Array, weight: Array):
     labels = np.arange(belief.shape[1])
     top = jnp.argmax(belief, axis=1)[:, None] == labels
-    peak = lax.stop_gradient(belief.max(axis=1, keepdims=True))
+    peak = belief.max(axis=1)
+    scaled = jnp.exp(belief - peak[:, None])
+    rest = jnp.where(top, FORBIDDEN, belief)
+    second = rest.max(axis=1)
+    scaled_rest = jnp.exp(rest - second[:, None])
+    at_top = jnp.logaddexp(second + jnp.log(scaled_rest.sum(axis=1)), weight + peak)
+    # elsewhere the likeliest label is among the others, whose sum is at least one
+    others = scaled.sum(axis=1, keepdims=True) - scaled
+    safe = -jnp.log(jnp.finfo(belief.dtype).tiny) - 8.0
+    elsewhere = lax.cond(jnp.any(weight > safe), _in_logs, _scaled, others, scaled, belief, weight)
+    message = jnp.where(top, at_top[:, None], elsewhere)
+    return message, (belief, weight, message)
+
+
+def _scaled(others: Array, scaled: Array, belief: Array, weight: Array) -> Array:
+    positive = jnp.maximum(weight, 0.0)
+    total = scaled * jnp.exp(weight - positive)[:, None] + others * jnp.exp(-positive)[:, None]
+    return jnp.log(total) + (belief.max(axis=1) + positive)[:, None]
+
+
+def _in_logs(others: Array, scaled: Array, belief: Array, weight: Array) -> Array:
+    others = belief.max(axis=1, keepdims=True) + jnp.log(others)
+    return jnp.logaddexp(others, weight[:, None] + belief)
+
+
+def _backward(saved, cotangent: Array):
+    belief, weight, message = saved
+    labels = np.arange(belief.shape[1])
     off_diagonal = jnp.asarray(labels[:, None] != labels, belief.dtype)
-    others = jnp.exp(belief - peak) @ off_diagonal
-    runner_up = logsumexp(jnp.where(top, FORBIDDEN, belief))[:, None]
-    log_others = jnp.where(top, runner_up, peak + jnp.log(jnp.where(top, 1.0, others)))
-    return jnp.logaddexp(log_others, weight[:, None] + belief)
+    top = jnp.argmax(belief, axis=1)[:, None] == labels
+    peak = belief.max(axis=1, keepdims=True)
+    same = cotangent * jnp.exp(weight[:, None] + belief - message)
+    # P(child = k | parent = l), l and k different: for l the top label relative to the runner-up
+    from_others = jnp.where(top, 0.0, cotangent * jnp.exp(peak - message)) @ off_diagonal
+    at_top = jnp.where(top, message, 0.0).sum(axis=1, keepdims=True)
+    from_top = jnp.where(top, cotangent, 0.0).sum(axis=1, keepdims=True)
+    differ = from_others * jnp.exp(belief - peak)
+    differ = differ + jnp.where(top, 0.0, from_top * jnp.exp(belief - at_top))
+    return same + differ, same.sum(axis=1)
+
+
+potts_message.defvjp(_forward, _backward)
