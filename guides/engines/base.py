@@ -1,0 +1,136 @@
+"""What every engine takes and returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "Engine",
+    "EngineResult",
+    "FitError",
+    "Problem",
+    "SideBayesWarning",
+    "Status",
+    "check_positive",
+]
+
+
+class FitError(RuntimeError):
+    """A run failed; `params` holds the last good state, if any."""
+
+    def __init__(self, message: str, params: Mapping[str, NDArray] | None = None) -> None:
+        super().__init__(message)
+        self.params = params
+
+
+class SideBayesWarning(UserWarning):
+    """Something a user should know about a result."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A model together with its data.
+
+    Attributes
+    ----------
+    model : callable
+        NumPyro model.
+    args : tuple
+        Positional arguments: data first, then links; they may be traced.
+    kwargs : dict
+        Options that shape the model.
+    m_step : callable, optional
+        Closed-form M-step, ``m_step(params, args, posterior) -> params``; see `EM`.
+    """
+
+    model: Callable[..., None]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    m_step: Callable[..., dict[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
+class Status:
+    """Verdict on a run: whether it converged, and a sentence that advises."""
+
+    converged: bool
+    message: str
+
+    def __str__(self) -> str:
+        """The sentence."""
+        return self.message
+
+
+@dataclass(frozen=True)
+class EngineResult:
+    """What an engine found.
+
+    Attributes
+    ----------
+    engine : str
+    draws : dict of ndarray
+        Every latent and deterministic site, shape (chain, draw, ...); (1, 1, ...) for a point.
+    sample_stats : dict of ndarray, shape (chain, draw)
+    objective : ndarray, shape (restart, step)
+        Log joint density by step, NaN after the end; empty for samplers.
+    status : Status
+    seconds : dict
+        ``compile`` and ``run``.
+    approximate : str or None
+        The approximation made in summing out labels, if any.
+    density_space : {"constrained", "unconstrained"}
+        Space in which a mode was sought.
+    """
+
+    engine: str
+    draws: dict[str, NDArray]
+    sample_stats: dict[str, NDArray]
+    objective: NDArray
+    status: Status
+    seconds: dict[str, float]
+    approximate: str | None = None
+    density_space: str = "constrained"
+
+    @property
+    def params(self) -> dict[str, NDArray]:
+        """The point estimate, or the draw of highest density."""
+        best = np.unravel_index(np.argmax(self.sample_stats["lp"]), self.sample_stats["lp"].shape)
+        return {name: value[best] for name, value in self.draws.items()}
+
+
+class Engine(Protocol):
+    """A routine of inference, chosen by its configuration."""
+
+    name: ClassVar[str]
+
+    def run(
+        self,
+        problem: Problem,
+        *,
+        seed: int = 0,
+        init: Mapping[str, Any] | None = None,
+        progress: bool = True,
+    ) -> EngineResult:
+        """Fit the model of `problem` to its data."""
+        ...
+
+
+def check_positive(config: object, **minimum: float) -> None:
+    """Check fields of a configuration against their least values.
+
+    Raises
+    ------
+    ValueError
+        Naming the field, its value and the least allowed.
+    """
+    for name, least in minimum.items():
+        value = getattr(config, name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
+            raise ValueError(
+                f"{type(config).__name__}({name}={value!r}): expected a number >= {least}"
+            )

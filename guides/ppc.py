@@ -1,0 +1,212 @@
+"""Closed-form M-steps of Gaussian mixtures with linked labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array, lax
+
+from sidebayes.models.blocks import partition
+from sidebayes.models.blocks.approximate import Exact, as_inference
+from sidebayes.models.blocks.components import GaussianPrior, resolve_prior
+from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
+from sidebayes.models.ppc import FLIP_RATE_PRIOR
+
+__all__ = ["gaussian_step", "match_moments", "ppc_m_step", "weights_step"]
+
+
+def ppc_m_step(
+    *,
+    num_clusters: int,
+    covariance: str = "full",
+    prior: str | GaussianPrior = "empirical",
+    concentration: float = 1.0,
+    reading: str = "field",
+    flip_rate: dist.Distribution | str | None = None,
+    sampling: str = "points",
+    inference: str | Exact = "exact",
+    components: Callable | None = None,
+    num_points: int | None = None,
+) -> Callable[..., dict[str, Array]] | None:
+    """M-step for `gmm`, `ppc` and `constrained_em`; None where there is no closed form.
+
+    Parameters are the model's own options. The step maximises the surrogate exactly: means and
+    covariances by their conjugate modes (Lu 2008, eqs. 2.18-2.19, with a prior), mixing weights by
+    moment matching (eq. 2.21), a flip rate by its conjugate mode.
+    """
+    beta = dist.Beta(*FLIP_RATE_PRIOR) if flip_rate == "learned" else flip_rate
+    if components is not None or not (beta is None or isinstance(beta, dist.Beta)):
+        return None
+
+    def m_step(params: Mapping[str, Array], args: tuple, posterior: Mapping[str, Any]):
+        x = jnp.asarray(args[0])
+        slope = posterior["x"]
+        graph = as_label_graph(args[1] if len(args) > 1 else None, x.shape[0])
+        new = gaussian_step(
+            x, slope["unary"], covariance, resolve_prior(prior, x, num_clusters)
+        )
+        new["weights"] = weights_step(
+            slope["log_weights"], params["weights"], graph, concentration, reading, sampling, inference
+        )
+        if beta is not None:
+            new["flip_rate"] = _flip_rate_step(slope["pair_weights"], graph, beta)
+        return new
+
+    return m_step
+
+
+def gaussian_step(
+    x: Array, responsibilities: Array, covariance: str, prior: GaussianPrior | None
+) -> dict[str, Array]:
+    """Modes of means and covariances given responsibilities.
+
+    Parameters
+    ----------
+    x : Array, shape (num_points, num_features)
+    responsibilities : Array, shape (num_points, num_clusters)
+    covariance : {"full", "tied", "diagonal", "spherical"}
+    prior : GaussianPrior or None
+        None gives maximum likelihood.
+    """
+    num_features = x.shape[1]
+    count = responsibilities.sum(axis=0)
+    kappa = 0.0 if prior is None else prior.shrinkage
+    centre = jnp.zeros(num_features) if prior is None else jnp.asarray(prior.mean)
+    offset = x.mean(axis=0)  # moments about the data mean, so that nothing cancels
+    shifted = x - offset
+    total = responsibilities.T @ shifted
+    safe = jnp.maximum(count + kappa, jnp.finfo(x.dtype).tiny)
+    mean = (total + kappa * (centre - offset)) / safe[:, None]
+    pull = mean - (centre - offset)
+    if covariance in ("full", "tied"):
+        def scatter(weight: Array, mu: Array) -> Array:
+            deviation = shifted - mu
+            return (deviation * weight[:, None]).T @ deviation
+
+        spread = lax.map(lambda wm: scatter(*wm), (responsibilities.T, mean))
+        spread = spread + kappa * pull[:, :, None] * pull[:, None, :]
+        base = 0.0 if prior is None else jnp.asarray(prior.scale)
+        # exponents of the inverse Wishart and of the prior mean given the covariance
+        extra = 0.0 if prior is None else prior.df + num_features + 1.0
+        own = 0.0 if prior is None else 1.0
+        if covariance == "tied":
+            divisor = count.sum() + extra + own * len(count)
+            sigma = (spread.sum(axis=0) + base) / divisor
+        else:
+            divisor = jnp.maximum(count + extra + own, jnp.finfo(x.dtype).tiny)
+            sigma = (spread + base) / divisor[:, None, None]
+        sigma = (sigma + jnp.swapaxes(sigma, -1, -2)) / 2
+        return {"mean": mean + offset, "covariance": sigma}
+    squares = responsibilities.T @ shifted**2
+    spread = squares - 2 * mean * total + count[:, None] * mean**2 + kappa * pull**2
+    diagonal = 0.0 if prior is None else jnp.diagonal(jnp.asarray(prior.scale))
+    extra = 0.0 if prior is None else prior.df + 2.0
+    own = 0.0 if prior is None else 1.0
+    if covariance == "diagonal":
+        return {
+            "mean": mean + offset,
+            "variance": (spread + diagonal) / (count + extra + own)[:, None],
+        }
+    rate = 0.0 if prior is None else diagonal.mean()
+    divisor = num_features * (count + own) + extra
+    return {"mean": mean + offset, "variance": (spread.sum(axis=1) + rate) / divisor}
+
+
+def weights_step(
+    count: Array,
+    weights: Array,
+    graph: LabelGraph,
+    concentration: float,
+    reading: str,
+    sampling: str,
+    inference: str | Exact,
+) -> Array:
+    """Mixing weights given expected counts, shape (num_clusters,).
+
+    Without a partition function, the Dirichlet mode; else `match_moments`.
+
+    Raises
+    ------
+    ValueError
+        If the partition function itself would have to be approximated.
+    """
+    free = reading == "relation" or graph.num_links == 0
+    if free or (sampling == "chunklets" and graph.num_edges == 0):
+        raised = jnp.maximum(count + concentration - 1.0, 1e-10)
+        return raised / raised.sum()
+    if partition.check_inference(graph, count.shape[0], as_inference(inference)) is not None:
+        raise ValueError(
+            "mixing weights need the partition function of the link field, which is out of exact reach "
+            "here; read the links as statements, reading='relation', or raise Exact(max_table=...)"
+        )
+    blank = jnp.zeros((graph.num_points, count.shape[0]), count.dtype)
+
+    def log_omega(log_weights: Array) -> Array:
+        return partition.log_partition(blank, graph, log_weights, sampling=sampling)
+
+    return match_moments(count, jnp.log(weights), log_omega, concentration)
+
+
+def match_moments(
+    count: Array, log_weights: Array, log_omega: Callable[[Array], Array], concentration: float = 1.0
+) -> Array:
+    r"""Maximise :math:`\sum_k n_k\eta_k - \log\Omega(e^\eta) + (\alpha-1)\sum_k\log\pi_k`.
+
+    The function is concave in :math:`\eta` (own derivation: log Omega is the log-partition of an
+    exponential family), and at its maximum the prior's expected counts equal `count`. Solved by
+    Newton steps with halving, in place of the thesis' grid (Lu 2008, eq. 2.22).
+
+    Parameters
+    ----------
+    count : Array, shape (num_clusters,)
+        Expected counts, which sum to the degree of homogeneity of Omega.
+    log_weights : Array, shape (num_clusters,)
+        Start.
+    log_omega : callable
+        Log partition function of log weights.
+    concentration : float
+    """
+    def value(eta: Array) -> Array:
+        log_pi = jax.nn.log_softmax(eta)
+        return count @ log_pi - log_omega(log_pi) + (concentration - 1.0) * log_pi.sum()
+
+    size = count.sum()
+
+    def newton(state):
+        step, eta, now, _ = state
+        grad, hessian = jax.grad(value)(eta), jax.hessian(value)(eta)
+        # eta and eta + c are the same weights: the ridge along 1 fixes the gauge
+        curvature = -hessian + size * (jnp.ones_like(hessian) + 1e-10 * jnp.eye(len(eta)))
+        move = jnp.clip(jnp.linalg.solve(curvature, grad), -2.0, 2.0)
+
+        slack = 1e-12 * (1.0 + jnp.abs(now))
+
+        def halve(carry):
+            return carry[0] / 2, carry[1] + 1
+
+        scale, _ = lax.while_loop(
+            lambda c: (value(eta + c[0] * move) < now - slack) & (c[1] < 30), halve, (jnp.asarray(1.0), 0)
+        )
+        eta = jax.nn.log_softmax(eta + scale * move)
+        return step + 1, eta, value(eta), jnp.abs(grad).max() / size
+
+    start = jax.nn.log_softmax(log_weights)
+    infinite = jnp.asarray(jnp.inf, count.dtype)
+    _, eta, _, _ = lax.while_loop(
+        lambda s: (s[0] < 50) & (s[3] > 1e-9), newton, (0, start, value(start), infinite)
+    )
+    return jnp.exp(eta)
+
+
+def _flip_rate_step(agree: Array, graph: LabelGraph, prior: dist.Beta) -> Array:
+    """Mode of a flip rate given the probability that each statement agrees with the labels."""
+    must = jnp.asarray(graph.pair_weights) > 0
+    soft = ~jnp.isinf(jnp.asarray(graph.pair_weights))
+    wrong = jnp.where(must, 1.0 - agree, agree)
+    num_wrong = jnp.sum(jnp.where(soft, wrong, 0.0)) + prior.concentration1 - 1.0
+    total = soft.sum() + prior.concentration1 + prior.concentration0 - 2.0
+    return jnp.clip(num_wrong / total, 1e-6, 1.0 - 1e-6)

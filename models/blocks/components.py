@@ -1,0 +1,140 @@
+"""Gaussian components of mixtures, in four covariance forms, with conjugate or flat priors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jax import Array
+from jax.typing import ArrayLike
+from numpyro.distributions import constraints
+
+__all__ = ["COVARIANCES", "GaussianPrior", "gaussian_components", "resolve_prior"]
+
+COVARIANCES = ("full", "tied", "diagonal", "spherical")
+
+
+@dataclass(frozen=True)
+class GaussianPrior:
+    r"""Conjugate prior of Gaussian components (normal, inverse Wishart or inverse gamma).
+
+    .. math:: \Sigma_k \sim \mathcal{W}^{-1}(\nu, S), \qquad
+              \mu_k \mid \Sigma_k \sim \mathcal{N}(m, \Sigma_k / \kappa)
+
+    Diagonal and spherical covariances have :math:`\sigma^2 \sim \text{InvGamma}(\nu/2, s/2)` with
+    s from the diagonal of S.
+
+    Parameters
+    ----------
+    mean : array_like, shape (num_features,)
+        :math:`m`.
+    shrinkage : float
+        :math:`\kappa > 0`, the weight of the prior mean in points.
+    df : float
+        :math:`\nu > d - 1`.
+    scale : array_like, shape (num_features, num_features)
+        :math:`S`, positive definite.
+    """
+
+    mean: ArrayLike
+    shrinkage: float
+    df: float
+    scale: ArrayLike
+
+    @classmethod
+    def empirical(cls, x: ArrayLike, num_clusters: int) -> GaussianPrior:
+        """Weak prior set from the data (Fraley and Raftery 2007, section 3).
+
+        Mean of the data with weight 0.01, ``df = d + 2``, and the data covariance divided by
+        ``num_clusters ** (2 / d)``.
+        """
+        x = jnp.asarray(x)
+        num_features = x.shape[1]
+        scatter = jnp.atleast_2d(jnp.cov(x.T)) / num_clusters ** (2 / num_features)
+        # a feature that is constant, or a copy of another, would make the scale singular
+        floor = 1e-6 * jnp.trace(scatter) / num_features + 1e-12
+        scale = scatter + floor * jnp.eye(num_features)
+        return cls(x.mean(axis=0), 0.01, num_features + 2.0, scale)
+
+
+def resolve_prior(
+    prior: str | GaussianPrior, x: ArrayLike | None, num_clusters: int
+) -> GaussianPrior | None:
+    """Turn the `prior` argument of a model into a prior; None stands for a flat one.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, or where an empirical or flat prior has no data to look at.
+    """
+    if isinstance(prior, GaussianPrior):
+        return prior
+    if prior not in ("empirical", "flat"):
+        raise ValueError(f"prior = {prior!r}; expected 'empirical', 'flat' or a GaussianPrior")
+    if x is None:
+        raise ValueError(f"prior={prior!r} needs data; to simulate, pass a GaussianPrior")
+    return None if prior == "flat" else GaussianPrior.empirical(x, num_clusters)
+
+
+def gaussian_components(
+    num_clusters: int, num_features: int, covariance: str, prior: GaussianPrior | None
+) -> dist.Distribution:
+    """Sample means and covariances; return the components, batch shape (num_clusters,).
+
+    Parameters
+    ----------
+    num_clusters, num_features : int
+    covariance : {"full", "tied", "diagonal", "spherical"}
+    prior : GaussianPrior or None
+        None is an improper flat prior on means and covariances: maximum likelihood.
+    """
+    if covariance not in COVARIANCES:
+        raise ValueError(f"covariance = {covariance!r}; expected one of {COVARIANCES}")
+    clusters = numpyro.plate("clusters", num_clusters)
+    if covariance in ("full", "tied"):
+        if covariance == "tied":
+            sigma = numpyro.sample("covariance", _covariance_prior(num_features, prior))
+        else:
+            with clusters:
+                sigma = numpyro.sample("covariance", _covariance_prior(num_features, prior))
+        scale_tril = jnp.linalg.cholesky(sigma)
+    else:
+        with clusters:
+            variance = numpyro.sample("variance", _variance_prior(num_features, covariance, prior))
+        deviation = jnp.sqrt(variance if covariance == "diagonal" else variance[:, None])
+        scale_tril = deviation[..., None] * jnp.eye(num_features)
+    with clusters:
+        mean = numpyro.sample("mean", _mean_prior(num_features, scale_tril, prior))
+    if covariance in ("full", "tied"):
+        return dist.MultivariateNormal(mean, scale_tril=scale_tril)
+    return dist.Normal(mean, jnp.broadcast_to(deviation, mean.shape)).to_event(1)
+
+
+def _covariance_prior(num_features: int, prior: GaussianPrior | None) -> dist.Distribution:
+    if prior is None:
+        shape = (num_features, num_features)
+        return dist.ImproperUniform(constraints.positive_definite, (), shape)
+    return dist.InverseWishart(prior.df, scale_matrix=jnp.asarray(prior.scale))
+
+
+def _variance_prior(
+    num_features: int, covariance: str, prior: GaussianPrior | None
+) -> dist.Distribution:
+    shape = (num_features,) if covariance == "diagonal" else ()
+    if prior is None:
+        support = constraints.independent(constraints.positive, len(shape))
+        return dist.ImproperUniform(support, (), shape)
+    diagonal = jnp.diagonal(jnp.asarray(prior.scale))
+    rate = diagonal if covariance == "diagonal" else diagonal.mean()
+    return dist.InverseGamma(jnp.full(shape, prior.df / 2), rate / 2).to_event(len(shape))
+
+
+def _mean_prior(
+    num_features: int, scale_tril: Array, prior: GaussianPrior | None
+) -> dist.Distribution:
+    if prior is None:
+        return dist.ImproperUniform(constraints.real_vector, (), (num_features,))
+    loc = jnp.asarray(prior.mean)
+    return dist.MultivariateNormal(loc, scale_tril=scale_tril / jnp.sqrt(prior.shrinkage))

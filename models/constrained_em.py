@@ -1,0 +1,50 @@
+"""Gaussian mixture with chunklets and cannot-links of Shental et al."""
+
+from __future__ import annotations
+
+from jax.typing import ArrayLike
+
+from .blocks.approximate import Exact
+from .blocks.components import GaussianPrior
+from .blocks.label_graph import LabelGraph
+from .blocks.links import Links
+from .ppc import ppc
+
+__all__ = ["constrained_em"]
+
+
+def constrained_em(
+    x: ArrayLike | None,
+    links: Links | LabelGraph | None = None,
+    *,
+    num_clusters: int,
+    covariance: str = "full",
+    prior: str | GaussianPrior = "empirical",
+    concentration: float = 1.0,
+    sampling: str = "chunklets",
+    inference: str | Exact = "exact",
+    num_points: int | None = None,
+) -> None:
+    r"""Mixture whose chunklets are drawn as wholes (Lu 2008, eq. 3.2).
+
+    .. math:: p(x, z) = \Omega^{-1} \prod_{\text{cannot}} [z_l \ne z_m]
+              \prod_l \pi_{z_l} \prod_{i \in X_l} p(x_i | \theta_{z_l})
+
+    Assumption 1 of Shental et al. is ``sampling="chunklets"``; assumption 2, ``"points"``, is PPC
+    with hard links. Parameters are those of `ppc`; make links hard with ``links.hardened()``.
+
+    References
+    ----------
+    Shental, Bar-Hillel, Hertz and Weinshall (2004), NIPS 16, 465-472. Lu (2008), section 3.1.
+    """
+    ppc(
+        x,
+        links,
+        num_clusters=num_clusters,
+        covariance=covariance,
+        prior=prior,
+        concentration=concentration,
+        sampling=sampling,
+        inference=inference,
+        num_points=num_points,
+    )

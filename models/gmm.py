@@ -1,0 +1,52 @@
+"""Gaussian mixture without side information."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jax.typing import ArrayLike
+
+from .blocks.components import GaussianPrior, gaussian_components, resolve_prior
+from .blocks.label_graph import as_label_graph
+from .blocks.linked import LinkedCategorical, LinkedMixture
+
+__all__ = ["gmm"]
+
+
+def gmm(
+    x: ArrayLike | None,
+    *,
+    num_clusters: int,
+    covariance: str = "full",
+    prior: str | GaussianPrior = "empirical",
+    concentration: float = 1.0,
+    num_points: int | None = None,
+) -> None:
+    r"""Gaussian mixture with its labels summed out.
+
+    .. math:: \pi \sim \text{Dirichlet}(\alpha), \quad (\mu_k, \Sigma_k) \sim \text{prior}, \quad
+              x_i \sim \sum_k \pi_k \mathcal{N}(\mu_k, \Sigma_k)
+
+    Parameters
+    ----------
+    x : array_like, shape (num_points, num_features), or None
+        None simulates `num_points` rows; `prior` must then be a GaussianPrior.
+    num_clusters : int
+    covariance : {"full", "tied", "diagonal", "spherical"}
+    prior : {"empirical", "flat"} or GaussianPrior
+    concentration : float
+        Of the symmetric Dirichlet prior; 1 is flat.
+    num_points : int, optional
+
+    References
+    ----------
+    Lu (2008), section 2.1. Fraley and Raftery (2007), J. Classification 24, 155-181,
+    doi:10.1007/s00357-007-0004-5, for the empirical prior.
+    """
+    prior = resolve_prior(prior, x, num_clusters)
+    size, dim = (num_points, len(prior.mean)) if x is None else jnp.shape(x)
+    weights = numpyro.sample("weights", dist.Dirichlet(jnp.full(num_clusters, concentration)))
+    components = gaussian_components(num_clusters, dim, covariance, prior)
+    labels = LinkedCategorical(jnp.log(weights), as_label_graph(None, size))
+    numpyro.sample("x", LinkedMixture(labels, components), obs=x)
