@@ -116,7 +116,7 @@ class MAP:
                 grad, inner, free, value=value, grad=grad, value_fn=loss
             )
             new = optax.apply_updates(free, updates)
-            value, grad = value_and_grad(new, state=inner)
+            value, grad = optax.tree.get(inner, "value"), optax.tree.get(inner, "grad")
             slope = steepness(value, grad)
             moved = jnp.stack(
                 [jnp.abs(u).max() for u in jax.tree.leaves(updates)]
@@ -127,9 +127,10 @@ class MAP:
             free = unconstrain(supports, start)
             inf = jnp.asarray(jnp.inf)
             state = (0, free, solver.init(free), inf, inf, jnp.full(self.max_steps, jnp.nan))
-            count, free, _, slope, _, history = lax.while_loop(
+            count, free, inner, slope, _, history = lax.while_loop(
                 lambda s: (s[0] < self.max_steps) & (s[3] > self.tol) & (s[4] > 0.0), step, state
             )
-            return constrain(supports, free), -loss(free), history, count, slope
+            value = jnp.where(count > 0, -optax.tree.get(inner, "value"), jnp.nan)
+            return constrain(supports, free), value, history, count, slope
 
         return jax.vmap(one)(starts)

@@ -1,0 +1,54 @@
+# make demo   create .venv, install, run the main job
+# make test   create .venv, install, pass the tests
+VENV := .venv
+BIN := $(VENV)/bin
+FAST := not slow and not gpu and not data
+
+.PHONY: help demo test test-all lint install clean
+
+help:
+	@sed -n 's/^# //p' Makefile
+	@echo "make test-all   also the slow tests; make lint   ruff and mypy; make clean   remove .venv"
+
+# The first interpreter that runs and is new enough; an old one is remembered for the message.
+$(BIN)/python:
+	@found=""; old=""; \
+	for candidate in $(PYTHON) python3.12 python3.13 python3.14 python3 python \
+	    "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.1[2-9]*/bin/python; do \
+	  version=$$("$$candidate" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue; \
+	  if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 12))'; then \
+	    found="$$candidate"; break; \
+	  else old="$$old $$candidate=$$version"; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	  echo "sidebayes needs Python 3.12 or newer; found only:$${old:- no Python at all}." >&2; \
+	  echo "Install 3.12 (e.g. 'pyenv install 3.12', 'uv python install 3.12' or your system's package)," >&2; \
+	  echo "or name one: make PYTHON=/path/to/python3.12 demo" >&2; \
+	  exit 1; \
+	fi; \
+	echo "creating $(VENV) with $$found ($$version)"; \
+	"$$found" -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "'$$found -m venv' failed; on Debian or Ubuntu install python$$version-venv first" >&2; exit 1; }
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	@touch $@
+
+install: $(VENV)/.installed
+
+demo: install
+	$(BIN)/sidebayes demo
+
+test: install
+	$(BIN)/python -m pytest -n 2 -m "$(FAST)"
+
+test-all: install
+	$(BIN)/python -m pytest -n 2 -m "not gpu"
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV)

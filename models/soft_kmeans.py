@@ -1,0 +1,25 @@
+"""Soft-constrained K-means (pairwise penalties) as the small-variance limit of a linked mixture."""
+
+from __future__ import annotations
+
+from jax.typing import ArrayLike
+
+from .blocks.label_graph import LabelGraph
+from .blocks.links import Links
+from .constrained_kmeans import constrained_kmeans
+
+__all__ = ["soft_kmeans"]
+
+
+def soft_kmeans(
+    x: ArrayLike,
+    links: Links | LabelGraph | None = None,
+    *,
+    num_clusters: int,
+    scale: float = 1.0,
+) -> None:
+    """The model of `constrained_kmeans` with finite link weights (Basu et al. 2004; Lu, eq. 3.8).
+
+    A violated link of weight w costs ``w * scale ** 2`` in units of half the squared distance.
+    """
+    constrained_kmeans(x, links, num_clusters=num_clusters, scale=scale)

@@ -1,0 +1,76 @@
+"""A probabilistic-programming model zoo for learning from side information."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .api import compare, fit, load
+    from .guides.constrained_kmeans import KMeans
+    from .guides.engines.base import FitError, SideBayesWarning
+    from .guides.engines.em import EM
+    from .guides.engines.mcmc import NUTS
+    from .guides.engines.optimise import MAP
+    from .models.blocks.components import GaussianPrior
+    from .models.blocks.label_graph import LabelGraph
+    from .models.blocks.links import Groups, Links, PartialLabels
+    from .models.blocks.linked import LinkedCategorical, LinkedMixture
+    from .result import Fit
+    from .simulate import simulate_links
+
+_HOME = {
+    "EM": "guides.engines.em",
+    "Fit": "result",
+    "FitError": "guides.engines.base",
+    "GaussianPrior": "models.blocks.components",
+    "Groups": "models.blocks.links",
+    "KMeans": "guides.constrained_kmeans",
+    "LabelGraph": "models.blocks.label_graph",
+    "LinkedCategorical": "models.blocks.linked",
+    "LinkedMixture": "models.blocks.linked",
+    "Links": "models.blocks.links",
+    "MAP": "guides.engines.optimise",
+    "NUTS": "guides.engines.mcmc",
+    "PartialLabels": "models.blocks.links",
+    "SideBayesWarning": "guides.engines.base",
+    "compare": "api",
+    "fit": "api",
+    "load": "api",
+    "simulate_links": "simulate",
+}
+
+__all__ = [
+    "EM",
+    "MAP",
+    "NUTS",
+    "Fit",
+    "FitError",
+    "GaussianPrior",
+    "Groups",
+    "KMeans",
+    "LabelGraph",
+    "LinkedCategorical",
+    "LinkedMixture",
+    "Links",
+    "PartialLabels",
+    "SideBayesWarning",
+    "compare",
+    "datasets",
+    "fit",
+    "load",
+    "simulate_links",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import public names when first asked for, so that ``import sidebayes`` is quick."""
+    if name == "datasets":
+        return import_module("sidebayes.datasets")
+    if name in _HOME:
+        return getattr(import_module(f"sidebayes.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'sidebayes' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

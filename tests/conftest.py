@@ -1,0 +1,11 @@
+"""Shared set-up: float64 is local to a test, compiled programs are kept between runs."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+from sidebayes.cache import use_compilation_cache
+
+use_compilation_cache()
