@@ -38,7 +38,9 @@ def invariants(tree: xr.DataTree, num_pairs: int = 20) -> xr.Dataset:
     }
     dims = {"same_cluster": ("pair",)}
     if "weights" in tree["posterior"]:
-        values["sorted_weights"] = np.sort(tree["posterior"]["weights"].to_numpy(), axis=-1)[:, keep]
+        values["sorted_weights"] = np.sort(tree["posterior"]["weights"].to_numpy(), axis=-1)[
+            :, keep
+        ]
         dims["sorted_weights"] = ("rank",)
     if "flip_rate" in tree["posterior"]:
         values["flip_rate"] = tree["posterior"]["flip_rate"].to_numpy()[:, keep]

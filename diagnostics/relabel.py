@@ -43,7 +43,9 @@ def relabel(tree: xr.DataTree) -> tuple[xr.DataTree, float]:
     out = tree.copy()
     permuted = xr.DataArray(order, dims=("chain", "draw", "clusters"))
     out["responsibilities"] = xr.DataTree(
-        tree["responsibilities"].to_dataset().assign(prob=_take(tree["responsibilities"]["prob"], order))
+        tree["responsibilities"]
+        .to_dataset()
+        .assign(prob=_take(tree["responsibilities"]["prob"], order))
     )
     posterior = tree["posterior"].to_dataset()
     full = order[:, nearest]
@@ -58,5 +60,7 @@ def relabel(tree: xr.DataTree) -> tuple[xr.DataTree, float]:
 
 def _take(values: xr.DataArray, order: np.ndarray) -> xr.DataArray:
     axis = values.dims.index("clusters")
-    index = order.reshape(order.shape[:2] + (1,) * (axis - 2) + (-1,) + (1,) * (values.ndim - axis - 1))
+    index = order.reshape(
+        order.shape[:2] + (1,) * (axis - 2) + (-1,) + (1,) * (values.ndim - axis - 1)
+    )
     return values.copy(data=np.take_along_axis(values.to_numpy(), index, axis=axis))

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from arviz_base import dict_to_dataset
-
 from sidebayes.guides.engines.base import EngineResult
 
 __all__ = ["to_datatree"]

@@ -11,7 +11,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-
 from sidebayes.models.blocks import partition
 from sidebayes.models.blocks.approximate import Exact
 from sidebayes.models.blocks.label_graph import as_label_graph

@@ -9,9 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, lax
-
 from sidebayes.models.blocks import partition
-from sidebayes.models.blocks.approximate import Exact, as_inference
+from sidebayes.models.blocks.approximate import Inference, as_inference
 from sidebayes.models.blocks.components import GaussianPrior, resolve_prior
 from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.ppc import FLIP_RATE_PRIOR
@@ -28,7 +27,7 @@ def ppc_m_step(
     reading: str = "field",
     flip_rate: dist.Distribution | str | None = None,
     sampling: str = "points",
-    inference: str | Exact = "exact",
+    inference: str | Inference = "exact",
     components: Callable | None = None,
     num_points: int | None = None,
 ) -> Callable[..., dict[str, Array]] | None:
@@ -46,11 +45,15 @@ def ppc_m_step(
         x = jnp.asarray(args[0])
         slope = posterior["x"]
         graph = as_label_graph(args[1] if len(args) > 1 else None, x.shape[0])
-        new = gaussian_step(
-            x, slope["unary"], covariance, resolve_prior(prior, x, num_clusters)
-        )
+        new = gaussian_step(x, slope["unary"], covariance, resolve_prior(prior, x, num_clusters))
         new["weights"] = weights_step(
-            slope["log_weights"], params["weights"], graph, concentration, reading, sampling, inference
+            slope["log_weights"],
+            params["weights"],
+            graph,
+            concentration,
+            reading,
+            sampling,
+            inference,
         )
         if beta is not None:
             new["flip_rate"] = _flip_rate_step(slope["pair_weights"], graph, beta)
@@ -83,6 +86,7 @@ def gaussian_step(
     mean = (total + kappa * (centre - offset)) / safe[:, None]
     pull = mean - (centre - offset)
     if covariance in ("full", "tied"):
+
         def scatter(weight: Array, mu: Array) -> Array:
             deviation = shifted - mu
             return (deviation * weight[:, None]).T @ deviation
@@ -123,7 +127,7 @@ def weights_step(
     concentration: float,
     reading: str,
     sampling: str,
-    inference: str | Exact,
+    inference: str | Inference,
 ) -> Array:
     """Mixing weights given expected counts, shape (num_clusters,).
 
@@ -152,7 +156,10 @@ def weights_step(
 
 
 def match_moments(
-    count: Array, log_weights: Array, log_omega: Callable[[Array], Array], concentration: float = 1.0
+    count: Array,
+    log_weights: Array,
+    log_omega: Callable[[Array], Array],
+    concentration: float = 1.0,
 ) -> Array:
     r"""Maximise :math:`\sum_k n_k\eta_k - \log\Omega(e^\eta) + (\alpha-1)\sum_k\log\pi_k`.
 
@@ -170,6 +177,7 @@ def match_moments(
         Log partition function of log weights.
     concentration : float
     """
+
     def value(eta: Array) -> Array:
         log_pi = jax.nn.log_softmax(eta)
         return count @ log_pi - log_omega(log_pi) + (concentration - 1.0) * log_pi.sum()
@@ -189,7 +197,9 @@ def match_moments(
             return carry[0] / 2, carry[1] + 1
 
         scale, _ = lax.while_loop(
-            lambda c: (value(eta + c[0] * move) < now - slack) & (c[1] < 30), halve, (jnp.asarray(1.0), 0)
+            lambda c: (value(eta + c[0] * move) < now - slack) & (c[1] < 30),
+            halve,
+            (jnp.asarray(1.0), 0),
         )
         eta = jax.nn.log_softmax(eta + scale * move)
         return step + 1, eta, value(eta), jnp.abs(grad).max() / size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jax.typing import ArrayLike
 
-from .blocks.approximate import Exact
+from .blocks.approximate import Inference
 from .blocks.components import GaussianPrior
 from .blocks.label_graph import LabelGraph
 from .blocks.links import Links
@@ -22,7 +22,7 @@ def constrained_em(
     prior: str | GaussianPrior = "empirical",
     concentration: float = 1.0,
     sampling: str = "chunklets",
-    inference: str | Exact = "exact",
+    inference: str | Inference = "exact",
     num_points: int | None = None,
 ) -> None:
     r"""Mixture whose chunklets are drawn as wholes (Lu 2008, eq. 3.2).

@@ -9,7 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
-from .blocks.approximate import Exact
+from .blocks.approximate import Inference
 from .blocks.components import GaussianPrior, gaussian_components, resolve_prior
 from .blocks.label_graph import LabelGraph, as_label_graph
 from .blocks.linked import LinkedCategorical, LinkedMixture
@@ -32,7 +32,7 @@ def ppc(
     reading: str = "field",
     flip_rate: dist.Distribution | str | None = None,
     sampling: str = "points",
-    inference: str | Exact = "exact",
+    inference: str | Inference = "exact",
     components: Callable[[], dist.Distribution] | None = None,
     num_points: int | None = None,
 ) -> None:

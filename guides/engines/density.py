@@ -12,7 +12,6 @@ import numpyro.distributions as dist
 from jax import Array
 from numpyro import handlers
 from numpyro.distributions import biject_to
-
 from sidebayes.models.blocks.linked import LinkedMixture
 from sidebayes.models.blocks.partition import check_inference
 
@@ -93,7 +92,8 @@ def constrain(supports: Mapping[str, Any], free: Mapping[str, Array]) -> dict[st
 def unconstrain(supports: Mapping[str, Any], params: Mapping[str, Array]) -> dict[str, Array]:
     """Map values of the latent sites to unconstrained space."""
     return {
-        name: biject_to(support).inv(jnp.asarray(params[name])) for name, support in supports.items()
+        name: biject_to(support).inv(jnp.asarray(params[name]))
+        for name, support in supports.items()
     }
 
 

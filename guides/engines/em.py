@@ -14,7 +14,14 @@ import optax
 from jax import Array, lax
 
 from .base import EngineResult, FitError, Problem, Status, check_positive
-from .density import approximation, as_numpy, constrain, initial_values, latent_supports, unconstrain
+from .density import (
+    approximation,
+    as_numpy,
+    constrain,
+    initial_values,
+    latent_supports,
+    unconstrain,
+)
 from .surrogate import expectation, surrogate
 
 __all__ = ["EM"]
@@ -70,8 +77,12 @@ class EM:
         params, objective, history, steps = jax.block_until_ready(compiled(starts, problem.args))
         seconds = {"compile": ready - began, "run": time.perf_counter() - ready}
         return self._result(
-            as_numpy(params), np.asarray(objective), np.asarray(history), np.asarray(steps),
-            seconds, approximate,
+            as_numpy(params),
+            np.asarray(objective),
+            np.asarray(history),
+            np.asarray(steps),
+            seconds,
+            approximate,
         )
 
     def _climb(self, problem: Problem, supports: Mapping, starts: dict, args: tuple):
@@ -114,9 +125,7 @@ class EM:
         def improve(carry, _):
             free, state = carry
             value, grad = value_and_grad(free, state=state)
-            updates, state = solver.update(
-                grad, state, free, value=value, grad=grad, value_fn=loss
-            )
+            updates, state = solver.update(grad, state, free, value=value, grad=grad, value_fn=loss)
             return (optax.apply_updates(free, updates), state), None
 
         (found, _), _ = lax.scan(improve, (free, solver.init(free)), length=self.num_inner_steps)

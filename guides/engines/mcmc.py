@@ -54,7 +54,12 @@ class NUTS:
 
     def __post_init__(self) -> None:
         check_positive(
-            self, num_warmup=1, num_samples=1, num_chains=1, target_accept=0.0, max_tree_depth=1,
+            self,
+            num_warmup=1,
+            num_samples=1,
+            num_chains=1,
+            target_accept=0.0,
+            max_tree_depth=1,
             jitter=0.0,
         )
         if not self.target_accept < 1:
@@ -101,9 +106,7 @@ class NUTS:
             progress_bar=progress and sys.stderr.isatty(),
         )
         began = time.perf_counter()
-        sampler.run(
-            key_run, *problem.args, init_params=free, extra_fields=tuple(_FIELDS)
-        )
+        sampler.run(key_run, *problem.args, init_params=free, extra_fields=tuple(_FIELDS))
         draws = as_numpy(sampler.get_samples(group_by_chain=True))
         seconds = {"compile": 0.0, "run": time.perf_counter() - began}
         extra = as_numpy(sampler.get_extra_fields(group_by_chain=True))

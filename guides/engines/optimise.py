@@ -112,15 +112,11 @@ class MAP:
         def step(state):
             count, free, inner, _, _, history = state
             value, grad = value_and_grad(free, state=inner)
-            updates, inner = solver.update(
-                grad, inner, free, value=value, grad=grad, value_fn=loss
-            )
+            updates, inner = solver.update(grad, inner, free, value=value, grad=grad, value_fn=loss)
             new = optax.apply_updates(free, updates)
             value, grad = optax.tree.get(inner, "value"), optax.tree.get(inner, "grad")
             slope = steepness(value, grad)
-            moved = jnp.stack(
-                [jnp.abs(u).max() for u in jax.tree.leaves(updates)]
-            ).max()
+            moved = jnp.stack([jnp.abs(u).max() for u in jax.tree.leaves(updates)]).max()
             return count + 1, new, inner, slope, moved, history.at[count].set(-value)
 
         def one(start):

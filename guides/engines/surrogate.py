@@ -17,7 +17,6 @@ import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array
-
 from sidebayes.models.blocks.linked import LinkedMixture
 
 from .base import Problem

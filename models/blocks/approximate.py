@@ -21,8 +21,8 @@ __all__ = ["BeliefPropagation", "Exact", "Gibbs", "Inference", "MeanField", "as_
 
 
 @dataclass(frozen=True)
-class Exact:
-    """Eliminate variables exactly; refuse components that exceed the budget.
+class Inference:
+    """How labels are summed out: exactly wherever the budget allows.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Exact:
     """
 
     max_table: int = 2**24
-    name: ClassVar[str] = "exact"
+    name: ClassVar[str]
 
     def affords(self, core, num_clusters: int) -> bool:
         """Tell whether the tables of a group of loopy components fit the budget."""
@@ -42,7 +42,14 @@ class Exact:
 
 
 @dataclass(frozen=True)
-class MeanField(Exact):
+class Exact(Inference):
+    """Refuse components that exceed the budget; see `Inference` for `max_table`."""
+
+    name: ClassVar[str] = "exact"
+
+
+@dataclass(frozen=True)
+class MeanField(Inference):
     """Fully factorised labels, updated one colour class after another (Lu 2008, eq. 2.31).
 
     The exponent carries the pair weight once per unordered pair (the printed equation lacks a
@@ -98,7 +105,7 @@ class MeanField(Exact):
 
 
 @dataclass(frozen=True)
-class BeliefPropagation(Exact):
+class BeliefPropagation(Inference):
     """Loopy sum-product with damped parallel updates; the value is the Bethe approximation.
 
     Exact on trees, neither a lower nor an upper bound with loops.
@@ -163,7 +170,7 @@ class BeliefPropagation(Exact):
 
 
 @dataclass(frozen=True)
-class Gibbs(Exact):
+class Gibbs(Inference):
     """Chromatic Gibbs sampling of the labels; marginals averaged over conditionals (Lu, eq. 2.27).
 
     The value is the mean-field bound at the sampled marginals, hence a noisy lower bound. Every
@@ -230,14 +237,12 @@ class Gibbs(Exact):
         return _bound(unary, edge_weights, total / self.num_sweeps, agree / self.num_sweeps, graph)
 
 
-Inference = Exact | MeanField | BeliefPropagation | Gibbs
-
-_NAMES: dict[str, type[Exact]] = {
+_NAMES: dict[str, type[Inference]] = {
     cls.name: cls for cls in (Exact, MeanField, BeliefPropagation, Gibbs)
 }
 
 
-def as_inference(inference: str | Exact) -> Exact:
+def as_inference(inference: str | Inference) -> Inference:
     """Look an inference up by name.
 
     Raises
@@ -245,7 +250,7 @@ def as_inference(inference: str | Exact) -> Exact:
     ValueError
         For an unknown name.
     """
-    if isinstance(inference, Exact):
+    if isinstance(inference, Inference):
         return inference
     if inference not in _NAMES:
         raise ValueError(f"inference = {inference!r}; expected one of {sorted(_NAMES)}")

@@ -11,7 +11,7 @@ from jax import Array
 from numpyro.distributions import constraints
 
 from . import partition
-from .approximate import Exact, as_inference
+from .approximate import Inference, as_inference
 from .label_graph import LabelGraph
 
 __all__ = ["LinkedCategorical", "LinkedMixture"]
@@ -55,7 +55,7 @@ class LinkedCategorical(dist.Distribution):
         reading: str = "field",
         sampling: str = "points",
         pair_weights: Array | None = None,
-        inference: str | Exact = "exact",
+        inference: str | Inference = "exact",
         validate_args: bool | None = None,
     ) -> None:
         if reading not in ("field", "relation"):

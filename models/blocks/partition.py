@@ -141,7 +141,7 @@ def sample(
     pair_weights: ArrayLike | None = None,
     *,
     sampling: str = "points",
-    inference: str | Exact = "exact",
+    inference: str | Inference = "exact",
 ) -> Array:
     """Draw all labels jointly and exactly, shape (num_points,).
 
@@ -164,7 +164,7 @@ def mode(
     pair_weights: ArrayLike | None = None,
     *,
     sampling: str = "points",
-    inference: str | Exact = "exact",
+    inference: str | Inference = "exact",
 ) -> Array:
     """Most probable joint labeling (max-product), shape (num_points,); it keeps all hard links."""
     return _traceback(_argmax, unary, graph, log_weights, pair_weights, sampling, inference)
