@@ -1,0 +1,1 @@
+"""What came out: trees, scores, comparison, plots, reports."""

@@ -55,7 +55,7 @@ def to_datatree(
         dict_to_dataset({"prob": responsibilities}, dims={"prob": ("points", "clusters")})
     )
     for group, values in (("observed_data", observed), ("constant_data", constant)):
-        tree[group] = xr.DataTree(xr.Dataset({name: value for name, value in values.items()}))
+        tree[group] = xr.DataTree(xr.Dataset(dict(values)))
     info = xr.Dataset({"objective": (("restart", "step"), result.objective)})
     info.attrs.update(
         engine=result.engine,

@@ -1,0 +1,1 @@
+"""Routines of inference: how beliefs are fitted."""

@@ -1,0 +1,1 @@
+"""Generative models: what is believed."""

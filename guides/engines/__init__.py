@@ -1,0 +1,1 @@
+"""Generic engines, which take any model."""
