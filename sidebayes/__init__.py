@@ -6,7 +6,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from . import datasets
     from .api import compare, fit, load
+    from .datasets import load_dataset
     from .guides.constrained_kmeans import KMeans
     from .guides.engines.base import FitError, SideBayesWarning
     from .guides.engines.em import EM
@@ -14,12 +16,22 @@ if TYPE_CHECKING:
     from .guides.engines.optimise import MAP
     from .models.blocks.components import GaussianPrior
     from .models.blocks.label_graph import LabelGraph
-    from .models.blocks.links import Groups, Links, PartialLabels
     from .models.blocks.linked import LinkedCategorical, LinkedMixture
+    from .models.blocks.links import (
+        Groups,
+        Links,
+        PartialLabels,
+        certainty_weight,
+        estimate_flip_rate,
+        flip_rate_weight,
+    )
     from .result import Fit
     from .simulate import simulate_links
+    from .zoo import CARDS, Card
 
 _HOME = {
+    "CARDS": "zoo",
+    "Card": "zoo",
     "EM": "guides.engines.em",
     "Fit": "result",
     "FitError": "guides.engines.base",
@@ -34,16 +46,23 @@ _HOME = {
     "NUTS": "guides.engines.mcmc",
     "PartialLabels": "models.blocks.links",
     "SideBayesWarning": "guides.engines.base",
+    "certainty_weight": "models.blocks.links",
     "compare": "api",
+    "estimate_flip_rate": "models.blocks.links",
     "fit": "api",
+    "flip_rate_weight": "models.blocks.links",
     "load": "api",
+    "load_dataset": "datasets",
     "simulate_links": "simulate",
 }
+"""Public name to the module that defines it."""
 
 __all__ = [
+    "CARDS",
     "EM",
     "MAP",
     "NUTS",
+    "Card",
     "Fit",
     "FitError",
     "GaussianPrior",
@@ -55,10 +74,14 @@ __all__ = [
     "Links",
     "PartialLabels",
     "SideBayesWarning",
+    "certainty_weight",
     "compare",
     "datasets",
+    "estimate_flip_rate",
     "fit",
+    "flip_rate_weight",
     "load",
+    "load_dataset",
     "simulate_links",
 ]
 

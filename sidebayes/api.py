@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -11,25 +11,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import xarray as xr
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.diagnostics.compare import Comparison, compare_fits
 from sidebayes.diagnostics.tree import to_datatree
-from sidebayes.guides.constrained_kmeans import KMeans
-from sidebayes.guides.engines.base import Engine, EngineResult, Problem
-from sidebayes.guides.engines.density import linked_site, site_dims
+from sidebayes.guides.engines.base import Engine, EngineResult, FitError, Problem
+from sidebayes.guides.engines.density import site_dims
+from sidebayes.guides.engines.em import EM
 from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.links import Links
 
+from . import checks, posterior, record
 from .result import Fit
-from .validate import check_clusters, check_data, check_links
-from .zoo import CARDS, ENGINES, Card, card_of
+from .zoo import CARDS, Card, find_card, make_engine
 
 __all__ = ["compare", "fit", "load"]
 
-_MOST_STORED = 20_000_000
-"""Responsibilities stored at most; more draws than fit are thinned."""
+_MOST_DRAWS = 200
+"""Draws of a chain at which responsibilities are kept."""
 
 
 def fit(
@@ -41,7 +40,9 @@ def fit(
     engine: str | Engine | None = None,
     seed: int = 0,
     init: Mapping[str, Any] | Fit | None = None,
+    dtype: str = "float64",
     truth: ArrayLike | None = None,
+    feature_names: Sequence[str] | None = None,
     progress: bool = True,
     **options: Any,
 ) -> Fit:
@@ -50,22 +51,28 @@ def fit(
     Parameters
     ----------
     method : str or callable
-        Name of a card (``sidebayes list``), or ``model(x, links, *, num_clusters, ...)`` whose data
-        site is a `LinkedMixture`.
+        Name of a card (``sidebayes list``), or a model ``model(x, links, *, num_clusters, ...)``
+        that observes its data through a `LinkedMixture` or NumPyro's ``MixtureSameFamily``; the
+        parameters after `x` may be left out.
     x : array_like, shape (num_points, num_features)
     links : Links, LabelGraph or None
     num_clusters : int
+        Needed by every card.
     engine : str or engine, optional
-        "em", "map", "nuts", "kmeans", or a configured engine such as ``EM(num_restarts=20)``.
+        "em", "map", "nuts", "kmeans", or a configuration such as ``EM(num_restarts=20)``. By
+        default the first that the card names. NUTS starts from the mode that EM finds.
     seed : int
         Same seed and machine, same result.
     init : mapping or Fit, optional
-        Start from these site values, or from another fit's.
-    truth : array_like of int, shape (num_points,), optional
-        Known classes, kept for scoring only.
+        Start from these values of the latent sites, or from another fit's.
+    dtype : {"float64", "float32"}
+    truth : array_like, shape (num_points,), optional
+        Known classes; kept beside the fit for scoring, never used in it.
+    feature_names : sequence of str, optional
     progress : bool
+        Show progress where there is a terminal.
     **options
-        Passed to the model.
+        Options of the model, such as ``covariance="tied"``.
 
     Returns
     -------
@@ -74,33 +81,49 @@ def fit(
     Raises
     ------
     TypeError, ValueError
-        For bad input; the message names the argument, its value and the remedy.
+        For bad input; the message names the argument, what it was and what to do.
     FitError
         If the run fails.
+
+    Examples
+    --------
+    >>> import sidebayes
+    >>> data = sidebayes.load_dataset("iris")
+    >>> links = sidebayes.simulate_links(data.labels, 60)
+    >>> result = sidebayes.fit("ppc", data.x, links, num_clusters=3)
+    >>> result.labels().shape
+    (150,)
     """
-    card = card_of(method) if isinstance(method, str) else None
-    name = card.name if card else getattr(method, "__name__", "model")
-    model = card.model if card else method
-    if not callable(model):
-        raise TypeError(f"method is a {type(method).__name__}; pass a name or a NumPyro model")
-    x = check_data(x)
-    num_clusters = check_clusters(num_clusters, len(x))
-    takes_links = card.takes_links if card else True
-    graph = check_links(links, len(x), num_clusters, name, takes_links)
-    runner = _engine(engine, card, name)
-    if truth is not None and np.shape(truth) != (len(x),):
-        raise ValueError(f"truth has shape {np.shape(truth)}; expected ({len(x)},)")
-    options = {"num_clusters": num_clusters, **options}
-    start = init.params if isinstance(init, Fit) else init
-    with jax.enable_x64(True):
-        args = (jnp.asarray(x), graph) if takes_links else (jnp.asarray(x),)
-        m_step = card.m_step(**options) if card and card.m_step else None
-        problem = Problem(model, args, options, m_step)
-        if init is not None:
-            _check_init(start, problem)
+    card, model, name = _method(method)
+    if hasattr(x, "columns") and feature_names is None:
+        feature_names = [str(column) for column in x.columns]
+    x = checks.check_data(x, gaussian=card is not None)
+    parameters = inspect.signature(model).parameters
+    if card is not None or "num_clusters" in parameters:
+        num_clusters = checks.check_num_clusters(num_clusters, len(x))
+        shared = {"num_clusters": num_clusters}
+    elif num_clusters is not None:
+        raise TypeError(f"{name} has no parameter num_clusters; leave it out, or add it")
+    else:
+        shared = {}
+    runner = make_engine(engine, card)
+    checks.check_options(model, options, name)
+    checks.check_seed(seed)
+    _check_dtype(dtype)
+    kind = card.links if card is not None else ("any" if "links" in parameters else "none")
+    graph = checks.check_links(links, len(x), num_clusters, kind, name)
+    constant = {
+        "truth": checks.check_truth(truth, len(x)),
+        "names": checks.check_names(feature_names, x.shape[1]),
+    }
+    options = {**shared, **options}
+    with jax.enable_x64(dtype == "float64"):
+        data = jnp.asarray(x, dtype)
+        args = (data,) if graph is None else (data, graph)
+        problem = Problem(model, args, options, card.m_step(**options) if card else None)
+        start = _start(init, problem, runner, seed)
         result = runner.run(problem, seed=seed, init=start, progress=progress)
-        tree = _tree(result, problem, graph, x, truth, name, options, seed)
-    return Fit(tree, name, model, options, takes_links)
+        return _collect(result, problem, runner, name, seed=seed, dtype=dtype, **constant)
 
 
 def compare(fits: Mapping[str, Fit]) -> Comparison:
@@ -114,9 +137,19 @@ def compare(fits: Mapping[str, Fit]) -> Comparison:
     -------
     Comparison
         Prints as text; ``.frame`` and ``.html()`` hold the same.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If there is nothing to compare, or something is not a fit.
     """
+    if not isinstance(fits, Mapping):
+        raise TypeError(f"fits is a {type(fits).__name__}; pass a mapping, {{'em': fit_1, ...}}")
     if not fits:
         raise ValueError("fits is empty; pass {name: fit, ...}")
+    for name, one in fits.items():
+        if not isinstance(one, Fit):
+            raise TypeError(f"fits[{name!r}] is a {type(one).__name__}; expected a Fit")
     return compare_fits(fits)
 
 
@@ -128,90 +161,120 @@ def load(path: str | Path, model: Callable[..., None] | None = None) -> Fit:
     path : path
     model : callable, optional
         Needed to predict with your own model; cards know theirs.
+
+    Raises
+    ------
+    ValueError
+        If there is no such file, or it is not a saved fit.
     """
+    import xarray as xr
+
     path = Path(path)
-    if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist; give a file that Fit.save wrote")
-    with xr.open_datatree(path, engine="h5netcdf") as opened:
-        tree = opened.load()
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}; give one that Fit.save wrote")
+    try:
+        with xr.open_datatree(path, engine="h5netcdf") as opened:
+            tree = opened.load()
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{path} is no NetCDF file ({error}); give one that Fit.save wrote"
+        ) from None
     if "sidebayes_method" not in tree.attrs:
         raise ValueError(f"{path} is no sidebayes fit; give a file that Fit.save wrote")
-    method = tree.attrs["sidebayes_method"]
-    card = CARDS.get(method)
+    name = tree.attrs["sidebayes_method"]
+    options, lost = record.parse(tree.attrs["sidebayes_options"])
+    config, _ = record.parse(tree.attrs["sidebayes_engine"])
+    known = CARDS[name].model if name in CARDS and not lost else None
     return Fit(
-        tree,
-        method,
-        card.model if card else model,
-        json.loads(tree.attrs["sidebayes_options"]),
-        card.takes_links if card else True,
+        tree=tree,
+        method=name,
+        model=known if model is None else model,
+        options=options,
+        config=config["engine"],
     )
 
 
-def _engine(engine: str | Engine | None, card: Card | None, name: str) -> Engine:
-    allowed = card.engines if card else tuple(n for n in ENGINES if n != "kmeans")
-    chosen = allowed[0] if engine is None else engine
-    if isinstance(chosen, str):
-        if chosen not in ENGINES:
-            raise ValueError(f"engine = {chosen!r} is unknown; choose from {sorted(ENGINES)}")
-        chosen = ENGINES[chosen]()
-    if chosen.name not in allowed:
-        raise ValueError(f"engine {chosen.name!r} does not fit {name!r}; choose from {list(allowed)}")
-    return chosen
-
-
-def _check_init(init: Mapping[str, Any] | None, problem: Problem) -> None:
-    from sidebayes.guides.engines.density import latent_supports
-
-    missing = sorted(set(latent_supports(problem)) - set(init or {}))
-    if missing:
-        raise ValueError(f"init lacks the sites {missing}; give a value for each")
-
-
-def _tree(
-    result: EngineResult, problem: Problem, graph: LabelGraph, x, truth, name, options, seed
-) -> xr.DataTree:
-    chains, draws = result.sample_stats["lp"].shape
-    room = max(_MOST_STORED // (x.shape[0] * options["num_clusters"] * chains), 1)
-    keep = np.linspace(0, draws - 1, min(draws, room)).astype(int)
-    hard = isinstance(ENGINES.get(result.engine), type) and result.engine == KMeans.name
-
-    def derive(params: dict, args: tuple):
-        site = linked_site(problem, params, args)
-        if site is None:
-            raise ValueError("the model has no LinkedMixture site; observe the data through one")
-        fn, value = site
-        prob = (
-            jax.nn.one_hot(fn.mode(value), options["num_clusters"], dtype=value.dtype)
-            if hard
-            else fn.responsibilities(value)
+def _method(method: str | Callable[..., None]) -> tuple[Card | None, Callable[..., None], str]:
+    if isinstance(method, str):
+        card = find_card(method)
+        return card, card.model, card.name
+    if not callable(method):
+        raise TypeError(
+            f"method is a {type(method).__name__}; pass a name, one of {sorted(CARDS)}, or a NumPyro "
+            "model function"
         )
-        return prob, fn.by_component(value)
+    own = next((c for c in CARDS.values() if c.model is method), None)
+    return own, method, own.name if own else getattr(method, "__name__", "model")
 
+
+def _check_dtype(dtype: str) -> None:
+    if dtype not in ("float32", "float64"):
+        raise ValueError(f"dtype = {dtype!r}; expected 'float64' or 'float32'")
+
+
+def _start(
+    init: Mapping[str, Any] | Fit | None, problem: Problem, runner: Engine, seed: int
+) -> dict[str, NDArray] | None:
+    """Check starting values; a sampler without any starts from EM's mode."""
+    shapes = posterior.latent_shapes(problem)
+    if init is None:
+        if runner.name != "nuts":
+            return None
+        try:
+            mode = EM().run(problem, seed=seed, progress=False)
+        except FitError:
+            return None
+        return {name: mode.params[name] for name in shapes}
+    if not isinstance(init, Fit | Mapping):
+        raise TypeError(
+            f"init is a {type(init).__name__}; pass a mapping of site values, or another Fit"
+        )
+    values = init.params if isinstance(init, Fit) else init
+    return checks.check_init(values, shapes)
+
+
+def _collect(
+    result: EngineResult,
+    problem: Problem,
+    runner: Engine,
+    name: str,
+    *,
+    seed: int,
+    dtype: str,
+    truth: NDArray | None,
+    names: list[str],
+) -> Fit:
+    """Derive labels from the draws, and wrap everything into one tree."""
+    chains, draws = result.sample_stats["lp"].shape
+    keep = posterior.thin(draws, _MOST_DRAWS)
     flat = {n: v[:, keep].reshape(-1, *v.shape[2:]) for n, v in result.draws.items()}
-    mapped = jax.jit(lambda params, args: jax.lax.map(lambda p: derive(p, args), params))
-    prob, terms = (np.asarray(v) for v in mapped(flat, problem.args))
-    shape = (chains, len(keep))
-    observed: dict[str, Any] = {"x": (("points", "features"), x)}
+    prob, terms = posterior.derive(problem, flat, hard=runner.name == "kmeans")
+    observed: dict[str, Any] = {"x": (("points", "features"), np.asarray(problem.args[0]))}
     if truth is not None:
-        observed["truth"] = ("points", np.asarray(truth))
-    return to_datatree(
+        observed["truth"] = ("points", truth)
+    graph = problem.args[1] if len(problem.args) > 1 else LabelGraph.build(None, prob.shape[1])
+    tree = to_datatree(
         result,
         observed=observed,
         constant={
             "links": (("link", "end"), np.asarray(graph.pairs)),
             "link_weights": ("link", np.asarray(graph.pair_weights)),
             "unit": ("points", np.asarray(graph.component)),
+            "feature_names": ("features", np.asarray(names, dtype=object)),
         },
-        responsibilities=prob.reshape(*shape, *prob.shape[1:]),
-        log_likelihood=terms.reshape(*shape, *terms.shape[1:]),
+        responsibilities=prob.reshape(chains, len(keep), *prob.shape[1:]),
+        log_likelihood=terms.reshape(chains, len(keep), *terms.shape[1:]),
         dims=site_dims(problem),
         attrs={
             "sidebayes_method": name,
-            "sidebayes_options": json.dumps(options, default=str),
+            "sidebayes_options": record.dump(problem.kwargs),
+            "sidebayes_engine": record.dump({"engine": runner}),
             "sidebayes_seed": seed,
+            "sidebayes_dtype": dtype,
             "sidebayes_version": version("sidebayes"),
             "jax_version": jax.__version__,
         },
     )
-
-
+    return Fit(
+        tree=tree, method=name, model=problem.model, options=dict(problem.kwargs), config=runner
+    )

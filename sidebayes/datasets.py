@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,30 +12,33 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from .cache import cache_folder
+
 __all__ = ["Dataset", "load_dataset", "names"]
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Data with known classes.
+    """Points, and their classes where they are known.
 
     Attributes
     ----------
     name : str
     x : ndarray, shape (num_points, num_features)
-    labels : ndarray of int, shape (num_points,)
+    labels : ndarray of int, shape (num_points,), or None
+        Classes numbered from 0; None where they are unknown.
     feature_names : list of str
     """
 
     name: str
     x: NDArray[np.float64]
-    labels: NDArray[np.int64]
+    labels: NDArray[np.int64] | None
     feature_names: list[str]
 
     @property
-    def num_classes(self) -> int:
-        """Number of classes."""
-        return len(np.unique(self.labels))
+    def num_classes(self) -> int | None:
+        """Number of classes, None where they are unknown."""
+        return None if self.labels is None else len(np.unique(self.labels))
 
     def standardized(self) -> Dataset:
         """Every feature at mean zero and unit variance; constant features become zero."""
@@ -42,12 +46,20 @@ class Dataset:
         x = (self.x - self.x.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
         return Dataset(self.name, x, self.labels, self.feature_names)
 
+    def __repr__(self) -> str:
+        """Name and size."""
+        classes = f", {self.num_classes} classes" if self.num_classes else ""
+        return f"Dataset({self.name!r}, {self.x.shape[0]} points x {self.x.shape[1]} features{classes})"
+
 
 def _art1(rng: np.random.Generator, label: NDArray) -> NDArray:
     side = rng.choice([-1, 1], len(label))
     return np.stack(
-        [4 * side + 0.8 * rng.normal(size=len(label)),
-         np.where(label == 0, 1.2, -1.2) + 0.45 * rng.normal(size=len(label))], axis=1,
+        [
+            4 * side + 0.8 * rng.normal(size=len(label)),
+            np.where(label == 0, 1.2, -1.2) + 0.45 * rng.normal(size=len(label)),
+        ],
+        axis=1,
     )
 
 
@@ -65,40 +77,61 @@ def _art3(rng: np.random.Generator, label: NDArray) -> NDArray:
 
 
 def _four_gaussians(rng: np.random.Generator, label: NDArray) -> NDArray:
-    centre = np.stack(
-        [np.where(label == 0, -2, 2), rng.choice([-2, 2], len(label))], axis=1
-    )
+    centre = np.stack([np.where(label == 0, -2, 2), rng.choice([-2, 2], len(label))], axis=1)
     return centre + 0.6 * rng.normal(size=(len(label), 2))
+
+
+def _noisy_xor(rng: np.random.Generator, label: NDArray) -> NDArray:
+    side = rng.choice([-1, 1], len(label))
+    centre = np.stack([2 * side, np.where(label == 0, -2, 2) * side], axis=1)
+    return centre + 0.9 * rng.normal(size=(len(label), 2))
+
+
+def _doughnut(rng: np.random.Generator, label: NDArray) -> NDArray:
+    disc = np.sqrt(rng.uniform(0, 1, len(label)))
+    radius = np.where(label == 0, disc, 3 + 0.3 * rng.normal(size=len(label)))
+    t = rng.uniform(0, 2 * np.pi, len(label))
+    return radius[:, None] * np.stack([np.cos(t), np.sin(t)], axis=1)
+
+
+def _two_spirals(rng: np.random.Generator, label: NDArray) -> NDArray:
+    t = rng.uniform(0, 3 * np.pi, len(label))
+    turned = t + np.where(label == 0, 0.0, np.pi)
+    arm = (0.4 + 0.28 * t)[:, None] * np.stack([np.cos(turned), np.sin(turned)], axis=1)
+    return arm + 0.12 * rng.normal(size=(len(label), 2))
 
 
 _SIMULATED: dict[str, Callable[[np.random.Generator, NDArray], NDArray]] = {
     "art1": _art1,
     "art2": _art2,
     "art3": _art3,
+    "doughnut": _doughnut,
     "four_gaussians": _four_gaussians,
+    "noisy_xor": _noisy_xor,
+    "two_spirals": _two_spirals,
 }
-_BUILT_IN = ("iris", "wine", "breast_cancer", "digits")
+_BUILT_IN = ("breast_cancer", "digits", "iris", "wine")
+_ENDINGS = (".csv", ".csv.gz", ".parquet")
+_FOLDER = "SIDEBAYES_DATA"
 
 
 def names() -> list[str]:
     """Names that `load_dataset` finds without the network: built in, simulated, in the folder."""
-    folder = os.environ.get("SIDEBAYES_DATA")
-    files = [p.name.split(".")[0] for p in Path(folder).glob("*.csv*")] if folder else []
-    return sorted({*_BUILT_IN, *_SIMULATED, *files})
+    return sorted({*_BUILT_IN, *_SIMULATED, *_tables()})
 
 
-def load_dataset(name: str, *, num_points: int = 400, seed: int = 0) -> Dataset:
-    """Load or simulate a data set by name, or read a CSV file.
+def load_dataset(name: str, *, num_points: int | None = None, seed: int = 0) -> Dataset:
+    """Load or simulate a data set by name, or read a table.
 
-    Looked for in this order: a path to a CSV file (its last column ``label`` holds the class, if
-    there is one), scikit-learn's built-in sets, the simulated sets of Lu (2008, figures 2.5 and
-    4.4; the generators are our own, the thesis gives pictures only), the folder that
-    ``SIDEBAYES_DATA`` names, OpenML.
+    Looked for in this order: a path to a CSV or Parquet table (its column ``label``, if there is
+    one, holds the classes), scikit-learn's built-in sets, the simulated sets of Lu (2008, sections
+    2.7 and 4.3; the generators are our own, the thesis gives pictures only), the folder that the
+    environment variable ``SIDEBAYES_DATA`` names, OpenML (kept in the cache folder).
 
     Parameters
     ----------
     name : str
-    num_points : int
+    num_points : int, default 400
         For simulated sets.
     seed : int
         For simulated sets.
@@ -107,8 +140,21 @@ def load_dataset(name: str, *, num_points: int = 400, seed: int = 0) -> Dataset:
     ------
     ValueError
         If nothing of that name is found.
+
+    Examples
+    --------
+    >>> load_dataset("iris")
+    Dataset('iris', 150 points x 4 features, 3 classes)
     """
-    if name.endswith((".csv", ".csv.gz")):
+    if not isinstance(name, str):
+        raise TypeError(
+            f"name is a {type(name).__name__}; pass a name, one of {names()}, or a path"
+        )
+    if num_points is not None and name not in _SIMULATED:
+        raise ValueError(
+            f"num_points is for simulated sets, one of {sorted(_SIMULATED)}; leave it out for {name!r}"
+        )
+    if name.endswith(_ENDINGS):
         return _read(Path(name))
     if name in _BUILT_IN:
         from sklearn import datasets as built_in
@@ -116,37 +162,58 @@ def load_dataset(name: str, *, num_points: int = 400, seed: int = 0) -> Dataset:
         bunch = getattr(built_in, f"load_{name}")()
         return Dataset(name, bunch.data.astype(float), bunch.target, list(bunch.feature_names))
     if name in _SIMULATED:
+        size = 400 if num_points is None else num_points
+        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 2:
+            raise ValueError(f"num_points = {size!r}; expected an integer >= 2")
+        label = np.arange(size) % 2
         rng = np.random.default_rng(seed)
-        label = np.arange(num_points) % 2
         return Dataset(name, _SIMULATED[name](rng, label), label, ["x1", "x2"])
-    folder = os.environ.get("SIDEBAYES_DATA")
-    for path in sorted(Path(folder).glob(f"{name}.csv*")) if folder else []:
-        return _read(path)
+    if name in _tables():
+        return _read(_tables()[name])
+    close = difflib.get_close_matches(name, names(), n=1)
+    if close:
+        raise ValueError(
+            f"there is no data set {name!r}; did you mean {close[0]!r}? Known here: {names()}"
+        )
     return _openml(name)
 
 
+def _tables() -> dict[str, Path]:
+    """Tables in the folder of data, by name; empty where no folder is named."""
+    folder = os.environ.get(_FOLDER)
+    if not folder:
+        return {}
+    if not Path(folder).is_dir():
+        raise ValueError(f"{_FOLDER} names {folder}, which is no folder; correct it or unset it")
+    found = sorted(p for p in Path(folder).iterdir() if p.name.endswith(_ENDINGS))
+    return {path.name.partition(".")[0]: path for path in found}
+
+
 def _read(path: Path) -> Dataset:
-    if not path.exists():
-        raise ValueError(f"{path} does not exist; known data sets are {names()}")
-    table = pd.read_csv(path)
-    has_label = table.columns[-1] == "label"
-    features = table.iloc[:, :-1] if has_label else table
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist; give a path to a table, or one of {names()}")
+    table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+    features = table.drop(columns="label", errors="ignore")
     text = [c for c in features if not pd.api.types.is_numeric_dtype(features[c])]
     if text:
         raise ValueError(f"{path.name}: columns {text} are not numbers; encode or drop them")
-    codes = pd.factorize(table["label"], sort=True)[0] if has_label else np.zeros(len(table), int)
-    return Dataset(path.name.split(".")[0], features.to_numpy(float), codes, list(features.columns))
+    codes = pd.factorize(table["label"], sort=True)[0] if "label" in table else None
+    return Dataset(
+        path.name.partition(".")[0], features.to_numpy(float), codes, list(features.columns)
+    )
 
 
 def _openml(name: str) -> Dataset:
     from sklearn.datasets import fetch_openml
 
     try:
-        bunch = fetch_openml(name, as_frame=False, parser="liac-arff")
+        bunch = fetch_openml(
+            name, as_frame=False, parser="liac-arff", data_home=str(cache_folder() / "openml")
+        )
     except Exception as error:
         raise ValueError(
-            f"data set {name!r} was not found here nor on OpenML ({type(error).__name__}); known names "
-            f"are {names()}; set SIDEBAYES_DATA to a folder of CSV files for more"
+            f"data set {name!r} was not found here nor on OpenML ({type(error).__name__}); known "
+            f"names are {names()}; {_FOLDER} may name a folder of CSV files with more"
         ) from error
-    codes = pd.factorize(bunch.target, sort=True)[0]
+    codes = None if bunch.target is None else pd.factorize(bunch.target, sort=True)[0]
     return Dataset(name, np.asarray(bunch.data, float), codes, list(bunch.feature_names))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-import math
+import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +19,19 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.diagnostics.relabel import relabel
-from sidebayes.guides.engines.base import Problem, Status
-from sidebayes.guides.engines.density import linked_site
-from sidebayes.models.blocks.label_graph import LabelGraph
+from sidebayes.guides.engines.base import Engine, Problem, SideBayesWarning, Status
+from sidebayes.models.blocks.components import GaussianPrior
+from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
+from sidebayes.models.blocks.linked import LinkedMixture
 from sidebayes.models.blocks.links import Links
 
-from .validate import check_data
+from . import posterior
+from .checks import check_data
 
 __all__ = ["Fit"]
+
+_POOR_MATCH = 0.8
+"""Score of relabelling below which averages over draws mean little."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,15 +48,15 @@ class Fit:
         None after loading a user's own model without naming it again.
     options : dict
         Model options, ``num_clusters`` among them.
-    takes_links : bool
+    config : Engine
+        Configuration of the engine that ran.
     """
 
     tree: xr.DataTree
     method: str
     model: Callable[..., None] | None
     options: Mapping[str, Any]
-    takes_links: bool
-    _relabelled: list = field(default_factory=list, repr=False)
+    config: Engine
 
     @property
     def engine(self) -> str:
@@ -82,7 +89,9 @@ class Fit:
         """The links that were used."""
         group = self.tree["constant_data"]
         return Links(
-            group["links"].to_numpy().astype(int), group["link_weights"].to_numpy(), self._x.shape[0]
+            group["links"].to_numpy().astype(int),
+            group["link_weights"].to_numpy(),
+            self._x.shape[0],
         )
 
     @property
@@ -90,21 +99,39 @@ class Fit:
         return self.tree["observed_data"]["x"].to_numpy()
 
     @property
+    def log_evidence(self) -> float | None:
+        """Log marginal likelihood; None for engines that do not estimate it."""
+        return self.tree["fit_info"].attrs.get("log_evidence")
+
+    @cached_property
     def relabelled(self) -> tuple[xr.DataTree, float]:
         """The tree with label switching undone, and the quality score of the matching."""
-        if not self._relabelled:
-            self._relabelled.append(relabel(self.tree))
-        return self._relabelled[0]
+        tree, score = relabel(self.tree)
+        if score < _POOR_MATCH:
+            warnings.warn(
+                f"clusters cannot be matched across draws (score {score:.2f}); estimates by cluster "
+                "are taken from the draw of highest density, and only label-invariant results, such "
+                "as same_cluster, describe the whole posterior",
+                SideBayesWarning,
+                stacklevel=2,
+            )
+        return tree, score
+
+    @cached_property
+    def params(self) -> dict[str, NDArray[np.float64]]:
+        """Point estimate: the mode found, or the mean over relabelled draws."""
+        tree, score = self.relabelled
+        values = {str(n): v.to_numpy() for n, v in tree["posterior"].data_vars.items()}
+        if score >= _POOR_MATCH:
+            return {name: value.mean(axis=(0, 1)) for name, value in values.items()}
+        best = self._best_draw
+        return {name: value[best] for name, value in values.items()}
 
     @property
-    def params(self) -> dict[str, NDArray[np.float64]]:
-        """Point estimate: the mode found, or the draw of highest density."""
+    def _best_draw(self) -> tuple[int, int]:
         density = self.tree["sample_stats"]["lp"].to_numpy()
         chain, draw = np.unravel_index(np.argmax(density), density.shape)
-        return {
-            str(name): values.to_numpy()[chain, draw]
-            for name, values in self.tree["posterior"].data_vars.items()
-        }
+        return int(chain), int(draw)
 
     def responsibilities(self) -> NDArray[np.float64]:
         """Posterior probabilities of the labels, averaged over relabelled draws.
@@ -113,11 +140,32 @@ class Fit:
         -------
         ndarray, shape (num_points, num_clusters)
         """
-        return self.relabelled[0]["responsibilities"]["prob"].mean(("chain", "draw")).to_numpy()
+        tree, score = self.relabelled
+        prob = tree["responsibilities"]["prob"].to_numpy()
+        if score >= _POOR_MATCH:
+            return prob.mean(axis=(0, 1))
+        chain, draw = self._best_draw
+        kept = posterior.thin(self.tree["posterior"].sizes["draw"], prob.shape[1])
+        return prob[chain, int(np.abs(kept - draw).argmin())]
 
     def labels(self) -> NDArray[np.int64]:
-        """Most probable label of each point, shape (num_points,)."""
-        return self.responsibilities().argmax(axis=1)
+        """Labels of all points, shape (num_points,).
+
+        The most probable joint labeling at `params`, which keeps every hard link, where the
+        model's labels are summed out exactly; else the most probable label of each point.
+        """
+        return self._labels
+
+    @cached_property
+    def _labels(self) -> NDArray[np.int64]:
+        if self.model is None or self.approximate is not None or self.config.name == "kmeans":
+            return self.responsibilities().argmax(axis=1)
+        with self._precision():
+            problem = self._problem()
+            fn, value = posterior.mixture_site(problem, self.params)
+            if not isinstance(fn, LinkedMixture):
+                return self.responsibilities().argmax(axis=1)
+            return np.asarray(fn.mode(value), np.int64)
 
     def same_cluster(self, pairs: ArrayLike) -> NDArray[np.float64]:
         """Posterior probability that pairs of points share a cluster, shape (num_pairs,).
@@ -131,77 +179,144 @@ class Fit:
             axis=(0, 1)
         )
 
-    def predict_proba(self, x_new: ArrayLike) -> NDArray[np.float64]:
-        """Label probabilities of new points without links (Lu 2008, eq. 2.24).
+    def predict_proba(self, x_new: ArrayLike, links: Links | None = None) -> NDArray[np.float64]:
+        """Label probabilities of new points (Lu 2008, eq. 2.24), averaged over draws.
 
         Parameters
         ----------
         x_new : array_like, shape (num_new, num_features)
+        links : Links, optional
+            Links among the new points.
 
         Returns
         -------
         ndarray, shape (num_new, num_clusters)
         """
-        joint = self._log_density(x_new)
-        return np.asarray(jax.nn.softmax(joint, axis=-1)).mean(axis=0)
 
-    def predict(self, x_new: ArrayLike) -> NDArray[np.int64]:
-        """Most probable label of new points, shape (num_new,)."""
-        return self.predict_proba(x_new).argmax(axis=1)
+        def one(fn: Any, value: Any) -> Any:
+            if isinstance(fn, LinkedMixture):
+                return fn.responsibilities(value)
+            return jax.nn.softmax(fn.component_log_probs(value), axis=-1)
+
+        return self._over_draws(one, x_new, links).mean(axis=0)
+
+    def predict(self, x_new: ArrayLike, links: Links | None = None) -> NDArray[np.int64]:
+        """Most probable label of each new point, shape (num_new,); see `predict_proba`."""
+        return self.predict_proba(x_new, links).argmax(axis=1)
 
     def log_prob(self, x_new: ArrayLike) -> NDArray[np.float64]:
-        """Log predictive density of new points, shape (num_new,)."""
-        joint = self._log_density(x_new)
-        per_draw = jax.nn.logsumexp(joint, axis=-1)
-        return np.asarray(jax.nn.logsumexp(per_draw, axis=0)) - math.log(joint.shape[0])
+        """Log predictive density of new points without links, shape (num_new,)."""
 
-    def _log_density(self, x_new: ArrayLike) -> NDArray[np.float64]:
-        """Log joint of label and data for up to 200 relabelled draws, (draw, new, cluster)."""
-        if self.model is None:
-            raise ValueError("the model is unknown; load the fit with load(path, model=your_model)")
-        x_new = check_data(x_new, "x_new")
+        def one(fn: Any, value: Any) -> Any:
+            joint = posterior.component_log_densities(fn, value)
+            return jax.nn.logsumexp(joint, axis=-1)
+
+        per_draw = self._over_draws(one, x_new, None)
+        return np.logaddexp.reduce(per_draw, axis=0) - np.log(len(per_draw))
+
+    def _over_draws(
+        self, function: Callable, x_new: ArrayLike, links: Links | None
+    ) -> NDArray[np.float64]:
+        """Apply a function of the mixture over new points to up to 200 relabelled draws."""
+        x_new = check_data(x_new, gaussian=False)
         if x_new.shape[1] != self._x.shape[1]:
             raise ValueError(
-                f"x_new has {x_new.shape[1]} features; the fit has {self._x.shape[1]}"
+                f"x_new has {x_new.shape[1]} features, the fit has {self._x.shape[1]}; pass the same "
+                "columns in the same order"
             )
-        posterior = self.relabelled[0]["posterior"].to_dataset()
-        stacked = {str(n): v.to_numpy().reshape(-1, *v.shape[2:]) for n, v in posterior.items()}
-        total = len(next(iter(stacked.values())))
-        keep = np.linspace(0, total - 1, min(total, 200)).astype(int)
-        model, options, takes_links = self.model, dict(self.options), self.takes_links
-        with jax.enable_x64(True):
-            graph = LabelGraph.build(None, len(x_new))
-            args = (jnp.asarray(x_new), graph) if takes_links else (jnp.asarray(x_new),)
-            if "flip_rate" in options:
-                options["flip_rate"] = None
+        tree, score = self.relabelled
+        values = {str(n): v.to_numpy() for n, v in tree["posterior"].data_vars.items()}
+        if score >= _POOR_MATCH:
+            flat = {n: v.reshape(-1, *v.shape[2:]) for n, v in values.items()}
+        else:
+            flat = {n: v[self._best_draw][None] for n, v in values.items()}
+        keep = posterior.thin(len(next(iter(flat.values()))), 200)
+        with self._precision():
+            problem = self._problem(x_new, links)
 
-            def one(params: dict) -> Any:
-                site = linked_site(Problem(model, args, options), params)
-                assert site is not None
-                factors = site[0].log_factors(site[1])
-                return factors["unary"] + factors["log_weights"]
+            def one(params: dict, args: tuple) -> Any:
+                return function(*posterior.mixture_site(problem, params, args))
 
-            return np.asarray(jax.jit(jax.vmap(one))({n: v[keep] for n, v in stacked.items()}))
+            mapped = jax.jit(lambda draws, args: jax.lax.map(lambda p: one(p, args), draws))
+            return np.asarray(mapped({n: v[keep] for n, v in flat.items()}, problem.args))
+
+    def _precision(self) -> Any:
+        return jax.enable_x64(self.tree.attrs["sidebayes_dtype"] == "float64")
+
+    def _problem(self, x_new: NDArray | None = None, links: Links | None = None) -> Problem:
+        """The model with its data, or with new data under the same prior."""
+        if self.model is None:
+            raise ValueError(
+                f"the model {self.method!r} is not known here; load the fit with "
+                "sidebayes.load(path, model=your_model)"
+            )
+        parameters = inspect.signature(self.model).parameters
+        x = jnp.asarray(self._x if x_new is None else x_new, self.tree.attrs["sidebayes_dtype"])
+        options = dict(self.options)
+        prior = options.get("prior", getattr(parameters.get("prior"), "default", None))
+        if x_new is not None and isinstance(prior, str) and prior == "empirical":
+            options["prior"] = GaussianPrior.empirical(self._x, options["num_clusters"])
+        if "links" not in parameters:
+            if links is not None:
+                raise ValueError(f"{self.method} takes no links; leave links out")
+            return Problem(self.model, (x,), options)
+        chosen = self.links if x_new is None else links
+        graph: LabelGraph = as_label_graph(chosen, len(x), options.get("num_clusters"))
+        return Problem(self.model, (x, graph), options)
+
+    def resume(self, more: int) -> Fit:
+        """Go on from where this fit ended.
+
+        Parameters
+        ----------
+        more : int
+            Steps at most, or draws of every chain for a sampler. A sampler adapts again, from
+            `params`, and its draws stand alone: the earlier ones are not mixed in.
+
+        Returns
+        -------
+        Fit
+        """
+        from .api import fit
+
+        if isinstance(more, bool) or not isinstance(more, int | np.integer) or more < 1:
+            raise ValueError(f"more = {more!r}; expected an integer >= 1")
+        with self._precision():
+            model = self._problem().model
+        field = "num_samples" if self.config.name == "nuts" else "max_steps"
+        observed, constant = self.tree["observed_data"], self.tree["constant_data"]
+        return fit(
+            model,
+            self._x,
+            self.links if len(self.links) else None,
+            engine=replace(self.config, **{field: int(more)}),  # type: ignore[type-var]
+            seed=int(self.tree.attrs["sidebayes_seed"]) + 1,
+            init=self,
+            dtype=self.tree.attrs["sidebayes_dtype"],
+            truth=observed["truth"].to_numpy() if "truth" in observed else None,
+            feature_names=constant["feature_names"].to_numpy().tolist(),
+            **self.options,
+        )
 
     def summary(self) -> pd.DataFrame:
         """Table of the parameters: mean, spread and diagnostics, labels matched across draws."""
-        tree = self.relabelled[0]
-        posterior = tree["posterior"].to_dataset()
-        if posterior.sizes["draw"] == 1:
-            frame = posterior.squeeze(("chain", "draw")).to_array().to_series
-            rows = {}
-            for name, values in posterior.items():
-                for index in np.ndindex(values.shape[2:]):
-                    label = f"{name}[{', '.join(map(str, index))}]" if index else str(name)
-                    rows[label] = float(values.to_numpy()[(0, 0, *index)])
-            del frame
-            return pd.DataFrame({"estimate": rows})
-        import arviz as az
+        draws = self.relabelled[0]["posterior"].to_dataset()
+        if draws.sizes["chain"] * draws.sizes["draw"] > 1:
+            import arviz as az
 
-        return az.summary(posterior)
+            return az.summary(draws)
+        rows = {}
+        for name, values in draws.items():
+            for index in np.ndindex(values.shape[2:]):
+                label = f"{name}[{', '.join(map(str, index))}]" if index else str(name)
+                rows[label] = float(values.to_numpy()[(0, 0, *index)])
+        return pd.DataFrame({"estimate": rows})
 
     def save(self, path: str | Path) -> None:
         """Write to a NetCDF file that `sidebayes.load` reads."""
+        path = Path(path)
+        if not path.parent.is_dir():
+            raise ValueError(f"there is no folder {path.parent}; create it first")
         self.tree.to_netcdf(path, engine="h5netcdf")
 
     def plot(self) -> Any:
@@ -211,6 +326,11 @@ class Fit:
         return plot_clusters(self)
 
     def __repr__(self) -> str:
-        """Method, engine, verdict."""
-        exact = f"; labels: {self.approximate}" if self.approximate else ""
-        return f"Fit({self.method} by {self.engine}: {self.status.message}{exact})"
+        """Say method, engine, size and verdict."""
+        points, clusters = self.tree["responsibilities"]["prob"].shape[-2:]
+        verdict = "" if self.status.converged else " NOT CONVERGED:"
+        labels = f"\n  labels summed out by {self.approximate}" if self.approximate else ""
+        return (
+            f"Fit({self.method} by {self.engine}, {points} points, {clusters} clusters, "
+            f"{len(self.links)} links)\n {verdict} {self.status}{labels}"
+        )

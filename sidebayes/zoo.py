@@ -1,95 +1,219 @@
-"""The table of methods."""
+"""The zoo: one card a method, one name an engine."""
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
 
-from sidebayes.guides.constrained_kmeans import KMeans
-from sidebayes.guides.engines.base import Engine
-from sidebayes.guides.engines.em import EM
-from sidebayes.guides.engines.mcmc import NUTS
-from sidebayes.guides.engines.optimise import MAP
-from sidebayes.guides.ppc import ppc_m_step
-from sidebayes.models.constrained_em import constrained_em
-from sidebayes.models.constrained_kmeans import constrained_kmeans
-from sidebayes.models.gmm import gmm
-from sidebayes.models.ppc import ppc
-from sidebayes.models.soft_kmeans import soft_kmeans
+__all__ = ["CARDS", "ENGINES", "Card", "find_card", "make_engine"]
 
-__all__ = ["CARDS", "ENGINES", "Card", "card_of"]
 
-ENGINES: dict[str, type[Engine]] = {cls.name: cls for cls in (EM, MAP, NUTS, KMeans)}
-"""Engines by name."""
+def _resolve(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
 
 
 @dataclass(frozen=True)
 class Card:
-    """One method of the zoo.
+    """What there is to know about a method.
 
     Attributes
     ----------
-    name, title : str
-    model : callable
-        NumPyro model ``model(x[, links], *, num_clusters, ...)``.
+    name : str
+    title : str
+        In one line, what it believes.
+    model_path, m_step_path : str
+        Where the model, and the maker of its closed-form M-step, are found.
     engines : tuple of str
-        Engines that fit it, the default first.
-    takes_links : bool
-    label_sites : tuple of str
-        Sites whose first axis permutes with the labels.
+        Engines that suit it, the default first.
+    links : {"none", "any", "hard"}
+        Which links it takes.
+    label_sites : dict of str to int
+        Sites that permute with the labels, and the axis that does.
+    invariants : tuple of str
+        Functionals that do not change when clusters are renumbered.
     reference : str
-    m_step : callable, optional
-        Builds the closed-form M-step from the model's options.
+    doi : str
+    tags : tuple of str
     """
 
     name: str
     title: str
-    model: Callable[..., None]
+    model_path: str
     engines: tuple[str, ...]
-    takes_links: bool
-    label_sites: tuple[str, ...]
+    links: str
+    label_sites: dict[str, int]
+    invariants: tuple[str, ...]
     reference: str
-    m_step: Callable | None = None
+    doi: str = ""
+    m_step_path: str | None = None
+    tags: tuple[str, ...] = field(default=())
+
+    @property
+    def model(self) -> Callable[..., None]:
+        """The generative NumPyro function."""
+        return _resolve(self.model_path)
+
+    @property
+    def default_engine(self) -> str:
+        """Name of the engine used when none is asked for."""
+        return self.engines[0]
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Options of the model beyond data, links and number of clusters."""
+        names = inspect.signature(self.model).parameters
+        return tuple(n for n in names if n not in ("x", "links", "num_clusters", "num_points"))
+
+    def m_step(self, **options: Any) -> Callable | None:
+        """Closed-form M-step for these options of the model, if there is one."""
+        if self.m_step_path is None:
+            return None
+        return _resolve(self.m_step_path)(**options)
 
 
-_MIXTURE = ("em", "map", "nuts")
-_SITES = ("weights", "mean", "covariance", "variance")
+_GAUSSIAN_SITES = {"weights": 0, "mean": 0, "covariance": 0, "variance": 0}
+_MIXTURE_INVARIANTS = ("lp", "sorted_weights", "entropy", "same_cluster")
+_ENGINES_OF_MIXTURES = ("em", "map", "nuts")
 
 CARDS: dict[str, Card] = {
     card.name: card
     for card in (
         Card(
-            "gmm", "Gaussian mixture", gmm, _MIXTURE, False, _SITES,
-            "Lu (2008), section 2.1", ppc_m_step,
+            name="gmm",
+            title="Gaussian mixture, no side information",
+            model_path="sidebayes.models.gmm:gmm",
+            m_step_path="sidebayes.guides.ppc:ppc_m_step",
+            engines=_ENGINES_OF_MIXTURES,
+            links="none",
+            label_sites=_GAUSSIAN_SITES,
+            invariants=_MIXTURE_INVARIANTS,
+            reference="Fraley and Raftery (2007), J. Classification 24, 155-181",
+            doi="10.1007/s00357-007-0004-5",
+            tags=("mixture", "unsupervised"),
         ),
         Card(
-            "ppc", "Penalized probabilistic clustering: hard, soft and learned links", ppc,
-            _MIXTURE, True, _SITES, "Lu (2008), chapter 2; Lu and Leen (2007)", ppc_m_step,
+            name="ppc",
+            title="Mixture whose labels are tied by hard, soft or unreliable links",
+            model_path="sidebayes.models.ppc:ppc",
+            m_step_path="sidebayes.guides.ppc:ppc_m_step",
+            engines=_ENGINES_OF_MIXTURES,
+            links="any",
+            label_sites=_GAUSSIAN_SITES,
+            invariants=(*_MIXTURE_INVARIANTS, "flip_rate"),
+            reference="Lu and Leen (2007), Neural Computation 19, 1528-1567",
+            doi="10.1162/neco.2007.19.6.1528",
+            tags=("mixture", "links", "reliability"),
         ),
         Card(
-            "constrained_em", "Mixture of chunklets with cannot-links", constrained_em, _MIXTURE,
-            True, _SITES, "Shental et al. (2004)", ppc_m_step,
+            name="constrained_em",
+            title="Mixture whose chunklets are drawn as wholes",
+            model_path="sidebayes.models.constrained_em:constrained_em",
+            m_step_path="sidebayes.guides.ppc:ppc_m_step",
+            engines=_ENGINES_OF_MIXTURES,
+            links="any",
+            label_sites=_GAUSSIAN_SITES,
+            invariants=_MIXTURE_INVARIANTS,
+            reference="Shental, Bar-Hillel, Hertz and Weinshall (2004), NIPS 16, 465-472",
+            tags=("mixture", "links", "chunklets"),
         ),
         Card(
-            "constrained_kmeans", "K-means under hard links (COP-KMeans)", constrained_kmeans,
-            ("kmeans",), True, ("mean",), "Wagstaff et al. (2001); Lu (2008), section 3.3",
+            name="constrained_kmeans",
+            title="K-means that keeps every must-link and cannot-link",
+            model_path="sidebayes.models.constrained_kmeans:constrained_kmeans",
+            engines=("kmeans", "em", "map"),
+            links="hard",
+            label_sites={"mean": 0},
+            invariants=("lp", "entropy", "same_cluster"),
+            reference="Wagstaff, Cardie, Rogers and Schroedl (2001), ICML, 577-584",
+            tags=("k-means", "links"),
         ),
         Card(
-            "soft_kmeans", "K-means with link penalties (PCKMeans)", soft_kmeans, ("kmeans",), True,
-            ("mean",), "Basu et al. (2004); Lu (2008), section 3.2",
+            name="soft_kmeans",
+            title="K-means with a price on every violated link",
+            model_path="sidebayes.models.soft_kmeans:soft_kmeans",
+            engines=("kmeans", "em", "map"),
+            links="any",
+            label_sites={"mean": 0},
+            invariants=("lp", "entropy", "same_cluster"),
+            reference="Basu, Banerjee and Mooney (2004), SDM, 333-344",
+            doi="10.1137/1.9781611972740.31",
+            tags=("k-means", "links"),
         ),
     )
 }
+"""Every method by name."""
+
+ENGINES: dict[str, str] = {
+    "em": "sidebayes.guides.engines.em:EM",
+    "kmeans": "sidebayes.guides.constrained_kmeans:KMeans",
+    "map": "sidebayes.guides.engines.optimise:MAP",
+    "nuts": "sidebayes.guides.engines.mcmc:NUTS",
+}
+"""Every engine by name, and where it is found."""
 
 
-def card_of(method: str) -> Card:
-    """Look a method up.
+def find_card(name: str) -> Card:
+    """Card of a method.
 
     Raises
     ------
     ValueError
-        For an unknown name, with the names there are.
+        If there is none of that name; the message lists those there are.
     """
-    if method not in CARDS:
-        raise ValueError(f"method = {method!r} is unknown; choose from {sorted(CARDS)}")
-    return CARDS[method]
+    if name in CARDS:
+        return CARDS[name]
+    raise ValueError(
+        f"there is no method {name!r}{_hint(name, CARDS)}; expected one of "
+        f"{sorted(CARDS)}, or a NumPyro model function"
+    )
+
+
+def make_engine(engine: Any, card: Card | None = None) -> Any:
+    """Engine configuration from a name or a configuration.
+
+    Parameters
+    ----------
+    engine : str, Engine or None
+        None takes the card's default, EM for a model without a card.
+    card : Card, optional
+        Refuse engines that do not suit its method.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, or an engine that does not suit the method.
+    TypeError
+        For anything that is no engine.
+    """
+    if engine is None:
+        engine = "em" if card is None else card.default_engine
+    if isinstance(engine, str):
+        if engine not in ENGINES:
+            raise ValueError(
+                f"there is no engine {engine!r}{_hint(engine, ENGINES)}; expected one of "
+                f"{sorted(ENGINES)}"
+            )
+        engine = _resolve(ENGINES[engine])()
+    if isinstance(engine, type) or not callable(getattr(engine, "run", None)):
+        raise TypeError(
+            f"engine = {engine!r} is not an engine; pass a name, one of {sorted(ENGINES)}, or a "
+            "configuration such as EM(num_restarts=20)"
+        )
+    if card is not None and engine.name in ENGINES and engine.name not in card.engines:
+        raise ValueError(
+            f"engine {engine.name!r} does not suit {card.name}; expected one of "
+            f"{sorted(card.engines)}"
+        )
+    if card is None and engine.name == "kmeans":
+        raise ValueError("engine 'kmeans' is for constrained_kmeans and soft_kmeans; use 'em'")
+    return engine
+
+
+def _hint(name: str, known: Any) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,0 +1,124 @@
+"""Labels given parameters: what is derived from every draw, whatever engine made it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import Array
+from numpy.typing import NDArray
+
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.density import initial_values, is_mixture, trace_model
+from sidebayes.models.blocks import partition
+from sidebayes.models.blocks.linked import LinkedMixture
+
+__all__ = ["component_log_densities", "derive", "latent_shapes", "mixture_site", "thin"]
+
+
+def mixture_site(
+    problem: Problem, params: Mapping[str, Any], args: tuple | None = None
+) -> tuple[dist.Distribution, Array]:
+    """Observed site whose labels are summed out, and its data.
+
+    Raises
+    ------
+    ValueError
+        If the model has none.
+    """
+    for site in trace_model(problem, params, args).values():
+        if site["type"] == "sample" and site["is_observed"] and is_mixture(site["fn"]):
+            return site["fn"], site["value"]
+    raise ValueError(
+        "the model has no observed mixture; observe the data through a LinkedMixture (or NumPyro's "
+        "MixtureSameFamily), so that labels can be inferred"
+    )
+
+
+def latent_shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
+    """Shape of every latent site; nothing is computed.
+
+    Raises
+    ------
+    ValueError
+        If the model has no observed mixture.
+    """
+
+    def start(key: Array) -> dict[str, Array]:
+        values = initial_values(problem, key, 1)
+        mixture_site(problem, {name: value[0] for name, value in values.items()})
+        return values
+
+    shapes = jax.eval_shape(start, jax.random.key(0))
+    return {name: value.shape[1:] for name, value in shapes.items()}
+
+
+def component_log_densities(fn: dist.Distribution, value: Array) -> Array:
+    """Log joint density of label and data, links left out, shape (num_points, num_clusters)."""
+    if isinstance(fn, LinkedMixture):
+        factors = fn.log_factors(value)
+        return factors["unary"] + factors["log_weights"]
+    return fn.component_log_probs(value)
+
+
+def derive(
+    problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False
+) -> tuple[NDArray, NDArray]:
+    """Responsibilities and log-likelihood terms at every draw.
+
+    Parameters
+    ----------
+    problem : Problem
+    draws : mapping of str to ndarray, shape (num_draws, ...)
+    hard : bool
+        Take the most probable joint labeling in place of marginal probabilities.
+
+    Returns
+    -------
+    responsibilities : ndarray, shape (num_draws, num_points, num_clusters)
+    log_likelihood : ndarray, shape (num_draws, num_units)
+        A term for each connected component of the links; they sum to the log density of the data.
+    """
+
+    def one(params: dict, args: tuple) -> tuple[Array, Array]:
+        fn, value = mixture_site(problem, params, args)
+        if not isinstance(fn, LinkedMixture):
+            joint = fn.component_log_probs(value)
+            return jax.nn.softmax(joint, axis=-1), jax.nn.logsumexp(joint, axis=-1)
+        if hard:
+            size = fn.labels.log_weights.shape[-1]
+            prob = jax.nn.one_hot(fn.mode(value), size, dtype=value.dtype)
+        else:
+            prob = fn.responsibilities(value)
+        return prob, fn.by_component(value) - _normalizer_by_component(fn)
+
+    mapped = jax.jit(lambda params, args: jax.lax.map(lambda p: one(p, args), params))
+    prob, terms = mapped(dict(draws), problem.args)
+    return np.asarray(prob), np.asarray(terms)
+
+
+def _normalizer_by_component(fn: LinkedMixture) -> Array:
+    """Share of each connected component in `LinkedMixture.log_normalizer`."""
+    labels = fn.labels
+    graph = labels.graph
+    if labels.reading == "field":
+        blank = jnp.zeros((graph.num_points, labels.log_weights.shape[-1]))
+        return partition.by_component(
+            blank, graph, labels.log_weights, labels.pair_weights, **labels.options
+        )
+    if graph.num_links == 0:
+        return jnp.zeros(graph.num_components)
+    soft = ~jnp.isinf(jnp.asarray(graph.pair_weights))
+    weights = jnp.where(soft, jnp.asarray(labels.pair_weights), 0.0)
+    each = jnp.where(soft, jnp.logaddexp(0.0, weights), 0.0)
+    owner = jnp.asarray(graph.component)[jnp.asarray(graph.pairs)[:, 0]]
+    return jnp.zeros(graph.num_components).at[owner].add(each)
+
+
+def thin(num_draws: int, most: int) -> NDArray[np.int64]:
+    """Numbers of at most `most` draws, evenly spread over a chain, first and last included."""
+    return np.linspace(0, num_draws - 1, max(min(num_draws, most), 1)).astype(int)
