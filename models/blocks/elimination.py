@@ -13,7 +13,8 @@ from .hard_links import components_of
 __all__ = ["MAX_WIDTH", "ComponentPlan", "peel_leaves", "plan_cores"]
 
 MAX_WIDTH = 22
-"""Ordering stops here: with two clusters a table of width 22 already has 8 million cells."""
+MAX_CELLS = 2**28
+"""Ordering stops where even with two clusters the tables of a component would be larger."""
 
 
 def peel_leaves(edges: NDArray, num_nodes: int) -> tuple[list[NDArray], NDArray[np.bool_]]:
@@ -218,6 +219,7 @@ def _eliminate(edges: NDArray, num_nodes: int) -> tuple[NDArray, list[list[int]]
 
     small = num_nodes <= 400
     cost = fill if small else (lambda v: len(adjacent[v]))
+    widest = min(MAX_WIDTH, int(np.log2(MAX_CELLS / num_nodes)) - 1)
     heap = [(cost(v), tie[v], v) for v in range(num_nodes)]
     heapq.heapify(heap)
     done = [False] * num_nodes
@@ -227,7 +229,7 @@ def _eliminate(edges: NDArray, num_nodes: int) -> tuple[NDArray, list[list[int]]
         if done[v] or known != cost(v):
             continue
         bag = sorted(adjacent[v])
-        if len(bag) > MAX_WIDTH:
+        if len(bag) > widest:
             return np.arange(num_nodes), None
         done[v] = True
         order.append(v)

@@ -184,7 +184,7 @@ def check_inference(graph: LabelGraph, num_clusters: int, inference: str | Infer
         return None
     if isinstance(method, Exact):
         core = wide[-1]
-        width = "more than 22" if core.width is None else str(core.width)
+        width = "beyond any budget" if core.width is None else str(core.width)
         cells = (
             ""
             if core.width is None

@@ -1,0 +1,117 @@
+"""Label engine at scale: host compilation, the exact E-step, and the named approximation.
+
+Run: python benchmarks/label_engine.py
+"""
+
+import resource
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sidebayes.models.blocks import partition
+from sidebayes.models.blocks.approximate import MeanField
+from sidebayes.models.blocks.label_graph import LabelGraph
+from sidebayes.models.blocks.links import Links
+
+NUM_POINTS, NUM_CLUSTERS, NUM_FEATURES = 1_000_000, 8, 16
+
+
+def random_links(num_links: int, seed: int = 0) -> Links:
+    rng = np.random.default_rng(seed)
+    pairs = rng.integers(0, NUM_POINTS, (num_links, 2))
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    return Links(pairs, 2 * rng.normal(size=len(pairs)), NUM_POINTS)
+
+
+def median_seconds(compiled, *args, repeats: int = 7) -> float:
+    taken = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        jax.block_until_ready(compiled(*args))
+        taken.append(time.perf_counter() - start)
+    return float(np.median(taken))
+
+
+def log_densities(x, mean, precision_root):
+    """Gaussian log-densities a cluster at a time, so that no (N, K, d) array exists."""
+
+    def one(mean_and_root):
+        centre, root = mean_and_root
+        return -0.5 * jnp.sum(((x - centre) @ root) ** 2, axis=1) + jnp.log(jnp.diag(root)).sum()
+
+    return jax.lax.map(one, (mean, precision_root)).T
+
+
+def exact_e_step() -> None:
+    start = time.perf_counter()
+    links = random_links(300_000)
+    read = time.perf_counter()
+    graph = jax.device_put(LabelGraph.build(links, NUM_POINTS))
+    print(
+        f"host: links checked in {read - start:.2f} s, compiled in {time.perf_counter() - read:.2f} s "
+        "(asked: 10 s)"
+    )
+    print(f"  {graph}")
+    free = jax.device_put(LabelGraph.build(None, NUM_POINTS))
+    rng = np.random.default_rng(1)
+    unary = jnp.asarray(2 * rng.normal(size=(NUM_POINTS, NUM_CLUSTERS)))
+    x = jnp.asarray(rng.normal(size=(NUM_POINTS, NUM_FEATURES)))
+    mean = jnp.asarray(rng.normal(size=(NUM_CLUSTERS, NUM_FEATURES)))
+    root = jnp.broadcast_to(jnp.eye(NUM_FEATURES), (NUM_CLUSTERS, NUM_FEATURES, NUM_FEATURES))
+
+    def labels_only(unary, graph):
+        return jax.value_and_grad(partition.log_partition)(unary, graph)
+
+    def whole(x, graph):
+        return labels_only(log_densities(x, mean, root), graph)
+
+    for name, function, data in (("labels", labels_only, unary), ("densities + labels", whole, x)):
+        seconds = {}
+        for kind, g in (("with links", graph), ("without", free)):
+            compiled = jax.jit(function).lower(data, g).compile()
+            seconds[kind] = median_seconds(compiled, data, g)
+        print(
+            f"exact E-step, {name}: {seconds['with links']:.3f} s with links, "
+            f"{seconds['without']:.3f} s without, ratio "
+            f"{seconds['with links'] / seconds['without']:.2f} (asked: 2)"
+        )
+    print(f"peak memory {peak():.2f} GiB (asked: 3)")
+
+
+def mean_field() -> None:
+    links = random_links(1_000_000, seed=2)
+    start = time.perf_counter()
+    graph = jax.device_put(LabelGraph.build(links, NUM_POINTS))
+    print(f"a million links: compiled in {time.perf_counter() - start:.2f} s; {graph}")
+    try:
+        partition.check_inference(graph, NUM_CLUSTERS, "exact")
+    except ValueError as error:
+        print(f"  exact is refused: {error}")
+    rng = np.random.default_rng(3)
+    x = jnp.asarray(rng.normal(size=(NUM_POINTS, 2)) + 3 * rng.integers(0, 3, (NUM_POINTS, 1)))
+    method = MeanField(num_sweeps=5, tol=0.0)
+
+    def em(x, graph):
+        def step(mean, _):
+            unary = -0.5 * jnp.sum((x[:, None] - mean) ** 2, axis=-1)
+            value, prob = jax.value_and_grad(partition.log_partition)(unary, graph, inference=method)
+            return (prob.T @ x) / prob.sum(axis=0)[:, None], value
+
+        return jax.lax.scan(step, x[:NUM_CLUSTERS], length=20)
+
+    compiled = jax.jit(em).lower(x, graph).compile()
+    start = time.perf_counter()
+    jax.block_until_ready(compiled(x, graph))
+    print(f"20 EM steps x 5 mean-field sweeps: {time.perf_counter() - start:.1f} s (asked: 60)")
+
+
+def peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+if __name__ == "__main__":
+    with jax.enable_x64(True):
+        exact_e_step()
+        mean_field()
