@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.diagnostics.compare import Comparison, compare_fits
@@ -167,8 +168,6 @@ def load(path: str | Path, model: Callable[..., None] | None = None) -> Fit:
     ValueError
         If there is no such file, or it is not a saved fit.
     """
-    import xarray as xr
-
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"there is no file {path}; give one that Fit.save wrote")
@@ -275,6 +274,9 @@ def _collect(
             "jax_version": jax.__version__,
         },
     )
-    return Fit(
+    found = Fit(
         tree=tree, method=name, model=problem.model, options=dict(problem.kwargs), config=runner
     )
+    group = tree["responsibilities"].to_dataset()
+    tree["responsibilities"] = xr.DataTree(group.assign(labels=("points", found._find_labels())))
+    return found

@@ -17,7 +17,14 @@ from sidebayes.guides.engines.density import initial_values, is_mixture, trace_m
 from sidebayes.models.blocks import partition
 from sidebayes.models.blocks.linked import LinkedMixture
 
-__all__ = ["component_log_densities", "derive", "latent_shapes", "mixture_site", "thin"]
+__all__ = [
+    "component_log_densities",
+    "derive",
+    "joint_mode",
+    "latent_shapes",
+    "mixture_site",
+    "thin",
+]
 
 
 def mixture_site(
@@ -99,6 +106,18 @@ def derive(
     mapped = jax.jit(lambda params, args: jax.lax.map(lambda p: one(p, args), params))
     prob, terms = mapped(dict(draws), problem.args)
     return np.asarray(prob), np.asarray(terms)
+
+
+def joint_mode(problem: Problem, params: Mapping[str, Any]) -> NDArray[np.int64]:
+    """Most probable joint labeling at given parameters, shape (num_points,); keeps hard links."""
+
+    def one(params: dict, args: tuple) -> Array:
+        fn, value = mixture_site(problem, params, args)
+        if isinstance(fn, LinkedMixture):
+            return fn.mode(value)
+        return fn.component_log_probs(value).argmax(axis=-1)
+
+    return np.asarray(jax.jit(one)(dict(params), problem.args), np.int64)
 
 
 def _normalizer_by_component(fn: LinkedMixture) -> Array:

@@ -151,21 +151,15 @@ class Fit:
     def labels(self) -> NDArray[np.int64]:
         """Labels of all points, shape (num_points,).
 
-        The most probable joint labeling at `params`, which keeps every hard link, where the
-        model's labels are summed out exactly; else the most probable label of each point.
+        The most probable joint labeling at `params`, which keeps every hard link, where the labels
+        are summed out exactly; else the most probable label of each point.
         """
-        return self._labels
+        return self.tree["responsibilities"]["labels"].to_numpy()
 
-    @cached_property
-    def _labels(self) -> NDArray[np.int64]:
-        if self.model is None or self.approximate is not None or self.config.name == "kmeans":
+    def _find_labels(self) -> NDArray[np.int64]:
+        if self.approximate is not None or self.config.name == "kmeans":
             return self.responsibilities().argmax(axis=1)
-        with self._precision():
-            problem = self._problem()
-            fn, value = posterior.mixture_site(problem, self.params)
-            if not isinstance(fn, LinkedMixture):
-                return self.responsibilities().argmax(axis=1)
-            return np.asarray(fn.mode(value), np.int64)
+        return posterior.joint_mode(self._problem(), self.params)
 
     def same_cluster(self, pairs: ArrayLike) -> NDArray[np.float64]:
         """Posterior probability that pairs of points share a cluster, shape (num_pairs,).
