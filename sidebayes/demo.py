@@ -1,0 +1,212 @@
+"""The main job: four methods, three engines, two real data sets, sixty unreliable links."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from . import datasets
+from .simulate import simulate_links
+
+__all__ = ["Job", "demo", "jobs"]
+
+NUM_PAIRS = 60
+FLIP_RATE = 0.1
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Job:
+    """One fit of the demonstration."""
+
+    data: str
+    variant: str
+    engine: str
+
+    @property
+    def name(self) -> str:
+        """Name in tables and of the file."""
+        return f"{self.data} {self.variant} {self.engine}"
+
+    @property
+    def file(self) -> str:
+        """File in the output folder."""
+        return self.name.replace(" ", "-") + ".nc"
+
+
+VARIANTS = ("gmm", "hard ppc", "soft ppc", "learned ppc")
+
+
+def jobs() -> list[Job]:
+    """Every fit; those that take longest come first."""
+    sampled = [Job("iris", variant, "nuts") for variant in VARIANTS]
+    return sampled + [
+        Job(data, variant, engine)
+        for data in ("iris", "wine")
+        for engine in ("em", "map")
+        for variant in VARIANTS
+    ]
+
+
+def demo(
+    folder: str | Path = "demo",
+    *,
+    console: Console | None = None,
+    num_workers: int | None = None,
+    nuts_draws: int = 250,
+) -> Path:
+    """Fit everything, print the comparison and write the report.
+
+    Parameters
+    ----------
+    folder : path
+        Receives one NetCDF file a fit, and ``report.html``.
+    console : rich.console.Console, optional
+    num_workers : int, optional
+        Processes; by default one a core, four at most.
+    nuts_draws : int
+        Draws of each of two chains, and as many of warm-up.
+
+    Returns
+    -------
+    Path
+        The report.
+    """
+    console = console or Console()
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    began = time.perf_counter()
+    console.print(
+        f"[bold]sidebayes demo[/]: iris and standardised wine, {NUM_PAIRS} random pairs each, "
+        f"{round(FLIP_RATE * NUM_PAIRS)} of them stated wrongly"
+    )
+    refused: dict[str, str] = {}
+    workers = num_workers or min(os.cpu_count() or 1, 4)
+    with _progress(console) as progress:
+        task = progress.add_task("starting", total=len(jobs()))
+        for job, error in _run_all(jobs(), folder, workers, nuts_draws):
+            if error is not None:
+                refused[job.name] = error
+            progress.update(task, advance=1, description=job.name)
+    report = _tell(folder, refused, console)
+    console.print(
+        f"wrote {report} and {len(jobs()) - len(refused)} fits in "
+        f"{time.perf_counter() - began:.0f} s; read one with sidebayes.load(path)"
+    )
+    return report
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description:24}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+def _run_all(
+    todo: list[Job], folder: Path, workers: int, nuts_draws: int
+) -> Iterator[tuple[Job, str | None]]:
+    """Run jobs in worker processes; a sampler waits for the mode that EM finds."""
+    pending, outcome = list(todo), {}
+    running: dict[Future, Job] = {}
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        while pending or running:
+            ready = [job for job in pending if _needed(job) in (None, *outcome)]
+            for job in ready[: workers - len(running)]:
+                pending.remove(job)
+                running[pool.submit(run_job, job, folder, nuts_draws)] = job
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                job = running.pop(future)
+                outcome[job] = future.result()
+                yield job, outcome[job]
+
+
+def _needed(job: Job) -> Job | None:
+    """Fit that must be there before this one starts."""
+    return Job(job.data, job.variant, "em") if job.engine == "nuts" else None
+
+
+def run_job(job: Job, folder: Path, nuts_draws: int) -> str | None:
+    """Fit, save; return the reason where the fit is refused."""
+    import sidebayes
+
+    from .cache import use_compilation_cache
+
+    use_compilation_cache()
+    data = datasets.load_dataset(job.data)
+    data = data.standardized() if job.data == "wine" else data
+    links = simulate_links(data.labels, NUM_PAIRS, flip_rate=FLIP_RATE, seed=_SEED)
+    soft = links.with_strength(sidebayes.flip_rate_weight(FLIP_RATE))
+    method, given, options = {
+        "gmm": ("gmm", None, {}),
+        "hard ppc": ("ppc", links, {}),
+        "soft ppc": ("ppc", soft, {}),
+        "learned ppc": ("ppc", soft, {"reading": "relation", "flip_rate": "learned"}),
+    }[job.variant]
+    engine: Any = {
+        "em": sidebayes.EM(num_restarts=10),
+        "map": sidebayes.MAP(num_restarts=4),
+        "nuts": sidebayes.NUTS(num_warmup=nuts_draws, num_samples=nuts_draws, num_chains=2),
+    }[job.engine]
+    try:
+        init = None
+        if job.engine == "nuts":
+            init = sidebayes.load(folder / Job(job.data, job.variant, "em").file)
+        found = sidebayes.fit(
+            method,
+            data.x,
+            given,
+            num_clusters=data.num_classes,
+            engine=engine,
+            init=init,
+            truth=data.labels,
+            feature_names=data.feature_names,
+            progress=False,
+            **options,
+        )
+    except (ValueError, sidebayes.FitError) as error:
+        return str(error)
+    found.save(folder / job.file)
+    return None
+
+
+def _tell(folder: Path, refused: dict[str, str], console: Console) -> Path:
+    """Print the comparison, what the numbers say, and write the report."""
+    import sidebayes
+    from sidebayes.diagnostics.report import write_report
+
+    fits = {j.name: sidebayes.load(folder / j.file) for j in jobs() if j.name not in refused}
+    table = sidebayes.compare(fits)
+    console.print(table)
+    for name, why in refused.items():
+        console.print(f"[red]{name} was refused[/]: {why}")
+    for name in ("iris", "wine"):
+        learned = fits.get(f"{name} learned ppc em")
+        if learned is None:
+            continue
+        data = datasets.load_dataset(name)
+        links = simulate_links(data.labels, NUM_PAIRS, flip_rate=FLIP_RATE, seed=_SEED)
+        assert data.labels is not None
+        agree = data.labels[links.pairs[:, 0]] == data.labels[links.pairs[:, 1]]
+        console.print(
+            f"{name}: {np.sum(links.same != agree)} of {len(links)} links are wrong; learned flip "
+            f"rate {float(learned.params['flip_rate']):.3f} (truth {FLIP_RATE:.3f})"
+        )
+    return write_report(
+        fits, folder / "report.html", title="sidebayes demo: iris and wine", notes=refused
+    )
