@@ -2,61 +2,158 @@
 
 from __future__ import annotations
 
-import arviz as az
 import numpy as np
 import xarray as xr
 from arviz_base import dict_to_dataset
+from numpy.typing import NDArray
 
-__all__ = ["convergence", "invariants"]
+__all__ = ["convergence", "invariants", "is_label_dim", "same_cluster", "stored_draws"]
+
+_MOST_ENTRIES = 64
+"""Largest size of a label-free parameter that counts as a functional."""
+
+
+def is_label_dim(name: str) -> bool:
+    """Whether an axis of this name runs over clusters."""
+    return name == "clusters" or name.startswith("clusters_")
+
+
+def stored_draws(tree: xr.DataTree) -> NDArray[np.int64]:
+    """Positions, within a chain, of the draws whose responsibilities are stored."""
+    stored = tree["responsibilities"]["draw"].to_numpy()
+    return np.searchsorted(tree["posterior"]["draw"].to_numpy(), stored)
+
+
+def same_cluster(tree: xr.DataTree, pairs: NDArray) -> NDArray[np.float64]:
+    """Probability, draw by draw, that pairs of points share a cluster.
+
+    The labels of a pair are taken as independent given the parameters, which is exact for pairs in
+    different components of the links.
+
+    Parameters
+    ----------
+    tree : DataTree
+    pairs : ndarray of int, shape (num_pairs, 2)
+
+    Returns
+    -------
+    ndarray, shape (chain, stored, num_pairs)
+    """
+    prob = tree["responsibilities"]["prob"].to_numpy()
+    return np.einsum("cdpk,cdpk->cdp", prob[:, :, pairs[:, 0]], prob[:, :, pairs[:, 1]])
 
 
 def invariants(tree: xr.DataTree, num_pairs: int = 20) -> xr.Dataset:
-    """Label-invariant functionals of each draw.
-
-    Log density, sorted mixing weights, entropy of the assignments, and the probability that pairs
-    of points share a cluster: the first linked ones and as many spread over the data.
+    """Label-invariant functionals at the draws whose responsibilities are stored.
 
     Parameters
     ----------
     tree : DataTree
         Of a fit.
     num_pairs : int
-        Pairs of either kind.
+        Linked pairs, and as many fixed pairs spread over the data.
+
+    Returns
+    -------
+    xarray.Dataset
+        ``lp`` log joint density; ``sorted_weights`` (rank), largest first; small parameters
+        without a cluster axis, such as ``flip_rate``; ``occupied``, the clusters expected to hold a
+        point or more; ``entropy`` of the labels; ``same_linked`` and ``same_sampled`` (pair),
+        probabilities that a pair shares a cluster.
     """
-    prob = tree["responsibilities"]["prob"].to_numpy()
-    keep = np.linspace(0, tree["sample_stats"]["lp"].sizes["draw"] - 1, prob.shape[1]).astype(int)
-    linked = tree["constant_data"]["links"].to_numpy()[:num_pairs]
-    num_points = prob.shape[2]
-    spread = np.linspace(0, num_points - 1, 2 * num_pairs).astype(int).reshape(2, -1).T
-    pairs = np.concatenate([linked, spread])
-    together = np.einsum("cdpk,cdpk->cdp", prob[:, :, pairs[:, 0]], prob[:, :, pairs[:, 1]])
-    safe = np.where(prob > 0, prob, 1.0)
-    values = {
-        "lp": tree["sample_stats"]["lp"].to_numpy()[:, keep],
-        "entropy": -np.sum(prob * np.log(safe), axis=(2, 3)),
-        "same_cluster": together,
-    }
-    dims = {"same_cluster": ("pair",)}
-    if "weights" in tree["posterior"]:
-        values["sorted_weights"] = np.sort(tree["posterior"]["weights"].to_numpy(), axis=-1)[
-            :, keep
-        ]
-        dims["sorted_weights"] = ("rank",)
-    if "flip_rate" in tree["posterior"]:
-        values["flip_rate"] = tree["posterior"]["flip_rate"].to_numpy()[:, keep]
-    return dict_to_dataset(values, dims=dims)
+    keep = stored_draws(tree)
+    by_draw = {name: values[:, keep] for name, values in _of_parameters(tree).items()}
+    dims = {"sorted_weights": ("rank",), "same_linked": ("link",), "same_sampled": ("pair",)}
+    return dict_to_dataset(
+        by_draw | _of_labels(tree, num_pairs),
+        dims=dims,
+        coords={"draw": tree["responsibilities"]["draw"].to_numpy()},
+    )
 
 
 def convergence(tree: xr.DataTree) -> dict[str, float]:
-    """Worst R-hat and least bulk ESS over the invariants that vary; NaN for one draw."""
-    data = invariants(tree)
-    if data.sizes["draw"] < 4:
+    """Worst R-hat and least bulk ESS over the label-invariant functionals that vary.
+
+    Functionals of the parameters are judged on all draws. Those of the labels are known at the
+    stored draws only, so they count in the ESS only where thinning does not limit it (less than
+    half of the stored draws).
+
+    Returns
+    -------
+    dict
+        ``rhat`` (NaN with a single chain, inf where chains are stuck apart) and ``ess``; both NaN
+        with fewer than four draws.
+    """
+    if tree["posterior"].sizes["draw"] < 4 or tree["responsibilities"].sizes["draw"] < 4:
         return {"rhat": np.nan, "ess": np.nan}
-    columns = np.concatenate(
-        [v.to_numpy().reshape(data.sizes["chain"], data.sizes["draw"], -1) for v in data.values()],
-        axis=2,
-    )
-    columns = columns[:, :, columns.std(axis=(0, 1)) > 1e-10]
-    sample = dict_to_dataset({"x": columns})
-    rhat = np.asarray(az.rhat(sample)["x"]) if columns.shape[0] > 1 else np.array(np.nan)
-    return {"rhat": float(np.max(rhat)), "ess": float(np.min(np.asarray(az.ess(sample)["x"])))}
+    full, stored = _columns(_of_parameters(tree)), _columns(_of_labels(tree, 20))
+    rhat = np.concatenate([_rhat(full), _rhat(stored)])
+    ess = _ess(full)
+    if tree["responsibilities"].sizes["draw"] == tree["posterior"].sizes["draw"]:
+        ess = np.concatenate([ess, _ess(stored)])
+    else:
+        thinned = _ess(stored)
+        ess = np.concatenate([ess, thinned[thinned < stored[..., 0].size / 2]])
+    return {
+        "rhat": float(rhat.max(initial=1.0)) if full.shape[0] > 1 else np.nan,
+        "ess": float(ess.min(initial=full[..., 0].size)),
+    }
+
+
+def _of_parameters(tree: xr.DataTree) -> dict[str, NDArray]:
+    values = {"lp": tree["sample_stats"]["lp"].to_numpy()}
+    for name, site in tree["posterior"].data_vars.items():
+        if name == "weights":
+            values["sorted_weights"] = -np.sort(-site.to_numpy(), axis=-1)
+        elif not any(is_label_dim(str(d)) for d in site.dims) and site[0, 0].size <= _MOST_ENTRIES:
+            values[str(name)] = site.to_numpy()
+    return values
+
+
+def _of_labels(tree: xr.DataTree, num_pairs: int) -> dict[str, NDArray]:
+    prob = tree["responsibilities"]["prob"].to_numpy()
+    num_points = prob.shape[2]
+    order = np.random.default_rng(0).permutation(num_points)
+    values = {
+        "occupied": (prob.sum(axis=2) >= 1.0).sum(axis=-1).astype(float),
+        "entropy": -np.sum(prob * np.log(np.maximum(prob, 1e-300)), axis=(2, 3)),
+    }
+    linked = tree["constant_data"]["links"].to_numpy()[:num_pairs]
+    if len(linked):
+        values["same_linked"] = same_cluster(tree, linked)
+    half = min(num_pairs, num_points // 2)
+    if half:
+        values["same_sampled"] = same_cluster(tree, order[: 2 * half].reshape(-1, 2))
+    return values
+
+
+def _columns(values: dict[str, NDArray]) -> NDArray:
+    """All functionals that vary, shape (chain, draw, functional)."""
+    flat = [v.reshape(*v.shape[:2], -1) for v in values.values()]
+    columns = np.concatenate(flat, axis=2)
+    spread = columns.std(axis=(0, 1))
+    return columns[..., spread > 1e-10 * (1.0 + np.abs(columns).max(axis=(0, 1)))]
+
+
+def _rhat(columns: NDArray) -> NDArray:
+    from arviz_stats.base import array_stats
+
+    if columns.shape[0] < 2 or columns.shape[2] == 0:
+        return np.empty(0)
+    stuck = (columns.std(axis=1) == 0).all(axis=0)
+    worst = np.full(columns.shape[2], np.inf)
+    if not stuck.all():
+        worst[~stuck] = array_stats.rhat(columns[..., ~stuck], chain_axis=0, draw_axis=1)
+    return np.where(np.isnan(worst), np.inf, worst)
+
+
+def _ess(columns: NDArray) -> NDArray:
+    from arviz_stats.base import array_stats
+
+    if columns.shape[2] == 0:
+        return np.empty(0)
+    stuck = (columns.std(axis=1) == 0).all(axis=0)
+    size = np.full(columns.shape[2], float(columns.shape[0]))
+    if not stuck.all():
+        size[~stuck] = array_stats.ess(columns[..., ~stuck], chain_axis=0, draw_axis=1)
+    return size
