@@ -96,7 +96,9 @@ def mean_field() -> None:
     def em(x, graph):
         def step(mean, _):
             unary = -0.5 * jnp.sum((x[:, None] - mean) ** 2, axis=-1)
-            value, prob = jax.value_and_grad(partition.log_partition)(unary, graph, inference=method)
+            value, prob = jax.value_and_grad(partition.log_partition)(
+                unary, graph, inference=method
+            )
             return (prob.T @ x) / prob.sum(axis=0)[:, None], value
 
         return jax.lax.scan(step, x[:NUM_CLUSTERS], length=20)

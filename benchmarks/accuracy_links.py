@@ -1,0 +1,134 @@
+"""Clustering accuracy with random pairs, against peers, in one run.
+
+Run: python benchmarks/accuracy_links.py [--seeds 10] [--data iris,wine,breast_cancer,digits]
+Peers need the `peers` extra; without it they are left out, and the table says so.
+"""
+
+import argparse
+import time
+import warnings
+from collections import defaultdict
+
+import jax
+import numpy as np
+from sklearn.cluster import KMeans
+from sklearn.decomposition import PCA
+from sklearn.metrics import adjusted_rand_score
+from sklearn.mixture import GaussianMixture
+
+import sidebayes as sb
+from sidebayes.cache import use_compilation_cache
+from sidebayes.datasets import load_dataset
+from sidebayes.diagnostics.scores import violated_links
+
+PAIRS = (50, 100, 200)
+SETTING = {"reading": "relation", "inference": "belief_propagation"}
+"""The one setting of ppc used everywhere; statements are taken as 99.75 % reliable."""
+WEIGHT = 6.0
+
+
+def data_of(name):
+    data = load_dataset(name)
+    if name in ("wine", "breast_cancer"):
+        data = data.standardized()
+    x = PCA(20, random_state=0).fit_transform(data.x) if name == "digits" else data.x
+    return x, data.labels
+
+
+def run_ppc(x, num_clusters, links, seed, **options):
+    fit = sb.fit(
+        "ppc", x, links, num_clusters=num_clusters, seed=seed, progress=False,
+        engine=sb.EM(num_restarts=10, tol=1e-6), **(SETTING | options),
+    )  # fmt: skip
+    return fit.labels()
+
+
+def peers():
+    """Peers that are installed, as functions of (x, num_clusters, links, seed)."""
+    found = {
+        "KMeans": lambda x, k, links, seed: KMeans(k, n_init=10, random_state=seed).fit_predict(x),
+        "GMM": lambda x, k, links, seed: GaussianMixture(
+            k, n_init=5, reg_covar=1e-3, random_state=seed
+        ).fit_predict(x),
+    }
+    try:
+        from active_semi_clustering.semi_supervised import pairwise_constraints as peer
+    except ImportError:
+        print("peers extra not installed: PCKMeans, MPCKMeans and COP-KMeans left out")
+        return found
+
+    def wrap(cls):
+        def run(x, k, links, seed):
+            np.random.seed(seed)  # noqa: NPY002  the peer draws from the global generator
+            must = [tuple(p) for p in links.pairs[links.same].tolist()]
+            cannot = [tuple(p) for p in links.pairs[~links.same].tolist()]
+            with np.errstate(all="ignore"):
+                return np.asarray(cls(n_clusters=k).fit(x, ml=must, cl=cannot).labels_)
+
+        return run
+
+    found |= {"PCKMeans": wrap(peer.PCKMeans), "COP-KMeans": wrap(peer.COPKMeans)}
+    return found | {"MPCKMeans": wrap(peer.MPCKMeans)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--data", default="iris,wine,breast_cancer,digits")
+    parser.add_argument("--flip-rate", type=float, default=0.0)
+    parser.add_argument("--skip", default="", help="methods to leave out, comma-separated")
+    options = parser.parse_args()
+    use_compilation_cache()
+    methods = {"ppc": run_ppc} | peers()
+    if options.flip_rate:
+        methods["ppc learned"] = lambda *a: run_ppc(*a, flip_rate="learned")
+    methods = {n: m for n, m in methods.items() if n not in options.skip.split(",")}
+    print(
+        f"{'data':14} {'pairs':>5} {'method':12} {'ARI':>13} {'untouched':>9} {'violated':>8} CPU s  failed"
+    )
+    for name in options.data.split(","):
+        x, labels = data_of(name)
+        num_clusters = len(np.unique(labels))
+        for num_pairs in PAIRS:
+            scores = defaultdict(list)
+            for seed in range(options.seeds):
+                links = sb.simulate_links(
+                    labels, num_pairs, flip_rate=options.flip_rate, weight=WEIGHT, seed=seed
+                )
+                free = np.setdiff1d(np.arange(len(labels)), links.pairs)
+                for method, run in methods.items():
+                    start = time.process_time()
+                    try:
+                        with warnings.catch_warnings():
+                            warnings.simplefilter("ignore")
+                            found = run(x, num_clusters, links, seed)
+                    except Exception as error:
+                        scores[method].append((np.nan, np.nan, np.nan, 0.0, type(error).__name__))
+                        continue
+                    scores[method].append(
+                        (
+                            adjusted_rand_score(labels, found),
+                            adjusted_rand_score(labels[free], found[free]),
+                            violated_links(found, links.pairs, links.weights),
+                            time.process_time() - start,
+                            "",
+                        )
+                    )
+            for method, rows in scores.items():
+                value = np.array([row[:4] for row in rows], float)
+                bad = sum(bool(row[4]) for row in rows)
+                good = value[~np.isnan(value[:, 0])]
+                if not len(good):
+                    print(f"{name:14} {num_pairs:5} {method:12} failed in all {bad} runs")
+                    continue
+                mean = good.mean(axis=0)
+                print(
+                    f"{name:14} {num_pairs:5} {method:12} {mean[0]:.3f} ({good[:, 0].std():.3f}) "
+                    f"{mean[1]:9.3f} {mean[2]:8.1f} {mean[3]:6.2f} {bad or '':>6}",
+                    flush=True,
+                )
+
+
+if __name__ == "__main__":
+    with jax.enable_x64(True):
+        main()
