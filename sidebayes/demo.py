@@ -121,7 +121,8 @@ def _run_all(
     todo: list[Job], folder: Path, workers: int, nuts_draws: int
 ) -> Iterator[tuple[Job, str | None]]:
     """Run jobs in worker processes; a sampler waits for the mode that EM finds."""
-    pending, outcome = list(todo), {}
+    pending = list(todo)
+    outcome: dict[Job | None, str | None] = {}
     running: dict[Future, Job] = {}
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         while pending or running:
@@ -134,6 +135,9 @@ def _run_all(
                 job = running.pop(future)
                 outcome[job] = future.result()
                 yield job, outcome[job]
+            for job in [j for j in pending if outcome.get(_needed(j))]:
+                pending.remove(job)  # what it would start from was refused
+                yield job, outcome[_needed(job)]
 
 
 def _needed(job: Job) -> Job | None:

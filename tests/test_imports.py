@@ -1,0 +1,123 @@
+"""The house: who may import whom, how long an import takes, what is documented."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import sidebayes
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = {
+    "models/blocks": "sidebayes.models.blocks",
+    "models": "sidebayes.models",
+    "guides": "sidebayes.guides",
+    "diagnostics": "sidebayes.diagnostics",
+    "sidebayes": "sidebayes",
+}
+ALLOWED = {
+    "models/blocks": ("sidebayes.models.blocks",),
+    "models": ("sidebayes.models",),
+    "guides": ("sidebayes.guides", "sidebayes.models"),
+    "diagnostics": ("sidebayes.diagnostics", "sidebayes.guides", "sidebayes.models.blocks"),
+    "sidebayes": ("sidebayes",),
+}
+
+
+def room_of(path: Path) -> str:
+    folder = path.relative_to(ROOT).parts
+    return "models/blocks" if folder[:2] == ("models", "blocks") else folder[0]
+
+
+def source_files() -> list[Path]:
+    tops = ("models", "guides", "diagnostics", "sidebayes")
+    return sorted(path for top in tops for path in (ROOT / top).rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts[1:] if parts[0] == "sidebayes" else parts
+    return ".".join(["sidebayes", *(p for p in parts if p != "__init__")])
+
+
+def own_imports(path: Path) -> set[str]:
+    name = module_name(path)
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parent = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*parent, base]).rstrip(".")
+            found.add(base)
+    return {n for n in found if n == "sidebayes" or n.startswith("sidebayes.")}
+
+
+@pytest.mark.parametrize("path", source_files(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_import_rule(path):
+    allowed = ALLOWED[room_of(path)]
+    for name in own_imports(path):
+        assert any(name == a or name.startswith(a + ".") for a in allowed), f"{path} imports {name}"
+
+
+def test_import_rule_sees_relative_imports():
+    found = own_imports(ROOT / "guides" / "engines" / "em.py")
+    assert "sidebayes.guides.engines.base" in found
+    assert own_imports(ROOT / "models" / "ppc.py") >= {"sidebayes.models.blocks.links"}
+
+
+def test_import_is_quick_and_leaves_jax_alone():
+    code = (
+        "import time; began = time.perf_counter(); import sidebayes; "
+        "print(time.perf_counter() - began); import sys; print('jax' in sys.modules); "
+        "sidebayes.fit, sidebayes.Links, sidebayes.NUTS; import jax; print(jax.config.jax_enable_x64); "
+        "print(jax.config.jax_compilation_cache_dir); print('matplotlib.pyplot' in sys.modules)"
+    )
+    clean = {"PATH": "/usr/bin:/bin", "HOME": str(Path.home())}
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=clean
+    ).stdout.split()
+    assert float(out[0]) < 2.0
+    assert out[1:4] == ["False", "False", "None"]
+
+
+@pytest.mark.parametrize("name", sidebayes.__all__)
+def test_public_names_are_documented(name):
+    thing = getattr(sidebayes, name)
+    if isinstance(thing, dict):
+        return
+    doc = inspect.getdoc(thing)
+    assert doc is not None
+    assert len(doc) > 15
+    if inspect.isclass(thing):
+        members = [m for n, m in vars(thing).items() if not n.startswith("_")]
+        for member in members:
+            function = member.fget if isinstance(member, property) else member
+            if inspect.isfunction(function):
+                assert inspect.getdoc(function), f"{name}.{function.__name__}"
+
+
+def test_every_module_documents_what_it_exports():
+    for path in source_files():
+        if path.name == "__init__.py" and path.parent.name != "sidebayes":
+            continue
+        module = import_module(module_name(path))
+        assert module.__doc__, path
+        for name in getattr(module, "__all__", ()):
+            thing = getattr(module, name)
+            if inspect.isfunction(thing) or inspect.isclass(thing):
+                assert inspect.getdoc(thing), f"{path}: {name}"
+
+
+def test_unknown_attribute():
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = sidebayes.nonsense
