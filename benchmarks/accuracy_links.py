@@ -11,6 +11,7 @@ from collections import defaultdict
 
 import jax
 import numpy as np
+from sidebayes.diagnostics.scores import violated_links
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score
@@ -19,7 +20,6 @@ from sklearn.mixture import GaussianMixture
 import sidebayes as sb
 from sidebayes.cache import use_compilation_cache
 from sidebayes.datasets import load_dataset
-from sidebayes.diagnostics.scores import violated_links
 
 PAIRS = (50, 100, 200)
 SETTING = {"reading": "relation", "inference": "belief_propagation"}

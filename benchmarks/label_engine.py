@@ -9,7 +9,6 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
-
 from sidebayes.models.blocks import partition
 from sidebayes.models.blocks.approximate import MeanField
 from sidebayes.models.blocks.label_graph import LabelGraph
