@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,76 +10,258 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from .invariants import convergence
+from .invariants import convergence, same_cluster
 from .scores import score_labels, violated_links
 
-__all__ = ["Comparison", "compare_fits"]
+__all__ = ["Comparison", "compare_fits", "verdict"]
+
+_HEADINGS = {
+    "method": "method",
+    "engine": "engine",
+    "ari": "ARI",
+    "nmi": "NMI",
+    "accuracy": "accuracy",
+    "log_joint": "log joint",
+    "log_evidence": "log evidence",
+    "elpd_loo": "LOO elpd",
+    "bad_k": "Pareto k > 0.7",
+    "rhat": "R-hat",
+    "ess": "ESS",
+    "divergences": "divergent",
+    "distance": "distance",
+    "links": "links",
+    "violated": "violated",
+    "flip_rate": "flip rate",
+    "compile_s": "compile s",
+    "run_s": "run s",
+    "ess_per_s": "ESS / s",
+    "approximate": "approximate",
+}
+_WHOLE = ("divergences", "links", "violated", "ess")
+_OUTCOME = (
+    "method",
+    "engine",
+    "ari",
+    "nmi",
+    "accuracy",
+    "links",
+    "violated",
+    "flip_rate",
+    "distance",
+)
+_BEST = {"ari": max, "nmi": max, "accuracy": max}
+_LEAST_DRAWS = 100
+"""Draws in all below which leave-one-out is not attempted."""
 
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """One row a fit.
+    """One row a fit; columns that say nothing about any fit are left out.
 
     Attributes
     ----------
     frame : pandas.DataFrame
-        ``log_joint`` of the best point found, worst ``rhat`` and least ``ess`` over label-invariant
-        functionals, ``divergences``, ``violated`` links, scores against the truth where known,
-        seconds, and the approximation made, if any.
+        ``method``, ``engine``; ``ari``, ``nmi``, ``accuracy`` where the truth is known;
+        ``log_joint`` of the best point found, with the change-of-variables term for engines that
+        work in unconstrained space, so compare it within an engine only; ``log_evidence``;
+        ``elpd_loo``, leaving out one connected component of the links at a time, and ``bad_k``,
+        the share of them with Pareto k above 0.7; worst ``rhat`` and least ``ess`` over
+        label-invariant functionals; ``divergences``; ``distance``, mean absolute difference in the
+        probability that two points share a cluster, to the sampler's answer for the same model and
+        data; ``links`` and those ``violated`` by the labels; ``flip_rate``, posterior mean;
+        ``compile_s``, ``run_s``, ``ess_per_s``; ``approximate``.
     """
 
     frame: pd.DataFrame
 
     def __str__(self) -> str:
         """Table as text."""
-        return self.frame.to_string(float_format=lambda v: f"{v:.4g}", na_rep="")
+        return self._texts().rename(columns=_HEADINGS).to_string()
 
     def __rich__(self) -> Any:
-        """Table for the terminal."""
+        """Table for the terminal, in two parts: what came out; how sure it is and what it cost."""
+        from rich.console import Group
         from rich.table import Table
 
-        table = Table("fit", *self.frame.columns)
-        for name, row in self.frame.iterrows():
-            table.add_row(str(name), *(_text(v) for v in row))
-        return table
+        texts = self._texts()
+        parts = []
+        for first in (True, False):
+            table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
+            table.add_column("fit", no_wrap=True)
+            columns = [name for name in texts.columns if (name in _OUTCOME) is first]
+            for name in columns:
+                side = "left" if _is_text(name) else "right"
+                table.add_column(_HEADINGS[name], justify=side)
+            for name, row in zip(texts.index, texts[columns].to_numpy(), strict=True):
+                table.add_row(str(name), *row)
+            parts.append(table)
+        return Group(parts[0], "", parts[1])
 
     def html(self) -> str:
-        """Table as HTML."""
-        return self.frame.map(_text).to_html(border=0, classes="comparison")
+        """Table as HTML, class ``comparison``; the best scores against the truth are bold."""
+        from html import escape
+
+        texts = self._texts()
+        head = "".join(f"<th>{escape(_HEADINGS[c])}</th>" for c in texts.columns)
+        rows = []
+        for i, name in enumerate(texts.index):
+            cells = "".join(
+                f'<td class="{self._style(column, i)}">{escape(texts[column].iloc[i])}</td>'
+                for column in texts.columns
+            )
+            rows.append(f"<tr><th>{escape(str(name))}</th>{cells}</tr>")
+        return (
+            f'<table class="comparison"><thead><tr><th>fit</th>{head}</tr></thead>'
+            f"<tbody>{''.join(rows)}</tbody></table>"
+        )
+
+    def _style(self, column: str, row: int) -> str:
+        if _is_text(column):
+            return "text"
+        values = self.frame[column]
+        best = column in _BEST and values.iloc[row] == _BEST[column](values.dropna())
+        suspect = {"rhat": values.iloc[row] > 1.01, "divergences": values.iloc[row] > 0}
+        return "best" if best else "suspect" if suspect.get(column) else ""
+
+    def _texts(self) -> pd.DataFrame:
+        return pd.DataFrame(
+            {c: [_text(c, v) for v in self.frame[c]] for c in self.frame.columns},
+            index=self.frame.index,
+        )
 
 
 def compare_fits(fits: Mapping[str, Any]) -> Comparison:
-    """Compare fits; see `sidebayes.compare`."""
-    rows = {name: _row(fit) for name, fit in fits.items()}
-    return Comparison(pd.DataFrame.from_dict(rows, orient="index"))
+    """Compare fits; see `sidebayes.compare`.
+
+    Parameters
+    ----------
+    fits : mapping of str to Fit
+    """
+    rows = {str(name): _row(fit) for name, fit in fits.items()}
+    frame = pd.DataFrame.from_dict(rows, orient="index")
+    frame["distance"] = _distances(list(fits.values()), frame["rhat"].to_numpy(float))
+    frame = frame[[name for name in _HEADINGS if name in frame]]
+    empty = [c for c in frame if frame[c].isna().all() or (frame[c] == "").all()]
+    return Comparison(frame.drop(columns=empty))
+
+
+def verdict(fit: Any) -> tuple[str, str]:
+    """How far to trust a fit: "good", "caution" or "bad", and why, in a sentence or two.
+
+    Parameters
+    ----------
+    fit : Fit
+    """
+    found = convergence(fit.tree)
+    rhat, ess = found["rhat"], found["ess"]
+    stats = fit.tree["sample_stats"]
+    divergent = int(stats["diverging"].sum()) if "diverging" in stats else 0
+    message = str(fit.status).rstrip(".")
+    if not fit.status.converged:
+        return "bad", f"{message}."
+    if rhat > 1.05:
+        return "bad", (
+            f"{message}. The chains disagree, whatever the numbering of the clusters (R-hat "
+            f"{rhat:.2f}): they found different answers; run longer, or tighten the prior."
+        )
+    if rhat > 1.01 or ess < 100 * stats.sizes["chain"]:
+        worst = f"R-hat {rhat:.3f}, ESS {ess:.0f}" if np.isfinite(rhat) else f"ESS {ess:.0f}"
+        return "caution", f"{message}. Not yet enough draws ({worst}); run longer."
+    if divergent:
+        return "caution", f"{message}. Raise target_accept and see whether the answer stays."
+    if fit.approximate:
+        return "caution", f"{message}. Labels are summed out approximately, by {fit.approximate}."
+    return "good", f"{message}."
 
 
 def _row(fit: Any) -> dict[str, Any]:
     stats = fit.tree["sample_stats"]
     links = fit.tree["constant_data"]
     labels = fit.labels()
+    found = convergence(fit.tree)
+    seconds = fit.seconds
     row = {
         "method": fit.method,
         "engine": fit.engine,
         "log_joint": float(stats["lp"].max()) if fit.engine != "kmeans" else np.nan,
-        **convergence(fit.tree),
+        "log_evidence": fit.tree["fit_info"].attrs.get("log_evidence", np.nan),
+        **_leave_one_out(fit.tree),
+        **found,
         "divergences": float(stats["diverging"].sum()) if "diverging" in stats else np.nan,
         "links": links.sizes.get("link", 0),
         "violated": violated_links(labels, links["links"], links["link_weights"]),
+        "compile_s": seconds["compile"],
+        "run_s": seconds["run"],
+        "ess_per_s": found["ess"] / max(seconds["run"], 1e-9),
+        "approximate": fit.approximate or "",
     }
     if "flip_rate" in fit.tree["posterior"]:
         row["flip_rate"] = float(fit.tree["posterior"]["flip_rate"].mean())
     if "truth" in fit.tree["observed_data"]:
         row |= score_labels(fit.tree["observed_data"]["truth"].to_numpy(), labels)
-    seconds = fit.seconds
-    return row | {
-        "compile_s": seconds["compile"],
-        "run_s": seconds["run"],
-        "approximate": fit.approximate or "",
+    return row
+
+
+def _leave_one_out(tree: Any) -> dict[str, float]:
+    """Expected log predictive density by PSIS, one connected component left out at a time."""
+    from arviz_stats.base import array_stats
+
+    terms = tree["log_likelihood"]["x"].to_numpy()
+    if terms.shape[0] * terms.shape[1] < _LEAST_DRAWS or not np.isfinite(terms).all():
+        return {"elpd_loo": np.nan, "bad_k": np.nan}
+    with warnings.catch_warnings():  # large Pareto k are counted instead
+        warnings.simplefilter("ignore")
+        found = [array_stats.loo(terms[..., unit]) for unit in range(terms.shape[2])]
+    return {
+        "elpd_loo": float(sum(one[0] for one in found)),
+        "bad_k": float(np.mean([one[1] > 0.7 for one in found])),
     }
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, float):
-        return "" if np.isnan(value) else f"{value:.4g}"
-    return str(value)
+def _distances(fits: list[Any], rhat: np.ndarray) -> list[float]:
+    """Distance of each fit to the best mixed sampler's on the same model, data and links."""
+    reference: dict[tuple, tuple[float, Any]] = {}
+    keys = [_same_question(fit) for fit in fits]
+    for key, fit, worst in zip(keys, fits, rhat, strict=True):
+        best = reference.get(key, (np.inf, None))[0]
+        if fit.tree["responsibilities"]["prob"].sizes["draw"] > 1 and worst < best:
+            reference[key] = (worst, fit)
+    result = []
+    for key, fit in zip(keys, fits, strict=True):
+        trusted = reference.get(key, (np.inf, None))[1]
+        if trusted is None or trusted is fit:
+            result.append(np.nan)
+            continue
+        num_points = fit.tree["responsibilities"].sizes["points"]
+        pairs = np.random.default_rng(0).integers(num_points, size=(2000, 2))
+        gap = np.subtract(
+            *(same_cluster(one.tree, pairs).mean(axis=(0, 1)) for one in (fit, trusted))
+        )
+        result.append(float(np.abs(gap).mean()))
+    return result
+
+
+def _same_question(fit: Any) -> tuple:
+    observed, constant = fit.tree["observed_data"], fit.tree["constant_data"]
+    arrays = (observed["x"], constant["links"], constant["link_weights"])
+    return (
+        fit.method,
+        fit.tree.attrs.get("sidebayes_options", ""),
+        *(values.to_numpy().tobytes() for values in arrays),
+    )
+
+
+def _is_text(column: str) -> bool:
+    return column in ("method", "engine", "approximate")
+
+
+def _text(column: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if np.isnan(value):
+        return ""
+    if column in _WHOLE:
+        return f"{value:.0f}"
+    if column in ("log_joint", "log_evidence", "elpd_loo", "compile_s", "run_s", "ess_per_s"):
+        return f"{value:.1f}"
+    return f"{value:.0%}" if column == "bad_k" else f"{value:.3f}"

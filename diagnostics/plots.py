@@ -7,97 +7,307 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .colours import CHAINS, INK, MUTED, WARN, cluster_colours, new_figure
 from .invariants import invariants
+from .scores import violated
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["plot_clusters", "plot_coclustering", "plot_objective", "plot_parameters", "plot_traces"]
 
-_PALETTE = np.array(
-    [
-        [0.00, 0.45, 0.70], [0.90, 0.62, 0.00], [0.00, 0.62, 0.45], [0.80, 0.47, 0.65],
-        [0.34, 0.71, 0.91], [0.84, 0.37, 0.00], [0.94, 0.89, 0.26], [0.45, 0.45, 0.45],
-    ]
-)  # fmt: skip
-"""Okabe and Ito's colours, which the colour-blind can tell apart."""
-
-
-def _figure(width: float, height: float, **options: Any) -> tuple[Figure, Any]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(**options)
-    for axis in np.ravel(axes):
-        axis.spines[["top", "right"]].set_visible(False)
-    return figure, axes
-
-
-def cluster_colours(num_clusters: int) -> NDArray[np.float64]:
-    """One colour a cluster, shape (num_clusters, 3)."""
-    return _PALETTE[np.arange(num_clusters) % len(_PALETTE)]
-
-
-def _plane(x: NDArray) -> tuple[NDArray, NDArray, NDArray, tuple[str, str]]:
-    """Project to the first two principal axes of the standardised data (or keep two features)."""
-    centre = x.mean(axis=0)
-    if x.shape[1] <= 2:
-        axes = np.eye(x.shape[1], 2)
-        names = ("feature 0", "feature 1")
-    else:
-        spread = np.where(x.std(axis=0) > 0, x.std(axis=0), 1.0)
-        _, _, vt = np.linalg.svd((x - centre) / spread, full_matrices=False)
-        axes = vt[:2].T / spread[:, None]
-        names = ("principal axis 1", "principal axis 2")
-    return (x - centre) @ axes, centre, axes, names
+_MOST_LINKS = 400
+_MOST_POINTS = 5000
+_TRUSTED_MATCH = 0.8
+"""Score of relabelling from which parameters by cluster are shown over draws."""
 
 
 def plot_clusters(fit: Any) -> Figure:
     """Data with links and soft assignments, with the components' 90 % ellipses.
 
     A point's colour mixes its clusters' colours by responsibility. Must-links are solid,
-    cannot-links dashed; links that the labels violate are red.
-    """
-    from matplotlib.collections import LineCollection
-    from matplotlib.patches import Ellipse
+    cannot-links dashed; links that the labels violate are red. Data of more than two features are
+    shown on their first two principal axes; at most 5000 points and 400 links are drawn.
 
+    Parameters
+    ----------
+    fit : Fit
+    """
     x = fit.tree["observed_data"]["x"].to_numpy()
     prob = fit.responsibilities()
-    where, centre, axes, names = _plane(x)
-    figure, axis = _figure(6.4, 4.8)
+    where, centre, axes, names = _plane(x, _feature_names(fit))
+    figure, axis = new_figure(6.4, 4.9)
+    num_violated = _draw_links(axis, fit, where)
+    colour = cluster_colours(prob.shape[1])
+    shown = np.linspace(0, len(x) - 1, min(len(x), _MOST_POINTS)).astype(int)
+    axis.scatter(
+        *where[shown].T,
+        c=np.clip(prob[shown] @ colour, 0, 1),
+        s=26 if len(shown) < 1000 else 8,
+        edgecolor="white",
+        lw=0.5,
+        zorder=2,
+    )
+    _draw_components(axis, fit.params, centre, axes, colour)
+    axis.set(xlabel=names[0], ylabel=names[1])
+    axis.autoscale_view()
+    num_links = fit.tree["constant_data"].sizes.get("link", 0)
+    if num_links:
+        _link_legend(axis, num_violated)
+        if num_links > _MOST_LINKS:
+            axis.set_title(f"{_MOST_LINKS} of {num_links} links drawn", fontsize=9, loc="left")
+    return figure
+
+
+def plot_parameters(fit: Any) -> Figure:
+    """Mixing weights, and cluster means by feature in standard deviations of the data.
+
+    Thick bars are 89 % intervals over draws (relabelled, or those of one numbering where clusters
+    cannot be matched); thin lines reach one standard deviation of the component to either side.
+
+    Parameters
+    ----------
+    fit : Fit
+        With a site ``mean``.
+    """
+    draws = _label_draws(fit)
+    x = fit.tree["observed_data"]["x"].to_numpy()
+    names = _feature_names(fit)
+    middle, low, high = _interval(draws["mean"])
+    num_clusters, num_features = middle.shape
+    scale = np.where(x.std(axis=0) > 0, x.std(axis=0), 1.0)
+    covariance = _covariances(fit.params, num_features)
+    colour = cluster_colours(num_clusters)
+    step = 0.7 / num_clusters
+    height = float(np.clip(1.1 + 0.13 * num_features * (num_clusters + 1), 2.6, 9.0))
+    figure, (left, right) = new_figure(6.4, height, ncols=2, width_ratios=(1, 2.6))
+    if "weights" in draws:
+        centre, lowest, highest = _interval(draws["weights"])
+        place = np.arange(num_clusters)
+        left.barh(place, centre, color=colour, height=0.62)
+        left.hlines(place, lowest, highest, color=INK, lw=1.6)
+        left.set(xlabel="weight", yticks=place, yticklabels=place, ylabel="cluster")
+        left.invert_yaxis()
+    else:
+        left.set_axis_off()
+    for k in range(num_clusters):
+        place = np.arange(num_features) + step * (k - (num_clusters - 1) / 2)
+        at, start, stop = ((v[k] - x.mean(axis=0)) / scale for v in (middle, low, high))
+        if covariance is not None:
+            wide = np.sqrt(np.diagonal(covariance[k])) / scale
+            right.hlines(place, at - wide, at + wide, color=colour[k], lw=1, alpha=0.7)
+        right.hlines(place, start, stop, color=colour[k], lw=4)
+        right.scatter(at, place, color=colour[k], s=24, edgecolor="white", lw=0.6, zorder=3)
+    right.axvline(0, color=MUTED, lw=0.8, ls=":")
+    short = [name if len(name) <= 18 else name[:17] + "…" for name in names]
+    right.set(yticks=np.arange(num_features), yticklabels=short)
+    right.set(xlabel="cluster mean, in sd of the data", ylim=(num_features - 0.5, -0.5))
+    return figure
+
+
+def plot_objective(fit: Any) -> Figure:
+    """Log joint density by step, one line a start; the best is drawn strong.
+
+    Parameters
+    ----------
+    fit : Fit
+        By an engine that climbs.
+
+    Raises
+    ------
+    ValueError
+        If the engine recorded no objective.
+    """
+    history = np.asarray(fit.objective, float)
+    if not np.isfinite(history).any():
+        raise ValueError(f"{fit.engine} recorded no objective; draw plot_traces instead")
+    last = np.where(np.isfinite(history), np.arange(history.shape[1]), -1).max(axis=1)
+    final = np.where(last >= 0, history[np.arange(len(history)), last], -np.inf)
+    best = int(final.argmax())
+    figure, axis = new_figure(6.4, 2.7)
+    for number, row in enumerate(history):
+        colour, width, size = (CHAINS[0], 2.2, 5) if number == best else ("0.72", 0.9, 3.5)
+        order = 4 if number == best else 2
+        axis.plot(row, color=colour, lw=width, zorder=order)
+        axis.plot(last[number], final[number], "o", color=colour, ms=size, zorder=order)
+    finite = final[np.isfinite(final)]
+    low = min(finite.min(), np.nanpercentile(history[best], 20))
+    margin = 0.06 * (finite.max() - low) + 1e-6
+    axis.set(ylim=(low - margin, finite.max() + margin))
+    axis.set(xlabel="step", ylabel="log joint density")
+    same = int(np.sum(finite > finite.max() - 0.01))
+    axis.set_title(
+        f"{same} of {len(history)} starts came within 0.01 of the best", fontsize=9, loc="left"
+    )
+    return figure
+
+
+def plot_coclustering(fit: Any, most: int = 400) -> Figure:
+    """Probability that two points share a cluster, points ordered by label.
+
+    Parameters
+    ----------
+    fit : Fit
+    most : int
+        Points shown, evenly chosen along that order.
+    """
+    prob = fit.tree["responsibilities"]["prob"].to_numpy()
+    labels = fit.labels()
+    order = np.lexsort((-fit.responsibilities().max(axis=1), labels))
+    order = order[np.linspace(0, len(order) - 1, min(most, len(order))).astype(int)]
+    chosen = prob[:, :, order].reshape(-1, len(order), prob.shape[-1])
+    flat = chosen.transpose(1, 0, 2).reshape(len(order), -1)
+    together = flat @ flat.T / len(chosen)
+    figure, axis = new_figure(5.0, 4.4)
+    image = axis.imshow(together, cmap="cividis", vmin=0, vmax=1, interpolation="nearest")
+    colour = cluster_colours(prob.shape[-1])
+    strips = [("cluster", colour[labels[order]])]
+    if "truth" in fit.tree["observed_data"]:
+        _, truth = np.unique(fit.tree["observed_data"]["truth"].to_numpy(), return_inverse=True)
+        grey = np.linspace(0.15, 0.85, truth.max() + 1)[truth[order], None] * np.ones(3)
+        strips.append(("truth", grey))
+    for number, (name, colours) in enumerate(strips):
+        strip = axis.inset_axes((0, 1.015 + 0.045 * number, 1, 0.035))
+        strip.imshow(colours[None], aspect="auto", interpolation="nearest")
+        strip.set(xticks=[], yticks=[0], yticklabels=[name])
+        strip.tick_params(length=0, labelsize=8)
+        strip.spines[:].set_visible(False)
+    axis.set(xticks=[], yticks=[], xlabel="points, ordered by cluster")
+    axis.spines[:].set_visible(False)
+    bar = figure.colorbar(image, ax=axis, shrink=0.7, aspect=30)
+    bar.set_label("P(same cluster)", size=9, color=INK)
+    bar.ax.tick_params(labelsize=8.5)
+    bar.outline.set_visible(False)
+    return figure
+
+
+def plot_traces(fit: Any) -> Figure:
+    """Trace and rank plots, one colour a chain.
+
+    Label-invariant functionals first; then, where clusters can be matched across draws, the
+    relabelled weights. Chains that agree have flat rank plots, near the dotted line.
+
+    Parameters
+    ----------
+    fit : Fit
+        By a sampler.
+
+    Raises
+    ------
+    ValueError
+        If there is a single draw.
+    """
+    if fit.tree["posterior"].sizes["draw"] < 2:
+        raise ValueError(f"{fit.engine} made a single draw; draw plot_objective instead")
+    data = invariants(fit.tree)
+    columns = {"log density": data["lp"], "label entropy": data["entropy"]}
+    if "flip_rate" in data:
+        columns["flip rate"] = data["flip_rate"]
+    if "sorted_weights" in data:
+        columns["largest weight"] = data["sorted_weights"][..., 0]
+    tree, score = fit.relabelled
+    if score >= _TRUSTED_MATCH and "weights" in tree["posterior"]:
+        columns["weight 0,\nrelabelled"] = tree["posterior"]["weights"][..., 0]
+    figure, axes = new_figure(
+        10.6,
+        1.55 * len(columns) + 0.5,
+        nrows=len(columns),
+        ncols=2,
+        sharex="col",
+        width_ratios=(1.7, 1),
+    )
+    for (name, series), (left, right) in zip(columns.items(), axes, strict=True):
+        values = series.to_numpy()
+        num_bins = int(np.clip(values.shape[1] // 10, 5, 20))
+        ranks = values.ravel().argsort().argsort().reshape(values.shape) / values.size
+        edges = np.linspace(0, 1, num_bins + 1)
+        for chain, row in enumerate(values):
+            colour = CHAINS[chain % len(CHAINS)]
+            left.plot(series["draw"], row, lw=0.7, color=colour)
+            counts = np.histogram(ranks[chain], edges)[0]
+            right.stairs(counts, edges, color=colour, lw=1.5, baseline=None)
+        right.axhline(values.shape[1] / num_bins, color=MUTED, lw=1, ls=":")
+        right.set(yticks=[], ylim=(0, None))
+        left.set_ylabel(name)
+        left.margins(x=0.01)
+    axes[-1, 0].set_xlabel("draw")
+    axes[-1, 1].set_xlabel("relative rank among all chains")
+    return figure
+
+
+def _feature_names(fit: Any) -> list[str]:
+    constant = fit.tree["constant_data"]
+    if "feature_names" in constant:
+        return [str(name) for name in constant["feature_names"].to_numpy()]
+    return [f"feature {i}" for i in range(fit.tree["observed_data"].sizes["features"])]
+
+
+def _plane(x: NDArray, names: list[str]) -> tuple[NDArray, NDArray, NDArray, list[str]]:
+    """Project to the first two principal axes of the standardised data, or keep two features."""
+    centre = x.mean(axis=0)
+    if x.shape[1] <= 2:
+        axes = np.eye(x.shape[1], 2)
+        return x @ axes, np.zeros(x.shape[1]), axes, [*names, ""][:2]
+    spread = np.where(x.std(axis=0) > 0, x.std(axis=0), 1.0)
+    _, vectors = np.linalg.eigh(np.cov((x - centre).T / spread[:, None]))
+    axes = vectors[:, [-1, -2]]
+    axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), [0, 1]]) / spread[:, None]
+    return (x - centre) @ axes, centre, axes, ["principal axis 1", "principal axis 2"]
+
+
+def _draw_links(axis: Axes, fit: Any, where: NDArray) -> int:
+    from matplotlib.collections import LineCollection
+
     group = fit.tree["constant_data"]
     pairs = group["links"].to_numpy().reshape(-1, 2).astype(int)
-    must = group["link_weights"].to_numpy() > 0
-    labels = prob.argmax(axis=1)
-    violated = (labels[pairs[:, 0]] == labels[pairs[:, 1]]) != must
-    shown = np.arange(len(pairs))[:400]
-    for kind, style in ((must, "solid"), (~must, (0, (3, 3)))):
-        chosen = shown[kind[shown]]
-        colours = np.where(violated[chosen, None], [[0.8, 0.1, 0.1, 0.9]], [[0.3, 0.3, 0.3, 0.35]])
-        axis.add_collection(
-            LineCollection(
-                list(where[pairs[chosen]]), linestyles=[style], colors=colours, linewidths=0.8, zorder=1
+    weights = group["link_weights"].to_numpy()
+    broken = violated(fit.labels(), pairs, weights)
+    shown = np.zeros(len(pairs), bool)
+    shown[np.argsort(~broken, kind="stable")[:_MOST_LINKS]] = True  # violated ones first
+    for must, style in ((True, "solid"), (False, (0, (3.5, 2.5)))):
+        for bad in (False, True):
+            chosen = pairs[shown & ((weights > 0) == must) & (broken == bad)]
+            lines = LineCollection(
+                list(where[chosen]),
+                linestyles=[style],
+                colors=WARN if bad else "0.45",
+                alpha=0.95 if bad else 0.45,
+                linewidths=1.5 if bad else 0.8,
+                zorder=1.5 if bad else 1,
             )
-        )
-    colour = cluster_colours(prob.shape[1])
-    axis.scatter(*where.T, c=np.clip(prob @ colour, 0, 1), s=18, edgecolor="white", lw=0.4, zorder=2)
-    params = fit.params
-    covariance = _covariances(params, x.shape[1])
+            axis.add_collection(lines)
+    return int(broken.sum())
+
+
+def _link_legend(axis: Axes, num_violated: int) -> None:
+    from matplotlib.lines import Line2D
+
+    kinds = [("solid", "0.45", "must-link"), ((0, (3.5, 2.5)), "0.45", "cannot-link")]
+    if num_violated:
+        kinds.append(("solid", WARN, f"violated ({num_violated})"))
+    lines = [Line2D([], [], ls=style, color=c, lw=1.4, label=name) for style, c, name in kinds]
+    axis.legend(
+        handles=lines, loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False, fontsize=8.5
+    )
+
+
+def _draw_components(
+    axis: Axes, params: dict[str, NDArray], centre: NDArray, axes: NDArray, colour: NDArray
+) -> None:
+    from matplotlib.patches import Ellipse
+
+    covariance = _covariances(params, len(centre))
     for k, mean in enumerate(params.get("mean", [])):
         spot = (mean - centre) @ axes
-        axis.scatter(*spot, marker="X", s=70, color=colour[k], edgecolor="black", zorder=4)
+        axis.scatter(*spot, marker="X", s=75, color=colour[k], edgecolor=INK, lw=0.9, zorder=4)
         if covariance is not None:
             values, vectors = np.linalg.eigh(axes.T @ covariance[k] @ axes)
             size = 2 * np.sqrt(4.605 * np.maximum(values, 0))  # 90 % of a normal in the plane
             angle = np.degrees(np.arctan2(vectors[1, 1], vectors[0, 1]))
-            axis.add_patch(
-                Ellipse(spot, size[1], size[0], angle=angle, fill=False, color=colour[k], lw=1.6, zorder=3)
-            )
-    axis.set(xlabel=names[0], ylabel=names[1])
-    axis.set_title(f"{len(pairs)} links, {int(violated.sum())} violated", fontsize=10)
-    return figure
+            shape = Ellipse(spot, size[1], size[0], angle=angle, zorder=3, lw=1.6)
+            shape.set(facecolor=(*colour[k], 0.07), edgecolor=(*colour[k], 0.9))
+            axis.add_patch(shape)
 
 
 def _covariances(params: dict[str, NDArray], num_features: int) -> NDArray | None:
@@ -108,87 +318,20 @@ def _covariances(params: dict[str, NDArray], num_features: int) -> NDArray | Non
     if "covariance" in params:
         return np.broadcast_to(params["covariance"], shape)
     if "variance" in params:
-        variance = params["variance"].reshape(num_clusters, -1)
-        return np.broadcast_to(variance, (num_clusters, num_features))[:, :, None] * np.eye(num_features)
+        variance = np.asarray(params["variance"]).reshape(num_clusters, -1)
+        return np.broadcast_to(variance, shape[:2])[:, :, None] * np.eye(num_features)
     return None
 
 
-def plot_objective(fit: Any) -> Figure:
-    """Log joint density by step, one line a start; the best is drawn strong."""
-    figure, axis = _figure(6.4, 2.8)
-    history = fit.objective
-    final = np.array([row[~np.isnan(row)][-1] if (~np.isnan(row)).any() else -np.inf for row in history])
-    for number, row in enumerate(history):
-        best = number == int(final.argmax())
-        axis.plot(row, color=_PALETTE[0] if best else "0.7", lw=2 if best else 0.8, zorder=2 + best)
-    finite = final[np.isfinite(final)]
-    low = np.nanpercentile(history, 10)
-    axis.set_ylim(low, finite.max() + 0.05 * (finite.max() - low) + 1e-6)
-    axis.set(xlabel="step", ylabel="log joint density")
-    return figure
+def _label_draws(fit: Any) -> dict[str, NDArray]:
+    """Draws of the label sites in one numbering; the point estimate where they cannot be matched."""
+    tree, score = fit.relabelled
+    if score < _TRUSTED_MATCH:
+        return {name: np.asarray(value)[None] for name, value in fit.params.items()}
+    sites = tree["posterior"].data_vars.items()
+    return {str(name): v.to_numpy().reshape(-1, *v.shape[2:]) for name, v in sites}
 
 
-def plot_parameters(fit: Any) -> Figure:
-    """Cluster means by feature, with 89 % intervals where there are draws."""
-    mean = fit.relabelled[0]["posterior"]["mean"].to_numpy()
-    flat = mean.reshape(-1, *mean.shape[2:])
-    middle = np.median(flat, axis=0)
-    low, high = np.quantile(flat, [0.055, 0.945], axis=0)
-    x = fit.tree["observed_data"]["x"].to_numpy()
-    centre, spread = x.mean(axis=0), np.where(x.std(axis=0) > 0, x.std(axis=0), 1.0)
-    figure, axis = _figure(6.4, 2.8)
-    place = np.arange(middle.shape[1])
-    for k, colour in enumerate(cluster_colours(len(middle))):
-        scaled = [(value[k] - centre) / spread for value in (middle, low, high)]
-        axis.errorbar(
-            place + 0.08 * (k - (len(middle) - 1) / 2), scaled[0],
-            yerr=[scaled[0] - scaled[1], scaled[2] - scaled[0]], fmt="o", color=colour, capsize=2, ms=5,
-        )
-    axis.set_xticks(place)
-    axis.set(xlabel="feature", ylabel="cluster mean (in data sd)")
-    return figure
-
-
-def plot_coclustering(fit: Any, most: int = 400) -> Figure:
-    """Probability that two points share a cluster, points ordered by label.
-
-    At most `most` points, evenly chosen, are shown.
-    """
-    prob = fit.tree["responsibilities"]["prob"].to_numpy()
-    labels = fit.responsibilities().argmax(axis=1)
-    order = np.argsort(labels, kind="stable")
-    order = order[np.linspace(0, len(order) - 1, min(most, len(order))).astype(int)]
-    chosen = prob[:, :, order].reshape(-1, len(order), prob.shape[-1])
-    together = np.einsum("spk,sqk->pq", chosen, chosen) / len(chosen)
-    figure, axis = _figure(4.2, 3.6)
-    image = axis.imshow(together, cmap="cividis", vmin=0, vmax=1, interpolation="nearest")
-    axis.set(xlabel="points, by cluster", ylabel="points, by cluster", xticks=[], yticks=[])
-    figure.colorbar(image, ax=axis, label="P(same cluster)")
-    return figure
-
-
-def plot_traces(fit: Any) -> Figure:
-    """Trace and rank plots of label-invariant functionals, one colour a chain."""
-    data = invariants(fit.tree)
-    columns = {
-        "log density": data["lp"].to_numpy(),
-        "assignment entropy": data["entropy"].to_numpy(),
-    }
-    if "flip_rate" in data:
-        columns["flip rate"] = data["flip_rate"].to_numpy()
-    elif "sorted_weights" in data:
-        columns["largest weight"] = data["sorted_weights"].to_numpy()[..., -1]
-    figure, axes = _figure(8.6, 1.9 * len(columns), nrows=len(columns), ncols=2, squeeze=False)
-    for (name, values), (left, right) in zip(columns.items(), axes, strict=True):
-        ranks = values.ravel().argsort().argsort().reshape(values.shape)
-        bins = np.linspace(0, values.size, 21)
-        for chain, row in enumerate(values):
-            colour = _PALETTE[chain % len(_PALETTE)]
-            left.plot(row, lw=0.6, color=colour)
-            right.stairs(np.histogram(ranks[chain], bins)[0], bins, color=colour)
-        right.axhline(values.shape[1] / 20, color="0.5", lw=0.8, ls=":")
-        left.set_ylabel(name)
-        right.set_yticks([])
-    axes[-1, 0].set_xlabel("draw")
-    axes[-1, 1].set_xlabel("rank over all chains (level where chains agree)")
-    return figure
+def _interval(draws: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+    low, middle, high = np.quantile(draws, [0.055, 0.5, 0.945], axis=0)
+    return middle, low, high

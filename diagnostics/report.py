@@ -3,18 +3,43 @@
 from __future__ import annotations
 
 import base64
-import html
 import io
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
+from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
 
-from . import plots
-from .compare import compare_fits
+import numpy as np
 
-__all__ = ["write_report"]
+from . import plots
+from .compare import Comparison, compare_fits, verdict
+from .scores import violated
+
+__all__ = ["render_report", "write_report"]
+
+_READING = {
+    "ari": "ARI, NMI and accuracy are against the known classes, which no fit has seen.",
+    "log_joint": "Log joint densities compare within one engine, method and data set only.",
+    "elpd_loo": "LOO leaves out one connected component of the links at a time.",
+    "rhat": "R-hat and ESS are the worst over functionals that do not depend on how clusters are "
+    "numbered.",
+    "distance": "Distance is the mean difference in the probability that two points share a "
+    "cluster, to the sampler's answer for the same model and data.",
+    "violated": "Violated counts links that the labels contradict; unreliable links should be.",
+}
+_BADGES = {"good": "converged", "caution": "with caution", "bad": "do not trust"}
+_CAPTIONS = {
+    "clusters": "Points take the mixed colours of their clusters, by responsibility; crosses and "
+    "ellipses are means and 90 % regions.",
+    "coclustering": "Sharp blocks are certain clusters; smeared ones are points between two.",
+    "parameters": "Thin lines: one standard deviation within the cluster. Thick bars, where there "
+    "are draws: 89 % intervals.",
+    "objective": "One line a start; where only one reaches the best value, add starts.",
+    "traces": "Chains that agree overlap on the left and stay near the dotted line on the right.",
+}
 
 
 def write_report(
@@ -24,7 +49,7 @@ def write_report(
     title: str = "sidebayes report",
     notes: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write a report: comparison table, then each fit's pictures and verdict.
+    """Write `render_report` to a file.
 
     Parameters
     ----------
@@ -38,58 +63,152 @@ def write_report(
     -------
     Path
         The file written; it needs no other file and no network.
+
+    Raises
+    ------
+    ValueError
+        If there is no fit, or no folder to write to.
     """
-    template = Template(files(__package__).joinpath("report.html").read_text(encoding="utf-8"))
-    page = template.substitute(
-        title=html.escape(title),
-        table=compare_fits(fits).html(),
-        notes="".join(
-            f"<p class='refused'><b>{html.escape(name)}</b> was refused: {html.escape(why)}</p>"
-            for name, why in (notes or {}).items()
-        ),
-        contents="".join(
-            f"<a href='#fit{n}'>{html.escape(name)}</a>" for n, name in enumerate(fits)
-        ),
-        sections="".join(_section(n, name, fit) for n, (name, fit) in enumerate(fits.items())),
-    )
     path = Path(path)
-    path.write_text(page, encoding="utf-8")
+    if not path.parent.is_dir():
+        raise ValueError(f"there is no folder {path.parent}; create it first")
+    path.write_text(render_report(fits, title=title, notes=notes), encoding="utf-8")
     return path
 
 
-def _section(number: int, name: str, fit: Any) -> str:
-    sampled = fit.tree["sample_stats"].sizes["draw"] > 1
-    pictures = [
-        ("Data, links and soft assignments", plots.plot_clusters(fit)),
-        ("Who shares a cluster", plots.plot_coclustering(fit)),
-    ]
-    if "mean" in fit.tree["posterior"]:
-        pictures.append(("Cluster means", plots.plot_parameters(fit)))
-    if sampled:
-        pictures.append(("Traces and ranks of label-invariant functionals", plots.plot_traces(fit)))
-    elif fit.objective.size:
-        pictures.append(("Objective by start", plots.plot_objective(fit)))
-    verdict = "good" if fit.status.converged else "bad"
-    approximate = (
-        f"<p class='refused'>Labels are summed out approximately: {html.escape(fit.approximate)}.</p>"
-        if fit.approximate
-        else ""
+def render_report(
+    fits: Mapping[str, Any],
+    *,
+    title: str = "sidebayes report",
+    notes: Mapping[str, str] | None = None,
+) -> str:
+    """Page of verdicts, comparison table and pictures of every fit, as HTML.
+
+    Parameters
+    ----------
+    fits : mapping of str to Fit
+    title : str
+    notes : mapping of str to str, optional
+        Fits that were refused, with the reason.
+
+    Raises
+    ------
+    ValueError
+        If there is no fit.
+    """
+    if not fits:
+        raise ValueError("fits is empty; a report needs at least one, {name: fit}")
+    verdicts = {name: verdict(fit) for name, fit in fits.items()}
+    comparison = compare_fits(fits)
+    template = Template(files(__package__).joinpath("report.html").read_text(encoding="utf-8"))
+    return template.substitute(
+        title=escape(title),
+        subtitle=escape(_subtitle(fits)),
+        verdicts="".join(
+            f"<li><i class='dot {level}'></i><a href='#fit{n}'>{escape(name)}</a>"
+            f"<span>{escape(sentence)}</span></li>"
+            for n, (name, (level, sentence)) in enumerate(verdicts.items())
+        ),
+        notes="".join(
+            f"<p class='refused'><b>{escape(name)}</b> was refused: {escape(why)}</p>"
+            for name, why in (notes or {}).items()
+        ),
+        table=comparison.html(),
+        reading=escape(_reading(comparison)),
+        sections="".join(
+            _section(n, name, fit, *verdicts[name]) for n, (name, fit) in enumerate(fits.items())
+        ),
+        versions=escape(_versions(fits)),
     )
-    score = (
-        f"<p>Label matching score {fit.relabelled[1]:.3f} (one is perfect).</p>" if sampled else ""
-    )
-    figures = "".join(
-        f"<figure><figcaption>{caption}</figcaption><img alt='{caption}' src='{_inline(figure)}'></figure>"
-        for caption, figure in pictures
+
+
+def _subtitle(fits: Mapping[str, Any]) -> str:
+    shapes = dict.fromkeys(fit.tree["observed_data"]["x"].shape for fit in fits.values())
+    sizes = ", ".join(f"{points} points × {features} features" for points, features in shapes)
+    made = max(fit.tree["posterior"].attrs.get("created_at", "")[:10] for fit in fits.values())
+    count = f"{len(fits)} fit{'s' if len(fits) > 1 else ''}"
+    return " · ".join(part for part in (count, sizes, made) if part)
+
+
+def _reading(comparison: Comparison) -> str:
+    return " ".join(text for name, text in _READING.items() if name in comparison.frame)
+
+
+def _versions(fits: Mapping[str, Any]) -> str:
+    tree = next(iter(fits.values())).tree
+    versions = json.loads(tree["fit_info"].attrs.get("versions", "{}"))
+    own = {"sidebayes": tree.attrs.get("sidebayes_version", "")} | versions
+    return " · ".join(f"{name} {number}" for name, number in own.items() if number)
+
+
+def _section(number: int, name: str, fit: Any, level: str, sentence: str) -> str:
+    facts = "".join(
+        f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>"
+        for key, value in _facts(fit).items()
     )
     return (
-        f"<section id='fit{number}'><h2>{html.escape(name)}</h2>"
-        f"<p class='{verdict}'>{html.escape(fit.status.message)}.</p>{approximate}{score}"
-        f"<div class='grid'>{figures}</div></section>"
+        f"<section id='fit{number}'><div class='title'><h2>{escape(name)}</h2>"
+        f"<span class='badge {level}'>{_BADGES[level]}</span></div>"
+        f"<p class='sentence'>{escape(sentence)}</p><dl class='facts'>{facts}</dl>"
+        f"<div class='grid'>{''.join(_figures(fit))}</div></section>"
     )
 
 
-def _inline(figure: Any) -> str:
+def _facts(fit: Any) -> dict[str, str]:
+    tree, seconds = fit.tree, fit.seconds
+    constant = tree["constant_data"]
+    weights = constant["link_weights"].to_numpy()
+    posterior = tree["posterior"]
+    facts = {
+        "method": fit.method,
+        "engine": fit.engine,
+        "clusters": str(tree["responsibilities"].sizes["clusters"]),
+    }
+    if len(weights):
+        broken = violated(fit.labels(), constant["links"], weights)
+        facts["must-links"] = str(int(np.sum(weights > 0)))
+        facts["cannot-links"] = str(int(np.sum(weights < 0)))
+        facts["violated"] = str(int(broken.sum()))
+    if "flip_rate" in posterior:
+        low, middle, high = np.quantile(posterior["flip_rate"].to_numpy(), [0.055, 0.5, 0.945])
+        between = f" ({low:.3f} to {high:.3f})" if high > low else ""
+        facts["learned flip rate"] = f"{middle:.3f}{between}"
+    draws = posterior.sizes["chain"] * posterior.sizes["draw"]
+    if draws > 1:
+        facts["draws"] = f"{posterior.sizes['chain']} × {posterior.sizes['draw']}"
+        facts["labels matched across draws"] = f"{fit.relabelled[1]:.0%}"
+    facts["seconds to compile"] = f"{seconds['compile']:.1f}"
+    facts["seconds to run"] = f"{seconds['run']:.1f}"
+    if "sidebayes_seed" in tree.attrs:
+        facts["seed"] = str(tree.attrs["sidebayes_seed"])
+    return facts
+
+
+def _figures(fit: Any) -> list[str]:
+    figures = [
+        _figure("clusters", "Data, links and soft assignments", plots.plot_clusters, fit),
+        _figure("coclustering", "Who shares a cluster", plots.plot_coclustering, fit),
+    ]
+    if "mean" in fit.tree["posterior"]:
+        figures.append(_figure("parameters", "Parameters", plots.plot_parameters, fit))
+    if fit.tree["posterior"].sizes["draw"] > 1:
+        heading = "Traces and ranks, independent of cluster numbering first"
+        figures.append(_figure("traces", heading, plots.plot_traces, fit, wide=True))
+    elif np.isfinite(fit.objective).any():
+        figures.append(_figure("objective", "Objective by start", plots.plot_objective, fit))
+    return figures
+
+
+def _figure(
+    kind: str, heading: str, draw: Callable[[Any], Any], fit: Any, *, wide: bool = False
+) -> str:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+    figure = draw(fit)
+    figure.savefig(buffer, format="png", dpi=120)
+    width = int(figure.get_figwidth() * 92)
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return (
+        f"<figure{' class=wide' if wide else ''}><figcaption>{heading}</figcaption>"
+        f"<img alt='{heading}' width='{width}' src='data:image/png;base64,{data}'>"
+        f"<p>{_CAPTIONS[kind]}</p></figure>"
+    )

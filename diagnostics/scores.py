@@ -4,29 +4,68 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import linear_sum_assignment
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
-from sklearn.metrics.cluster import contingency_matrix
 
-__all__ = ["accuracy", "calibration_error", "score_labels", "violated_links"]
+__all__ = ["accuracy", "calibration_error", "score_labels", "violated", "violated_links"]
 
 
 def accuracy(truth: ArrayLike, labels: ArrayLike) -> float:
-    """Share of points right under the best one-to-one matching of clusters to classes."""
+    """Share of points right under the best one-to-one matching of clusters to classes.
+
+    Parameters
+    ----------
+    truth, labels : array_like, shape (num_points,)
+
+    Raises
+    ------
+    ValueError
+        If the lengths differ.
+    """
+    from scipy.optimize import linear_sum_assignment
+    from sklearn.metrics.cluster import contingency_matrix
+
     table = contingency_matrix(truth, labels)
     rows, columns = linear_sum_assignment(-table)
     return float(table[rows, columns].sum() / table.sum())
 
 
-def violated_links(labels: ArrayLike, pairs: ArrayLike, weights: ArrayLike) -> int:
-    """Number of links whose sign the labels contradict."""
-    labels, pairs = np.asarray(labels), np.asarray(pairs).reshape(-1, 2)
+def violated(labels: ArrayLike, pairs: ArrayLike, weights: ArrayLike) -> np.ndarray:
+    """Whether the labels contradict the sign of each link; weight zero states nothing.
+
+    Parameters
+    ----------
+    labels : array_like, shape (num_points,)
+    pairs : array_like of int, shape (num_links, 2)
+    weights : array_like, shape (num_links,)
+
+    Returns
+    -------
+    ndarray of bool, shape (num_links,)
+    """
+    labels, weights = np.asarray(labels), np.asarray(weights, float)
+    pairs = np.asarray(pairs, int).reshape(-1, 2)
     same = labels[pairs[:, 0]] == labels[pairs[:, 1]]
-    return int(np.sum(same != (np.asarray(weights) > 0)))
+    return (weights != 0) & (same != (weights > 0))
+
+
+def violated_links(labels: ArrayLike, pairs: ArrayLike, weights: ArrayLike) -> int:
+    """Number of links whose sign the labels contradict; see `violated`."""
+    return int(violated(labels, pairs, weights).sum())
 
 
 def score_labels(truth: ArrayLike, labels: ArrayLike) -> dict[str, float]:
-    """Adjusted Rand index, normalised mutual information and matched accuracy."""
+    """Adjusted Rand index, normalised mutual information and matched accuracy.
+
+    Parameters
+    ----------
+    truth, labels : array_like, shape (num_points,)
+
+    Returns
+    -------
+    dict
+        ``ari``, ``nmi`` (arithmetic mean of the entropies) and ``accuracy``.
+    """
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
     return {
         "ari": float(adjusted_rand_score(truth, labels)),
         "nmi": float(normalized_mutual_info_score(truth, labels)),
@@ -37,16 +76,29 @@ def score_labels(truth: ArrayLike, labels: ArrayLike) -> dict[str, float]:
 def calibration_error(prob: ArrayLike, outcome: ArrayLike, num_bins: int = 10) -> float:
     """Expected calibration error of probabilities of a yes-no outcome, in equal-width bins.
 
+    The mean over pairs, bin by bin, of the distance between mean probability and observed
+    frequency; for "same cluster" pass ``fit.same_cluster(pairs)`` of pairs that no link names.
+
     Parameters
     ----------
     prob : array_like in [0, 1], shape (n,)
     outcome : array_like of bool, shape (n,)
     num_bins : int
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ, nothing is given, or a probability is outside [0, 1].
     """
     prob, outcome = np.asarray(prob, float), np.asarray(outcome, float)
-    bins = np.minimum((prob * num_bins).astype(int), num_bins - 1)
-    size = np.bincount(bins, minlength=num_bins)
-    gap = np.abs(
-        np.bincount(bins, prob, minlength=num_bins) - np.bincount(bins, outcome, minlength=num_bins)
-    )
-    return float(gap[size > 0].sum() / len(prob))
+    if prob.shape != outcome.shape or prob.ndim != 1 or not prob.size:
+        raise ValueError(
+            f"prob has shape {prob.shape}, outcome {outcome.shape}; expected two vectors of one, "
+            "positive length"
+        )
+    tiny = 1e-6
+    if not ((prob >= -tiny) & (prob <= 1 + tiny)).all():
+        raise ValueError("prob has entries outside [0, 1]; pass probabilities, not log-odds")
+    bins = np.clip((prob * num_bins).astype(int), 0, num_bins - 1)
+    gap = np.bincount(bins, prob - outcome, minlength=num_bins)
+    return float(np.abs(gap).sum() / len(prob))

@@ -1,0 +1,67 @@
+"""Colours and frames that all pictures share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["CHAINS", "INK", "MUTED", "WARN", "cluster_colours", "new_figure"]
+
+INK = "#1f2933"
+MUTED = "#7b8794"
+WARN = "#c81e1e"
+
+_PALETTE = np.array(
+    [
+        [0.00, 0.45, 0.70], [0.90, 0.62, 0.00], [0.00, 0.62, 0.45], [0.80, 0.47, 0.65],
+        [0.34, 0.71, 0.91], [0.84, 0.37, 0.00], [0.80, 0.74, 0.10], [0.35, 0.35, 0.35],
+    ]
+)  # fmt: skip
+"""Okabe and Ito's colours, which the colour-blind can tell apart; yellow darkened for white."""
+
+CHAINS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
+"""One colour a chain, in turn."""
+
+
+def cluster_colours(num_clusters: int) -> NDArray[np.float64]:
+    """One colour a cluster, shape (num_clusters, 3); beyond eight, lighter and darker shades.
+
+    Parameters
+    ----------
+    num_clusters : int
+    """
+    index = np.arange(num_clusters)
+    base = _PALETTE[index % len(_PALETTE)]
+    shade = np.array([[0.0, 0.0], [0.5, 1.0], [0.4, 0.0]])[index // len(_PALETTE) % 3]
+    return base + shade[:, :1] * (shade[:, 1:] - base)
+
+
+def new_figure(width: float, height: float, **options: Any) -> tuple[Figure, Any]:
+    """Figure outside pyplot's list of open ones, with quiet axes; as ``plt.subplots`` otherwise.
+
+    Parameters
+    ----------
+    width, height : float
+        Inches.
+    **options
+        Of ``Figure.subplots``.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(**options)
+    for axis in np.ravel(axes):
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.spines[["left", "bottom"]].set_color("#b8c0c8")
+        axis.tick_params(color="#b8c0c8", labelcolor=INK, labelsize=8.5)
+        axis.xaxis.label.set(color=INK, size=9)
+        axis.yaxis.label.set(color=INK, size=9)
+        axis.title.set(color=MUTED)
+    return figure, axes
