@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -49,14 +50,14 @@ def check_data(x: Any, *, gaussian: bool = True) -> NDArray[np.float64]:
     if hasattr(x, "toarray"):
         raise TypeError("x is a sparse matrix; pass x.toarray() if it fits, or reduce it first")
     values = np.asarray(x)
-    if values.dtype.kind not in "fiub":
-        try:
+    if values.dtype.kind == "O":
+        with contextlib.suppress(TypeError, ValueError):
             values = values.astype(float)
-        except (TypeError, ValueError):
-            raise TypeError(
-                f"x holds {values.dtype}, expected real numbers; encode or drop the columns that are "
-                "not numeric"
-            ) from None
+    if values.dtype.kind not in "fiub":
+        raise TypeError(
+            f"x holds {values.dtype}, expected real numbers; encode or drop the columns that are not "
+            "numeric"
+        )
     if values.ndim != 2:
         advice = "for one feature pass x[:, None]" if values.ndim == 1 else "one row a point"
         raise ValueError(f"x has shape {values.shape}, expected (points, features); {advice}")

@@ -63,7 +63,7 @@ def demo(
     *,
     console: Console | None = None,
     num_workers: int | None = None,
-    nuts_draws: int = 250,
+    nuts_draws: int = 120,
 ) -> Path:
     """Fit everything, print the comparison and write the report.
 
@@ -165,7 +165,9 @@ def run_job(job: Job, folder: Path, nuts_draws: int) -> str | None:
     engine: Any = {
         "em": sidebayes.EM(num_restarts=10),
         "map": sidebayes.MAP(num_restarts=4),
-        "nuts": sidebayes.NUTS(num_warmup=nuts_draws, num_samples=nuts_draws, num_chains=2),
+        "nuts": sidebayes.NUTS(
+            num_warmup=nuts_draws, num_samples=nuts_draws, num_chains=2, max_tree_depth=5
+        ),
     }[job.engine]
     try:
         init = None
