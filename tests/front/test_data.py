@@ -1,0 +1,100 @@
+"""Data sets and simulated links."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from sidebayes import load_dataset, simulate_links
+from sidebayes.datasets import names
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes"),
+    [
+        ("iris", (150, 4), 3),
+        ("wine", (178, 13), 3),
+        ("breast_cancer", (569, 30), 2),
+        ("digits", (1797, 64), 10),
+    ],
+)
+def test_built_in(name, shape, classes):
+    data = load_dataset(name)
+    assert data.x.shape == shape
+    assert data.num_classes == classes
+    assert len(data.feature_names) == shape[1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["art1", "art2", "art3", "doughnut", "four_gaussians", "noisy_xor", "two_spirals"],
+)
+def test_simulated(name):
+    first, again, other = (load_dataset(name, num_points=60, seed=s) for s in (1, 1, 2))
+    assert first.x.shape == (60, 2)
+    assert np.bincount(first.labels).tolist() == [30, 30]
+    np.testing.assert_array_equal(first.x, again.x)
+    assert np.abs(first.x - other.x).max() > 0.1
+
+
+def test_generators_have_the_shape_they_claim():
+    doughnut = load_dataset("doughnut", num_points=400)
+    radius = np.linalg.norm(doughnut.x, axis=1)
+    assert radius[doughnut.labels == 0].max() <= 1.0
+    assert radius[doughnut.labels == 1].mean() == pytest.approx(3.0, abs=0.1)
+    xor = load_dataset("noisy_xor", num_points=2000)
+    agreement = np.mean((xor.x.prod(axis=1) > 0) == (xor.labels == 1))
+    assert agreement > 0.9
+    four = load_dataset("four_gaussians", num_points=400)
+    assert np.mean((four.x[:, 0] > 0) == (four.labels == 1)) > 0.98
+    art1 = load_dataset("art1", num_points=2000)
+    means = [art1.x[art1.labels == k].mean(axis=0)[1] for k in (0, 1)]
+    np.testing.assert_allclose(means, [1.2, -1.2], atol=0.1)
+
+
+def test_folder_and_files(tmp_path, monkeypatch):
+    table = pd.DataFrame({"a": [1.0, 2, 3], "b": [3.0, 1, 2], "label": ["u", "v", "u"]})
+    table.to_csv(tmp_path / "mine.csv", index=False)
+    table.drop(columns="label").to_csv(tmp_path / "plain.csv.gz", index=False)
+    monkeypatch.setenv("SIDEBAYES_DATA", str(tmp_path))
+    assert {"mine", "plain", "iris"} <= set(names())
+    mine = load_dataset("mine")
+    assert mine.labels.tolist() == [0, 1, 0]
+    assert mine.feature_names == ["a", "b"]
+    assert load_dataset("plain").labels is None
+    assert load_dataset(str(tmp_path / "mine.csv")).x.shape == (3, 2)
+    monkeypatch.setenv("SIDEBAYES_DATA", str(tmp_path / "gone"))
+    with pytest.raises(ValueError, match="is no folder"):
+        load_dataset("mine")
+
+
+def test_standardized():
+    x = load_dataset("wine").standardized().x
+    np.testing.assert_allclose(x.mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(x.std(axis=0), 1)
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_links_are_true_but_for_the_flips(disjoint):
+    labels = load_dataset("iris").labels
+    links = simulate_links(labels, 60, flip_rate=0.1, weight=1.5, disjoint=disjoint, seed=3)
+    assert links.num_links == 60
+    assert (np.abs(links.weights) == 1.5).all()
+    truth = labels[links.pairs[:, 0]] == labels[links.pairs[:, 1]]
+    assert np.sum(truth != links.same) == 6
+    if disjoint:
+        assert len(np.unique(links.pairs)) == 120
+
+
+def test_links_cover_all_pairs_evenly():
+    labels = np.zeros(6, int)
+    every = simulate_links(labels, 15)
+    assert len({tuple(p) for p in every.pairs.tolist()}) == 15
+    count = np.zeros((6, 6))
+    for seed in range(600):
+        (i, j), *_ = simulate_links(labels, 1, seed=seed).pairs.tolist()
+        count[i, j] += 1
+    drawn = count[np.triu_indices(6, 1)]
+    chi_squared = np.sum((drawn - 40) ** 2 / 40)
+    assert chi_squared < 36.1  # 0.999 quantile with 14 degrees of freedom

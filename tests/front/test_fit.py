@@ -1,0 +1,231 @@
+"""One result for every card and engine; it survives a file."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import sidebayes
+from sidebayes import EM, MAP, NUTS, GaussianPrior, LinkedCategorical, LinkedMixture, Links
+from sidebayes.record import dump, parse
+from sidebayes.zoo import CARDS, make_engine
+
+DATA = sidebayes.load_dataset("iris")
+X, LABELS = DATA.x[::5], DATA.labels[::5]
+SOFT = sidebayes.simulate_links(LABELS, 12, flip_rate=0.1, weight=2.0, seed=1)
+HARD = sidebayes.simulate_links(LABELS, 8, seed=1)
+TINY = {
+    "em": EM(num_restarts=2, max_steps=30),
+    "map": MAP(num_restarts=1, max_steps=30),
+    "nuts": NUTS(num_warmup=10, num_samples=10, num_chains=2, max_tree_depth=3),
+    "kmeans": make_engine("kmeans", CARDS["soft_kmeans"]),
+}
+
+
+@pytest.fixture(scope="module")
+def learned():
+    return sidebayes.fit(
+        "ppc",
+        X,
+        SOFT,
+        num_clusters=3,
+        engine=TINY["em"],
+        truth=LABELS,
+        reading="relation",
+        flip_rate="learned",
+        feature_names=DATA.feature_names,
+    )
+
+
+def test_import_leaves_precision_alone(learned):
+    assert learned.params["mean"].dtype == np.float64
+    assert jnp.zeros(1).dtype == jnp.float32
+
+
+def test_tree(learned):
+    groups = set(learned.tree.children)
+    assert {
+        "posterior",
+        "sample_stats",
+        "log_likelihood",
+        "responsibilities",
+        "observed_data",
+        "constant_data",
+        "fit_info",
+    } <= groups
+    posterior = learned.tree["posterior"]
+    assert posterior["mean"].dims == ("chain", "draw", "clusters", "features")
+    assert posterior["weights"].dims == ("chain", "draw", "clusters")
+    assert posterior["covariance"].sizes["chain"] == posterior["covariance"].sizes["draw"] == 1
+    np.testing.assert_allclose(learned.responsibilities().sum(axis=1), 1.0)
+    assert learned.tree["log_likelihood"]["x"].dims == ("chain", "draw", "unit")
+
+
+def test_units_sum_to_the_log_density(learned):
+    terms = float(learned.tree["log_likelihood"]["x"].sum())
+    with jax.enable_x64(True):
+        problem = learned._problem()
+        from sidebayes.posterior import mixture_site
+
+        fn, value = mixture_site(problem, learned.params)
+        assert terms == pytest.approx(float(fn.log_prob(value)), rel=1e-10)
+
+
+def test_units_sum_to_the_log_density_of_a_field():
+    links = SOFT + Links.must_link([(0, 29), (29, 3)]) + Links.cannot_link([(3, 20)])
+    fit = sidebayes.fit("ppc", X, links, num_clusters=3, engine=EM(num_restarts=1, max_steps=3))
+    from sidebayes.posterior import mixture_site
+
+    with jax.enable_x64(True):
+        fn, value = mixture_site(fit._problem(), fit.params)
+        total = float(fn.log_prob(value))
+    assert float(fit.tree["log_likelihood"]["x"].sum()) == pytest.approx(total, rel=1e-10)
+
+
+def test_round_trip(learned, tmp_path):
+    learned.save(tmp_path / "fit.nc")
+    again = sidebayes.load(tmp_path / "fit.nc")
+    assert again.method == "ppc"
+    assert again.config == TINY["em"]
+    assert again.status == learned.status
+    assert again.seconds == learned.seconds
+    np.testing.assert_array_equal(again.labels(), learned.labels())
+    np.testing.assert_array_equal(again.links.weights, learned.links.weights)
+    np.testing.assert_allclose(again.predict_proba(X), learned.predict_proba(X))
+    np.testing.assert_allclose(again.log_prob(X[:1]), learned.log_prob(X)[:1])
+    assert again.summary().equals(learned.summary())
+
+
+def test_predict_agrees_with_the_mixture_formula(learned):
+    p = learned.params
+    parts = [
+        np.log(p["weights"][k]) + _log_normal(X, p["mean"][k], p["covariance"][k]) for k in range(3)
+    ]
+    joint = np.stack(parts, axis=1)
+    total = np.logaddexp.reduce(joint, axis=1)
+    np.testing.assert_allclose(learned.log_prob(X), total)
+    np.testing.assert_allclose(learned.predict_proba(X), np.exp(joint - total[:, None]), atol=1e-12)
+    np.testing.assert_array_equal(learned.predict(X), joint.argmax(axis=1))
+
+
+def _log_normal(x, mean, covariance):
+    from scipy.stats import multivariate_normal
+
+    return multivariate_normal(mean, covariance).logpdf(x)
+
+
+def test_predict_with_links_keeps_them(learned):
+    pairs = [(0, 15)]  # different flowers
+    tied = learned.predict_proba(X, Links.must_link(pairs))
+    np.testing.assert_allclose(tied[0], tied[15])
+    assert np.abs(learned.predict_proba(X)[0] - learned.predict_proba(X)[15]).max() > 0.5
+
+
+def test_hard_links_hold_in_labels():
+    fit = sidebayes.fit("ppc", X, HARD, num_clusters=3, engine=TINY["em"])
+    z = fit.labels()
+    same = z[HARD.pairs[:, 0]] == z[HARD.pairs[:, 1]]
+    np.testing.assert_array_equal(same, HARD.same)
+
+
+@pytest.mark.parametrize(
+    ("name", "engine"), [(c.name, e) for c in CARDS.values() for e in c.engines]
+)
+def test_every_card_with_every_engine(name, engine, tmp_path):
+    card = CARDS[name]
+    links = {"none": None, "any": SOFT, "hard": HARD}[card.links]
+    fit = sidebayes.fit(name, X, links, num_clusters=3, engine=TINY[engine], truth=LABELS, seed=2)
+    assert fit.engine == engine
+    assert fit.labels().shape == (len(X),)
+    assert np.isfinite(fit.tree["sample_stats"]["lp"]).all()
+    fit.save(tmp_path / "fit.nc")
+    assert sidebayes.load(tmp_path / "fit.nc").predict(X[:2]).shape == (2,)
+    assert name in str(sidebayes.compare({"one": fit}))
+    assert card.label_sites.keys() >= {
+        str(n) for n, v in fit.tree["posterior"].items() if "clusters" in v.dims
+    }
+
+
+def test_same_seed_same_result():
+    one, two = (
+        sidebayes.fit("gmm", X, num_clusters=3, engine=TINY["em"], seed=5).params["mean"]
+        for _ in range(2)
+    )
+    np.testing.assert_array_equal(one, two)
+
+
+def test_resume_climbs_on():
+    short = sidebayes.fit("gmm", X, num_clusters=3, engine=EM(num_restarts=1, max_steps=3))
+    assert not short.status.converged
+    longer = short.resume(50)
+    assert longer.tree["sample_stats"]["lp"].item() > short.tree["sample_stats"]["lp"].item()
+
+
+def test_float32():
+    fit = sidebayes.fit("gmm", X, num_clusters=2, engine=TINY["em"], dtype="float32")
+    assert fit.params["mean"].dtype == np.float32
+    assert fit.predict(X).shape == (len(X),)
+
+
+def counts(x, links, *, num_clusters):
+    weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(num_clusters)))
+    with numpyro.plate("clusters", num_clusters):
+        rate = numpyro.sample("rate", dist.Gamma(jnp.full(x.shape[1], 2.0), 0.5).to_event(1))
+    labels = LinkedCategorical(jnp.log(weights), links)
+    numpyro.sample("x", LinkedMixture(labels, dist.Poisson(rate).to_event(1)), obs=x)
+
+
+def test_own_model(tmp_path):
+    rng = np.random.default_rng(0)
+    truth = np.repeat([0, 1], 20)
+    x = rng.poisson(np.where(truth == 0, 2.0, 12.0)[:, None], (40, 2))
+    links = Links.must_link([(0, 1)]) + Links.cannot_link([(0, 39)])
+    fit = sidebayes.fit(counts, x, links, num_clusters=2, engine=EM(num_restarts=4), truth=truth)
+    assert sidebayes.compare({"own": fit}).frame["accuracy"].item() > 0.95
+    fit.save(tmp_path / "own.nc")
+    unknown = sidebayes.load(tmp_path / "own.nc")
+    np.testing.assert_array_equal(unknown.labels(), fit.labels())
+    with pytest.raises(ValueError, match="model=your_model"):
+        unknown.predict(x)
+    known = sidebayes.load(tmp_path / "own.nc", model=counts)
+    np.testing.assert_array_equal(known.predict(x), fit.predict(x))
+
+
+def test_own_model_without_links():
+    def normals(x):
+        weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(2)))
+        with numpyro.plate("clusters", 2):
+            centre = numpyro.sample("centre", dist.Normal(0, 10))
+        parts = dist.Normal(centre[:, None], 1.0).to_event(1)
+        with numpyro.plate("points", x.shape[0]):
+            numpyro.sample("x", dist.MixtureSameFamily(dist.Categorical(weights), parts), obs=x)
+
+    x = np.concatenate([np.full(10, -3.0), np.full(10, 3.0)])[:, None]
+    x = x + np.random.default_rng(0).normal(size=x.shape)
+    fit = sidebayes.fit(normals, x, engine=EM(num_restarts=4))
+    assert len(set(fit.labels()[:10])) == len(set(fit.labels()[10:])) == 1
+
+
+def test_record():
+    options = {
+        "num_clusters": 3,
+        "covariance": "tied",
+        "flip_rate": dist.Beta(1.0, 4.0),
+        "prior": GaussianPrior(np.zeros(2), 0.1, 4.0, np.eye(2)),
+    }
+    back, lost = parse(dump(options))
+    assert not lost
+    assert back["covariance"] == "tied"
+    assert float(back["flip_rate"].mean) == pytest.approx(0.2)
+    np.testing.assert_array_equal(back["prior"].scale, np.eye(2))
+    assert parse(dump({"components": counts}))[1] == ["components"]
+    with pytest.raises(ValueError, match="no part of sidebayes"):
+        parse('{"a": {"type": "os:system", "fields": {}}}')
+
+
+def test_repr_says_what_ran(learned):
+    assert "ppc by em, 30 points, 3 clusters, 12 links" in repr(learned)
