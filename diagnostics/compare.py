@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -20,35 +21,26 @@ _HEADINGS = {
     "engine": "engine",
     "ari": "ARI",
     "nmi": "NMI",
-    "accuracy": "accuracy",
+    "accuracy": "acc.",
     "log_joint": "log joint",
     "log_evidence": "log evidence",
     "elpd_loo": "LOO elpd",
-    "bad_k": "Pareto k > 0.7",
+    "bad_k": "k > 0.7",
     "rhat": "R-hat",
     "ess": "ESS",
     "divergences": "divergent",
     "distance": "distance",
     "links": "links",
     "violated": "violated",
-    "flip_rate": "flip rate",
+    "flip_rate": "flip",
     "compile_s": "compile s",
     "run_s": "run s",
     "ess_per_s": "ESS / s",
     "approximate": "approximate",
 }
 _WHOLE = ("divergences", "links", "violated", "ess")
-_OUTCOME = (
-    "method",
-    "engine",
-    "ari",
-    "nmi",
-    "accuracy",
-    "links",
-    "violated",
-    "flip_rate",
-    "distance",
-)
+_OUTCOME = ("method", "engine", "ari", "nmi", "accuracy", "links", "violated", "flip_rate")
+_COST = ("compile_s", "run_s", "ess_per_s", "approximate")
 _BEST = {"ari": max, "nmi": max, "accuracy": max}
 _LEAST_DRAWS = 100
 """Draws in all below which leave-one-out is not attempted."""
@@ -79,41 +71,50 @@ class Comparison:
         return self._texts().rename(columns=_HEADINGS).to_string()
 
     def __rich__(self) -> Any:
-        """Table for the terminal, in two parts: what came out; how sure it is and what it cost."""
+        """Table for the terminal in three parts: what came out, how sure it is, what it cost."""
         from rich.console import Group
         from rich.table import Table
 
         texts = self._texts()
         parts = []
-        for first in (True, False):
-            table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
+        for columns in self._parts():
+            table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
             table.add_column("fit", no_wrap=True)
-            columns = [name for name in texts.columns if (name in _OUTCOME) is first]
             for name in columns:
                 side = "left" if _is_text(name) else "right"
-                table.add_column(_HEADINGS[name], justify=side)
+                table.add_column(_HEADINGS[name], justify=side, no_wrap=True)
             for name, row in zip(texts.index, texts[columns].to_numpy(), strict=True):
                 table.add_row(str(name), *row)
-            parts.append(table)
-        return Group(parts[0], "", parts[1])
+            parts += [table, ""] if columns else []
+        return Group(*parts)
 
     def html(self) -> str:
-        """Table as HTML, class ``comparison``; the best scores against the truth are bold."""
-        from html import escape
+        """Two HTML tables of class ``comparison``: what came out, how sure and dear it was."""
+        outcome, certainty, cost = self._parts()
+        return self._html(outcome) + self._html(certainty + cost)
 
+    def _html(self, columns: list[str]) -> str:
         texts = self._texts()
-        head = "".join(f"<th>{escape(_HEADINGS[c])}</th>" for c in texts.columns)
+        head = "".join(
+            f'<th class="{"text" if _is_text(c) else ""}">{escape(_HEADINGS[c])}</th>'
+            for c in columns
+        )
         rows = []
         for i, name in enumerate(texts.index):
             cells = "".join(
-                f'<td class="{self._style(column, i)}">{escape(texts[column].iloc[i])}</td>'
-                for column in texts.columns
+                f'<td class="{self._style(c, i)}">{escape(texts[c].iloc[i])}</td>' for c in columns
             )
             rows.append(f"<tr><th>{escape(str(name))}</th>{cells}</tr>")
         return (
             f'<table class="comparison"><thead><tr><th>fit</th>{head}</tr></thead>'
             f"<tbody>{''.join(rows)}</tbody></table>"
         )
+
+    def _parts(self) -> list[list[str]]:
+        """Columns that say what came out, how sure it is, what it cost."""
+        rest = [c for c in self.frame.columns if c not in _OUTCOME]
+        outcome = [c for c in self.frame.columns if c in _OUTCOME]
+        return [outcome, [c for c in rest if c not in _COST], [c for c in rest if c in _COST]]
 
     def _style(self, column: str, row: int) -> str:
         if _is_text(column):
@@ -169,9 +170,20 @@ def verdict(fit: Any) -> tuple[str, str]:
         return "caution", f"{message}. Not yet enough draws ({worst}); run longer."
     if divergent:
         return "caution", f"{message}. Raise target_accept and see whether the answer stays."
+    alone = _alone(np.asarray(fit.objective, float))
+    if alone:
+        return "caution", f"{message}. No other start came near it; add starts (num_restarts)."
     if fit.approximate:
         return "caution", f"{message}. Labels are summed out approximately, by {fit.approximate}."
     return "good", f"{message}."
+
+
+def _alone(history: np.ndarray) -> bool:
+    """Whether only one of several starts reached the best objective."""
+    if len(history) < 2:
+        return False
+    best = np.max(np.where(np.isfinite(history), history, -np.inf), axis=1)
+    return int(np.sum(best > best.max() - 0.01)) == 1
 
 
 def _row(fit: Any) -> dict[str, Any]:

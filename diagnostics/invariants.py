@@ -76,7 +76,7 @@ def convergence(tree: xr.DataTree) -> dict[str, float]:
 
     Functionals of the parameters are judged on all draws. Those of the labels are known at the
     stored draws only, so they count in the ESS only where thinning does not limit it (less than
-    half of the stored draws).
+    a quarter of the stored draws).
 
     Returns
     -------
@@ -93,7 +93,7 @@ def convergence(tree: xr.DataTree) -> dict[str, float]:
         ess = np.concatenate([ess, _ess(stored)])
     else:
         thinned = _ess(stored)
-        ess = np.concatenate([ess, thinned[thinned < stored[..., 0].size / 2]])
+        ess = np.concatenate([ess, thinned[thinned < stored[..., 0].size / 4]])
     return {
         "rhat": float(rhat.max(initial=1.0)) if full.shape[0] > 1 else np.nan,
         "ess": float(ess.min(initial=full[..., 0].size)),
@@ -135,12 +135,17 @@ def _columns(values: dict[str, NDArray]) -> NDArray:
     return columns[..., spread > 1e-10 * (1.0 + np.abs(columns).max(axis=(0, 1)))]
 
 
+def _stuck(columns: NDArray) -> NDArray[np.bool_]:
+    """Functionals that vary between chains only."""
+    return (columns.std(axis=1) <= 1e-12 * (1.0 + np.abs(columns).max(axis=1))).all(axis=0)
+
+
 def _rhat(columns: NDArray) -> NDArray:
     from arviz_stats.base import array_stats
 
     if columns.shape[0] < 2 or columns.shape[2] == 0:
         return np.empty(0)
-    stuck = (columns.std(axis=1) == 0).all(axis=0)
+    stuck = _stuck(columns)
     worst = np.full(columns.shape[2], np.inf)
     if not stuck.all():
         worst[~stuck] = array_stats.rhat(columns[..., ~stuck], chain_axis=0, draw_axis=1)
@@ -152,7 +157,7 @@ def _ess(columns: NDArray) -> NDArray:
 
     if columns.shape[2] == 0:
         return np.empty(0)
-    stuck = (columns.std(axis=1) == 0).all(axis=0)
+    stuck = _stuck(columns)
     size = np.full(columns.shape[2], float(columns.shape[0]))
     if not stuck.all():
         size[~stuck] = array_stats.ess(columns[..., ~stuck], chain_axis=0, draw_axis=1)

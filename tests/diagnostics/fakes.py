@@ -1,0 +1,128 @@
+"""Small synthetic results and fits, whose answers are known."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import xarray as xr
+from sidebayes.diagnostics.relabel import relabel
+from sidebayes.diagnostics.tree import to_datatree
+from sidebayes.guides.engines.base import EngineResult, Status
+
+TRUTH = np.repeat([0, 1, 2], [20, 14, 6])
+CENTRES = np.array([[0.0, 0.0, 1.0], [6.0, 0.0, 2.0], [0.0, 7.0, 3.0]])
+PAIRS = np.array([[0, 1], [2, 25], [3, 39], [21, 22], [5, 30]])
+WEIGHTS = np.array([2.0, -2.0, -np.inf, np.inf, 2.0])  # the last one is wrong
+
+
+@dataclass
+class FakeFit:
+    tree: xr.DataTree
+    method: str = "ppc"
+
+    @property
+    def engine(self):
+        return self.tree["fit_info"].attrs["engine"]
+
+    @property
+    def status(self):
+        info = self.tree["fit_info"].attrs
+        return Status(bool(info["converged"]), info["status"])
+
+    @property
+    def seconds(self):
+        return json.loads(self.tree["fit_info"].attrs["seconds"])
+
+    @property
+    def objective(self):
+        return self.tree["fit_info"]["objective"].to_numpy()
+
+    @property
+    def approximate(self):
+        return self.tree["fit_info"].attrs["approximate"] or None
+
+    @cached_property
+    def relabelled(self):
+        return relabel(self.tree)
+
+    @property
+    def params(self):
+        sites = self.relabelled[0]["posterior"].data_vars.items()
+        return {name: value.to_numpy().mean(axis=(0, 1)) for name, value in sites}
+
+    def responsibilities(self):
+        return self.relabelled[0]["responsibilities"]["prob"].to_numpy().mean(axis=(0, 1))
+
+    def labels(self):
+        return self.responsibilities().argmax(axis=1)
+
+
+def soft_labels(truth=TRUTH, sure=0.98, num_clusters=3):
+    rest = (1 - sure) / (num_clusters - 1)
+    return rest + (sure - rest) * np.eye(num_clusters)[truth]
+
+
+def make_tree(
+    chains=1, draws=1, stored=None, *, switch=False, seed=0, engine=None, prob=None, converged=True
+):
+    """Tree of known truth; with `switch` the clusters of every draw are renumbered at random.
+
+    Returns the tree and the renumbering (chain, draw, cluster): own ``k`` is true ``order[k]``.
+    """
+    rng = np.random.default_rng(seed)
+    stored = draws if stored is None else stored
+    shape = (chains, draws)
+    order = np.tile(np.arange(3), (*shape, 1))
+    if switch:
+        order = rng.permuted(order, axis=2)
+    jitter = 0.05 if draws > 1 else 0.0
+    weights = np.array([0.5, 0.35, 0.15]) * np.exp(jitter * rng.normal(size=(*shape, 3)))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    mean = CENTRES + jitter * rng.normal(size=(*shape, 3, 3))
+    covariance = np.broadcast_to(np.eye(3) * [[[1.0]], [[2.0]], [[3.0]]], (*shape, 3, 3, 3))
+    if prob is None:
+        prob = np.broadcast_to(soft_labels(), (*shape, len(TRUTH), 3))
+        prob = prob * np.exp(jitter * rng.normal(size=prob.shape))
+        prob /= prob.sum(axis=-1, keepdims=True)
+    keep = np.linspace(0, draws - 1, stored).astype(int)
+    take = order[..., None]
+    sampled = draws > 1
+    result = EngineResult(
+        engine=engine or ("nuts" if sampled else "em"),
+        draws={
+            "weights": np.take_along_axis(weights, order, axis=2),
+            "mean": np.take_along_axis(mean, take, axis=2),
+            "covariance": np.take_along_axis(covariance, take[..., None], axis=2),
+            "flip_rate": rng.beta(2, 18, size=shape),
+        },
+        sample_stats={"lp": rng.normal(-200.0, 1.0, size=shape)}
+        | ({"diverging": rng.random(shape) < 0.02} if sampled else {}),
+        objective=np.empty((0, 0))
+        if sampled
+        else np.array([[-260.0, -210.0, -200.0], [-250.0, -200.0, np.nan], [-240.0, -230.0, -220]]),
+        status=Status(converged, f"{'NUTS' if sampled else 'EM'} did what it could"),
+        seconds={"compile": 1.5, "run": 2.0},
+    )
+    units = np.random.default_rng(1).normal(-3.0, 0.3, size=(chains, stored, 36))
+    x = CENTRES[TRUTH] + np.random.default_rng(2).normal(size=(len(TRUTH), 3))
+    tree = to_datatree(
+        result,
+        observed={"x": (("points", "features"), x), "truth": ("points", TRUTH)},
+        constant={
+            "links": (("link", "end"), PAIRS),
+            "link_weights": ("link", WEIGHTS),
+            "feature_names": ("features", np.array(["length", "width", "<mass>"], dtype=object)),
+        },
+        responsibilities=np.take_along_axis(prob, order[:, :, None], axis=3)[:, keep],
+        log_likelihood=units,
+        dims={
+            "weights": ("clusters",),
+            "mean": ("clusters", "features"),
+            "covariance": ("clusters", "features", "features_1"),
+        },
+        attrs={"sidebayes_seed": 3, "sidebayes_version": "0.1.0"},
+    )
+    return tree, order

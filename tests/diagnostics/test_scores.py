@@ -1,0 +1,38 @@
+import numpy as np
+import pytest
+from sidebayes.diagnostics.scores import accuracy, calibration_error, score_labels, violated_links
+
+
+def test_scores_do_not_depend_on_numbering():
+    truth = np.array([0, 0, 0, 1, 1, 2])
+    assert score_labels(truth, [2, 2, 2, 0, 0, 1]) == {"ari": 1.0, "nmi": 1.0, "accuracy": 1.0}
+    assert accuracy(truth, [0, 0, 1, 1, 1, 2]) == pytest.approx(5 / 6)
+    assert accuracy(truth, [0, 0, 3, 1, 1, 2]) == pytest.approx(5 / 6)  # more clusters than classes
+
+
+def test_violated_links_by_hand():
+    labels = [0, 0, 1, 1]
+    pairs = [[0, 1], [0, 2], [0, 3], [2, 3], [1, 2]]
+    assert violated_links(labels, pairs, [1.0, 1.0, -np.inf, -2.0, 0.0]) == 2
+    assert violated_links(labels, [], []) == 0
+
+
+def test_calibration():
+    rng = np.random.default_rng(0)
+    prob = rng.random(20_000)
+    assert calibration_error(prob, rng.random(20_000) < prob) < 0.02
+    assert calibration_error(np.full(10, 0.9), np.zeros(10, bool)) == pytest.approx(0.9)
+    assert calibration_error([0.0, 1.0], [False, True]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("prob", "outcome", "match"),
+    [
+        ([0.5], [True, False], "one, positive length"),
+        ([], [], "positive"),
+        ([2.0], [True], "log-odds"),
+    ],
+)
+def test_calibration_refuses(prob, outcome, match):
+    with pytest.raises(ValueError, match=match):
+        calibration_error(prob, outcome)
