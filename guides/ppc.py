@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array, lax
+from jax.typing import ArrayLike
 from sidebayes.models.blocks import partition
-from sidebayes.models.blocks.approximate import Inference, as_inference
+from sidebayes.models.blocks.approximate import Inference
 from sidebayes.models.blocks.components import GaussianPrior, resolve_prior
 from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.ppc import FLIP_RATE_PRIOR
 
-__all__ = ["gaussian_step", "match_moments", "ppc_m_step", "weights_step"]
+__all__ = [
+    "constrained_em_m_step",
+    "gaussian_step",
+    "match_moments",
+    "ppc_m_step",
+    "weights_step",
+]
 
 
 def ppc_m_step(
@@ -23,43 +31,71 @@ def ppc_m_step(
     num_clusters: int,
     covariance: str = "full",
     prior: str | GaussianPrior = "empirical",
+    component: Callable[[], dist.Distribution] | None = None,
     concentration: float = 1.0,
+    weights: ArrayLike | str | None = None,
     reading: str = "field",
     flip_rate: dist.Distribution | str | None = None,
     sampling: str = "points",
     inference: str | Inference = "exact",
-    components: Callable | None = None,
     num_points: int | None = None,
 ) -> Callable[..., dict[str, Array]] | None:
-    """M-step for `gmm`, `ppc` and `constrained_em`; None where there is no closed form.
+    """M-step for `gmm` and `ppc`; None where there is no closed form.
 
     Parameters are the model's own options. The step maximises the surrogate exactly: means and
     covariances by their conjugate modes (Lu 2008, eqs. 2.18-2.19, with a prior), mixing weights by
     moment matching (eq. 2.21), a flip rate by its conjugate mode.
     """
     beta = dist.Beta(*FLIP_RATE_PRIOR) if flip_rate == "learned" else flip_rate
-    if components is not None or not (beta is None or isinstance(beta, dist.Beta)):
+    if component is not None or not (beta is None or isinstance(beta, dist.Beta)):
         return None
+    return partial(
+        _m_step,
+        num_clusters=num_clusters,
+        covariance=covariance,
+        prior=prior,
+        concentration=concentration,
+        weights=weights,
+        reading=reading,
+        flip_rate=beta,
+        sampling=sampling,
+        inference=inference,
+    )
 
-    def m_step(params: Mapping[str, Array], args: tuple, posterior: Mapping[str, Any]):
-        x = jnp.asarray(args[0])
-        slope = posterior["x"]
-        graph = as_label_graph(args[1] if len(args) > 1 else None, x.shape[0])
-        new = gaussian_step(x, slope["unary"], covariance, resolve_prior(prior, x, num_clusters))
-        new["weights"] = weights_step(
-            slope["log_weights"],
-            params["weights"],
-            graph,
-            concentration,
-            reading,
-            sampling,
-            inference,
-        )
-        if beta is not None:
-            new["flip_rate"] = _flip_rate_step(slope["pair_weights"], graph, beta)
-        return new
 
-    return m_step
+def constrained_em_m_step(
+    *, sampling: str = "chunklets", **options: Any
+) -> Callable[..., dict[str, Array]] | None:
+    """M-step for `constrained_em`: that of `ppc`, with the model's own default of `sampling`."""
+    return ppc_m_step(sampling=sampling, **options)
+
+
+def _m_step(
+    params: Mapping[str, Array],
+    args: tuple,
+    posterior: Mapping[str, Any],
+    *,
+    num_clusters: int,
+    covariance: str,
+    prior: str | GaussianPrior,
+    concentration: float,
+    weights: ArrayLike | str | None,
+    reading: str,
+    flip_rate: dist.Beta | None,
+    sampling: str,
+    inference: str | Inference,
+) -> dict[str, Array]:
+    x = jnp.asarray(args[0])
+    slope = posterior["x"]
+    graph = as_label_graph(args[1] if len(args) > 1 else None, x.shape[0])
+    new = gaussian_step(x, slope["unary"], covariance, resolve_prior(prior, x, num_clusters))
+    if weights is None:
+        options = {"reading": reading, "sampling": sampling, "inference": inference}
+        count = slope["log_weights"]
+        new["weights"] = weights_step(count, params["weights"], graph, concentration, **options)
+    if flip_rate is not None:
+        new["flip_rate"] = _flip_rate_step(slope["pair_weights"], graph, flip_rate)
+    return new
 
 
 def gaussian_step(
@@ -124,33 +160,39 @@ def weights_step(
     count: Array,
     weights: Array,
     graph: LabelGraph,
-    concentration: float,
-    reading: str,
-    sampling: str,
-    inference: str | Inference,
+    concentration: float = 1.0,
+    *,
+    reading: str = "field",
+    sampling: str = "points",
+    inference: str | Inference = "exact",
 ) -> Array:
-    """Mixing weights given expected counts, shape (num_clusters,).
+    """Mixing weights given expected counts: the Dirichlet mode, or `match_moments` for a field.
 
-    Without a partition function, the Dirichlet mode; else `match_moments`.
+    Parameters
+    ----------
+    count, weights : Array, shape (num_clusters,)
+        Expected counts, of points or of chunklets by `sampling`; weights to start from.
+    graph : LabelGraph
+    concentration : float
+    reading : {"field", "relation"}
+    sampling : {"points", "chunklets"}
+    inference : str or inference object
+        Its budget must allow exact sums over the labels of a field.
 
-    Raises
-    ------
-    ValueError
-        If the partition function itself would have to be approximated.
+    Returns
+    -------
+    Array, shape (num_clusters,)
     """
     free = reading == "relation" or graph.num_links == 0
     if free or (sampling == "chunklets" and graph.num_edges == 0):
         raised = jnp.maximum(count + concentration - 1.0, 1e-10)
         return raised / raised.sum()
-    if partition.check_inference(graph, count.shape[0], as_inference(inference)) is not None:
-        raise ValueError(
-            "mixing weights need the partition function of the link field, which is out of exact reach "
-            "here; read the links as statements, reading='relation', or raise Exact(max_table=...)"
-        )
     blank = jnp.zeros((graph.num_points, count.shape[0]), count.dtype)
 
     def log_omega(log_weights: Array) -> Array:
-        return partition.log_partition(blank, graph, log_weights, sampling=sampling)
+        return partition.log_partition(
+            blank, graph, log_weights, sampling=sampling, inference=inference
+        )
 
     return match_moments(count, jnp.log(weights), log_omega, concentration)
 
@@ -177,39 +219,34 @@ def match_moments(
         Log partition function of log weights.
     concentration : float
     """
+    size = count.sum()
+    eps = float(jnp.finfo(count.dtype).eps)
+    small = eps ** (1 / 3)
 
-    def value(eta: Array) -> Array:
+    def objective(eta: Array) -> Array:
         log_pi = jax.nn.log_softmax(eta)
         return count @ log_pi - log_omega(log_pi) + (concentration - 1.0) * log_pi.sum()
 
-    size = count.sum()
-
     def newton(state):
-        step, eta, now, _ = state
-        grad, hessian = jax.grad(value)(eta), jax.hessian(value)(eta)
+        number, trial, eta, value, move, scale, _ = state
+        (now, grad), along = jax.linearize(jax.value_and_grad(objective), trial)
+        hessian = jax.vmap(along)(jnp.eye(len(count), dtype=count.dtype))[1]
         # eta and eta + c are the same weights: the ridge along 1 fixes the gauge
-        curvature = -hessian + size * (jnp.ones_like(hessian) + 1e-10 * jnp.eye(len(eta)))
-        move = jnp.clip(jnp.linalg.solve(curvature, grad), -2.0, 2.0)
-
-        slack = 1e-12 * (1.0 + jnp.abs(now))
-
-        def halve(carry):
-            return carry[0] / 2, carry[1] + 1
-
-        scale, _ = lax.while_loop(
-            lambda c: (value(eta + c[0] * move) < now - slack) & (c[1] < 30),
-            halve,
-            (jnp.asarray(1.0), 0),
-        )
-        eta = jax.nn.log_softmax(eta + scale * move)
-        return step + 1, eta, value(eta), jnp.abs(grad).max() / size
+        curvature = size * (jnp.ones_like(hessian) + 1e-10 * jnp.eye(len(count))) - hessian
+        proposed = jnp.clip(jnp.linalg.solve(curvature, grad), -2.0, 2.0)
+        rises = now >= value - 8 * eps * (1.0 + jnp.abs(value))
+        eta, value = jnp.where(rises, trial, eta), jnp.where(rises, now, value)
+        move, scale = jnp.where(rises, proposed, move), jnp.where(rises, 1.0, scale / 2)
+        # a Newton step this short leaves an error of its square
+        done = rises & (jnp.abs(proposed).max() < small) & (jnp.abs(grad).max() < 1e-4 * size)
+        return number + 1, jax.nn.log_softmax(eta + scale * move), eta, value, move, scale, done
 
     start = jax.nn.log_softmax(log_weights)
-    infinite = jnp.asarray(jnp.inf, count.dtype)
-    _, eta, _, _ = lax.while_loop(
-        lambda s: (s[0] < 50) & (s[3] > 1e-9), newton, (0, start, value(start), infinite)
-    )
-    return jnp.exp(eta)
+    lowest = jnp.asarray(-jnp.finfo(count.dtype).max, count.dtype)
+    one = jnp.ones((), count.dtype)
+    state = (0, start, start, lowest, jnp.zeros_like(start), one, jnp.asarray(False))
+    out = lax.while_loop(lambda s: (s[0] < 60) & ~s[6], newton, state)
+    return jnp.exp(jnp.where(out[6], out[1], out[2]))
 
 
 def _flip_rate_step(agree: Array, graph: LabelGraph, prior: dist.Beta) -> Array:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
 from .blocks.approximate import Inference
@@ -20,6 +23,7 @@ def constrained_em(
     num_clusters: int,
     covariance: str = "full",
     prior: str | GaussianPrior = "empirical",
+    component: Callable[[], dist.Distribution] | None = None,
     concentration: float = 1.0,
     sampling: str = "chunklets",
     inference: str | Inference = "exact",
@@ -43,6 +47,7 @@ def constrained_em(
         num_clusters=num_clusters,
         covariance=covariance,
         prior=prior,
+        component=component,
         concentration=concentration,
         sampling=sampling,
         inference=inference,

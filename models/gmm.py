@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
-from .blocks.components import GaussianPrior, gaussian_components, resolve_prior
+from .blocks.components import GaussianPrior, mixture_components, num_rows
 from .blocks.label_graph import as_label_graph
 from .blocks.linked import LinkedCategorical, LinkedMixture
 
@@ -20,6 +22,7 @@ def gmm(
     num_clusters: int,
     covariance: str = "full",
     prior: str | GaussianPrior = "empirical",
+    component: Callable[[], dist.Distribution] | None = None,
     concentration: float = 1.0,
     num_points: int | None = None,
 ) -> None:
@@ -35,6 +38,9 @@ def gmm(
     num_clusters : int
     covariance : {"full", "tied", "diagonal", "spherical"}
     prior : {"empirical", "flat"} or GaussianPrior
+        "flat" is maximum likelihood.
+    component : callable, optional
+        Another density than the Gaussian; see `mixture_components`.
     concentration : float
         Of the symmetric Dirichlet prior; 1 is flat.
     num_points : int, optional
@@ -44,9 +50,7 @@ def gmm(
     Lu (2008), section 2.1. Fraley and Raftery (2007), J. Classification 24, 155-181,
     doi:10.1007/s00357-007-0004-5, for the empirical prior.
     """
-    prior = resolve_prior(prior, x, num_clusters)
-    size, dim = (num_points, len(prior.mean)) if x is None else jnp.shape(x)
     weights = numpyro.sample("weights", dist.Dirichlet(jnp.full(num_clusters, concentration)))
-    components = gaussian_components(num_clusters, dim, covariance, prior)
-    labels = LinkedCategorical(jnp.log(weights), as_label_graph(None, size))
-    numpyro.sample("x", LinkedMixture(labels, components), obs=x)
+    density = mixture_components(x, num_clusters, covariance, prior, component)
+    labels = LinkedCategorical(jnp.log(weights), as_label_graph(None, num_rows(x, num_points)))
+    numpyro.sample("x", LinkedMixture(labels, density), obs=x)

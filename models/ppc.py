@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from jax import Array
 from jax.typing import ArrayLike
 
 from .blocks.approximate import Inference
-from .blocks.components import GaussianPrior, gaussian_components, resolve_prior
+from .blocks.components import GaussianPrior, mixture_components, num_rows
 from .blocks.label_graph import LabelGraph, as_label_graph
 from .blocks.linked import LinkedCategorical, LinkedMixture
 from .blocks.links import Links
+from .blocks.partition import check_inference
 
 __all__ = ["FLIP_RATE_PRIOR", "ppc"]
 
@@ -28,12 +31,13 @@ def ppc(
     num_clusters: int,
     covariance: str = "full",
     prior: str | GaussianPrior = "empirical",
+    component: Callable[[], dist.Distribution] | None = None,
     concentration: float = 1.0,
+    weights: ArrayLike | str | None = None,
     reading: str = "field",
     flip_rate: dist.Distribution | str | None = None,
     sampling: str = "points",
     inference: str | Inference = "exact",
-    components: Callable[[], dist.Distribution] | None = None,
     num_points: int | None = None,
 ) -> None:
     r"""Penalized probabilistic clustering (Lu 2008, chapter 2), with hard, soft and mixed links.
@@ -54,8 +58,12 @@ def ppc(
     covariance : {"full", "tied", "diagonal", "spherical"}
     prior : {"empirical", "flat"} or GaussianPrior
         "flat" is the thesis' maximum likelihood.
+    component : callable, optional
+        Another density than the Gaussian; see `mixture_components`.
     concentration : float
         Of the symmetric Dirichlet prior; 1 is flat.
+    weights : array_like, shape (num_clusters,), or "uniform", optional
+        Fix the mixing weights, so that the partition function of a field is a constant.
     reading : {"field", "relation"}
         Links as a random field over labels, with its partition function (the thesis), or as
         observed statements about labels that are independent a priori.
@@ -66,9 +74,6 @@ def ppc(
         Whether a chunklet carries its mixing weight once a point or once.
     inference : {"exact", "mean_field", "belief_propagation", "gibbs"} or inference object
         What to do with loopy components too wide for exact summation.
-    components : callable, optional
-        Samples sites of its own and returns a Distribution of batch shape (num_clusters,), in
-        place of Gaussian components.
     num_points : int, optional
 
     References
@@ -76,16 +81,15 @@ def ppc(
     Lu (2008), eqs. 2.10-2.14, 2.26. Lu and Leen (2007), Neural Computation 19, 1528-1567,
     doi:10.1162/neco.2007.19.6.1528.
     """
-    weights = numpyro.sample("weights", dist.Dirichlet(jnp.full(num_clusters, concentration)))
-    if components is None:
-        prior = resolve_prior(prior, x, num_clusters)
-        dim = len(prior.mean) if x is None else jnp.shape(x)[1]
-        density = gaussian_components(num_clusters, dim, covariance, prior)
+    graph = as_label_graph(links, num_rows(x, num_points), num_clusters)
+    if weights is None:
+        _refuse_inexact_field(graph, num_clusters, reading, inference)
+        pi = numpyro.sample("weights", dist.Dirichlet(jnp.full(num_clusters, concentration)))
     else:
-        density = components()
-    graph = as_label_graph(links, num_points if x is None else jnp.shape(x)[0], num_clusters)
+        pi = numpyro.deterministic("weights", _fixed_weights(weights, num_clusters))
+    density = mixture_components(x, num_clusters, covariance, prior, component)
     labels = LinkedCategorical(
-        jnp.log(weights),
+        jnp.log(pi),
         graph,
         reading=reading,
         sampling=sampling,
@@ -95,7 +99,9 @@ def ppc(
     numpyro.sample("x", LinkedMixture(labels, density), obs=x)
 
 
-def _learned_weights(graph: LabelGraph, flip_rate, reading: str):
+def _learned_weights(
+    graph: LabelGraph, flip_rate: dist.Distribution | str | None, reading: str
+) -> Array | None:
     """Log-odds of the statements under a learned flip rate; None keeps the given weights."""
     if flip_rate is None:
         return None
@@ -103,6 +109,49 @@ def _learned_weights(graph: LabelGraph, flip_rate, reading: str):
         raise ValueError(
             "flip_rate is learned from links read as observed statements; pass reading='relation'"
         )
-    prior = dist.Beta(*FLIP_RATE_PRIOR) if flip_rate == "learned" else flip_rate
+    if not (flip_rate == "learned" if isinstance(flip_rate, str) else _is_prior(flip_rate)):
+        raise ValueError(
+            f"flip_rate = {flip_rate!r}; expected 'learned' or a NumPyro distribution on (0, 1). A "
+            "known flip rate q goes into the links: links.with_strength(flip_rate_weight(q))"
+        )
+    given = graph.pair_weights
+    if isinstance(given, np.ndarray) and len(given) and np.isinf(given).all():
+        raise ValueError(
+            "flip_rate is learned from soft links, and all of these are hard, which is to say beyond "
+            "doubt; pass links.with_strength(1.0)"
+        )
+    prior = dist.Beta(*FLIP_RATE_PRIOR) if isinstance(flip_rate, str) else flip_rate
     rate = numpyro.sample("flip_rate", prior)
-    return jnp.where(graph.pair_weights > 0, 1.0, -1.0) * (jnp.log1p(-rate) - jnp.log(rate))
+    return jnp.where(given > 0, 1.0, -1.0) * (jnp.log1p(-rate) - jnp.log(rate))
+
+
+def _is_prior(value: object) -> bool:
+    return isinstance(value, dist.Distribution)
+
+
+def _fixed_weights(weights: ArrayLike | str, num_clusters: int) -> Array:
+    if isinstance(weights, str):
+        if weights != "uniform":
+            raise ValueError(
+                f"weights = {weights!r}; expected 'uniform', a vector, or None to learn"
+            )
+        return jnp.full(num_clusters, 1 / num_clusters)
+    given = np.asarray(weights, float)
+    if given.shape != (num_clusters,) or not (given > 0).all() or abs(given.sum() - 1) > 1e-6:
+        raise ValueError(
+            f"weights = {given}; expected {num_clusters} positive numbers that sum to 1"
+        )
+    return jnp.asarray(given)
+
+
+def _refuse_inexact_field(
+    graph: LabelGraph, num_clusters: int, reading: str, inference: str | Inference
+) -> None:
+    """Learned mixing weights need the partition function of a field, and its slope, exactly."""
+    approximation = check_inference(graph, num_clusters, inference)
+    if approximation is not None and reading == "field":
+        raise ValueError(
+            f"mixing weights cannot be learned under reading='field' with {approximation}: their "
+            "partition function would be approximate too. Read links as statements, "
+            "reading='relation', or fix the mixing weights, weights='uniform'"
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -19,14 +19,21 @@ from .base import Problem
 
 __all__ = [
     "approximation",
+    "as_numpy",
     "constrain",
+    "deterministics",
+    "explain_nonfinite",
     "initial_values",
+    "is_mixture",
     "latent_supports",
     "linked_site",
     "log_joint",
+    "place",
     "site_dims",
+    "starting_point",
     "trace_model",
     "unconstrain",
+    "unconstrained_start",
 ]
 
 
@@ -39,12 +46,44 @@ def trace_model(problem: Problem, params: Mapping[str, Any], args: tuple | None 
     )
 
 
+def place(
+    problem: Problem, free: Mapping[str, Array], args: tuple | None = None
+) -> tuple[dict, Array]:
+    """Run the model at values given in unconstrained space.
+
+    Supports are taken as the model runs, so that one site may bound another.
+
+    Returns
+    -------
+    trace : dict
+        NumPyro's trace, constrained values in it.
+    log_det : Array, shape ()
+        Log Jacobian determinant of the map into the supports.
+    """
+    args = problem.args if args is None else args
+    log_det = [jnp.zeros(())]
+
+    def fill(site: dict) -> Array | None:
+        if site["type"] != "sample" or site["name"] not in free:
+            return None
+        bijector, value = biject_to(site["fn"].support), free[site["name"]]
+        out = bijector(value)
+        log_det.append(jnp.sum(bijector.log_abs_det_jacobian(value, out)))
+        return out
+
+    seeded = handlers.seed(problem.model, jax.random.key(0))
+    trace = handlers.trace(handlers.substitute(seeded, substitute_fn=fill)).get_trace(
+        *args, **problem.kwargs
+    )
+    return trace, sum(log_det)
+
+
 def _latent(site: dict) -> bool:
     return site["type"] == "sample" and not site["is_observed"]
 
 
 def latent_supports(problem: Problem) -> dict[str, Any]:
-    """Support of each latent site.
+    """Support of each latent site, in the order of the model.
 
     Raises
     ------
@@ -61,23 +100,29 @@ def latent_supports(problem: Problem) -> dict[str, Any]:
     return {name: site["fn"].support for name, site in blank.items() if _latent(site)}
 
 
-def _prior_free_trace(problem: Problem) -> dict:
-    """Abstract trace: shapes and supports, nothing computed, so improper priors do as well."""
+def _filling(draw: Callable[[tuple[int, ...]], Array]) -> Callable[[dict], Array | None]:
+    """Fill continuous latent sites with values that `draw` makes in unconstrained space."""
 
-    def fill(site: dict) -> Any:
+    def fill(site: dict) -> Array | None:
         if site["type"] != "sample" or site["is_observed"] or site["value"] is not None:
             return None
         fn = site["fn"]
         if fn.support.is_discrete:
             return None
         bijector = biject_to(fn.support)
-        return bijector(jnp.zeros(bijector.inverse_shape(fn.batch_shape + fn.event_shape)))
+        shape = fn.shape(site["kwargs"].get("sample_shape", ()))
+        return bijector(draw(bijector.inverse_shape(shape)))
 
+    return fill
+
+
+def _prior_free_trace(problem: Problem) -> dict:
+    """Abstract trace: shapes and supports, nothing computed, so improper priors do as well."""
     found = {}
 
     def go() -> None:
         seeded = handlers.seed(problem.model, jax.random.key(0))
-        substituted = handlers.substitute(seeded, substitute_fn=fill)
+        substituted = handlers.substitute(seeded, substitute_fn=_filling(jnp.zeros))
         found.update(handlers.trace(substituted).get_trace(*problem.args, **problem.kwargs))
 
     jax.eval_shape(go)
@@ -97,12 +142,68 @@ def unconstrain(supports: Mapping[str, Any], params: Mapping[str, Array]) -> dic
     }
 
 
+def unconstrained_start(
+    problem: Problem, params: Mapping[str, Array], args: tuple | None = None
+) -> dict[str, Array]:
+    """Map values to unconstrained space by the supports that the model has at those values."""
+    sites = trace_model(problem, params, args)
+    return unconstrain({name: sites[name]["fn"].support for name in params}, params)
+
+
+def sum_log_prob(trace: Mapping[str, dict]) -> Array:
+    """Log density of a trace, scales of sites included."""
+    return sum(
+        (_site_log_prob(site) for site in trace.values() if site["type"] == "sample"),
+        start=jnp.zeros(()),
+    )
+
+
+def _site_log_prob(site: dict) -> Array:
+    total = jnp.sum(site["fn"].log_prob(site["value"]))
+    return total if site.get("scale") is None else site["scale"] * total
+
+
 def log_joint(problem: Problem, params: Mapping[str, Any], args: tuple | None = None) -> Array:
     """Log density of parameters and data, in the constrained space (no Jacobian)."""
-    sites = trace_model(problem, params, args).values()
-    return sum(
-        jnp.sum(site["fn"].log_prob(site["value"])) for site in sites if site["type"] == "sample"
-    )
+    return sum_log_prob(trace_model(problem, params, args))
+
+
+def deterministics(trace: Mapping[str, dict]) -> dict[str, Array]:
+    """Values of the deterministic sites of a trace."""
+    return {name: site["value"] for name, site in trace.items() if site["type"] == "deterministic"}
+
+
+def explain_nonfinite(problem: Problem, params: Mapping[str, Any]) -> str:
+    """Name the sites whose log density is not finite at `params`, empty if all are finite."""
+    bad = []
+    for name, site in trace_model(problem, params).items():
+        if site["type"] == "sample":
+            value = float(_site_log_prob(site))
+            if not np.isfinite(value):
+                bad.append(f"site {name!r} has log density {value}")
+    return "; ".join(bad)
+
+
+def starting_point(problem: Problem, init: Any) -> dict[str, Array]:
+    """Take the values of the latent sites from a mapping or from a result with ``params``.
+
+    Raises
+    ------
+    ValueError
+        If a latent site has no value, or one of another shape.
+    """
+    values = getattr(init, "params", init)
+    trace = _prior_free_trace(problem)
+    found = {}
+    for name in latent_supports(problem):
+        if name not in values:
+            raise ValueError(f"init has no value for site {name!r}; it has {sorted(values)}")
+        value = jnp.asarray(values[name], jnp.result_type(float))
+        shape = jnp.shape(trace[name]["value"])
+        if value.shape != shape:
+            raise ValueError(f"init[{name!r}] has shape {value.shape}; expected {shape}")
+        found[name] = value
+    return found
 
 
 def linked_site(
@@ -131,7 +232,10 @@ def approximation(problem: Problem) -> str | None:
 
 
 def site_dims(problem: Problem) -> dict[str, tuple[str, ...]]:
-    """Name the axes of every latent and deterministic site: plates first, then features."""
+    """Name the axes of every latent and deterministic site: plates first, then features.
+
+    A site names its own last axes by ``infer={"event_dims": [...]}``.
+    """
     dims = {}
     for name, site in _prior_free_trace(problem).items():
         if site["type"] != "deterministic" and not _latent(site):
@@ -142,7 +246,15 @@ def site_dims(problem: Problem) -> dict[str, tuple[str, ...]]:
         batch = rank - event
         named = [plates.get(axis - batch, f"{name}_dim_{axis}") for axis in range(batch)]
         known = {"weights": ("clusters",)}.get(name, ("features", "features_1"))
-        if name in ("weights", "mean", "variance", "covariance"):
+        given = (site.get("infer") or {}).get("event_dims")
+        if given is not None:
+            if len(given) != event:
+                raise ValueError(
+                    f"site {name!r}: event_dims={list(given)!r} names {len(given)} axes; "
+                    f"the site has {event} event axes"
+                )
+            tail = tuple(given)
+        elif name in ("weights", "mean", "variance", "covariance"):
             tail = known[:event]
         else:
             tail = tuple(f"{name}_dim_{batch + axis}" for axis in range(event))
@@ -157,26 +269,42 @@ def initial_values(problem: Problem, rng_key: Array, num_starts: int) -> dict[st
     cell of a cluster, mixing weights uniform; other sites are drawn around zero in unconstrained
     space.
     """
-    supports = latent_supports(problem)
-    trace = _prior_free_trace(problem)
-    shapes = {name: jnp.shape(trace[name]["value"]) for name in supports}
-    data = next((jnp.asarray(a) for a in problem.args if jnp.ndim(a) == 2), None)
-    like_mixture = data is not None and "mean" in shapes and len(shapes["mean"]) == 2
+    blank = _prior_free_trace(problem)
+    shapes = {name: jnp.shape(blank[name]["value"]) for name in latent_supports(problem)}
+    simplex = dist.constraints.simplex
+    mixing = "weights" in shapes and blank["weights"]["fn"].support is simplex
 
-    def start(key: Array) -> dict[str, Array]:
-        values = {}
-        for name, support in supports.items():
+    def start(key: Array, args: tuple) -> dict[str, Array]:
+        key, seeds = jax.random.split(key)
+
+        def draw(shape: tuple[int, ...]) -> Array:
+            nonlocal key
             key, sub = jax.random.split(key)
-            shape = biject_to(support).inverse_shape(shapes[name])
-            values[name] = biject_to(support)(0.5 * jax.random.uniform(sub, shape, minval=-1))
-        if "weights" in values:
+            return jax.random.uniform(sub, shape, minval=-1.0)
+
+        seeded = handlers.seed(problem.model, jax.random.key(0))
+        sites = handlers.trace(handlers.substitute(seeded, substitute_fn=_filling(draw))).get_trace(
+            *args, **problem.kwargs
+        )
+        values = {name: sites[name]["value"] for name in shapes}
+        if mixing:
             values["weights"] = jnp.full(shapes["weights"], 1.0 / shapes["weights"][-1])
-        if like_mixture:
-            values["mean"] = _spread_points(key, data, shapes["mean"][0])
+        data = _matrix(args)
+        mean = shapes.get("mean", ())
+        if data is not None and len(mean) == 2 and mean[1] == data.shape[1]:
+            values["mean"] = _spread_points(seeds, data, mean[0])
             values |= _data_spread(data, shapes)
         return values
 
-    return jax.jit(jax.vmap(start))(jax.random.split(rng_key, num_starts))
+    keys = jax.random.split(rng_key, num_starts)
+    return jax.jit(jax.vmap(start, in_axes=(0, None)))(keys, problem.args)
+
+
+def _matrix(args: tuple) -> Array | None:
+    """First argument that is a table of points by features."""
+    arrays = (a for a in args if isinstance(a, jax.Array | np.ndarray) and a.ndim == 2)
+    found = next(arrays, None)
+    return None if found is None else jnp.asarray(found, jnp.result_type(float, found))
 
 
 def _data_spread(data: Array, shapes: Mapping[str, tuple]) -> dict[str, Array]:
@@ -185,12 +313,13 @@ def _data_spread(data: Array, shapes: Mapping[str, tuple]) -> dict[str, Array]:
     variance = data.var(axis=0) / num_clusters ** (2 / num_features)
     variance = variance + 1e-6 * variance.mean() + 1e-12
     out = {}
-    if "covariance" in shapes:
+    if shapes.get("covariance", ())[-2:] == (num_features, num_features):
         out["covariance"] = jnp.broadcast_to(jnp.diag(variance), shapes["covariance"])
-    if "variance" in shapes:
-        spherical = len(shapes["variance"]) == 1
-        value = variance.mean() if spherical else variance
-        out["variance"] = jnp.broadcast_to(value, shapes["variance"])
+    spread = shapes.get("variance", ())
+    if spread == (num_clusters,):
+        out["variance"] = jnp.full(spread, variance.mean())
+    elif spread in ((num_features,), (num_clusters, num_features)):
+        out["variance"] = jnp.broadcast_to(variance, spread)
     return out
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import jax
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array, lax
+from numpy.typing import NDArray
 
 from .base import EngineResult, FitError, Problem, Status, check_positive
 from .density import (
@@ -20,11 +21,19 @@ from .density import (
     constrain,
     initial_values,
     latent_supports,
+    trace_model,
     unconstrain,
 )
-from .surrogate import expectation, surrogate
+from .programs import compiled
+from .surrogate import cluster_sizes, expectation, surrogate
 
 __all__ = ["EM"]
+
+_SINGULAR = 1e-10
+"""A covariance is singular when its least eigenvalue, relative to the widest, is smaller."""
+
+_CHECK = "check for constant or duplicated features, or hard links that no labeling satisfies"
+_REMEDY = "use prior='empirical', fewer clusters, or covariance='tied'"
 
 
 @dataclass(frozen=True)
@@ -33,7 +42,7 @@ class EM:
 
     Maximises the log joint density in the constrained space. Models with a closed-form M-step
     use it; for others the surrogate is climbed by L-BFGS. With exact label inference the objective
-    never falls.
+    never falls. Fits of equal structure and equal shapes share one compiled program.
 
     Parameters
     ----------
@@ -41,9 +50,15 @@ class EM:
         Stop when the log joint rises by less than `tol` times one plus its absolute value.
     max_steps : int
     num_restarts : int
-        Starting points, k-means++ for mixtures; the best final objective is kept.
+        Starting points, k-means++ for mixtures; the best final objective is kept. Starts in which
+        a cluster collapses are set aside.
     num_inner_steps : int
-        L-BFGS steps in an M-step without closed form.
+        Most L-BFGS steps in an M-step without closed form.
+
+    References
+    ----------
+    Dempster, Laird and Rubin (1977), J. R. Stat. Soc. B 39, 1-38,
+    doi:10.1111/j.2517-6161.1977.tb01600.x.
     """
 
     tol: float = 1e-7
@@ -63,57 +78,89 @@ class EM:
         init: Mapping[str, Any] | None = None,
         progress: bool = True,
     ) -> EngineResult:
-        """Fit; see `Engine.run`. An `init` replaces all starts by one."""
+        """Fit; see `Engine.run`. An `init` replaces all starts by one.
+
+        Raises
+        ------
+        FitError
+            If no start has a finite log joint, or a cluster collapses from every start; its
+            `params` hold the last good state.
+        """
         approximate = approximation(problem)
-        supports = latent_supports(problem)
         if init is None:
-            starts = initial_values(problem, jax.random.key(seed), self.num_restarts)
+            starts, preparing = self._starts(problem, seed)
         else:
-            starts = {name: jnp.asarray(init[name])[None] for name in supports}
+            names, preparing = latent_supports(problem), 0.0
+            starts = {name: jnp.asarray(init[name], float)[None] for name in names}
+        inputs = starts, problem.args, jnp.asarray(float(self.tol))
+        shape = (self.max_steps, self.num_inner_steps)
+        climb, compiling = compiled("em", problem, shape, self._program, *inputs)
         began = time.perf_counter()
-        climb = jax.jit(lambda starts, args: self._climb(problem, supports, starts, args))
-        compiled = climb.lower(starts, problem.args).compile()
-        ready = time.perf_counter()
-        params, objective, history, steps = jax.block_until_ready(compiled(starts, problem.args))
-        seconds = {"compile": ready - began, "run": time.perf_counter() - ready}
-        return self._result(
-            as_numpy(params),
-            np.asarray(objective),
-            np.asarray(history),
-            np.asarray(steps),
-            seconds,
-            approximate,
-        )
+        out = jax.block_until_ready(climb(*inputs))
+        seconds = {"compile": preparing + compiling, "run": time.perf_counter() - began}
+        return self._result(*map(as_numpy, out), seconds, approximate)
 
-    def _climb(self, problem: Problem, supports: Mapping, starts: dict, args: tuple):
-        def step(state):
-            count, params, value, _, history = state
-            _, posterior = expectation(problem, params, args)
-            if problem.m_step is not None:
-                new = problem.m_step(params, args, posterior)
-            else:
-                new = self._maximise(problem, supports, params, args, posterior)
-            new_value, _ = expectation(problem, new, args)
-            good = jnp.isfinite(new_value)
-            new = jax.tree.map(lambda a, b: jnp.where(good, a, b), new, params)
-            gain = new_value - value
-            going = good & ~(jnp.abs(gain) <= self.tol * (1 + jnp.abs(new_value)))
-            new_value = jnp.where(good, new_value, value)
-            return count + 1, new, new_value, going, history.at[count].set(new_value)
-
-        def one(start):
-            value, _ = expectation(problem, start, args)
-            history = jnp.full(self.max_steps, jnp.nan)
-            state = (0, start, value, jnp.isfinite(value), history)
-            count, params, value, _, history = lax.while_loop(
-                lambda s: (s[0] < self.max_steps) & s[3], step, state
+    def _starts(self, problem: Problem, seed: int) -> tuple[dict[str, Array], float]:
+        def build(bare: Problem):
+            return lambda key, args: initial_values(
+                replace(bare, args=args), key, self.num_restarts
             )
-            return params, value, history, count
 
-        return jax.vmap(one)(starts)
+        key = jax.random.key(seed)
+        draw, seconds = compiled("starts", problem, self.num_restarts, build, key, problem.args)
+        return draw(key, problem.args), seconds
 
-    def _maximise(self, problem: Problem, supports, params, args, posterior) -> dict[str, Array]:
+    def _program(self, problem: Problem):
+        """All starts at once: E-step, test, M-step, until every start has stopped."""
+
+        def one(start: dict[str, Array], args: tuple, tol: Array):
+            def step(state):
+                count, params, last, value, sizes, _, history = state
+                now, posterior = expectation(problem, params, args)
+                good = jnp.isfinite(now)
+                gain = now - value
+                small = jnp.abs(gain) <= tol * (1 + jnp.abs(now))
+                stop = ~good | small | (count == self.max_steps)
+                if problem.m_step is not None:
+                    new = problem.m_step(params, args, posterior)
+                else:
+                    new = self._maximise(problem, params, args, posterior)
+                # what stops keeps the parameters whose E-step was the last good one
+                kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), params, last)
+                new = jax.tree.map(lambda a, b: jnp.where(stop, a, b), kept, new)
+                sizes = jnp.where(good, cluster_sizes(posterior), sizes)
+                history = history.at[count].set(jnp.where(good, now, jnp.nan))
+                value = jnp.where(good, now, value)
+                code = jnp.where(~good, 3, jnp.where(small, 1, jnp.where(stop, 2, 0)))
+                return count + 1, new, kept, value, sizes, code, history
+
+            size = jax.eval_shape(lambda: cluster_sizes(expectation(problem, start, args)[1]))
+            state = (
+                0,
+                start,
+                start,
+                jnp.asarray(-jnp.inf),
+                jnp.zeros(size.shape, size.dtype),
+                0,
+                jnp.full(self.max_steps + 1, jnp.nan),
+            )
+            count, params, _, value, sizes, code, history = lax.while_loop(
+                lambda s: s[5] == 0, step, state
+            )
+            fixed = {
+                name: site["value"]
+                for name, site in trace_model(problem, params, args).items()
+                if site["type"] == "deterministic"
+            }
+            run = {"lp": value, "steps": count - 1, "code": code, "sizes": sizes}
+            return params | fixed, run, {"history": history}
+
+        return jax.vmap(one, in_axes=(0, None, None))
+
+    def _maximise(self, problem: Problem, params, args, posterior) -> dict[str, Array]:
         """Raise Q by L-BFGS in unconstrained coordinates; never lower it."""
+        sites = trace_model(problem, params, args)
+        supports = {name: sites[name]["fn"].support for name in params}
         free = unconstrain(supports, params)
 
         def loss(free: dict) -> Array:
@@ -122,61 +169,83 @@ class EM:
         solver = optax.lbfgs(memory_size=10)
         value_and_grad = optax.value_and_grad_from_state(loss)
 
-        def improve(carry, _):
-            free, state = carry
-            value, grad = value_and_grad(free, state=state)
-            updates, state = solver.update(grad, state, free, value=value, grad=grad, value_fn=loss)
-            return (optax.apply_updates(free, updates), state), None
+        def improve(state):
+            count, free, inner, _ = state
+            value, grad = value_and_grad(free, state=inner)
+            updates, inner = solver.update(grad, inner, free, value=value, grad=grad, value_fn=loss)
+            steepest = optax.tree.norm(grad, ord=jnp.inf)
+            flat = steepest <= 1e-10 * (1 + jnp.abs(value))
+            return count + 1, optax.apply_updates(free, updates), inner, flat
 
-        (found, _), _ = lax.scan(improve, (free, solver.init(free)), length=self.num_inner_steps)
+        _, found, _, _ = lax.while_loop(
+            lambda s: (s[0] < self.num_inner_steps) & ~s[3],
+            improve,
+            (0, free, solver.init(free), jnp.asarray(False)),
+        )
         better = loss(found) <= loss(free)
         return constrain(supports, jax.tree.map(lambda a, b: jnp.where(better, a, b), found, free))
 
-    def _result(self, params, objective, history, steps, seconds, approximate) -> EngineResult:
-        finite = np.isfinite(objective)
-        if not finite.any():
-            raise FitError(
-                "EM: the log joint is not finite at any start; check for constant or duplicated "
-                "features, or hard links that no labeling satisfies"
-            )
-        best = int(np.argmax(np.where(finite, objective, -np.inf)))
-        point = {name: value[best][None, None] for name, value in params.items()}
-        converged = bool(steps[best] < self.max_steps)
+    def _result(
+        self,
+        params: dict[str, NDArray],
+        run: dict[str, NDArray],
+        history: dict[str, NDArray],
+        seconds: dict[str, float],
+        approximate: str | None,
+    ) -> EngineResult:
+        value, steps, code = run["lp"], run["steps"], run["code"]
+        points = [{n: v[r] for n, v in params.items()} for r in range(len(value))]
+        if not np.isfinite(value).any():
+            raise FitError(f"EM: the log joint is not finite at any start; {_CHECK}", points[0])
+        collapsed = [_collapsed(point) for point in points]
+        lost = np.array([c is not None for c in collapsed]) | (code == 3)
+        sound = np.isfinite(value) & ~lost
+        best = int(
+            np.argmax(np.where(sound if sound.any() else np.isfinite(value), value, -np.inf))
+        )
+        if not sound.any():
+            raise FitError(self._lost(collapsed[best], run["sizes"][best]), points[best])
+        converged = bool(code[best] == 1)
         message = (
-            f"EM converged in {steps[best]} steps; the best of {len(objective)} starts reached "
-            f"log joint {objective[best]:.6g}"
+            f"EM converged in {steps[best]} steps; the best of {len(value)} starts reached "
+            f"log joint {value[best]:.6g}"
             if converged
             else f"EM stopped at max_steps={self.max_steps} before the gain fell below tol={self.tol}; "
             "raise max_steps or loosen tol"
         )
-        collapsed = _collapsed({name: value[best] for name, value in params.items()})
-        if collapsed is not None:
-            converged = False
-            message = (
-                f"EM: cluster {collapsed} collapsed onto a few points (its covariance is singular); use "
-                "prior='empirical', fewer clusters, or covariance='tied'"
-            )
+        if lost.any():
+            message += f"; {lost.sum()} starts that collapsed were set aside"
         return EngineResult(
             engine=self.name,
-            draws=point,
-            sample_stats={"lp": objective[best][None, None]},
-            objective=history[:, : int(steps.max())],
+            draws={name: v[None, None] for name, v in points[best].items()},
+            sample_stats={"lp": value[best][None, None]},
+            objective=history["history"][:, : int(steps.max()) + 1],
             status=Status(converged, message),
             seconds=seconds,
             approximate=approximate,
         )
 
+    @staticmethod
+    def _lost(cluster: int | None, sizes: NDArray) -> str:
+        """Say which cluster collapsed; the smallest, when the log joint itself broke down."""
+        if cluster is None and len(sizes):
+            cluster = int(np.argmin(sizes))
+        if cluster is None:
+            return f"EM: the log joint stopped being finite from every start; {_CHECK}"
+        size = f" of effective size {sizes[cluster]:.3g} points" if len(sizes) > cluster else ""
+        return f"EM: cluster {cluster}{size} collapsed (its covariance is singular); {_REMEDY}"
 
-def _collapsed(params: Mapping[str, np.ndarray]) -> int | None:
+
+def _collapsed(params: Mapping[str, NDArray]) -> int | None:
     """First cluster whose covariance is numerically singular relative to the widest."""
-    if "covariance" in params:
+    if "covariance" in params and params["covariance"].ndim >= 2:
         eigenvalues = np.linalg.eigvalsh(params["covariance"])
         smallest = np.atleast_1d(eigenvalues[..., 0])
         widest = eigenvalues.max()
-    elif "variance" in params:
+    elif "variance" in params and params["variance"].ndim >= 1:
         smallest = params["variance"].reshape(len(params["variance"]), -1).min(axis=1)
         widest = params["variance"].max()
     else:
         return None
     worst = int(np.argmin(smallest))
-    return worst if smallest[worst] < 1e-10 * widest else None
+    return worst if smallest[worst] < _SINGULAR * widest else None

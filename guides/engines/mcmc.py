@@ -2,54 +2,77 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.infer import MCMC
-from numpyro.infer import NUTS as Kernel
+from jax import Array, lax
+from numpy.typing import NDArray
+from numpyro.infer.hmc import hmc
+from numpyro.infer.util import ParamInfo
 
-from .base import EngineResult, Problem, Status, check_positive
-from .density import approximation, as_numpy, initial_values, latent_supports, unconstrain
+from .base import EngineResult, FitError, Problem, Status, check_positive
+from .density import (
+    approximation,
+    deterministics,
+    explain_nonfinite,
+    initial_values,
+    latent_supports,
+    place,
+    starting_point,
+    sum_log_prob,
+    unconstrained_start,
+)
+from .programs import compiled
+from .progress import progress_bar
 
 __all__ = ["NUTS"]
 
-_FIELDS = {
-    "potential_energy": "lp",
-    "diverging": "diverging",
-    "energy": "energy",
-    "accept_prob": "acceptance_rate",
-    "num_steps": "n_steps",
-    "adapt_state.step_size": "step_size",
-}
+_CHUNK = 50
+"""Draws between two looks at the progress bar."""
+
+_CHAIN_METHODS = ("vectorized", "sequential")
 
 
 @dataclass(frozen=True)
 class NUTS:
-    """No-U-turn sampler (Hoffman and Gelman 2014), through NumPyro.
+    """No-U-turn sampler (Hoffman and Gelman 2014), with NumPyro's kernel and adaptation.
 
-    Chains start around `init`, a mode found by EM say, each moved at random in unconstrained space.
+    Chains start around `init`, a mode found by EM say, each moved at random in unconstrained
+    space. Runs of equal structure and equal shapes share one compiled program, whatever their
+    data and number of samples.
 
     Parameters
     ----------
     num_warmup, num_samples, num_chains : int
     target_accept : float
+        Acceptance probability that the step size is adapted to, between 0 and 1.
+    dense_mass : bool
+        Adapt a full mass matrix rather than a diagonal one.
     max_tree_depth : int
     jitter : float
         Standard deviation of the move from `init`, in unconstrained units.
+    chain_method : {"vectorized", "sequential"}
+        All chains in step, or one after the other, which needs no chain to wait for the longest
+        trajectory of the others.
+
+    References
+    ----------
+    Hoffman and Gelman (2014), J. Mach. Learn. Res. 15, 1593-1623.
     """
 
     num_warmup: int = 1000
     num_samples: int = 1000
     num_chains: int = 4
     target_accept: float = 0.8
+    dense_mass: bool = False
     max_tree_depth: int = 10
     jitter: float = 0.05
+    chain_method: str = "vectorized"
     name: ClassVar[str] = "nuts"
 
     def __post_init__(self) -> None:
@@ -62,8 +85,14 @@ class NUTS:
             max_tree_depth=1,
             jitter=0.0,
         )
-        if not self.target_accept < 1:
-            raise ValueError(f"NUTS(target_accept={self.target_accept!r}): expected a number < 1")
+        if not 0 < self.target_accept < 1:
+            raise ValueError(
+                f"NUTS(target_accept={self.target_accept!r}): expected a number between 0 and 1"
+            )
+        if self.chain_method not in _CHAIN_METHODS:
+            raise ValueError(
+                f"NUTS(chain_method={self.chain_method!r}): expected one of {_CHAIN_METHODS}"
+            )
 
     def run(
         self,
@@ -73,57 +102,204 @@ class NUTS:
         init: Mapping[str, Any] | None = None,
         progress: bool = True,
     ) -> EngineResult:
-        """Sample; see `Engine.run`."""
+        """Sample; see `Engine.run`.
+
+        Raises
+        ------
+        FitError
+            If the log density is not finite where a chain starts, naming the sites to blame.
+        """
         approximate = approximation(problem)
-        supports = latent_supports(problem)
+        latent_supports(problem)
         key_init, key_jitter, key_run = jax.random.split(jax.random.key(seed), 3)
         if init is None:
-            starts = initial_values(problem, key_init, self.num_chains)
-            free = jax.vmap(lambda v: unconstrain(supports, v))(starts)
+            point, jitter = initial_values(problem, key_init, self.num_chains), 0.0
         else:
-            point = unconstrain(supports, init)
-            free = {
-                name: value
-                + self.jitter
-                * jax.random.normal(
-                    jax.random.fold_in(key_jitter, number), (self.num_chains, *jnp.shape(value))
-                )
-                for number, (name, value) in enumerate(sorted(point.items()))
-            }
-        if self.num_chains == 1:
-            free = {name: value[0] for name, value in free.items()}
-        kernel = Kernel(
-            lambda *args: problem.model(*args, **problem.kwargs),
-            target_accept_prob=self.target_accept,
-            max_tree_depth=self.max_tree_depth,
-        )
-        sampler = MCMC(
-            kernel,
-            num_warmup=self.num_warmup,
-            num_samples=self.num_samples,
-            num_chains=self.num_chains,
-            chain_method="vectorized",
-            progress_bar=progress and sys.stderr.isatty(),
-        )
+            one = starting_point(problem, init)
+            point = {n: jnp.broadcast_to(v, (self.num_chains, *v.shape)) for n, v in one.items()}
+            jitter = self.jitter
+        keys = jax.random.split(key_run, self.num_chains)
+        moves = jax.random.split(key_jitter, self.num_chains)
+        scale = jnp.full(self.num_chains, float(jitter))
+        per_group = self.num_chains if self.chain_method == "vectorized" else 1
+        seconds = {"compile": 0.0, "run": 0.0}
+        groups = []
+        total = (self.num_warmup + self.num_samples) * (self.num_chains // per_group)
+        with progress_bar("NUTS", total, shown=progress) as advance:
+            for first in range(0, self.num_chains, per_group):
+                group = slice(first, first + per_group)
+                chains = jax.tree.map(lambda leaf, g=group: leaf[g], (keys, moves, scale, point))
+                groups.append(self._sample(problem, chains, seconds, advance))
+        found = jax.tree.map(lambda *parts: np.concatenate(parts), *groups)
+        return self._result(*found, seconds, approximate)
+
+    def _sample(
+        self,
+        problem: Problem,
+        chains: tuple,
+        seconds: dict[str, float],
+        advance: Callable[[int, str], None],
+    ) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
+        """Run some chains in step; returns draws and statistics, arrays of (chain, draw, ...)."""
+        settings = (self.num_warmup, self.target_accept, self.dense_mass, self.max_tree_depth)
+        advance(0, "compiling")
+        begin, first = compiled("nuts-begin", problem, settings, self._begin, *chains, problem.args)
         began = time.perf_counter()
-        sampler.run(key_run, *problem.args, init_params=free, extra_fields=tuple(_FIELDS))
-        draws = as_numpy(sampler.get_samples(group_by_chain=True))
-        seconds = {"compile": 0.0, "run": time.perf_counter() - began}
-        extra = as_numpy(sampler.get_extra_fields(group_by_chain=True))
-        stats = {name: extra[field] for field, name in _FIELDS.items()}
-        stats["lp"] = -stats["lp"]
-        stats["reached_max_tree_depth"] = stats["n_steps"] >= 2**self.max_tree_depth - 1
-        divergences = int(stats["diverging"].sum())
-        share = divergences / stats["diverging"].size
+        state, point = jax.block_until_ready(begin(*chains, problem.args))
+        self._check_start(problem, state, point)
+        seconds["run"] += time.perf_counter() - began
+        count = jnp.asarray(_CHUNK)
+        march, second = compiled(
+            "nuts-march", problem, settings, self._march, state, problem.args, count
+        )
+        seconds["compile"] += first + second
+        began = time.perf_counter()
+        kept = []
+        for stage, length in (("warm-up", self.num_warmup), ("sampling", self.num_samples)):
+            for done in range(0, length, _CHUNK):
+                steps = min(_CHUNK, length - done)
+                state, out = march(state, problem.args, jnp.asarray(steps))
+                if stage == "sampling":
+                    kept.append(jax.tree.map(lambda a, n=steps: np.asarray(a)[:n], out))
+                else:
+                    jax.block_until_ready(state)
+                advance(steps, stage)
+        seconds["run"] += time.perf_counter() - began
+        return jax.tree.map(lambda *parts: np.swapaxes(np.concatenate(parts), 0, 1), *kept)
+
+    def _kernel(self, problem: Problem) -> tuple[Callable, Callable]:
+        """NumPyro's transition, and the function that readies it for a state."""
+
+        def potential(*args: Any) -> Callable[[dict], Array]:
+            def energy(free: dict[str, Array]) -> Array:
+                trace, log_det = place(problem, free, args)
+                return -sum_log_prob(trace) - log_det
+
+            return energy
+
+        ready, move = hmc(potential_fn_gen=potential, algo="NUTS")
+
+        def initialise(at: ParamInfo, key: Array, args: tuple):
+            return ready(
+                at,
+                num_warmup=self.num_warmup,
+                dense_mass=[tuple(sorted(at.z))] if self.dense_mass else [],
+                target_accept_prob=self.target_accept,
+                trajectory_length=None,
+                max_tree_depth=self.max_tree_depth,
+                model_args=args,
+                rng_key=key,
+            )
+
+        def chain_start(free: dict[str, Array], key: Array, args: tuple):
+            return initialise(
+                ParamInfo(free, *jax.value_and_grad(potential(*args))(free)), key, args
+            )
+
+        def chain_move(state: Any, args: tuple):
+            # the transition reads its settings from the last initialisation; what that returns
+            # here is not used, so the compiler drops it
+            initialise(
+                ParamInfo(state.z, state.potential_energy, state.z_grad), state.rng_key, args
+            )
+            return move(state, args, {})
+
+        return chain_start, chain_move
+
+    def _begin(self, problem: Problem) -> Callable:
+        chain_start, _ = self._kernel(problem)
+
+        def begin(keys: Array, moves: Array, scale: Array, point: dict, args: tuple):
+            def one(key: Array, move: Array, scale: Array, point: dict):
+                free = unconstrained_start(replace(problem, args=args), point)
+                leaves, tree = jax.tree.flatten(free)
+                parts = jax.random.split(move, len(leaves))
+                moved = [
+                    leaf + scale * jax.random.normal(part, leaf.shape)
+                    for leaf, part in zip(leaves, parts, strict=True)
+                ]
+                free = jax.tree.unflatten(tree, moved)
+                sites, _ = place(problem, free, args)
+                return chain_start(free, key, args), {n: sites[n]["value"] for n in free}
+
+            return jax.vmap(one)(keys, moves, scale, point)
+
+        return begin
+
+    def _march(self, problem: Problem) -> Callable:
+        _, chain_move = self._kernel(problem)
+
+        def one(state: Any, args: tuple):
+            state = chain_move(state, args)
+            sites, _ = place(problem, state.z, args)
+            draw = {name: sites[name]["value"] for name in state.z} | deterministics(sites)
+            return state, (
+                draw,
+                {
+                    "lp": -state.potential_energy,
+                    "diverging": state.diverging,
+                    "energy": state.energy,
+                    "acceptance_rate": state.accept_prob,
+                    "n_steps": state.num_steps,
+                    "step_size": state.adapt_state.step_size,
+                },
+            )
+
+        both = jax.vmap(one, in_axes=(0, None))
+
+        def march(state: Any, args: tuple, count: Array):
+            shapes = jax.eval_shape(both, state, args)[1]
+            kept = jax.tree.map(lambda s: jnp.zeros((_CHUNK, *s.shape), s.dtype), shapes)
+
+            def step(number: Array, carry):
+                state, kept = carry
+                state, out = both(state, args)
+                return state, jax.tree.map(lambda a, b: a.at[number].set(b), kept, out)
+
+            return lax.fori_loop(0, count, step, (state, kept))
+
+        return march
+
+    def _check_start(self, problem: Problem, state: Any, point: dict[str, Array]) -> None:
+        slopes = [np.asarray(g).reshape(len(g), -1) for g in jax.tree.leaves(state.z_grad)]
+        good = np.isfinite(np.concatenate(slopes, axis=1)).all(axis=1)
+        good &= np.isfinite(np.asarray(state.potential_energy))
+        if good.all():
+            return
+        chain = int(np.argmin(good))
+        values = {name: np.asarray(value[chain]) for name, value in point.items()}
+        blame = explain_nonfinite(problem, values) or "its gradient is not finite"
+        raise FitError(
+            f"NUTS: chain {chain} starts where the log density cannot be used: {blame}; pass init= "
+            "with values inside the supports, or check the data of that site",
+            values,
+        )
+
+    def _result(
+        self,
+        draws: dict[str, NDArray],
+        stats: dict[str, NDArray],
+        seconds: dict[str, float],
+        approximate: str | None,
+    ) -> EngineResult:
+        depth = np.ceil(np.log2(stats["n_steps"] + 1)).astype(int)
+        reached = stats["n_steps"] >= 2**self.max_tree_depth - 1
+        stats = stats | {"tree_depth": depth, "reached_max_tree_depth": reached}
+        divergences, cut = int(stats["diverging"].sum()), int(reached.sum())
         message = f"NUTS drew {self.num_chains} x {self.num_samples} with {divergences} divergences"
         if divergences:
             message += "; raise target_accept, or check the prior for a funnel"
+        if cut:
+            message += (
+                f"; {cut} trajectories were cut off at max_tree_depth={self.max_tree_depth}: raise it, "
+                "or rescale the data"
+            )
         return EngineResult(
             engine=self.name,
             draws=draws,
             sample_stats=stats,
             objective=np.zeros((0, 0)),
-            status=Status(share < 0.01, message),
+            status=Status(divergences < 0.01 * stats["diverging"].size, message),
             seconds=seconds,
             approximate=approximate,
             density_space="unconstrained",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import jax
@@ -12,17 +12,23 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array, lax
+from numpy.typing import NDArray
 
 from .base import EngineResult, FitError, Problem, Status, check_positive
 from .density import (
     approximation,
     as_numpy,
-    constrain,
+    deterministics,
+    explain_nonfinite,
     initial_values,
     latent_supports,
-    log_joint,
-    unconstrain,
+    place,
+    starting_point,
+    sum_log_prob,
+    unconstrained_start,
 )
+from .programs import compiled
+from .progress import progress_bar
 
 __all__ = ["MAP"]
 
@@ -32,24 +38,31 @@ class MAP:
     """Maximum a posteriori by L-BFGS, from several starts at once.
 
     Moves in unconstrained coordinates but maximises the density of the constrained parameters
-    (no Jacobian), so that its mode is that of `EM`.
+    (no Jacobian), so that its mode is that of `EM`. Starts that break down are set aside.
 
     Parameters
     ----------
     tol : float
-        Stop when the largest entry of the gradient, divided by one plus the absolute log joint,
-        falls below it.
+        Stop when the largest entry of the gradient, in unconstrained coordinates and divided by
+        one plus the absolute log joint, falls below it.
     max_steps : int
     num_restarts : int
+    memory : int
+        Pairs of steps and gradients that L-BFGS keeps.
+
+    References
+    ----------
+    Liu and Nocedal (1989), Math. Program. 45, 503-528, doi:10.1007/BF01589116.
     """
 
     tol: float = 1e-7
     max_steps: int = 1000
     num_restarts: int = 10
+    memory: int = 20
     name: ClassVar[str] = "map"
 
     def __post_init__(self) -> None:
-        check_positive(self, tol=0.0, max_steps=1, num_restarts=1)
+        check_positive(self, tol=0.0, max_steps=1, num_restarts=1, memory=1)
 
     def run(
         self,
@@ -59,74 +72,125 @@ class MAP:
         init: Mapping[str, Any] | None = None,
         progress: bool = True,
     ) -> EngineResult:
-        """Fit; see `Engine.run`. An `init` replaces all starts by one."""
+        """Fit; see `Engine.run`. An `init` replaces all starts by one.
+
+        Raises
+        ------
+        FitError
+            If the log joint is finite at no start, naming the sites to blame.
+        """
         approximate = approximation(problem)
-        supports = latent_supports(problem)
+        latent_supports(problem)
         if init is None:
             starts = initial_values(problem, jax.random.key(seed), self.num_restarts)
         else:
-            starts = {name: jnp.asarray(init[name])[None] for name in supports}
-        began = time.perf_counter()
-        ascend = jax.jit(lambda starts, args: self._ascend(problem, supports, starts, args))
-        compiled = ascend.lower(starts, problem.args).compile()
-        ready = time.perf_counter()
-        out = jax.block_until_ready(compiled(starts, problem.args))
-        seconds = {"compile": ready - began, "run": time.perf_counter() - ready}
-        params, objective, history, steps, slope = out[0], *map(np.asarray, out[1:])
-        finite = np.isfinite(objective)
-        if not finite.any():
-            raise FitError(
-                "MAP: the log joint is not finite at any start; check for constant or duplicated "
-                "features, or hard links that no labeling satisfies"
+            starts = {name: v[None] for name, v in starting_point(problem, init).items()}
+        inputs = starts, problem.args, jnp.asarray(float(self.tol))
+        with progress_bar("MAP", shown=progress) as advance:
+            advance(0, "compiling")
+            shape = (self.max_steps, self.memory)
+            ascend, compiling = compiled("map", problem, shape, self._program, *inputs)
+            advance(0, "climbing")
+            began = time.perf_counter()
+            out = jax.block_until_ready(ascend(*inputs))
+        seconds = {"compile": compiling, "run": time.perf_counter() - began}
+        params, run = map(as_numpy, out)
+        if not np.isfinite(run["lp"]).any():
+            point = {name: np.asarray(value[0]) for name, value in starts.items()}
+            raise FitError(_no_start(problem, point), point)
+        return self._result(params, run, seconds, approximate)
+
+    def _program(self, problem: Problem) -> Callable:
+        solver = optax.lbfgs(memory_size=self.memory)
+
+        def one(start: dict[str, Array], args: tuple, tol: Array):
+            def loss(free: dict) -> Array:
+                return -sum_log_prob(place(problem, free, args)[0])
+
+            value_and_grad = optax.value_and_grad_from_state(loss)
+
+            def step(state):
+                count, free, inner, _, _, history = state
+                value, grad = value_and_grad(free, state=inner)
+                updates, inner = solver.update(
+                    grad, inner, free, value=value, grad=grad, value_fn=loss
+                )
+                new = optax.apply_updates(free, updates)
+                value, grad = optax.tree.get(inner, "value"), optax.tree.get(inner, "grad")
+                slope = optax.tree.norm(grad, ord=jnp.inf) / (1 + jnp.abs(value))
+                moved = optax.tree.norm(updates, ord=jnp.inf)
+                return count + 1, new, inner, slope, moved, history.at[count].set(-value)
+
+            free = unconstrained_start(replace(problem, args=args), start)
+            inf = jnp.asarray(jnp.inf)
+            state = (0, free, solver.init(free), inf, inf, jnp.full(self.max_steps, jnp.nan))
+            count, free, inner, slope, _, history = lax.while_loop(
+                lambda s: (s[0] < self.max_steps) & (s[3] > tol) & (s[4] > 0.0), step, state
             )
-        best = int(np.argmax(np.where(finite, objective, -np.inf)))
-        converged = bool(slope[best] <= self.tol)
-        message = (
-            f"MAP converged in {steps[best]} steps; the best of {len(objective)} starts reached "
-            f"log joint {objective[best]:.6g}"
-            if converged
-            else f"MAP stopped after {steps[best]} steps with a relative gradient of {slope[best]:.2g}; "
-            "raise max_steps, loosen tol, or start from EM with init="
-        )
+            sites, _ = place(problem, free, args)
+            params = {name: sites[name]["value"] for name in start} | deterministics(sites)
+            grad = optax.tree.norm(optax.tree.get(inner, "grad"), ord=jnp.inf)
+            return params, {
+                "lp": -optax.tree.get(inner, "value"),
+                "history": history,
+                "steps": count,
+                "slope": slope,
+                "gradient": grad,
+            }
+
+        return jax.vmap(one, in_axes=(0, None, None))
+
+    def _result(
+        self,
+        params: dict[str, NDArray],
+        run: dict[str, NDArray],
+        seconds: dict[str, float],
+        approximate: str | None,
+    ) -> EngineResult:
+        value, steps = run["lp"], run["steps"]
+        sound = np.isfinite(value)
+        best = int(np.argmax(np.where(sound, value, -np.inf)))
+        converged = bool(run["slope"][best] <= self.tol)
+        size = f"gradient at most {run['gradient'][best]:.2g}"
+        if converged:
+            message = (
+                f"MAP converged in {steps[best]} steps ({size}); the best of {len(value)} starts "
+                f"reached log joint {value[best]:.6g}"
+            )
+        elif steps[best] < self.max_steps:
+            message = (
+                f"MAP made no further progress after {steps[best]} steps ({size}); loosen tol={self.tol}, "
+                "or check the fit against EM"
+            )
+        else:
+            message = (
+                f"MAP stopped at max_steps={self.max_steps} ({size}); raise it, loosen tol, or start "
+                "from EM with init="
+            )
+        if not sound.all():
+            message += f"; {(~sound).sum()} starts that broke down were set aside"
         return EngineResult(
             engine=self.name,
-            draws={name: value[best][None, None] for name, value in as_numpy(params).items()},
-            sample_stats={"lp": objective[best][None, None]},
-            objective=history[:, : int(steps.max())],
+            draws={name: v[best][None, None] for name, v in params.items()},
+            sample_stats={
+                "lp": value[best][None, None],
+                "gradient": run["gradient"][best][None, None],
+            },
+            objective=run["history"][:, : int(steps.max())],
             status=Status(converged, message),
             seconds=seconds,
             approximate=approximate,
         )
 
-    def _ascend(self, problem: Problem, supports: Mapping, starts: dict, args: tuple):
-        def loss(free: dict) -> Array:
-            return -log_joint(problem, constrain(supports, free), args)
 
-        solver = optax.lbfgs(memory_size=20)
-        value_and_grad = optax.value_and_grad_from_state(loss)
-
-        def steepness(value: Array, grad: dict) -> Array:
-            largest = jnp.stack([jnp.abs(g).max() for g in jax.tree.leaves(grad)]).max()
-            return largest / (1 + jnp.abs(value))
-
-        def step(state):
-            count, free, inner, _, _, history = state
-            value, grad = value_and_grad(free, state=inner)
-            updates, inner = solver.update(grad, inner, free, value=value, grad=grad, value_fn=loss)
-            new = optax.apply_updates(free, updates)
-            value, grad = optax.tree.get(inner, "value"), optax.tree.get(inner, "grad")
-            slope = steepness(value, grad)
-            moved = jnp.stack([jnp.abs(u).max() for u in jax.tree.leaves(updates)]).max()
-            return count + 1, new, inner, slope, moved, history.at[count].set(-value)
-
-        def one(start):
-            free = unconstrain(supports, start)
-            inf = jnp.asarray(jnp.inf)
-            state = (0, free, solver.init(free), inf, inf, jnp.full(self.max_steps, jnp.nan))
-            count, free, inner, slope, _, history = lax.while_loop(
-                lambda s: (s[0] < self.max_steps) & (s[3] > self.tol) & (s[4] > 0.0), step, state
-            )
-            value = jnp.where(count > 0, -optax.tree.get(inner, "value"), jnp.nan)
-            return constrain(supports, free), value, history, count, slope
-
-        return jax.vmap(one)(starts)
+def _no_start(problem: Problem, point: Mapping[str, NDArray]) -> str:
+    blame = explain_nonfinite(problem, point)
+    if blame:
+        return (
+            f"MAP: the log joint is not finite at any start: {blame}; check the data of that site "
+            "for constant features or hard links that no labeling satisfies, or pass init="
+        )
+    return (
+        "MAP: every start broke down on the way; pass init= from EM, or a prior that keeps scales "
+        "away from zero"
+    )

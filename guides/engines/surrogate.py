@@ -22,7 +22,7 @@ from sidebayes.models.blocks.linked import LinkedMixture
 from .base import Problem
 from .density import is_mixture, trace_model
 
-__all__ = ["expectation", "surrogate"]
+__all__ = ["cluster_sizes", "expectation", "surrogate"]
 
 
 def expectation(
@@ -43,13 +43,13 @@ def expectation(
         if site["type"] != "sample":
             continue
         fn, value = site["fn"], site["value"]
-        if site["is_observed"] and is_mixture(fn):
+        if _is_linear(site):
             log_z, posterior[name] = jax.value_and_grad(_log_partition, argnums=1)(
                 fn, _log_factors(fn, value)
             )
             total = total + log_z - _log_normalizer(fn)
         else:
-            total = total + jnp.sum(fn.log_prob(value))
+            total = total + _log_prob(site)
     return total, posterior
 
 
@@ -65,8 +65,27 @@ def surrogate(
         if name in posterior:
             total = total + _inner(posterior[name], _log_factors(fn, value)) - _log_normalizer(fn)
         else:
-            total = total + jnp.sum(fn.log_prob(value))
+            total = total + _log_prob(site)
     return total
+
+
+def cluster_sizes(posterior: dict[str, Any]) -> Array:
+    """Expected number of points in each cluster of the first mixture, shape (num_clusters,)."""
+    if not posterior:
+        return jnp.zeros(0)
+    slope = next(iter(posterior.values()))
+    each = slope["unary"] if isinstance(slope, dict) else slope
+    return each.reshape(-1, each.shape[-1]).sum(axis=0)
+
+
+def _is_linear(site: dict) -> bool:
+    """Tell whether EM linearises a site; one under a scale is left as the density that it is."""
+    return site["is_observed"] and is_mixture(site["fn"]) and site.get("scale") is None
+
+
+def _log_prob(site: dict) -> Array:
+    total = jnp.sum(site["fn"].log_prob(site["value"]))
+    return total if site.get("scale") is None else site["scale"] * total
 
 
 def _inner(slope: Any, factors: Any) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax.numpy as jnp
@@ -11,7 +12,14 @@ from jax import Array
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-__all__ = ["COVARIANCES", "GaussianPrior", "gaussian_components", "resolve_prior"]
+__all__ = [
+    "COVARIANCES",
+    "GaussianPrior",
+    "gaussian_components",
+    "mixture_components",
+    "num_rows",
+    "resolve_prior",
+]
 
 COVARIANCES = ("full", "tied", "diagonal", "spherical")
 
@@ -42,6 +50,20 @@ class GaussianPrior:
     shrinkage: float
     df: float
     scale: ArrayLike
+
+    def __post_init__(self) -> None:
+        shape = jnp.shape(self.mean)
+        if len(shape) != 1 or jnp.shape(self.scale) != shape * 2:
+            raise ValueError(
+                f"GaussianPrior: mean has shape {shape} and scale {jnp.shape(self.scale)}; expected "
+                "(num_features,) and (num_features, num_features)"
+            )
+        if not self.shrinkage > 0:
+            raise ValueError(f"GaussianPrior(shrinkage={self.shrinkage!r}): expected a number > 0")
+        if not self.df > shape[0] - 1:
+            raise ValueError(
+                f"GaussianPrior(df={self.df!r}): expected a number > num_features - 1 = {shape[0] - 1}"
+            )
 
     @classmethod
     def empirical(cls, x: ArrayLike, num_clusters: int) -> GaussianPrior:
@@ -74,8 +96,85 @@ def resolve_prior(
     if prior not in ("empirical", "flat"):
         raise ValueError(f"prior = {prior!r}; expected 'empirical', 'flat' or a GaussianPrior")
     if x is None:
-        raise ValueError(f"prior={prior!r} needs data; to simulate, pass a GaussianPrior")
+        raise ValueError(
+            f"prior={prior!r} cannot be simulated from: without x, pass prior=GaussianPrior(mean, "
+            "shrinkage, df, scale)"
+        )
     return None if prior == "flat" else GaussianPrior.empirical(x, num_clusters)
+
+
+def num_rows(x: ArrayLike | None, num_points: int | None) -> int:
+    """Number of points, of the data or to be simulated.
+
+    Raises
+    ------
+    ValueError
+        If `num_points` is missing where there are no data, or contradicts them.
+    """
+    if x is None:
+        if num_points is None:
+            raise ValueError("x is None and num_points is missing; pass num_points to simulate")
+        return num_points
+    rows = jnp.shape(x)[0]
+    if num_points not in (None, rows):
+        raise ValueError(f"num_points = {num_points}, but x has {rows} rows; leave num_points out")
+    return rows
+
+
+def mixture_components(
+    x: ArrayLike | None,
+    num_clusters: int,
+    covariance: str = "full",
+    prior: str | GaussianPrior = "empirical",
+    component: Callable[[], dist.Distribution] | None = None,
+) -> dist.Distribution:
+    """Sample the parameters of all clusters; return their densities, batch shape (num_clusters,).
+
+    Parameters
+    ----------
+    x : array_like, shape (num_points, num_features), or None
+    num_clusters : int
+    covariance, prior
+        See `gaussian_components`, `resolve_prior`; unused if there is a `component`.
+    component : callable, optional
+        Runs inside the plate ``clusters``: samples sites of its own, each once for every cluster,
+        and returns the density of a point.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `component` returns no Distribution, or not one for each cluster.
+
+    Examples
+    --------
+    >>> import numpyro
+    >>> import numpyro.distributions as dist
+    >>> def laplace():
+    ...     loc = numpyro.sample("loc", dist.Normal(0, 5).expand([2]).to_event(1))
+    ...     scale = numpyro.sample("scale", dist.HalfNormal(2).expand([2]).to_event(1))
+    ...     return dist.Laplace(loc, scale).to_event(1)
+    >>> with numpyro.handlers.seed(rng_seed=0):
+    ...     mixture_components(None, 3, component=laplace).batch_shape
+    (3,)
+    """
+    if component is None:
+        resolved = resolve_prior(prior, x, num_clusters)
+        num_features = jnp.shape(x)[1] if resolved is None else jnp.shape(resolved.mean)[0]
+        return gaussian_components(num_clusters, num_features, covariance, resolved)
+    with numpyro.plate("clusters", num_clusters):
+        density = component()
+    if not isinstance(density, dist.Distribution):
+        raise TypeError(
+            f"component() returned a {type(density).__name__}; expected a NumPyro Distribution, the "
+            "density of a point in each cluster"
+        )
+    if density.batch_shape != (num_clusters,):
+        raise ValueError(
+            f"component() returned a density of batch shape {density.batch_shape}; expected "
+            f"({num_clusters},): sample its parameters inside component, and call .to_event(1) on "
+            "densities that have one factor a feature"
+        )
+    return density
 
 
 def gaussian_components(

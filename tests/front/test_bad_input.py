@@ -69,7 +69,7 @@ CASES = {
     "engine class": (lambda: ppc(engine=sidebayes.EM), TypeError, r"EM\(num_restarts=20\)"),
     "engine steps": (lambda: sidebayes.EM(max_steps=0), ValueError, "expected a number >= 1"),
     "engine restarts": (lambda: sidebayes.MAP(num_restarts="5"), ValueError, "expected a number"),
-    "engine accept": (lambda: sidebayes.NUTS(target_accept=1.0), ValueError, "a number < 1"),
+    "engine accept": (lambda: sidebayes.NUTS(target_accept=1.0), ValueError, "between 0 and 1"),
     "unknown option": (lambda: ppc(covarience="full"), TypeError, "did you mean 'covariance'"),
     "covariance": (lambda: ppc(covariance="round"), ValueError, "'full', 'tied'"),
     "prior": (lambda: ppc(prior="strong"), ValueError, "'empirical', 'flat' or a GaussianPrior"),

@@ -1,0 +1,173 @@
+"""A model seen as a density: sites, Jacobians, starting values, messages."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from numpyro.infer.util import log_density, potential_energy
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.density import (
+    explain_nonfinite,
+    initial_values,
+    latent_supports,
+    log_joint,
+    place,
+    site_dims,
+    starting_point,
+    sum_log_prob,
+    trace_model,
+    unconstrained_start,
+)
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def ladder(x):
+    """One site bounds another, one stands in a plate, the data are scaled."""
+    top = numpyro.sample("top", dist.LogNormal(0.0, 1.0))
+    low = numpyro.sample("low", dist.Uniform(0.0, top))
+    with numpyro.plate("groups", 3):
+        share = numpyro.sample(
+            "share", dist.Dirichlet(jnp.ones(2)), infer={"event_dims": ["halves"]}
+        )
+    numpyro.deterministic("gap", top - low)
+    with numpyro.handlers.scale(scale=2.5):
+        numpyro.sample("x", dist.Normal(low + share[:, 0].sum(), 1.0).to_event(0), obs=x)
+
+
+def mixture(x, num_clusters=3):
+    weights = numpyro.sample("weights", dist.Dirichlet(jnp.full(num_clusters, 2.0)))
+    with numpyro.plate("clusters", num_clusters):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 5.0).expand([2]).to_event(1))
+        variance = numpyro.sample("variance", dist.InverseGamma(2.0, 1.0))
+    parts = dist.Normal(mean, jnp.sqrt(variance)[:, None]).to_event(1)
+    numpyro.sample("x", dist.MixtureSameFamily(dist.Categorical(weights), parts), obs=x)
+
+
+PARAMS = {"top": 1.7, "low": 0.4, "share": np.array([[0.2, 0.8], [0.5, 0.5], [0.9, 0.1]])}
+
+
+def ladder_problem():
+    return Problem(ladder, (jnp.array([0.3, 1.0, 2.2]),))
+
+
+def blobs():
+    rng = np.random.default_rng(0)
+    centres = np.array([[-8.0, 0.0], [0.0, 8.0], [8.0, 0.0]])
+    return centres[np.arange(60) % 3] + rng.normal(size=(60, 2))
+
+
+def test_log_joint_is_that_of_numpyro():
+    problem = ladder_problem()
+    params = {name: jnp.asarray(value) for name, value in PARAMS.items()}
+    expected, _ = log_density(ladder, problem.args, {}, params)
+    np.testing.assert_allclose(log_joint(problem, params), expected, rtol=1e-12)
+
+
+def test_unconstrained_density_is_that_of_numpyro():
+    problem = ladder_problem()
+    free = {
+        "top": jnp.asarray(0.3),
+        "low": jnp.asarray(-0.7),
+        "share": jnp.array([[0.1], [-1.0], [2.0]]),
+    }
+    trace, log_det = place(problem, free)
+    expected = -potential_energy(ladder, problem.args, {}, free)
+    np.testing.assert_allclose(sum_log_prob(trace) + log_det, expected, rtol=1e-12)
+    assert 0 < trace["low"]["value"] < trace["top"]["value"]
+
+
+def test_unconstrained_start_inverts_place():
+    problem = ladder_problem()
+    free = unconstrained_start(problem, {n: jnp.asarray(v) for n, v in PARAMS.items()})
+    trace, _ = place(problem, free)
+    for name, value in PARAMS.items():
+        np.testing.assert_allclose(trace[name]["value"], value, rtol=1e-10)
+
+
+def test_dims_come_from_plates_and_event_dims():
+    assert site_dims(ladder_problem()) == {
+        "top": (),
+        "low": (),
+        "share": ("groups", "halves"),
+        "gap": (),
+    }
+    dims = site_dims(Problem(mixture, (jnp.asarray(blobs()),)))
+    assert dims["mean"] == ("clusters", "features")
+    assert dims["weights"] == ("clusters",)
+
+
+def test_wrong_number_of_event_dims_is_refused():
+    def model():
+        numpyro.sample("w", dist.Dirichlet(jnp.ones(2)), infer={"event_dims": ["a", "b"]})
+
+    with pytest.raises(ValueError, match="site 'w'.*names 2 axes; the site has 1"):
+        site_dims(Problem(model, ()))
+
+
+def test_discrete_latent_is_named():
+    def model(x):
+        z = numpyro.sample("z", dist.Bernoulli(0.5))
+        numpyro.sample("x", dist.Normal(z, 1.0), obs=x)
+
+    with pytest.raises(TypeError, match="'z' is a discrete latent; sum it out"):
+        latent_supports(Problem(model, (jnp.ones(3),)))
+
+
+def test_starts_lie_inside_supports_that_depend_on_sites():
+    starts = initial_values(ladder_problem(), jax.random.key(0), 5)
+    assert starts["share"].shape == (5, 3, 2)
+    assert np.all((starts["low"] > 0) & (starts["low"] < starts["top"]))
+    assert len(np.unique(starts["top"])) == 5
+
+
+def test_mixture_means_start_at_spread_rows():
+    x = blobs()
+    starts = initial_values(Problem(mixture, (jnp.asarray(x),)), jax.random.key(1), 4)
+    assert starts["mean"].shape == (4, 3, 2)
+    rows = {tuple(row) for row in x}
+    assert all(tuple(np.asarray(row)) in rows for row in starts["mean"].reshape(-1, 2))
+    for means in np.asarray(starts["mean"]):
+        # the blobs stand 11 apart with standard deviation 1, so k-means++ takes one row of each
+        nearest = np.linalg.norm(means[:, None] - [[-8, 0], [0, 8], [8, 0]], axis=-1).argmin(axis=1)
+        assert sorted(nearest) == [0, 1, 2]
+    np.testing.assert_allclose(starts["variance"][0], x.var(axis=0).mean() / 3, rtol=1e-4)
+
+
+def test_sites_of_other_meaning_are_left_alone():
+    def model(x):
+        weights = numpyro.sample("weights", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+        numpyro.sample("y", dist.Normal(x @ weights, 1.0), obs=jnp.zeros(len(x)))
+
+    starts = initial_values(Problem(model, (jnp.asarray(blobs()),)), jax.random.key(0), 2)
+    assert len(np.unique(starts["weights"])) == 4
+
+
+def test_starting_point_checks_names_and_shapes():
+    problem = ladder_problem()
+    found = starting_point(problem, PARAMS)
+    assert found["top"].dtype == jnp.float64
+    with pytest.raises(ValueError, match="no value for site 'low'"):
+        starting_point(problem, {"top": 1.0})
+    with pytest.raises(ValueError, match=r"init\['share'\] has shape \(2,\); expected \(3, 2\)"):
+        starting_point(problem, PARAMS | {"share": np.array([0.5, 0.5])})
+
+
+def test_explain_nonfinite_names_the_site():
+    problem = Problem(ladder, (jnp.array([0.3, jnp.nan, 2.2]),))
+    params = {name: jnp.asarray(value) for name, value in PARAMS.items()}
+    assert explain_nonfinite(problem, params) == "site 'x' has log density nan"
+    assert explain_nonfinite(ladder_problem(), params) == ""
+
+
+def test_trace_model_keeps_the_given_values():
+    trace = trace_model(ladder_problem(), PARAMS)
+    np.testing.assert_allclose(trace["gap"]["value"], 1.3)

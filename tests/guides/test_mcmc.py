@@ -1,0 +1,165 @@
+"""NUTS against posteriors known in closed form, within Monte-Carlo error."""
+
+from __future__ import annotations
+
+import arviz_stats as azs
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from sidebayes.guides.engines.base import FitError, Problem
+from sidebayes.guides.engines.mcmc import NUTS
+
+Y = np.array([0.3, 1.2, 0.8, 2.0])
+SMALL = NUTS(num_warmup=200, num_samples=400, num_chains=2)
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def conjugate(y):
+    """A normal mean and a coin, each with a known posterior."""
+    mu = numpyro.sample("mu", dist.Normal(1.0, 2.0))
+    heads = numpyro.sample("heads", dist.Beta(2.0, 3.0))
+    numpyro.deterministic("twice", 2 * mu)
+    numpyro.sample("y", dist.Normal(mu, 0.5), obs=y)
+    numpyro.sample("tosses", dist.Binomial(10, heads), obs=7)
+
+
+def problem(y=Y):
+    return Problem(conjugate, (jnp.asarray(y),))
+
+
+@pytest.fixture(scope="module")
+def result():
+    with jax.enable_x64(True):
+        return SMALL.run(problem(), seed=1)
+
+
+def assert_moment(draws, expected):
+    """Within five standard errors, by the effective sample size; and that size is not tiny."""
+    ess = float(azs.ess(draws, method="mean"))
+    assert ess > 50
+    assert abs(draws.mean() - expected) < 5 * draws.std() / np.sqrt(ess)
+
+
+def test_moments_of_the_posterior(result):
+    precision = 1 / 4 + len(Y) / 0.25
+    centre = (1.0 / 4 + Y.sum() / 0.25) / precision
+    assert_moment(result.draws["mu"], centre)
+    assert_moment((result.draws["mu"] - centre) ** 2, 1 / precision)
+    a, b = 2 + 7, 3 + 3
+    assert_moment(result.draws["heads"], a / (a + b))
+    variance = a * b / (a + b) ** 2 / (a + b + 1)
+    assert_moment((result.draws["heads"] - a / (a + b)) ** 2, variance)
+
+
+def test_shapes_names_and_deterministics(result):
+    assert {n: v.shape for n, v in result.draws.items()} == dict.fromkeys(
+        ("mu", "heads", "twice"), (2, 400)
+    )
+    np.testing.assert_allclose(result.draws["twice"], 2 * result.draws["mu"])
+    assert set(result.sample_stats) == {
+        "lp",
+        "diverging",
+        "energy",
+        "acceptance_rate",
+        "tree_depth",
+        "n_steps",
+        "step_size",
+        "reached_max_tree_depth",
+    }
+    assert all(v.shape == (2, 400) for v in result.sample_stats.values())
+    assert result.density_space == "unconstrained"
+    assert result.status.converged
+    assert all(isinstance(v, np.ndarray) for v in result.draws.values())
+
+
+def test_lp_is_the_unconstrained_log_density(result):
+    mu, heads = result.draws["mu"], result.draws["heads"]
+    lp = (
+        np.asarray(dist.Normal(1.0, 2.0).log_prob(mu))
+        + np.asarray(dist.Beta(2.0, 3.0).log_prob(heads))
+        + np.asarray(dist.Normal(mu[..., None], 0.5).log_prob(Y)).sum(axis=-1)
+        + np.asarray(dist.Binomial(10, heads).log_prob(7))
+        + np.log(heads * (1 - heads))
+    )
+    np.testing.assert_allclose(result.sample_stats["lp"], lp, rtol=1e-9)
+
+
+def test_target_acceptance_is_met(result):
+    assert 0.65 < result.sample_stats["acceptance_rate"].mean() < 0.98
+    depth, steps = result.sample_stats["tree_depth"], result.sample_stats["n_steps"]
+    assert np.all((steps <= 2**depth - 1) & (steps >= 2 ** (depth - 1)))
+
+
+def test_same_seed_same_draws_and_no_second_compilation(result):
+    again = SMALL.run(problem(), seed=1)
+    np.testing.assert_array_equal(again.draws["mu"], result.draws["mu"])
+    other = SMALL.run(problem(Y + 1), seed=2)
+    assert other.seconds["compile"] == 0.0
+    assert not np.array_equal(other.draws["mu"], result.draws["mu"])
+    assert other.draws["mu"].mean() > result.draws["mu"].mean() + 0.7
+
+
+def test_chains_start_around_init():
+    run = NUTS(num_warmup=1, num_samples=1, num_chains=2, jitter=1e-3).run
+    point = {"mu": 1.0, "heads": 0.5}
+    near = run(problem(), init=point, seed=3)
+    assert len(np.unique(near.draws["mu"])) == 2
+    with pytest.raises(ValueError, match="no value for site 'heads'"):
+        run(problem(), init={"mu": 1.0})
+
+
+def test_one_after_the_other_draws_the_same(result):
+    split = NUTS(num_warmup=200, num_samples=400, num_chains=2, chain_method="sequential").run(
+        problem(), seed=1
+    )
+    # in step or not, the same keys: chains agree until rounding is amplified
+    np.testing.assert_allclose(split.draws["mu"][:, 0], result.draws["mu"][:, 0], rtol=1e-3)
+    assert split.draws["mu"].shape == (2, 400)
+
+
+def test_dense_mass_on_a_correlated_mixture_mean():
+    def model(x):
+        mean = numpyro.sample("mean", dist.Normal(jnp.array([-3.0, 3.0]), 1.0).to_event(1))
+        parts = dist.Normal(mean, 1.0)
+        numpyro.sample(
+            "x", dist.MixtureSameFamily(dist.Categorical(jnp.full(2, 0.5)), parts), obs=x
+        )
+
+    x = np.concatenate([np.linspace(-5, -3, 12), np.linspace(2, 4, 12)])
+    engine = NUTS(num_warmup=150, num_samples=250, num_chains=2, dense_mass=True)
+    draws = engine.run(Problem(model, (jnp.asarray(x),))).draws["mean"]
+    # clusters are ten apart: the labels are all but known, the posterior all but conjugate
+    assert_moment(draws[..., 0], (-3 + x[:12].sum()) / 13)
+    assert_moment(draws[..., 1], (3 + x[12:].sum()) / 13)
+
+
+def test_bad_start_names_the_site():
+    with pytest.raises(FitError, match="chain 0 starts .* site 'y' has log density nan"):
+        SMALL.run(problem(np.array([0.3, np.nan, 0.8, 2.0])))
+
+
+def test_discrete_latent_is_refused():
+    def model(x):
+        z = numpyro.sample("z", dist.Categorical(jnp.ones(2) / 2))
+        numpyro.sample("x", dist.Normal(z, 1.0), obs=x)
+
+    with pytest.raises(TypeError, match="'z' is a discrete latent"):
+        SMALL.run(Problem(model, (jnp.ones(3),)))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"num_chains": 0}, {"target_accept": 1.0}, {"num_warmup": 0}, {"chain_method": "threads"}],
+)
+def test_config_is_checked(wrong):
+    name = next(iter(wrong))
+    with pytest.raises(ValueError, match=rf"NUTS\({name}="):
+        NUTS(**wrong)
