@@ -113,10 +113,8 @@ def fit(
     _check_dtype(dtype)
     kind = card.links if card is not None else ("any" if "links" in parameters else "none")
     graph = checks.check_links(links, len(x), num_clusters, kind, name)
-    constant = {
-        "truth": checks.check_truth(truth, len(x)),
-        "names": checks.check_names(feature_names, x.shape[1]),
-    }
+    truth = checks.check_truth(truth, len(x))
+    names = checks.check_names(feature_names, x.shape[1])
     options = {**shared, **options}
     with jax.enable_x64(dtype == "float64"):
         data = jnp.asarray(x, dtype)
@@ -124,7 +122,9 @@ def fit(
         problem = Problem(model, args, options, card.m_step(**options) if card else None)
         start = _start(init, problem, runner, seed)
         result = runner.run(problem, seed=seed, init=start, progress=progress)
-        return _collect(result, problem, runner, name, seed=seed, dtype=dtype, **constant)
+        return _collect(
+            result, problem, runner, name, seed=seed, dtype=dtype, truth=truth, names=names
+        )
 
 
 def compare(fits: Mapping[str, Fit]) -> Comparison:

@@ -154,14 +154,16 @@ def run_job(job: Job, folder: Path, nuts_draws: int) -> str | None:
     use_compilation_cache()
     data = datasets.load_dataset(job.data)
     data = data.standardized() if job.data == "wine" else data
+    assert data.labels is not None
     links = simulate_links(data.labels, NUM_PAIRS, flip_rate=FLIP_RATE, seed=_SEED)
     soft = links.with_strength(sidebayes.flip_rate_weight(FLIP_RATE))
-    method, given, options = {
+    variants: dict[str, tuple[str, Any, dict[str, Any]]] = {
         "gmm": ("gmm", None, {}),
         "hard ppc": ("ppc", links, {}),
         "soft ppc": ("ppc", soft, {}),
         "learned ppc": ("ppc", soft, {"reading": "relation", "flip_rate": "learned"}),
-    }[job.variant]
+    }
+    method, given, options = variants[job.variant]
     engine: Any = {
         "em": sidebayes.EM(num_restarts=10),
         "map": sidebayes.MAP(num_restarts=4),
@@ -206,8 +208,8 @@ def _tell(folder: Path, refused: dict[str, str], console: Console) -> Path:
         if learned is None:
             continue
         data = datasets.load_dataset(name)
-        links = simulate_links(data.labels, NUM_PAIRS, flip_rate=FLIP_RATE, seed=_SEED)
         assert data.labels is not None
+        links = simulate_links(data.labels, NUM_PAIRS, flip_rate=FLIP_RATE, seed=_SEED)
         agree = data.labels[links.pairs[:, 0]] == data.labels[links.pairs[:, 1]]
         console.print(
             f"{name}: {np.sum(links.same != agree)} of {len(links)} links are wrong; learned flip "

@@ -175,12 +175,14 @@ def deterministics(trace: Mapping[str, dict]) -> dict[str, Array]:
 
 def explain_nonfinite(problem: Problem, params: Mapping[str, Any]) -> str:
     """Name the sites whose log density is not finite at `params`, empty if all are finite."""
-    bad = []
-    for name, site in trace_model(problem, params).items():
-        if site["type"] == "sample":
-            value = float(_site_log_prob(site))
-            if not np.isfinite(value):
-                bad.append(f"site {name!r} has log density {value}")
+
+    @jax.jit
+    def by_site(params: dict, args: tuple) -> dict[str, Array]:
+        sites = trace_model(problem, params, args).items()
+        return {name: _site_log_prob(site) for name, site in sites if site["type"] == "sample"}
+
+    found = {name: float(value) for name, value in by_site(dict(params), problem.args).items()}
+    bad = [f"site {n!r} has log density {v}" for n, v in found.items() if not np.isfinite(v)]
     return "; ".join(bad)
 
 
