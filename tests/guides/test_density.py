@@ -164,7 +164,7 @@ def test_starting_point_checks_names_and_shapes():
 def test_explain_nonfinite_names_the_site():
     problem = Problem(ladder, (jnp.array([0.3, jnp.nan, 2.2]),))
     params = {name: jnp.asarray(value) for name, value in PARAMS.items()}
-    assert explain_nonfinite(problem, params) == "site 'x' has log density nan"
+    assert explain_nonfinite(problem, params) == "site 'x' has log density -inf"
     assert explain_nonfinite(ladder_problem(), params) == ""
 
 

@@ -146,7 +146,7 @@ def test_dense_mass_and_chains_in_turn_on_a_mixture():
 
 
 def test_bad_start_names_the_site():
-    with pytest.raises(FitError, match=r"chain 0 starts .* site 'y' has log density nan"):
+    with pytest.raises(FitError, match=r"chain 0 starts .* site 'y' has log density -inf"):
         SMALL.run(problem(np.array([0.3, np.nan, 0.8, 2.0])))
 
 
