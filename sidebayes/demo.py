@@ -168,7 +168,11 @@ def run_job(job: Job, folder: Path, nuts_draws: int) -> str | None:
         "em": sidebayes.EM(num_restarts=10),
         "map": sidebayes.MAP(num_restarts=4),
         "nuts": sidebayes.NUTS(
-            num_warmup=nuts_draws, num_samples=nuts_draws, num_chains=2, max_tree_depth=5
+            num_warmup=nuts_draws,
+            num_samples=nuts_draws,
+            num_chains=2,
+            dense_mass=True,
+            max_tree_depth=5,
         ),
     }[job.engine]
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import initial_values, is_mixture, trace_model
+from sidebayes.guides.engines.programs import compiled
 from sidebayes.models.blocks import partition
 from sidebayes.models.blocks.linked import LinkedMixture
 
@@ -91,8 +92,11 @@ def derive(
         A term for each connected component of the links; they sum to the log density of the data.
     """
 
-    def one(params: dict, args: tuple) -> tuple[Array, Array]:
-        fn, value = mixture_site(problem, params, args)
+    def over_draws(bare: Problem) -> Callable:
+        return lambda params, args: jax.lax.map(lambda p: one(bare, p, args), params)
+
+    def one(bare: Problem, params: dict, args: tuple) -> tuple[Array, Array]:
+        fn, value = mixture_site(bare, params, args)
         if not isinstance(fn, LinkedMixture):
             joint = fn.component_log_probs(value)
             return jax.nn.softmax(joint, axis=-1), jax.nn.logsumexp(joint, axis=-1)
@@ -103,21 +107,27 @@ def derive(
             prob = fn.responsibilities(value)
         return prob, fn.by_component(value) - _normalizer_by_component(fn)
 
-    mapped = jax.jit(lambda params, args: jax.lax.map(lambda p: one(p, args), params))
-    prob, terms = mapped(dict(draws), problem.args)
+    given = jax.tree.map(jnp.asarray, dict(draws))
+    program, _ = compiled("derive", problem, hard, over_draws, given, problem.args)
+    prob, terms = program(given, problem.args)
     return np.asarray(prob), np.asarray(terms)
 
 
 def joint_mode(problem: Problem, params: Mapping[str, Any]) -> NDArray[np.int64]:
     """Most probable joint labeling at given parameters, shape (num_points,); keeps hard links."""
 
-    def one(params: dict, args: tuple) -> Array:
-        fn, value = mixture_site(problem, params, args)
-        if isinstance(fn, LinkedMixture):
-            return fn.mode(value)
-        return fn.component_log_probs(value).argmax(axis=-1)
+    def best(bare: Problem) -> Callable:
+        def one(params: dict, args: tuple) -> Array:
+            fn, value = mixture_site(bare, params, args)
+            if isinstance(fn, LinkedMixture):
+                return fn.mode(value)
+            return fn.component_log_probs(value).argmax(axis=-1)
 
-    return np.asarray(jax.jit(one)(dict(params), problem.args), np.int64)
+        return one
+
+    given = jax.tree.map(jnp.asarray, dict(params))
+    program, _ = compiled("mode", problem, None, best, given, problem.args)
+    return np.asarray(program(given, problem.args), np.int64)
 
 
 def _normalizer_by_component(fn: LinkedMixture) -> Array:

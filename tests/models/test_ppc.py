@@ -42,7 +42,7 @@ def mixture():
     return {"weights": found.weights_, "mean": found.means_, "covariance": found.covariances_}
 
 
-def pairs_of_iris(num_pairs, weight=np.inf, flip_rate=0.0, seed=0, rows=np.arange(150)):
+def pairs_of_iris(num_pairs, weight=np.inf, flip_rate=0.0, seed=0, rows=150):
     """Disjoint random pairs, each statement wrong with a fixed probability."""
     rng = np.random.default_rng(seed)
     pairs = rng.permutation(rows)[: 2 * num_pairs].reshape(-1, 2)
