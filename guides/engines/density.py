@@ -30,6 +30,7 @@ __all__ = [
     "log_joint",
     "place",
     "site_dims",
+    "spread_points",
     "starting_point",
     "trace_model",
     "unconstrain",
@@ -294,7 +295,7 @@ def initial_values(problem: Problem, rng_key: Array, num_starts: int) -> dict[st
         data = _matrix(args)
         mean = shapes.get("mean", ())
         if data is not None and len(mean) == 2 and mean[1] == data.shape[1]:
-            values["mean"] = _spread_points(seeds, data, mean[0])
+            values["mean"] = spread_points(seeds, data, mean[0])
             values |= _data_spread(data, shapes)
         return values
 
@@ -325,7 +326,7 @@ def _data_spread(data: Array, shapes: Mapping[str, tuple]) -> dict[str, Array]:
     return out
 
 
-def _spread_points(key: Array, data: Array, num_points: int) -> Array:
+def spread_points(key: Array, data: Array, num_points: int) -> Array:
     """Rows of the data far apart from each other (k-means++, Arthur and Vassilvitskii 2007)."""
     scale = jnp.where(data.std(axis=0) > 0, data.std(axis=0), 1.0)
     scaled = data / scale

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -18,19 +18,27 @@ from .base import EngineResult, FitError, Problem, Status, check_positive
 from .density import (
     approximation,
     as_numpy,
-    constrain,
+    deterministics,
+    explain_nonfinite,
     initial_values,
     latent_supports,
+    place,
+    spread_points,
+    starting_point,
     trace_model,
-    unconstrain,
+    unconstrained_start,
 )
 from .programs import compiled
-from .surrogate import cluster_sizes, expectation, surrogate
+from .progress import progress_bar
+from .surrogate import cluster_sizes, expectation, linearised, seeded
 
 __all__ = ["EM"]
 
 _SINGULAR = 1e-10
 """A covariance is singular when its least eigenvalue, relative to the widest, is smaller."""
+
+_SEEDED_STEPS = 50
+"""L-BFGS steps that fit components without closed form to their seeds."""
 
 _CHECK = "check for constant or duplicated features, or hard links that no labeling satisfies"
 _REMEDY = "use prior='empirical', fewer clusters, or covariance='tied'"
@@ -50,8 +58,9 @@ class EM:
         Stop when the log joint rises by less than `tol` times one plus its absolute value.
     max_steps : int
     num_restarts : int
-        Starting points, k-means++ for mixtures; the best final objective is kept. Starts in which
-        a cluster collapses are set aside.
+        Starting points; the best final objective is kept. Gaussian means start at k-means++ seeds
+        of the data, other components fitted to the points nearest to such seeds. Starts in which a
+        cluster collapses are set aside.
     num_inner_steps : int
         Most L-BFGS steps in an M-step without closed form.
 
@@ -87,30 +96,57 @@ class EM:
             `params` hold the last good state.
         """
         approximate = approximation(problem)
-        if init is None:
-            starts, preparing = self._starts(problem, seed)
-        else:
-            names, preparing = latent_supports(problem), 0.0
-            starts = {name: jnp.asarray(init[name], float)[None] for name in names}
-        inputs = starts, problem.args, jnp.asarray(float(self.tol))
-        shape = (self.max_steps, self.num_inner_steps)
-        climb, compiling = compiled("em", problem, shape, self._program, *inputs)
-        began = time.perf_counter()
-        out = jax.block_until_ready(climb(*inputs))
+        latent_supports(problem)
+        with progress_bar("EM", shown=progress) as advance:
+            advance(0, "compiling")
+            if init is None:
+                starts, preparing = self._starts(problem, seed)
+            else:
+                given = starting_point(problem, init)
+                starts, preparing = {name: value[None] for name, value in given.items()}, 0.0
+            inputs = starts, problem.args, jnp.asarray(float(self.tol))
+            shape = (self.max_steps, self.num_inner_steps)
+            climb, compiling = compiled("em", problem, shape, self._program, *inputs)
+            advance(0, "climbing")
+            began = time.perf_counter()
+            params, run, history = jax.block_until_ready(climb(*inputs))
         seconds = {"compile": preparing + compiling, "run": time.perf_counter() - began}
-        return self._result(*map(as_numpy, out), seconds, approximate)
+        if not np.isfinite(run["lp"]).any():
+            point = {name: np.asarray(value[0]) for name, value in starts.items()}
+            blame = explain_nonfinite(problem, point)
+            raise FitError(
+                f"EM: the log joint is not finite at any start ({blame}); {_CHECK}", point
+            )
+        return self._result(
+            as_numpy(params), as_numpy(run), np.asarray(history), seconds, approximate
+        )
 
     def _starts(self, problem: Problem, seed: int) -> tuple[dict[str, Array], float]:
-        def build(bare: Problem):
-            return lambda key, args: initial_values(
-                replace(bare, args=args), key, self.num_restarts
-            )
+        def build(bare: Problem) -> Callable:
+            def draw(key: Array, args: tuple) -> dict[str, Array]:
+                starts = initial_values(replace(bare, args=args), key, self.num_restarts)
+                if bare.m_step is not None or "mean" in starts:
+                    return starts
+                keys = jax.random.split(jax.random.fold_in(key, 1), self.num_restarts)
+                return jax.vmap(lambda k, start: self._fit_to_seeds(bare, k, start, args))(
+                    keys, starts
+                )
+
+            return draw
 
         key = jax.random.key(seed)
         draw, seconds = compiled("starts", problem, self.num_restarts, build, key, problem.args)
         return draw(key, problem.args), seconds
 
-    def _program(self, problem: Problem):
+    def _fit_to_seeds(self, problem: Problem, key: Array, start: dict, args: tuple) -> dict:
+        """Fit components of a kind unknown to the points nearest to k-means++ seeds."""
+        _, posterior = expectation(problem, start, args)
+        found = seeded(problem, start, args, posterior, lambda x, k: spread_points(key, x, k))
+        if found is None:
+            return start
+        return self._maximise(problem, start, args, found, _SEEDED_STEPS)
+
+    def _program(self, problem: Problem) -> Callable:
         """All starts at once: E-step, test, M-step, until every start has stopped."""
 
         def one(start: dict[str, Array], args: tuple, tol: Array):
@@ -124,7 +160,7 @@ class EM:
                 if problem.m_step is not None:
                     new = problem.m_step(params, args, posterior)
                 else:
-                    new = self._maximise(problem, params, args, posterior)
+                    new = self._maximise(problem, params, args, posterior, self.num_inner_steps)
                 # what stops keeps the parameters whose E-step was the last good one
                 kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), params, last)
                 new = jax.tree.map(lambda a, b: jnp.where(stop, a, b), kept, new)
@@ -147,24 +183,21 @@ class EM:
             count, params, _, value, sizes, code, history = lax.while_loop(
                 lambda s: s[5] == 0, step, state
             )
-            fixed = {
-                name: site["value"]
-                for name, site in trace_model(problem, params, args).items()
-                if site["type"] == "deterministic"
-            }
+            fixed = deterministics(trace_model(problem, params, args))
             run = {"lp": value, "steps": count - 1, "code": code, "sizes": sizes}
-            return params | fixed, run, {"history": history}
+            return params | fixed, run, history
 
         return jax.vmap(one, in_axes=(0, None, None))
 
-    def _maximise(self, problem: Problem, params, args, posterior) -> dict[str, Array]:
+    @staticmethod
+    def _maximise(
+        problem: Problem, params: dict, args: tuple, posterior: dict, num_steps: int
+    ) -> dict[str, Array]:
         """Raise Q by L-BFGS in unconstrained coordinates; never lower it."""
-        sites = trace_model(problem, params, args)
-        supports = {name: sites[name]["fn"].support for name in params}
-        free = unconstrain(supports, params)
+        free = unconstrained_start(problem, params, args)
 
         def loss(free: dict) -> Array:
-            return -surrogate(problem, constrain(supports, free), args, posterior)
+            return -linearised(place(problem, free, args)[0], posterior)
 
         solver = optax.lbfgs(memory_size=10)
         value_and_grad = optax.value_and_grad_from_state(loss)
@@ -178,25 +211,24 @@ class EM:
             return count + 1, optax.apply_updates(free, updates), inner, flat
 
         _, found, _, _ = lax.while_loop(
-            lambda s: (s[0] < self.num_inner_steps) & ~s[3],
+            lambda s: (s[0] < num_steps) & ~s[3],
             improve,
             (0, free, solver.init(free), jnp.asarray(False)),
         )
         better = loss(found) <= loss(free)
-        return constrain(supports, jax.tree.map(lambda a, b: jnp.where(better, a, b), found, free))
+        sites, _ = place(problem, found, args)
+        return {name: jnp.where(better, sites[name]["value"], params[name]) for name in params}
 
     def _result(
         self,
         params: dict[str, NDArray],
         run: dict[str, NDArray],
-        history: dict[str, NDArray],
+        history: NDArray,
         seconds: dict[str, float],
         approximate: str | None,
     ) -> EngineResult:
         value, steps, code = run["lp"], run["steps"], run["code"]
         points = [{n: v[r] for n, v in params.items()} for r in range(len(value))]
-        if not np.isfinite(value).any():
-            raise FitError(f"EM: the log joint is not finite at any start; {_CHECK}", points[0])
         collapsed = [_collapsed(point) for point in points]
         lost = np.array([c is not None for c in collapsed]) | (code == 3)
         sound = np.isfinite(value) & ~lost
@@ -219,7 +251,7 @@ class EM:
             engine=self.name,
             draws={name: v[None, None] for name, v in points[best].items()},
             sample_stats={"lp": value[best][None, None]},
-            objective=history["history"][:, : int(steps.max()) + 1],
+            objective=history[:, : int(steps.max()) + 1],
             status=Status(converged, message),
             seconds=seconds,
             approximate=approximate,

@@ -11,6 +11,7 @@ is up to a constant a lower bound that touches: exactly the expected complete-da
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -22,7 +23,7 @@ from sidebayes.models.blocks.linked import LinkedMixture
 from .base import Problem
 from .density import is_mixture, trace_model
 
-__all__ = ["cluster_sizes", "expectation", "surrogate"]
+__all__ = ["cluster_sizes", "expectation", "linearised", "seeded", "surrogate"]
 
 
 def expectation(
@@ -57,8 +58,13 @@ def surrogate(
     problem: Problem, params: dict[str, Array], args: tuple, posterior: dict[str, Any]
 ) -> Array:
     """Q at `params`, up to a constant, for the posterior that `expectation` found."""
+    return linearised(trace_model(problem, params, args), posterior)
+
+
+def linearised(trace: dict[str, dict], posterior: dict[str, Any]) -> Array:
+    """Q of a trace of the model."""
     total = jnp.asarray(0.0)
-    for name, site in trace_model(problem, params, args).items():
+    for name, site in trace.items():
         if site["type"] != "sample":
             continue
         fn, value = site["fn"], site["value"]
@@ -67,6 +73,45 @@ def surrogate(
         else:
             total = total + _log_prob(site)
     return total
+
+
+def seeded(
+    problem: Problem,
+    params: dict[str, Array],
+    args: tuple,
+    posterior: dict[str, Any],
+    spread: Callable[[Array, int], Array],
+) -> dict[str, Any] | None:
+    """Stand-in for the posterior that gives each point mostly to the nearest of some seeds.
+
+    Parameters
+    ----------
+    spread : callable
+        ``spread(data, num_seeds)`` picks rows of the data.
+
+    Returns
+    -------
+    dict or None
+        As from `expectation`, responsibilities of the first mixture replaced; None if there is no
+        mixture, or its values are no rows of numbers.
+    """
+    if not posterior:
+        return None
+    name = next(iter(posterior))
+    slope = posterior[name]
+    each = slope["unary"] if isinstance(slope, dict) else slope
+    value = jnp.asarray(trace_model(problem, params, args)[name]["value"], each.dtype)
+    if each.ndim != 2 or value.shape[0] != each.shape[0]:
+        return None
+    data, num_clusters = value.reshape(each.shape[0], -1), each.shape[1]
+    scale = jnp.where(data.std(axis=0) > 0, data.std(axis=0), 1.0)
+    apart = (data[:, None] - spread(data, num_clusters)) / scale
+    nearest = jnp.argmin(jnp.sum(apart**2, axis=-1), axis=1)
+    # a share for every cluster keeps one that has few points from shrinking onto them
+    share = 0.9 * jax.nn.one_hot(nearest, num_clusters, dtype=each.dtype) + 0.1 / num_clusters
+    if isinstance(slope, dict):
+        share = slope | {"unary": share, "log_weights": share.sum(axis=0)}
+    return posterior | {name: share}
 
 
 def cluster_sizes(posterior: dict[str, Any]) -> Array:

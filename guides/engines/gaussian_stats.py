@@ -1,0 +1,219 @@
+r"""Gaussian mixtures in one pass over the data: densities, responsibilities and moments.
+
+The functions here visit the rows in chunks that stay in the processor's cache and never hold an
+array of shape (num_points, num_clusters, num_features). Inside a chunk the points lie along the
+last axis. Up to `_UNROLLED` features the quadratic forms are written out term by term, so that the
+compiler makes one vector loop of them; beyond, they are matrix products.
+
+Differences from the cluster means are formed before anything is squared, and second moments are
+:math:`\sum_n r_{nk}(x_n-\mu_k)(x_n-c)^\top` with the data mean c, corrected by
+:math:`(\sum_n r_{nk}(x_n-\mu_k))(\mu_k-c)^\top`, which is small where EM has nearly settled. Single
+precision thus serves for data far from the origin and for clusters much narrower than their spread.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.scipy.linalg import solve_triangular
+from jax.typing import ArrayLike
+
+__all__ = ["GaussianPass", "Moments", "gaussian_log_prob", "gaussian_pass", "weighted_moments"]
+
+_CHUNK = 1024
+_UNROLLED = 24
+_LOG_2PI = 1.8378770664093453
+
+
+class Moments(NamedTuple):
+    """Weighted moments of every cluster about a given `mean`.
+
+    With :math:`\\delta_k` = ``first / count`` the maximum-likelihood updates are
+    ``mean + delta`` and ``second / count - delta delta^T``; see `estimates`.
+
+    Attributes
+    ----------
+    count : Array, shape (num_clusters,)
+        Sum of the weights.
+    first : Array, shape (num_clusters, num_features)
+        Weighted sum of ``x - mean``.
+    second : Array, shape (num_clusters, num_features, num_features)
+        Weighted sum of ``(x - mean)(x - mean)^T``, symmetric.
+    """
+
+    count: Array
+    first: Array
+    second: Array
+
+    def estimates(self, mean: ArrayLike) -> tuple[Array, Array]:
+        """Weighted means and covariances, given the `mean` that the moments are about.
+
+        A cluster without weight keeps its mean and gets a covariance of zero.
+        """
+        count = jnp.maximum(self.count, jnp.finfo(self.count.dtype).tiny)
+        shift = self.first / count[:, None]
+        covariance = self.second / count[:, None, None] - shift[:, :, None] * shift[:, None, :]
+        return jnp.asarray(mean) + shift, covariance
+
+
+class GaussianPass(NamedTuple):
+    """What one pass over the data yields.
+
+    Attributes
+    ----------
+    log_likelihood : Array, shape ()
+        Sum over the points of the log density of the mixture.
+    moments : Moments
+        Moments about the `mean` of the pass, weighted by the responsibilities.
+    """
+
+    log_likelihood: Array
+    moments: Moments
+
+
+def gaussian_pass(
+    x: ArrayLike,
+    log_weights: ArrayLike,
+    mean: ArrayLike,
+    scale_tril: ArrayLike,
+    *,
+    chunk_size: int = _CHUNK,
+) -> GaussianPass:
+    r"""E-step of a Gaussian mixture and the sufficient statistics of its M-step, in one pass.
+
+    Parameters
+    ----------
+    x : array_like, shape (num_points, num_features)
+        Single or double precision; results come in the same.
+    log_weights : array_like, shape (num_clusters,)
+        Log mixing weights; ``-inf`` switches a cluster off.
+    mean : array_like, shape (num_clusters, num_features)
+    scale_tril : array_like, shape (num_clusters, num_features, num_features)
+        Lower Cholesky factors of the covariances.
+    chunk_size : int
+        Rows visited at a time.
+
+    Returns
+    -------
+    GaussianPass
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree.
+
+    References
+    ----------
+    Dempster, Laird and Rubin (1977), J. R. Stat. Soc. B 39, 1-38.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> x = jnp.asarray([[0.0], [2.0]])
+    >>> step = gaussian_pass(x, jnp.zeros(1), jnp.zeros((1, 1)), jnp.ones((1, 1, 1)))
+    >>> mean, covariance = step.moments.estimates(jnp.zeros((1, 1)))
+    >>> float(mean[0, 0]), float(covariance[0, 0, 0])
+    (1.0, 1.0)
+    """
+    x, mean, scale_tril = _checked(x, mean, scale_tril)
+    precision, log_scale = _whitening(scale_tril)
+    constant = jnp.asarray(log_weights, x.dtype) + log_scale
+
+    def visit(points: Array, live: Array, _: Array) -> tuple[Array, Array]:
+        log_joint = _log_density(points - centre, mean - centre, precision, constant)
+        highest = jnp.max(log_joint, axis=0)
+        highest = jnp.where(jnp.isfinite(highest), highest, 0.0)
+        density = jnp.exp(log_joint - highest)
+        total = density.sum(axis=0)
+        log_likelihood = jnp.where(live > 0, highest + jnp.log(total), 0.0)
+        return jnp.sum(log_likelihood), density * (live / total)
+
+    centre = _centre(x)
+    log_likelihood, moments = _accumulate(x, mean, centre, visit, chunk_size)
+    return GaussianPass(log_likelihood, moments)
+
+
+def weighted_moments(
+    x: ArrayLike,
+    responsibilities: ArrayLike,
+    mean: ArrayLike | None = None,
+    *,
+    chunk_size: int = _CHUNK,
+) -> Moments:
+    """Moments of each cluster about `mean`, given responsibilities.
+
+    Parameters
+    ----------
+    x : array_like, shape (num_points, num_features)
+    responsibilities : array_like, shape (num_points, num_clusters)
+        Any non-negative weights.
+    mean : array_like, shape (num_clusters, num_features), optional
+        What the moments are about: the mean of the data by default. Best the current means of
+        the clusters, for accuracy.
+    chunk_size : int
+        Rows visited at a time.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree.
+    """
+    x = _floating(x)
+    responsibilities = jnp.asarray(responsibilities, x.dtype)
+    if x.ndim != 2 or responsibilities.ndim != 2 or len(x) != len(responsibilities):
+        raise ValueError(
+            f"x has shape {x.shape} and responsibilities {responsibilities.shape}; expected "
+            "(num_points, num_features) and (num_points, num_clusters)"
+        )
+    centre = _centre(x)
+    num_clusters = responsibilities.shape[1]
+    if mean is None:
+        mean = jnp.broadcast_to(centre[:, 0], (num_clusters, x.shape[1]))
+    mean = jnp.asarray(mean, x.dtype)
+    if mean.shape != (num_clusters, x.shape[1]):
+        raise ValueError(
+            f"mean has shape {mean.shape}; expected {(num_clusters, x.shape[1])} for the given "
+            "responsibilities and x"
+        )
+
+    def visit(points: Array, live: Array, start: Array) -> tuple[Array, Array]:
+        rows = lax.dynamic_slice_in_dim(responsibilities, start, points.shape[1])
+        return jnp.zeros((), x.dtype), rows.T * live
+
+    return _accumulate(x, mean, centre, visit, chunk_size)[1]
+
+
+def gaussian_log_prob(
+    x: ArrayLike, mean: ArrayLike, scale_tril: ArrayLike, *, chunk_size: int = _CHUNK
+) -> Array:
+    """Log density of every point under every Gaussian, shape (num_points, num_clusters).
+
+    Parameters
+    ----------
+    x : array_like, shape (num_points, num_features)
+    mean : array_like, shape (num_clusters, num_features)
+    scale_tril : array_like, shape (num_clusters, num_features, num_features)
+        Lower Cholesky factors of the covariances.
+    chunk_size : int
+        Rows visited at a time.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree.
+    """
+    x, mean, scale_tril = _checked(x, mean, scale_tril)
+    precision, constant = _whitening(scale_tril)
+    centre = _centre(x)
+    size, starts = _chunks(len(x), chunk_size)
+
+    def visit(out: Array, begin: Array) -> tuple[Array, None]:
+        start = jnp.minimum(begin, len(x) - size)
+        points = lax.dynamic_slice_in_dim(x, start, size).T - centre
+        found = _log_density(points, mean - centre[:, 0], precision, constant)
+        return lax.dynamic_update_slice_in_dim(out, found.T, start, axis=0), None
+
+    return lax.scan(visit, jnp.zeros((len(x), len(mean)), x.dtype), starts)[0]
