@@ -6,9 +6,10 @@ last axis. Up to `_UNROLLED` features the quadratic forms are written out term b
 compiler makes one vector loop of them; beyond, they are matrix products.
 
 Differences from the cluster means are formed before anything is squared, and second moments are
-:math:`\sum_n r_{nk}(x_n-\mu_k)(x_n-c)^\top` with the data mean c, corrected by
-:math:`(\sum_n r_{nk}(x_n-\mu_k))(\mu_k-c)^\top`, which is small where EM has nearly settled. Single
-precision thus serves for data far from the origin and for clusters much narrower than their spread.
+:math:`\sum_n r_{nk}(x_n-\mu_k)(x_n-c)^\top` with a centre c of the data, corrected by
+:math:`(\sum_n r_{nk}(x_n-\mu_k))(\mu_k-c)^\top`, which is small where EM has nearly settled; sums
+over chunks are compensated (Kahan). Single precision thus serves for data far from the origin and
+for clusters much narrower than their spread.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _LOG_2PI = 1.8378770664093453
 
 
 class Moments(NamedTuple):
-    """Weighted moments of every cluster about a given `mean`.
+    r"""Weighted moments of every cluster about a given `mean`.
 
     With :math:`\\delta_k` = ``first / count`` the maximum-likelihood updates are
     ``mean + delta`` and ``second / count - delta delta^T``; see `estimates`.
@@ -123,7 +124,7 @@ def gaussian_pass(
     constant = jnp.asarray(log_weights, x.dtype) + log_scale
 
     def visit(points: Array, live: Array, _: Array) -> tuple[Array, Array]:
-        log_joint = _log_density(points - centre, mean - centre, precision, constant)
+        log_joint = _log_density(points, mean, precision, constant)
         highest = jnp.max(log_joint, axis=0)
         highest = jnp.where(jnp.isfinite(highest), highest, 0.0)
         density = jnp.exp(log_joint - highest)
@@ -131,9 +132,8 @@ def gaussian_pass(
         log_likelihood = jnp.where(live > 0, highest + jnp.log(total), 0.0)
         return jnp.sum(log_likelihood), density * (live / total)
 
-    centre = _centre(x)
-    log_likelihood, moments = _accumulate(x, mean, centre, visit, chunk_size)
-    return GaussianPass(log_likelihood, moments)
+    centre = jax.nn.softmax(jnp.asarray(log_weights, x.dtype)) @ mean
+    return GaussianPass(*_accumulate(x, mean, centre, visit, chunk_size))
 
 
 def weighted_moments(
@@ -168,10 +168,10 @@ def weighted_moments(
             f"x has shape {x.shape} and responsibilities {responsibilities.shape}; expected "
             "(num_points, num_features) and (num_points, num_clusters)"
         )
-    centre = _centre(x)
+    centre = x.mean(axis=0)
     num_clusters = responsibilities.shape[1]
     if mean is None:
-        mean = jnp.broadcast_to(centre[:, 0], (num_clusters, x.shape[1]))
+        mean = jnp.broadcast_to(centre, (num_clusters, x.shape[1]))
     mean = jnp.asarray(mean, x.dtype)
     if mean.shape != (num_clusters, x.shape[1]):
         raise ValueError(
@@ -207,13 +207,100 @@ def gaussian_log_prob(
     """
     x, mean, scale_tril = _checked(x, mean, scale_tril)
     precision, constant = _whitening(scale_tril)
-    centre = _centre(x)
     size, starts = _chunks(len(x), chunk_size)
 
     def visit(out: Array, begin: Array) -> tuple[Array, None]:
         start = jnp.minimum(begin, len(x) - size)
-        points = lax.dynamic_slice_in_dim(x, start, size).T - centre
-        found = _log_density(points, mean - centre[:, 0], precision, constant)
+        points = lax.dynamic_slice_in_dim(x, start, size).T
+        found = _log_density(points, mean, precision, constant)
         return lax.dynamic_update_slice_in_dim(out, found.T, start, axis=0), None
 
     return lax.scan(visit, jnp.zeros((len(x), len(mean)), x.dtype), starts)[0]
+
+
+def _accumulate(x, mean, centre, visit, chunk_size) -> tuple[Array, Moments]:
+    """Sum over chunks what `visit` says: a number, and the moments by its weights (K, chunk)."""
+    num_clusters, num_features = mean.shape
+    size, starts = _chunks(len(x), chunk_size)
+    ones = jnp.ones(size, x.dtype)
+
+    def add(carry: tuple, begin: Array) -> tuple[tuple, None]:
+        start = jnp.minimum(begin, len(x) - size)  # the last chunk overlaps the one before
+        points = lax.dynamic_slice_in_dim(x, start, size).T
+        live = (start + jnp.arange(size) >= begin).astype(x.dtype)
+        value, weight = visit(points, live, start)
+        pull = (weight[:, None] * (points - mean[:, :, None])).reshape(-1, size)
+        second = pull @ (points - centre[:, None]).T
+        return _compensated(carry, (value, weight @ ones, pull @ ones, second)), None
+
+    shapes = (), (num_clusters,), (num_clusters * num_features,)
+    zero = tuple(jnp.zeros(shape, x.dtype) for shape in (*shapes, (*shapes[2], num_features)))
+    (value, count, first, second), _ = lax.scan(add, (zero, zero), starts)[0]
+    first = first.reshape(mean.shape)
+    second = second.reshape(*mean.shape, num_features)
+    second = second - first[:, :, None] * (mean - centre)[:, None, :]
+    second = (second + jnp.swapaxes(second, 1, 2)) / 2
+    return value, Moments(count, first, second)
+
+
+def _compensated(carry: tuple, terms: tuple) -> tuple:
+    """One step of Kahan's summation; the carry holds the sums and the parts they have lost."""
+    total, lost = carry
+    terms = jax.tree.map(jnp.subtract, terms, lost)
+    new = jax.tree.map(jnp.add, total, terms)
+    lost = jax.tree.map(lambda a, b, c: (a - b) - c, new, total, terms)
+    return new, lost
+
+
+def _log_density(points: Array, mean: Array, precision: Array, constant: Array) -> Array:
+    """``constant - |precision (x - mean)|^2 / 2``, shape (K, chunk), of points (d, chunk)."""
+    num_features = len(points)
+    precision = precision * 0.7071067811865476
+    if num_features > _UNROLLED:
+        quadratic = lax.map(
+            lambda a: jnp.sum((a[1] @ (points - a[0][:, None])) ** 2, axis=0), (mean, precision)
+        )
+        return constant[:, None] - quadratic
+    apart = [row - mean[:, j, None] for j, row in enumerate(points)]
+    log_density = constant[:, None]
+    for i in range(num_features):
+        whitened = precision[:, i, 0, None] * apart[0]
+        for j in range(1, i + 1):
+            whitened = whitened + precision[:, i, j, None] * apart[j]
+        log_density = log_density - whitened * whitened
+    return log_density
+
+
+def _whitening(scale_tril: Array) -> tuple[Array, Array]:
+    """Inverse Cholesky factors, and the log normalising constants of the Gaussians."""
+    num_features = scale_tril.shape[-1]
+    eye = jnp.broadcast_to(jnp.eye(num_features, dtype=scale_tril.dtype), scale_tril.shape)
+    precision = solve_triangular(scale_tril, eye, lower=True)
+    diagonal = jnp.diagonal(scale_tril, axis1=-2, axis2=-1)
+    return precision, -jnp.log(diagonal).sum(axis=-1) - 0.5 * num_features * _LOG_2PI
+
+
+def _chunks(num_points: int, chunk_size: int) -> tuple[int, Array]:
+    """Rows in a chunk, and where the chunks begin."""
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size = {chunk_size}; expected at least 1")
+    size = min(chunk_size, num_points)
+    return size, jnp.arange(0, num_points, size)
+
+
+def _floating(x: ArrayLike) -> Array:
+    x = jnp.asarray(x)
+    return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
+
+
+def _checked(x, mean, scale_tril) -> tuple[Array, Array, Array]:
+    x = _floating(x)
+    mean, scale_tril = jnp.asarray(mean, x.dtype), jnp.asarray(scale_tril, x.dtype)
+    width = x.shape[-1] if x.ndim == 2 else -1
+    fits = mean.ndim == 2 and mean.shape[1] == width
+    if not fits or scale_tril.shape != (*mean.shape, width) or not len(x):
+        raise ValueError(
+            f"x has shape {x.shape}, mean {mean.shape}, scale_tril {scale_tril.shape}; expected "
+            "(num_points, d), (num_clusters, d) and (num_clusters, d, d)"
+        )
+    return x, mean, scale_tril
