@@ -13,7 +13,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import initial_values, is_mixture, trace_model
+from sidebayes.guides.engines.density import as_mixture, initial_values, trace_model
 from sidebayes.guides.engines.programs import compiled
 from sidebayes.models.blocks import partition
 from sidebayes.models.blocks.linked import LinkedMixture
@@ -39,8 +39,10 @@ def mixture_site(
         If the model has none.
     """
     for site in trace_model(problem, params, args).values():
-        if site["type"] == "sample" and site["is_observed"] and is_mixture(site["fn"]):
-            return site["fn"], site["value"]
+        if site["type"] == "sample" and site["is_observed"]:
+            fn = as_mixture(site["fn"])
+            if fn is not None:
+                return fn, site["value"]
     raise ValueError(
         "the model has no observed mixture; observe the data through a LinkedMixture (or NumPyro's "
         "MixtureSameFamily), so that labels can be inferred"

@@ -19,12 +19,12 @@ from .base import Problem
 
 __all__ = [
     "approximation",
+    "as_mixture",
     "as_numpy",
     "constrain",
     "deterministics",
     "explain_nonfinite",
     "initial_values",
-    "is_mixture",
     "latent_supports",
     "linked_site",
     "log_joint",
@@ -348,6 +348,9 @@ def as_numpy(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {name: np.asarray(value) for name, value in values.items()}
 
 
-def is_mixture(fn: Any) -> bool:
-    """Tell whether a distribution sums out labels and can be linearised by EM."""
-    return isinstance(fn, LinkedMixture | dist.MixtureSameFamily)
+def as_mixture(fn: Any) -> dist.Distribution | None:
+    """Distribution that sums out labels, freed of the expansion that a plate wraps it in."""
+    while isinstance(fn, dist.ExpandedDistribution):
+        fn = fn.base_dist
+    kinds = LinkedMixture | dist.MixtureSameFamily | dist.MixtureGeneral
+    return fn if isinstance(fn, kinds) else None

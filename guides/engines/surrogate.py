@@ -21,7 +21,7 @@ from jax import Array
 from sidebayes.models.blocks.linked import LinkedMixture
 
 from .base import Problem
-from .density import is_mixture, trace_model
+from .density import as_mixture, trace_model
 
 __all__ = ["cluster_sizes", "expectation", "linearised", "seeded", "surrogate"]
 
@@ -43,8 +43,8 @@ def expectation(
     for name, site in trace_model(problem, params, args).items():
         if site["type"] != "sample":
             continue
-        fn, value = site["fn"], site["value"]
-        if _is_linear(site):
+        fn, value = _linear(site), site["value"]
+        if fn is not None:
             log_z, posterior[name] = jax.value_and_grad(_log_partition, argnums=1)(
                 fn, _log_factors(fn, value)
             )
@@ -67,8 +67,8 @@ def linearised(trace: dict[str, dict], posterior: dict[str, Any]) -> Array:
     for name, site in trace.items():
         if site["type"] != "sample":
             continue
-        fn, value = site["fn"], site["value"]
-        if name in posterior:
+        fn, value = _linear(site), site["value"]
+        if fn is not None and name in posterior:
             total = total + _inner(posterior[name], _log_factors(fn, value)) - _log_normalizer(fn)
         else:
             total = total + _log_prob(site)
@@ -123,9 +123,10 @@ def cluster_sizes(posterior: dict[str, Any]) -> Array:
     return each.reshape(-1, each.shape[-1]).sum(axis=0)
 
 
-def _is_linear(site: dict) -> bool:
-    """Tell whether EM linearises a site; one under a scale is left as the density that it is."""
-    return site["is_observed"] and is_mixture(site["fn"]) and site.get("scale") is None
+def _linear(site: dict) -> dist.Distribution | None:
+    """Mixture that EM linearises; a site under a scale is left as the density that it is."""
+    plain = site["is_observed"] and site.get("scale") is None
+    return as_mixture(site["fn"]) if plain else None
 
 
 def _log_prob(site: dict) -> Array:
