@@ -32,7 +32,7 @@ _LOG_2PI = 1.8378770664093453
 class Moments(NamedTuple):
     r"""Weighted moments of every cluster about a given `mean`.
 
-    With :math:`\\delta_k` = ``first / count`` the maximum-likelihood updates are
+    With :math:`\delta_k` = ``first / count`` the maximum-likelihood updates are
     ``mean + delta`` and ``second / count - delta delta^T``; see `estimates`.
 
     Attributes
@@ -163,7 +163,8 @@ def weighted_moments(
     """
     x = _floating(x)
     responsibilities = jnp.asarray(responsibilities, x.dtype)
-    if x.ndim != 2 or responsibilities.ndim != 2 or len(x) != len(responsibilities):
+    fits = x.ndim == 2 and responsibilities.ndim == 2 and len(x) == len(responsibilities)
+    if not fits or not len(x):
         raise ValueError(
             f"x has shape {x.shape} and responsibilities {responsibilities.shape}; expected "
             "(num_points, num_features) and (num_points, num_clusters)"
