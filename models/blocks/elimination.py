@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import heapq
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,11 @@ __all__ = ["MAX_WIDTH", "ComponentPlan", "peel_leaves", "plan_cores"]
 MAX_WIDTH = 22
 MAX_CELLS = 2**28
 """Ordering stops where even with two clusters the tables of a component would be larger."""
+MIN_FILL_NODES = 400
+"""Larger components are ordered by minimum degree, smaller ones by minimum fill."""
+SMALL_CELLS = 2**17
+"""Nodes of unequal width are padded to one width while, with eight clusters, no more arises."""
+HOPELESS = np.iinfo(np.int64).max
 
 
 def peel_leaves(edges: NDArray, num_nodes: int) -> tuple[list[NDArray], NDArray[np.bool_]]:
@@ -95,19 +101,21 @@ class ComponentPlan:
 
 
 @dataclass(frozen=True)
-class _Shape:
-    order: NDArray[np.int64]
-    width: int | None
-    bag_edge: NDArray[np.int64]
-    parent: NDArray[np.int64]
-    axis: NDArray[np.int64]
-    level: NDArray[np.int64]
+class _Order:
+    """Order of elimination of every node, and the neighbours that each had when its turn came."""
+
+    sequence: NDArray[np.int64]
+    turn: NDArray[np.int64]
+    bag_start: NDArray[np.int64]
+    bag_size: NDArray[np.int64]
+    bag_node: NDArray[np.int64]
+    given_up: NDArray[np.bool_]
 
 
 def plan_cores(edges: NDArray, edge_index: NDArray, num_nodes: int) -> list[ComponentPlan]:
     """Plan the elimination of every component of the 2-core.
 
-    Components of equal shape share one ordering, and components of equal width one plan.
+    Components of equal width share one plan, and so do components of small widths that are few.
 
     Parameters
     ----------
@@ -119,127 +127,169 @@ def plan_cores(edges: NDArray, edge_index: NDArray, num_nodes: int) -> list[Comp
     if not len(edges):
         return []
     nodes, local = np.unique(edges, return_inverse=True)
-    local = local.reshape(-1, 2)
-    num_components, label = components_of(local, len(nodes))
-    node_order = np.argsort(label, kind="stable")
-    sizes = np.bincount(label)
-    start = np.concatenate([[0], np.cumsum(sizes)])
-    rank = np.empty(len(nodes), np.int64)
-    rank[node_order] = np.arange(len(nodes)) - start[label[node_order]]
-    owner = label[local[:, 0]]
-    ends = np.sort(rank[local], axis=1)
-    order = np.lexsort((ends[:, 1], ends[:, 0], owner))
-    ends, edge_index, owner = ends[order], edge_index[order], owner[order]
-    counts = np.bincount(owner, minlength=num_components)
-    edge_start = np.concatenate([[0], np.cumsum(counts)])
+    local = np.sort(local.reshape(-1, 2), axis=1)
+    by_end = np.argsort(local[:, 0] * len(nodes) + local[:, 1])
+    local, edge_index = local[by_end], edge_index[by_end]
+    num_components, component = components_of(local, len(nodes))
+    order = _eliminate(local, component)
+    width = np.zeros(num_components, np.int64)
+    np.maximum.at(width, component, order.bag_size)
+    width[order.given_up] = -1
+    width = _merge_widths(width, np.bincount(component))
+    return [
+        _assemble(int(w), order, width[component] == w, nodes, local, edge_index, component)
+        for w in sorted(set(width.tolist()), key=lambda w: w if w >= 0 else MAX_WIDTH + 1)
+    ]
 
-    pieces: dict[int | None, list[tuple[_Shape, NDArray, NDArray, NDArray]]] = {}
-    kinds, kind_of = np.unique(np.stack([sizes, counts], 1), axis=0, return_inverse=True)
-    for kind, (n, m) in enumerate(kinds):
-        members = np.flatnonzero(kind_of.ravel() == kind)
-        edge_rows = edge_start[members][:, None] + np.arange(m)
-        node_rows = node_order[start[members][:, None] + np.arange(n)]
-        shapes, shape_of = np.unique(
-            ends[edge_rows].reshape(len(members), -1), axis=0, return_inverse=True
-        )
-        for s, flat in enumerate(shapes):
-            rows = np.flatnonzero(shape_of.ravel() == s)
-            shape = _order_shape(flat.reshape(-1, 2), int(n))
-            pieces.setdefault(shape.width, []).append(
-                (shape, nodes[node_rows[rows]], edge_index[edge_rows[rows]], flat.reshape(-1, 2))
-            )
-    return [_assemble(width, pieces[width]) for width in sorted(pieces, key=lambda w: w or 10**6)]
+
+def _merge_widths(width: NDArray, size: NDArray) -> NDArray:
+    """Let few nodes of small width join a somewhat larger one: one program less to compile."""
+    present = sorted({int(w) for w in width if w > 0})
+    for narrow, wide in pairwise(present):
+        if size[width == narrow].sum() * 8 ** (wide + 1) <= SMALL_CELLS:
+            width = np.where(width == narrow, wide, width)
+    return width
 
 
 def _assemble(
-    width: int | None, pieces: list[tuple[_Shape, NDArray, NDArray, NDArray]]
+    width: int,
+    order: _Order,
+    chosen: NDArray,
+    nodes: NDArray,
+    edges: NDArray,
+    edge_index: NDArray,
+    component: NDArray,
 ) -> ComponentPlan:
-    parts: dict[str, list[NDArray]] = {
-        name: [] for name in ("node", "bag_edge", "parent", "axis", "level", "edges")
-    }
-    offset = 0
-    for shape, nodes, edges, ends in pieces:
-        copies, size = nodes.shape
-        shift = offset + size * np.arange(copies)[:, None]
-        position = np.empty(size, np.int64)
-        position[shape.order] = np.arange(size)
-        parts["node"].append(nodes[:, shape.order].ravel())
-        pair = position[ends][None] + shift[:, :, None]
-        parts["edges"].append(np.concatenate([pair, edges[:, :, None]], axis=2).reshape(-1, 3))
-        if width is not None:
-            edge = np.where(shape.bag_edge >= 0, edges[:, shape.bag_edge], -1)
-            parts["bag_edge"].append(edge.reshape(-1, width))
-            parts["parent"].append(np.where(shape.parent >= 0, shape.parent + shift, -1).ravel())
-            parts["axis"].append(np.tile(shape.axis, (copies, 1)))
-            parts["level"].append(np.tile(shape.level, copies))
-        offset += copies * size
-    joined = {
-        name: np.concatenate(value) if value else np.zeros((0,), np.int64)
-        for name, value in parts.items()
-    }
-    return ComponentPlan(width=width, largest=max(p[1].shape[1] for p in pieces), **joined)
-
-
-def _order_shape(edges: NDArray, num_nodes: int) -> _Shape:
-    order, bags = _eliminate(edges, num_nodes)
-    if bags is None:
+    """Number the buckets of the chosen nodes and name where their messages go."""
+    kept = chosen[edges[:, 0]]
+    largest = int(np.bincount(component[chosen]).max())
+    sequence = order.sequence[chosen[order.sequence]] if width >= 0 else np.flatnonzero(chosen)
+    size = len(sequence)
+    position = np.full(len(nodes) + 1, size, np.int64)  # the last entry pads
+    position[sequence] = np.arange(size)
+    links = np.column_stack([position[edges[kept]], edge_index[kept]])
+    if width < 0:
         empty = np.zeros((0,), np.int64)
-        return _Shape(np.arange(num_nodes), None, empty, empty, empty, empty)
-    width = max(len(bag) for bag in bags)
-    step = np.empty(num_nodes, np.int64)
-    step[order] = np.arange(num_nodes)
-    edge_of = {(int(a), int(b)): e for e, (a, b) in enumerate(edges)}
-    bag_edge = np.full((num_nodes, width), -1, np.int64)
-    axis = np.full((num_nodes, width), -1, np.int64)
-    parent = np.full(num_nodes, -1, np.int64)
-    level = np.zeros(num_nodes, np.int64)
-    for s, (v, bag) in enumerate(zip(order.tolist(), bags, strict=True)):
-        for p, b in enumerate(bag):
-            bag_edge[s, p] = edge_of.get((min(v, b), max(v, b)), -1)
-        if bag:
-            above = min(bag, key=lambda b: step[b])
-            parent[s] = step[above]
-            place = {above: 0} | {b: 1 + p for p, b in enumerate(bags[step[above]])}
-            axis[s, : len(bag)] = [place[b] for b in bag]
-            level[parent[s]] = max(level[parent[s]], level[s] + 1)
-    return _Shape(order, width, bag_edge, parent, axis, level)
+        return ComponentPlan(
+            None, nodes[sequence], empty, empty, empty, empty, edges=links, largest=largest
+        )
+    column = np.arange(width)
+    inside = column < order.bag_size[sequence, None]
+    where = np.where(inside, order.bag_start[sequence, None] + column, 0)
+    bag = np.where(inside, order.bag_node[where], len(nodes))
+    parent = position[bag].min(axis=1, initial=size)
+    bag_of_parent = np.concatenate([bag, np.full((1, width), -1)])[parent]
+    place = 1 + np.argmax(bag[:, :, None] == bag_of_parent[:, None, :], axis=2)
+    axis = np.where(inside, np.where(position[bag] == parent[:, None], 0, place), -1)
+
+    keys = edges[:, 0] * len(nodes) + edges[:, 1]
+    low = np.minimum(sequence[:, None], bag)
+    wanted = low * len(nodes) + np.maximum(sequence[:, None], bag)
+    found = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    bag_edge = np.where(inside & (keys[found] == wanted), edge_index[found], -1)
+
+    level = np.zeros(size + 1, np.int64)
+    for turn in np.split(np.arange(size), np.flatnonzero(np.diff(order.turn[sequence])) + 1):
+        np.maximum.at(level, parent[turn], level[turn] + 1)
+    return ComponentPlan(
+        width=width,
+        node=nodes[sequence],
+        bag_edge=bag_edge,
+        parent=np.where(parent < size, parent, -1),
+        axis=axis,
+        level=level[:-1],
+        edges=links,
+        largest=largest,
+    )
 
 
-def _eliminate(edges: NDArray, num_nodes: int) -> tuple[NDArray, list[list[int]] | None]:
-    """Min-fill (small graphs) or min-degree order; ties at random keep the tree of buckets low."""
-    adjacent: list[set[int]] = [set() for _ in range(num_nodes)]
-    for a, b in edges.tolist():
-        adjacent[a].add(b)
-        adjacent[b].add(a)
-    tie = np.random.default_rng(0).random(num_nodes)
+def _eliminate(edges: NDArray, component: NDArray) -> _Order:
+    """Multiple elimination (Liu, 1985): in each turn an independent set of cheap nodes at once.
 
-    def fill(v: int) -> int:
-        around = adjacent[v]
-        return sum(len(around) - 1 - len(around & adjacent[b]) for b in around)
+    Small components go by minimum fill, large ones by minimum degree; ties at random keep the tree
+    of buckets low. A component is given up as soon as nothing that follows can fit the budget:
+    every node has too many neighbours, or there are more edges than that tree-width allows.
+    """
+    size = np.bincount(component)
+    widest = np.minimum(MAX_WIDTH, np.log2(MAX_CELLS / size).astype(np.int64) - 1)
+    bound = np.zeros(len(size), np.int64)
+    given_up = np.zeros(len(size), bool)
+    turn = np.zeros(len(component), np.int64)
+    bag_start, bag_size = np.zeros_like(turn), np.zeros_like(turn)
+    sequence, bag_node, filled = [], [], 0
 
-    small = num_nodes <= 400
-    cost = fill if small else (lambda v: len(adjacent[v]))
-    widest = min(MAX_WIDTH, int(np.log2(MAX_CELLS / num_nodes)) - 1)
-    heap = [(cost(v), tie[v], v) for v in range(num_nodes)]
-    heapq.heapify(heap)
-    done = [False] * num_nodes
-    order, bags = [], []
-    while heap:
-        known, _, v = heapq.heappop(heap)
-        if done[v] or known != cost(v):
-            continue
-        bag = sorted(adjacent[v])
-        if len(bag) > widest:
-            return np.arange(num_nodes), None
-        done[v] = True
-        order.append(v)
-        bags.append(bag)
-        changed = set(bag)
-        for b in bag:
-            adjacent[b] |= adjacent[v]
-            adjacent[b] -= {b, v}
-            if small:
-                changed |= adjacent[b]
-        for b in changed:
-            heapq.heappush(heap, (cost(b), tie[b], b))
-    return np.array(order, np.int64), bags
+    name = np.argsort(component, kind="stable")  # nodes that are left, by component
+    priority = np.random.default_rng(0).permutation(len(name))
+    number = np.argsort(name)
+    source = number[edges.T.ravel()]
+    target = number[edges.T[::-1].ravel()]
+    by_key = np.argsort(source * len(name) + target)
+    source, target = source[by_key], target[by_key]
+    for step in count():
+        owner = component[name]
+        degree = np.bincount(source, minlength=len(name))
+        start = np.cumsum(degree) - degree
+        keys = source * len(name) + target
+        by_fill = (size[owner] <= MIN_FILL_NODES) & (degree <= widest[owner])
+        cost = degree.copy()
+        for nodes, low, high in _neighbour_pairs(target, start, degree, np.flatnonzero(by_fill)):
+            cost[nodes] = (~_contains(keys, low * len(name) + high)).sum(axis=1)
+        cost[by_fill & (degree < 2)] = 0
+        cost[degree > widest[owner]] = HOPELESS
+
+        first = np.flatnonzero(np.diff(owner, prepend=-1))
+        here, nodes_here = owner[first], np.diff(first, append=len(name))
+        least = np.minimum.reduceat(cost, first)
+        crowded = np.add.reduceat(degree, first) > 2 * widest[here] * nodes_here
+        given_up[here] = (least == HOPELESS) | crowded
+        # in a large component all that costs no more than what had to go before goes: fewer turns
+        bound[here] = np.where(size[here] <= MIN_FILL_NODES, least, np.maximum(bound[here], least))
+
+        ready = (cost <= bound[owner]) & ~given_up[owner]
+        contested = ready[source] & ready[target]
+        rival = np.full(len(name), -1)
+        np.maximum.at(rival, target[contested], priority[source[contested]])
+        out = ready & (priority > rival)
+        now = np.flatnonzero(out)
+        turn[name[now]], bag_size[name[now]] = step, degree[now]
+        bag_start[name[now]] = filled + np.cumsum(degree[now]) - degree[now]
+        filled += int(degree[now].sum())
+        bag_node.append(name[target[out[source]]])
+        sequence.append(name[now])
+
+        stays = ~(out | given_up[owner])
+        if not stays.any():
+            break
+        pairs = [
+            (low.ravel(), high.ravel())
+            for _, low, high in _neighbour_pairs(target, start, degree, now)
+        ]
+        low, high = np.concatenate([np.zeros((2, 0), np.int64), *map(np.array, pairs)], axis=1)
+        fill = np.concatenate([low * len(name) + high, high * len(name) + low])
+        fill = np.unique(fill[~_contains(keys, fill)])
+        keys = keys[stays[source] & stays[target]]
+        keys = np.insert(keys, np.searchsorted(keys, fill), fill)
+        number = np.cumsum(stays) - 1
+        source, target = (number[end] for end in np.divmod(keys, len(name)))
+        name, priority = name[stays], priority[stays]
+    return _Order(
+        np.concatenate(sequence), turn, bag_start, bag_size, np.concatenate(bag_node), given_up
+    )
+
+
+def _neighbour_pairs(
+    target: NDArray, start: NDArray, degree: NDArray, nodes: NDArray
+) -> Iterator[tuple[NDArray, NDArray, NDArray]]:
+    """Nodes of one degree at a time, with all pairs of their neighbours (lower number first)."""
+    for d in np.unique(degree[nodes]):
+        if d > 1:
+            rows = nodes[degree[nodes] == d]
+            around = target[start[rows, None] + np.arange(d)]
+            low, high = np.triu_indices(d, 1)
+            yield rows, around[:, low], around[:, high]
+
+
+def _contains(keys: NDArray, wanted: NDArray) -> NDArray[np.bool_]:
+    """Tell which of `wanted` are among the sorted `keys`."""
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return keys[place] == wanted
