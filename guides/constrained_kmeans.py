@@ -16,7 +16,7 @@ from sidebayes.models.blocks.approximate import Exact
 from sidebayes.models.blocks.label_graph import as_label_graph
 
 from .engines.base import EngineResult, FitError, Problem, Status, check_positive
-from .engines.density import initial_values
+from .engines.starts import initial_values
 
 __all__ = ["KMeans"]
 
@@ -69,7 +69,7 @@ class KMeans:
         )
         partition.check_inference(graph, num_clusters, Exact(self.max_table))
         if init is None:
-            starts = initial_values(problem, jax.random.key(seed), self.num_restarts)["mean"]
+            starts = initial_values(problem, seed, self.num_restarts)["mean"]
         else:
             starts = jnp.asarray(init["mean"])[None]
         began = time.perf_counter()

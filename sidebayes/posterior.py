@@ -13,7 +13,12 @@ from jax import Array
 from numpy.typing import NDArray
 
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import as_mixture, initial_values, trace_model
+from sidebayes.guides.engines.density import (
+    abstract_trace,
+    as_mixture,
+    latent_supports,
+    trace_model,
+)
 from sidebayes.guides.engines.programs import compiled
 from sidebayes.models.blocks import partition
 from sidebayes.models.blocks.linked import LinkedMixture
@@ -38,7 +43,11 @@ def mixture_site(
     ValueError
         If the model has none.
     """
-    for site in trace_model(problem, params, args).values():
+    return _find_mixture(trace_model(problem, params, args))
+
+
+def _find_mixture(trace: Mapping[str, dict]) -> tuple[dist.Distribution, Array]:
+    for site in trace.values():
         if site["type"] == "sample" and site["is_observed"]:
             fn = as_mixture(site["fn"])
             if fn is not None:
@@ -57,14 +66,9 @@ def latent_shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
     ValueError
         If the model has no observed mixture.
     """
-
-    def start(key: Array) -> dict[str, Array]:
-        values = initial_values(problem, key, 1)
-        mixture_site(problem, {name: value[0] for name, value in values.items()})
-        return values
-
-    shapes = jax.eval_shape(start, jax.random.key(0))
-    return {name: value.shape[1:] for name, value in shapes.items()}
+    trace = abstract_trace(problem)
+    _find_mixture(trace)
+    return {name: jnp.shape(trace[name]["value"]) for name in latent_supports(problem)}
 
 
 def component_log_densities(fn: dist.Distribution, value: Array) -> Array:

@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import linked_site
 from sidebayes.guides.engines.programs import compiled
 from sidebayes.guides.ppc import ppc_m_step
 from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.ppc import ppc
+
+from sidebayes.posterior import mixture_site
 
 
 def ppc_problem(x, links=None, *, closed=True, **options):
@@ -24,7 +25,7 @@ def responsibilities(problem, params):
 
     def build(bare):
         def go(params, args):
-            mixture, value = linked_site(bare, params, args)
+            mixture, value = mixture_site(bare, params, args)
             return mixture.responsibilities(value)
 
         return go

@@ -18,20 +18,18 @@ from sidebayes.models.blocks.partition import check_inference
 from .base import Problem
 
 __all__ = [
+    "abstract_trace",
     "approximation",
     "as_mixture",
     "as_numpy",
     "constrain",
     "deterministics",
     "explain_nonfinite",
-    "initial_values",
+    "filling",
     "latent_supports",
-    "linked_site",
     "log_joint",
     "place",
     "site_dims",
-    "spread_points",
-    "starting_point",
     "trace_model",
     "unconstrain",
     "unconstrained_start",
@@ -91,7 +89,7 @@ def latent_supports(problem: Problem) -> dict[str, Any]:
     TypeError
         If a latent site is discrete; the engines need it summed out.
     """
-    blank = _prior_free_trace(problem)
+    blank = abstract_trace(problem)
     for name, site in blank.items():
         if _latent(site) and site["fn"].support.is_discrete:
             raise TypeError(
@@ -101,7 +99,7 @@ def latent_supports(problem: Problem) -> dict[str, Any]:
     return {name: site["fn"].support for name, site in blank.items() if _latent(site)}
 
 
-def _filling(draw: Callable[[tuple[int, ...]], Array]) -> Callable[[dict], Array | None]:
+def filling(draw: Callable[[tuple[int, ...]], Array]) -> Callable[[dict], Array | None]:
     """Fill continuous latent sites with values that `draw` makes in unconstrained space."""
 
     def fill(site: dict) -> Array | None:
@@ -117,13 +115,13 @@ def _filling(draw: Callable[[tuple[int, ...]], Array]) -> Callable[[dict], Array
     return fill
 
 
-def _prior_free_trace(problem: Problem) -> dict:
+def abstract_trace(problem: Problem) -> dict:
     """Abstract trace: shapes and supports, nothing computed, so improper priors do as well."""
     found = {}
 
     def go() -> None:
         seeded = handlers.seed(problem.model, jax.random.key(0))
-        substituted = handlers.substitute(seeded, substitute_fn=_filling(jnp.zeros))
+        substituted = handlers.substitute(seeded, substitute_fn=filling(jnp.zeros))
         found.update(handlers.trace(substituted).get_trace(*problem.args, **problem.kwargs))
 
     jax.eval_shape(go)
@@ -187,38 +185,6 @@ def explain_nonfinite(problem: Problem, params: Mapping[str, Any]) -> str:
     return "; ".join(bad)
 
 
-def starting_point(problem: Problem, init: Any) -> dict[str, Array]:
-    """Take the values of the latent sites from a mapping or from a result with ``params``.
-
-    Raises
-    ------
-    ValueError
-        If a latent site has no value, or one of another shape.
-    """
-    values = getattr(init, "params", init)
-    trace = _prior_free_trace(problem)
-    found = {}
-    for name in latent_supports(problem):
-        if name not in values:
-            raise ValueError(f"init has no value for site {name!r}; it has {sorted(values)}")
-        value = jnp.asarray(values[name], jnp.result_type(float))
-        shape = jnp.shape(trace[name]["value"])
-        if value.shape != shape:
-            raise ValueError(f"init[{name!r}] has shape {value.shape}; expected {shape}")
-        found[name] = value
-    return found
-
-
-def linked_site(
-    problem: Problem, params: Mapping[str, Any], args: tuple | None = None
-) -> tuple[LinkedMixture, Array] | None:
-    """Find the observed mixture with linked labels and its data; None if there is none."""
-    for site in trace_model(problem, params, args).values():
-        if site["type"] == "sample" and isinstance(site["fn"], LinkedMixture):
-            return site["fn"], site["value"]
-    return None
-
-
 def approximation(problem: Problem) -> str | None:
     """Name the approximation that summing out the labels makes, None where it is exact.
 
@@ -227,7 +193,7 @@ def approximation(problem: Problem) -> str | None:
     ValueError
         If a component of links is too wide and the model names no approximation.
     """
-    for site in _prior_free_trace(problem).values():
+    for site in abstract_trace(problem).values():
         if site["type"] == "sample" and isinstance(site["fn"], LinkedMixture):
             labels = site["fn"].labels
             return check_inference(labels.graph, labels.log_weights.shape[-1], labels.inference)
@@ -240,7 +206,7 @@ def site_dims(problem: Problem) -> dict[str, tuple[str, ...]]:
     A site names its own last axes by ``infer={"event_dims": [...]}``.
     """
     dims = {}
-    for name, site in _prior_free_trace(problem).items():
+    for name, site in abstract_trace(problem).items():
         if site["type"] != "deterministic" and not _latent(site):
             continue
         rank = len(jnp.shape(site["value"]))
@@ -263,84 +229,6 @@ def site_dims(problem: Problem) -> dict[str, tuple[str, ...]]:
             tail = tuple(f"{name}_dim_{batch + axis}" for axis in range(event))
         dims[name] = (*named, *tail)
     return dims
-
-
-def initial_values(problem: Problem, rng_key: Array, num_starts: int) -> dict[str, Array]:
-    """Starting values for several runs, each array with a leading axis of length `num_starts`.
-
-    Means start at k-means++ seeds of the data, covariances at the data covariance shrunk to the
-    cell of a cluster, mixing weights uniform; other sites are drawn around zero in unconstrained
-    space.
-    """
-    blank = _prior_free_trace(problem)
-    shapes = {name: jnp.shape(blank[name]["value"]) for name in latent_supports(problem)}
-    simplex = dist.constraints.simplex
-    mixing = "weights" in shapes and blank["weights"]["fn"].support is simplex
-
-    def start(key: Array, args: tuple) -> dict[str, Array]:
-        key, seeds = jax.random.split(key)
-
-        def draw(shape: tuple[int, ...]) -> Array:
-            nonlocal key
-            key, sub = jax.random.split(key)
-            return jax.random.uniform(sub, shape, minval=-1.0)
-
-        seeded = handlers.seed(problem.model, jax.random.key(0))
-        sites = handlers.trace(handlers.substitute(seeded, substitute_fn=_filling(draw))).get_trace(
-            *args, **problem.kwargs
-        )
-        values = {name: sites[name]["value"] for name in shapes}
-        if mixing:
-            values["weights"] = jnp.full(shapes["weights"], 1.0 / shapes["weights"][-1])
-        data = _matrix(args)
-        mean = shapes.get("mean", ())
-        if data is not None and len(mean) == 2 and mean[1] == data.shape[1]:
-            values["mean"] = spread_points(seeds, data, mean[0])
-            values |= _data_spread(data, shapes)
-        return values
-
-    keys = jax.random.split(rng_key, num_starts)
-    return jax.jit(jax.vmap(start, in_axes=(0, None)))(keys, problem.args)
-
-
-def _matrix(args: tuple) -> Array | None:
-    """First argument that is a table of points by features."""
-    arrays = (a for a in args if isinstance(a, jax.Array | np.ndarray) and a.ndim == 2)
-    found = next(arrays, None)
-    return None if found is None else jnp.asarray(found, jnp.result_type(float, found))
-
-
-def _data_spread(data: Array, shapes: Mapping[str, tuple]) -> dict[str, Array]:
-    num_features = data.shape[1]
-    num_clusters = shapes["mean"][0]
-    variance = data.var(axis=0) / num_clusters ** (2 / num_features)
-    variance = variance + 1e-6 * variance.mean() + 1e-12
-    out = {}
-    if shapes.get("covariance", ())[-2:] == (num_features, num_features):
-        out["covariance"] = jnp.broadcast_to(jnp.diag(variance), shapes["covariance"])
-    spread = shapes.get("variance", ())
-    if spread == (num_clusters,):
-        out["variance"] = jnp.full(spread, variance.mean())
-    elif spread in ((num_features,), (num_clusters, num_features)):
-        out["variance"] = jnp.broadcast_to(variance, spread)
-    return out
-
-
-def spread_points(key: Array, data: Array, num_points: int) -> Array:
-    """Rows of the data far apart from each other (k-means++, Arthur and Vassilvitskii 2007)."""
-    scale = jnp.where(data.std(axis=0) > 0, data.std(axis=0), 1.0)
-    scaled = data / scale
-
-    def pick(carry, sub):
-        nearest = carry
-        prob = jnp.where(nearest.sum() > 0, nearest, 1.0)
-        row = jax.random.categorical(sub, jnp.log(prob))
-        distance = jnp.sum((scaled - scaled[row]) ** 2, axis=1)
-        return jnp.minimum(nearest, distance), row
-
-    first = jnp.full(data.shape[0], jnp.finfo(data.dtype).max / data.shape[0] ** 2)
-    _, rows = jax.lax.scan(pick, first, jax.random.split(key, num_points))
-    return data[rows]
 
 
 def as_numpy(values: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
@@ -13,6 +13,7 @@ import numpy as np
 import optax
 from jax import Array, lax
 from numpy.typing import NDArray
+from sklearn.metrics import pairwise_distances_argmin
 
 from .base import EngineResult, FitError, Problem, Status, check_positive
 from .density import (
@@ -20,17 +21,15 @@ from .density import (
     as_numpy,
     deterministics,
     explain_nonfinite,
-    initial_values,
     latent_supports,
     place,
-    spread_points,
-    starting_point,
     trace_model,
     unconstrained_start,
 )
 from .programs import compiled
 from .progress import progress_bar
-from .surrogate import cluster_sizes, expectation, linearised, seeded
+from .starts import data_matrix, initial_values, kmeans_centres, starting_point
+from .surrogate import allot, cluster_sizes, expectation, linearised, shares
 
 __all__ = ["EM"]
 
@@ -38,7 +37,7 @@ _SINGULAR = 1e-10
 """A covariance is singular when its least eigenvalue, relative to the widest, is smaller."""
 
 _SEEDED_STEPS = 50
-"""L-BFGS steps that fit components without closed form to their seeds."""
+"""L-BFGS steps that fit components without closed form to a partition."""
 
 _CHECK = "check for constant or duplicated features, or hard links that no labeling satisfies"
 _REMEDY = "use prior='empirical', fewer clusters, or covariance='tied'"
@@ -58,8 +57,8 @@ class EM:
         Stop when the log joint rises by less than `tol` times one plus its absolute value.
     max_steps : int
     num_restarts : int
-        Starting points; the best final objective is kept. Gaussian means start at k-means++ seeds
-        of the data, other components fitted to the points nearest to such seeds. Starts in which a
+        Starting points; the best final objective is kept. Gaussian means start at the centres of
+        k-means partitions of the data, other components fitted to such partitions. Starts in which a
         cluster collapses are set aside.
     num_inner_steps : int
         Most L-BFGS steps in an M-step without closed form.
@@ -122,29 +121,32 @@ class EM:
         )
 
     def _starts(self, problem: Problem, seed: int) -> tuple[dict[str, Array], float]:
+        starts = initial_values(problem, seed, self.num_restarts)
+        data = data_matrix(problem.args)
+        if "mean" in starts or data is None:
+            return starts, 0.0
+        first = {name: value[0] for name, value in starts.items()}
+        shape = jax.eval_shape(lambda: shares(expectation(problem, first, problem.args)[1])).shape
+        if shape[0] != len(data):
+            return starts, 0.0
+        centres, scales = kmeans_centres(data, shape[1], seed, self.num_restarts)
+        labels = np.stack(
+            [
+                pairwise_distances_argmin(data / s, c / s)
+                for c, s in zip(centres, scales, strict=True)
+            ]
+        )
+
         def build(bare: Problem) -> Callable:
-            def draw(key: Array, args: tuple) -> dict[str, Array]:
-                starts = initial_values(replace(bare, args=args), key, self.num_restarts)
-                if bare.m_step is not None or "mean" in starts:
-                    return starts
-                keys = jax.random.split(jax.random.fold_in(key, 1), self.num_restarts)
-                return jax.vmap(lambda k, start: self._fit_to_seeds(bare, k, start, args))(
-                    keys, starts
-                )
+            def one(start: dict, label: Array, args: tuple) -> dict:
+                _, posterior = expectation(bare, start, args)
+                return self._maximise(bare, start, args, allot(posterior, label), _SEEDED_STEPS)
 
-            return draw
+            return jax.vmap(one, in_axes=(0, 0, None))
 
-        key = jax.random.key(seed)
-        draw, seconds = compiled("starts", problem, self.num_restarts, build, key, problem.args)
-        return draw(key, problem.args), seconds
-
-    def _fit_to_seeds(self, problem: Problem, key: Array, start: dict, args: tuple) -> dict:
-        """Fit components of a kind unknown to the points nearest to k-means++ seeds."""
-        _, posterior = expectation(problem, start, args)
-        found = seeded(problem, start, args, posterior, lambda x, k: spread_points(key, x, k))
-        if found is None:
-            return start
-        return self._maximise(problem, start, args, found, _SEEDED_STEPS)
+        inputs = starts, jnp.asarray(labels), problem.args
+        fit, seconds = compiled("seeded", problem, _SEEDED_STEPS, build, *inputs)
+        return fit(*inputs), seconds
 
     def _program(self, problem: Problem) -> Callable:
         """All starts at once: E-step, test, M-step, until every start has stopped."""

@@ -20,15 +20,14 @@ from .density import (
     approximation,
     deterministics,
     explain_nonfinite,
-    initial_values,
     latent_supports,
     place,
-    starting_point,
     sum_log_prob,
     unconstrained_start,
 )
 from .programs import compiled
 from .progress import progress_bar
+from .starts import initial_values, starting_point
 
 __all__ = ["NUTS"]
 
@@ -111,9 +110,9 @@ class NUTS:
         """
         approximate = approximation(problem)
         latent_supports(problem)
-        key_init, key_jitter, key_run = jax.random.split(jax.random.key(seed), 3)
+        key_jitter, key_run = jax.random.split(jax.random.key(seed))
         if init is None:
-            point, jitter = initial_values(problem, key_init, self.num_chains), 0.0
+            point, jitter = initial_values(problem, seed, self.num_chains), 0.0
         else:
             one = starting_point(problem, init)
             point = {n: jnp.broadcast_to(v, (self.num_chains, *v.shape)) for n, v in one.items()}

@@ -20,15 +20,14 @@ from .density import (
     as_numpy,
     deterministics,
     explain_nonfinite,
-    initial_values,
     latent_supports,
     place,
-    starting_point,
     sum_log_prob,
     unconstrained_start,
 )
 from .programs import compiled
 from .progress import progress_bar
+from .starts import initial_values, starting_point
 
 __all__ = ["MAP"]
 
@@ -82,7 +81,7 @@ class MAP:
         approximate = approximation(problem)
         latent_supports(problem)
         if init is None:
-            starts = initial_values(problem, jax.random.key(seed), self.num_restarts)
+            starts = initial_values(problem, seed, self.num_restarts)
         else:
             starts = {name: v[None] for name, v in starting_point(problem, init).items()}
         inputs = starts, problem.args, jnp.asarray(float(self.tol))

@@ -11,7 +11,6 @@ is up to a constant a lower bound that touches: exactly the expected complete-da
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -23,7 +22,7 @@ from sidebayes.models.blocks.linked import LinkedMixture
 from .base import Problem
 from .density import as_mixture, trace_model
 
-__all__ = ["cluster_sizes", "expectation", "linearised", "seeded", "surrogate"]
+__all__ = ["allot", "cluster_sizes", "expectation", "linearised", "shares", "surrogate"]
 
 
 def expectation(
@@ -75,52 +74,36 @@ def linearised(trace: dict[str, dict], posterior: dict[str, Any]) -> Array:
     return total
 
 
-def seeded(
-    problem: Problem,
-    params: dict[str, Array],
-    args: tuple,
-    posterior: dict[str, Any],
-    spread: Callable[[Array, int], Array],
-) -> dict[str, Any] | None:
-    """Stand-in for the posterior that gives each point mostly to the nearest of some seeds.
+def allot(posterior: dict[str, Any], labels: Array) -> dict[str, Any]:
+    """Give each point mostly to one cluster, in place of responsibilities of the first mixture.
 
     Parameters
     ----------
-    spread : callable
-        ``spread(data, num_seeds)`` picks rows of the data.
-
-    Returns
-    -------
-    dict or None
-        As from `expectation`, responsibilities of the first mixture replaced; None if there is no
-        mixture, or its values are no rows of numbers.
+    posterior : dict
+        As from `expectation`.
+    labels : Array, shape (num_points,)
     """
-    if not posterior:
-        return None
     name = next(iter(posterior))
-    slope = posterior[name]
-    each = slope["unary"] if isinstance(slope, dict) else slope
-    value = jnp.asarray(trace_model(problem, params, args)[name]["value"], each.dtype)
-    if each.ndim != 2 or value.shape[0] != each.shape[0]:
-        return None
-    data, num_clusters = value.reshape(each.shape[0], -1), each.shape[1]
-    scale = jnp.where(data.std(axis=0) > 0, data.std(axis=0), 1.0)
-    apart = (data[:, None] - spread(data, num_clusters)) / scale
-    nearest = jnp.argmin(jnp.sum(apart**2, axis=-1), axis=1)
+    slope, num_clusters = posterior[name], shares(posterior).shape[-1]
     # a share for every cluster keeps one that has few points from shrinking onto them
-    share = 0.9 * jax.nn.one_hot(nearest, num_clusters, dtype=each.dtype) + 0.1 / num_clusters
+    share = 0.9 * jax.nn.one_hot(labels, num_clusters) + 0.1 / num_clusters
     if isinstance(slope, dict):
         share = slope | {"unary": share, "log_weights": share.sum(axis=0)}
     return posterior | {name: share}
 
 
-def cluster_sizes(posterior: dict[str, Any]) -> Array:
-    """Expected number of points in each cluster of the first mixture, shape (num_clusters,)."""
+def shares(posterior: dict[str, Any]) -> Array:
+    """Responsibilities of the first mixture, shape (num_points, num_clusters); (0, 0) without one."""
     if not posterior:
-        return jnp.zeros(0)
+        return jnp.zeros((0, 0))
     slope = next(iter(posterior.values()))
     each = slope["unary"] if isinstance(slope, dict) else slope
-    return each.reshape(-1, each.shape[-1]).sum(axis=0)
+    return each.reshape(-1, each.shape[-1])
+
+
+def cluster_sizes(posterior: dict[str, Any]) -> Array:
+    """Expected number of points in each cluster of the first mixture, shape (num_clusters,)."""
+    return shares(posterior).sum(axis=0)
 
 
 def _linear(site: dict) -> dist.Distribution | None:

@@ -1,0 +1,144 @@
+"""Where runs start: at k-means partitions of the data, other sites near zero, or as told."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import Array
+from numpy.typing import NDArray
+from numpyro import handlers
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+
+from .base import Problem
+from .density import abstract_trace, filling, latent_supports
+from .programs import compiled
+
+__all__ = ["data_matrix", "initial_values", "kmeans_centres", "starting_point"]
+
+_MOST_ROWS = 20_000
+"""Rows that k-means looks at."""
+
+
+def starting_point(problem: Problem, init: Any) -> dict[str, Array]:
+    """Take the values of the latent sites from a mapping or from a result with ``params``.
+
+    Raises
+    ------
+    ValueError
+        If a latent site has no value, or one of another shape.
+    """
+    values = getattr(init, "params", init)
+    trace = abstract_trace(problem)
+    found = {}
+    for name in latent_supports(problem):
+        if name not in values:
+            raise ValueError(f"init has no value for site {name!r}; it has {sorted(values)}")
+        value = jnp.asarray(values[name], jnp.result_type(float))
+        shape = jnp.shape(trace[name]["value"])
+        if value.shape != shape:
+            raise ValueError(f"init[{name!r}] has shape {value.shape}; expected {shape}")
+        found[name] = value
+    return found
+
+
+def initial_values(problem: Problem, seed: int, num_starts: int) -> dict[str, Array]:
+    """Starting values for several runs, each array with a leading axis of length `num_starts`.
+
+    Means start at the centres of k-means partitions, covariances at the data covariance shrunk to
+    the cell of a cluster, mixing weights uniform; other sites are drawn around zero in
+    unconstrained space. Starts at random rows would find higher modes of a Gaussian mixture, but
+    spurious ones: small clusters along chance alignments of points.
+    """
+    trace = abstract_trace(problem)
+    shapes = {name: jnp.shape(trace[name]["value"]) for name in latent_supports(problem)}
+
+    def build(bare: Problem) -> Callable:
+        def start(key: Array, args: tuple) -> dict[str, Array]:
+            def draw(shape: tuple[int, ...]) -> Array:
+                nonlocal key
+                key, sub = jax.random.split(key)
+                return jax.random.uniform(sub, shape, minval=-1.0)
+
+            seeded = handlers.seed(bare.model, jax.random.key(0))
+            substituted = handlers.substitute(seeded, substitute_fn=filling(draw))
+            sites = handlers.trace(substituted).get_trace(*args, **bare.kwargs)
+            return {name: sites[name]["value"] for name in shapes}
+
+        return jax.vmap(start, in_axes=(0, None))
+
+    keys = jax.random.split(jax.random.key(seed), num_starts)
+    draw, _ = compiled("starts", problem, num_starts, build, keys, problem.args)
+    values = draw(keys, problem.args)
+    if "weights" in shapes and trace["weights"]["fn"].support is dist.constraints.simplex:
+        values["weights"] = jnp.full_like(values["weights"], 1.0 / shapes["weights"][-1])
+    data, mean = data_matrix(problem.args), shapes.get("mean", ())
+    if data is not None and len(mean) == 2 and mean[1] == data.shape[1]:
+        centres, _ = kmeans_centres(data, mean[0], seed, num_starts)
+        found = {"mean": centres} | _spread(data, shapes)
+        values |= {name: jnp.asarray(value, values[name].dtype) for name, value in found.items()}
+        values = {n: jnp.broadcast_to(v, (num_starts, *shapes[n])) for n, v in values.items()}
+    return values
+
+
+def data_matrix(args: tuple) -> NDArray | None:
+    """First argument that is a table of numbers, points by features; None if there is none."""
+    arrays = (a for a in args if isinstance(a, jax.Array | np.ndarray) and a.ndim in (1, 2))
+    found = next(arrays, None)
+    if found is None or not len(found):
+        return None
+    table = np.asarray(found, float).reshape(len(found), -1)
+    return table if np.isfinite(table).all() else None
+
+
+def kmeans_centres(
+    data: NDArray, num_clusters: int, seed: int, num_starts: int
+) -> tuple[NDArray, NDArray]:
+    """Centres of k-means partitions, every other one of standardised features.
+
+    Returns
+    -------
+    centres : ndarray, shape (num_starts, num_clusters, num_features)
+    scales : ndarray, shape (num_starts, num_features)
+        What the features were divided by to measure distances.
+    """
+    rng = np.random.default_rng(seed)
+    if len(data) > _MOST_ROWS:
+        data = data[rng.choice(len(data), _MOST_ROWS, replace=False)]
+    deviation = data.std(axis=0)
+    deviation[deviation == 0] = 1.0
+    scales = np.ones((num_starts, data.shape[1]))
+    scales[1::2] = deviation
+    centres = np.empty((num_starts, num_clusters, data.shape[1]))
+    for number, scale in enumerate(scales):
+        if len(data) < num_clusters:
+            centres[number] = data[rng.integers(len(data), size=num_clusters)]
+            continue
+        kmeans = KMeans(num_clusters, n_init=1, random_state=int(rng.integers(2**31)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than clusters
+            centres[number] = kmeans.fit(data / scale).cluster_centers_ * scale
+    return centres, scales
+
+
+def _spread(data: NDArray, shapes: Mapping[str, tuple]) -> dict[str, NDArray]:
+    """Covariances to start from, where the model has sites of that name and shape."""
+    num_features = data.shape[1]
+    num_clusters = shapes["mean"][0]
+    variance = data.var(axis=0) / num_clusters ** (2 / num_features)
+    variance = variance + 1e-6 * variance.mean() + 1e-12
+    out = {}
+    if shapes.get("covariance", ())[-2:] == (num_features, num_features):
+        out["covariance"] = np.diag(variance)
+    spread = shapes.get("variance", ())
+    if spread == (num_clusters,):
+        out["variance"] = variance.mean()
+    elif spread in ((num_features,), (num_clusters, num_features)):
+        out["variance"] = variance
+    return out
