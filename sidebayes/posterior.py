@@ -63,12 +63,13 @@ def latent_shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
 
     Raises
     ------
-    ValueError
-        If the model has no observed mixture.
+    TypeError, ValueError
+        If a latent site is discrete, or the model has no observed mixture.
     """
+    names = latent_supports(problem)
     trace = abstract_trace(problem)
     _find_mixture(trace)
-    return {name: jnp.shape(trace[name]["value"]) for name in latent_supports(problem)}
+    return {name: jnp.shape(trace[name]["value"]) for name in names}
 
 
 def component_log_densities(fn: dist.Distribution, value: Array) -> Array:

@@ -28,7 +28,7 @@ from .density import (
 )
 from .programs import compiled
 from .progress import progress_bar
-from .starts import data_matrix, initial_values, kmeans_centres, starting_point
+from .starts import data_matrix, has_centres, initial_values, kmeans_centres, starting_point
 from .surrogate import allot, cluster_sizes, expectation, linearised, shares
 
 __all__ = ["EM"]
@@ -123,9 +123,9 @@ class EM:
     def _starts(self, problem: Problem, seed: int) -> tuple[dict[str, Array], float]:
         starts = initial_values(problem, seed, self.num_restarts)
         data = data_matrix(problem.args)
-        if "mean" in starts or data is None:
-            return starts, 0.0
         first = {name: value[0] for name, value in starts.items()}
+        if data is None or has_centres({n: jnp.shape(v) for n, v in first.items()}, data):
+            return starts, 0.0
         shape = jax.eval_shape(lambda: shares(expectation(problem, first, problem.args)[1])).shape
         if shape[0] != len(data):
             return starts, 0.0

@@ -20,7 +20,7 @@ from .base import Problem
 from .density import abstract_trace, filling, latent_supports
 from .programs import compiled
 
-__all__ = ["data_matrix", "initial_values", "kmeans_centres", "starting_point"]
+__all__ = ["data_matrix", "has_centres", "initial_values", "kmeans_centres", "starting_point"]
 
 _MOST_ROWS = 20_000
 """Rows that k-means looks at."""
@@ -78,10 +78,11 @@ def initial_values(problem: Problem, seed: int, num_starts: int) -> dict[str, Ar
     values = draw(keys, problem.args)
     if "weights" in shapes and trace["weights"]["fn"].support is dist.constraints.simplex:
         values["weights"] = jnp.full_like(values["weights"], 1.0 / shapes["weights"][-1])
-    data, mean = data_matrix(problem.args), shapes.get("mean", ())
-    if data is not None and len(mean) == 2 and mean[1] == data.shape[1]:
-        centres, _ = kmeans_centres(data, mean[0], seed, num_starts)
-        found = {"mean": centres} | _spread(data, shapes)
+    data = data_matrix(problem.args)
+    if data is not None and has_centres(shapes, data):
+        shape = shapes["mean"]
+        centres, _ = kmeans_centres(data, shape[0], seed, num_starts)
+        found = {"mean": centres.reshape(num_starts, *shape)} | _spread(data, shapes)
         values |= {name: jnp.asarray(value, values[name].dtype) for name, value in found.items()}
         values = {n: jnp.broadcast_to(v, (num_starts, *shapes[n])) for n, v in values.items()}
     return values
@@ -95,6 +96,12 @@ def data_matrix(args: tuple) -> NDArray | None:
         return None
     table = np.asarray(found, float).reshape(len(found), -1)
     return table if np.isfinite(table).all() else None
+
+
+def has_centres(shapes: Mapping[str, tuple[int, ...]], data: NDArray) -> bool:
+    """Tell whether there is a site "mean" with a centre for each cluster in the space of the data."""
+    mean = shapes.get("mean", ())
+    return mean[1:] == data.shape[1:] or (len(mean) == 1 and data.shape[1] == 1)
 
 
 def kmeans_centres(

@@ -137,7 +137,8 @@ def test_dense_mass_and_chains_in_turn_on_a_mixture():
         dense_mass=True,
         chain_method="sequential",
     )
-    draws = engine.run(Problem(model, (jnp.asarray(x),))).draws["mean"]
+    start = {"mean": np.array([-3.0, 3.0])}
+    draws = engine.run(Problem(model, (jnp.asarray(x),)), init=start).draws["mean"]
     assert draws.shape == (2, 250, 2)
     assert not np.array_equal(draws[0], draws[1])
     # clusters are seven apart: the labels are all but known, the posterior all but conjugate
