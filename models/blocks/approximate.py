@@ -220,9 +220,9 @@ class Gibbs(Inference):
             state, total, agree = carry
             state = sweep(state, key)
             new, prob = state
+            # only the later end was drawn from a conditional that knew the other's new label
             same = jnp.sum(new[graph.first] * prob[graph.second], axis=1)
-            same = same + jnp.sum(prob[graph.first] * new[graph.second], axis=1)
-            return (state, total + prob, agree + same / 2), None
+            return (state, total + prob, agree + same), None
 
         keys = jax.random.split(jax.random.key(self.seed), self.num_burn_in + self.num_sweeps)
         prob = jax.nn.softmax(fixed_unary, axis=1)

@@ -22,7 +22,8 @@ class Colouring:
     node : ndarray of int, shape (num_nodes,)
         Node of the graph at each place of the colour order.
     first, second, edge : ndarray of int, shape (num_edges,)
-        Places of the two ends of every link, and its edge number.
+        Places of the two ends of every link, the one of the earlier colour first, and its edge
+        number.
     sources, targets, edges : tuple of ndarray
         For each colour the links into it: place of the source, place of the target counted within
         the class (ascending), edge number.
@@ -66,8 +67,8 @@ def colour(edges: NDArray, node: NDArray) -> Colouring:
     parts = [slice(cuts[c], cuts[c + 1]) for c in range(len(counts))]
     return Colouring(
         node=node[order].astype(np.int32),
-        first=place[edges[:, 0]].astype(np.int32),
-        second=place[edges[:, 1]].astype(np.int32),
+        first=place[edges[:, :2]].min(axis=1).astype(np.int32),
+        second=place[edges[:, :2]].max(axis=1).astype(np.int32),
         edge=edges[:, 2].astype(np.int32),
         sources=tuple(source[p].astype(np.int32) for p in parts),
         targets=tuple((target[p] - start[c]).astype(np.int32) for c, p in enumerate(parts)),
