@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ from .density import (
     unconstrained_start,
 )
 from .programs import compiled
-from .progress import progress_bar
+from .progress import in_pieces, progress_bar
 from .starts import data_matrix, has_centres, initial_values, kmeans_centres, starting_point
 from .surrogate import allot, cluster_sizes, expectation, linearised, shares
 
@@ -39,8 +39,23 @@ _SINGULAR = 1e-10
 _SEEDED_STEPS = 50
 """L-BFGS steps that fit components without closed form to a partition."""
 
+_SETTLED, _CUT, _BROKEN = 1, 2, 3
+"""Why a run stopped."""
+
 _CHECK = "check for constant or duplicated features, or hard links that no labeling satisfies"
 _REMEDY = "use prior='empirical', fewer clusters, or covariance='tied'"
+
+
+class _Climb(NamedTuple):
+    """Where the runs from all starts have got; every array has one entry a start."""
+
+    count: Array
+    params: dict[str, Array]
+    last: dict[str, Array]
+    value: Array
+    sizes: Array
+    code: Array
+    history: Array
 
 
 @dataclass(frozen=True)
@@ -103,22 +118,26 @@ class EM:
             else:
                 given = starting_point(problem, init)
                 starts, preparing = {name: value[None] for name, value in given.items()}, 0.0
-            inputs = starts, problem.args, jnp.asarray(float(self.tol))
+            state = self._begin(problem, starts)
+            fixed = problem.args, jnp.asarray(float(self.tol))
             shape = (self.max_steps, self.num_inner_steps)
-            climb, compiling = compiled("em", problem, shape, self._program, *inputs)
-            advance(0, "climbing")
+            limit = jnp.asarray(0)
+            climb, compiling = compiled("em", problem, shape, self._program, state, *fixed, limit)
             began = time.perf_counter()
-            params, run, history = jax.block_until_ready(climb(*inputs))
+            state, sites = in_pieces(
+                lambda state, limit: climb(state, *fixed, limit),
+                state,
+                advance,
+                lambda state: f"log joint {float(jnp.nanmax(state.value)):.6g}",
+            )
         seconds = {"compile": preparing + compiling, "run": time.perf_counter() - began}
-        if not np.isfinite(run["lp"]).any():
+        if not np.isfinite(state.value).any():
             point = {name: np.asarray(value[0]) for name, value in starts.items()}
             blame = explain_nonfinite(problem, point)
             raise FitError(
                 f"EM: the log joint is not finite at any start ({blame}); {_CHECK}", point
             )
-        return self._result(
-            as_numpy(params), as_numpy(run), np.asarray(history), seconds, approximate
-        )
+        return self._result(state, as_numpy(state.params | sites), seconds, approximate)
 
     def _starts(self, problem: Problem, seed: int) -> tuple[dict[str, Array], float]:
         starts = initial_values(problem, seed, self.num_restarts)
@@ -148,48 +167,55 @@ class EM:
         fit, seconds = compiled("seeded", problem, _SEEDED_STEPS, build, *inputs)
         return fit(*inputs), seconds
 
+    def _begin(self, problem: Problem, starts: dict[str, Array]) -> _Climb:
+        """State of every start before its first E-step."""
+        one = {name: value[0] for name, value in starts.items()}
+        size = jax.eval_shape(lambda: cluster_sizes(expectation(problem, one, problem.args)[1]))
+        number = len(next(iter(starts.values())))
+        zero = jnp.zeros(number, int)
+        return _Climb(
+            count=zero,
+            params=starts,
+            last=starts,
+            value=jnp.full(number, -jnp.inf),
+            sizes=jnp.zeros((number, *size.shape), size.dtype),
+            code=zero,
+            history=jnp.full((number, self.max_steps + 1), jnp.nan),
+        )
+
     def _program(self, problem: Problem) -> Callable:
-        """All starts at once: E-step, test, M-step, until every start has stopped."""
+        """All starts at once: E-step, test, M-step, until every start has stopped or done `limit`."""
 
-        def one(start: dict[str, Array], args: tuple, tol: Array):
-            def step(state):
-                count, params, last, value, sizes, _, history = state
-                now, posterior = expectation(problem, params, args)
-                good = jnp.isfinite(now)
-                gain = now - value
-                small = jnp.abs(gain) <= tol * (1 + jnp.abs(now))
-                stop = ~good | small | (count == self.max_steps)
-                if problem.m_step is not None:
-                    new = problem.m_step(params, args, posterior)
-                else:
-                    new = self._maximise(problem, params, args, posterior, self.num_inner_steps)
-                # what stops keeps the parameters whose E-step was the last good one
-                kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), params, last)
-                new = jax.tree.map(lambda a, b: jnp.where(stop, a, b), kept, new)
-                sizes = jnp.where(good, cluster_sizes(posterior), sizes)
-                history = history.at[count].set(jnp.where(good, now, jnp.nan))
-                value = jnp.where(good, now, value)
-                code = jnp.where(~good, 3, jnp.where(small, 1, jnp.where(stop, 2, 0)))
-                return count + 1, new, kept, value, sizes, code, history
-
-            size = jax.eval_shape(lambda: cluster_sizes(expectation(problem, start, args)[1]))
-            state = (
-                0,
-                start,
-                start,
-                jnp.asarray(-jnp.inf),
-                jnp.zeros(size.shape, size.dtype),
-                0,
-                jnp.full(self.max_steps + 1, jnp.nan),
+        def step(state: _Climb, args: tuple, tol: Array) -> _Climb:
+            now, posterior = expectation(problem, state.params, args)
+            good = jnp.isfinite(now)
+            small = jnp.abs(now - state.value) <= tol * (1 + jnp.abs(now))
+            stop = ~good | small | (state.count == self.max_steps)
+            if problem.m_step is not None:
+                new = problem.m_step(state.params, args, posterior)
+            else:
+                new = self._maximise(problem, state.params, args, posterior, self.num_inner_steps)
+            # what stops keeps the parameters whose E-step was the last good one
+            kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), state.params, state.last)
+            return _Climb(
+                count=state.count + 1,
+                params=jax.tree.map(lambda a, b: jnp.where(stop, a, b), kept, new),
+                last=kept,
+                value=jnp.where(good, now, state.value),
+                sizes=jnp.where(good, cluster_sizes(posterior), state.sizes),
+                code=jnp.where(
+                    ~good, _BROKEN, jnp.where(small, _SETTLED, jnp.where(stop, _CUT, 0))
+                ),
+                history=state.history.at[state.count].set(jnp.where(good, now, jnp.nan)),
             )
-            count, params, _, value, sizes, code, history = lax.while_loop(
-                lambda s: s[5] == 0, step, state
-            )
-            fixed = deterministics(trace_model(problem, params, args))
-            run = {"lp": value, "steps": count - 1, "code": code, "sizes": sizes}
-            return params | fixed, run, history
 
-        return jax.vmap(one, in_axes=(0, None, None))
+        def one(state: _Climb, args: tuple, tol: Array, limit: Array):
+            state = lax.while_loop(
+                lambda s: (s.code == 0) & (s.count < limit), lambda s: step(s, args, tol), state
+            )
+            return state, deterministics(trace_model(problem, state.params, args))
+
+        return jax.vmap(one, in_axes=(0, None, None, None))
 
     @staticmethod
     def _maximise(
@@ -223,23 +249,23 @@ class EM:
 
     def _result(
         self,
+        state: _Climb,
         params: dict[str, NDArray],
-        run: dict[str, NDArray],
-        history: NDArray,
         seconds: dict[str, float],
         approximate: str | None,
     ) -> EngineResult:
-        value, steps, code = run["lp"], run["steps"], run["code"]
+        value, code, sizes = (np.asarray(a) for a in (state.value, state.code, state.sizes))
+        steps = np.asarray(state.count) - 1
         points = [{n: v[r] for n, v in params.items()} for r in range(len(value))]
         collapsed = [_collapsed(point) for point in points]
-        lost = np.array([c is not None for c in collapsed]) | (code == 3)
+        lost = np.array([c is not None for c in collapsed]) | (code == _BROKEN)
         sound = np.isfinite(value) & ~lost
         best = int(
             np.argmax(np.where(sound if sound.any() else np.isfinite(value), value, -np.inf))
         )
         if not sound.any():
-            raise FitError(self._lost(collapsed[best], run["sizes"][best]), points[best])
-        converged = bool(code[best] == 1)
+            raise FitError(self._lost(collapsed[best], sizes[best]), points[best])
+        converged = bool(code[best] == _SETTLED)
         message = (
             f"EM converged in {steps[best]} steps; the best of {len(value)} starts reached "
             f"log joint {value[best]:.6g}"
@@ -253,7 +279,7 @@ class EM:
             engine=self.name,
             draws={name: v[None, None] for name, v in points[best].items()},
             sample_stats={"lp": value[best][None, None]},
-            objective=history[:, : int(steps.max()) + 1],
+            objective=np.asarray(state.history)[:, : int(steps.max()) + 1],
             status=Status(converged, message),
             seconds=seconds,
             approximate=approximate,

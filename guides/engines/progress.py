@@ -1,15 +1,22 @@
-"""One progress bar for all engines, on standard error, only where that is a terminal."""
+"""Long runs in pieces, and one progress bar for all engines, shown only on a terminal."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-__all__ = ["progress_bar"]
+__all__ = ["in_pieces", "progress_bar"]
+
+_PIECE_SECONDS = 0.5
+_FIRST_STEPS = 4
 
 
 @contextmanager
@@ -39,3 +46,40 @@ def progress_bar(
     with bar:
         task = bar.add_task(title, total=total)
         yield lambda steps, stage: bar.update(task, advance=steps, description=f"{title}: {stage}")
+
+
+def in_pieces(
+    march: Callable[[Any, jax.Array], tuple[Any, Any]],
+    state: Any,
+    advance: Callable[[int, str], None],
+    describe: Callable[[Any], str],
+) -> tuple[Any, Any]:
+    """Run compiled iterations in pieces of about half a second, so that progress can be shown.
+
+    Parameters
+    ----------
+    march : callable
+        ``march(state, limit)`` returns a state and whatever else; it iterates every run of the
+        state until the run stops or has done `limit` iterations.
+    state : object
+        Its array ``count`` holds the number of iterations that each run has done.
+    advance : callable
+        As from `progress_bar`.
+    describe : callable
+        Says in a few words where a state has got.
+
+    Returns
+    -------
+    What `march` returned last.
+    """
+    done, limit = 0, _FIRST_STEPS
+    while True:
+        began = time.perf_counter()
+        state, found = jax.block_until_ready(march(state, jnp.asarray(limit)))
+        seconds = time.perf_counter() - began
+        now = int(state.count.max())
+        advance(now - done, describe(state))
+        if now < limit:
+            return state, found
+        limit = now + max(1, int(_PIECE_SECONDS * (now - done) / seconds))
+        done = now
