@@ -21,8 +21,9 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from .approximate import Exact, Inference, as_inference
-from .label_graph import Core, LabelGraph, Run
+from .label_graph import Core, LabelGraph
 from .potts import FORBIDDEN, logsumexp, potts_message
+from .sweep import sweep
 
 __all__ = [
     "by_component",
@@ -35,8 +36,8 @@ __all__ = [
     "sample",
 ]
 
-Reduce = Callable[[Array, Array], Array]
-"""Sums out the last axis of a table of log-potentials; the second argument numbers the step."""
+Reduce = Callable[[Array, Array | None], Array]
+"""Sums out the last axis of a table of log-potentials; the second argument is a random key."""
 
 
 def log_partition(
@@ -148,13 +149,10 @@ def sample(
     Forward filtering, backward sampling: elimination as in `log_partition`, with each summation
     differentiated to a drawn label instead of a distribution.
     """
-    data = (
-        jax.random.key_data(rng_key)
-        if jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key)
-        else rng_key
-    )
-    reduce = partial(_drawn_logsumexp, data)
-    return _traceback(reduce, unary, graph, log_weights, pair_weights, sampling, inference)
+    if not jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key):
+        rng_key = jax.random.wrap_key_data(rng_key)
+    factors = unary, graph, log_weights, pair_weights
+    return _traceback(*factors, sampling, inference, _drawn_logsumexp, rng_key)
 
 
 def mode(
@@ -167,7 +165,7 @@ def mode(
     inference: str | Inference = "exact",
 ) -> Array:
     """Most probable joint labeling (max-product), shape (num_points,); it keeps all hard links."""
-    return _traceback(_argmax, unary, graph, log_weights, pair_weights, sampling, inference)
+    return _traceback(unary, graph, log_weights, pair_weights, sampling, inference, _argmax)
 
 
 def check_inference(graph: LabelGraph, num_clusters: int, inference: str | Inference) -> str | None:
@@ -218,7 +216,7 @@ def _finite(weights: Array, graph: LabelGraph) -> Array:
     return jnp.where(jnp.isinf(jnp.asarray(graph.pair_weights)), 0.0, weights)
 
 
-def _run(unary, graph, log_weights, pair_weights, sampling, inference, reduce):
+def _run(unary, graph, log_weights, pair_weights, sampling, inference, reduce, rng_key=None):
     """Eliminate every label; returns terms of log Z with the component that each belongs to."""
     unary, log_weights, weights = _bind(unary, graph, log_weights, pair_weights)
     if unary.ndim != 2 or unary.shape[0] != graph.num_points:
@@ -241,19 +239,28 @@ def _run(unary, graph, log_weights, pair_weights, sampling, inference, reduce):
     edge_weights = jax.ops.segment_sum(weights, graph.edge_of_link, graph.num_edges + 2)
     edge_weights = jnp.where(graph.forbidden, FORBIDDEN, edge_weights)
 
+    stages = 1 + len(graph.runs) + len(graph.cores)
+    keys = [None] * stages if rng_key is None else _split(rng_key, stages)
+    if graph.runs:
+        belief, _ = sweep(
+            partial(_send, reduce),
+            belief,
+            tuple((run.child, run.parent) for run in graph.runs),
+            tuple(edge_weights[run.edge] for run in graph.runs),
+            tuple(
+                _split(key, len(run.child)) for key, run in zip(keys[1:], graph.runs, strict=False)
+            ),
+        )
+    roots = reduce(belief, keys[0])
     if graph.runs or graph.cores:
-        for number, run in enumerate(graph.runs):
-            belief = _absorb_leaves(belief, edge_weights, run, reduce, number)
-        roots = jnp.where(graph.is_root, reduce(belief, np.uint32(0)), 0.0)
-    else:
-        roots = reduce(belief, np.uint32(0))
+        roots = jnp.where(graph.is_root, roots, 0.0)
     parts = [(roots, graph.node_component)]
     if graph.num_links and graph.num_nodes < graph.num_points:
         inside = jnp.where(graph.edge_of_link > graph.num_edges, weights, 0.0)
         parts.append((inside, graph.component[graph.pairs[:, 0]]))
-    for number, core in enumerate(graph.cores):
+    for core, key in zip(graph.cores, keys[1 + len(graph.runs) :], strict=True):
         if method.affords(core, num_clusters):
-            value = _eliminate_core(belief, edge_weights, core, reduce, number)
+            value = _eliminate_core(belief, edge_weights, core, reduce, key)
             node = jnp.where(core.is_root, core.node, 0)
         else:
             value = method.log_partition(belief, edge_weights, core.colouring)
@@ -263,97 +270,87 @@ def _run(unary, graph, log_weights, pair_weights, sampling, inference, reduce):
     return parts
 
 
-def _absorb_leaves(belief, edge_weights, run: Run, reduce: Reduce, number: int):
-    """Send the message of every leaf of one round to its parent, round after round."""
-
-    def absorb(belief, step):
-        child, parent, edge, index = step
-        leaf = belief.at[child].get(mode="fill", fill_value=0.0)
-        message = _message(leaf, edge_weights[edge], reduce, index)
-        return belief.at[parent].add(message, mode="drop"), None  # padding falls off the end
-
-    rounds = run.child.shape[0]
-    index = np.arange(rounds, dtype=np.uint32) + np.uint32(1 + (number << 24))
-    steps = (run.child, run.parent, run.edge, index)
-    if rounds == 1:
-        return absorb(belief, jax.tree.map(lambda a: jnp.asarray(a)[0], steps))[0]
-    return lax.scan(absorb, belief, jax.tree.map(jnp.asarray, steps))[0]
+def _split(key, count: int):
+    return None if key is None else jax.random.split(key, count)
 
 
-def _message(belief, weight, reduce: Reduce, index):
+def _send(reduce: Reduce, leaf, weight, key):
+    """Message of a leaf to the node that it hangs on."""
     if reduce is _logsumexp:
-        return potts_message(belief, weight)
-    equal = np.eye(belief.shape[1], dtype=bool)
-    return reduce(belief[:, None, :] + jnp.where(equal, weight[:, None, None], 0.0), index)
+        return potts_message(leaf, weight), None
+    equal = np.eye(leaf.shape[1], dtype=bool)
+    return reduce(leaf[:, None, :] + jnp.where(equal, weight[:, None, None], 0.0), key), None
 
 
-def _eliminate_core(belief, edge_weights, core: Core, reduce: Reduce, number: int):
+def _eliminate_core(belief, edge_weights, core: Core, reduce: Reduce, key):
     """Bucket elimination; returns log Z of each component at its last bucket, else zero."""
-    num_clusters, width = belief.shape[1], core.width
+    num_clusters = belief.shape[1]
+    tables = jnp.zeros((core.num_buckets, num_clusters ** (core.width + 1)), belief.dtype)
+    unary = belief.at[core.node].get(mode="fill", fill_value=0.0)
+    _, (values,) = sweep(
+        partial(_bucket, reduce, num_clusters, core.width),
+        tables,
+        ((core.position, core.parent),),
+        ((unary, edge_weights[core.bag_edge]),),
+        ((core.axis, core.is_root, _split(key, len(core.node))),),
+    )
+    return values
+
+
+def _bucket(reduce: Reduce, num_clusters: int, width: int, table, factors, constant):
+    """Sum one label out of the table of each bucket; its message is a table of the parent's shape.
+
+    Axis 0 of a table is the label that the bucket sums out, the others are those of its bag.
+    """
+    (unary, weights), (axis, is_root, key) = factors, constant
     cells = num_clusters ** (width + 1)
     digits = np.indices((num_clusters,) * (width + 1)).reshape(width + 1, cells)
-    # axis 0 is the eliminated label; bag label p has stride K^(width - 1 - p) in a message
-    equal = jnp.asarray(digits[:1] == digits[1:], belief.dtype)
+    equal = jnp.asarray(digits[:1] == digits[1:], table.dtype)
+    table = table + unary[:, digits[0]] + weights @ equal
+    table = table.reshape(-1, num_clusters, cells // num_clusters)
+    message = reduce(jnp.moveaxis(table, 1, 2), key)
+    # bag label p has stride K^(width - 1 - p) in the message, and lies on `axis` of the parent
     strides = num_clusters ** np.arange(width - 1, -1, -1)
-
-    def eliminate(tables, step):
-        node, position, parent, bag_edge, axis, root, index = step
-        table = tables[position] + belief.at[node].get(mode="fill", fill_value=0.0)[:, digits[0]]
-        table = table + edge_weights[bag_edge] @ equal
-        table = table.reshape(-1, num_clusters, cells // num_clusters)
-        message = reduce(jnp.moveaxis(table, 1, 2), index)
-        place = axis[:, :, None] == np.arange(width + 1)
-        stride = jnp.sum(jnp.where(place, strides[:, None], 0), axis=1)
-        source = stride @ digits
-        spread = jnp.take_along_axis(message, source, axis=1)
-        spread = jnp.where((root | (position >= core.num_buckets))[:, None], 0.0, spread)
-        return tables.at[parent].add(spread), jnp.where(root, message[:, 0], 0.0)
-
-    blocks = core.node.shape[0]
-    index = np.arange(blocks, dtype=np.uint32) + np.uint32((1 << 31) + (number << 24))
-    steps = (core.node, core.position, core.parent, core.bag_edge, core.axis, core.is_root, index)
-    tables = jnp.zeros((core.num_buckets + 1, cells), belief.dtype)
-    return lax.scan(eliminate, tables, jax.tree.map(jnp.asarray, steps))[1]
+    place = axis[:, :, None] == np.arange(width + 1)
+    cell = jnp.sum(jnp.where(place, strides[:, None], 0), axis=1) @ digits
+    return jnp.take_along_axis(message, cell, axis=1), jnp.where(is_root, message[:, 0], 0.0)
 
 
 # ---- ways to sum out a label -------------------------------------------------------------------
 
 
-def _logsumexp(table: Array, index: Array) -> Array:
+def _logsumexp(table: Array, key: None) -> Array:
     return logsumexp(table)
 
 
 @jax.custom_vjp
-def _argmax(table: Array, index: Array) -> Array:
+def _argmax(table: Array, key: None) -> Array:
     return table.max(axis=-1)
 
 
-def _argmax_forward(table, index):
-    return table.max(axis=-1), (table, index)
+def _argmax_forward(table, key):
+    return table.max(axis=-1), table
 
 
-def _argmax_backward(saved, cotangent):
-    table, index = saved
-    return _pick(jnp.argmax(table, axis=-1), table, cotangent), _no_gradient(index)
+def _argmax_backward(table, cotangent):
+    return _pick(jnp.argmax(table, axis=-1), table, cotangent), None
 
 
 _argmax.defvjp(_argmax_forward, _argmax_backward)
 
 
 @jax.custom_vjp
-def _drawn_logsumexp(key_data: Array, table: Array, index: Array) -> Array:
-    return _logsumexp(table, index)
+def _drawn_logsumexp(table: Array, key: Array) -> Array:
+    return logsumexp(table)
 
 
-def _drawn_forward(key_data, table, index):
-    return _logsumexp(table, index), (key_data, table, index)
+def _drawn_forward(table, key):
+    return logsumexp(table), (table, key)
 
 
 def _drawn_backward(saved, cotangent):
-    key_data, table, index = saved
-    key = jax.random.fold_in(jax.random.wrap_key_data(key_data), index)
-    chosen = jax.random.categorical(key, table, axis=-1)
-    return _no_gradient(key_data), _pick(chosen, table, cotangent), _no_gradient(index)
+    table, key = saved
+    return _pick(jax.random.categorical(key, table, axis=-1), table, cotangent), None
 
 
 _drawn_logsumexp.defvjp(_drawn_forward, _drawn_backward)
@@ -363,18 +360,13 @@ def _pick(chosen, table, cotangent):
     return jnp.where(chosen[..., None] == np.arange(table.shape[-1]), cotangent[..., None], 0.0)
 
 
-def _no_gradient(value):
-    return np.zeros(jnp.shape(value), jax.dtypes.float0)
-
-
-def _traceback(reduce, unary, graph, log_weights, pair_weights, sampling, inference):
+def _traceback(
+    unary, graph, log_weights, pair_weights, sampling, inference, reduce, rng_key=None
+) -> Array:
+    """Labels chosen by `reduce`, each given those that were summed out after it."""
     method = as_inference(inference)
     if not isinstance(method, Exact):
         method = Exact()
-    chosen = jax.grad(
-        lambda u: sum(
-            value.sum()
-            for value, _ in _run(u, graph, log_weights, pair_weights, sampling, method, reduce)
-        )
-    )(jnp.asarray(unary))
+    rest = graph, log_weights, pair_weights, sampling, method, reduce, rng_key
+    chosen = jax.grad(lambda u: sum(value.sum() for value, _ in _run(u, *rest)))(jnp.asarray(unary))
     return jnp.argmax(chosen, axis=1)

@@ -39,47 +39,38 @@ def potts_message(belief: Array, weight: Array) -> Array:
 
 
 def _forward(belief: Array, weight: Array):
-    labels = np.arange(belief.shape[1])
-    top = jnp.argmax(belief, axis=1)[:, None] == labels
-    peak = belief.max(axis=1)
-    scaled = jnp.exp(belief - peak[:, None])
-    rest = jnp.where(top, FORBIDDEN, belief)
-    second = rest.max(axis=1)
-    scaled_rest = jnp.exp(rest - second[:, None])
-    at_top = jnp.logaddexp(second + jnp.log(scaled_rest.sum(axis=1)), weight + peak)
-    # elsewhere the likeliest label is among the others, whose sum is at least one
-    others = scaled.sum(axis=1, keepdims=True) - scaled
-    safe = -jnp.log(jnp.finfo(belief.dtype).tiny) - 8.0
-    elsewhere = lax.cond(jnp.any(weight > safe), _in_logs, _scaled, others, scaled, belief, weight)
-    message = jnp.where(top, at_top[:, None], elsewhere)
-    return message, (belief, weight, message)
-
-
-def _scaled(others: Array, scaled: Array, belief: Array, weight: Array) -> Array:
-    positive = jnp.maximum(weight, 0.0)
-    total = scaled * jnp.exp(weight - positive)[:, None] + others * jnp.exp(-positive)[:, None]
-    return jnp.log(total) + (belief.max(axis=1) + positive)[:, None]
-
-
-def _in_logs(others: Array, scaled: Array, belief: Array, weight: Array) -> Array:
-    others = belief.max(axis=1, keepdims=True) + jnp.log(others)
-    return jnp.logaddexp(others, weight[:, None] + belief)
+    lowest = jnp.finfo(belief.dtype).min
+    top = jnp.argmax(belief, axis=1)[:, None] == np.arange(belief.shape[1])
+    peak = jnp.where(top, belief, 0.0).sum(axis=1, keepdims=True)  # `max` splits slopes at ties
+    rest = jnp.where(top, lowest, belief)
+    second = lax.stop_gradient(rest.max(axis=1, keepdims=True))
+    scaled = jnp.where(top, 0.0, jnp.exp(rest - second))
+    ratio = jnp.exp(second - peak)
+    # label l against all others: relative to the runner-up for the top label, else to the top
+    total = scaled.sum(axis=1, keepdims=True)
+    others = jnp.where(top, total, 1.0 + ratio * (total - scaled))
+    base = jnp.where(top, second, peak)
+    own = weight[:, None] + belief
+    agrees = own > base
+    small = jnp.exp(jnp.where(agrees, base - own, own - base))
+    norm = jnp.where(agrees, 1.0 + others * small, others + small)
+    message = jnp.where(agrees, own, base) + jnp.log(norm)
+    same = jnp.where(agrees, 1.0, small) / norm
+    differ = jnp.where(agrees, small, 1.0) / norm
+    return message, (same, differ, scaled, ratio, top)
 
 
 def _backward(saved, cotangent: Array):
-    belief, weight, message = saved
-    labels = np.arange(belief.shape[1])
-    off_diagonal = jnp.asarray(labels[:, None] != labels, belief.dtype)
-    top = jnp.argmax(belief, axis=1)[:, None] == labels
-    peak = belief.max(axis=1, keepdims=True)
-    same = cotangent * jnp.exp(weight[:, None] + belief - message)
-    # P(child = k | parent = l), l and k different: for l the top label relative to the runner-up
-    from_others = jnp.where(top, 0.0, cotangent * jnp.exp(peak - message)) @ off_diagonal
-    at_top = jnp.where(top, message, 0.0).sum(axis=1, keepdims=True)
-    from_top = jnp.where(top, cotangent, 0.0).sum(axis=1, keepdims=True)
-    differ = from_others * jnp.exp(belief - peak)
-    differ = differ + jnp.where(top, 0.0, from_top * jnp.exp(belief - at_top))
-    return same + differ, same.sum(axis=1)
+    # P(child = l | parent = l) is `same`; of another k it is `differ` times e^{u_k}, in the units
+    # of `others`. Sums of what is not negative are never below a term: no sign can turn.
+    same, differ, scaled, ratio, top = saved
+    same = cotangent * same
+    differ = cotangent * differ
+    from_top = jnp.where(top, differ, 0.0).sum(axis=1, keepdims=True)
+    from_rest = jnp.where(top, 0.0, differ)
+    total = from_rest.sum(axis=1, keepdims=True)
+    other = scaled * (from_top + ratio * (total - from_rest))
+    return same + jnp.where(top, total, other), same.sum(axis=1)
 
 
 potts_message.defvjp(_forward, _backward)
