@@ -25,7 +25,7 @@ from sidebayes.cache import use_compilation_cache
 
 PAIRS = {"iris": (0, 20, 40, 60), "waveform": (0, 500, 1500), "pendigits": (0, 400, 1200)}
 FLIP_RATES = (0.15, 0.3)
-PENALTIES = (0.1, 1.0, 10.0)
+PENALTIES = (0.1, 1.0)
 """Of soft K-means, in units of the mean squared distance to the centre of all data."""
 
 REFERENCE = {
