@@ -116,7 +116,9 @@ def draw(mosaic, fits, path):
     shown = _show(
         last, doubt, "probability of another texture, Gibbs", cmap="magma_r", vmin=0, vmax=0.6
     )
-    bar = figure.colorbar(shown, cax=last.inset_axes((0, -0.07, 1, 0.03)), orientation="horizontal")
+    bar = figure.colorbar(
+        shown, cax=last.inset_axes((0.03, -0.07, 0.94, 0.03)), orientation="horizontal"
+    )
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=0, labelsize=8, labelcolor=INK)
     figure.savefig(path, dpi=150)
