@@ -2,11 +2,13 @@
 
 Trees that hang on a component are always summed out exactly; an approximation sees the 2-core only.
 Each returns terms whose sum approximates log Z and whose gradient in the log-potentials is the
-approximate marginals (the variational parameters are stationary, so they are held fixed).
+approximate marginals (the variational parameters are stationary, so they are held fixed). Each also
+draws joint labels and improves a labeling, by the means that its name says.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -39,6 +41,39 @@ class Inference:
         if core.width is None:
             return False
         return core.num_buckets * num_clusters ** (core.width + 1) <= self.max_table
+
+    def log_partition(self, belief: Array, edge_weights: Array, graph: Colouring) -> Array:
+        """Approximation of log Z, one term a node of `graph`, shape (num_nodes,)."""
+        raise NotImplementedError
+
+    def marginals(self, belief: Array, edge_weights: Array, graph: Colouring) -> Array:
+        """Approximate label probabilities in the order of `graph`, shape (num_nodes, num_clusters)."""
+        slope = jax.grad(lambda b: self.log_partition(b, edge_weights, graph).sum())
+        return slope(belief)[graph.node]
+
+    def draw(self, key: Array, belief: Array, edge_weights: Array, graph: Colouring) -> Array:
+        """Draw labels, each from its approximate marginal, as one-hot rows in the order of `graph`."""
+        log_prob = jnp.log(self.marginals(belief, edge_weights, graph))
+        return _one_hot(jax.random.categorical(key, log_prob), log_prob)
+
+    def best(self, belief: Array, edge_weights: Array, graph: Colouring) -> Array:
+        """Labels of high probability, as one-hot rows in the order of `graph`.
+
+        The likeliest label of each marginal, then iterated conditional modes (Besag, 1986) until no
+        change of a single label improves, at most a hundred sweeps.
+        """
+        unary = belief[graph.node]
+        prob = self.marginals(belief, edge_weights, graph)
+
+        def sweep(state):
+            count, old, _ = state
+            new = _by_colour(
+                old, unary, edge_weights, graph, lambda logits, _: _one_hot(logits.argmax(1), old)
+            )
+            return count + 1, new, jnp.any(new != old)
+
+        start = 0, _one_hot(prob.argmax(axis=1), unary), jnp.asarray(True)
+        return lax.while_loop(lambda state: (state[0] < 100) & state[2], sweep, start)[1]
 
 
 @dataclass(frozen=True)
@@ -78,20 +113,9 @@ class MeanField(Inference):
 
         def sweep(state):
             count, old, _ = state
-            new = old
-            start = 0
-            for source, target, edge, size in zip(
-                graph.sources, graph.targets, graph.edges, graph.sizes, strict=True
-            ):
-                field = jax.ops.segment_sum(
-                    fixed_weights[edge][:, None] * new[source],
-                    target,
-                    len(size),
-                    indices_are_sorted=True,
-                )
-                part = slice(start, start + len(size))
-                new = new.at[part].set(jax.nn.softmax(fixed_unary[part] + field, axis=1))
-                start += len(size)
+            new = _by_colour(
+                old, fixed_unary, fixed_weights, graph, lambda logits, _: jax.nn.softmax(logits)
+            )
             return count + 1, new, jnp.abs(new - old).max()
 
         first = jax.nn.softmax(fixed_unary, axis=1)
@@ -193,48 +217,44 @@ class Gibbs(Inference):
     def log_partition(self, belief: Array, edge_weights: Array, graph: Colouring) -> Array:
         """Noisy lower bound on log Z, one term a node, shape (num_nodes,)."""
         unary = belief[graph.node]
-        fixed_unary, fixed_weights = lax.stop_gradient((unary, edge_weights))
-        num_clusters = unary.shape[1]
-
-        def sweep(state, key):
-            new, prob = state
-            start = 0
-            for colour, (source, target, edge, size) in enumerate(
-                zip(graph.sources, graph.targets, graph.edges, graph.sizes, strict=True)
-            ):
-                field = jax.ops.segment_sum(
-                    fixed_weights[edge][:, None] * new[source],
-                    target,
-                    len(size),
-                    indices_are_sorted=True,
-                )
-                part = slice(start, start + len(size))
-                logits = fixed_unary[part] + field
-                drawn = jax.random.categorical(jax.random.fold_in(key, colour), logits)
-                new = new.at[part].set(jax.nn.one_hot(drawn, num_clusters, dtype=new.dtype))
-                prob = prob.at[part].set(jax.nn.softmax(logits, axis=1))
-                start += len(size)
-            return new, prob
+        fixed = lax.stop_gradient((unary, edge_weights))
 
         def keep(carry, key):
-            state, total, agree = carry
-            state = sweep(state, key)
-            new, prob = state
+            labels, total, agree = carry
+            labels, prob = self._sweep(labels, key, *fixed, graph)
             # only the later end was drawn from a conditional that knew the other's new label
-            same = jnp.sum(new[graph.first] * prob[graph.second], axis=1)
-            return (state, total + prob, agree + same), None
+            same = jnp.sum(labels[graph.first] * prob[graph.second], axis=1)
+            return (labels, total + prob, agree + same), None
 
-        keys = jax.random.split(jax.random.key(self.seed), self.num_burn_in + self.num_sweeps)
-        prob = jax.nn.softmax(fixed_unary, axis=1)
-        start = jax.nn.one_hot(jnp.argmax(fixed_unary, axis=1), num_clusters, dtype=unary.dtype)
-        state, _ = lax.scan(
-            lambda s, key: (sweep(s, key), None), (start, prob), keys[: self.num_burn_in]
-        )
-        empty = jnp.zeros(graph.first.shape[0], unary.dtype)
-        (_, total, agree), _ = lax.scan(
-            keep, (state, jnp.zeros_like(prob), empty), keys[self.num_burn_in :]
-        )
+        warm_up, kept = jax.random.split(jax.random.key(self.seed))
+        labels = self._burn_in(warm_up, *fixed, graph)
+        empty = jnp.zeros_like(unary), jnp.zeros(graph.first.shape[0], unary.dtype)
+        keys = jax.random.split(kept, self.num_sweeps)
+        (_, total, agree), _ = lax.scan(keep, (labels, *empty), keys)
         return _bound(unary, edge_weights, total / self.num_sweeps, agree / self.num_sweeps, graph)
+
+    def draw(self, key: Array, belief: Array, edge_weights: Array, graph: Colouring) -> Array:
+        """Labels jointly, after `num_burn_in` sweeps, as one-hot rows in the order of `graph`."""
+        return self._burn_in(key, belief[graph.node], edge_weights, graph)
+
+    def _burn_in(self, key, unary, edge_weights, graph):
+        def step(labels, key):
+            return self._sweep(labels, key, unary, edge_weights, graph)[0], None
+
+        start = _one_hot(jnp.argmax(unary, axis=1), unary)
+        return lax.scan(step, start, jax.random.split(key, self.num_burn_in))[0]
+
+    def _sweep(self, labels, key, unary, edge_weights, graph):
+        """Draw all labels once; also returns the conditionals that they were drawn from."""
+        prob = []
+
+        def draw(logits, colour):
+            prob.append(jax.nn.softmax(logits, axis=1))
+            drawn = jax.random.categorical(jax.random.fold_in(key, colour), logits)
+            return _one_hot(drawn, logits)
+
+        labels = _by_colour(labels, unary, edge_weights, graph, draw)
+        return labels, jnp.concatenate(prob)
 
 
 _NAMES: dict[str, type[Inference]] = {
@@ -255,6 +275,34 @@ def as_inference(inference: str | Inference) -> Inference:
     if inference not in _NAMES:
         raise ValueError(f"inference = {inference!r}; expected one of {sorted(_NAMES)}")
     return _NAMES[inference]()
+
+
+def _by_colour(
+    state: Array,
+    unary: Array,
+    edge_weights: Array,
+    graph: Colouring,
+    update: Callable[[Array, int], Array],
+) -> Array:
+    """Renew the rows of one colour after another from their conditional log-potentials."""
+    start = 0
+    for colour, (source, target, edge, size) in enumerate(
+        zip(graph.sources, graph.targets, graph.edges, graph.sizes, strict=True)
+    ):
+        field = jax.ops.segment_sum(
+            edge_weights[edge][:, None] * state[source],
+            target,
+            len(size),
+            indices_are_sorted=True,
+        )
+        part = slice(start, start + len(size))
+        state = state.at[part].set(update(unary[part] + field, colour))
+        start += len(size)
+    return state
+
+
+def _one_hot(label: Array, like: Array) -> Array:
+    return jax.nn.one_hot(label, like.shape[1], dtype=like.dtype)
 
 
 def _bound(unary: Array, weights: Array, prob: Array, agree: Array, graph: Colouring) -> Array:

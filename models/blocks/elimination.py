@@ -213,19 +213,24 @@ def _eliminate(edges: NDArray, component: NDArray) -> _Order:
     size = np.bincount(component)
     widest = np.minimum(MAX_WIDTH, np.log2(MAX_CELLS / size).astype(np.int64) - 1)
     bound = np.zeros(len(size), np.int64)
-    given_up = np.zeros(len(size), bool)
+    given_up = _surely_wider(edges, component, np.where(size > MIN_FILL_NODES, widest, len(edges)))
     turn = np.zeros(len(component), np.int64)
     bag_start, bag_size = np.zeros_like(turn), np.zeros_like(turn)
-    sequence, bag_node, filled = [], [], 0
+    sequence, bag_node, filled = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
 
     name = np.argsort(component, kind="stable")  # nodes that are left, by component
+    name = name[~given_up[component[name]]]
+    edges = edges[~given_up[component[edges[:, 0]]]]
     priority = np.random.default_rng(0).permutation(len(name))
-    number = np.argsort(name)
+    number = np.zeros(len(component), np.int64)
+    number[name] = np.arange(len(name))
     source = number[edges.T.ravel()]
     target = number[edges.T[::-1].ravel()]
     by_key = np.argsort(source * len(name) + target)
     source, target = source[by_key], target[by_key]
     for step in count():
+        if not len(name):
+            break
         owner = component[name]
         degree = np.bincount(source, minlength=len(name))
         start = np.cumsum(degree) - degree
@@ -258,15 +263,13 @@ def _eliminate(edges: NDArray, component: NDArray) -> _Order:
         sequence.append(name[now])
 
         stays = ~(out | given_up[owner])
-        if not stays.any():
-            break
         pairs = [
             (low.ravel(), high.ravel())
             for _, low, high in _neighbour_pairs(target, start, degree, now)
         ]
         low, high = np.concatenate([np.zeros((2, 0), np.int64), *map(np.array, pairs)], axis=1)
         fill = np.concatenate([low * len(name) + high, high * len(name) + low])
-        fill = np.unique(fill[~_contains(keys, fill)])
+        fill = _distinct(fill[~_contains(keys, fill)])
         keys = keys[stays[source] & stays[target]]
         keys = np.insert(keys, np.searchsorted(keys, fill), fill)
         number = np.cumsum(stays) - 1
@@ -275,6 +278,43 @@ def _eliminate(edges: NDArray, component: NDArray) -> _Order:
     return _Order(
         np.concatenate(sequence), turn, bag_start, bag_size, np.concatenate(bag_node), given_up
     )
+
+
+def _surely_wider(edges: NDArray, component: NDArray, width: NDArray) -> NDArray[np.bool_]:
+    """Tell for each component whether its tree-width is proven to exceed `width`.
+
+    A graph of tree-width w has fewer than w edges a node, and so has each of its minors. Contracting
+    an edge at every node leaves a half of the nodes or less, but in a random graph most edges, so
+    that a few rounds find a dense minor where there is one.
+    """
+    wider = np.zeros(len(width), bool)
+    rng = np.random.default_rng(0)
+    while len(edges):
+        num_nodes = np.bincount(component, minlength=len(width))
+        num_edges = np.bincount(component[edges[:, 0]], minlength=len(width))
+        wider |= num_edges >= np.maximum(width, 1) * num_nodes
+        # fewer than 2 w nodes cannot have w edges each
+        open_case = ~wider & (num_nodes > 2 * width)
+        edges = edges[open_case[component[edges[:, 0]]]]
+        chosen = np.full(len(component), -1)
+        number = rng.permutation(len(edges))
+        for side in (0, 1):
+            np.maximum.at(chosen, edges[:, side], number)
+        chosen = np.argsort(number)[_distinct(chosen[chosen >= 0])]
+        num_merged, merged = components_of(edges[chosen], len(component))
+        component_of_merged = np.zeros(num_merged, np.int64)
+        component_of_merged[merged] = component
+        component = component_of_merged
+        ends = np.sort(merged[edges], axis=1)
+        ends = ends[ends[:, 0] != ends[:, 1]]
+        edges = np.stack(np.divmod(_distinct(ends @ [num_merged, 1]), num_merged), axis=1)
+    return wider
+
+
+def _distinct(keys: NDArray) -> NDArray:
+    """Sorted distinct integers; faster than the hashing of `np.unique`."""
+    keys = np.sort(keys)
+    return keys[np.diff(keys, prepend=-1) > 0]
 
 
 def _neighbour_pairs(

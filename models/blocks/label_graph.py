@@ -12,21 +12,26 @@ from numpy.typing import NDArray
 from .colouring import Colouring, colour
 from .elimination import ComponentPlan, peel_leaves, plan_cores
 from .hard_links import LinkReport, check_links, components_of, contract, refuse_uncolourable
-from .links import Links
+from .links import Links, check_pairs
 
-__all__ = ["Core", "LabelGraph", "Run", "as_label_graph"]
+__all__ = ["Core", "LabelGraph", "Peeling", "as_label_graph"]
+
+ROW_COST = 128
+"""Fixed cost of one row of leaves, in leaves."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Run:
-    """Rounds of leaf removal of similar width, stacked and padded so that one scan does them.
+class Peeling:
+    """Leaves in the order of their removal, cut into rows of one width so that one loop does all.
+
+    Leaves of one row hang on nodes that are removed in later rows, or never.
 
     Attributes
     ----------
-    child, parent : ndarray of int, shape (rounds, width)
+    child, parent : ndarray of int, shape (rows, width)
         Nodes; `num_nodes` pads.
-    edge : ndarray of int, shape (rounds, width)
+    edge : ndarray of int, shape (rows, width)
         Edge between them; `num_edges` pads.
     """
 
@@ -95,7 +100,7 @@ class LabelGraph:
     is_root: Any
     component: Any
     node_component: Any
-    runs: tuple[Run, ...]
+    peeling: Peeling | None
     cores: tuple[Core, ...]
     num_points: int = field(metadata={"static": True})
     num_nodes: int = field(metadata={"static": True})
@@ -131,7 +136,7 @@ class LabelGraph:
                 f"links refer to {links.num_points} points, the data have {num_points}; use "
                 "links.subset(rows) after filtering rows"
             )
-        pairs, weights = Links(links.pairs, links.weights, num_points).pairs, links.weights
+        pairs, weights = check_pairs(links.pairs, num_points), links.weights
         num_nodes, node = contract(pairs, weights, num_points)
         ends = np.sort(node[pairs], axis=1)
         if num_clusters is not None:
@@ -165,7 +170,7 @@ class LabelGraph:
             is_root=is_root,
             component=node_component[node].astype(np.int32),
             node_component=node_component.astype(np.int32),
-            runs=_stack_rounds(rounds, num_nodes, num_edges),
+            peeling=_cut_rounds(rounds, num_nodes, num_edges),
             cores=tuple(_block(plan, num_nodes, num_edges) for plan in plans),
             num_points=num_points,
             num_nodes=num_nodes,
@@ -188,7 +193,7 @@ class LabelGraph:
     @property
     def width(self) -> int | None:
         """Largest number of neighbours met in elimination; None where ordering was given up."""
-        widths = [1 if self.runs else 0] + [core.width for core in self.cores]
+        widths = [0 if self.peeling is None else 1] + [core.width for core in self.cores]
         return None if None in widths else max(w for w in widths if w is not None)
 
     def report(self, num_clusters: int | None = None) -> LinkReport:
@@ -207,8 +212,7 @@ class LabelGraph:
         )
         return (
             f"LabelGraph({self.num_points} points, {self.num_links} links, {self.num_components} "
-            f"components; {sum(run.child.shape[0] for run in self.runs)} tree levels"
-            + (f"; loopy {loops})" if loops else ")")
+            f"components" + (f"; loopy {loops})" if loops else ")")
         )
 
 
@@ -232,30 +236,24 @@ def as_label_graph(
     return links
 
 
-def _padded(size: int) -> int:
-    """Round up so that few distinct shapes occur, at a cost of at most an eighth."""
-    if size <= 64:
-        return 64
-    unit = 1 << max(size.bit_length() - 4, 0)
-    return -(-size // unit) * unit
-
-
-def _stack_rounds(rounds: list[NDArray], num_nodes: int, num_edges: int) -> tuple[Run, ...]:
-    """Group consecutive rounds of like width; widths fall from round to round."""
-    runs, first = [], 0
-    while first < len(rounds):
-        width = _padded(len(rounds[first]))
-        last = first + 1
-        while last < len(rounds) and (len(rounds[last]) > width // 4 or width == 64):
-            last += 1
-        length = last - first if width > 4096 else 1 << (last - first - 1).bit_length()
-        filled = np.full((3, length, width), num_nodes, np.int32)
-        filled[2] = num_edges
-        for row, step in enumerate(rounds[first:last]):
-            filled[:, row, : len(step)] = step.T
-        runs.append(Run(child=filled[0], parent=filled[1], edge=filled[2]))
-        first = last
-    return tuple(runs)
+def _cut_rounds(rounds: list[NDArray], num_nodes: int, num_edges: int) -> Peeling | None:
+    """Cut rounds into rows of the width that costs least in all; few distinct shapes occur."""
+    if not rounds:
+        return None
+    sizes = np.array([len(step) for step in rounds])
+    widths = 2 ** np.arange(3, 15)
+    rows = -(-sizes[:, None] // widths)
+    width = int(widths[np.argmin((rows * (widths + ROW_COST)).sum(axis=0))])
+    num_rows = int((-(-sizes // width)).sum())
+    unit = 1 << max((num_rows - 1).bit_length() - 3, 0)
+    filled = np.full((-(-num_rows // unit) * unit, width, 3), num_nodes, np.int32)
+    filled[:, :, 2] = num_edges
+    place = np.concatenate([np.arange(n) for n in sizes])
+    first_row = np.cumsum(-(-sizes // width)) - -(-sizes // width)
+    row = np.repeat(first_row, sizes) + place // width
+    filled[row, place % width] = np.concatenate(rounds)
+    child, parent, edge = np.ascontiguousarray(np.moveaxis(filled, 2, 0))
+    return Peeling(child, parent, edge)
 
 
 def _block(plan: ComponentPlan, num_nodes: int, num_edges: int) -> Core:

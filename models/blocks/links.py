@@ -58,16 +58,17 @@ class Links:
     num_merged: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        pairs = _check_pairs(self.pairs, self.num_points)
+        pairs = check_pairs(self.pairs, self.num_points)
         weights = _per_pair("weights", self.weights, len(pairs))
         if len(pairs):
             pairs = np.sort(pairs, axis=1)
             _refuse_contradicting_duplicates(pairs, weights)
-            unique, owner = np.unique(pairs, axis=0, return_inverse=True)
-            merged = np.bincount(owner.ravel(), weights=weights, minlength=len(unique))
-            object.__setattr__(self, "num_merged", len(pairs) - len(unique))
+            beyond = int(pairs.max()) + 1
+            keys, owner = np.unique(pairs @ [beyond, 1], return_inverse=True)
+            merged = np.bincount(owner, weights=weights)
+            object.__setattr__(self, "num_merged", len(pairs) - len(keys))
             keep = merged != 0.0
-            pairs, weights = unique[keep], merged[keep]
+            pairs, weights = np.stack(np.divmod(keys[keep], beyond), axis=1), merged[keep]
         object.__setattr__(self, "pairs", _frozen(pairs))
         object.__setattr__(self, "weights", _frozen(weights))
 
@@ -97,7 +98,7 @@ class Links:
             Strength of the statement, the absolute log-odds; at least zero.
         num_points : int, optional
         """
-        pairs = _check_pairs(pairs, num_points)
+        pairs = check_pairs(pairs, num_points)
         weight = _per_pair("weight", weight, len(pairs))
         if (weight < 0).any():
             row = int(np.argmax(weight < 0))
@@ -141,7 +142,7 @@ class Links:
             Probability that the statement is right, given the labels.
         num_points : int, optional
         """
-        pairs = _check_pairs(pairs, num_points)
+        pairs = check_pairs(pairs, num_points)
         confidence = _per_pair("confidence", confidence, len(pairs))
         if ((confidence < 0) | (confidence > 1)).any():
             row = int(np.argmax((confidence < 0) | (confidence > 1)))
@@ -336,7 +337,7 @@ class Links:
         """
         if num_points is None:
             num_points = self.num_points or int(self.pairs.max(initial=-1)) + 1
-        _check_pairs(self.pairs, num_points)
+        check_pairs(self.pairs, num_points)
         return check_links(self.pairs, self.weights, num_points, num_clusters)
 
     def __repr__(self) -> str:
@@ -452,7 +453,7 @@ def estimate_flip_rate(pairs: ArrayLike, labels: ArrayLike) -> float:
     labels : array_like, shape (num_points,)
     """
     labels = np.asarray(labels)
-    pairs = _check_pairs(pairs, len(labels))
+    pairs = check_pairs(pairs, len(labels))
     if not len(pairs):
         raise ValueError("pairs is empty; a flip rate needs at least one pair")
     return float(np.mean(labels[pairs[:, 0]] != labels[pairs[:, 1]]))
@@ -496,7 +497,7 @@ def _per_pair(name: str, values: ArrayLike, num_links: int) -> NDArray[np.float6
     return np.broadcast_to(values, (num_links,))
 
 
-def _check_pairs(pairs: ArrayLike, num_points: int | None) -> NDArray[np.int64]:
+def check_pairs(pairs: ArrayLike, num_points: int | None) -> NDArray[np.int64]:
     pairs = np.asarray(pairs)
     if pairs.size == 0:
         return np.zeros((0, 2), np.int64)

@@ -144,10 +144,12 @@ def sample(
     sampling: str = "points",
     inference: str | Inference = "exact",
 ) -> Array:
-    """Draw all labels jointly and exactly, shape (num_points,).
+    """Draw all labels jointly, shape (num_points,); exactly, unless an approximation is named.
 
     Forward filtering, backward sampling: elimination as in `log_partition`, with each summation
-    differentiated to a drawn label instead of a distribution.
+    differentiated to a drawn label instead of a distribution. In components that are too wide
+    "gibbs" takes the state of a chain after its burn-in; "mean_field" and "belief_propagation" draw
+    from each marginal alone, so that links there, hard cannot-links too, may be broken.
     """
     if not jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key):
         rng_key = jax.random.wrap_key_data(rng_key)
@@ -164,7 +166,11 @@ def mode(
     sampling: str = "points",
     inference: str | Inference = "exact",
 ) -> Array:
-    """Most probable joint labeling (max-product), shape (num_points,); it keeps all hard links."""
+    """Most probable joint labeling (max-product), shape (num_points,); it keeps all hard links.
+
+    In components that are too wide a named approximation gives its likeliest labels, improved until
+    no change of a single one helps: a local optimum, in which a hard cannot-link can be broken.
+    """
     return _traceback(unary, graph, log_weights, pair_weights, sampling, inference, _argmax)
 
 
@@ -212,6 +218,17 @@ def _bind(unary, graph, log_weights=None, pair_weights=None):
     return unary, jnp.asarray(log_weights), _finite(jnp.asarray(pair_weights), graph)
 
 
+@jax.custom_jvp
+def _bounded(unary: Array) -> Array:
+    """Replace -inf; what is excluded has probability zero, so slopes pass as they are."""
+    return jnp.maximum(unary, FORBIDDEN)
+
+
+@_bounded.defjvp
+def _bounded_jvp(primals, tangents):
+    return _bounded(*primals), tangents[0]
+
+
 def _finite(weights: Array, graph: LabelGraph) -> Array:
     return jnp.where(jnp.isinf(jnp.asarray(graph.pair_weights)), 0.0, weights)
 
@@ -228,7 +245,7 @@ def _run(unary, graph, log_weights, pair_weights, sampling, inference, reduce, r
     num_clusters = unary.shape[1]
     method = as_inference(inference)
     check_inference(graph, num_clusters, method)
-    unary = jnp.maximum(unary, FORBIDDEN)
+    unary = _bounded(unary)
 
     if graph.num_nodes == graph.num_points:
         belief = unary + jnp.maximum(log_weights, FORBIDDEN)
@@ -239,35 +256,41 @@ def _run(unary, graph, log_weights, pair_weights, sampling, inference, reduce, r
     edge_weights = jax.ops.segment_sum(weights, graph.edge_of_link, graph.num_edges + 2)
     edge_weights = jnp.where(graph.forbidden, FORBIDDEN, edge_weights)
 
-    stages = 1 + len(graph.runs) + len(graph.cores)
+    stages = 2 + len(graph.cores)
     keys = [None] * stages if rng_key is None else _split(rng_key, stages)
-    if graph.runs:
-        belief, _ = sweep(
-            partial(_send, reduce),
-            belief,
-            tuple((run.child, run.parent) for run in graph.runs),
-            tuple(edge_weights[run.edge] for run in graph.runs),
-            tuple(
-                _split(key, len(run.child)) for key, run in zip(keys[1:], graph.runs, strict=False)
-            ),
-        )
-    roots = reduce(belief, keys[0])
-    if graph.runs or graph.cores:
+    leaves = graph.peeling
+    if leaves is not None:
+        weights_up, keys_up = edge_weights[leaves.edge], _split(keys[0], len(leaves.edge))
+        send = partial(_send, reduce)
+        belief, _ = sweep(send, belief, leaves.child, leaves.parent, weights_up, keys_up)
+    roots = reduce(belief, keys[1])
+    if leaves is not None or graph.cores:
         roots = jnp.where(graph.is_root, roots, 0.0)
     parts = [(roots, graph.node_component)]
     if graph.num_links and graph.num_nodes < graph.num_points:
         inside = jnp.where(graph.edge_of_link > graph.num_edges, weights, 0.0)
         parts.append((inside, graph.component[graph.pairs[:, 0]]))
-    for core, key in zip(graph.cores, keys[1 + len(graph.runs) :], strict=True):
+    for core, key in zip(graph.cores, keys[2:], strict=True):
         if method.affords(core, num_clusters):
             value = _eliminate_core(belief, edge_weights, core, reduce, key)
             node = jnp.where(core.is_root, core.node, 0)
         else:
-            value = method.log_partition(belief, edge_weights, core.colouring)
+            value = _approximate(method, reduce, key, belief, edge_weights, core.colouring)
             node = core.colouring.node
         component = jnp.asarray(graph.node_component)[node]
         parts.append((value.ravel(), component.ravel()))
     return parts
+
+
+def _approximate(method: Inference, reduce: Reduce, key, belief, edge_weights, colouring):
+    """Terms of log Z of a wide component, or terms whose slopes are its chosen labels."""
+    if reduce is _logsumexp:
+        return method.log_partition(belief, edge_weights, colouring)
+    if reduce is _argmax:
+        labels = method.best(lax.stop_gradient(belief), edge_weights, colouring)
+    else:
+        labels = method.draw(key, lax.stop_gradient(belief), edge_weights, colouring)
+    return jnp.sum(labels * belief[colouring.node], axis=1)
 
 
 def _split(key, count: int):
@@ -287,14 +310,14 @@ def _eliminate_core(belief, edge_weights, core: Core, reduce: Reduce, key):
     num_clusters = belief.shape[1]
     tables = jnp.zeros((core.num_buckets, num_clusters ** (core.width + 1)), belief.dtype)
     unary = belief.at[core.node].get(mode="fill", fill_value=0.0)
-    _, (values,) = sweep(
+    return sweep(
         partial(_bucket, reduce, num_clusters, core.width),
         tables,
-        ((core.position, core.parent),),
-        ((unary, edge_weights[core.bag_edge]),),
-        ((core.axis, core.is_root, _split(key, len(core.node))),),
-    )
-    return values
+        core.position,
+        core.parent,
+        (unary, edge_weights[core.bag_edge]),
+        (core.axis, core.is_root, _split(key, len(core.node))),
+    )[1]
 
 
 def _bucket(reduce: Reduce, num_clusters: int, width: int, table, factors, constant):
@@ -364,9 +387,6 @@ def _traceback(
     unary, graph, log_weights, pair_weights, sampling, inference, reduce, rng_key=None
 ) -> Array:
     """Labels chosen by `reduce`, each given those that were summed out after it."""
-    method = as_inference(inference)
-    if not isinstance(method, Exact):
-        method = Exact()
-    rest = graph, log_weights, pair_weights, sampling, method, reduce, rng_key
+    rest = graph, log_weights, pair_weights, sampling, inference, reduce, rng_key
     chosen = jax.grad(lambda u: sum(value.sum() for value, _ in _run(u, *rest)))(jnp.asarray(unary))
     return jnp.argmax(chosen, axis=1)

@@ -116,6 +116,23 @@ def test_any_weights_agree_with_enumeration(skeleton, weights, potentials):
     check_small_graph(found, slice(0, NUM_POINTS), slice(None), unary, graph, weights)
 
 
+@pytest.mark.parametrize("scale", [0.0, 1.0])
+def test_second_slopes_are_covariances(scale):
+    """Deep tree, loop and chunklet at once; without potentials all labels tie."""
+    pairs = np.array(
+        [(0, 1), (1, 2), (2, 3), (3, 4), (1, 5), (6, 7), (7, 8), (6, 8), (8, 9), (9, 10)]
+    )
+    weights = np.array([1.0, -0.5, 2.0, 0.4, -1.2, 0.8, 0.5, -0.9, np.inf, 1.1])
+    graph = LabelGraph.build(Links(pairs, weights, 11), 11)
+    unary = scale * np.random.default_rng(0).normal(size=(11, 2))
+    slope = jax.grad(partition.log_partition)
+    found = jax.jit(jax.jacfwd(slope))(unary, graph).reshape(22, 22)
+    z, energy = brute_force.enumerate_labelings(unary, graph.pairs, graph.pair_weights)
+    chosen = (z[:, :, None] == np.arange(2)).reshape(len(z), -1).astype(float)
+    expected = np.cov(chosen.T, aweights=np.exp(energy - energy.max()), ddof=0)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
 def test_joint_samples_have_the_joint_distribution():
     """Chi-square over all joint labelings of each component: tree, loop, chunklet, clique."""
     num_clusters, num_draws = 3, 20_000

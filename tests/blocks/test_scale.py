@@ -36,9 +36,9 @@ def test_long_chain_against_the_forward_recursion():
     forward, backward = unary.copy(), np.zeros_like(unary)
     step = links.weights[:, None, None] * np.eye(3)
     for t in range(1, 10_000):
-        forward[t] += logsumexp(forward[t - 1][:, None] + step[t - 1], axis=0)
+        forward[t] += np.logaddexp.reduce(forward[t - 1][:, None] + step[t - 1], axis=0)
     for t in range(9_998, -1, -1):
-        backward[t] = logsumexp((unary + backward)[t + 1] + step[t], axis=1)
+        backward[t] = np.logaddexp.reduce(unary[t + 1] + backward[t + 1] + step[t], axis=1)
     log_z = logsumexp(forward[-1])
     np.testing.assert_allclose(value, log_z, rtol=1e-12)
     np.testing.assert_allclose(prob, np.exp(forward + backward - log_z), atol=1e-9)
