@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import Array
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
+from scipy.optimize import minimize_scalar
+from scipy.special import multigammaln
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
 
 __all__ = [
     "COVARIANCES",
@@ -22,6 +28,15 @@ __all__ = [
 ]
 
 COVARIANCES = ("full", "tied", "diagonal", "spherical")
+
+_WEAK = 0.01
+"""Weight, in points, of the prior mean in priors set from the data (Fraley and Raftery 2007)."""
+
+
+def _floor(scatter: ArrayLike) -> Array:
+    """Ridge that keeps a scale regular where a feature is constant, or a copy of another."""
+    size = jnp.shape(scatter)[-1]
+    return (1e-6 * jnp.trace(jnp.asarray(scatter)) / size + 1e-12) * jnp.eye(size)
 
 
 @dataclass(frozen=True)
@@ -75,10 +90,63 @@ class GaussianPrior:
         x = jnp.asarray(x)
         num_features = x.shape[1]
         scatter = jnp.atleast_2d(jnp.cov(x.T)) / num_clusters ** (2 / num_features)
-        # a feature that is constant, or a copy of another, would make the scale singular
-        floor = 1e-6 * jnp.trace(scatter) / num_features + 1e-12
-        scale = scatter + floor * jnp.eye(num_features)
-        return cls(x.mean(axis=0), 0.01, num_features + 2.0, scale)
+        scale = scatter + _floor(scatter)
+        return cls(x.mean(axis=0), _WEAK, num_features + 2.0, scale)
+
+    @classmethod
+    def by_evidence(cls, x: ArrayLike, num_clusters: int, *, seed: int = 0) -> GaussianPrior:
+        r"""Prior under which the clusters of a k-means partition are most probable.
+
+        The scale is :math:`S = (\nu - d - 1) W`, so that covariances have prior mean W, the pooled
+        covariance within the clusters; :math:`\nu`, how much they have in common, maximises the
+        marginal likelihood of the clusters, their means and covariances integrated out (type-II
+        maximum likelihood). Holds many parameters in check where features are many and points few.
+
+        Parameters
+        ----------
+        x : array_like, shape (num_points, num_features)
+            Numbers, not traced: call it before the model.
+        num_clusters : int
+        seed : int
+            Of k-means.
+
+        Raises
+        ------
+        ValueError
+            If there are fewer points than clusters.
+
+        References
+        ----------
+        Gelman et al. (2013), Bayesian Data Analysis, 3rd ed., section 3.6.
+        """
+        x = np.asarray(x, float)
+        num_features = x.shape[1]
+        if len(x) < num_clusters:
+            raise ValueError(f"x has {len(x)} rows, fewer than num_clusters = {num_clusters}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than clusters
+            labels = KMeans(num_clusters, n_init=10, random_state=seed).fit_predict(x)
+        members = [x[labels == k] for k in np.unique(labels)]
+        count = np.array([len(rows) for rows in members])
+        means = np.stack([rows.mean(axis=0) for rows in members])
+        scatter = np.stack([(r - m).T @ (r - m) for r, m in zip(members, means, strict=True)])
+        pooled = scatter.sum(axis=0) / len(x)
+        pooled = pooled + np.asarray(_floor(pooled))
+        offset = means - x.mean(axis=0)
+        pull = (_WEAK * count / (_WEAK + count))[:, None, None]
+        spread = scatter + pull * offset[:, :, None] * offset[:, None, :]
+
+        def cost(log_excess: float) -> float:
+            df = num_features + 1 + np.exp(log_excess)
+            scale = np.exp(log_excess) * pooled
+            prior = df / 2 * np.linalg.slogdet(scale)[1] - multigammaln(df / 2, num_features)
+            after = (df + count) / 2 * np.linalg.slogdet(scale + spread)[1]
+            gamma = multigammaln((df + count) / 2, num_features)
+            return -float(np.sum(prior - after + gamma))
+
+        excess = np.exp(minimize_scalar(cost, bounds=(-3.0, 12.0), method="bounded").x)
+        df = num_features + 1 + excess
+        return cls(x.mean(axis=0), _WEAK, float(df), excess * pooled)
 
 
 def resolve_prior(

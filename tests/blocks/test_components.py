@@ -1,0 +1,68 @@
+"""Priors of Gaussian components that are set from data."""
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_t
+from sidebayes.models.blocks.components import GaussianPrior
+from sklearn.cluster import KMeans
+from sklearn.datasets import load_wine
+from sklearn.preprocessing import StandardScaler
+
+
+def log_marginal(x, mean, shrinkage, df, scale):
+    """Density of points with mean and covariance integrated out, one point after the other.
+
+    Each point given those before it is multivariate t (Gelman et al. 2013, section 3.6), which
+    shares no formula with the determinants in the library.
+    """
+    total, d = 0.0, x.shape[1]
+    for row in x:
+        freedom = df - d + 1
+        shape = scale * (shrinkage + 1) / (shrinkage * freedom)
+        total += multivariate_t.logpdf(row, mean, shape, df=freedom)
+        away = row - mean
+        scale = scale + shrinkage / (shrinkage + 1) * np.outer(away, away)
+        mean = (shrinkage * mean + row) / (shrinkage + 1)
+        shrinkage, df = shrinkage + 1, df + 1
+    return total
+
+
+def test_evidence_of_the_degrees_of_freedom_is_highest():
+    x = StandardScaler().fit_transform(load_wine().data)[:, :4]
+    prior = GaussianPrior.by_evidence(x, 3)
+    labels = KMeans(3, n_init=10, random_state=0).fit_predict(x)
+
+    def evidence(df):
+        scale = np.asarray(prior.scale) / (prior.df - 5) * (df - 5)
+        parts = (
+            log_marginal(x[labels == k], x.mean(axis=0), prior.shrinkage, df, scale)
+            for k in range(3)
+        )
+        return sum(parts)
+
+    best = evidence(prior.df)
+    excess = prior.df - 5
+    assert best > evidence(5 + 1.02 * excess)
+    assert best > evidence(5 + excess / 1.02)
+    assert best > evidence(6.0) + 1
+
+
+def test_prior_mean_of_the_covariance_is_the_pooled_covariance():
+    rng = np.random.default_rng(0)
+    centre = np.array([[0.0, 0.0], [30.0, 0.0]])
+    x = np.repeat(centre, 400, axis=0) + rng.normal(size=(800, 2)) * [1.0, 2.0]
+    prior = GaussianPrior.by_evidence(x, 2)
+    within = np.mean([np.cov(half.T, bias=True) for half in (x[:400], x[400:])], axis=0)
+    np.testing.assert_allclose(np.asarray(prior.scale) / (prior.df - 3), within, atol=1e-4)
+    # equal covariances share all they can; unequal ones little
+    x[400:, 1] *= 5
+    assert GaussianPrior.by_evidence(x, 2).df < prior.df / 10
+
+
+def test_degenerate_data():
+    x = np.column_stack([np.repeat([0.0, 1.0], 5), np.ones(10)])
+    prior = GaussianPrior.by_evidence(x, 3)  # two distinct points, and a constant feature
+    assert np.isfinite(prior.df)
+    assert np.linalg.eigvalsh(prior.scale).min() > 0
+    with pytest.raises(ValueError, match="2 rows, fewer than num_clusters = 3"):
+        GaussianPrior.by_evidence(x[:2], 3)
