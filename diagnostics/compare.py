@@ -157,8 +157,9 @@ def verdict(fit: Any) -> tuple[str, str]:
     rhat, ess = found["rhat"], found["ess"]
     stats = fit.tree["sample_stats"]
     divergent = int(stats["diverging"].sum()) if "diverging" in stats else 0
-    message = str(fit.status).rstrip(".")
-    if not fit.status.converged:
+    info = fit.tree["fit_info"].attrs
+    message = info["status"].rstrip(".")
+    if not info["converged"]:
         return "bad", f"{message}."
     if rhat > 1.05:
         return "bad", (

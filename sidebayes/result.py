@@ -18,6 +18,7 @@ import pandas as pd
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
+from sidebayes.diagnostics.compare import verdict
 from sidebayes.diagnostics.relabel import relabel
 from sidebayes.guides.engines.base import Engine, Problem, SideBayesWarning, Status
 from sidebayes.models.blocks.components import GaussianPrior
@@ -63,11 +64,14 @@ class Fit:
         """Name of the engine."""
         return self.tree["fit_info"].attrs["engine"]
 
-    @property
+    @cached_property
     def status(self) -> Status:
-        """Verdict, in a sentence that advises."""
-        info = self.tree["fit_info"].attrs
-        return Status(bool(info["converged"]), info["status"])
+        """Verdict on the run, in sentences that advise.
+
+        A sampler whose chains disagree on label-invariant functionals has not converged.
+        """
+        level, message = verdict(self)
+        return Status(level != "bad", message)
 
     @property
     def seconds(self) -> dict[str, float]:
