@@ -1,4 +1,4 @@
-"""Label engine at scale: host compilation, the exact E-step, and the named approximation.
+"""Label engine at scale and in small: compilation, the exact E-step, the named approximation.
 
 Run: python benchmarks/label_engine.py
 """
@@ -17,11 +17,11 @@ from sidebayes.models.blocks.links import Links
 NUM_POINTS, NUM_CLUSTERS, NUM_FEATURES = 1_000_000, 8, 16
 
 
-def random_links(num_links: int, seed: int = 0) -> Links:
+def random_links(num_links: int, seed: int = 0, num_points: int = NUM_POINTS) -> Links:
     rng = np.random.default_rng(seed)
-    pairs = rng.integers(0, NUM_POINTS, (num_links, 2))
+    pairs = rng.integers(0, num_points, (num_links, 2))
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
-    return Links(pairs, 2 * rng.normal(size=len(pairs)), NUM_POINTS)
+    return Links(pairs, 2 * rng.normal(size=len(pairs)), num_points)
 
 
 def median_seconds(compiled, *args, repeats: int = 7) -> float:
@@ -41,6 +41,27 @@ def log_densities(x, mean, precision_root):
         return -0.5 * jnp.sum(((x - centre) @ root) ** 2, axis=1) + jnp.log(jnp.diag(root)).sum()
 
     return jax.lax.map(one, (mean, precision_root)).T
+
+
+def small_graphs() -> None:
+    """Compilation as a user waits for it: ten restarts of a small problem."""
+    for num_links in (0, 30, 60, 120):
+        graph = LabelGraph.build(random_links(num_links, num_points=150), 150)
+        unary = jnp.zeros((10, 150, 3))
+        routine = jax.vmap(jax.value_and_grad(partition.log_partition), in_axes=(0, None))
+        start, work = time.perf_counter(), time.process_time()
+        jax.jit(routine).lower(unary, graph).compile()
+        print(
+            f"150 points, {num_links} links: traced and compiled in "
+            f"{time.perf_counter() - start:.2f} s ({time.process_time() - work:.2f} s of processor)"
+        )
+
+
+def giant_loop() -> None:
+    links = random_links(450_000, num_points=300_000)
+    start = time.perf_counter()
+    graph = LabelGraph.build(links, 300_000)
+    print(f"a giant loop given up in {time.perf_counter() - start:.2f} s (asked: 5); {graph}")
 
 
 def exact_e_step() -> None:
@@ -114,5 +135,7 @@ def peak() -> float:
 
 if __name__ == "__main__":
     with jax.enable_x64(True):
+        small_graphs()
+        giant_loop()
         exact_e_step()
         mean_field()

@@ -122,3 +122,13 @@ def test_a_component_beyond_any_budget_is_given_up_at_once():
         partition.check_inference(graph, 2, Exact(max_table=2**60))
     said = partition.check_inference(graph, 2, "mean_field")
     assert said == f"mean_field on {graph.cores[-1].num_buckets} chunklets in loops"
+
+
+def test_a_long_band_is_not_given_up():
+    """Two thousand points, each linked to the next six: tree-width six, many edges."""
+    pairs = np.concatenate(
+        [np.stack([np.arange(2_000 - s), np.arange(s, 2_000)], 1) for s in range(1, 7)]
+    )
+    graph = LabelGraph.build(Links(pairs, 0.1, 2_000), 2_000)
+    assert 6 <= graph.width <= 9
+    assert partition.check_inference(graph, 2, "exact") is None
