@@ -43,7 +43,7 @@ def iterate(x, weights, mean, covariance):
     """One EM iteration: log-likelihood at the parameters given, and the next ones."""
     step = gaussian_pass(x, jnp.log(weights), mean, jnp.linalg.cholesky(covariance))
     new_mean, new_covariance = step.moments.estimates(mean)
-    return step.log_likelihood, (step.moments.count / len(x), new_mean, new_covariance)
+    return step.log_likelihood, (step.moments.total / len(x), new_mean, new_covariance)
 
 
 def ours(x, start, num_steps):

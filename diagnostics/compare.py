@@ -76,13 +76,14 @@ class Comparison:
         from rich.table import Table
 
         texts = self._texts()
-        parts = []
+        parts: list[Any] = []
         for columns in self._parts():
             table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
             table.add_column("fit", no_wrap=True)
             for name in columns:
-                side = "left" if _is_text(name) else "right"
-                table.add_column(_HEADINGS[name], justify=side, no_wrap=True)
+                table.add_column(
+                    _HEADINGS[name], justify="left" if _is_text(name) else "right", no_wrap=True
+                )
             for name, row in zip(texts.index, texts[columns].to_numpy(), strict=True):
                 table.add_row(str(name), *row)
             parts += [table, ""] if columns else []

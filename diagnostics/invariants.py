@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
+
 import numpy as np
 import xarray as xr
 from arviz_base import dict_to_dataset
@@ -63,7 +65,11 @@ def invariants(tree: xr.DataTree, num_pairs: int = 20) -> xr.Dataset:
     """
     keep = stored_draws(tree)
     by_draw = {name: values[:, keep] for name, values in _of_parameters(tree).items()}
-    dims = {"sorted_weights": ("rank",), "same_linked": ("link",), "same_sampled": ("pair",)}
+    dims: dict[Hashable, Sequence[Hashable]] = {
+        "sorted_weights": ("rank",),
+        "same_linked": ("link",),
+        "same_sampled": ("pair",),
+    }
     return dict_to_dataset(
         by_draw | _of_labels(tree, num_pairs),
         dims=dims,

@@ -300,7 +300,9 @@ def _draw_components(
     covariance = _covariances(params, len(centre))
     for k, mean in enumerate(params.get("mean", [])):
         spot = (mean - centre) @ axes
-        axis.scatter(*spot, marker="X", s=75, color=colour[k], edgecolor=INK, lw=0.9, zorder=4)
+        axis.scatter(
+            spot[0], spot[1], marker="X", s=75, color=colour[k], edgecolor=INK, lw=0.9, zorder=4
+        )
         if covariance is not None:
             values, vectors = np.linalg.eigh(axes.T @ covariance[k] @ axes)
             size = 2 * np.sqrt(4.605 * np.maximum(values, 0))  # 90 % of a normal in the plane

@@ -58,7 +58,7 @@ def relabel(
     Stephens (2000), JRSS B 62, 795-809, doi:10.1111/1467-9868.00265.
     """
     posterior = tree["posterior"].to_dataset()
-    prob = tree["responsibilities"]["prob"]
+    prob = tree["responsibilities"].to_dataset()["prob"]
     chains, stored, num_points, num_clusters = prob.shape
     axes = _label_axes(posterior, label_sites)
     keep = stored_draws(tree)

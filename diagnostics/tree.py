@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -69,7 +69,8 @@ def to_datatree(
 
     tree = xr.DataTree()
     tree.attrs.update(attrs)
-    posterior = dict_to_dataset(dict(result.draws), dims=dict(dims))
+    named: dict[Hashable, Sequence[Hashable]] = dict(dims.items())
+    posterior = dict_to_dataset(dict(result.draws), dims=named)
     posterior.attrs["point_estimate"] = int(chains * draws == 1)
     tree["posterior"] = xr.DataTree(posterior)
     tree["sample_stats"] = xr.DataTree(dict_to_dataset(dict(result.sample_stats)))
@@ -79,8 +80,8 @@ def to_datatree(
     ):
         data = dict_to_dataset({name: values}, dims={name: axes}, coords={"draw": draw})
         tree[group] = xr.DataTree(data)
-    for group, values in (("observed_data", observed), ("constant_data", constant)):
-        tree[group] = xr.DataTree(xr.Dataset(dict(values)))
+    for group, given in (("observed_data", observed), ("constant_data", constant)):
+        tree[group] = xr.DataTree(xr.Dataset(dict(given)))
     info = xr.Dataset({"objective": (("restart", "step"), result.objective)})
     packages = ("jax", "numpyro", "arviz", "numpy")
     info.attrs.update(

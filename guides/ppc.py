@@ -143,7 +143,7 @@ def gaussian_step(
         return {"mean": mean + offset, "covariance": sigma}
     squares = responsibilities.T @ shifted**2
     spread = squares - 2 * mean * total + count[:, None] * mean**2 + kappa * pull**2
-    diagonal = 0.0 if prior is None else jnp.diagonal(jnp.asarray(prior.scale))
+    diagonal = jnp.zeros(num_features) if prior is None else jnp.diag(jnp.asarray(prior.scale))
     extra = 0.0 if prior is None else prior.df + 2.0
     own = 0.0 if prior is None else 1.0
     if covariance == "diagonal":
@@ -151,9 +151,8 @@ def gaussian_step(
             "mean": mean + offset,
             "variance": (spread + diagonal) / (count + extra + own)[:, None],
         }
-    rate = 0.0 if prior is None else diagonal.mean()
     divisor = num_features * (count + own) + extra
-    return {"mean": mean + offset, "variance": (spread.sum(axis=1) + rate) / divisor}
+    return {"mean": mean + offset, "variance": (spread.sum(axis=1) + diagonal.mean()) / divisor}
 
 
 def weights_step(

@@ -60,7 +60,7 @@ def place(
         Log Jacobian determinant of the map into the supports.
     """
     args = problem.args if args is None else args
-    log_det = [jnp.zeros(())]
+    log_det: list[Array] = []
 
     def fill(site: dict) -> Array | None:
         if site["type"] != "sample" or site["name"] not in free:
@@ -74,7 +74,7 @@ def place(
     trace = handlers.trace(handlers.substitute(seeded, substitute_fn=fill)).get_trace(
         *args, **problem.kwargs
     )
-    return trace, sum(log_det)
+    return trace, sum(log_det, start=jnp.zeros(()))
 
 
 def _latent(site: dict) -> bool:

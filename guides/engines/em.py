@@ -49,7 +49,7 @@ _REMEDY = "use prior='empirical', fewer clusters, or covariance='tied'"
 class _Climb(NamedTuple):
     """Where the runs from all starts have got; every array has one entry a start."""
 
-    count: Array
+    steps: Array
     params: dict[str, Array]
     last: dict[str, Array]
     value: Array
@@ -174,7 +174,7 @@ class EM:
         number = len(next(iter(starts.values())))
         zero = jnp.zeros(number, int)
         return _Climb(
-            count=zero,
+            steps=zero,
             params=starts,
             last=starts,
             value=jnp.full(number, -jnp.inf),
@@ -190,7 +190,7 @@ class EM:
             now, posterior = expectation(problem, state.params, args)
             good = jnp.isfinite(now)
             small = jnp.abs(now - state.value) <= tol * (1 + jnp.abs(now))
-            stop = ~good | small | (state.count == self.max_steps)
+            stop = ~good | small | (state.steps == self.max_steps)
             if problem.m_step is not None:
                 new = problem.m_step(state.params, args, posterior)
             else:
@@ -198,7 +198,7 @@ class EM:
             # what stops keeps the parameters whose E-step was the last good one
             kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), state.params, state.last)
             return _Climb(
-                count=state.count + 1,
+                steps=state.steps + 1,
                 params=jax.tree.map(lambda a, b: jnp.where(stop, a, b), kept, new),
                 last=kept,
                 value=jnp.where(good, now, state.value),
@@ -206,12 +206,12 @@ class EM:
                 code=jnp.where(
                     ~good, _BROKEN, jnp.where(small, _SETTLED, jnp.where(stop, _CUT, 0))
                 ),
-                history=state.history.at[state.count].set(jnp.where(good, now, jnp.nan)),
+                history=state.history.at[state.steps].set(jnp.where(good, now, jnp.nan)),
             )
 
         def one(state: _Climb, args: tuple, tol: Array, limit: Array):
             state = lax.while_loop(
-                lambda s: (s.code == 0) & (s.count < limit), lambda s: step(s, args, tol), state
+                lambda s: (s.code == 0) & (s.steps < limit), lambda s: step(s, args, tol), state
             )
             return state, deterministics(trace_model(problem, state.params, args))
 
@@ -255,7 +255,7 @@ class EM:
         approximate: str | None,
     ) -> EngineResult:
         value, code, sizes = (np.asarray(a) for a in (state.value, state.code, state.sizes))
-        steps = np.asarray(state.count) - 1
+        steps = np.asarray(state.steps) - 1
         points = [{n: v[r] for n, v in params.items()} for r in range(len(value))]
         collapsed = [_collapsed(point) for point in points]
         lost = np.array([c is not None for c in collapsed]) | (code == _BROKEN)

@@ -37,7 +37,7 @@ class Moments(NamedTuple):
 
     Attributes
     ----------
-    count : Array, shape (num_clusters,)
+    total : Array, shape (num_clusters,)
         Sum of the weights.
     first : Array, shape (num_clusters, num_features)
         Weighted sum of ``x - mean``.
@@ -45,7 +45,7 @@ class Moments(NamedTuple):
         Weighted sum of ``(x - mean)(x - mean)^T``, symmetric.
     """
 
-    count: Array
+    total: Array
     first: Array
     second: Array
 
@@ -54,7 +54,7 @@ class Moments(NamedTuple):
 
         A cluster without weight keeps its mean and gets a covariance of zero.
         """
-        count = jnp.maximum(self.count, jnp.finfo(self.count.dtype).tiny)
+        count = jnp.maximum(self.total, jnp.finfo(self.total.dtype).tiny)
         shift = self.first / count[:, None]
         covariance = self.second / count[:, None, None] - shift[:, :, None] * shift[:, None, :]
         return jnp.asarray(mean) + shift, covariance

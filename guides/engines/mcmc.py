@@ -129,8 +129,8 @@ class NUTS:
                 group = slice(first, first + per_group)
                 chains = jax.tree.map(lambda leaf, g=group: leaf[g], (keys, moves, scale, point))
                 groups.append(self._sample(problem, chains, seconds, advance))
-        found = jax.tree.map(lambda *parts: np.concatenate(parts), *groups)
-        return self._result(*found, seconds, approximate)
+        draws, stats = jax.tree.map(lambda *parts: np.concatenate(parts), *groups)
+        return self._result(draws, stats, seconds, approximate)
 
     def _sample(
         self,

@@ -62,7 +62,7 @@ def in_pieces(
         ``march(state, limit)`` returns a state and whatever else; it iterates every run of the
         state until the run stops or has done `limit` iterations.
     state : object
-        Its array ``count`` holds the number of iterations that each run has done.
+        Its array ``steps`` holds the number of iterations that each run has done.
     advance : callable
         As from `progress_bar`.
     describe : callable
@@ -77,7 +77,7 @@ def in_pieces(
         began = time.perf_counter()
         state, found = jax.block_until_ready(march(state, jnp.asarray(limit)))
         seconds = time.perf_counter() - began
-        now = int(state.count.max())
+        now = int(state.steps.max())
         advance(now - done, describe(state))
         if now < limit:
             return state, found

@@ -88,7 +88,7 @@ def allot(posterior: dict[str, Any], labels: Array) -> dict[str, Any]:
     # a share for every cluster keeps one that has few points from shrinking onto them
     share = 0.9 * jax.nn.one_hot(labels, num_clusters) + 0.1 / num_clusters
     if isinstance(slope, dict):
-        share = slope | {"unary": share, "log_weights": share.sum(axis=0)}
+        return posterior | {name: slope | {"unary": share, "log_weights": share.sum(axis=0)}}
     return posterior | {name: share}
 
 
@@ -122,7 +122,7 @@ def _inner(slope: Any, factors: Any) -> Array:
         used = weight != 0  # a state of probability zero may have a factor of zero
         return jnp.sum(jnp.where(used, weight * jnp.where(used, factor, 0.0), 0.0))
 
-    return sum(jax.tree.leaves(jax.tree.map(one, slope, factors)))
+    return sum(jax.tree.leaves(jax.tree.map(one, slope, factors)), start=jnp.zeros(()))
 
 
 def _log_factors(fn: dist.Distribution, value: Array) -> Any:

@@ -118,7 +118,9 @@ class MeanField(Inference):
             )
             return count + 1, new, jnp.abs(new - old).max()
 
-        first = jax.nn.softmax(fixed_unary, axis=1)
+        # a tilt towards the commonest label: labels that are alike a priori are a saddle of the bound
+        commonest = _one_hot(fixed_unary.sum(axis=0).argmax(), fixed_unary)
+        first = jax.nn.softmax(fixed_unary + commonest, axis=1)
         _, prob, _ = lax.while_loop(
             lambda state: (state[0] < self.num_sweeps) & (state[2] > self.tol),
             sweep,

@@ -227,7 +227,7 @@ def mixture_components(
     """
     if component is None:
         resolved = resolve_prior(prior, x, num_clusters)
-        num_features = jnp.shape(x)[1] if resolved is None else jnp.shape(resolved.mean)[0]
+        num_features = jnp.shape(jnp.asarray(x) if resolved is None else resolved.scale)[1]
         return gaussian_components(num_clusters, num_features, covariance, resolved)
     with numpyro.plate("clusters", num_clusters):
         density = component()

@@ -154,7 +154,7 @@ class Links:
         return cls(pairs, np.where(same, weight, -weight), num_points)
 
     @classmethod
-    def from_labels(cls, labels: ArrayLike | PartialLabels) -> Self:
+    def from_labels(cls, labels: ArrayLike | PartialLabels) -> Links:
         """Hard links that partial labels imply: one chunklet a class, cannot-links between classes.
 
         Parameters
@@ -162,9 +162,8 @@ class Links:
         labels : array_like of int, shape (num_points,), or PartialLabels
             Class of each point, -1 where unknown.
         """
-        classes = (
-            labels.classes if isinstance(labels, PartialLabels) else PartialLabels(labels).classes
-        )
+        given = labels if isinstance(labels, PartialLabels) else PartialLabels(np.asarray(labels))
+        classes = given.classes
         chunklets = cls.from_groups(classes)
         first = [int(np.argmax(classes == c)) for c in np.unique(classes[classes >= 0])]
         between = np.array([(a, b) for n, a in enumerate(first) for b in first[n + 1 :]])
@@ -182,7 +181,7 @@ class Links:
             Group of each point; -1 belongs to none.
         weight : float, default inf
         """
-        codes = groups.codes if isinstance(groups, Groups) else Groups(groups).codes
+        codes = groups.codes if isinstance(groups, Groups) else Groups(np.asarray(groups)).codes
         order = np.argsort(codes, kind="stable")
         adjacent = (codes[order][1:] == codes[order][:-1]) & (codes[order][1:] >= 0)
         pairs = np.stack([order[:-1][adjacent], order[1:][adjacent]], axis=1)

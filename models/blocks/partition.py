@@ -308,6 +308,7 @@ def _send(reduce: Reduce, leaf, weight, key):
 def _eliminate_core(belief, edge_weights, core: Core, reduce: Reduce, key):
     """Bucket elimination; returns log Z of each component at its last bucket, else zero."""
     num_clusters = belief.shape[1]
+    assert core.width is not None  # what is too wide was refused
     tables = jnp.zeros((core.num_buckets, num_clusters ** (core.width + 1)), belief.dtype)
     unary = belief.at[core.node].get(mode="fill", fill_value=0.0)
     return sweep(

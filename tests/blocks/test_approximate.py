@@ -194,3 +194,14 @@ def test_modes_of_wide_components_cannot_be_improved_by_one_label(around, method
         assert value > -np.inf
         nodes_changed = [len(np.unique(graph.node[row != mode])) for row in z[energy > value]]
         assert min(nodes_changed, default=2) > 1
+
+
+def test_mean_field_leaves_the_saddle_of_a_blank_field():
+    """All labels alike is a lower bound on log Z; equal probabilities everywhere lie far below."""
+    links, num_clusters = Links.from_grid((10, 10), 2.5), 4
+    graph = LabelGraph.build(links, 100)
+    blank, uniform = np.zeros((100, num_clusters)), np.full(num_clusters, -np.log(num_clusters))
+    found = partition.log_partition(blank, graph, uniform, inference=MeanField(max_table=1))
+    alike = 2.5 * len(links) + np.log(num_clusters) - 100 * np.log(num_clusters)
+    assert alike - np.log(num_clusters) < found
+    assert found < 2.5 * len(links)

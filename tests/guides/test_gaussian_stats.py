@@ -79,7 +79,7 @@ def test_pass_equals_textbook_e_step_and_m_step(num_points, num_features, num_cl
     mean, covariance = estimates(data[0], prob)
     found_mean, found_covariance = step.moments.estimates(data[2])
     np.testing.assert_allclose(step.log_likelihood, value, rtol=1e-12)
-    np.testing.assert_allclose(step.moments.count, prob.sum(axis=0), rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(step.moments.total, prob.sum(axis=0), rtol=1e-11, atol=1e-12)
     np.testing.assert_allclose(found_mean, mean, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(found_covariance, covariance, rtol=1e-9, atol=1e-9)
     np.testing.assert_array_equal(
@@ -123,7 +123,7 @@ def test_weighted_moments(chunk_size, given):
     moments = weighted_moments(x, prob, about if given else None, chunk_size=chunk_size)
     about = about if given else np.broadcast_to(x.mean(axis=0), about.shape)
     apart = x[:, None] - about
-    np.testing.assert_allclose(moments.count, prob.sum(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(moments.total, prob.sum(axis=0), rtol=1e-12)
     np.testing.assert_allclose(moments.first, np.einsum("nk,nki->ki", prob, apart), atol=1e-9)
     second = np.einsum("nk,nki,nkj->kij", prob, apart, apart)
     np.testing.assert_allclose(moments.second, second, rtol=1e-9, atol=1e-9)
@@ -176,7 +176,7 @@ def test_passes_over_several_starts_at_once():
     for number, start in enumerate(starts):
         value, prob = e_step(x, weights, start, covariance)
         np.testing.assert_allclose(both.log_likelihood[number], value, rtol=1e-12)
-        np.testing.assert_allclose(both.moments.count[number], prob.sum(axis=0), rtol=1e-10)
+        np.testing.assert_allclose(both.moments.total[number], prob.sum(axis=0), rtol=1e-10)
 
 
 @pytest.mark.parametrize(
