@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,6 +16,8 @@ from sidebayes.models.blocks.approximate import Exact
 from sidebayes.models.blocks.label_graph import as_label_graph
 
 from .engines.base import EngineResult, FitError, Problem, Status, check_positive
+from .engines.programs import compiled
+from .engines.progress import progress_bar
 from .engines.starts import initial_values
 
 __all__ = ["KMeans"]
@@ -72,12 +74,16 @@ class KMeans:
             starts = initial_values(problem, seed, self.num_restarts)["mean"]
         else:
             starts = jnp.asarray(init["mean"])[None]
-        began = time.perf_counter()
-        lloyd = jax.jit(jax.vmap(lambda mean: self._lloyd(x, graph, mean, width)))
-        compiled = lloyd.lower(starts).compile()
-        ready = time.perf_counter()
-        mean, value, history, steps = jax.block_until_ready(compiled(starts))
-        seconds = {"compile": ready - began, "run": time.perf_counter() - ready}
+        inputs = starts, x, graph, jnp.asarray(float(width))
+        with progress_bar("K-means", shown=progress) as advance:
+            advance(0, "compiling")
+            lloyd, compiling = compiled(
+                "kmeans", problem, (self.max_steps, self.max_table), self._program, *inputs
+            )
+            advance(0, "assigning")
+            began = time.perf_counter()
+            mean, value, history, steps = jax.block_until_ready(lloyd(*inputs))
+        seconds = {"compile": compiling, "run": time.perf_counter() - began}
         value, history, steps = np.asarray(value), np.asarray(history), np.asarray(steps)
         if not (value > partition.FORBIDDEN / 2).any():
             raise FitError(
@@ -98,12 +104,18 @@ class KMeans:
             seconds=seconds,
         )
 
-    def _lloyd(self, x, graph, mean, width):
+    def _program(self, problem: Problem) -> Callable:
+        return jax.vmap(self._lloyd, in_axes=(0, None, None, None))
+
+    def _lloyd(self, mean, x, graph, width):
         num_clusters = mean.shape[0]
         exact = Exact(self.max_table)
+        offset = x.mean(axis=0)  # distances from products: nothing must cancel
+        x, mean = x - offset, mean - offset
 
         def assign(mean):
-            unary = -0.5 * jnp.sum((x[:, None] - mean) ** 2, axis=-1) / width**2
+            squares = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(mean**2, axis=1)
+            unary = (x @ mean.T - 0.5 * squares) / width**2
             labels = partition.mode(unary, graph, inference=exact)
             cost = jnp.take_along_axis(unary, labels[:, None], axis=1).sum()
             same = labels[graph.pairs[:, 0]] == labels[graph.pairs[:, 1]]
@@ -130,4 +142,4 @@ class KMeans:
         count, mean, _, value, history, _ = lax.while_loop(
             lambda s: (s[0] < self.max_steps) & s[5], step, state
         )
-        return mean, value, history, count
+        return mean + offset, value, history, count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from .guides.engines.em import EM
     from .guides.engines.mcmc import NUTS
     from .guides.engines.optimise import MAP
+    from .models.blocks.approximate import BeliefPropagation, Exact, Gibbs, MeanField
     from .models.blocks.components import GaussianPrior
     from .models.blocks.label_graph import LabelGraph
     from .models.blocks.linked import LinkedCategorical, LinkedMixture
@@ -30,11 +32,14 @@ if TYPE_CHECKING:
     from .zoo import CARDS, Card
 
 _HOME = {
+    "BeliefPropagation": "models.blocks.approximate",
     "CARDS": "zoo",
     "Card": "zoo",
     "EM": "guides.engines.em",
+    "Exact": "models.blocks.approximate",
     "Fit": "result",
     "FitError": "guides.engines.base",
+    "Gibbs": "models.blocks.approximate",
     "GaussianPrior": "models.blocks.components",
     "Groups": "models.blocks.links",
     "KMeans": "guides.constrained_kmeans",
@@ -43,6 +48,7 @@ _HOME = {
     "LinkedMixture": "models.blocks.linked",
     "Links": "models.blocks.links",
     "MAP": "guides.engines.optimise",
+    "MeanField": "models.blocks.approximate",
     "NUTS": "guides.engines.mcmc",
     "PartialLabels": "models.blocks.links",
     "SideBayesWarning": "guides.engines.base",
@@ -62,16 +68,20 @@ __all__ = [
     "EM",
     "MAP",
     "NUTS",
+    "BeliefPropagation",
     "Card",
+    "Exact",
     "Fit",
     "FitError",
     "GaussianPrior",
+    "Gibbs",
     "Groups",
     "KMeans",
     "LabelGraph",
     "LinkedCategorical",
     "LinkedMixture",
     "Links",
+    "MeanField",
     "PartialLabels",
     "SideBayesWarning",
     "certainty_weight",
@@ -90,6 +100,8 @@ def __getattr__(name: str) -> Any:
     """Import public names when first asked for, so that ``import sidebayes`` is quick."""
     if name == "datasets":
         return import_module("sidebayes.datasets")
+    if name == "__version__":
+        return version("sidebayes")
     if name in _HOME:
         return getattr(import_module(f"sidebayes.{_HOME[name]}"), name)
     raise AttributeError(f"module 'sidebayes' has no attribute {name!r}")

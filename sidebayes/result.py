@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from sidebayes.diagnostics.compare import verdict
 from sidebayes.diagnostics.relabel import relabel
 from sidebayes.guides.engines.base import Engine, Problem, SideBayesWarning, Status
+from sidebayes.guides.engines.programs import compiled
 from sidebayes.models.blocks.components import GaussianPrior
 from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.blocks.linked import LinkedMixture
@@ -191,12 +192,12 @@ class Fit:
         ndarray, shape (num_new, num_clusters)
         """
 
-        def one(fn: Any, value: Any) -> Any:
+        def probabilities(fn: Any, value: Any) -> Any:
             if isinstance(fn, LinkedMixture):
                 return fn.responsibilities(value)
             return jax.nn.softmax(fn.component_log_probs(value), axis=-1)
 
-        return self._over_draws(one, x_new, links).mean(axis=0)
+        return self._over_draws(probabilities, x_new, links).mean(axis=0)
 
     def predict(self, x_new: ArrayLike, links: Links | None = None) -> NDArray[np.int64]:
         """Most probable label of each new point, shape (num_new,); see `predict_proba`."""
@@ -205,11 +206,11 @@ class Fit:
     def log_prob(self, x_new: ArrayLike) -> NDArray[np.float64]:
         """Log predictive density of new points without links, shape (num_new,)."""
 
-        def one(fn: Any, value: Any) -> Any:
+        def log_density(fn: Any, value: Any) -> Any:
             joint = posterior.component_log_densities(fn, value)
             return jax.nn.logsumexp(joint, axis=-1)
 
-        per_draw = self._over_draws(one, x_new, None)
+        per_draw = self._over_draws(log_density, x_new, None)
         return np.logaddexp.reduce(per_draw, axis=0) - np.log(len(per_draw))
 
     def _over_draws(
@@ -232,11 +233,15 @@ class Fit:
         with self._precision():
             problem = self._problem(x_new, links)
 
-            def one(params: dict, args: tuple) -> Any:
-                return function(*posterior.mixture_site(problem, params, args))
+            def over_draws(bare: Problem) -> Callable:
+                def one(params: dict, args: tuple) -> Any:
+                    return function(*posterior.mixture_site(bare, params, args))
 
-            mapped = jax.jit(lambda draws, args: jax.lax.map(lambda p: one(p, args), draws))
-            return np.asarray(mapped({n: v[keep] for n, v in flat.items()}, problem.args))
+                return lambda draws, args: jax.lax.map(lambda p: one(p, args), draws)
+
+            draws = {n: jnp.asarray(v[keep]) for n, v in flat.items()}
+            program, _ = compiled(function.__name__, problem, None, over_draws, draws, problem.args)
+            return np.asarray(program(draws, problem.args))
 
     def _precision(self) -> Any:
         return jax.enable_x64(self.tree.attrs["sidebayes_dtype"] == "float64")
