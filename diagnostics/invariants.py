@@ -8,6 +8,7 @@ import numpy as np
 import xarray as xr
 from arviz_base import dict_to_dataset
 from numpy.typing import NDArray
+from scipy.special import entr
 
 __all__ = ["convergence", "invariants", "is_label_dim", "same_cluster", "stored_draws"]
 
@@ -122,7 +123,7 @@ def _of_labels(tree: xr.DataTree, num_pairs: int) -> dict[str, NDArray]:
     order = np.random.default_rng(0).permutation(num_points)
     values = {
         "occupied": (prob.sum(axis=2) >= 1.0).sum(axis=-1).astype(float),
-        "entropy": -np.sum(prob * np.log(np.maximum(prob, 1e-300)), axis=(2, 3)),
+        "entropy": entr(prob).sum(axis=(2, 3)),
     }
     linked = tree["constant_data"]["links"].to_numpy()[:num_pairs]
     if len(linked):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
+from scipy.special import rel_entr
 
 from .invariants import is_label_dim, stored_draws
 
@@ -71,7 +72,7 @@ def relabel(
     matched = np.take_along_axis(flat, order[:, None, :], axis=2)
     odds = _log_odds(cost) if chains * stored > 1 else np.full(1, np.inf)
     agreement = np.minimum(matched, consensus).sum(axis=(1, 2)) / len(rows)
-    residual = matched * np.log(np.maximum(matched, 1e-300) / np.maximum(consensus, _FLOOR))
+    residual = rel_entr(matched, np.maximum(consensus, _FLOOR))
     clear = odds >= np.log(_CLEAR_ODDS)
     score = float(np.mean(clear & (agreement >= _LEAST_AGREEMENT)))
 

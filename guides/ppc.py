@@ -17,11 +17,14 @@ from sidebayes.models.blocks.components import GaussianPrior, resolve_prior
 from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.ppc import FLIP_RATE_PRIOR
 
+from .engines.gaussian_stats import Moments, weighted_moments
+
 __all__ = [
     "constrained_em_m_step",
-    "gaussian_step",
+    "covariance_step",
     "match_moments",
     "ppc_m_step",
+    "variance_step",
     "weights_step",
 ]
 
@@ -88,7 +91,15 @@ def _m_step(
     x = jnp.asarray(args[0])
     slope = posterior["x"]
     graph = as_label_graph(args[1] if len(args) > 1 else None, x.shape[0])
-    new = gaussian_step(x, slope["unary"], covariance, resolve_prior(prior, x, num_clusters))
+    resolved = resolve_prior(prior, x, num_clusters)
+    if covariance in ("full", "tied"):
+        mean = params["mean"]
+        found = (
+            slope["moments"] if "moments" in slope else weighted_moments(x, slope["unary"], mean)
+        )
+        new = covariance_step(found, mean, covariance, resolved)
+    else:
+        new = variance_step(x, slope["unary"], covariance, resolved)
     if weights is None:
         options = {"reading": reading, "sampling": sampling, "inference": inference}
         count = slope["log_weights"]
@@ -98,61 +109,75 @@ def _m_step(
     return new
 
 
-def gaussian_step(
+def covariance_step(
+    moments: Moments, mean: Array, covariance: str, prior: GaussianPrior | None
+) -> dict[str, Array]:
+    """Modes of means and of full or tied covariances given the moments of each cluster.
+
+    Parameters
+    ----------
+    moments : Moments
+        About `mean`.
+    mean : Array, shape (num_clusters, num_features)
+    covariance : {"full", "tied"}
+    prior : GaussianPrior or None
+        None gives maximum likelihood.
+    """
+    num_clusters, num_features = mean.shape
+    size = moments.total
+    tiny = jnp.finfo(mean.dtype).tiny
+    if prior is None:
+        move = moments.first / jnp.maximum(size, tiny)[:, None]
+        spread, extra, own = moments.second, 0.0, 0.0
+    else:
+        kappa, towards = prior.shrinkage, jnp.asarray(prior.mean) - mean
+        move = (moments.first + kappa * towards) / (size + kappa)[:, None]
+        pull = towards - move
+        spread = moments.second + kappa * pull[:, :, None] * pull[:, None, :]
+        # exponents of the inverse Wishart and of the prior mean given the covariance
+        extra, own = prior.df + num_features + 1.0, 1.0
+    cross = moments.first[:, :, None] * move[:, None, :]
+    spread = spread - cross - jnp.swapaxes(cross, 1, 2)
+    spread = spread + size[:, None, None] * move[:, :, None] * move[:, None, :]
+    base = jnp.zeros(()) if prior is None else jnp.asarray(prior.scale)
+    if covariance == "tied":
+        sigma = (spread.sum(axis=0) + base) / (size.sum() + extra + own * num_clusters)
+    else:
+        sigma = (spread + base) / jnp.maximum(size + extra + own, tiny)[:, None, None]
+    return {"mean": mean + move, "covariance": (sigma + jnp.swapaxes(sigma, -1, -2)) / 2}
+
+
+def variance_step(
     x: Array, responsibilities: Array, covariance: str, prior: GaussianPrior | None
 ) -> dict[str, Array]:
-    """Modes of means and covariances given responsibilities.
+    """Modes of means and of diagonal or spherical variances given responsibilities.
 
     Parameters
     ----------
     x : Array, shape (num_points, num_features)
     responsibilities : Array, shape (num_points, num_clusters)
-    covariance : {"full", "tied", "diagonal", "spherical"}
+    covariance : {"diagonal", "spherical"}
     prior : GaussianPrior or None
         None gives maximum likelihood.
     """
     num_features = x.shape[1]
-    count = responsibilities.sum(axis=0)
-    kappa = 0.0 if prior is None else prior.shrinkage
-    centre = jnp.zeros(num_features) if prior is None else jnp.asarray(prior.mean)
+    size = responsibilities.sum(axis=0)
     offset = x.mean(axis=0)  # moments about the data mean, so that nothing cancels
     shifted = x - offset
-    total = responsibilities.T @ shifted
-    safe = jnp.maximum(count + kappa, jnp.finfo(x.dtype).tiny)
-    mean = (total + kappa * (centre - offset)) / safe[:, None]
-    pull = mean - (centre - offset)
-    if covariance in ("full", "tied"):
-
-        def scatter(weight: Array, mu: Array) -> Array:
-            deviation = shifted - mu
-            return (deviation * weight[:, None]).T @ deviation
-
-        spread = lax.map(lambda wm: scatter(*wm), (responsibilities.T, mean))
-        spread = spread + kappa * pull[:, :, None] * pull[:, None, :]
-        base = 0.0 if prior is None else jnp.asarray(prior.scale)
-        # exponents of the inverse Wishart and of the prior mean given the covariance
-        extra = 0.0 if prior is None else prior.df + num_features + 1.0
-        own = 0.0 if prior is None else 1.0
-        if covariance == "tied":
-            divisor = count.sum() + extra + own * len(count)
-            sigma = (spread.sum(axis=0) + base) / divisor
-        else:
-            divisor = jnp.maximum(count + extra + own, jnp.finfo(x.dtype).tiny)
-            sigma = (spread + base) / divisor[:, None, None]
-        sigma = (sigma + jnp.swapaxes(sigma, -1, -2)) / 2
-        return {"mean": mean + offset, "covariance": sigma}
-    squares = responsibilities.T @ shifted**2
-    spread = squares - 2 * mean * total + count[:, None] * mean**2 + kappa * pull**2
-    diagonal = jnp.zeros(num_features) if prior is None else jnp.diag(jnp.asarray(prior.scale))
-    extra = 0.0 if prior is None else prior.df + 2.0
-    own = 0.0 if prior is None else 1.0
+    total, squares = responsibilities.T @ shifted, responsibilities.T @ shifted**2
+    if prior is None:
+        kappa, extra, own = 0.0, 0.0, 0.0
+        centre = base = jnp.zeros(num_features)
+    else:
+        kappa, centre = prior.shrinkage, jnp.asarray(prior.mean) - offset
+        base, extra, own = jnp.diag(jnp.asarray(prior.scale)), prior.df + 2.0, 1.0
+    mean = (total + kappa * centre) / jnp.maximum(size + kappa, jnp.finfo(x.dtype).tiny)[:, None]
+    spread = squares - 2 * mean * total + size[:, None] * mean**2 + kappa * (mean - centre) ** 2
     if covariance == "diagonal":
-        return {
-            "mean": mean + offset,
-            "variance": (spread + diagonal) / (count + extra + own)[:, None],
-        }
-    divisor = num_features * (count + own) + extra
-    return {"mean": mean + offset, "variance": (spread.sum(axis=1) + diagonal.mean()) / divisor}
+        variance = (spread + base) / (size + extra + own)[:, None]
+    else:
+        variance = (spread.sum(axis=1) + base.mean()) / (num_features * (size + own) + extra)
+    return {"mean": mean + offset, "variance": variance}
 
 
 def weights_step(

@@ -119,7 +119,8 @@ def fit(
     with jax.enable_x64(dtype == "float64"):
         data = jnp.asarray(x, dtype)
         args = (data,) if graph is None else (data, graph)
-        problem = Problem(model, args, options, card.m_step(**options) if card else None)
+        steps = (card.m_step(**options), card.e_step(**options)) if card else ()
+        problem = Problem(model, args, options, *steps)
         start = _start(init, problem, runner, seed)
         result = runner.run(problem, seed=seed, init=start, progress=progress)
         return _collect(

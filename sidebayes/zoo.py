@@ -26,8 +26,9 @@ class Card:
     name : str
     title : str
         In one line, what it believes.
-    model_path, m_step_path : str
-        Where the model, and the maker of its closed-form M-step, are found.
+    model_path, m_step_path, e_step_path : str
+        Where the model, and the makers of its closed-form M-step and of an E-step faster than the
+        generic one, are found.
     engines : tuple of str
         Engines that suit it, the default first.
     links : {"none", "any", "hard"}
@@ -51,6 +52,7 @@ class Card:
     reference: str
     doi: str = ""
     m_step_path: str | None = None
+    e_step_path: str | None = None
     tags: tuple[str, ...] = field(default=())
 
     @property
@@ -71,9 +73,11 @@ class Card:
 
     def m_step(self, **options: Any) -> Callable | None:
         """Closed-form M-step for these options of the model, if there is one."""
-        if self.m_step_path is None:
-            return None
-        return _resolve(self.m_step_path)(**options)
+        return _resolve(self.m_step_path)(**options) if self.m_step_path else None
+
+    def e_step(self, **options: Any) -> Callable | None:
+        """E-step faster than the generic one for these options, if there is one."""
+        return _resolve(self.e_step_path)(**options) if self.e_step_path else None
 
 
 _GAUSSIAN_SITES = {"weights": 0, "mean": 0, "covariance": 0, "variance": 0}
@@ -88,6 +92,7 @@ CARDS: dict[str, Card] = {
             title="Gaussian mixture, no side information",
             model_path="sidebayes.models.gmm:gmm",
             m_step_path="sidebayes.guides.ppc:ppc_m_step",
+            e_step_path="sidebayes.guides.gmm:gmm_e_step",
             engines=_ENGINES_OF_MIXTURES,
             links="none",
             label_sites=_GAUSSIAN_SITES,

@@ -46,12 +46,16 @@ class Problem:
         Options that shape the model.
     m_step : callable, optional
         Closed-form M-step, ``m_step(params, args, posterior) -> params``; see `EM`.
+    e_step : callable, optional
+        Faster E-step than the gradient of the log partition, ``e_step(problem, params, args) ->
+        (log_joint, posterior)``, with a posterior that `m_step` understands.
     """
 
     model: Callable[..., None]
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
     m_step: Callable[..., dict[str, Any]] | None = None
+    e_step: Callable[..., tuple[Any, dict[str, Any]]] | None = None
 
 
 @dataclass(frozen=True)

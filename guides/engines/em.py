@@ -170,7 +170,8 @@ class EM:
     def _begin(self, problem: Problem, starts: dict[str, Array]) -> _Climb:
         """State of every start before its first E-step."""
         one = {name: value[0] for name, value in starts.items()}
-        size = jax.eval_shape(lambda: cluster_sizes(expectation(problem, one, problem.args)[1]))
+        e_step = problem.e_step or expectation
+        size = jax.eval_shape(lambda: cluster_sizes(e_step(problem, one, problem.args)[1]))
         number = len(next(iter(starts.values())))
         zero = jnp.zeros(number, int)
         return _Climb(
@@ -185,9 +186,10 @@ class EM:
 
     def _program(self, problem: Problem) -> Callable:
         """All starts at once: E-step, test, M-step, until every start has stopped or done `limit`."""
+        e_step = problem.e_step or expectation
 
         def step(state: _Climb, args: tuple, tol: Array) -> _Climb:
-            now, posterior = expectation(problem, state.params, args)
+            now, posterior = e_step(problem, state.params, args)
             good = jnp.isfinite(now)
             small = jnp.abs(now - state.value) <= tol * (1 + jnp.abs(now))
             stop = ~good | small | (state.steps == self.max_steps)

@@ -103,6 +103,9 @@ def shares(posterior: dict[str, Any]) -> Array:
 
 def cluster_sizes(posterior: dict[str, Any]) -> Array:
     """Expected number of points in each cluster of the first mixture, shape (num_clusters,)."""
+    slope = next(iter(posterior.values()), None)
+    if isinstance(slope, dict) and "moments" in slope:
+        return slope["moments"].total
     return shares(posterior).sum(axis=0)
 
 

@@ -11,6 +11,7 @@ from scipy.stats import invgamma, invwishart, multivariate_normal
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import log_joint
 from sidebayes.guides.engines.em import EM
+from sidebayes.guides.gmm import gmm_e_step
 from sidebayes.guides.ppc import ppc_m_step
 from sidebayes.models.blocks.components import COVARIANCES, GaussianPrior, mixture_components
 from sidebayes.models.gmm import gmm
@@ -180,3 +181,20 @@ def test_prior_refuses(change, message):
     fields = {"mean": np.zeros(2), "shrinkage": 1.0, "df": 4.0, "scale": np.eye(2)} | change
     with pytest.raises(ValueError, match=message):
         GaussianPrior(**fields)
+
+
+@pytest.mark.parametrize("covariance", ["full", "tied"])
+def test_one_pass_climbs_as_the_generic_e_step(covariance):
+    options = {"num_clusters": 3, "covariance": covariance}
+    steps = ppc_m_step(**options), gmm_e_step(**options)
+    engine = EM(max_steps=5, num_restarts=2, tol=1e-15)
+    plain = engine.run(Problem(gmm, (jnp.asarray(X),), options, steps[0]), seed=1)
+    fast = engine.run(Problem(gmm, (jnp.asarray(X),), options, *steps), seed=1)
+    np.testing.assert_allclose(fast.objective, plain.objective, rtol=1e-10)
+    for name, value in plain.params.items():
+        np.testing.assert_allclose(fast.params[name], value, rtol=1e-8, atol=1e-10)
+
+
+def test_one_pass_where_there_is_one():
+    assert gmm_e_step(covariance="diagonal") is None
+    assert gmm_e_step(component=lambda: None) is None
