@@ -26,6 +26,7 @@ from .density import (
     trace_model,
     unconstrained_start,
 )
+from .lbfgs import Search, search_step, start_search
 from .programs import compiled
 from .progress import in_pieces, progress_bar
 from .starts import data_matrix, has_centres, initial_values, kmeans_centres, starting_point
@@ -37,7 +38,10 @@ _SINGULAR = 1e-10
 """A covariance is singular when its least eigenvalue, relative to the widest, is smaller."""
 
 _SEEDED_STEPS = 50
-"""L-BFGS steps that fit components without closed form to a partition."""
+"""Gradients of L-BFGS that fit components without closed form to a partition."""
+
+_MEMORY = 10
+"""Differences that L-BFGS remembers in an M-step."""
 
 _SETTLED, _CUT, _BROKEN = 1, 2, 3
 """Why a run stopped."""
@@ -76,7 +80,7 @@ class EM:
         k-means partitions of the data, other components fitted to such partitions. Starts in which a
         cluster collapses are set aside.
     num_inner_steps : int
-        Most L-BFGS steps in an M-step without closed form.
+        Most gradients of L-BFGS in an M-step without closed form.
 
     References
     ----------
@@ -87,7 +91,7 @@ class EM:
     tol: float = 1e-7
     max_steps: int = 500
     num_restarts: int = 10
-    num_inner_steps: int = 10
+    num_inner_steps: int = 15
     name: ClassVar[str] = "em"
 
     def __post_init__(self) -> None:
@@ -225,29 +229,22 @@ class EM:
     ) -> dict[str, Array]:
         """Raise Q by L-BFGS in unconstrained coordinates; never lower it."""
         free = unconstrained_start(problem, params, args)
-
-        def loss(free: dict) -> Array:
-            return -linearised(place(problem, free, args)[0], posterior)
-
-        solver = optax.lbfgs(memory_size=10)
-        value_and_grad = optax.value_and_grad_from_state(loss)
-
-        def improve(state):
-            count, free, inner, _ = state
-            value, grad = value_and_grad(free, state=inner)
-            updates, inner = solver.update(grad, inner, free, value=value, grad=grad, value_fn=loss)
-            steepest = optax.tree.norm(grad, ord=jnp.inf)
-            flat = steepest <= 1e-10 * (1 + jnp.abs(value))
-            return count + 1, optax.apply_updates(free, updates), inner, flat
-
-        _, found, _, _ = lax.while_loop(
-            lambda s: (s[0] < num_steps) & ~s[3],
-            improve,
-            (0, free, solver.init(free), jnp.asarray(False)),
+        loss = jax.value_and_grad(
+            lambda free: -linearised(place(problem, free, args)[0], posterior)
         )
-        better = loss(found) <= loss(free)
-        sites, _ = place(problem, found, args)
-        return {name: jnp.where(better, sites[name]["value"], params[name]) for name in params}
+
+        def unfinished(search: Search) -> Array:
+            steepest = optax.tree.norm(search.gradient, ord=jnp.inf)
+            flat = (search.steps > 0) & (steepest <= 1e-10 * (1 + jnp.abs(search.value)))
+            return (search.steps < num_steps) & ~flat & ~search.stalled
+
+        found = lax.while_loop(
+            unfinished,
+            lambda search: search_step(loss, search, _MEMORY),
+            start_search(free, _MEMORY),
+        )
+        sites, _ = place(problem, found.point, args)
+        return {name: sites[name]["value"] for name in params}
 
     def _result(
         self,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,11 +25,28 @@ from .density import (
     sum_log_prob,
     unconstrained_start,
 )
+from .lbfgs import Search, search_step, start_search
 from .programs import compiled
-from .progress import progress_bar
+from .progress import in_pieces, progress_bar
 from .starts import initial_values, starting_point
 
 __all__ = ["MAP"]
+
+_SETTLED, _CUT, _STALLED = 1, 2, 3
+"""Why a run stopped."""
+
+
+class _Ascent(NamedTuple):
+    """Where the runs from all starts have got; every array has one entry a start."""
+
+    search: Search
+    code: Array
+    history: Array
+
+    @property
+    def steps(self) -> Array:
+        """Gradients computed."""
+        return self.search.steps
 
 
 @dataclass(frozen=True)
@@ -45,6 +62,7 @@ class MAP:
         Stop when the largest entry of the gradient, in unconstrained coordinates and divided by
         one plus the absolute log joint, falls below it.
     max_steps : int
+        Gradients at most.
     num_restarts : int
     memory : int
         Pairs of steps and gradients that L-BFGS keeps.
@@ -84,79 +102,82 @@ class MAP:
             starts = initial_values(problem, seed, self.num_restarts)
         else:
             starts = {name: v[None] for name, v in starting_point(problem, init).items()}
-        inputs = starts, problem.args, jnp.asarray(float(self.tol))
+        settings = (self.max_steps, self.memory)
         with progress_bar("MAP", shown=progress) as advance:
             advance(0, "compiling")
-            shape = (self.max_steps, self.memory)
-            ascend, compiling = compiled("map", problem, shape, self._program, *inputs)
-            advance(0, "climbing")
+            begin, first = compiled(
+                "map-begin", problem, settings, self._begin, starts, problem.args
+            )
+            state = begin(starts, problem.args)
+            fixed = problem.args, jnp.asarray(float(self.tol))
+            climb, second = compiled(
+                "map", problem, settings, self._climb, state, *fixed, jnp.asarray(0)
+            )
             began = time.perf_counter()
-            out = jax.block_until_ready(ascend(*inputs))
-        seconds = {"compile": compiling, "run": time.perf_counter() - began}
-        params, run = map(as_numpy, out)
-        if not np.isfinite(run["lp"]).any():
+            state, sites = in_pieces(
+                lambda state, limit: climb(state, *fixed, limit),
+                state,
+                advance,
+                lambda state: f"log joint {float(-jnp.nanmin(state.search.value)):.6g}",
+            )
+        seconds = {"compile": first + second, "run": time.perf_counter() - began}
+        if not np.isfinite(state.search.value).any():
             point = {name: np.asarray(value[0]) for name, value in starts.items()}
             raise FitError(_no_start(problem, point), point)
-        return self._result(params, run, seconds, approximate)
+        return self._result(as_numpy(sites), state, seconds, approximate)
 
-    def _program(self, problem: Problem) -> Callable:
-        solver = optax.lbfgs(memory_size=self.memory)
+    def _begin(self, problem: Problem) -> Callable:
+        def one(start: dict[str, Array], args: tuple) -> _Ascent:
+            free = unconstrained_start(problem, start, args)
+            history = jnp.full(self.max_steps, jnp.nan)
+            return _Ascent(start_search(free, self.memory), jnp.asarray(0), history)
 
-        def one(start: dict[str, Array], args: tuple, tol: Array):
-            def loss(free: dict) -> Array:
-                return -sum_log_prob(place(problem, free, args)[0])
+        return jax.vmap(one, in_axes=(0, None))
 
-            value_and_grad = optax.value_and_grad_from_state(loss)
+    def _climb(self, problem: Problem) -> Callable:
+        """All starts at once, until each has stopped or computed `limit` gradients."""
 
-            def step(state):
-                count, free, inner, _, _, history = state
-                value, grad = value_and_grad(free, state=inner)
-                updates, inner = solver.update(
-                    grad, inner, free, value=value, grad=grad, value_fn=loss
+        def one(state: _Ascent, args: tuple, tol: Array, limit: Array):
+            loss = jax.value_and_grad(lambda free: -sum_log_prob(place(problem, free, args)[0]))
+
+            def step(state: _Ascent) -> _Ascent:
+                search = search_step(loss, state.search, self.memory)
+                settled = _relative(search) <= tol
+                cut = search.steps == self.max_steps
+                code = jnp.where(
+                    settled, _SETTLED, jnp.where(search.stalled, _STALLED, jnp.where(cut, _CUT, 0))
                 )
-                new = optax.apply_updates(free, updates)
-                value, grad = optax.tree.get(inner, "value"), optax.tree.get(inner, "grad")
-                slope = optax.tree.norm(grad, ord=jnp.inf) / (1 + jnp.abs(value))
-                moved = optax.tree.norm(updates, ord=jnp.inf)
-                return count + 1, new, inner, slope, moved, history.at[count].set(-value)
+                history = state.history.at[search.steps - 1].set(-search.value)
+                return _Ascent(search, code, history)
 
-            free = unconstrained_start(replace(problem, args=args), start)
-            inf = jnp.asarray(jnp.inf)
-            state = (0, free, solver.init(free), inf, inf, jnp.full(self.max_steps, jnp.nan))
-            count, free, inner, slope, _, history = lax.while_loop(
-                lambda s: (s[0] < self.max_steps) & (s[3] > tol) & (s[4] > 0.0), step, state
-            )
-            sites, _ = place(problem, free, args)
-            params = {name: sites[name]["value"] for name in start} | deterministics(sites)
-            grad = optax.tree.norm(optax.tree.get(inner, "grad"), ord=jnp.inf)
-            return params, {
-                "lp": -optax.tree.get(inner, "value"),
-                "history": history,
-                "steps": count,
-                "slope": slope,
-                "gradient": grad,
-            }
+            state = lax.while_loop(lambda s: (s.code == 0) & (s.steps < limit), step, state)
+            sites, _ = place(problem, state.search.point, args)
+            params = {name: sites[name]["value"] for name in state.search.point}
+            return state, params | deterministics(sites)
 
-        return jax.vmap(one, in_axes=(0, None, None))
+        return jax.vmap(one, in_axes=(0, None, None, None))
 
     def _result(
         self,
         params: dict[str, NDArray],
-        run: dict[str, NDArray],
+        state: _Ascent,
         seconds: dict[str, float],
         approximate: str | None,
     ) -> EngineResult:
-        value, steps = run["lp"], run["steps"]
+        value, steps = -np.asarray(state.search.value), np.asarray(state.steps)
+        slope = np.max(
+            [np.abs(g).max(axis=tuple(range(1, g.ndim))) for g in _leaves(state)], axis=0
+        )
         sound = np.isfinite(value)
         best = int(np.argmax(np.where(sound, value, -np.inf)))
-        converged = bool(run["slope"][best] <= self.tol)
-        size = f"gradient at most {run['gradient'][best]:.2g}"
-        if converged:
+        code = int(state.code[best])
+        size = f"gradient at most {slope[best]:.2g}"
+        if code == _SETTLED:
             message = (
                 f"MAP converged in {steps[best]} steps ({size}); the best of {len(value)} starts "
                 f"reached log joint {value[best]:.6g}"
             )
-        elif steps[best] < self.max_steps:
+        elif code == _STALLED:
             message = (
                 f"MAP made no further progress after {steps[best]} steps ({size}); loosen tol={self.tol}, "
                 "or check the fit against EM"
@@ -171,15 +192,23 @@ class MAP:
         return EngineResult(
             engine=self.name,
             draws={name: v[best][None, None] for name, v in params.items()},
-            sample_stats={
-                "lp": value[best][None, None],
-                "gradient": run["gradient"][best][None, None],
-            },
-            objective=run["history"][:, : int(steps.max())],
-            status=Status(converged, message),
+            sample_stats={"lp": value[best][None, None], "gradient": slope[best][None, None]},
+            objective=np.where(np.isfinite(state.history), state.history, np.nan)[
+                :, : int(steps.max())
+            ],
+            status=Status(code == _SETTLED, message),
             seconds=seconds,
             approximate=approximate,
         )
+
+
+def _relative(search: Search) -> Array:
+    """Largest entry of the gradient, relative to the loss."""
+    return optax.tree.norm(search.gradient, ord=jnp.inf) / (1 + jnp.abs(search.value))
+
+
+def _leaves(state: _Ascent) -> list[NDArray]:
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(state.search.gradient)]
 
 
 def _no_start(problem: Problem, point: Mapping[str, NDArray]) -> str:

@@ -1,0 +1,114 @@
+"""L-BFGS in steps of one gradient each, so that a compiled loop holds the model's gradient once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+from optax.tree_utils import tree_vdot
+
+__all__ = ["Search", "search_step", "start_search"]
+
+_FALL, _BEND = 1e-4, 0.9
+"""Constants of the Wolfe conditions (Nocedal and Wright 2006, section 3.1)."""
+
+
+class Search(NamedTuple):
+    """Where a minimisation has got.
+
+    Attributes
+    ----------
+    steps : Array of int, shape ()
+        Gradients computed so far.
+    point, gradient : pytree
+        Best point, and the gradient there.
+    value : Array, shape ()
+        Loss there; infinite before the first step, and for good if it is not finite at the start.
+    direction : pytree
+    slope : Array, shape ()
+        Derivative along `direction`.
+    length, low, high : Array, shape ()
+        Next step length to try, and the bracket that holds it.
+    stalled : Array of bool, shape ()
+        No step along the direction lowers the loss any more.
+    memory : object
+        Optax's record of differences.
+    """
+
+    steps: Array
+    point: Any
+    gradient: Any
+    value: Array
+    direction: Any
+    slope: Array
+    length: Array
+    low: Array
+    high: Array
+    stalled: Array
+    memory: Any
+
+
+def start_search(point: Any, memory_size: int) -> Search:
+    """State before the first step, which evaluates the loss at `point` itself."""
+    zero, far = jnp.zeros(()), jnp.asarray(jnp.inf)
+    still = jax.tree.map(jnp.zeros_like, point)
+    return Search(
+        steps=jnp.asarray(0),
+        point=point,
+        gradient=still,
+        value=far,
+        direction=still,
+        slope=zero,
+        length=zero,
+        low=zero,
+        high=far,
+        stalled=jnp.asarray(False),
+        memory=optax.scale_by_lbfgs(memory_size).init(point),
+    )
+
+
+def search_step(value_and_grad: Callable, search: Search, memory_size: int) -> Search:
+    """Compute one gradient: accept the trial point if it meets the weak Wolfe conditions.
+
+    Else the step length is doubled, or the bracket halved (Lewis and Overton 2013, algorithm 2.6).
+    """
+    trial = jax.tree.map(lambda a, b: a + search.length * b, search.point, search.direction)
+    value, gradient = value_and_grad(trial)
+    finite = jnp.isfinite(value) & jnp.isfinite(optax.tree.norm(gradient, ord=jnp.inf))
+    first = search.steps == 0
+    # near the end the loss falls by less than its own rounding
+    rounding = 4 * jnp.finfo(value.dtype).eps * (1 + jnp.abs(search.value))
+    falls = finite & (value <= search.value + _FALL * search.length * search.slope + rounding)
+    bends = tree_vdot(gradient, search.direction) >= _BEND * search.slope
+    accept = jnp.where(first, finite, falls & bends)
+
+    steer = optax.scale_by_lbfgs(memory_size)
+    uphill, memory = steer.update(gradient, search.memory, trial)
+    slope = -tree_vdot(gradient, uphill)
+    turned = slope < 0
+    shrink = 1 / jnp.maximum(1.0, optax.tree.norm(gradient))
+    direction = jax.tree.map(lambda a, b: -jnp.where(turned, a, shrink * b), uphill, gradient)
+    slope = jnp.where(turned, slope, -shrink * tree_vdot(gradient, gradient))
+
+    low = jnp.where(falls, search.length, search.low)
+    high = jnp.where(falls, search.high, search.length)
+    length = jnp.where(jnp.isinf(high), 2 * low, (low + high) / 2)
+    moved = length * optax.tree.norm(search.direction, ord=jnp.inf)
+    scale = 1 + optax.tree.norm(search.point, ord=jnp.inf)
+    narrow = (high - low) * moved <= jnp.finfo(value.dtype).eps * scale * length
+    failed = ~accept & (first | narrow | (moved <= jnp.finfo(value.dtype).tiny))
+    accepted = start_search(trial, memory_size)._replace(
+        gradient=gradient,
+        value=value,
+        direction=direction,
+        slope=slope,
+        length=jnp.ones_like(length),
+        memory=memory,
+    )
+    refused = search._replace(length=length, low=low, high=high, stalled=failed)
+    new = jax.tree.map(lambda a, b: jnp.where(accept, a, b), accepted, refused)
+    return new._replace(steps=search.steps + 1)
