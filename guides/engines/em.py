@@ -177,15 +177,15 @@ class EM:
         e_step = problem.e_step or expectation
         size = jax.eval_shape(lambda: cluster_sizes(e_step(problem, one, problem.args)[1]))
         number = len(next(iter(starts.values())))
-        zero = jnp.zeros(number, int)
+        zero, real = jnp.asarray(np.zeros(number, int)), jnp.result_type(float)
         return _Climb(
             steps=zero,
             params=starts,
             last=starts,
-            value=jnp.full(number, -jnp.inf),
-            sizes=jnp.zeros((number, *size.shape), size.dtype),
+            value=jnp.asarray(np.full(number, -np.inf, real)),
+            sizes=jnp.asarray(np.zeros((number, *size.shape), size.dtype)),
             code=zero,
-            history=jnp.full((number, self.max_steps + 1), jnp.nan),
+            history=jnp.asarray(np.full((number, self.max_steps + 1), np.nan, real)),
         )
 
     def _program(self, problem: Problem) -> Callable:

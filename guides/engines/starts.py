@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -58,13 +59,17 @@ def initial_values(problem: Problem, seed: int, num_starts: int) -> dict[str, Ar
     """
     trace = abstract_trace(problem)
     shapes = {name: jnp.shape(trace[name]["value"]) for name in latent_supports(problem)}
+    width = sum(math.prod(shape) for shape in shapes.values())  # supports have no more freedom
 
     def build(bare: Problem) -> Callable:
-        def start(key: Array, args: tuple) -> dict[str, Array]:
+        def start(noise: Array, args: tuple) -> dict[str, Array]:
+            used = 0
+
             def draw(shape: tuple[int, ...]) -> Array:
-                nonlocal key
-                key, sub = jax.random.split(key)
-                return jax.random.uniform(sub, shape, minval=-1.0)
+                nonlocal used
+                taken = noise[used : used + math.prod(shape)]
+                used += math.prod(shape)
+                return taken.reshape(shape)
 
             seeded = handlers.seed(bare.model, jax.random.key(0))
             substituted = handlers.substitute(seeded, substitute_fn=filling(draw))
@@ -73,19 +78,23 @@ def initial_values(problem: Problem, seed: int, num_starts: int) -> dict[str, Ar
 
         return jax.vmap(start, in_axes=(0, None))
 
-    keys = jax.random.split(jax.random.key(seed), num_starts)
-    draw, _ = compiled("starts", problem, num_starts, build, keys, problem.args)
-    values = draw(keys, problem.args)
+    # drawn here: compiled random numbers cost a second or two of every first fit
+    noise = np.random.default_rng(seed).uniform(-1.0, 1.0, (num_starts, width))
+    inputs = noise.astype(jnp.result_type(float)), problem.args
+    draw, _ = compiled("starts", problem, num_starts, build, *inputs)
+    values = {name: np.asarray(value) for name, value in draw(*inputs).items()}
     if "weights" in shapes and trace["weights"]["fn"].support is dist.constraints.simplex:
-        values["weights"] = jnp.full_like(values["weights"], 1.0 / shapes["weights"][-1])
+        values["weights"] = np.full_like(values["weights"], 1.0 / shapes["weights"][-1])
     data = data_matrix(problem.args)
     if data is not None and has_centres(shapes, data):
         shape = shapes["mean"]
         centres, _ = kmeans_centres(data, shape[0], seed, num_starts)
         found = {"mean": centres.reshape(num_starts, *shape)} | _spread(data, shapes)
-        values |= {name: jnp.asarray(value, values[name].dtype) for name, value in found.items()}
-        values = {n: jnp.broadcast_to(v, (num_starts, *shapes[n])) for n, v in values.items()}
-    return values
+        values |= {
+            name: np.broadcast_to(value, values[name].shape).astype(values[name].dtype)
+            for name, value in found.items()
+        }
+    return {name: jnp.asarray(value) for name, value in values.items()}
 
 
 def data_matrix(args: tuple) -> NDArray | None:
