@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from numpyro.infer.hmc import hmc
 from numpyro.infer.util import ParamInfo
@@ -110,16 +111,17 @@ class NUTS:
         """
         approximate = approximation(problem)
         latent_supports(problem)
-        key_jitter, key_run = jax.random.split(jax.random.key(seed))
         if init is None:
             point, jitter = initial_values(problem, seed, self.num_chains), 0.0
         else:
             one = starting_point(problem, init)
             point = {n: jnp.broadcast_to(v, (self.num_chains, *v.shape)) for n, v in one.items()}
             jitter = self.jitter
-        keys = jax.random.split(key_run, self.num_chains)
-        moves = jax.random.split(key_jitter, self.num_chains)
-        scale = jnp.full(self.num_chains, float(jitter))
+        keys = jax.random.split(jax.random.key(seed), self.num_chains)
+        # drawn here: compiled random numbers cost seconds; supports have no more freedom than this
+        width = sum(value[0].size for value in point.values())
+        noise = np.random.default_rng(seed).normal(scale=jitter, size=(self.num_chains, width))
+        moves = jnp.asarray(noise, jnp.result_type(float))
         per_group = self.num_chains if self.chain_method == "vectorized" else 1
         seconds = {"compile": 0.0, "run": 0.0}
         groups = []
@@ -127,7 +129,7 @@ class NUTS:
         with progress_bar("NUTS", total, shown=progress) as advance:
             for first in range(0, self.num_chains, per_group):
                 group = slice(first, first + per_group)
-                chains = jax.tree.map(lambda leaf, g=group: leaf[g], (keys, moves, scale, point))
+                chains = jax.tree.map(lambda leaf, g=group: leaf[g], (keys, moves, point))
                 groups.append(self._sample(problem, chains, seconds, advance))
         draws, stats = jax.tree.map(lambda *parts: np.concatenate(parts), *groups)
         return self._result(draws, stats, seconds, approximate)
@@ -170,6 +172,7 @@ class NUTS:
         """NumPyro's transition, and the function that readies it for a state."""
 
         def potential(*args: Any) -> Callable[[dict], Array]:
+            @jax.jit
             def energy(free: dict[str, Array]) -> Array:
                 trace, log_det = place(problem, free, args)
                 return -sum_log_prob(trace) - log_det
@@ -208,20 +211,14 @@ class NUTS:
     def _begin(self, problem: Problem) -> Callable:
         chain_start, _ = self._kernel(problem)
 
-        def begin(keys: Array, moves: Array, scale: Array, point: dict, args: tuple):
-            def one(key: Array, move: Array, scale: Array, point: dict):
-                free = unconstrained_start(replace(problem, args=args), point)
-                leaves, tree = jax.tree.flatten(free)
-                parts = jax.random.split(move, len(leaves))
-                moved = [
-                    leaf + scale * jax.random.normal(part, leaf.shape)
-                    for leaf, part in zip(leaves, parts, strict=True)
-                ]
-                free = jax.tree.unflatten(tree, moved)
+        def begin(keys: Array, moves: Array, point: dict, args: tuple):
+            def one(key: Array, move: Array, point: dict):
+                flat, unravel = ravel_pytree(unconstrained_start(problem, point, args))
+                free = unravel(flat + move[: flat.size])
                 sites, _ = place(problem, free, args)
                 return chain_start(free, key, args), {n: sites[n]["value"] for n in free}
 
-            return jax.vmap(one)(keys, moves, scale, point)
+            return jax.vmap(one)(keys, moves, point)
 
         return begin
 
@@ -244,7 +241,7 @@ class NUTS:
                 },
             )
 
-        both = jax.vmap(one, in_axes=(0, None))
+        both = jax.jit(jax.vmap(one, in_axes=(0, None)))  # so that it is traced once only
 
         def march(state: Any, args: tuple, count: Array):
             shapes = jax.eval_shape(both, state, args)[1]
