@@ -6,6 +6,7 @@ import base64
 import io
 import json
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -48,6 +49,7 @@ def write_report(
     *,
     title: str = "sidebayes report",
     notes: Mapping[str, str] | None = None,
+    executor: Executor | None = None,
 ) -> Path:
     """Write `render_report` to a file.
 
@@ -58,6 +60,8 @@ def write_report(
     title : str
     notes : mapping of str to str, optional
         Fits that were refused, with the reason.
+    executor : concurrent.futures.Executor, optional
+        Draws the pictures of different fits at the same time, in processes.
 
     Returns
     -------
@@ -72,7 +76,9 @@ def write_report(
     path = Path(path)
     if not path.parent.is_dir():
         raise ValueError(f"there is no folder {path.parent}; create it first")
-    path.write_text(render_report(fits, title=title, notes=notes), encoding="utf-8")
+    path.write_text(
+        render_report(fits, title=title, notes=notes, executor=executor), encoding="utf-8"
+    )
     return path
 
 
@@ -81,6 +87,7 @@ def render_report(
     *,
     title: str = "sidebayes report",
     notes: Mapping[str, str] | None = None,
+    executor: Executor | None = None,
 ) -> str:
     """Page of verdicts, comparison table and pictures of every fit, as HTML.
 
@@ -90,6 +97,8 @@ def render_report(
     title : str
     notes : mapping of str to str, optional
         Fits that were refused, with the reason.
+    executor : concurrent.futures.Executor, optional
+        Draws the pictures of different fits at the same time, in processes.
 
     Raises
     ------
@@ -99,6 +108,9 @@ def render_report(
     if not fits:
         raise ValueError("fits is empty; a report needs at least one, {name: fit}")
     verdicts = {name: verdict(fit) for name, fit in fits.items()}
+    levels, sentences = zip(*verdicts.values(), strict=True)
+    each = executor.map if executor else map
+    sections = each(_section, range(len(fits)), fits, fits.values(), levels, sentences)
     comparison = compare_fits(fits)
     template = Template(files(__package__).joinpath("report.html").read_text(encoding="utf-8"))
     return template.substitute(
@@ -115,9 +127,7 @@ def render_report(
         ),
         table=comparison.html(),
         reading=escape(_reading(comparison)),
-        sections="".join(
-            _section(n, name, fit, *verdicts[name]) for n, (name, fit) in enumerate(fits.items())
-        ),
+        sections="".join(sections),
         versions=escape(_versions(fits)),
     )
 

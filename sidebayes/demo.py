@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -92,13 +92,14 @@ def demo(
     )
     refused: dict[str, str] = {}
     workers = num_workers or min(os.cpu_count() or 1, 4)
-    with _progress(console) as progress:
-        task = progress.add_task("starting", total=len(jobs()))
-        for job, error in _run_all(jobs(), folder, workers, nuts_draws):
-            if error is not None:
-                refused[job.name] = error
-            progress.update(task, advance=1, description=job.name)
-    report = _tell(folder, refused, console)
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        with _progress(console) as progress:
+            task = progress.add_task("starting", total=len(jobs()))
+            for job, error in _run_all(jobs(), folder, pool, workers, nuts_draws):
+                if error is not None:
+                    refused[job.name] = error
+                progress.update(task, advance=1, description=job.name)
+        report = _tell(folder, refused, console, pool)
     console.print(
         f"wrote {report} and {len(jobs()) - len(refused)} fits in "
         f"{time.perf_counter() - began:.0f} s; read one with sidebayes.load(path)"
@@ -118,26 +119,25 @@ def _progress(console: Console) -> Progress:
 
 
 def _run_all(
-    todo: list[Job], folder: Path, workers: int, nuts_draws: int
+    todo: list[Job], folder: Path, pool: Executor, workers: int, nuts_draws: int
 ) -> Iterator[tuple[Job, str | None]]:
     """Run jobs in worker processes; a sampler waits for the mode that EM finds."""
     pending = list(todo)
     outcome: dict[Job | None, str | None] = {}
     running: dict[Future, Job] = {}
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        while pending or running:
-            ready = [job for job in pending if _needed(job) in (None, *outcome)]
-            for job in ready[: workers - len(running)]:
-                pending.remove(job)
-                running[pool.submit(run_job, job, folder, nuts_draws)] = job
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                job = running.pop(future)
-                outcome[job] = future.result()
-                yield job, outcome[job]
-            for job in [j for j in pending if outcome.get(_needed(j))]:
-                pending.remove(job)  # what it would start from was refused
-                yield job, outcome[_needed(job)]
+    while pending or running:
+        ready = [job for job in pending if _needed(job) in (None, *outcome)]
+        for job in ready[: workers - len(running)]:
+            pending.remove(job)
+            running[pool.submit(run_job, job, folder, nuts_draws)] = job
+        done, _ = wait(running, return_when=FIRST_COMPLETED)
+        for future in done:
+            job = running.pop(future)
+            outcome[job] = future.result()
+            yield job, outcome[job]
+        for job in [j for j in pending if outcome.get(_needed(j))]:
+            pending.remove(job)  # what it would start from was refused
+            yield job, outcome[_needed(job)]
 
 
 def _needed(job: Job) -> Job | None:
@@ -197,7 +197,7 @@ def run_job(job: Job, folder: Path, nuts_draws: int) -> str | None:
     return None
 
 
-def _tell(folder: Path, refused: dict[str, str], console: Console) -> Path:
+def _tell(folder: Path, refused: dict[str, str], console: Console, pool: Executor) -> Path:
     """Print the comparison, what the numbers say, and write the report."""
     import sidebayes
     from sidebayes.diagnostics.report import write_report
@@ -220,5 +220,9 @@ def _tell(folder: Path, refused: dict[str, str], console: Console) -> Path:
             f"rate {float(learned.params['flip_rate']):.3f} (truth {FLIP_RATE:.3f})"
         )
     return write_report(
-        fits, folder / "report.html", title="sidebayes demo: iris and wine", notes=refused
+        fits,
+        folder / "report.html",
+        title="sidebayes demo: iris and wine",
+        notes=refused,
+        executor=pool,
     )
