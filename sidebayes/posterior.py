@@ -16,7 +16,7 @@ from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import (
     abstract_trace,
     as_mixture,
-    latent_supports,
+    latent_sites,
     trace_model,
 )
 from sidebayes.guides.engines.programs import compiled
@@ -66,10 +66,10 @@ def latent_shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
     TypeError, ValueError
         If a latent site is discrete, or the model has no observed mixture.
     """
-    names = latent_supports(problem)
     trace = abstract_trace(problem)
+    latent = latent_sites(trace)
     _find_mixture(trace)
-    return {name: jnp.shape(trace[name]["value"]) for name in names}
+    return {name: jnp.shape(site["value"]) for name, site in latent.items()}
 
 
 def component_log_densities(fn: dist.Distribution, value: Array) -> Array:

@@ -26,6 +26,7 @@ __all__ = [
     "deterministics",
     "explain_nonfinite",
     "filling",
+    "latent_sites",
     "latent_supports",
     "log_joint",
     "place",
@@ -89,14 +90,26 @@ def latent_supports(problem: Problem) -> dict[str, Any]:
     TypeError
         If a latent site is discrete; the engines need it summed out.
     """
-    blank = abstract_trace(problem)
-    for name, site in blank.items():
-        if _latent(site) and site["fn"].support.is_discrete:
+    sites = latent_sites(abstract_trace(problem))
+    return {name: site["fn"].support for name, site in sites.items()}
+
+
+def latent_sites(trace: Mapping[str, dict]) -> dict[str, dict]:
+    """Latent sites of a trace, in the order of the model.
+
+    Raises
+    ------
+    TypeError
+        If one is discrete; the engines need it summed out.
+    """
+    found = {name: site for name, site in trace.items() if _latent(site)}
+    for name, site in found.items():
+        if site["fn"].support.is_discrete:
             raise TypeError(
                 f"site {name!r} is a discrete latent; sum it out, e.g. with LinkedMixture or "
                 "numpyro's MixtureSameFamily"
             )
-    return {name: site["fn"].support for name, site in blank.items() if _latent(site)}
+    return found
 
 
 def filling(draw: Callable[[tuple[int, ...]], Array]) -> Callable[[dict], Array | None]:

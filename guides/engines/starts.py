@@ -18,7 +18,7 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
 from .base import Problem
-from .density import abstract_trace, filling, latent_supports
+from .density import abstract_trace, filling, latent_sites
 from .programs import compiled
 
 __all__ = ["data_matrix", "has_centres", "initial_values", "kmeans_centres", "starting_point"]
@@ -36,13 +36,12 @@ def starting_point(problem: Problem, init: Any) -> dict[str, Array]:
         If a latent site has no value, or one of another shape.
     """
     values = getattr(init, "params", init)
-    trace = abstract_trace(problem)
     found = {}
-    for name in latent_supports(problem):
+    for name, site in latent_sites(abstract_trace(problem)).items():
         if name not in values:
             raise ValueError(f"init has no value for site {name!r}; it has {sorted(values)}")
         value = jnp.asarray(values[name], jnp.result_type(float))
-        shape = jnp.shape(trace[name]["value"])
+        shape = jnp.shape(site["value"])
         if value.shape != shape:
             raise ValueError(f"init[{name!r}] has shape {value.shape}; expected {shape}")
         found[name] = value
@@ -57,8 +56,8 @@ def initial_values(problem: Problem, seed: int, num_starts: int) -> dict[str, Ar
     unconstrained space. Starts at random rows would find higher modes of a Gaussian mixture, but
     spurious ones: small clusters along chance alignments of points.
     """
-    trace = abstract_trace(problem)
-    shapes = {name: jnp.shape(trace[name]["value"]) for name in latent_supports(problem)}
+    latent = latent_sites(abstract_trace(problem))
+    shapes = {name: jnp.shape(site["value"]) for name, site in latent.items()}
     width = sum(math.prod(shape) for shape in shapes.values())  # supports have no more freedom
 
     def build(bare: Problem) -> Callable:
@@ -83,7 +82,7 @@ def initial_values(problem: Problem, seed: int, num_starts: int) -> dict[str, Ar
     inputs = noise.astype(jnp.result_type(float)), problem.args
     draw, _ = compiled("starts", problem, num_starts, build, *inputs)
     values = {name: np.asarray(value) for name, value in draw(*inputs).items()}
-    if "weights" in shapes and trace["weights"]["fn"].support is dist.constraints.simplex:
+    if "weights" in shapes and latent["weights"]["fn"].support is dist.constraints.simplex:
         values["weights"] = np.full_like(values["weights"], 1.0 / shapes["weights"][-1])
     data = data_matrix(problem.args)
     if data is not None and has_centres(shapes, data):
