@@ -16,7 +16,7 @@ from .links import Links, check_pairs
 
 __all__ = ["Core", "LabelGraph", "Peeling", "as_label_graph"]
 
-ROW_COST = 128
+ROW_COST = 2048
 """Fixed cost of one row of leaves, in leaves."""
 
 
@@ -25,17 +25,17 @@ ROW_COST = 128
 class Peeling:
     """Leaves in the order of their removal, cut into rows of one width so that one loop does all.
 
-    Leaves of one row hang on nodes that are removed in later rows, or never.
+    Leaves of one row hang on nodes that are removed in later rows, or never. The leaves are the first
+    nodes of `LabelGraph.order`, row by row.
 
     Attributes
     ----------
-    child, parent : ndarray of int, shape (rows, width)
-        Nodes; `num_nodes` pads.
+    parent : ndarray of int, shape (rows, width)
+        Place in the order of the node that a leaf hangs on; its length pads.
     edge : ndarray of int, shape (rows, width)
         Edge between them; `num_edges` pads.
     """
 
-    child: Any
     parent: Any
     edge: Any
 
@@ -46,11 +46,10 @@ class Core:
     """Loopy components of equal width, as blocks of buckets to be eliminated in order.
 
     Bucket arrays have shape (blocks, buckets a block); `bag_edge` and `axis` one more axis of
-    length `width`. `position` numbers the buckets, `parent` names the bucket a message goes to.
+    length `width`. `node` is a place in `LabelGraph.order`, `parent` the bucket a message goes to.
     """
 
     node: Any
-    position: Any
     parent: Any
     bag_edge: Any
     axis: Any
@@ -85,10 +84,14 @@ class LabelGraph:
         Edge that a link became; `num_edges + 1` for links inside one chunklet.
     forbidden : ndarray of bool, shape (num_edges + 2,)
         Edges that a hard cannot-link closes.
-    is_root : ndarray of bool, shape (num_nodes,)
-        Last node of each tree (a lone node is one).
     component, node_component : ndarray of int
         Connected component of each point and of each node.
+    order : ndarray of int, shape (num_places,)
+        Nodes with links in the order of their elimination; `num_nodes` pads.
+    place : ndarray of int, shape (num_nodes,)
+        Where a node stands in the order; `num_places` for a node without links.
+    is_root : ndarray of bool, shape (num_places,)
+        Last node of each tree.
     """
 
     node: Any
@@ -97,9 +100,11 @@ class LabelGraph:
     pair_weights: Any
     edge_of_link: Any
     forbidden: Any
-    is_root: Any
     component: Any
     node_component: Any
+    order: Any
+    place: Any
+    is_root: Any
     peeling: Peeling | None
     cores: tuple[Core, ...]
     num_points: int = field(metadata={"static": True})
@@ -154,11 +159,18 @@ class LabelGraph:
 
         rounds, peeled = peel_leaves(edges, num_nodes)
         plans = plan_cores(edges[~peeled], np.flatnonzero(~peeled), num_nodes)
-        is_root = np.ones(num_nodes, bool)
-        for step in rounds:
-            is_root[step[:, 0]] = False
+        leaves, parent, edge = _cut_rounds(rounds, num_nodes, num_edges)
+        tops = np.ones(num_nodes, bool)
+        tops[leaves[leaves < num_nodes]] = False
+        tops = np.flatnonzero(tops & (np.bincount(edges.ravel(), minlength=num_nodes) > 0))
+        order = np.full(leaves.size + _padded(len(tops)), num_nodes)
+        order[: leaves.size], order[leaves.size :][: len(tops)] = leaves.ravel(), tops
+        place = np.full(num_nodes + 1, len(order))
+        place[order] = np.arange(len(order))
+        place[num_nodes] = len(order)
+        is_root = np.isin(np.arange(len(order)), place[tops])
         for plan in plans:
-            is_root[plan.node] = False
+            is_root[place[plan.node]] = False
         num_components, node_component = components_of(edges, num_nodes)
         return cls(
             node=node.astype(np.int32),
@@ -167,11 +179,13 @@ class LabelGraph:
             pair_weights=weights,
             edge_of_link=edge_of_link.astype(np.int32),
             forbidden=forbidden,
-            is_root=is_root,
             component=node_component[node].astype(np.int32),
             node_component=node_component.astype(np.int32),
-            peeling=_cut_rounds(rounds, num_nodes, num_edges),
-            cores=tuple(_block(plan, num_nodes, num_edges) for plan in plans),
+            order=order.astype(np.int32),
+            place=place[:-1].astype(np.int32),
+            is_root=is_root,
+            peeling=Peeling(place[parent].astype(np.int32), edge) if rounds else None,
+            cores=tuple(_block(plan, place, num_edges) for plan in plans),
             num_points=num_points,
             num_nodes=num_nodes,
             num_edges=num_edges,
@@ -236,33 +250,40 @@ def as_label_graph(
     return links
 
 
-def _cut_rounds(rounds: list[NDArray], num_nodes: int, num_edges: int) -> Peeling | None:
-    """Cut rounds into rows of the width that costs least in all; few distinct shapes occur."""
+def _padded(count: int) -> int:
+    """Round up to one of eight sizes an octave, so that few distinct shapes occur."""
+    unit = 1 << max((count - 1).bit_length() - 3, 0)
+    return -(-count // unit) * unit
+
+
+def _cut_rounds(
+    rounds: list[NDArray], num_nodes: int, num_edges: int
+) -> tuple[NDArray, NDArray, NDArray]:
+    """Cut rounds into rows of the width that costs least in all: leaves, parents and edges."""
     if not rounds:
-        return None
+        return (np.zeros((0, 0), np.int64),) * 3
     sizes = np.array([len(step) for step in rounds])
     widths = 2 ** np.arange(3, 15)
     rows = -(-sizes[:, None] // widths)
     width = int(widths[np.argmin((rows * (widths + ROW_COST)).sum(axis=0))])
     num_rows = int((-(-sizes // width)).sum())
-    unit = 1 << max((num_rows - 1).bit_length() - 3, 0)
-    filled = np.full((-(-num_rows // unit) * unit, width, 3), num_nodes, np.int32)
+    filled = np.full((_padded(num_rows), width, 3), num_nodes, np.int32)
     filled[:, :, 2] = num_edges
-    place = np.concatenate([np.arange(n) for n in sizes])
+    column = np.concatenate([np.arange(n) for n in sizes])
     first_row = np.cumsum(-(-sizes // width)) - -(-sizes // width)
-    row = np.repeat(first_row, sizes) + place // width
-    filled[row, place % width] = np.concatenate(rounds)
-    child, parent, edge = np.ascontiguousarray(np.moveaxis(filled, 2, 0))
-    return Peeling(child, parent, edge)
+    row = np.repeat(first_row, sizes) + column // width
+    filled[row, column % width] = np.concatenate(rounds)
+    leaves, parent, edge = np.ascontiguousarray(np.moveaxis(filled, 2, 0))
+    return leaves, parent, edge
 
 
-def _block(plan: ComponentPlan, num_nodes: int, num_edges: int) -> Core:
+def _block(plan: ComponentPlan, place: NDArray, num_edges: int) -> Core:
     """Cut the buckets, level by level, into equal blocks."""
-    colouring = colour(plan.edges, plan.node)
+    colouring = colour(plan.edges, place[plan.node])
     size = len(plan.node)
     if plan.width is None:
         empty = np.zeros((0, 1), np.int32)
-        return Core(empty, empty, empty, empty, empty, empty, colouring, None, size, plan.largest)
+        return Core(empty, empty, empty, empty, empty, colouring, None, size, plan.largest)
     depth = int(plan.level.max()) + 1
     block = 1 << (-(-size // depth) - 1).bit_length()
     order = np.argsort(plan.level, kind="stable")
@@ -273,6 +294,8 @@ def _block(plan: ComponentPlan, num_nodes: int, num_edges: int) -> Core:
     ]
     slot = np.concatenate(slots).reshape(-1, block)
     real = slot >= 0
+    bucket = np.full(size + 1, slot.size)
+    bucket[slot[real]] = np.flatnonzero(real)
 
     def pick(values: NDArray, padding: int) -> NDArray:
         mask = real.reshape(real.shape + (1,) * (values.ndim - 1))
@@ -280,9 +303,8 @@ def _block(plan: ComponentPlan, num_nodes: int, num_edges: int) -> Core:
         return np.where(chosen < 0, padding, chosen).astype(np.int32)
 
     return Core(
-        node=pick(plan.node, num_nodes),
-        position=pick(np.arange(size), size),
-        parent=pick(plan.parent, size),
+        node=pick(place[plan.node], int(place[-1])),
+        parent=pick(bucket[plan.parent], slot.size),
         bag_edge=pick(plan.bag_edge, num_edges),
         axis=pick(plan.axis, -1),
         is_root=real & (plan.parent[slot] < 0),

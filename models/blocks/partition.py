@@ -23,7 +23,7 @@ from jax.typing import ArrayLike
 from .approximate import Exact, Inference, as_inference
 from .label_graph import Core, LabelGraph
 from .potts import FORBIDDEN, logsumexp, potts_message
-from .sweep import sweep
+from .sweep import reorder, sweep
 
 __all__ = [
     "by_component",
@@ -256,29 +256,35 @@ def _run(unary, graph, log_weights, pair_weights, sampling, inference, reduce, r
     edge_weights = jax.ops.segment_sum(weights, graph.edge_of_link, graph.num_edges + 2)
     edge_weights = jnp.where(graph.forbidden, FORBIDDEN, edge_weights)
 
-    stages = 2 + len(graph.cores)
+    stages = 3 + len(graph.cores)
     keys = [None] * stages if rng_key is None else _split(rng_key, stages)
-    leaves = graph.peeling
-    if leaves is not None:
-        weights_up, keys_up = edge_weights[leaves.edge], _split(keys[0], len(leaves.edge))
-        send = partial(_send, reduce)
-        belief, _ = sweep(send, belief, leaves.child, leaves.parent, weights_up, keys_up)
-    roots = reduce(belief, keys[1])
-    if leaves is not None or graph.cores:
-        roots = jnp.where(graph.is_root, roots, 0.0)
+    roots = reduce(belief, keys[0])
     parts = [(roots, graph.node_component)]
     if graph.num_links and graph.num_nodes < graph.num_points:
         inside = jnp.where(graph.edge_of_link > graph.num_edges, weights, 0.0)
         parts.append((inside, graph.component[graph.pairs[:, 0]]))
-    for core, key in zip(graph.cores, keys[2:], strict=True):
+    if not graph.num_edges:
+        return parts
+
+    parts[0] = jnp.where(graph.place == len(graph.order), roots, 0.0), graph.node_component
+    belief = reorder(belief, graph.order, graph.place)
+    component = jnp.asarray(graph.node_component).at[graph.order].get(mode="clip")
+    leaves = graph.peeling
+    if leaves is not None:
+        send = partial(_send, reduce)
+        fixed = _split(keys[1], len(leaves.edge))
+        belief, _ = sweep(send, belief, leaves.parent, edge_weights[leaves.edge], fixed)
+        tops = slice(leaves.parent.size, None)
+        roots = jnp.where(graph.is_root[tops], reduce(belief[tops], keys[2]), 0.0)
+        parts.append((roots, component[tops]))
+    for core, key in zip(graph.cores, keys[3:], strict=True):
         if method.affords(core, num_clusters):
             value = _eliminate_core(belief, edge_weights, core, reduce, key)
             node = jnp.where(core.is_root, core.node, 0)
         else:
             value = _approximate(method, reduce, key, belief, edge_weights, core.colouring)
             node = core.colouring.node
-        component = jnp.asarray(graph.node_component)[node]
-        parts.append((value.ravel(), component.ravel()))
+        parts.append((value.ravel(), component[node].ravel()))
     return parts
 
 
@@ -309,12 +315,11 @@ def _eliminate_core(belief, edge_weights, core: Core, reduce: Reduce, key):
     """Bucket elimination; returns log Z of each component at its last bucket, else zero."""
     num_clusters = belief.shape[1]
     assert core.width is not None  # what is too wide was refused
-    tables = jnp.zeros((core.num_buckets, num_clusters ** (core.width + 1)), belief.dtype)
+    tables = jnp.zeros((core.node.size, num_clusters ** (core.width + 1)), belief.dtype)
     unary = belief.at[core.node].get(mode="fill", fill_value=0.0)
     return sweep(
         partial(_bucket, reduce, num_clusters, core.width),
         tables,
-        core.position,
         core.parent,
         (unary, edge_weights[core.bag_edge]),
         (core.axis, core.is_root, _split(key, len(core.node))),
