@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from .invariants import convergence, same_cluster
+from .invariants import same_cluster
 from .scores import score_labels, violated_links
 
 __all__ = ["Comparison", "compare_fits", "verdict"]
@@ -154,8 +154,7 @@ def verdict(fit: Any) -> tuple[str, str]:
     ----------
     fit : Fit
     """
-    found = convergence(fit.tree)
-    rhat, ess = found["rhat"], found["ess"]
+    rhat, ess = fit.convergence["rhat"], fit.convergence["ess"]
     stats = fit.tree["sample_stats"]
     divergent = int(stats["diverging"].sum()) if "diverging" in stats else 0
     info = fit.tree["fit_info"].attrs
@@ -192,8 +191,7 @@ def _row(fit: Any) -> dict[str, Any]:
     stats = fit.tree["sample_stats"]
     links = fit.tree["constant_data"]
     labels = fit.labels()
-    found = convergence(fit.tree)
-    seconds = fit.seconds
+    found, seconds = fit.convergence, fit.seconds
     row = {
         "method": fit.method,
         "engine": fit.engine,

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from . import plots
-from .compare import Comparison, compare_fits, verdict
+from .compare import Comparison, compare_fits
 from .scores import violated
 
 __all__ = ["render_report", "write_report"]
@@ -49,6 +49,7 @@ def write_report(
     *,
     title: str = "sidebayes report",
     notes: Mapping[str, str] | None = None,
+    comparison: Comparison | None = None,
     executor: Executor | None = None,
 ) -> Path:
     """Write `render_report` to a file.
@@ -60,6 +61,8 @@ def write_report(
     title : str
     notes : mapping of str to str, optional
         Fits that were refused, with the reason.
+    comparison : Comparison, optional
+        Of these fits, where it has been made already.
     executor : concurrent.futures.Executor, optional
         Draws the pictures of different fits at the same time, in processes.
 
@@ -76,9 +79,8 @@ def write_report(
     path = Path(path)
     if not path.parent.is_dir():
         raise ValueError(f"there is no folder {path.parent}; create it first")
-    path.write_text(
-        render_report(fits, title=title, notes=notes, executor=executor), encoding="utf-8"
-    )
+    page = render_report(fits, title=title, notes=notes, comparison=comparison, executor=executor)
+    path.write_text(page, encoding="utf-8")
     return path
 
 
@@ -87,6 +89,7 @@ def render_report(
     *,
     title: str = "sidebayes report",
     notes: Mapping[str, str] | None = None,
+    comparison: Comparison | None = None,
     executor: Executor | None = None,
 ) -> str:
     """Page of verdicts, comparison table and pictures of every fit, as HTML.
@@ -97,6 +100,8 @@ def render_report(
     title : str
     notes : mapping of str to str, optional
         Fits that were refused, with the reason.
+    comparison : Comparison, optional
+        Of these fits, where it has been made already.
     executor : concurrent.futures.Executor, optional
         Draws the pictures of different fits at the same time, in processes.
 
@@ -107,11 +112,10 @@ def render_report(
     """
     if not fits:
         raise ValueError("fits is empty; a report needs at least one, {name: fit}")
-    verdicts = {name: verdict(fit) for name, fit in fits.items()}
-    levels, sentences = zip(*verdicts.values(), strict=True)
+    verdicts = {name: fit.verdict for name, fit in fits.items()}
     each = executor.map if executor else map
-    sections = each(_section, range(len(fits)), fits, fits.values(), levels, sentences)
-    comparison = compare_fits(fits)
+    sections = each(_section, range(len(fits)), fits, fits.values())
+    comparison = comparison or compare_fits(fits)
     template = Template(files(__package__).joinpath("report.html").read_text(encoding="utf-8"))
     return template.substitute(
         title=escape(title),
@@ -151,7 +155,8 @@ def _versions(fits: Mapping[str, Any]) -> str:
     return " · ".join(f"{name} {number}" for name, number in own.items() if number)
 
 
-def _section(number: int, name: str, fit: Any, level: str, sentence: str) -> str:
+def _section(number: int, name: str, fit: Any) -> str:
+    level, sentence = fit.verdict
     facts = "".join(
         f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>"
         for key, value in _facts(fit).items()
@@ -214,7 +219,7 @@ def _figure(
 ) -> str:
     buffer = io.BytesIO()
     figure = draw(fit)
-    figure.savefig(buffer, format="png", dpi=120)
+    figure.savefig(buffer, format="png", dpi=120, pil_kwargs={"compress_level": 1})
     width = int(figure.get_figwidth() * 92)
     data = base64.b64encode(buffer.getvalue()).decode()
     return (

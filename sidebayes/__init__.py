@@ -18,15 +18,10 @@ if TYPE_CHECKING:
     from .models.blocks.approximate import BeliefPropagation, Exact, Gibbs, MeanField
     from .models.blocks.components import GaussianPrior
     from .models.blocks.label_graph import LabelGraph
+    from .models.blocks.link_weights import certainty_weight, estimate_flip_rate, flip_rate_weight
     from .models.blocks.linked import LinkedCategorical, LinkedMixture
-    from .models.blocks.links import (
-        Groups,
-        Links,
-        PartialLabels,
-        certainty_weight,
-        estimate_flip_rate,
-        flip_rate_weight,
-    )
+    from .models.blocks.links import Links
+    from .models.blocks.partial_labels import Groups, PartialLabels
     from .result import Fit
     from .simulate import simulate_links
     from .zoo import CARDS, Card
@@ -41,7 +36,7 @@ _HOME = {
     "FitError": "guides.engines.base",
     "Gibbs": "models.blocks.approximate",
     "GaussianPrior": "models.blocks.components",
-    "Groups": "models.blocks.links",
+    "Groups": "models.blocks.partial_labels",
     "KMeans": "guides.constrained_kmeans",
     "LabelGraph": "models.blocks.label_graph",
     "LinkedCategorical": "models.blocks.linked",
@@ -50,13 +45,13 @@ _HOME = {
     "MAP": "guides.engines.optimise",
     "MeanField": "models.blocks.approximate",
     "NUTS": "guides.engines.mcmc",
-    "PartialLabels": "models.blocks.links",
+    "PartialLabels": "models.blocks.partial_labels",
     "SideBayesWarning": "guides.engines.base",
-    "certainty_weight": "models.blocks.links",
+    "certainty_weight": "models.blocks.link_weights",
     "compare": "api",
-    "estimate_flip_rate": "models.blocks.links",
+    "estimate_flip_rate": "models.blocks.link_weights",
     "fit": "api",
-    "flip_rate_weight": "models.blocks.links",
+    "flip_rate_weight": "models.blocks.link_weights",
     "load": "api",
     "load_dataset": "datasets",
     "simulate_links": "simulate",

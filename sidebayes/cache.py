@@ -25,9 +25,12 @@ def use_compilation_cache() -> Path:
     """
     import jax
 
+    from sidebayes.guides.engines.store import use_program_store
+
     folder = Path(os.environ.get("JAX_COMPILATION_CACHE_DIR") or cache_folder() / "jax")
     folder.mkdir(parents=True, exist_ok=True)
     jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    use_program_store(folder / "programs")
     return folder

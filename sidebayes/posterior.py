@@ -21,7 +21,7 @@ from sidebayes.guides.engines.density import (
 )
 from sidebayes.guides.engines.programs import compiled
 from sidebayes.models.blocks import partition
-from sidebayes.models.blocks.linked import LinkedMixture
+from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
 
 __all__ = [
     "component_log_densities",
@@ -31,6 +31,13 @@ __all__ = [
     "mixture_site",
     "thin",
 ]
+
+
+_BLOCK = 50
+"""Draws whose labels are derived by one call."""
+
+_LARGE = 20_000
+"""Points from which on they are derived draw by draw."""
 
 
 def mixture_site(
@@ -100,24 +107,46 @@ def derive(
     """
 
     def over_draws(bare: Problem) -> Callable:
-        return lambda params, args: jax.lax.map(lambda p: one(bare, p, args), params)
+        def block(params: dict, args: tuple, count: Array) -> tuple[Array, Array]:
+            def at(number: Array) -> tuple[Array, Array]:
+                return one(bare, {name: value[number] for name, value in params.items()}, args)
+
+            def step(number: Array, kept: tuple) -> tuple:
+                return jax.tree.map(lambda a, b: a.at[number].set(b), kept, at(number))
+
+            shapes = jax.eval_shape(at, count)
+            kept = jax.tree.map(lambda s: jnp.zeros((size, *s.shape), s.dtype), shapes)
+            return jax.lax.fori_loop(0, count, step, kept)
+
+        return block
 
     def one(bare: Problem, params: dict, args: tuple) -> tuple[Array, Array]:
         fn, value = mixture_site(bare, params, args)
         if not isinstance(fn, LinkedMixture):
             joint = fn.component_log_probs(value)
             return jax.nn.softmax(joint, axis=-1), jax.nn.logsumexp(joint, axis=-1)
+        prob, terms = _posterior(fn, fn.log_factors(value)["unary"])
         if hard:
-            size = fn.labels.log_weights.shape[-1]
-            prob = jax.nn.one_hot(fn.mode(value), size, dtype=value.dtype)
-        else:
-            prob = fn.responsibilities(value)
-        return prob, fn.by_component(value) - _normalizer_by_component(fn)
+            prob = jax.nn.one_hot(fn.mode(value), prob.shape[-1], dtype=prob.dtype)
+        return prob, terms
 
-    given = jax.tree.map(jnp.asarray, dict(draws))
-    program, _ = compiled("derive", problem, hard, over_draws, given, problem.args)
-    prob, terms = program(given, problem.args)
-    return np.asarray(prob), np.asarray(terms)
+    number = len(next(iter(draws.values())))
+    # blocks of one size, so that every number of draws shares the program; a single draw of much
+    # data has no use for the other places
+    size = _BLOCK if len(jax.tree.leaves(problem.args)[0]) < _LARGE else 1
+    found = []
+    for first in range(0, number, size):
+        part = {name: np.asarray(value[first : first + size]) for name, value in draws.items()}
+        count = min(size, number - first)
+        given = {
+            name: jnp.asarray(np.pad(value, [(0, size - count)] + [(0, 0)] * (value.ndim - 1)))
+            for name, value in part.items()
+        }
+        inputs = given, problem.args, jnp.asarray(count)
+        program, _ = compiled("derive", problem, (hard, size), over_draws, *inputs)
+        found.append(jax.tree.map(lambda a, n=count: np.asarray(a)[:n], program(*inputs)))
+    prob, terms = zip(*found, strict=True)
+    return np.concatenate(prob), np.concatenate(terms)
 
 
 def joint_mode(problem: Problem, params: Mapping[str, Any]) -> NDArray[np.int64]:
@@ -137,15 +166,30 @@ def joint_mode(problem: Problem, params: Mapping[str, Any]) -> NDArray[np.int64]
     return np.asarray(program(given, problem.args), np.int64)
 
 
-def _normalizer_by_component(fn: LinkedMixture) -> Array:
-    """Share of each connected component in `LinkedMixture.log_normalizer`."""
+def _posterior(fn: LinkedMixture, unary: Array) -> tuple[Array, Array]:
+    """Responsibilities, and the share of each connected component in `LinkedMixture.log_prob`."""
     labels = fn.labels
-    graph = labels.graph
-    if labels.reading == "field":
-        blank = jnp.zeros((graph.num_points, labels.log_weights.shape[-1]))
+    field = labels.reading == "field"
+
+    def terms(unary: Array) -> Array:
         return partition.by_component(
-            blank, graph, labels.log_weights, labels.pair_weights, **labels.options
+            unary, labels.graph, labels.log_weights, labels.pair_weights, **labels.options
         )
+
+    def with_normalizer(unary: Array) -> tuple[Array, Array]:
+        if not field:
+            found = terms(unary)
+            return found.sum(), found
+        found, blank = jax.vmap(terms)(jnp.stack([unary, jnp.zeros_like(unary)]))
+        return found.sum(), found - blank
+
+    prob, found = jax.grad(with_normalizer, has_aux=True)(unary)
+    return prob, found if field else found - _statements_by_component(labels)
+
+
+def _statements_by_component(labels: LinkedCategorical) -> Array:
+    """Share of each connected component in the normaliser of the relation reading."""
+    graph = labels.graph
     if graph.num_links == 0:
         return jnp.zeros(graph.num_components)
     soft = ~jnp.isinf(jnp.asarray(graph.pair_weights))

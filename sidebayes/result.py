@@ -19,6 +19,7 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.diagnostics.compare import verdict
+from sidebayes.diagnostics.invariants import convergence
 from sidebayes.diagnostics.relabel import relabel
 from sidebayes.guides.engines.base import Engine, Problem, SideBayesWarning, Status
 from sidebayes.guides.engines.programs import compiled
@@ -65,14 +66,24 @@ class Fit:
         """Name of the engine."""
         return self.tree["fit_info"].attrs["engine"]
 
-    @cached_property
+    @property
     def status(self) -> Status:
         """Verdict on the run, in sentences that advise.
 
         A sampler whose chains disagree on label-invariant functionals has not converged.
         """
-        level, message = verdict(self)
+        level, message = self.verdict
         return Status(level != "bad", message)
+
+    @cached_property
+    def verdict(self) -> tuple[str, str]:
+        """How far to trust the fit: "good", "caution" or "bad", and why."""
+        return verdict(self)
+
+    @cached_property
+    def convergence(self) -> dict[str, float]:
+        """Worst ``rhat`` and least ``ess`` over label-invariant functionals; NaN for one draw."""
+        return convergence(self.tree)
 
     @property
     def seconds(self) -> dict[str, float]:

@@ -35,6 +35,9 @@ __all__ = ["NUTS"]
 _CHUNK = 50
 """Draws between two looks at the progress bar."""
 
+_UNKNOWN = 1e20
+"""Energy of a start before it is known: any move to a finite energy is accepted."""
+
 _CHAIN_METHODS = ("vectorized", "sequential")
 
 
@@ -145,16 +148,13 @@ class NUTS:
         settings = (self.num_warmup, self.target_accept, self.dense_mass, self.max_tree_depth)
         advance(0, "compiling")
         begin, first = compiled("nuts-begin", problem, settings, self._begin, *chains, problem.args)
-        began = time.perf_counter()
-        state, point = jax.block_until_ready(begin(*chains, problem.args))
-        self._check_start(problem, state, point)
-        seconds["run"] += time.perf_counter() - began
-        count = jnp.asarray(_CHUNK)
+        blank = begin(*chains, problem.args)
         march, second = compiled(
-            "nuts-march", problem, settings, self._march, state, problem.args, count
+            "nuts-march", problem, settings, self._march, blank, problem.args, jnp.asarray(1)
         )
         seconds["compile"] += first + second
         began = time.perf_counter()
+        state = self._with_gradient(problem, blank, march)
         kept = []
         for stage, length in (("warm-up", self.num_warmup), ("sampling", self.num_samples)):
             for done in range(0, length, _CHUNK):
@@ -194,9 +194,8 @@ class NUTS:
             )
 
         def chain_start(free: dict[str, Array], key: Array, args: tuple):
-            return initialise(
-                ParamInfo(free, *jax.value_and_grad(potential(*args))(free)), key, args
-            )
+            blank = jax.tree.map(jnp.zeros_like, free)
+            return initialise(ParamInfo(free, jnp.asarray(_UNKNOWN), blank), key, args)
 
         def chain_move(state: Any, args: tuple):
             # the transition reads its settings from the last initialisation; what that returns
@@ -214,9 +213,7 @@ class NUTS:
         def begin(keys: Array, moves: Array, point: dict, args: tuple):
             def one(key: Array, move: Array, point: dict):
                 flat, unravel = ravel_pytree(unconstrained_start(problem, point, args))
-                free = unravel(flat + move[: flat.size])
-                sites, _ = place(problem, free, args)
-                return chain_start(free, key, args), {n: sites[n]["value"] for n in free}
+                return chain_start(unravel(flat + move[: flat.size]), key, args)
 
             return jax.vmap(one)(keys, moves, point)
 
@@ -256,14 +253,26 @@ class NUTS:
 
         return march
 
-    def _check_start(self, problem: Problem, state: Any, point: dict[str, Array]) -> None:
+    def _with_gradient(self, problem: Problem, blank: Any, march: Callable) -> Any:
+        """Find energy and gradient at the start by a transition of no length, without momentum.
+
+        A program for the gradient alone would take seconds to compile.
+        """
+        still = blank.adapt_state._replace(
+            step_size=jnp.zeros_like(blank.adapt_state.step_size),
+            mass_matrix_sqrt=jax.tree.map(jnp.zeros_like, blank.adapt_state.mass_matrix_sqrt),
+        )
+        found, _ = march(blank._replace(adapt_state=still), problem.args, jnp.asarray(1))
+        state = blank._replace(potential_energy=found.potential_energy, z_grad=found.z_grad)
         slopes = [np.asarray(g).reshape(len(g), -1) for g in jax.tree.leaves(state.z_grad)]
         good = np.isfinite(np.concatenate(slopes, axis=1)).all(axis=1)
-        good &= np.isfinite(np.asarray(state.potential_energy))
+        good &= np.asarray(state.potential_energy) < _UNKNOWN
         if good.all():
-            return
+            return state
         chain = int(np.argmin(good))
-        values = {name: np.asarray(value[chain]) for name, value in point.items()}
+        free = {name: value[chain] for name, value in state.z.items()}
+        sites, _ = place(problem, free)
+        values = {name: np.asarray(sites[name]["value"]) for name in free}
         blame = explain_nonfinite(problem, values) or "its gradient is not finite"
         raise FitError(
             f"NUTS: chain {chain} starts where the log density cannot be used: {blame}; pass init= "

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 
+from . import store
 from .base import Problem
 
 __all__ = ["compiled", "structure"]
@@ -56,7 +57,12 @@ def compiled(
         return _programs[key][0], 0.0
     began = time.perf_counter()
     bare = replace(problem, args=())
-    program = jax.jit(build(bare)).lower(*args).compile()
+    program = store.fetch(key)
+    if program is None:
+        # values are unknown here; NumPyro's checks of them would be compiled, then ignored
+        with dist.distribution.validation_enabled(False):
+            lowered = jax.jit(build(bare)).lower(*args)
+        program = store.compile_and_keep(key, lowered)
     # the problem is kept beside its program: an object known by its id must not be collected
     _programs[key] = program, bare
     if len(_programs) > _MOST_PROGRAMS:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from .colouring import Colouring, colour
 from .elimination import ComponentPlan, peel_leaves, plan_cores
 from .hard_links import LinkReport, check_links, components_of, contract, refuse_uncolourable
-from .links import Links, check_pairs
+from .link_weights import check_pairs
+from .links import Links
 
 __all__ = ["Core", "LabelGraph", "Peeling", "as_label_graph"]
 

@@ -214,7 +214,13 @@ class LinkedMixture(dist.Distribution):
 
     def log_prob(self, value: Array) -> Array:
         """Joint log-density of all points (and of the statements, under the relation reading)."""
-        return self.log_partition(self.log_factors(value)) - self.log_normalizer()
+        factors = self.log_factors(value)
+        if self.labels.reading == "relation":
+            return self.log_partition(factors) - self.log_normalizer()
+        # the normaliser of a field is the same sum without data: as a batch it is compiled once
+        unary = jnp.stack([factors["unary"], jnp.zeros_like(factors["unary"])])
+        log_z, log_omega = jax.vmap(lambda u: self.log_partition(factors | {"unary": u}))(unary)
+        return log_z - log_omega
 
     def _posterior(self, routine: Any, value: Array, *before: Array) -> Array:
         factors = self.log_factors(value)

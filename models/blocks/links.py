@@ -1,7 +1,4 @@
-"""Side information as data: links between points, partial labels, groups.
-
-Everything here is validated once, at the door, and is a plain frozen record of NumPy arrays.
-"""
+"""Side information as data: links between points, validated once, at the door."""
 
 from __future__ import annotations
 
@@ -14,15 +11,10 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from .hard_links import LinkReport, check_links
+from .link_weights import check_pairs, flip_rate_weight, per_pair
+from .partial_labels import Groups, PartialLabels, frozen
 
-__all__ = [
-    "Groups",
-    "Links",
-    "PartialLabels",
-    "certainty_weight",
-    "estimate_flip_rate",
-    "flip_rate_weight",
-]
+__all__ = ["Links"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +51,7 @@ class Links:
 
     def __post_init__(self) -> None:
         pairs = check_pairs(self.pairs, self.num_points)
-        weights = _per_pair("weights", self.weights, len(pairs))
+        weights = per_pair("weights", self.weights, len(pairs))
         if len(pairs):
             pairs = np.sort(pairs, axis=1)
             _refuse_contradicting_duplicates(pairs, weights)
@@ -69,8 +61,8 @@ class Links:
             object.__setattr__(self, "num_merged", len(pairs) - len(keys))
             keep = merged != 0.0
             pairs, weights = np.stack(np.divmod(keys[keep], beyond), axis=1), merged[keep]
-        object.__setattr__(self, "pairs", _frozen(pairs))
-        object.__setattr__(self, "weights", _frozen(weights))
+        object.__setattr__(self, "pairs", frozen(pairs))
+        object.__setattr__(self, "weights", frozen(weights))
 
     # ---- constructors -------------------------------------------------------------------------
 
@@ -99,7 +91,7 @@ class Links:
         num_points : int, optional
         """
         pairs = check_pairs(pairs, num_points)
-        weight = _per_pair("weight", weight, len(pairs))
+        weight = per_pair("weight", weight, len(pairs))
         if (weight < 0).any():
             row = int(np.argmax(weight < 0))
             raise ValueError(
@@ -143,7 +135,7 @@ class Links:
         num_points : int, optional
         """
         pairs = check_pairs(pairs, num_points)
-        confidence = _per_pair("confidence", confidence, len(pairs))
+        confidence = per_pair("confidence", confidence, len(pairs))
         if ((confidence < 0) | (confidence > 1)).any():
             row = int(np.argmax((confidence < 0) | (confidence > 1)))
             raise ValueError(
@@ -346,176 +338,6 @@ class Links:
             f"Links({must.sum()} must-links ({(must & hard).sum()} hard), "
             f"{(~must).sum()} cannot-links ({(~must & hard).sum()} hard), num_points={self.num_points})"
         )
-
-
-@dataclass(frozen=True, eq=False)
-class PartialLabels:
-    """Classes known for some of the points.
-
-    Parameters
-    ----------
-    values : array_like
-        Either class indices of shape (num_points,), -1 where unknown, or a boolean mask of shape
-        (num_points, num_classes) of the classes that each point may have.
-    """
-
-    values: NDArray
-
-    def __post_init__(self) -> None:
-        values = np.asarray(self.values)
-        if values.ndim == 1 and np.issubdtype(values.dtype, np.integer):
-            if (values < -1).any():
-                row = int(np.argmax(values < -1))
-                raise ValueError(f"labels[{row}] = {values[row]}; use -1 for an unknown class")
-        elif values.ndim == 2 and values.dtype == bool:
-            if not values.any(axis=1).all():
-                row = int(np.argmin(values.any(axis=1)))
-                raise ValueError(f"labels[{row}] admits no class; mark at least one as possible")
-        else:
-            raise TypeError(
-                "labels must be integers of shape (points,) or booleans of shape (points, classes), "
-                f"got dtype {values.dtype} and shape {values.shape}"
-            )
-        object.__setattr__(self, "values", _frozen(values))
-
-    @property
-    def classes(self) -> NDArray[np.int64]:
-        """Class of each point where only one is possible, else -1; shape (num_points,)."""
-        if self.values.ndim == 1:
-            return self.values
-        return np.where(self.values.sum(axis=1) == 1, self.values.argmax(axis=1), -1)
-
-    def admissible(self, num_classes: int) -> NDArray[np.bool_]:
-        """Mask of possible classes, shape (num_points, num_classes)."""
-        if self.values.ndim == 2:
-            if self.values.shape[1] != num_classes:
-                raise ValueError(
-                    f"labels allow {self.values.shape[1]} classes, the model has {num_classes}"
-                )
-            return self.values
-        if self.values.max(initial=-1) >= num_classes:
-            raise ValueError(
-                f"labels name class {self.values.max()}, but there are only {num_classes} clusters"
-            )
-        return (self.values[:, None] < 0) | (self.values[:, None] == np.arange(num_classes))
-
-
-@dataclass(frozen=True, eq=False)
-class Groups:
-    """Group (subject, domain, population, chunklet) that each row belongs to.
-
-    Parameters
-    ----------
-    values : array_like, shape (num_points,)
-        Group names or numbers; -1 or a missing value belongs to no group.
-    """
-
-    values: NDArray
-    codes: NDArray[np.int64] = field(init=False)
-    names: NDArray = field(init=False)
-
-    def __post_init__(self) -> None:
-        values = np.asarray(self.values)
-        if values.ndim != 1:
-            raise ValueError(f"groups must have shape (points,), got {values.shape}")
-        if np.issubdtype(values.dtype, np.number):
-            values = np.where(values == -1, np.nan, values.astype(float))
-        codes, names = pd.factorize(values, sort=True)
-        object.__setattr__(self, "codes", _frozen(codes.astype(np.int64)))
-        object.__setattr__(self, "names", np.asarray(names))
-
-    @property
-    def num_groups(self) -> int:
-        """Number of distinct groups."""
-        return len(self.names)
-
-
-def flip_rate_weight(flip_rate: ArrayLike) -> NDArray[np.float64]:
-    r"""Link weight of statements wrong with probability `flip_rate` (Lu 2008, eq. 2.33).
-
-    Returns :math:`\log((1 - q)/q)`, per unordered pair (Lu's :math:`w` is half of it).
-    """
-    flip_rate = np.asarray(flip_rate, float)
-    if not ((flip_rate >= 0) & (flip_rate <= 1)).all():
-        raise ValueError(f"flip_rate = {flip_rate} is not a probability; give a number in [0, 1]")
-    with np.errstate(divide="ignore"):
-        return np.log1p(-flip_rate) - np.log(flip_rate)
-
-
-def estimate_flip_rate(pairs: ArrayLike, labels: ArrayLike) -> float:
-    """Share of pairs whose labels differ, from a labelled, similar problem (Lu 2008, eq. 2.32).
-
-    Parameters
-    ----------
-    pairs : array_like of int, shape (num_links, 2)
-        Pairs stated to be alike, e.g. neighbours in an image.
-    labels : array_like, shape (num_points,)
-    """
-    labels = np.asarray(labels)
-    pairs = check_pairs(pairs, len(labels))
-    if not len(pairs):
-        raise ValueError("pairs is empty; a flip rate needs at least one pair")
-    return float(np.mean(labels[pairs[:, 0]] != labels[pairs[:, 1]]))
-
-
-def certainty_weight(certainty: ArrayLike, same: ArrayLike, weights: ArrayLike) -> NDArray:
-    r"""Link weight under which a lone pair agrees with prior probability `certainty`.
-
-    Lu (2008, App. A) takes :math:`\pm\operatorname{logit}\gamma`, which is exact when
-    :math:`\gamma` is the reliability of the statement given the labels. When :math:`\gamma` is the
-    posterior certainty of the relation instead, a pair that shares no point with others needs
-    :math:`\pm\operatorname{logit}\gamma - \operatorname{logit} s`, :math:`s = \sum_k \pi_k^2` (own
-    derivation).
-
-    Parameters
-    ----------
-    certainty : array_like in [0, 1], shape (num_links,) or ()
-    same : array_like of bool, shape (num_links,) or ()
-    weights : array_like, shape (num_clusters,)
-        Mixing weights.
-    """
-    agree = np.sum(np.asarray(weights, float) ** 2)
-    logit = -flip_rate_weight(certainty)
-    return np.where(np.asarray(same, bool), logit, -logit) + flip_rate_weight(agree)
-
-
-def _frozen(array: NDArray) -> NDArray:
-    array = np.array(array)
-    array.flags.writeable = False
-    return array
-
-
-def _per_pair(name: str, values: ArrayLike, num_links: int) -> NDArray[np.float64]:
-    values = np.asarray(values, float)
-    if values.shape not in ((), (num_links,)):
-        raise ValueError(f"{name} has shape {values.shape}; expected () or ({num_links},)")
-    if np.isnan(values).any():
-        raise ValueError(
-            f"{name}[{int(np.argmax(np.isnan(np.atleast_1d(values))))}] is NaN; drop it"
-        )
-    return np.broadcast_to(values, (num_links,))
-
-
-def check_pairs(pairs: ArrayLike, num_points: int | None) -> NDArray[np.int64]:
-    pairs = np.asarray(pairs)
-    if pairs.size == 0:
-        return np.zeros((0, 2), np.int64)
-    if pairs.ndim != 2 or pairs.shape[1] != 2:
-        raise ValueError(f"links must have shape (links, 2), got {pairs.shape}")
-    if not np.issubdtype(pairs.dtype, np.integer):
-        raise TypeError(f"links must hold integer row numbers, got dtype {pairs.dtype}")
-    for bad, why in (
-        (pairs.min(axis=1) < 0, "has a negative index; rows count from 0"),
-        (pairs[:, 0] == pairs[:, 1], "joins a point to itself; drop it"),
-        (
-            pairs.max(axis=1) >= (np.inf if num_points is None else num_points),
-            f"is out of range for {num_points} points",
-        ),
-    ):
-        if bad.any():
-            row = int(np.argmax(bad))
-            raise ValueError(f"links[{row}] = ({pairs[row, 0]}, {pairs[row, 1]}) {why}")
-    return pairs.astype(np.int64)
 
 
 def _refuse_contradicting_duplicates(pairs: NDArray, weights: NDArray) -> None:

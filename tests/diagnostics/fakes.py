@@ -8,6 +8,8 @@ from functools import cached_property
 
 import numpy as np
 import xarray as xr
+from sidebayes.diagnostics.compare import verdict
+from sidebayes.diagnostics.invariants import convergence
 from sidebayes.diagnostics.relabel import relabel
 from sidebayes.diagnostics.tree import to_datatree
 from sidebayes.guides.engines.base import EngineResult, Status
@@ -28,9 +30,12 @@ class FakeFit:
         return self.tree["fit_info"].attrs["engine"]
 
     @property
-    def status(self):
-        info = self.tree["fit_info"].attrs
-        return Status(bool(info["converged"]), info["status"])
+    def convergence(self):
+        return convergence(self.tree)
+
+    @property
+    def verdict(self):
+        return verdict(self)
 
     @property
     def seconds(self):

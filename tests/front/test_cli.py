@@ -66,7 +66,7 @@ def test_demo_says_what_is_refused(tmp_path, monkeypatch):
     contradicting = sidebayes.Links.must_link([(0, 1), (1, 2)]) + sidebayes.Links.cannot_link(
         [(0, 2)]
     )
-    monkeypatch.setattr(demo, "simulate_links", lambda *args, **kwargs: contradicting)
+    monkeypatch.setattr(sidebayes, "simulate_links", lambda *args, **kwargs: contradicting)
     message = demo.run_job(demo.Job("iris", "hard ppc", "em"), tmp_path, 5)
     assert "contradicts must-links 0–1–2" in message
     assert not list(tmp_path.iterdir())

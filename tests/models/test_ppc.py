@@ -15,8 +15,9 @@ from sidebayes.guides.ppc import constrained_em_m_step
 from sidebayes.models.blocks import partition
 from sidebayes.models.blocks.components import GaussianPrior
 from sidebayes.models.blocks.label_graph import LabelGraph
+from sidebayes.models.blocks.link_weights import certainty_weight
 from sidebayes.models.blocks.linked import LinkedCategorical
-from sidebayes.models.blocks.links import Links, certainty_weight
+from sidebayes.models.blocks.links import Links
 from sidebayes.models.constrained_em import constrained_em
 from sidebayes.models.ppc import ppc
 from sklearn.datasets import load_iris

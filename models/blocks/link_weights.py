@@ -1,0 +1,98 @@
+"""How strong a link is, by what is known of its reliability."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["certainty_weight", "check_pairs", "estimate_flip_rate", "flip_rate_weight", "per_pair"]
+
+
+def flip_rate_weight(flip_rate: ArrayLike) -> NDArray[np.float64]:
+    r"""Link weight of statements wrong with probability `flip_rate` (Lu 2008, eq. 2.33).
+
+    Returns :math:`\log((1 - q)/q)`, per unordered pair (Lu's :math:`w` is half of it).
+    """
+    flip_rate = np.asarray(flip_rate, float)
+    if not ((flip_rate >= 0) & (flip_rate <= 1)).all():
+        raise ValueError(f"flip_rate = {flip_rate} is not a probability; give a number in [0, 1]")
+    with np.errstate(divide="ignore"):
+        return np.log1p(-flip_rate) - np.log(flip_rate)
+
+
+def estimate_flip_rate(pairs: ArrayLike, labels: ArrayLike) -> float:
+    """Share of pairs whose labels differ, from a labelled, similar problem (Lu 2008, eq. 2.32).
+
+    Parameters
+    ----------
+    pairs : array_like of int, shape (num_links, 2)
+        Pairs stated to be alike, e.g. neighbours in an image.
+    labels : array_like, shape (num_points,)
+    """
+    labels = np.asarray(labels)
+    pairs = check_pairs(pairs, len(labels))
+    if not len(pairs):
+        raise ValueError("pairs is empty; a flip rate needs at least one pair")
+    return float(np.mean(labels[pairs[:, 0]] != labels[pairs[:, 1]]))
+
+
+def certainty_weight(certainty: ArrayLike, same: ArrayLike, weights: ArrayLike) -> NDArray:
+    r"""Link weight under which a lone pair agrees with prior probability `certainty`.
+
+    Lu (2008, App. A) takes :math:`\pm\operatorname{logit}\gamma`, which is exact when
+    :math:`\gamma` is the reliability of the statement given the labels. When :math:`\gamma` is the
+    posterior certainty of the relation instead, a pair that shares no point with others needs
+    :math:`\pm\operatorname{logit}\gamma - \operatorname{logit} s`, :math:`s = \sum_k \pi_k^2` (own
+    derivation).
+
+    Parameters
+    ----------
+    certainty : array_like in [0, 1], shape (num_links,) or ()
+    same : array_like of bool, shape (num_links,) or ()
+    weights : array_like, shape (num_clusters,)
+        Mixing weights.
+    """
+    agree = np.sum(np.asarray(weights, float) ** 2)
+    logit = -flip_rate_weight(certainty)
+    return np.where(np.asarray(same, bool), logit, -logit) + flip_rate_weight(agree)
+
+
+def per_pair(name: str, values: ArrayLike, num_links: int) -> NDArray[np.float64]:
+    """Values given one a link, or one for all; shape (num_links,)."""
+    values = np.asarray(values, float)
+    if values.shape not in ((), (num_links,)):
+        raise ValueError(f"{name} has shape {values.shape}; expected () or ({num_links},)")
+    if np.isnan(values).any():
+        raise ValueError(
+            f"{name}[{int(np.argmax(np.isnan(np.atleast_1d(values))))}] is NaN; drop it"
+        )
+    return np.broadcast_to(values, (num_links,))
+
+
+def check_pairs(pairs: ArrayLike, num_points: int | None) -> NDArray[np.int64]:
+    """Pairs of row numbers, shape (num_links, 2).
+
+    Raises
+    ------
+    TypeError, ValueError
+        For another shape, and for an index that is negative, too large or no integer.
+    """
+    pairs = np.asarray(pairs)
+    if pairs.size == 0:
+        return np.zeros((0, 2), np.int64)
+    if pairs.ndim != 2 or pairs.shape[1] != 2:
+        raise ValueError(f"links must have shape (links, 2), got {pairs.shape}")
+    if not np.issubdtype(pairs.dtype, np.integer):
+        raise TypeError(f"links must hold integer row numbers, got dtype {pairs.dtype}")
+    for bad, why in (
+        (pairs.min(axis=1) < 0, "has a negative index; rows count from 0"),
+        (pairs[:, 0] == pairs[:, 1], "joins a point to itself; drop it"),
+        (
+            pairs.max(axis=1) >= (np.inf if num_points is None else num_points),
+            f"is out of range for {num_points} points",
+        ),
+    ):
+        if bad.any():
+            row = int(np.argmax(bad))
+            raise ValueError(f"links[{row}] = ({pairs[row, 0]}, {pairs[row, 1]}) {why}")
+    return pairs.astype(np.int64)
