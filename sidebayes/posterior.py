@@ -169,7 +169,7 @@ def joint_mode(problem: Problem, params: Mapping[str, Any]) -> NDArray[np.int64]
 def _posterior(fn: LinkedMixture, unary: Array) -> tuple[Array, Array]:
     """Responsibilities, and the share of each connected component in `LinkedMixture.log_prob`."""
     labels = fn.labels
-    field = labels.reading == "field"
+    coupled = labels.reading == "field" and labels.graph.num_links > 0
 
     def terms(unary: Array) -> Array:
         return partition.by_component(
@@ -177,21 +177,21 @@ def _posterior(fn: LinkedMixture, unary: Array) -> tuple[Array, Array]:
         )
 
     def with_normalizer(unary: Array) -> tuple[Array, Array]:
-        if not field:
+        if not coupled:
             found = terms(unary)
             return found.sum(), found
         found, blank = jax.vmap(terms)(jnp.stack([unary, jnp.zeros_like(unary)]))
         return found.sum(), found - blank
 
     prob, found = jax.grad(with_normalizer, has_aux=True)(unary)
-    return prob, found if field else found - _statements_by_component(labels)
+    return prob, found if coupled else found - _normalizer_by_component(labels)
 
 
-def _statements_by_component(labels: LinkedCategorical) -> Array:
-    """Share of each connected component in the normaliser of the relation reading."""
+def _normalizer_by_component(labels: LinkedCategorical) -> Array:
+    """Share of each connected component in the normaliser where labels are independent."""
     graph = labels.graph
     if graph.num_links == 0:
-        return jnp.zeros(graph.num_components)
+        return labels.log_normalizer() / graph.num_points
     soft = ~jnp.isinf(jnp.asarray(graph.pair_weights))
     weights = jnp.where(soft, jnp.asarray(labels.pair_weights), 0.0)
     each = jnp.where(soft, jnp.logaddexp(0.0, weights), 0.0)

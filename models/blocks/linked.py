@@ -17,6 +17,10 @@ from .label_graph import LabelGraph
 __all__ = ["LinkedCategorical", "LinkedMixture"]
 
 
+_ROWS = 4096
+"""Rows of data whose densities are computed at a time."""
+
+
 class LinkedCategorical(dist.Distribution):
     r"""Labels of all points, tied by links.
 
@@ -91,6 +95,8 @@ class LinkedCategorical(dist.Distribution):
             return jnp.where(
                 jnp.isinf(jnp.asarray(self.graph.pair_weights)), 0.0, jnp.logaddexp(0.0, finite)
             ).sum()
+        if self.graph.num_links == 0:
+            return self.graph.num_points * jax.nn.logsumexp(self.log_weights)
         blank = jnp.zeros(
             (self.graph.num_points, self.log_weights.shape[-1]), self.log_weights.dtype
         )
@@ -191,9 +197,12 @@ class LinkedMixture(dist.Distribution):
             ``unary`` (num_points, num_clusters), without mixing weights; ``log_weights``
             (num_clusters,); ``pair_weights`` (num_links,).
         """
-        rows = jnp.expand_dims(value, 1)
+        if len(value) <= _ROWS:
+            unary = self.components.log_prob(jnp.expand_dims(value, 1))
+        else:  # no array of points by clusters by features
+            unary = jax.lax.map(self.components.log_prob, value, batch_size=_ROWS)
         return {
-            "unary": self.components.log_prob(rows),
+            "unary": unary,
             "log_weights": self.labels.log_weights,
             "pair_weights": jnp.asarray(self.labels.pair_weights),
         }
@@ -215,7 +224,7 @@ class LinkedMixture(dist.Distribution):
     def log_prob(self, value: Array) -> Array:
         """Joint log-density of all points (and of the statements, under the relation reading)."""
         factors = self.log_factors(value)
-        if self.labels.reading == "relation":
+        if self.labels.reading == "relation" or self.labels.graph.num_links == 0:
             return self.log_partition(factors) - self.log_normalizer()
         # the normaliser of a field is the same sum without data: as a batch it is compiled once
         unary = jnp.stack([factors["unary"], jnp.zeros_like(factors["unary"])])

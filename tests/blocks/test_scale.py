@@ -1,12 +1,15 @@
 """Shapes that break naive engines: long chains, wide stars, many loops, one loop too wide."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 from scipy.special import logsumexp
 from sidebayes.models.blocks import partition
 from sidebayes.models.blocks.approximate import Exact
 from sidebayes.models.blocks.label_graph import LabelGraph
+from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
 from sidebayes.models.blocks.links import Links
 
 from tests.reference import brute_force
@@ -132,3 +135,19 @@ def test_a_long_band_is_not_given_up():
     graph = LabelGraph.build(Links(pairs, 0.1, 2_000), 2_000)
     assert 6 <= graph.width <= 9
     assert partition.check_inference(graph, 2, "exact") is None
+
+
+def test_densities_of_many_points_need_no_array_of_points_by_clusters_by_features():
+    num_points, num_features = 50_000, 16
+    components = dist.MultivariateNormal(
+        jnp.asarray(np.random.default_rng(0).normal(size=(4, num_features))),
+        scale_tril=jnp.eye(num_features),
+    )
+    labels = LinkedCategorical(jnp.log(jnp.full(4, 0.25)), LabelGraph.build(None, num_points))
+    mixture = LinkedMixture(labels, components)
+    x = np.random.default_rng(1).normal(size=(num_points, num_features))
+    program = jax.jit(lambda x: mixture.log_factors(x)["unary"]).lower(x).compile()
+    assert program.memory_analysis().temp_size_in_bytes < 0.5 * num_points * 4 * num_features * 8
+    found = np.asarray(program(x))[::777]
+    want = components.log_prob(jnp.asarray(x[::777, None]))
+    np.testing.assert_allclose(found, want, rtol=1e-10)
