@@ -19,6 +19,8 @@ __all__ = ["Core", "LabelGraph", "Peeling", "as_label_graph"]
 
 ROW_COST = 2048
 """Fixed cost of one row of leaves, in leaves."""
+FEW_NODES = 4096
+"""Nodes up to which all of them are ordered, those without links too."""
 
 
 @jax.tree_util.register_dataclass
@@ -88,11 +90,13 @@ class LabelGraph:
     component, node_component : ndarray of int
         Connected component of each point and of each node.
     order : ndarray of int, shape (num_places,)
-        Nodes with links in the order of their elimination; `num_nodes` pads.
+        Nodes in the order of their elimination; `num_nodes` pads.
     place : ndarray of int, shape (num_nodes,)
-        Where a node stands in the order; `num_places` for a node without links.
+        Where a node stands in the order; `num_places` for one without links that was left out.
     is_root : ndarray of bool, shape (num_places,)
         Last node of each tree.
+    all_ordered : bool
+        No node was left out.
     """
 
     node: Any
@@ -112,6 +116,7 @@ class LabelGraph:
     num_nodes: int = field(metadata={"static": True})
     num_edges: int = field(metadata={"static": True})
     num_components: int = field(metadata={"static": True})
+    all_ordered: bool = field(metadata={"static": True})
 
     @classmethod
     def build(
@@ -161,9 +166,11 @@ class LabelGraph:
         rounds, peeled = peel_leaves(edges, num_nodes)
         plans = plan_cores(edges[~peeled], np.flatnonzero(~peeled), num_nodes)
         leaves, parent, edge = _cut_rounds(rounds, num_nodes, num_edges)
-        tops = np.ones(num_nodes, bool)
+        # few nodes without links stand with the roots of trees: one sum less to compile
+        tops = np.full(num_nodes, num_edges > 0 and num_nodes <= FEW_NODES)
+        tops[edges] = True
         tops[leaves[leaves < num_nodes]] = False
-        tops = np.flatnonzero(tops & (np.bincount(edges.ravel(), minlength=num_nodes) > 0))
+        tops = np.flatnonzero(tops)
         order = np.full(leaves.size + _padded(len(tops)), num_nodes)
         order[: leaves.size], order[leaves.size :][: len(tops)] = leaves.ravel(), tops
         place = np.full(num_nodes + 1, len(order))
@@ -191,6 +198,7 @@ class LabelGraph:
             num_nodes=num_nodes,
             num_edges=num_edges,
             num_components=num_components,
+            all_ordered=bool((place[:-1] < len(order)).all()),
         )
 
     @property

@@ -258,15 +258,16 @@ def _run(unary, graph, log_weights, pair_weights, sampling, inference, reduce, r
 
     stages = 3 + len(graph.cores)
     keys = [None] * stages if rng_key is None else _split(rng_key, stages)
-    roots = reduce(belief, keys[0])
-    parts = [(roots, graph.node_component)]
+    parts = []
+    if not graph.all_ordered:
+        free = jnp.asarray(graph.place) == len(graph.order)
+        parts.append((jnp.where(free, reduce(belief, keys[0]), 0.0), graph.node_component))
     if graph.num_links and graph.num_nodes < graph.num_points:
         inside = jnp.where(graph.edge_of_link > graph.num_edges, weights, 0.0)
         parts.append((inside, graph.component[graph.pairs[:, 0]]))
     if not graph.num_edges:
         return parts
 
-    parts[0] = jnp.where(graph.place == len(graph.order), roots, 0.0), graph.node_component
     belief = reorder(belief, graph.order, graph.place)
     component = jnp.asarray(graph.node_component).at[graph.order].get(mode="clip")
     leaves = graph.peeling
@@ -274,7 +275,8 @@ def _run(unary, graph, log_weights, pair_weights, sampling, inference, reduce, r
         send = partial(_send, reduce)
         fixed = _split(keys[1], len(leaves.edge))
         belief, _ = sweep(send, belief, leaves.parent, edge_weights[leaves.edge], fixed)
-        tops = slice(leaves.parent.size, None)
+    if leaves is not None or graph.all_ordered:
+        tops = slice(0 if leaves is None else leaves.parent.size, None)
         roots = jnp.where(graph.is_root[tops], reduce(belief[tops], keys[2]), 0.0)
         parts.append((roots, component[tops]))
     for core, key in zip(graph.cores, keys[3:], strict=True):
