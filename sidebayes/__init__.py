@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from . import datasets
     from .api import compare, fit, load
     from .datasets import load_dataset
+    from .estimators import LinkedMixtureClusterer
     from .guides.constrained_kmeans import KMeans
     from .guides.engines.base import FitError, SideBayesWarning
     from .guides.engines.em import EM
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     )
     from .result import Fit
     from .simulate import simulate_links
+    from .suggest import suggest_links
     from .zoo import CARDS, Card
 
 _HOME = {
@@ -46,6 +48,7 @@ _HOME = {
     "LabelGraph": "models.blocks.label_graph",
     "LinkedCategorical": "models.blocks.linked",
     "LinkedMixture": "models.blocks.linked",
+    "LinkedMixtureClusterer": "estimators",
     "Links": "models.blocks.links",
     "MAP": "guides.engines.optimise",
     "MeanField": "models.blocks.approximate",
@@ -60,6 +63,7 @@ _HOME = {
     "load": "api",
     "load_dataset": "datasets",
     "simulate_links": "simulate",
+    "suggest_links": "suggest",
 }
 """Public name to the module that defines it."""
 
@@ -80,6 +84,7 @@ __all__ = [
     "LabelGraph",
     "LinkedCategorical",
     "LinkedMixture",
+    "LinkedMixtureClusterer",
     "Links",
     "MeanField",
     "PartialLabels",
@@ -93,6 +98,7 @@ __all__ = [
     "load",
     "load_dataset",
     "simulate_links",
+    "suggest_links",
 ]
 
 
