@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from . import datasets
     from .api import compare, fit, load
     from .datasets import load_dataset
+    from .diagnostics.debug import debug
     from .estimators import LinkedMixtureClusterer
     from .guides.constrained_kmeans import KMeans
     from .guides.engines.base import FitError, SideBayesWarning
@@ -57,6 +58,7 @@ _HOME = {
     "SideBayesWarning": "guides.engines.base",
     "certainty_weight": "models.blocks.links",
     "compare": "api",
+    "debug": "diagnostics.debug",
     "estimate_flip_rate": "models.blocks.links",
     "fit": "api",
     "flip_rate_weight": "models.blocks.links",
@@ -92,6 +94,7 @@ __all__ = [
     "certainty_weight",
     "compare",
     "datasets",
+    "debug",
     "estimate_flip_rate",
     "fit",
     "flip_rate_weight",
