@@ -100,7 +100,7 @@ def debug(model: Callable[..., None], *args: Any, seed: int = 0, **kwargs: Any) 
     ...     rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
     ...     numpyro.sample("x", dist.Exponential(rate), obs=x)
     >>> print(debug(model, np.array([0.5, -2.0]))["support"])
-    fail    support   1 of 2 values of 'x' are outside Positive..., the first at (1,): -2.0 -> ...
+    fail    support   1 of 2 values of 'x' are missing or outside its support (positive), the first ...
     """
     if not callable(model):
         raise TypeError(f"model is a {type(model).__name__}; pass the NumPyro function itself")
@@ -114,7 +114,9 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
     try:
         trace = _run(problem, seed)
     except Exception as error:  # a user's model raises whatever it raises
-        yield Rung("trace", "fail", f"{type(error).__name__}: {_one_line(error)}", _where(error, model))
+        yield Rung(
+            "trace", "fail", f"{type(error).__name__}: {_one_line(error)}", _where(error, model)
+        )
         yield from _links(links, kwargs)
         return
     latent = {n: s for n, s in trace.items() if _is_latent(s)}
@@ -170,7 +172,9 @@ def _is_latent(site: dict) -> bool:
 
 
 def _is_data(site: dict) -> bool:
-    return site["type"] == "sample" and site["is_observed"] and not isinstance(site["fn"], dist.Unit)
+    return (
+        site["type"] == "sample" and site["is_observed"] and not isinstance(site["fn"], dist.Unit)
+    )
 
 
 def _point(trace: Mapping[str, dict]) -> dict[str, Array]:
@@ -217,16 +221,22 @@ def _support(trace: Mapping[str, dict]) -> Rung:
             axis=tuple(range(event, value.ndim))
         )
         if not inside.all():
-            place_ = tuple(map(int, np.argwhere(~inside)[0]))
-            what = repr(value[place_].tolist()) if value[place_].size <= 8 else "a long row"
+            spot = tuple(map(int, np.argwhere(~inside)[0]))
+            what = repr(value[spot].tolist()) if value[spot].size <= 8 else "a long row"
             return Rung(
                 "support",
                 "fail",
-                f"{(~inside).sum()} of {inside.size} values of {name!r} are outside "
-                f"{type(support).__name__}, the first at {place_}: {what}",
+                f"{(~inside).sum()} of {inside.size} values of {name!r} are missing or outside its "
+                f"support ({_name(support)}), the first at {spot}: {what}",
                 "transform or drop them, or observe through a distribution that allows them",
             )
     return Rung("support", "ok", "all data lie in the supports of their sites")
+
+
+def _name(support: Any) -> str:
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    return type(support).__name__.strip("_").lower()
 
 
 def _density(problem: Problem, points: list[dict[str, Array]]) -> Rung:
@@ -329,5 +339,6 @@ def _where(error: Exception, model: Callable) -> str:
         return ""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == own]
     if not frames:
-        return f"check the arguments against {getattr(model, '__name__', 'the model')}{inspect.signature(model)}"
+        name = getattr(model, "__name__", "the model")
+        return f"check the arguments against {name}{inspect.signature(model)}"
     return f"line {frames[-1].lineno} of {frames[-1].name}: {frames[-1].line or 'no source'}"

@@ -54,8 +54,8 @@ def select_pairs(
     Candidates are all pairs if there are few; else half are drawn evenly, and half have an end drawn in
     proportion to the entropy of its label. From these a batch is taken greedily: every pick shrinks the
     information of the others by the share of their variance over draws that it explains (a
-    Gaussian view of the batch's mutual information, by pivoted Cholesky steps), and points that are
-    in the batch already are taken again only once all others are.
+    Gaussian view of the batch's mutual information, by pivoted Cholesky steps), and a pair counts
+    the less, the more often its points are in the batch already.
 
     Parameters
     ----------
@@ -164,10 +164,11 @@ def _greedy(
     free = np.ones(len(pairs), bool)
     chosen: list[int] = []
     for _ in range(num_pairs):
-        share = np.divide((left**2).mean(axis=0), spread, out=np.ones_like(spread), where=spread > 0)
-        turn = used[pairs].sum(axis=1)
-        now = np.flatnonzero(free & (turn == turn[free].min()))
-        best = int(now[(gain * share)[now].argmax()])
+        share = np.divide(
+            (left**2).mean(axis=0), spread, out=np.ones_like(spread), where=spread > 0
+        )
+        score = gain * share / (1 + used[pairs].sum(axis=1))
+        best = int(np.where(free, score, -1.0).argmax())
         chosen.append(best)
         free[best] = False
         used[pairs[best]] += 1
@@ -181,4 +182,5 @@ def _greedy(
 
 
 def _entropy(prob: NDArray) -> NDArray[np.float64]:
+    prob = np.clip(prob, 0.0, 1.0)
     return entr(prob) + entr(1 - prob)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         flip_rate_weight,
     )
     from .result import Fit
+    from .sbc import calibrate
     from .simulate import simulate_links
     from .suggest import suggest_links
     from .zoo import CARDS, Card
@@ -56,6 +57,7 @@ _HOME = {
     "NUTS": "guides.engines.mcmc",
     "PartialLabels": "models.blocks.links",
     "SideBayesWarning": "guides.engines.base",
+    "calibrate": "sbc",
     "certainty_weight": "models.blocks.links",
     "compare": "api",
     "debug": "diagnostics.debug",
@@ -91,6 +93,7 @@ __all__ = [
     "MeanField",
     "PartialLabels",
     "SideBayesWarning",
+    "calibrate",
     "certainty_weight",
     "compare",
     "datasets",

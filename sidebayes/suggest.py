@@ -30,7 +30,7 @@ def suggest_links(
         Several fits to the same rows (other seeds, engines, numbers of clusters) are pooled, whatever
         the numbering of their clusters; pairs on which they disagree come first.
     num_pairs : int
-        Size of the batch; points are repeated, and redundant pairs taken, only if they must.
+        Size of the batch, which spreads over points and over what the draws disagree on.
     num_candidates : int
         Pairs scored; above this number, some are drawn at random, so memory is never quadratic.
     seed : int

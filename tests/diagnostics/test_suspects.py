@@ -65,12 +65,11 @@ def test_against_enumeration():
     table = rank_suspects(LINKS, same, used)
     assert (table.probability.diff().dropna() <= 0).all()
     for link, row in table.iterrows():
-        right = "__eq__" if row.sign > 0 else "__ne__"
-        others = [enumerated(mean, weights, skip=link)[link] for mean in DRAWS["mean"]]
+        others = np.array([enumerated(mean, weights, skip=link)[link] for mean in DRAWS["mean"]])
         assert row.same_without == pytest.approx(np.mean(others), rel=1e-9)
         # Bayes' rule: what the others say, against a statement that is wrong with its flip rate
         flip = 1 / (1 + np.exp(abs(weights[link])))
-        agree = np.array(others) if right == "__eq__" else 1 - np.array(others)
+        agree = others if row.sign > 0 else 1 - others
         wrong = (1 - agree) * flip / ((1 - agree) * flip + agree * (1 - flip))
         assert row.probability == pytest.approx(wrong.mean(), rel=1e-9)
 
@@ -102,7 +101,13 @@ def fitted():
     links = sidebayes.simulate_links(labels, 30, flip_rate=0.2, weight=1.4, seed=2)
     engine = EM(num_restarts=2, max_steps=60)
     return labels, sidebayes.fit(
-        "ppc", x, links, num_clusters=3, engine=engine, inference="belief_propagation", progress=False
+        "ppc",
+        x,
+        links,
+        num_clusters=3,
+        engine=engine,
+        inference="belief_propagation",
+        progress=False,
     )
 
 
