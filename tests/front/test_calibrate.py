@@ -54,7 +54,7 @@ class Conjugate:
 
 
 def run(engine, **options):
-    return calibrate(shifted, engine, num_points=5, num_simulations=40, progress=False, **options)
+    return calibrate(shifted, engine, num_points=5, num_simulations=25, progress=False, **options)
 
 
 def test_exact_posterior_passes_and_a_narrow_one_fails():
@@ -91,7 +91,7 @@ def test_bad_input():
         calibrate("soft_kmeans", "em", num_points=10, num_clusters=2)
     with pytest.raises(ValueError, match="num_simulations = 3"):
         calibrate(shifted, "nuts", num_points=5, num_simulations=3)
-    with pytest.raises(FitError, match="all 40 fits failed"):
+    with pytest.raises(FitError, match="all 25 fits failed"):
         run(Conjugate(num_draws=0))
 
 
