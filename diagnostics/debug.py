@@ -90,8 +90,8 @@ def debug(model: Callable[..., None], *args: Any, seed: int = 0, **kwargs: Any) 
     Returns
     -------
     DebugReport
-        Rungs ``trace``, ``observed``, ``discrete``, ``support``, ``density``, ``gradient``,
-        ``arguments`` and ``links``.
+        Rungs ``links`` (if there are any), ``trace``, ``observed``, ``discrete``, ``support``,
+        ``density``, ``gradient`` and ``arguments``.
 
     Examples
     --------
@@ -109,15 +109,26 @@ def debug(model: Callable[..., None], *args: Any, seed: int = 0, **kwargs: Any) 
 
 
 def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Rung]:
-    given, links = _compile_links(args, kwargs)
-    problem = Problem(model, *given)
+    size = _num_points(args, kwargs)
+    links = list(_links((*args, *kwargs.values()), size, kwargs.get("num_clusters")))
+    yield from links
+    if any(rung.verdict == "fail" for rung in links):
+        return
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, Links):
+            return as_label_graph(value, value.num_points or size, kwargs.get("num_clusters"))
+        return jnp.asarray(value) if isinstance(value, np.ndarray) else value
+
+    problem = Problem(
+        model, tuple(map(convert, args)), {name: convert(value) for name, value in kwargs.items()}
+    )
     try:
         trace = _run(problem, seed)
     except Exception as error:  # a user's model raises whatever it raises
         yield Rung(
             "trace", "fail", f"{type(error).__name__}: {_one_line(error)}", _where(error, model)
         )
-        yield from _links(links, kwargs)
         return
     latent = {n: s for n, s in trace.items() if _is_latent(s)}
     shapes = ", ".join(f"{n} {jnp.shape(s['value'])}" for n, s in latent.items())
@@ -131,30 +142,42 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
         yield from (Rung(name, "skipped", why) for name in ("density", "gradient"))
     else:
         points = [_point(_run(problem, seed + k)) for k in range(_NUM_POINTS)]
-        yield _density(problem, points)
-        yield _gradient(problem, points)
-        yield _arguments(problem, points[0])
-    yield from _links(links, kwargs)
+        for name, look in (
+            ("density", _density),
+            ("gradient", _gradient),
+            ("arguments", _arguments),
+        ):
+            try:
+                yield look(problem, points)
+            except Exception as error:  # what runs as it is may still not compile
+                yield Rung(
+                    name,
+                    "fail",
+                    f"{type(error).__name__}: {_one_line(error)}",
+                    _where(error, model),
+                )
+                return
 
 
-def _compile_links(args: tuple, kwargs: dict) -> tuple[tuple[tuple, dict], list[tuple[Links, int]]]:
-    """Arguments with links compiled to graphs, and the links with their number of points."""
-    shapes = [jnp.shape(a) for a in (*args, *kwargs.values()) if hasattr(a, "shape")]
-    size = next((shape[0] for shape in shapes if shape), None)
-    found: list[tuple[Links, int]] = []
+def _num_points(args: tuple, kwargs: Mapping[str, Any]) -> int:
+    """Rows of the first array, or as many as the links name."""
+    for value in (*args, *kwargs.values()):
+        if getattr(value, "shape", ()):
+            return int(value.shape[0])
+    links = [v for v in (*args, *kwargs.values()) if isinstance(v, Links)]
+    return max((int(link.pairs.max(initial=-1)) + 1 for link in links), default=0)
 
-    def convert(value: Any) -> Any:
-        if not isinstance(value, Links):
-            return jnp.asarray(value) if isinstance(value, np.ndarray) else value
-        points = value.num_points or size or int(value.pairs.max(initial=-1)) + 1
-        found.append((value, points))
+
+def _links(values: tuple, size: int, num_clusters: int | None) -> Iterator[Rung]:
+    for links in values:
+        if not isinstance(links, Links):
+            continue
         try:
-            return as_label_graph(value, points, kwargs.get("num_clusters"))
-        except ValueError:  # told by the rung of links
-            return None
-
-    given = tuple(map(convert, args)), {name: convert(value) for name, value in kwargs.items()}
-    return given, found
+            report = links.check(links.num_points or size, num_clusters)
+        except ValueError as error:
+            yield Rung("links", "fail", _one_line(error), "drop one of them, or make it soft")
+        else:
+            yield Rung("links", "ok", "; ".join(str(report).splitlines()))
 
 
 def _run(problem: Problem, seed: int) -> dict:
@@ -282,12 +305,12 @@ def _gradient(problem: Problem, points: list[dict[str, Array]]) -> Rung:
     return Rung("gradient", "ok", f"finite at {len(points)} points")
 
 
-def _arguments(problem: Problem, point: dict[str, Array]) -> Rung:
+def _arguments(problem: Problem, points: list[dict[str, Array]]) -> Rung:
     """Positional arguments that reach the density, and parameters that the function reads at all."""
     leaves, tree = jax.tree.flatten(problem.args)
 
     def density(leaves: list[Any]) -> Array:
-        return log_joint(problem, point, jax.tree.unflatten(tree, leaves))
+        return log_joint(problem, points[0], jax.tree.unflatten(tree, leaves))
 
     _, live = partial_eval.dce_jaxpr(jax.make_jaxpr(density)(leaves).jaxpr, [True])
     names = list(inspect.signature(problem.model).parameters)
@@ -315,16 +338,6 @@ def _unread(model: Callable) -> list[str]:
     loads = (i.argval for i in dis.get_instructions(code) if i.opname.startswith("LOAD"))
     read = {name for value in loads for name in (value if isinstance(value, tuple) else (value,))}
     return [name for name in inspect.signature(model).parameters if name not in read]
-
-
-def _links(found: list[tuple[Links, int]], kwargs: Mapping[str, Any]) -> Iterator[Rung]:
-    for links, num_points in found:
-        try:
-            report = links.check(num_points, kwargs.get("num_clusters"))
-        except ValueError as error:
-            yield Rung("links", "fail", _one_line(error), "drop one of them, or make it soft")
-        else:
-            yield Rung("links", "ok", "; ".join(str(report).splitlines()))
 
 
 def _one_line(error: Exception) -> str:

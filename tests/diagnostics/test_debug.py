@@ -39,6 +39,18 @@ def test_model_that_does_not_run():
     assert "check the arguments against model" in debug(model)["trace"].remedy
 
 
+def test_model_that_runs_but_does_not_compile():
+    def model(x):
+        mean = numpyro.sample("mean", dist.Normal(0, 1))
+        side = 1.0 if mean > 0 else -1.0
+        numpyro.sample("x", dist.Normal(side * mean, 1.0), obs=x)
+
+    report = debug(model, X)
+    assert report["trace"].verdict == "ok"
+    assert report["density"].finding.startswith("TracerBoolConversionError")
+    assert "if mean > 0" in report["density"].remedy
+
+
 def test_nothing_observed():
     def model(x):
         mean = numpyro.sample("mean", dist.Normal(0, 1))
@@ -109,7 +121,7 @@ def test_sites_and_arguments_without_effect():
 def test_contradicting_links():
     links = Links.must_link([(0, 1), (1, 2)]) + Links.cannot_link([(0, 2)])
     report = debug(ppc, X, links, num_clusters=2)
-    assert report["links"].verdict == "fail"
+    assert verdicts(report) == {"links": "fail"}
     assert "contradicts" in report["links"].finding
     assert not report.ok
 
