@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from . import datasets
     from .api import compare, fit, load
     from .datasets import load_dataset
+    from .diagnostics.debug import debug
+    from .estimators import LinkedMixtureClusterer
     from .guides.constrained_kmeans import KMeans
     from .guides.engines.base import FitError, SideBayesWarning
     from .guides.engines.em import EM
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
     from .models.blocks.links import Links
     from .models.blocks.partial_labels import Groups, PartialLabels
     from .result import Fit
+    from .sbc import calibrate
     from .simulate import simulate_links
+    from .suggest import suggest_links
     from .zoo import CARDS, Card
 
 _HOME = {
@@ -41,20 +45,24 @@ _HOME = {
     "LabelGraph": "models.blocks.label_graph",
     "LinkedCategorical": "models.blocks.linked",
     "LinkedMixture": "models.blocks.linked",
+    "LinkedMixtureClusterer": "estimators",
     "Links": "models.blocks.links",
     "MAP": "guides.engines.optimise",
     "MeanField": "models.blocks.approximate",
     "NUTS": "guides.engines.mcmc",
     "PartialLabels": "models.blocks.partial_labels",
     "SideBayesWarning": "guides.engines.base",
+    "calibrate": "sbc",
     "certainty_weight": "models.blocks.link_weights",
     "compare": "api",
+    "debug": "diagnostics.debug",
     "estimate_flip_rate": "models.blocks.link_weights",
     "fit": "api",
     "flip_rate_weight": "models.blocks.link_weights",
     "load": "api",
     "load_dataset": "datasets",
     "simulate_links": "simulate",
+    "suggest_links": "suggest",
 }
 """Public name to the module that defines it."""
 
@@ -75,19 +83,23 @@ __all__ = [
     "LabelGraph",
     "LinkedCategorical",
     "LinkedMixture",
+    "LinkedMixtureClusterer",
     "Links",
     "MeanField",
     "PartialLabels",
     "SideBayesWarning",
+    "calibrate",
     "certainty_weight",
     "compare",
     "datasets",
+    "debug",
     "estimate_flip_rate",
     "fit",
     "flip_rate_weight",
     "load",
     "load_dataset",
     "simulate_links",
+    "suggest_links",
 ]
 
 

@@ -23,6 +23,7 @@ from sidebayes.diagnostics.invariants import convergence
 from sidebayes.diagnostics.relabel import relabel
 from sidebayes.guides.engines.base import Engine, Problem, SideBayesWarning, Status
 from sidebayes.guides.engines.programs import compiled
+from sidebayes.models.blocks.approximate import Inference
 from sidebayes.models.blocks.components import GaussianPrior
 from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.blocks.linked import LinkedMixture
@@ -188,6 +189,44 @@ class Fit:
         return np.einsum("cdpk,cdpk->cdp", prob[:, :, pairs[:, 0]], prob[:, :, pairs[:, 1]]).mean(
             axis=(0, 1)
         )
+
+    def suspect_links(
+        self, *, flip_rate: float = 0.05, inference: str | Inference | None = None
+    ) -> pd.DataFrame:
+        """Links by the posterior probability that they are wrong, the most suspect first.
+
+        Parameters
+        ----------
+        flip_rate : float in (0, 1/2)
+            Taken for hard links, which claim none; soft links carry their own.
+        inference : str or inference object, optional
+            By default the model's own; see `LinkedCategorical`.
+
+        Returns
+        -------
+        DataFrame
+            See `sidebayes.diagnostics.suspects.rank_suspects`; ``attrs["approximate"]`` names the
+            approximation made, None where labels are summed out exactly.
+        """
+        from sidebayes.diagnostics.suspects import link_agreement, rank_suspects
+
+        draws = {
+            str(n): v.to_numpy().reshape(-1, *v.shape[2:])
+            for n, v in self.tree["posterior"].data_vars.items()
+        }
+        keep = posterior.thin(len(next(iter(draws.values()))), 200)
+        with self._precision():
+            same, weights, approximate = link_agreement(
+                self._problem(),
+                {name: value[keep] for name, value in draws.items()},
+                self.links,
+                site=posterior.mixture_site,
+                flip_rate=flip_rate,
+                inference=inference,
+            )
+        table = rank_suspects(self.links, same, weights)
+        table.attrs["approximate"] = approximate
+        return table
 
     def predict_proba(self, x_new: ArrayLike, links: Links | None = None) -> NDArray[np.float64]:
         """Label probabilities of new points (Lu 2008, eq. 2.24), averaged over draws.

@@ -1,0 +1,88 @@
+"""How many pairs an expert must answer: suggested pairs against random ones.
+
+Run: python benchmarks/link_selection.py [--seeds 3] [--data iris,wine] [--batch 10] [--rounds 8]
+
+After every batch the answers are added and the mixture is fitted again. The target is the mean ARI that
+random pairs reach at the end; the table gives the mean ARI by pairs, and the pairs that reach it.
+"""
+
+import argparse
+
+import jax
+import numpy as np
+from accuracy_links import data_of, run_ppc_by_evidence
+from sklearn.metrics import adjusted_rand_score
+
+import sidebayes as sb
+from sidebayes.cache import use_compilation_cache
+
+STRENGTH = sb.flip_rate_weight(0.02)
+
+
+def random_pairs(fits, size, known, labels, rng):
+    """Pairs drawn evenly among those not asked yet."""
+    every = np.stack(np.triu_indices(len(labels), 1), axis=1)
+    fresh = ~np.isin(every @ [len(labels), 1], known @ [len(labels), 1])
+    return every[rng.choice(np.flatnonzero(fresh), size, replace=False)]
+
+
+def suggested(fits, size, known, labels, rng):
+    ask = sb.suggest_links(fits, size, seed=int(rng.integers(2**31)))
+    return ask[["i", "j"]].to_numpy()
+
+
+def curve(x, labels, seed, choose, pool, options):
+    """ARI after every batch."""
+    rng, num_clusters = np.random.default_rng(seed), len(np.unique(labels))
+    pairs, found = np.zeros((0, 2), int), []
+    for step in range(options.rounds + 1):
+        same = labels[pairs[:, 0]] == labels[pairs[:, 1]]
+        links = sb.Links.from_pairs(pairs, same, STRENGTH, len(x))
+        fits = [
+            run_ppc_by_evidence(x, num_clusters, links, seed + 1000 * member)
+            for member in range(pool)
+        ]
+        found.append(adjusted_rand_score(labels, fits[0].labels()))
+        if step < options.rounds:
+            pairs = np.concatenate([pairs, choose(fits, options.batch, pairs, labels, rng)])
+    return found
+
+
+def needed(curve, target, batch):
+    """Pairs after which the target is reached, on the line between two batches."""
+    above = np.flatnonzero(np.array(curve) >= target - 1e-12)
+    if not len(above):
+        return np.nan
+    k = above[0]
+    if k == 0:
+        return 0.0
+    return batch * (k - 1 + (target - curve[k - 1]) / (curve[k] - curve[k - 1]))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--data", default="iris,wine")
+    parser.add_argument("--batch", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--pool", type=int, default=0, help="also pool so many fits")
+    options = parser.parse_args()
+    use_compilation_cache()
+    ways = {"random": (random_pairs, 1), "suggested": (suggested, 1)}
+    if options.pool > 1:
+        ways[f"pool of {options.pool}"] = (suggested, options.pool)
+    for name in options.data.split(","):
+        x, labels = data_of(name)
+        target = None
+        for way, (choose, pool) in ways.items():
+            runs = [curve(x, labels, seed, choose, pool, options) for seed in range(options.seeds)]
+            mean = np.mean(runs, axis=0)
+            target = mean[-1] if target is None else target
+            line = " ".join(f"{value:.3f}" for value in mean)
+            pairs = needed(mean, target, options.batch)
+            print(f"{name:8} {way:10} {line}  ARI {target:.3f} after {pairs:.0f}", flush=True)
+
+
+if __name__ == "__main__":
+    with jax.enable_x64(True):
+        main()

@@ -1,0 +1,215 @@
+"""Are posteriors as sure as they should be: ranks of the truth among draws, and their verdict."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import bdtr, bdtrik
+
+from .colours import CHAINS, MUTED, WARN, new_figure
+from .invariants import invariants
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Calibration", "functionals", "rank_of_truth", "uniformity"]
+
+_NUM_TRIALS = 4000
+"""Simulated sets of uniform ranks that a verdict is read from."""
+
+
+def functionals(tree: xr.DataTree, num_pairs: int = 2) -> pd.DataFrame:
+    """Label-invariant functionals of a fit, draw by draw.
+
+    Parameters
+    ----------
+    tree : DataTree
+    num_pairs : int
+        Linked pairs, and as many others, whose agreement is looked at.
+
+    Returns
+    -------
+    DataFrame
+        A row a stored draw, chains one after another, with columns such as ``log_likelihood``,
+        ``sorted_weights[0]`` and ``flip_rate``. The log likelihood stands in for the log joint, whose
+        Jacobian depends on the engine.
+    """
+    found = invariants(tree, num_pairs).drop_vars("lp")
+    columns = {"log_likelihood": tree["log_likelihood"]["x"].sum("unit").to_numpy().ravel()}
+    for name, values in found.data_vars.items():
+        flat = values.to_numpy().reshape(values.sizes["chain"] * values.sizes["draw"], -1)
+        many = flat.shape[1] > 1
+        columns |= {f"{name}[{k}]" if many else str(name): flat[:, k] for k in range(flat.shape[1])}
+    return pd.DataFrame(columns)
+
+
+def rank_of_truth(
+    truth: pd.DataFrame, draws: pd.DataFrame, *, num_chains: int, seed: int
+) -> pd.Series:
+    r"""Share of draws below the truth, uniform on (0, 1) if the posterior is right.
+
+    .. math:: u = \frac{\#\{s: f_s < f\} + v (1 + \#\{s: f_s = f\})}{S + 1}, \qquad v \sim U(0, 1)
+
+    (Talts et al. 2018, theorem 1, ties broken at random). Draws are first thinned to the least
+    effective sample size of all functionals, since ranks among correlated draws are not uniform.
+
+    Parameters
+    ----------
+    truth : DataFrame, one row
+    draws : DataFrame, a row a draw, chains one after another
+    num_chains : int
+    seed : int
+        Of the ties.
+
+    Returns
+    -------
+    Series
+        One number for each functional.
+    """
+    from arviz_stats.base import array_stats
+
+    values = draws.to_numpy()
+    chains = values.reshape(num_chains, -1, values.shape[1])
+    moving = chains.std(axis=(0, 1)) > 1e-10 * (1 + np.abs(chains).max(axis=(0, 1)))
+    if moving.any() and chains.shape[1] >= 4:
+        ess = array_stats.ess(chains[..., moving], chain_axis=0, draw_axis=1).min()
+        step = max(1, round(len(values) / max(float(np.nan_to_num(ess, nan=1.0)), 1.0)))
+        values = chains[:, ::step].reshape(-1, values.shape[1])
+    real = truth[draws.columns].to_numpy()
+    near = np.isclose(values, real, rtol=1e-9, atol=1e-12)
+    below = ((values < real) & ~near).sum(axis=0)
+    tie = np.random.default_rng(seed).random(values.shape[1])
+    return pd.Series((below + tie * (1 + near.sum(axis=0))) / (len(values) + 1), draws.columns)
+
+
+def uniformity(ranks: ArrayLike) -> float:
+    """P-value of uniform ranks, by the largest excursion of their ECDF.
+
+    The statistic is the least pointwise two-sided binomial probability of the ECDF over all points
+    of evaluation, compared with simulated uniform sets (Säilynoja et al. 2022, section 2.3).
+
+    Parameters
+    ----------
+    ranks : array_like in [0, 1], shape (num_simulations,)
+    """
+    ranks = np.asarray(ranks, float)
+    null = _null(len(ranks))
+    return float((1 + (null <= _excursion(ranks[None])[0]).sum()) / (1 + len(null)))
+
+
+def _points(size: int) -> NDArray[np.float64]:
+    return np.arange(1, size) / size
+
+
+def _excursion(ranks: NDArray) -> NDArray[np.float64]:
+    """Least pointwise probability of each row, shape (rows,)."""
+    size = ranks.shape[1]
+    at = _points(size)
+    cell = np.minimum((ranks * size).astype(int), size - 1)
+    counts = np.stack([(cell <= k).sum(axis=1) for k in range(size - 1)], axis=1)
+    below, above = bdtr(counts, size, at), 1 - np.where(counts > 0, bdtr(counts - 1, size, at), 0.0)
+    return 2 * np.minimum(below, above).min(axis=1)
+
+
+@lru_cache(maxsize=16)
+def _null(size: int) -> NDArray[np.float64]:
+    return np.sort(_excursion(np.random.default_rng(0).random((_NUM_TRIALS, size))))
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Ranks of the truth in posteriors of simulated data; prints its verdict and a table.
+
+    Attributes
+    ----------
+    name : str
+        What was calibrated.
+    ranks : DataFrame
+        A row a simulation, a column a functional; uniform on (0, 1) if all is well.
+    failed : int
+        Simulations whose fit failed; they are left out of the ranks.
+    level : float
+        Probability of finding fault with a sound posterior.
+    """
+
+    name: str
+    ranks: pd.DataFrame
+    failed: int = 0
+    level: float = 0.05
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row a functional: p-value of uniformity, mean rank, coverage of 50 % and 90 % intervals.
+
+        A mean rank above one half says that draws are too low; coverage below its name that the
+        posterior is too sure of itself.
+        """
+        away = (self.ranks - 0.5).abs()
+        return pd.DataFrame(
+            {
+                "p_value": self.ranks.apply(uniformity),
+                "mean_rank": self.ranks.mean(),
+                "coverage_50": (away < 0.25).mean(),
+                "coverage_90": (away < 0.45).mean(),
+            }
+        )
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether no functional is off, by Bonferroni's rule, and nine fits in ten succeeded."""
+        size = self.failed + len(self.ranks)
+        return bool(self.table.p_value.min() * self.ranks.shape[1] >= self.level) and (
+            self.failed <= 0.1 * size
+        )
+
+    @property
+    def verdict(self) -> str:
+        """The finding in a sentence."""
+        table, size = self.table, self.failed + len(self.ranks)
+        lost = f"; {self.failed} of {size} fits failed" if self.failed else ""
+        if self.calibrated:
+            return f"no fault found in {len(self.ranks)} simulations{lost}"
+        worst = table.p_value.idxmin()
+        row = table.loc[worst]
+        if row.p_value * len(table) >= self.level:
+            return f"too many fits failed to judge{lost}"
+        if abs(row.mean_rank - 0.5) < 3 / np.sqrt(12 * len(self.ranks)):
+            how = f"90 % intervals hold the truth {100 * row.coverage_90:.0f} % of the time"
+        else:
+            how = f"the mean rank of the truth is {row.mean_rank:.2f}, not 0.50"
+        return f"not calibrated: {worst} is off ({how}, p = {row.p_value:.2g}){lost}"
+
+    def plot(self) -> Figure:
+        """ECDF of the ranks less the diagonal, with the simultaneous envelope; faults in red."""
+        size = len(self.ranks)
+        at = _points(size)
+        tail = float(np.quantile(_null(size), self.level)) / 2
+        low, high = (
+            np.ceil(bdtrik(tail, size, at)) / size,
+            np.ceil(bdtrik(1 - tail, size, at)) / size,
+        )
+        figure, axis = new_figure(6.4, 3.6)
+        axis.fill_between(at, low - at, high - at, color=MUTED, alpha=0.25, lw=0, step="mid")
+        grid = np.linspace(0, 1, 201)
+        limit = self.level / self.ranks.shape[1]
+        for k, (name, ranks) in enumerate(self.ranks.items()):
+            height = np.searchsorted(np.sort(ranks), grid, side="right") / size - grid
+            off = self.table.p_value[name] < limit
+            colour, width = (WARN, 1.6) if off else (CHAINS[k % len(CHAINS)], 0.8)
+            axis.plot(grid, height, color=colour, lw=width, label=str(name) if off else None)
+        axis.set(xlabel="rank of the truth", ylabel="ECDF less uniform", title=self.name)
+        if (self.table.p_value < limit).any():
+            axis.legend(frameon=False)
+        return figure
+
+    def __str__(self) -> str:
+        """Name, verdict, table."""
+        return f"{self.name}: {self.verdict}\n{self.table.round(3).to_string()}"
+
+    __repr__ = __str__

@@ -1,0 +1,357 @@
+"""What is wrong with a model: a ladder of checks, one sentence each."""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import Array
+from jax.interpreters import partial_eval
+from numpyro import handlers
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.density import (
+    as_mixture,
+    filling,
+    log_joint,
+    place,
+    sum_log_prob,
+    trace_model,
+    unconstrained_start,
+)
+from sidebayes.models.blocks.label_graph import as_label_graph
+from sidebayes.models.blocks.links import Links
+
+__all__ = ["DebugReport", "Rung", "debug"]
+
+_NUM_POINTS = 3
+"""Points of the parameter space at which density and gradient are looked at."""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One check: its name, verdict ("ok", "note", "fail" or "skipped"), finding and remedy."""
+
+    name: str
+    verdict: str
+    finding: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        """One line."""
+        remedy = f" -> {self.remedy}" if self.remedy else ""
+        return f"{self.verdict:8}{self.name:10}{self.finding}{remedy}"
+
+
+@dataclass(frozen=True)
+class DebugReport:
+    """What `debug` found, from the bottom of the ladder to its top; prints a line a rung."""
+
+    rungs: tuple[Rung, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing failed."""
+        return all(rung.verdict != "fail" for rung in self.rungs)
+
+    def __getitem__(self, name: str) -> Rung:
+        """Rung of a name, such as ``report["gradient"]``."""
+        return next(rung for rung in self.rungs if rung.name == name)
+
+    def __str__(self) -> str:
+        """One line a rung."""
+        return "\n".join(map(str, self.rungs))
+
+    __repr__ = __str__
+
+
+def debug(model: Callable[..., None], *args: Any, seed: int = 0, **kwargs: Any) -> DebugReport:
+    """Say what is wrong with a model, before anything is fitted.
+
+    Climbs from what a model needs to run at all to what a gradient needs, and stops where going on
+    makes no sense.
+
+    Parameters
+    ----------
+    model : callable
+        NumPyro model.
+    *args, **kwargs
+        Its arguments, as the model takes them; `Links` are compiled as `fit` does.
+    seed : int
+        Of the points at which density and gradient are computed.
+
+    Returns
+    -------
+    DebugReport
+        Rungs ``links`` (if there are any), ``trace``, ``observed``, ``discrete``, ``support``,
+        ``density``, ``gradient`` and ``arguments``.
+
+    Examples
+    --------
+    >>> import numpy as np, numpyro, numpyro.distributions as dist
+    >>> def model(x):
+    ...     rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
+    ...     numpyro.sample("x", dist.Exponential(rate), obs=x)
+    >>> print(debug(model, np.array([0.5, -2.0]))["support"])
+    fail    support   1 of 2 values of 'x' are missing or outside its support (positive), the first ...
+    """
+    if not callable(model):
+        raise TypeError(f"model is a {type(model).__name__}; pass the NumPyro function itself")
+    with jax.enable_x64(True):
+        return DebugReport(tuple(_climb(model, args, kwargs, seed)))
+
+
+def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Rung]:
+    size = _num_points(args, kwargs)
+    links = list(_links((*args, *kwargs.values()), size, kwargs.get("num_clusters")))
+    yield from links
+    if any(rung.verdict == "fail" for rung in links):
+        return
+
+    def convert(value: Any) -> Any:
+        if isinstance(value, Links):
+            return as_label_graph(value, value.num_points or size, kwargs.get("num_clusters"))
+        return jnp.asarray(value) if isinstance(value, np.ndarray) else value
+
+    problem = Problem(
+        model, tuple(map(convert, args)), {name: convert(value) for name, value in kwargs.items()}
+    )
+    try:
+        trace = _run(problem, seed)
+    except Exception as error:  # a user's model raises whatever it raises
+        yield Rung(
+            "trace", "fail", f"{type(error).__name__}: {_one_line(error)}", _where(error, model)
+        )
+        return
+    latent = {n: s for n, s in trace.items() if _is_latent(s)}
+    shapes = ", ".join(f"{n} {jnp.shape(s['value'])}" for n, s in latent.items())
+    yield Rung("trace", "ok", f"{len(latent)} latent sites: {shapes or 'none'}")
+    yield _observed(trace)
+    discrete = _discrete(latent)
+    yield discrete
+    yield _support(trace)
+    if discrete.verdict == "fail" or not latent:
+        why = "sum out discrete sites first" if latent else "there is nothing to infer"
+        yield from (Rung(name, "skipped", why) for name in ("density", "gradient"))
+    else:
+        points = [_point(_run(problem, seed + k)) for k in range(_NUM_POINTS)]
+        for name, look in (
+            ("density", _density),
+            ("gradient", _gradient),
+            ("arguments", _arguments),
+        ):
+            try:
+                yield look(problem, points)
+            except Exception as error:  # what runs as it is may still not compile
+                yield Rung(
+                    name,
+                    "fail",
+                    f"{type(error).__name__}: {_one_line(error)}",
+                    _where(error, model),
+                )
+                return
+
+
+def _num_points(args: tuple, kwargs: Mapping[str, Any]) -> int:
+    """Rows of the first array, or as many as the links name."""
+    for value in (*args, *kwargs.values()):
+        if getattr(value, "shape", ()):
+            return int(value.shape[0])
+    links = [v for v in (*args, *kwargs.values()) if isinstance(v, Links)]
+    return max((int(link.pairs.max(initial=-1)) + 1 for link in links), default=0)
+
+
+def _links(values: tuple, size: int, num_clusters: int | None) -> Iterator[Rung]:
+    for links in values:
+        if not isinstance(links, Links):
+            continue
+        try:
+            report = links.check(links.num_points or size, num_clusters)
+        except ValueError as error:
+            yield Rung("links", "fail", _one_line(error), "drop one of them, or make it soft")
+        else:
+            yield Rung("links", "ok", "; ".join(str(report).splitlines()))
+
+
+def _run(problem: Problem, seed: int) -> dict:
+    """Trace of a run with latent sites near zero in unconstrained space; priors may be improper."""
+    rng = np.random.default_rng(seed)
+    fill = filling(lambda shape: jnp.asarray(rng.uniform(-1.0, 1.0, shape)))
+    seeded = handlers.seed(problem.model, jax.random.key(seed))
+    return handlers.trace(handlers.substitute(seeded, substitute_fn=fill)).get_trace(
+        *problem.args, **problem.kwargs
+    )
+
+
+def _is_latent(site: dict) -> bool:
+    return site["type"] == "sample" and not site["is_observed"]
+
+
+def _is_data(site: dict) -> bool:
+    return (
+        site["type"] == "sample" and site["is_observed"] and not isinstance(site["fn"], dist.Unit)
+    )
+
+
+def _point(trace: Mapping[str, dict]) -> dict[str, Array]:
+    return {name: site["value"] for name, site in trace.items() if _is_latent(site)}
+
+
+def _observed(trace: Mapping[str, dict]) -> Rung:
+    sites = [name for name, site in trace.items() if _is_data(site)]
+    if not sites:
+        factors = any(s["type"] == "sample" and s["is_observed"] for s in trace.values())
+        what = "only factors, which cannot be simulated" if factors else "no site is observed"
+        return Rung(
+            "observed", "fail", what, "pass the data, numpyro.sample('x', distribution, obs=x)"
+        )
+    if not any(as_mixture(trace[name]["fn"]) for name in sites):
+        return Rung(
+            "observed",
+            "note",
+            f"{', '.join(sites)}, none of them a mixture",
+            "observe the data through LinkedMixture or MixtureSameFamily if labels are wanted",
+        )
+    return Rung("observed", "ok", ", ".join(sites))
+
+
+def _discrete(latent: Mapping[str, dict]) -> Rung:
+    found = [name for name, site in latent.items() if site["fn"].support.is_discrete]
+    if not found:
+        return Rung("discrete", "ok", "no discrete latent sites")
+    return Rung(
+        "discrete",
+        "fail",
+        f"{', '.join(map(repr, found))} are discrete and latent",
+        "sum them out: a site of labels becomes LinkedMixture(LinkedCategorical(...), components)",
+    )
+
+
+def _support(trace: Mapping[str, dict]) -> Rung:
+    for name, site in trace.items():
+        if not _is_data(site):
+            continue
+        support, value = site["fn"].support, np.asarray(site["value"])
+        event = value.ndim - support.event_dim
+        inside = np.asarray(support(site["value"])) & np.isfinite(value).all(
+            axis=tuple(range(event, value.ndim))
+        )
+        if not inside.all():
+            spot = tuple(map(int, np.argwhere(~inside)[0]))
+            what = repr(value[spot].tolist()) if value[spot].size <= 8 else "a long row"
+            return Rung(
+                "support",
+                "fail",
+                f"{(~inside).sum()} of {inside.size} values of {name!r} are missing or outside its "
+                f"support ({_name(support)}), the first at {spot}: {what}",
+                "transform or drop them, or observe through a distribution that allows them",
+            )
+    return Rung("support", "ok", "all data lie in the supports of their sites")
+
+
+def _name(support: Any) -> str:
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    return type(support).__name__.strip("_").lower()
+
+
+def _density(problem: Problem, points: list[dict[str, Array]]) -> Rung:
+    @jax.jit
+    def by_site(point: dict) -> dict[str, Array]:
+        sites = trace_model(problem, point).items()
+        return {n: sum_log_prob({n: site}) for n, site in sites if site["type"] == "sample"}
+
+    values = [{name: float(v) for name, v in by_site(point).items()} for point in points]
+    bad = sorted({name for value in values for name in value if not np.isfinite(value[name])})
+    if not bad:
+        total = max(sum(value.values()) for value in values)
+        return Rung("density", "ok", f"finite at {len(points)} points, {total:.6g} at the best")
+    worst = values[0] | next(v for v in values if not np.isfinite(v[bad[0]]))
+    return Rung(
+        "density",
+        "fail",
+        "; ".join(f"site {name!r} has log density {worst[name]}" for name in bad),
+        "look for zero scales, log of zero, or links that no labeling satisfies",
+    )
+
+
+def _gradient(problem: Problem, points: list[dict[str, Array]]) -> Rung:
+    free = [unconstrained_start(problem, point) for point in points]
+    slope = jax.jit(jax.grad(lambda at: sum_log_prob(place(problem, at)[0])))
+    slopes = [{n: np.asarray(v) for n, v in slope(at).items()} for at in free]
+    bad = [n for n in slopes[0] if not all(np.isfinite(one[n]).all() for one in slopes)]
+    if bad:
+        return Rung(
+            "gradient",
+            "fail",
+            f"not finite in {', '.join(map(repr, bad))}",
+            "look for sqrt, log or norms at zero and for jnp.where whose unused branch is infinite",
+        )
+    idle = [n for n in slopes[0] if not any(one[n].any() for one in slopes)]
+    if idle:
+        return Rung(
+            "gradient",
+            "note",
+            f"density does not change with {', '.join(map(repr, idle))}",
+            "use the site, give it a proper prior, or drop it",
+        )
+    return Rung("gradient", "ok", f"finite at {len(points)} points")
+
+
+def _arguments(problem: Problem, points: list[dict[str, Array]]) -> Rung:
+    """Positional arguments that reach the density, and parameters that the function reads at all."""
+    leaves, tree = jax.tree.flatten(problem.args)
+
+    def density(leaves: list[Any]) -> Array:
+        return log_joint(problem, points[0], jax.tree.unflatten(tree, leaves))
+
+    _, live = partial_eval.dce_jaxpr(jax.make_jaxpr(density)(leaves).jaxpr, [True])
+    names = list(inspect.signature(problem.model).parameters)
+    idle = [
+        name
+        for name, flags in zip(names, jax.tree.unflatten(tree, live), strict=False)
+        if not any(jax.tree.leaves(flags)) and jax.tree.leaves(flags)
+    ]
+    idle += [name for name in _unread(problem.model) if name not in idle]
+    if idle:
+        return Rung(
+            "arguments",
+            "note",
+            f"{', '.join(map(repr, idle))} do not enter the density",
+            "use them, or drop them from the model",
+        )
+    return Rung("arguments", "ok", "all enter the density")
+
+
+def _unread(model: Callable) -> list[str]:
+    """Parameters that the body of a plain function never mentions."""
+    code = getattr(inspect.unwrap(model), "__code__", None)
+    if code is None:
+        return []
+    loads = (i.argval for i in dis.get_instructions(code) if i.opname.startswith("LOAD"))
+    read = {name for value in loads for name in (value if isinstance(value, tuple) else (value,))}
+    return [name for name in inspect.signature(model).parameters if name not in read]
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def _where(error: Exception, model: Callable) -> str:
+    """Line of the model's own file where it went wrong."""
+    try:
+        own = inspect.getfile(inspect.unwrap(model))
+    except TypeError:
+        return ""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == own]
+    if not frames:
+        name = getattr(model, "__name__", "the model")
+        return f"check the arguments against {name}{inspect.signature(model)}"
+    return f"line {frames[-1].lineno} of {frames[-1].name}: {frames[-1].line or 'no source'}"

@@ -1,0 +1,186 @@
+"""Which pairs of points to ask about next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from scipy.special import entr
+
+__all__ = ["information", "select_pairs"]
+
+_BLOCK = 2**22
+"""Most numbers held at a time while pairs are scored."""
+
+
+def information(same: NDArray) -> NDArray[np.float64]:
+    r"""Expected information, in nats, of being told whether pairs share a cluster.
+
+    Over draws, the mutual information of the answer and the parameters,
+
+    .. math:: H\Big[\tfrac1S \sum_s p_s\Big] - \tfrac1S \sum_s H[p_s], \qquad
+              H[p] = -p \log p - (1 - p) \log (1 - p)
+
+    (Houlsby et al. 2011, eq. 2). A single draw knows nothing of its own doubt, and this would be
+    zero; then it is the entropy of the answer, its information about the labels.
+
+    Parameters
+    ----------
+    same : ndarray, shape (num_draws, num_pairs)
+        Probability of agreement at each draw.
+
+    Returns
+    -------
+    ndarray, shape (num_pairs,)
+    """
+    whole = _entropy(same.mean(axis=0))
+    return whole if len(same) == 1 else np.maximum(whole - _entropy(same).mean(axis=0), 0.0)
+
+
+def select_pairs(
+    trees: Sequence[xr.DataTree],
+    num_pairs: int,
+    *,
+    num_candidates: int = 20_000,
+    seed: int = 0,
+) -> pd.DataFrame:
+    r"""Pairs whose answers are expected to tell most, none twice and none linked already.
+
+    Candidates are all pairs if there are few; else half are drawn evenly, and half have an end drawn in
+    proportion to the entropy of its label. From these a batch is taken greedily: every pick shrinks the
+    information of the others by the share of their variance over draws that it explains (a
+    Gaussian view of the batch's mutual information, by pivoted Cholesky steps), and a pair counts
+    the less, the more often its points are in the batch already.
+
+    Parameters
+    ----------
+    trees : sequence of DataTree
+        Of fits to the same rows; their draws are pooled, each fit with the same weight.
+    num_pairs : int
+    num_candidates : int
+    seed : int
+        Of the candidates.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``i``, ``j``, ``same`` (probability that they share a cluster) and ``information``
+        (nats), in the order of choice.
+
+    Raises
+    ------
+    ValueError
+        If too few pairs are left to choose from, or the fits are of different rows.
+
+    References
+    ----------
+    Houlsby, Huszár, Ghahramani and Lengyel (2011), arXiv:1112.5745. Kirsch, van Amersfoort and Gal
+    (2019), NeurIPS 32, for redundancy within a batch.
+    """
+    prob = _pooled(trees)
+    num_points = prob.shape[1]
+    linked = np.concatenate([tree["constant_data"]["links"].to_numpy() for tree in trees])
+    pairs = _candidates(prob, num_candidates, np.random.default_rng(seed))
+    pairs = pairs[~_answered(pairs, trees, linked.astype(int), num_points)]
+    if len(pairs) < num_pairs:
+        raise ValueError(
+            f"num_pairs = {num_pairs}, but only {len(pairs)} candidates are not linked yet; ask for "
+            "fewer, or raise num_candidates"
+        )
+    same = _same(prob, pairs)
+    gain = information(same)
+    chosen = _greedy(same, gain, pairs, num_pairs, num_points)
+    return pd.DataFrame(
+        {
+            "i": pairs[chosen, 0],
+            "j": pairs[chosen, 1],
+            "same": same[:, chosen].mean(axis=0),
+            "information": gain[chosen],
+        }
+    )
+
+
+def _pooled(trees: Sequence[xr.DataTree]) -> NDArray:
+    """Label probabilities of draws, as many from each fit, shape (num_draws, points, clusters)."""
+    each = [t["responsibilities"]["prob"].to_numpy() for t in trees]
+    each = [prob.reshape(-1, *prob.shape[2:]) for prob in each]
+    if len({prob.shape[1] for prob in each}) > 1:
+        raise ValueError(
+            f"fits of {[prob.shape[1] for prob in each]} points cannot be pooled; fit the same rows"
+        )
+    size = max(len(prob) for prob in each)
+    widest = max(prob.shape[2] for prob in each)
+    spread = [prob[np.linspace(0, len(prob) - 1, size).round().astype(int)] for prob in each]
+    return np.concatenate(
+        [np.pad(prob, ((0, 0), (0, 0), (0, widest - prob.shape[2]))) for prob in spread]
+    )
+
+
+def _candidates(prob: NDArray, size: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    num_points = prob.shape[1]
+    if num_points * (num_points - 1) // 2 <= size:
+        return np.stack(np.triu_indices(num_points, 1), axis=1)
+    doubt = entr(prob.mean(axis=0)).sum(axis=1) + 1e-6
+    pairs = rng.integers(num_points, size=(size, 2))
+    pairs[: size // 2, 0] = rng.choice(num_points, size // 2, p=doubt / doubt.sum())
+    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
+    return np.unique(np.sort(pairs, axis=1), axis=0)
+
+
+def _answered(
+    pairs: NDArray, trees: Sequence[xr.DataTree], linked: NDArray, num_points: int
+) -> NDArray[np.bool_]:
+    """Pairs that are linked, or within one chunklet of hard must-links."""
+    weights = np.concatenate([tree["constant_data"]["link_weights"].to_numpy() for tree in trees])
+    must = linked[np.isposinf(weights)]
+    graph = coo_array((np.ones(len(must)), (must[:, 0], must[:, 1])), (num_points, num_points))
+    chunklet = connected_components(graph, directed=False)[1]
+    named = np.isin(pairs @ [num_points, 1], np.sort(linked, axis=1) @ [num_points, 1])
+    return named | (chunklet[pairs[:, 0]] == chunklet[pairs[:, 1]])
+
+
+def _same(prob: NDArray, pairs: NDArray) -> NDArray[np.float64]:
+    """Probability that pairs share a cluster, shape (num_draws, num_pairs), in blocks of pairs."""
+    step = max(1, _BLOCK // (prob.shape[0] * prob.shape[2]))
+    parts = np.split(pairs, range(step, len(pairs), step))
+    return np.concatenate(
+        [np.einsum("dpk,dpk->dp", prob[:, p[:, 0]], prob[:, p[:, 1]]) for p in parts], axis=1
+    )
+
+
+def _greedy(
+    same: NDArray, gain: NDArray, pairs: NDArray, num_pairs: int, num_points: int
+) -> list[int]:
+    """Take the best pair, and condition the others on its noisy answer, again and again."""
+    left = same - same.mean(axis=0)
+    spread = (left**2).mean(axis=0)
+    noise = (same * (1 - same)).mean(axis=0)
+    used = np.zeros(num_points, int)
+    free = np.ones(len(pairs), bool)
+    chosen: list[int] = []
+    for _ in range(num_pairs):
+        share = np.divide(
+            (left**2).mean(axis=0), spread, out=np.ones_like(spread), where=spread > 0
+        )
+        score = gain * share / (1 + used[pairs].sum(axis=1))
+        best = int(np.where(free, score, -1.0).argmax())
+        chosen.append(best)
+        free[best] = False
+        used[pairs[best]] += 1
+        pick = left[:, best]
+        variance = (pick**2).mean()
+        if variance > 0:
+            # with this factor the covariance becomes C - c c' / (variance + noise)
+            factor = (1 - np.sqrt(noise[best] / (variance + noise[best]))) / variance
+            left = left - np.outer(pick, factor * (pick @ left) / len(pick))
+    return chosen
+
+
+def _entropy(prob: NDArray) -> NDArray[np.float64]:
+    prob = np.clip(prob, 0.0, 1.0)
+    return entr(prob) + entr(1 - prob)

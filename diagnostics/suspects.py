@@ -1,0 +1,159 @@
+"""Which links are probably wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from jax import Array
+from numpy.typing import NDArray
+from scipy.special import expit, log_expit, logsumexp
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.programs import compiled
+from sidebayes.models.blocks import partition
+from sidebayes.models.blocks.approximate import BeliefPropagation, Inference, as_inference
+from sidebayes.models.blocks.label_graph import LabelGraph
+from sidebayes.models.blocks.linked import LinkedMixture
+from sidebayes.models.blocks.links import Links, flip_rate_weight
+
+__all__ = ["link_agreement", "rank_suspects"]
+
+
+def link_agreement(
+    problem: Problem,
+    draws: Mapping[str, NDArray],
+    links: Links,
+    *,
+    site: Callable[..., tuple[Any, Array]],
+    flip_rate: float = 0.05,
+    inference: str | Inference | None = None,
+) -> tuple[NDArray, NDArray, str | None]:
+    """Probability, draw by draw, that the two labels of each link agree.
+
+    Parameters
+    ----------
+    problem : Problem
+    draws : mapping of str to ndarray, shape (num_draws, ...)
+    links : Links
+    site : callable
+        ``site(problem, params, args) -> (LinkedMixture, data)``.
+    flip_rate : float in (0, 1/2)
+        Probability that a hard link is wrong: links that cannot be wrong cannot be suspected.
+    inference : str or inference object, optional
+        By default the model's own; belief propagation in place of mean field, which has no beliefs
+        about pairs.
+
+    Returns
+    -------
+    same : ndarray, shape (num_draws, num_links)
+        Given data, parameters and all links, the one in question included.
+    weights : ndarray, shape (num_draws, num_links)
+        Log-odds with which each link pulled.
+    approximate : str or None
+        Approximation made in summing out the labels.
+
+    Raises
+    ------
+    ValueError
+        If there are no links, the flip rate is out of range, or a loopy component is too wide.
+    """
+    if not len(links):
+        raise ValueError("the fit has no links, so there are none to suspect; pass links= to fit")
+    if not 0 < flip_rate < 0.5:
+        raise ValueError(f"flip_rate = {flip_rate!r}; expected a number between 0 and 1/2")
+    num_points = len(problem.args[0])
+    strength = np.where(links.hard, flip_rate_weight(flip_rate), np.abs(links.weights))
+    graph = LabelGraph.build(links.with_strength(strength), num_points)
+    given = {name: jnp.asarray(value) for name, value in draws.items()}
+    hard = jnp.asarray(links.hard)
+
+    first, _ = _site(site, problem, {name: value[0] for name, value in given.items()})
+    method = as_inference(first.labels.inference if inference is None else inference)
+    if inference is None and method.name == "mean_field":
+        method = BeliefPropagation(max_table=method.max_table)
+    approximate = partition.check_inference(graph, first.labels.log_weights.shape[-1], method)
+
+    def build(bare: Problem) -> Callable:
+        def one(params: dict, args: tuple, graph: LabelGraph, hard: Array) -> tuple[Array, Array]:
+            fn, value = _site(site, replace(bare, args=args), params)
+            factors = fn.log_factors(value)
+            weights = jnp.where(hard, graph.pair_weights, factors["pair_weights"])
+            same = partition.pair_marginals(
+                factors["unary"], graph, factors["log_weights"], weights, inference=method
+            )
+            return same, weights
+
+        return lambda draws, *rest: jax.lax.map(lambda params: one(params, *rest), draws)
+
+    rest = problem.args, graph, hard
+    program, _ = compiled("agreement", problem, method, build, given, *rest)
+    same, weights = program(given, *rest)
+    return np.asarray(same), np.asarray(weights), approximate
+
+
+def _site(site: Callable, problem: Problem, params: Mapping) -> tuple[LinkedMixture, Array]:
+    fn, value = site(problem, params, problem.args)
+    if not isinstance(fn, LinkedMixture):
+        raise ValueError("the model takes no links, so there are none to suspect")
+    return fn, value
+
+
+def rank_suspects(links: Links, same: NDArray, weights: NDArray) -> pd.DataFrame:
+    r"""Links by the posterior probability that they are wrong, the most suspect first.
+
+    Given the parameters, a link multiplies the odds that its two labels agree by :math:`e^w`, and
+    touches nothing else. All other evidence therefore gives the odds
+
+    .. math:: o_{-l} = \frac{p}{1 - p} e^{-w},
+
+    with p the probability of agreement under all links. If these are weighed against a
+    statement that is right with log-odds :math:`|w|`, a must-link is wrong with odds
+    :math:`e^{-w} / o_{-l} = (1 - p) / p`, a cannot-link with odds :math:`p / (1 - p)`: the
+    statement's own pull is counted once, as evidence of the stated strength.
+
+    Parameters
+    ----------
+    links : Links
+    same, weights : ndarray, shape (num_draws, num_links)
+        From `link_agreement`.
+
+    Returns
+    -------
+    DataFrame
+        A row a link, numbered as in `links`: rows ``i`` and ``j``, ``sign`` (1 must-link, -1
+        cannot-link), ``weight``, ``probability`` that it is wrong and ``log_odds`` of that, and
+        ``same_without``, the probability that the labels agree by all evidence but the link itself.
+
+    References
+    ----------
+    Lu (2008), appendix A, for links as statements with a flip rate; the odds without the link are
+    the cavity of Opper and Winther (2000), Neural Computation 12, 2655-2684.
+    """
+    sign = np.where(links.same, 1.0, -1.0)
+    agree = _log_odds(same)
+    wrong = -sign * agree
+    log_odds = logsumexp(log_expit(wrong), axis=0) - logsumexp(log_expit(-wrong), axis=0)
+    table = pd.DataFrame(
+        {
+            "i": links.pairs[:, 0],
+            "j": links.pairs[:, 1],
+            "sign": sign.astype(int),
+            "weight": links.weights,
+            "probability": expit(log_odds),
+            "log_odds": log_odds,
+            "same_without": expit(agree - weights).mean(axis=0),
+        }
+    ).rename_axis(index="link")
+    return table.sort_values("log_odds", ascending=False, kind="stable")
+
+
+def _log_odds(prob: NDArray) -> NDArray:
+    """Log-odds, bounded where rounding has taken a probability to 0 or 1."""
+    tiny = np.finfo(prob.dtype).eps
+    prob = np.clip(prob, tiny, 1 - tiny)
+    return np.log(prob) - np.log1p(-prob)

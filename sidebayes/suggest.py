@@ -1,0 +1,73 @@
+"""Suggest pairs to ask an expert about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from sidebayes.diagnostics.selection import select_pairs
+
+from .checks import check_seed
+from .result import Fit
+
+__all__ = ["suggest_links"]
+
+
+def suggest_links(
+    fit: Fit | Sequence[Fit], num_pairs: int, *, num_candidates: int = 20_000, seed: int = 0
+) -> pd.DataFrame:
+    """Pairs of points whose link would tell most, for an expert to answer.
+
+    With draws (NUTS, several fits) a pair is scored by the mutual information of its answer and the
+    parameters. One point estimate does not know its own doubt: pairs are then scored by the
+    entropy of the answer, which finds borders between clusters but no cluster that is missed.
+
+    Parameters
+    ----------
+    fit : Fit or sequence of Fit
+        Several fits to the same rows (other seeds, engines, numbers of clusters) are pooled, whatever
+        the numbering of their clusters; pairs on which they disagree come first.
+    num_pairs : int
+        Size of the batch, which spreads over points and over what the draws disagree on.
+    num_candidates : int
+        Pairs scored; above this number, some are drawn at random, so memory is never quadratic.
+    seed : int
+        Of the candidates.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``i``, ``j``, ``same`` (probability that they share a cluster) and ``information``
+        (nats), best first.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If there is no fit, or too few pairs are left.
+
+    Examples
+    --------
+    >>> import sidebayes
+    >>> data = sidebayes.load_dataset("iris")
+    >>> ask = sidebayes.suggest_links(sidebayes.fit("gmm", data.x, num_clusters=3), 5)
+    >>> answers = data.labels[ask.i] == data.labels[ask.j]
+    >>> sidebayes.Links.from_pairs(ask[["i", "j"]], answers, num_points=150).num_links
+    5
+    """
+    fits = [fit] if isinstance(fit, Fit) else list(fit)
+    for one in fits:
+        if not isinstance(one, Fit):
+            raise TypeError(f"fit holds a {type(one).__name__}; pass a Fit, or a list of fits")
+    if not fits:
+        raise ValueError("fit is an empty list; pass a Fit, or several to the same rows")
+    for name, value in (("num_pairs", num_pairs), ("num_candidates", num_candidates)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            raise ValueError(f"{name} = {value!r}; expected an integer >= 1")
+    return select_pairs(
+        [one.tree for one in fits],
+        int(num_pairs),
+        num_candidates=int(num_candidates),
+        seed=check_seed(seed),
+    )

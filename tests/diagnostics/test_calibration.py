@@ -1,0 +1,78 @@
+"""Ranks are uniform exactly when posteriors are right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from scipy.stats import kstest
+from sidebayes.diagnostics.calibration import Calibration, rank_of_truth, uniformity
+
+RNG = np.random.default_rng(0)
+
+
+def ranks(size=200, num_draws=50, spread=1.0, shift=0.0, correlation=0.0, seed=0):
+    """Ranks of conjugate normal posteriors: truth N(0, 1), one datum N(truth, 1)."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for run in range(size):
+        truth = rng.normal()
+        mean = (truth + rng.normal()) / 2
+        noise = rng.normal(size=num_draws)
+        for k in range(1, num_draws):
+            noise[k] = correlation * noise[k - 1] + np.sqrt(1 - correlation**2) * noise[k]
+        draws = pd.DataFrame({"f": mean + shift + spread * np.sqrt(0.5) * noise})
+        found.append(rank_of_truth(pd.DataFrame({"f": [truth]}), draws, num_chains=1, seed=run))
+    return pd.DataFrame(found)
+
+
+def test_exact_draws_are_calibrated():
+    result = Calibration("exact", ranks(), level=1e-3)
+    assert result.calibrated
+    assert "no fault found in 200" in result.verdict
+    table = result.table.loc["f"]
+    error = np.sqrt(0.9 * 0.1 / 200)
+    assert abs(table.coverage_90 - 0.9) < 4 * error
+    assert "no fault" in str(result)
+
+
+def test_overconfidence_is_found():
+    result = Calibration("narrow", ranks(spread=0.6))
+    assert not result.calibrated
+    assert "90 % intervals hold the truth" in result.verdict
+    assert result.table.loc["f"].coverage_90 < 0.8
+
+
+def test_bias_is_found():
+    result = Calibration("biased", ranks(shift=0.4))
+    assert "the mean rank of the truth is" in result.verdict
+
+
+def test_correlated_draws_are_thinned():
+    """Without thinning, ranks among so few effective draws pile up at both ends."""
+    result = Calibration("correlated", ranks(num_draws=400, correlation=0.95, size=100), level=1e-3)
+    assert result.calibrated
+
+
+def test_ties_are_broken_evenly():
+    truth, draws = pd.DataFrame({"f": [1.0]}), pd.DataFrame({"f": np.ones(20)})
+    found = [rank_of_truth(truth, draws, num_chains=2, seed=k)["f"] for k in range(300)]
+    assert kstest(found, "uniform").pvalue > 1e-3
+
+
+def test_p_values_of_uniform_ranks_are_uniform():
+    values = [uniformity(RNG.random(40)) for _ in range(300)]
+    assert abs(np.mean(np.array(values) < 0.1) - 0.1) < 4 * np.sqrt(0.09 / 300)
+
+
+def test_failures_are_reported_and_too_many_are_no_pass():
+    good = pd.DataFrame({"f": RNG.random(50)})
+    assert "2 of 52 fits failed" in Calibration("few", good, failed=2).verdict
+    many = Calibration("many", good, failed=20)
+    assert not many.calibrated
+    assert "too many fits failed" in many.verdict
+
+
+def test_plot_marks_what_is_off():
+    figure = Calibration("narrow", ranks(spread=0.6, size=60)).plot()
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["f"]
+    assert Calibration("exact", ranks(size=60), level=1e-3).plot().axes[0].get_legend() is None
