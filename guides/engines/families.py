@@ -102,6 +102,8 @@ def _network(size: int) -> tuple[Callable, Callable]:
 
 
 def _start_flow(key: Array, size: int) -> dict[str, Any]:
+    if size < 2:
+        raise ValueError("guide='flow' needs two coordinates or more; use guide='full_rank'")
     keys = jax.random.split(key, _NUM_FLOWS)
     networks = [_network(size)[0](one, (size,))[1] for one in keys]
     return _start_mean_field(key, size) | {"networks": networks}

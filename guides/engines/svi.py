@@ -25,8 +25,8 @@ from .progress import progress_bar
 
 __all__ = ["SVI"]
 
-_PIECE, _PIECES = 20, 5
-"""Steps run at once, and how many such pieces make a window over which the bound is averaged."""
+_PIECE, _WINDOW = 20, 100
+"""Steps run at once, and steps over which the bound is averaged."""
 
 _SHRINK, _SMALLEST = 0.3, 0.01
 """Factor by which steps shrink when the bound rests, and the share of the first where they end."""
@@ -108,7 +108,7 @@ class SVI:
             raise ValueError(f"SVI(guide={self.guide!r}): expected one of {list(FAMILIES)}")
         check_positive(
             self,
-            num_steps=_PIECE * _PIECES,
+            num_steps=_WINDOW,
             tol=0.0,
             learning_rate=1e-6,
             num_particles=1,
@@ -131,7 +131,8 @@ class SVI:
         Raises
         ------
         ValueError
-            If the likelihood cannot be estimated from some components of the links.
+            If the likelihood cannot be estimated from some components of the links, or a flow is
+            asked for a single coordinate.
         FitError
             If no start has a finite density, or the bound stops being finite.
         """
@@ -146,7 +147,7 @@ class SVI:
             init=init,
             num_restarts=self.num_restarts,
             tol=1e-5,
-            max_steps=500,
+            max_steps=1000,
             jacobian=True,
             progress=progress,
         )
@@ -161,30 +162,24 @@ class SVI:
         flat, log_q = timed(seconds, "svi-draw", problem, settings, self._draw, frame, search)
         log_density, sites = visit(problem, mode.free, np.asarray(flat), seconds)
         log_weights = log_density - np.asarray(log_q)
-        bound = Evidence(
-            float(log_weights.mean()),
-            "bound",
-            float(log_weights.std(ddof=1) / np.sqrt(self.num_draws)),
-        )
+        error = float(log_weights.std(ddof=1) / np.sqrt(self.num_draws))
+        kind = "bound" if approximate is None else "estimate"
+        bound = Evidence(float(log_weights.mean()), kind, error)
         close, verdict = quality(pareto_k(log_weights), self.num_draws)
-        steps = len(bounds) * _PIECE * _PIECES
-        message = (
-            f"SVI ({self.guide}) settled after {steps} steps"
-            if settled
-            else f"SVI ({self.guide}) stopped at num_steps={self.num_steps}; raise it, or "
-            "learning_rate"
-        )
-        improper = improper_sites(problem)
+        if settled:
+            message = f"settled after {len(bounds) * _WINDOW} steps"
+        else:
+            message = f"stopped at num_steps={self.num_steps}; raise it, or learning_rate"
         return EngineResult(
             engine=self.name,
             draws={name: v[None] for name, v in sites.items()},
             sample_stats={"lp": log_density[None], "log_weight": log_weights[None]},
             objective=np.array([bounds]),
-            status=Status(settled and close, f"{message}; {bound}; {verdict}"),
+            status=Status(settled and close, f"SVI ({self.guide}) {message}; {bound}; {verdict}"),
             seconds=seconds,
             approximate=approximate,
             density_space="unconstrained",
-            log_evidence=None if improper else bound,
+            log_evidence=None if improper_sites(problem) else bound,
         )
 
     def _begin(self, problem: Problem) -> Callable:
@@ -218,10 +213,11 @@ class SVI:
     ) -> tuple[_Search, list[float], bool]:
         """Raise the bound window by window; returns its means, and whether it came to rest."""
         settings = self.guide, self.num_particles
-        rate, bounds = self.learning_rate, []
-        while len(bounds) < self.num_steps // (_PIECE * _PIECES):
+        rate = self.learning_rate
+        bounds: list[float] = []
+        for _ in range(self.num_steps // _WINDOW):
             window = []
-            for _ in range(_PIECES):
+            for _ in range(_WINDOW // _PIECE):
                 given = search, jnp.asarray(rate), frame, batches, problem.args
                 search, values = timed(seconds, "svi", problem, settings, self._march, *given)
                 window.append(np.asarray(values))

@@ -10,7 +10,17 @@ import numpyro.distributions as dist
 import pytest
 
 import sidebayes
-from sidebayes import EM, MAP, NUTS, GaussianPrior, LinkedCategorical, LinkedMixture, Links
+from sidebayes import (
+    EM,
+    MAP,
+    NUTS,
+    SVI,
+    GaussianPrior,
+    Laplace,
+    LinkedCategorical,
+    LinkedMixture,
+    Links,
+)
 from sidebayes.record import dump, parse
 from sidebayes.zoo import CARDS, make_engine
 
@@ -21,6 +31,8 @@ HARD = sidebayes.simulate_links(LABELS, 8, seed=1)
 TINY = {
     "em": EM(num_restarts=2, max_steps=30),
     "map": MAP(num_restarts=1, max_steps=30),
+    "laplace": Laplace(num_restarts=2, num_draws=100),
+    "svi": SVI(num_restarts=2, num_steps=100, num_particles=1, num_draws=100),
     "nuts": NUTS(num_warmup=10, num_samples=10, num_chains=2, max_tree_depth=3),
     "kmeans": make_engine("kmeans", CARDS["soft_kmeans"]),
 }
@@ -156,6 +168,19 @@ def test_same_seed_same_result():
         for _ in range(2)
     )
     np.testing.assert_array_equal(one, two)
+
+
+def test_evidence_reaches_fit_and_table(tmp_path):
+    fit = sidebayes.fit("gmm", X, num_clusters=3, engine=TINY["svi"])
+    fit.save(tmp_path / "fit.nc")
+    again = sidebayes.load(tmp_path / "fit.nc")
+    assert again.log_evidence == fit.log_evidence
+    assert fit.log_evidence.kind == "bound"
+    assert str(fit.log_evidence) in fit.status.message
+    row = sidebayes.compare({"bound": fit}).frame.loc["bound"]
+    assert row["log_evidence"] == float(fit.log_evidence)
+    assert row["evidence"] == "bound"
+    assert fit.resume(200).config.num_steps == 200
 
 
 def test_resume_climbs_on():
