@@ -25,7 +25,7 @@ from .programs import timed
 
 __all__ = [
     "flat_density",
-    "improper_sites",
+    "has_improper_prior",
     "log_mean_weight",
     "pareto_k",
     "quality",
@@ -109,16 +109,16 @@ def visit(
     return np.asarray(log_density), as_numpy(sites)
 
 
-def improper_sites(problem: Problem) -> list[str]:
-    """Latent sites with a flat prior of infinite mass, under which there is no evidence."""
+def has_improper_prior(problem: Problem) -> bool:
+    """Whether a latent site has a flat prior of infinite mass, under which there is no evidence."""
 
     def innermost(fn: dist.Distribution) -> dist.Distribution:
         while hasattr(fn, "base_dist"):
             fn = fn.base_dist
         return fn
 
-    latent = latent_sites(abstract_trace(problem))
-    return [n for n, s in latent.items() if isinstance(innermost(s["fn"]), dist.ImproperUniform)]
+    latent = latent_sites(abstract_trace(problem)).values()
+    return any(isinstance(innermost(site["fn"]), dist.ImproperUniform) for site in latent)
 
 
 def pareto_k(log_weights: NDArray) -> float:

@@ -18,7 +18,7 @@ from .base import EngineResult, Evidence, FitError, Problem, Status, check_posit
 from .density import approximation
 from .importance import (
     flat_density,
-    improper_sites,
+    has_improper_prior,
     log_mean_weight,
     pareto_k,
     quality,
@@ -33,7 +33,7 @@ _COLUMNS = 32
 """Columns of the Hessian computed side by side."""
 
 _FLAT = 1e-10
-"""Curvature, relative to the largest, that rounding cannot tell from none."""
+"""Curvature, with a unit diagonal, that rounding cannot tell from none."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,8 @@ class Laplace:
         lower = _factor(mode, hessian)
         step = cho_solve((lower, True), gradient)
         noise = np.random.default_rng(seed).normal(size=(self.num_draws, len(step)))
-        draws = _flat(mode) + step + solve_triangular(lower.T, noise.T).T
+        flat = np.asarray(ravel_pytree(mode.free)[0])
+        draws = flat + step + solve_triangular(lower.T, noise.T).T
         log_density, sites = visit(problem, mode.free, draws, seconds)
         log_volume = len(step) / 2 * np.log(2 * np.pi) - np.log(np.diag(lower)).sum()
         peak = mode.value[mode.best] + step @ gradient / 2
@@ -133,16 +134,12 @@ class Laplace:
         )
 
     def _evidence(self, problem: Problem, value: float, log_weights: NDArray) -> Evidence | None:
-        if improper_sites(problem):
+        if has_improper_prior(problem):
             return None
         if self.importance:
             mean, error = log_mean_weight(log_weights)
             return Evidence(mean, "estimate", error)
         return Evidence(value)
-
-
-def _flat(mode: Ascent) -> NDArray:
-    return np.asarray(ravel_pytree(mode.free)[0])
 
 
 def _second_order(
@@ -176,19 +173,26 @@ def _factor(mode: Ascent, hessian: NDArray) -> NDArray:
     FitError
         If it is not positive definite, naming the site of its flattest direction.
     """
-    curvature, directions = np.linalg.eigh(hessian)
-    if curvature[0] > _FLAT * max(curvature[-1], 0.0):
+    if not np.isfinite(hessian).all():
+        raise FitError(
+            "Laplace: second derivatives are not finite where the ascent ended; use SVI or NUTS",
+            mode.sites,
+        )
+    size = np.sqrt(np.abs(np.diag(hessian)))
+    size[size == 0] = 1.0
+    # with a unit diagonal, so that units of the coordinates do not matter
+    curvature, directions = np.linalg.eigh(hessian / np.outer(size, size))
+    if curvature[0] > _FLAT * curvature[-1]:
         return np.linalg.cholesky(hessian)
     share = {
         name: float(np.sum(np.square(value)))
         for name, value in ravel_pytree(mode.free)[1](directions[:, 0]).items()
     }
     site = max(share, key=share.__getitem__)
-    what = "a saddle" if curvature[0] < -_FLAT * np.abs(curvature).max() else "flat"
+    what = "a saddle" if curvature[0] < -_FLAT else "flat"
     raise FitError(
-        f"Laplace: the posterior is {what} where the ascent ended (least curvature "
-        f"{curvature[0]:.2g}, largest {curvature[-1]:.2g}); the flattest direction lies "
-        f"{share[site]:.0%} in site {site!r}: give it an informative prior, add starts "
-        "(num_restarts), or use NUTS",
+        f"Laplace: the posterior is {what} where the ascent ended (least relative curvature "
+        f"{curvature[0]:.2g}); the flattest direction lies {share[site]:.0%} in site {site!r}: give "
+        "it an informative prior, add starts (num_restarts), or use NUTS",
         mode.sites,
     )

@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 from .base import EngineResult, Evidence, FitError, Problem, Status, check_positive
 from .density import approximation, sum_log_prob
 from .families import FAMILIES
-from .importance import flat_density, improper_sites, pareto_k, quality, visit
+from .importance import flat_density, has_improper_prior, pareto_k, quality, visit
 from .minibatch import Batches, batched_log_prob, split_components
 from .optimise import Ascent, ascend
 from .programs import timed
@@ -179,7 +179,7 @@ class SVI:
             seconds=seconds,
             approximate=approximate,
             density_space="unconstrained",
-            log_evidence=None if improper_sites(problem) else bound,
+            log_evidence=None if has_improper_prior(problem) else bound,
         )
 
     def _begin(self, problem: Problem) -> Callable:

@@ -69,7 +69,6 @@ PPC = {"weights": (1,), "mean": (2, 2), "variance": (2,)}
 @pytest.mark.parametrize(
     ("shapes", "options"),
     [
-        (PPC, {"reading": "field"}),
         (PPC, {"reading": "field", "sampling": "chunklets"}),
         (PPC | {"flip_rate": ()}, {"reading": "relation", "flip_rate": "learned"}),
     ],
@@ -125,14 +124,12 @@ def test_without_a_rest():
     assert batches.batch.rows.shape == (4, 3)
 
 
-def test_batches_reach_the_bound_of_all_data():
+def test_batches_reach_the_posterior_of_all_data():
     linked = Problem(own_clusters, (jnp.asarray(X), LabelGraph.build(LINKS, len(X))))
-    whole, batched = (
-        SVI(guide="mean_field", num_restarts=2, batch_components=size).run(linked)
-        for size in (None, 6)
-    )
-    error = np.hypot(whole.log_evidence.standard_error, batched.log_evidence.standard_error)
-    assert abs(whole.log_evidence.value - batched.log_evidence.value) < 4 * error + 0.05
+    result = SVI(guide="mean_field", num_restarts=2, batch_components=6).run(linked)
+    # the weights see all data; were the batches not scaled up, q would be three times too wide
+    assert result.sample_stats["log_weight"].std() < 0.3
+    assert result.status.converged
 
 
 def test_refusals():
