@@ -64,7 +64,6 @@ def test_richer_families_bound_the_evidence(guide):
     result = SVI(guide=guide, num_restarts=2).run(problem(0.8))
     gap = gaussians.log_evidence(0.8) - result.log_evidence.value
     assert -4 * result.log_evidence.standard_error < gap < 0.1
-    assert pareto_k(result.sample_stats["log_weight"][0]) < 0.7
 
 
 def test_seed_decides_the_run(full_rank):
