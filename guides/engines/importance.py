@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +60,7 @@ def flat_density(
 
 
 def visit(
-    problem: Problem, template: Mapping[str, Array], draws: NDArray, seconds: dict[str, float]
+    problem: Problem, template: Mapping[str, Any], draws: NDArray, seconds: dict[str, float]
 ) -> tuple[NDArray, dict[str, NDArray]]:
     """Evaluate the model at draws of its unconstrained coordinates.
 

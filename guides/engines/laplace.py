@@ -186,7 +186,7 @@ def _factor(mode: Ascent, hessian: NDArray) -> NDArray:
         return np.linalg.cholesky(hessian)
     share = {
         name: float(np.sum(np.square(value)))
-        for name, value in ravel_pytree(mode.free)[1](directions[:, 0]).items()
+        for name, value in ravel_pytree(mode.free)[1](jnp.asarray(directions[:, 0])).items()
     }
     site = max(share, key=share.__getitem__)
     what = "a saddle" if curvature[0] < -_FLAT else "flat"

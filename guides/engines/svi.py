@@ -260,12 +260,12 @@ class SVI:
                 sound = jnp.isfinite(value) & jnp.isfinite(optax.tree.norm(gradient))
                 uphill, state = adam.update(gradient, search.adam)
                 params = jax.tree.map(lambda a, b: a - rate * b, search.params, uphill)
-                kept = jax.tree.map(
+                params, state = jax.tree.map(
                     lambda a, b: jnp.where(sound, a, b),
                     (params, state),
                     (search.params, search.adam),
                 )
-                return _Search(*kept, key), jnp.where(sound, -value, jnp.nan)
+                return _Search(params, state, key), jnp.where(sound, -value, jnp.nan)
 
             return lax.scan(step, search, length=_PIECE)
 
