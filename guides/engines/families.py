@@ -1,7 +1,7 @@
 """Families of approximating distributions, those of NumPyro's guides, as functions of parameters.
 
 Each starts close to a standard normal. NumPyro's own guides are built around a model, which they
-run step by step on the way: half a minute where these take none.
+run outside of compiled code on the way; these know the number of coordinates only.
 """
 
 from __future__ import annotations
