@@ -24,6 +24,7 @@ _HEADINGS = {
     "accuracy": "acc.",
     "log_joint": "log joint",
     "log_evidence": "log evidence",
+    "evidence": "evidence is",
     "elpd_loo": "LOO elpd",
     "bad_k": "k > 0.7",
     "rhat": "R-hat",
@@ -55,7 +56,8 @@ class Comparison:
     frame : pandas.DataFrame
         ``method``, ``engine``; ``ari``, ``nmi``, ``accuracy`` where the truth is known;
         ``log_joint`` of the best point found, with the change-of-variables term for engines that
-        work in unconstrained space, so compare it within an engine only; ``log_evidence``;
+        work in unconstrained space, so compare it within an engine only; ``log_evidence``
+        and whether ``evidence`` is an estimate or a lower bound;
         ``elpd_loo``, leaving out one connected component of the links at a time, and ``bad_k``,
         the share of them with Pareto k above 0.7; worst ``rhat`` and least ``ess`` over
         label-invariant functionals; ``divergences``; ``distance``, mean absolute difference in the
@@ -197,6 +199,7 @@ def _row(fit: Any) -> dict[str, Any]:
         "engine": fit.engine,
         "log_joint": float(stats["lp"].max()) if fit.engine != "kmeans" else np.nan,
         "log_evidence": fit.tree["fit_info"].attrs.get("log_evidence", np.nan),
+        "evidence": fit.tree["fit_info"].attrs.get("log_evidence_kind", ""),
         **_leave_one_out(fit.tree),
         **found,
         "divergences": float(stats["diverging"].sum()) if "diverging" in stats else np.nan,
@@ -264,7 +267,7 @@ def _same_question(fit: Any) -> tuple:
 
 
 def _is_text(column: str) -> bool:
-    return column in ("method", "engine", "approximate")
+    return column in ("method", "engine", "evidence", "approximate")
 
 
 def _text(column: str, value: Any) -> str:

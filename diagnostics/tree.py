@@ -93,5 +93,12 @@ def to_datatree(
         approximate=result.approximate or "",
         density_space=result.density_space,
     )
+    if result.log_evidence is not None:
+        error = result.log_evidence.standard_error
+        info.attrs.update(
+            log_evidence=result.log_evidence.value,
+            log_evidence_kind=result.log_evidence.kind,
+            log_evidence_error=np.nan if error is None else error,
+        )
     tree["fit_info"] = xr.DataTree(info)
     return tree

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from .guides.constrained_kmeans import KMeans
     from .guides.engines.base import FitError, SideBayesWarning
     from .guides.engines.em import EM
+    from .guides.engines.laplace import Laplace
     from .guides.engines.mcmc import NUTS
     from .guides.engines.optimise import MAP
+    from .guides.engines.svi import SVI
     from .models.blocks.approximate import BeliefPropagation, Exact, Gibbs, MeanField
     from .models.blocks.components import GaussianPrior
     from .models.blocks.label_graph import LabelGraph
@@ -43,6 +45,7 @@ _HOME = {
     "Groups": "models.blocks.partial_labels",
     "KMeans": "guides.constrained_kmeans",
     "LabelGraph": "models.blocks.label_graph",
+    "Laplace": "guides.engines.laplace",
     "LinkedCategorical": "models.blocks.linked",
     "LinkedMixture": "models.blocks.linked",
     "LinkedMixtureClusterer": "estimators",
@@ -51,6 +54,7 @@ _HOME = {
     "MeanField": "models.blocks.approximate",
     "NUTS": "guides.engines.mcmc",
     "PartialLabels": "models.blocks.partial_labels",
+    "SVI": "guides.engines.svi",
     "SideBayesWarning": "guides.engines.base",
     "calibrate": "sbc",
     "certainty_weight": "models.blocks.link_weights",
@@ -71,6 +75,7 @@ __all__ = [
     "EM",
     "MAP",
     "NUTS",
+    "SVI",
     "BeliefPropagation",
     "Card",
     "Exact",
@@ -81,6 +86,7 @@ __all__ = [
     "Groups",
     "KMeans",
     "LabelGraph",
+    "Laplace",
     "LinkedCategorical",
     "LinkedMixture",
     "LinkedMixtureClusterer",

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from sidebayes.diagnostics.compare import verdict
 from sidebayes.diagnostics.invariants import convergence
 from sidebayes.diagnostics.relabel import relabel
-from sidebayes.guides.engines.base import Engine, Problem, SideBayesWarning, Status
+from sidebayes.guides.engines.base import Engine, Evidence, Problem, SideBayesWarning, Status
 from sidebayes.guides.engines.programs import compiled
 from sidebayes.models.blocks.approximate import Inference
 from sidebayes.models.blocks.components import GaussianPrior
@@ -116,9 +116,17 @@ class Fit:
         return self.tree["observed_data"]["x"].to_numpy()
 
     @property
-    def log_evidence(self) -> float | None:
+    def log_evidence(self) -> Evidence | None:
         """Log marginal likelihood; None for engines that do not estimate it."""
-        return self.tree["fit_info"].attrs.get("log_evidence")
+        info = self.tree["fit_info"].attrs
+        if "log_evidence" not in info:
+            return None
+        error = float(info["log_evidence_error"])
+        return Evidence(
+            float(info["log_evidence"]),
+            info["log_evidence_kind"],
+            None if np.isnan(error) else error,
+        )
 
     @cached_property
     def relabelled(self) -> tuple[xr.DataTree, float]:
@@ -336,7 +344,7 @@ class Fit:
             raise ValueError(f"more = {more!r}; expected an integer >= 1")
         with self._precision():
             model = self._problem().model
-        field = "num_samples" if self.config.name == "nuts" else "max_steps"
+        field = {"nuts": "num_samples", "svi": "num_steps"}.get(self.config.name, "max_steps")
         observed, constant = self.tree["observed_data"], self.tree["constant_data"]
         return fit(
             model,

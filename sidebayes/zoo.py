@@ -82,7 +82,7 @@ class Card:
 
 _GAUSSIAN_SITES = {"weights": 0, "mean": 0, "covariance": 0, "variance": 0}
 _MIXTURE_INVARIANTS = ("lp", "sorted_weights", "entropy", "same_cluster")
-_ENGINES_OF_MIXTURES = ("em", "map", "nuts")
+_ENGINES_OF_MIXTURES = ("em", "map", "laplace", "svi", "nuts")
 
 CARDS: dict[str, Card] = {
     card.name: card
@@ -156,8 +156,10 @@ CARDS: dict[str, Card] = {
 ENGINES: dict[str, str] = {
     "em": "sidebayes.guides.engines.em:EM",
     "kmeans": "sidebayes.guides.constrained_kmeans:KMeans",
+    "laplace": "sidebayes.guides.engines.laplace:Laplace",
     "map": "sidebayes.guides.engines.optimise:MAP",
     "nuts": "sidebayes.guides.engines.mcmc:NUTS",
+    "svi": "sidebayes.guides.engines.svi:SVI",
 }
 """Every engine by name, and where it is found."""
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 __all__ = [
     "Engine",
     "EngineResult",
+    "Evidence",
     "FitError",
     "Problem",
     "SideBayesWarning",
@@ -71,6 +72,33 @@ class Status:
 
 
 @dataclass(frozen=True)
+class Evidence:
+    """Log marginal likelihood of the data, as far as an engine knows it.
+
+    Attributes
+    ----------
+    value : float
+    kind : {"estimate", "bound"}
+        A bound is a lower one.
+    standard_error : float or None
+        Monte Carlo error of `value`; None where it was not sampled.
+    """
+
+    value: float
+    kind: str = "estimate"
+    standard_error: float | None = None
+
+    def __float__(self) -> float:
+        """The value."""
+        return self.value
+
+    def __str__(self) -> str:
+        """Value and error in a few words."""
+        error = "" if self.standard_error is None else f" ± {self.standard_error:.2g}"
+        return f"log evidence {'≥ ' if self.kind == 'bound' else ''}{self.value:.6g}{error}"
+
+
+@dataclass(frozen=True)
 class EngineResult:
     """What an engine found.
 
@@ -89,6 +117,7 @@ class EngineResult:
         The approximation made in summing out labels, if any.
     density_space : {"constrained", "unconstrained"}
         Space in which a mode was sought.
+    log_evidence : Evidence or None
     """
 
     engine: str
@@ -99,6 +128,7 @@ class EngineResult:
     seconds: dict[str, float]
     approximate: str | None = None
     density_space: str = "constrained"
+    log_evidence: Evidence | None = None
 
     @property
     def params(self) -> dict[str, NDArray]:

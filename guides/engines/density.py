@@ -31,6 +31,8 @@ __all__ = [
     "log_joint",
     "place",
     "site_dims",
+    "site_log_prob",
+    "sum_log_prob",
     "trace_model",
     "unconstrain",
     "unconstrained_start",
@@ -165,12 +167,13 @@ def unconstrained_start(
 def sum_log_prob(trace: Mapping[str, dict]) -> Array:
     """Log density of a trace, scales of sites included."""
     return sum(
-        (_site_log_prob(site) for site in trace.values() if site["type"] == "sample"),
+        (site_log_prob(site) for site in trace.values() if site["type"] == "sample"),
         start=jnp.zeros(()),
     )
 
 
-def _site_log_prob(site: dict) -> Array:
+def site_log_prob(site: dict) -> Array:
+    """Log density of one site, its scale included."""
     total = jnp.sum(site["fn"].log_prob(site["value"]))
     return total if site.get("scale") is None else site["scale"] * total
 
@@ -191,7 +194,7 @@ def explain_nonfinite(problem: Problem, params: Mapping[str, Any]) -> str:
     @jax.jit
     def by_site(params: dict, args: tuple) -> dict[str, Array]:
         sites = trace_model(problem, params, args).items()
-        return {name: _site_log_prob(site) for name, site in sites if site["type"] == "sample"}
+        return {name: site_log_prob(site) for name, site in sites if site["type"] == "sample"}
 
     found = {name: float(value) for name, value in by_site(dict(params), problem.args).items()}
     bad = [f"site {n!r} has log density {v}" for n, v in found.items() if not np.isfinite(v)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -30,13 +31,13 @@ from .programs import compiled
 from .progress import in_pieces, progress_bar
 from .starts import initial_values, starting_point
 
-__all__ = ["MAP"]
+__all__ = ["MAP", "Ascent", "ascend"]
 
 _SETTLED, _CUT, _STALLED = 1, 2, 3
 """Why a run stopped."""
 
 
-class _Ascent(NamedTuple):
+class _Climb(NamedTuple):
     """Where the runs from all starts have got; every array has one entry a start."""
 
     search: Search
@@ -47,6 +48,207 @@ class _Ascent(NamedTuple):
     def steps(self) -> Array:
         """Gradients computed."""
         return self.search.steps
+
+
+@dataclass(frozen=True)
+class Ascent:
+    """Where quasi-Newton ascents from several starts ended.
+
+    Attributes
+    ----------
+    value, slope : ndarray, shape (num_starts,)
+        Log density reached, and the largest entry of its gradient there.
+    steps : ndarray of int, shape (num_starts,)
+        Gradients computed.
+    best : int
+        The start that reached the highest density.
+    settled : bool
+        Whether its gradient fell below the tolerance.
+    free, sites : dict of ndarray
+        Unconstrained values of the latent sites there; latent and deterministic sites.
+    history : ndarray, shape (num_starts, step)
+        Log density by step, NaN after the end.
+    seconds : dict
+        ``compile`` and ``run``.
+    message : str
+        How it ended, in a sentence without a full stop.
+    """
+
+    value: NDArray
+    slope: NDArray
+    steps: NDArray
+    best: int
+    settled: bool
+    free: dict[str, NDArray]
+    sites: dict[str, NDArray]
+    history: NDArray
+    seconds: dict[str, float]
+    message: str
+
+
+def ascend(
+    problem: Problem,
+    *,
+    title: str,
+    seed: int,
+    init: Mapping[str, Any] | None,
+    num_restarts: int,
+    tol: float,
+    max_steps: int,
+    memory: int = 20,
+    jacobian: bool,
+    progress: bool,
+) -> Ascent:
+    """Climb to the modes of a model by L-BFGS, from several starts at once.
+
+    Parameters
+    ----------
+    problem : Problem
+    title : str
+        Name of the engine that asks.
+    seed, init, progress
+        See `Engine.run`; an `init` replaces all starts by one.
+    num_restarts, tol, max_steps, memory
+        See `MAP`.
+    jacobian : bool
+        Climb the density of the unconstrained coordinates in place of the constrained one.
+
+    Raises
+    ------
+    FitError
+        If the density is finite at no start, naming the sites to blame.
+    """
+    latent_supports(problem)
+    if init is None:
+        starts = initial_values(problem, seed, num_restarts)
+    else:
+        starts = {name: v[None] for name, v in starting_point(problem, init).items()}
+    settings = (max_steps, memory, jacobian)
+    with progress_bar(title, shown=progress) as advance:
+        advance(0, "compiling")
+        build = partial(_begin, max_steps=max_steps, memory=memory)
+        begin, first = compiled("climb-begin", problem, settings, build, starts, problem.args)
+        state = begin(starts, problem.args)
+        fixed = problem.args, jnp.asarray(float(tol))
+        build = partial(_climb, max_steps=max_steps, memory=memory, jacobian=jacobian)
+        climb, second = compiled("climb", problem, settings, build, state, *fixed, jnp.asarray(0))
+        began = time.perf_counter()
+        state, sites = in_pieces(
+            lambda state, limit: climb(state, *fixed, limit),
+            state,
+            advance,
+            lambda state: f"log joint {float(-jnp.nanmin(state.search.value)):.6g}",
+        )
+    seconds = {"compile": first + second, "run": time.perf_counter() - began}
+    if not np.isfinite(state.search.value).any():
+        point = {name: np.asarray(value[0]) for name, value in starts.items()}
+        raise FitError(_no_start(title, problem, point), point)
+    return _ended(title, state, as_numpy(sites), seconds, tol=tol, max_steps=max_steps)
+
+
+def _begin(problem: Problem, *, max_steps: int, memory: int) -> Callable:
+    def one(start: dict[str, Array], args: tuple) -> _Climb:
+        free = unconstrained_start(problem, start, args)
+        history = jnp.full(max_steps, jnp.nan)
+        return _Climb(start_search(free, memory), jnp.asarray(0), history)
+
+    return jax.vmap(one, in_axes=(0, None))
+
+
+def _climb(problem: Problem, *, max_steps: int, memory: int, jacobian: bool) -> Callable:
+    """All starts at once, until each has stopped or computed `limit` gradients."""
+
+    def loss(free: dict[str, Array], args: tuple) -> Array:
+        sites, log_det = place(problem, free, args)
+        return -sum_log_prob(sites) - (log_det if jacobian else 0.0)
+
+    def one(state: _Climb, args: tuple, tol: Array, limit: Array):
+        value_and_grad = jax.value_and_grad(lambda free: loss(free, args))
+
+        def step(state: _Climb) -> _Climb:
+            search = search_step(value_and_grad, state.search, memory)
+            settled = _relative(search) <= tol
+            cut = search.steps == max_steps
+            code = jnp.where(
+                settled, _SETTLED, jnp.where(search.stalled, _STALLED, jnp.where(cut, _CUT, 0))
+            )
+            history = state.history.at[search.steps - 1].set(-search.value)
+            return _Climb(search, code, history)
+
+        state = lax.while_loop(lambda s: (s.code == 0) & (s.steps < limit), step, state)
+        sites, _ = place(problem, state.search.point, args)
+        params = {name: sites[name]["value"] for name in state.search.point}
+        return state, params | deterministics(sites)
+
+    return jax.vmap(one, in_axes=(0, None, None, None))
+
+
+def _ended(
+    title: str,
+    state: _Climb,
+    sites: dict[str, NDArray],
+    seconds: dict[str, float],
+    *,
+    tol: float,
+    max_steps: int,
+) -> Ascent:
+    value, steps = -np.asarray(state.search.value), np.asarray(state.steps)
+    slope = np.max([np.abs(g).max(axis=tuple(range(1, g.ndim))) for g in _leaves(state)], axis=0)
+    sound = np.isfinite(value)
+    best = int(np.argmax(np.where(sound, value, -np.inf)))
+    code = int(state.code[best])
+    size = f"gradient at most {slope[best]:.2g}"
+    if code == _SETTLED:
+        message = (
+            f"{title} converged in {steps[best]} steps ({size}); the best of {len(value)} starts "
+            f"reached log joint {value[best]:.6g}"
+        )
+    elif code == _STALLED:
+        message = (
+            f"{title} made no further progress after {steps[best]} steps ({size}); loosen "
+            f"tol={tol}, or check the fit against EM"
+        )
+    else:
+        message = (
+            f"{title} stopped at max_steps={max_steps} ({size}); raise it, loosen tol, or start "
+            "from EM with init="
+        )
+    if not sound.all():
+        message += f"; {(~sound).sum()} starts that broke down were set aside"
+    return Ascent(
+        value=value,
+        slope=slope,
+        steps=steps,
+        best=best,
+        settled=code == _SETTLED,
+        free={name: np.asarray(v[best]) for name, v in state.search.point.items()},
+        sites={name: v[best] for name, v in sites.items()},
+        history=np.where(np.isfinite(state.history), state.history, np.nan)[:, : int(steps.max())],
+        seconds=seconds,
+        message=message,
+    )
+
+
+def _relative(search: Search) -> Array:
+    """Largest entry of the gradient, relative to the loss."""
+    return optax.tree.norm(search.gradient, ord=jnp.inf) / (1 + jnp.abs(search.value))
+
+
+def _leaves(state: _Climb) -> list[NDArray]:
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(state.search.gradient)]
+
+
+def _no_start(title: str, problem: Problem, point: Mapping[str, NDArray]) -> str:
+    blame = explain_nonfinite(problem, point)
+    if blame:
+        return (
+            f"{title}: the log joint is not finite at any start: {blame}; check the data of that site "
+            "for constant features or hard links that no labeling satisfies, or pass init="
+        )
+    return (
+        f"{title}: every start broke down on the way; pass init= from EM, or a prior that keeps scales "
+        "away from zero"
+    )
 
 
 @dataclass(frozen=True)
@@ -97,128 +299,25 @@ class MAP:
             If the log joint is finite at no start, naming the sites to blame.
         """
         approximate = approximation(problem)
-        latent_supports(problem)
-        if init is None:
-            starts = initial_values(problem, seed, self.num_restarts)
-        else:
-            starts = {name: v[None] for name, v in starting_point(problem, init).items()}
-        settings = (self.max_steps, self.memory)
-        with progress_bar("MAP", shown=progress) as advance:
-            advance(0, "compiling")
-            begin, first = compiled(
-                "map-begin", problem, settings, self._begin, starts, problem.args
-            )
-            state = begin(starts, problem.args)
-            fixed = problem.args, jnp.asarray(float(self.tol))
-            climb, second = compiled(
-                "map", problem, settings, self._climb, state, *fixed, jnp.asarray(0)
-            )
-            began = time.perf_counter()
-            state, sites = in_pieces(
-                lambda state, limit: climb(state, *fixed, limit),
-                state,
-                advance,
-                lambda state: f"log joint {float(-jnp.nanmin(state.search.value)):.6g}",
-            )
-        seconds = {"compile": first + second, "run": time.perf_counter() - began}
-        if not np.isfinite(state.search.value).any():
-            point = {name: np.asarray(value[0]) for name, value in starts.items()}
-            raise FitError(_no_start(problem, point), point)
-        return self._result(as_numpy(sites), state, seconds, approximate)
-
-    def _begin(self, problem: Problem) -> Callable:
-        def one(start: dict[str, Array], args: tuple) -> _Ascent:
-            free = unconstrained_start(problem, start, args)
-            history = jnp.full(self.max_steps, jnp.nan)
-            return _Ascent(start_search(free, self.memory), jnp.asarray(0), history)
-
-        return jax.vmap(one, in_axes=(0, None))
-
-    def _climb(self, problem: Problem) -> Callable:
-        """All starts at once, until each has stopped or computed `limit` gradients."""
-
-        def one(state: _Ascent, args: tuple, tol: Array, limit: Array):
-            loss = jax.value_and_grad(lambda free: -sum_log_prob(place(problem, free, args)[0]))
-
-            def step(state: _Ascent) -> _Ascent:
-                search = search_step(loss, state.search, self.memory)
-                settled = _relative(search) <= tol
-                cut = search.steps == self.max_steps
-                code = jnp.where(
-                    settled, _SETTLED, jnp.where(search.stalled, _STALLED, jnp.where(cut, _CUT, 0))
-                )
-                history = state.history.at[search.steps - 1].set(-search.value)
-                return _Ascent(search, code, history)
-
-            state = lax.while_loop(lambda s: (s.code == 0) & (s.steps < limit), step, state)
-            sites, _ = place(problem, state.search.point, args)
-            params = {name: sites[name]["value"] for name in state.search.point}
-            return state, params | deterministics(sites)
-
-        return jax.vmap(one, in_axes=(0, None, None, None))
-
-    def _result(
-        self,
-        params: dict[str, NDArray],
-        state: _Ascent,
-        seconds: dict[str, float],
-        approximate: str | None,
-    ) -> EngineResult:
-        value, steps = -np.asarray(state.search.value), np.asarray(state.steps)
-        slope = np.max(
-            [np.abs(g).max(axis=tuple(range(1, g.ndim))) for g in _leaves(state)], axis=0
+        found = ascend(
+            problem,
+            title="MAP",
+            seed=seed,
+            init=init,
+            num_restarts=self.num_restarts,
+            tol=self.tol,
+            max_steps=self.max_steps,
+            memory=self.memory,
+            jacobian=False,
+            progress=progress,
         )
-        sound = np.isfinite(value)
-        best = int(np.argmax(np.where(sound, value, -np.inf)))
-        code = int(state.code[best])
-        size = f"gradient at most {slope[best]:.2g}"
-        if code == _SETTLED:
-            message = (
-                f"MAP converged in {steps[best]} steps ({size}); the best of {len(value)} starts "
-                f"reached log joint {value[best]:.6g}"
-            )
-        elif code == _STALLED:
-            message = (
-                f"MAP made no further progress after {steps[best]} steps ({size}); loosen tol={self.tol}, "
-                "or check the fit against EM"
-            )
-        else:
-            message = (
-                f"MAP stopped at max_steps={self.max_steps} ({size}); raise it, loosen tol, or start "
-                "from EM with init="
-            )
-        if not sound.all():
-            message += f"; {(~sound).sum()} starts that broke down were set aside"
+        stats = {"lp": found.value[found.best], "gradient": found.slope[found.best]}
         return EngineResult(
             engine=self.name,
-            draws={name: v[best][None, None] for name, v in params.items()},
-            sample_stats={"lp": value[best][None, None], "gradient": slope[best][None, None]},
-            objective=np.where(np.isfinite(state.history), state.history, np.nan)[
-                :, : int(steps.max())
-            ],
-            status=Status(code == _SETTLED, message),
-            seconds=seconds,
+            draws={name: v[None, None] for name, v in found.sites.items()},
+            sample_stats={name: v[None, None] for name, v in stats.items()},
+            objective=found.history,
+            status=Status(found.settled, found.message),
+            seconds=found.seconds,
             approximate=approximate,
         )
-
-
-def _relative(search: Search) -> Array:
-    """Largest entry of the gradient, relative to the loss."""
-    return optax.tree.norm(search.gradient, ord=jnp.inf) / (1 + jnp.abs(search.value))
-
-
-def _leaves(state: _Ascent) -> list[NDArray]:
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(state.search.gradient)]
-
-
-def _no_start(problem: Problem, point: Mapping[str, NDArray]) -> str:
-    blame = explain_nonfinite(problem, point)
-    if blame:
-        return (
-            f"MAP: the log joint is not finite at any start: {blame}; check the data of that site "
-            "for constant features or hard links that no labeling satisfies, or pass init="
-        )
-    return (
-        "MAP: every start broke down on the way; pass init= from EM, or a prior that keeps scales "
-        "away from zero"
-    )

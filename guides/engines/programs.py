@@ -17,7 +17,7 @@ import numpyro.distributions as dist
 from . import store
 from .base import Problem
 
-__all__ = ["compiled", "structure"]
+__all__ = ["compiled", "structure", "timed"]
 
 _MOST_PROGRAMS = 128
 _programs: OrderedDict[Hashable, tuple[Any, Any]] = OrderedDict()
@@ -68,6 +68,23 @@ def compiled(
     if len(_programs) > _MOST_PROGRAMS:
         _programs.popitem(last=False)
     return program, time.perf_counter() - began
+
+
+def timed(
+    seconds: dict[str, float],
+    name: str,
+    problem: Problem,
+    config: Hashable,
+    build: Callable[[Problem], Callable],
+    *args: Any,
+) -> Any:
+    """Compile a program as `compiled` does, run it, and add what both took to `seconds`."""
+    program, spent = compiled(name, problem, config, build, *args)
+    began = time.perf_counter()
+    out = jax.block_until_ready(program(*args))
+    seconds["compile"] += spent
+    seconds["run"] += time.perf_counter() - began
+    return out
 
 
 def structure(problem: Problem) -> Hashable:

@@ -10,7 +10,17 @@ import numpyro.distributions as dist
 import pytest
 
 import sidebayes
-from sidebayes import EM, MAP, NUTS, GaussianPrior, LinkedCategorical, LinkedMixture, Links
+from sidebayes import (
+    EM,
+    MAP,
+    NUTS,
+    SVI,
+    GaussianPrior,
+    Laplace,
+    LinkedCategorical,
+    LinkedMixture,
+    Links,
+)
 from sidebayes.record import dump, parse
 from sidebayes.zoo import CARDS, make_engine
 
@@ -21,6 +31,8 @@ HARD = sidebayes.simulate_links(LABELS, 8, seed=1)
 TINY = {
     "em": EM(num_restarts=2, max_steps=30),
     "map": MAP(num_restarts=1, max_steps=30),
+    "laplace": Laplace(num_restarts=2, num_draws=100),
+    "svi": SVI(guide="mean_field", num_restarts=2, num_steps=1000, num_draws=100),
     "nuts": NUTS(num_warmup=10, num_samples=10, num_chains=2, max_tree_depth=3),
     "kmeans": make_engine("kmeans", CARDS["soft_kmeans"]),
 }
@@ -156,6 +168,17 @@ def test_same_seed_same_result():
         for _ in range(2)
     )
     np.testing.assert_array_equal(one, two)
+
+
+def test_evidence_reaches_fit_and_table(tmp_path):
+    fit = sidebayes.fit("gmm", X, num_clusters=3, engine=TINY["laplace"], seed=2)
+    fit.save(tmp_path / "fit.nc")
+    again = sidebayes.load(tmp_path / "fit.nc")
+    assert again.log_evidence == fit.log_evidence
+    assert str(fit.log_evidence).startswith("log evidence -")
+    row = sidebayes.compare({"one": fit}).frame.loc["one"]
+    assert row["log_evidence"] == float(fit.log_evidence)
+    assert row["evidence"] == "estimate"
 
 
 def test_resume_climbs_on():
