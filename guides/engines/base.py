@@ -89,6 +89,8 @@ class EngineResult:
         The approximation made in summing out labels, if any.
     density_space : {"constrained", "unconstrained"}
         Space in which a mode was sought.
+    log_evidence : (float, float, str) or None
+        Log marginal likelihood, its standard error, and whether it is a "bound" or an "estimate".
     """
 
     engine: str
@@ -99,6 +101,7 @@ class EngineResult:
     seconds: dict[str, float]
     approximate: str | None = None
     density_space: str = "constrained"
+    log_evidence: tuple[float, float, str] | None = None
 
     @property
     def params(self) -> dict[str, NDArray]:

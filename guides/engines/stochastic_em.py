@@ -1,0 +1,394 @@
+"""Expectation maximisation in small batches, for data larger than memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+from sidebayes.models.blocks import partition
+from sidebayes.models.blocks.components import GaussianPrior
+from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
+from sidebayes.models.blocks.linked import LinkedMixture
+
+from .base import EngineResult, FitError, Problem, Status, check_positive
+from .batches import Batch, chunk_moments, deal_batches
+from .checkpoint import check_checkpoint, keeping
+from .density import (
+    approximation,
+    as_numpy,
+    deterministics,
+    sum_log_prob,
+    trace_model,
+)
+from .em import EM
+from .gaussian_stats import Moments, weighted_moments
+from .programs import compiled
+from .progress import progress_bar
+from .starts import starting_point
+
+__all__ = ["StochasticEM"]
+
+_FIRST = EM(num_restarts=5, max_steps=50)
+"""Finds where to start, on the first batch."""
+
+
+class _Statistics(NamedTuple):
+    """Expected sufficient statistics of all the data.
+
+    Moments about the mean of the data, expected counts behind the mixing weights, and how many soft
+    must-links and cannot-links join points of one label.
+    """
+
+    moments: Moments
+    count: Array
+    agree: Array
+
+
+class _Walk(NamedTuple):
+    """Where a run has got."""
+
+    visited: Array
+    params: dict[str, Array]
+    statistics: _Statistics
+    average: _Statistics
+    value: Array
+    history: Array
+
+
+@dataclass(frozen=True)
+class StochasticEM:
+    r"""Stepwise expectation maximisation of Gaussian mixtures with links.
+
+    Connected components of the link graph are dealt to batches; after the E-step of a batch the
+    running averages of the sufficient statistics move towards what that batch says of all the data,
+
+    .. math:: s \leftarrow (1 - \rho_t) s + \rho_t \hat s_t, \qquad \rho_t = (t + 1)^{-\alpha},
+
+    and the closed-form M-step follows. An epoch visits every component once. The statistics averaged
+    over the last epoch give the result, at EM's fixed point up to noise. The data may be a NumPy
+    memmap, of which one batch at a time is read.
+
+    Parameters
+    ----------
+    batch_size : int
+        Points in a batch, about; components are never cut.
+    max_epochs : int
+    decay : float
+        :math:`\alpha`, above 0.5 and at most 1: the greater, the sooner the steps shrink.
+    tol : float
+        Stop when the log joint that an epoch sees rises by less than `tol` times one plus its
+        absolute value.
+    final_pass : bool
+        Compute the log joint of all the data at the result; without it, what the last epoch saw on
+        its way is reported.
+    checkpoint : path, optional
+        File that keeps the state of the run, so that the same call goes on after an interruption.
+    checkpoint_every : float
+        Seconds between two writings.
+
+    References
+    ----------
+    Cappe and Moulines (2009), J. R. Stat. Soc. B 71, 593-613,
+    doi:10.1111/j.1467-9868.2009.00698.x; Liang and Klein (2009), NAACL, 611-619.
+    """
+
+    batch_size: int = 1000
+    max_epochs: int = 20
+    decay: float = 0.6
+    tol: float = 1e-5
+    final_pass: bool = True
+    checkpoint: str | None = None
+    checkpoint_every: float = 60.0
+    name: ClassVar[str] = "stochastic_em"
+
+    def __post_init__(self) -> None:
+        check_positive(self, batch_size=1, max_epochs=1, tol=0.0, decay=0.0)
+        if not 0.5 < self.decay <= 1:
+            raise ValueError(
+                f"StochasticEM(decay={self.decay!r}): expected a number above 0.5 and at most 1"
+            )
+        check_checkpoint(self)
+
+    def run(
+        self,
+        problem: Problem,
+        *,
+        seed: int = 0,
+        init: Mapping[str, Any] | None = None,
+        progress: bool = True,
+    ) -> EngineResult:
+        """Fit; see `Engine.run`. Without `init` starts from EM's mode on the first batch.
+
+        Raises
+        ------
+        ValueError
+            If the model has no closed-form M-step, or the data hold missing values.
+        FitError
+            If the log joint stops being finite.
+        """
+        if problem.m_step is None:
+            raise ValueError(
+                "StochasticEM needs a closed-form M-step, as gmm, ppc and constrained_em have for "
+                "Gaussian components; use 'em' or 'map'"
+            )
+        began = time.perf_counter()
+        data = _Data.prepare(problem, self.batch_size, seed)
+        number = len(data.batches)
+        start = self._first(data, seed) if init is None else starting_point(data.part(0), init)
+        compiling = 0.0
+        with (
+            progress_bar("Stochastic EM", self.max_epochs * number, shown=progress) as advance,
+            keeping(self, problem, seed, init) as keep,
+        ):
+            walk = keep.restore(self._begin(data, start))
+            while walk.visited < self.max_epochs * number and not self._settled(walk, number):
+                epoch, at = divmod(int(walk.visited), number)
+                batch = np.random.default_rng([seed, epoch]).permutation(number)[at]
+                inputs = *data.load(batch), jnp.asarray(number)
+                step, spent = compiled(
+                    "stochastic-em", data.problem, self.decay, self._step, walk, *inputs
+                )
+                before, walk = walk, step(walk, *inputs)
+                compiling += spent
+                if not np.isfinite(walk.history[epoch]):
+                    raise FitError(
+                        "StochasticEM: the log joint stopped being finite, as a cluster lost its points "
+                        "or collapsed; use prior='empirical', fewer clusters, or larger batches",
+                        as_numpy(before.params),
+                    )
+                keep.offer(walk)
+                advance(1, f"epoch {epoch + 1}")
+            values, seen, spent = self._finish(data, walk)
+        seconds = {
+            "compile": compiling + spent,
+            "run": time.perf_counter() - began - compiling - spent,
+        }
+        return self._result(data, walk, as_numpy(values), seen, seconds)
+
+    @staticmethod
+    def _first(data: _Data, seed: int) -> dict[str, Array]:
+        """EM's mode on the first batch."""
+        rows = data.batches[0].points
+        links = LabelGraph.build(data.graph.links.subset(rows), len(rows))
+        args = (jnp.asarray(data.x[rows], jnp.result_type(float)), links)
+        some = replace(data.problem, args=args[: len(data.problem.args)])
+        return starting_point(some, _FIRST.run(some, seed=seed, progress=False))
+
+    def _begin(self, data: _Data, start: dict[str, Array]) -> _Walk:
+        args, live, centre, _ = data.load(0)
+        shapes = jax.eval_shape(partial(_expect, data.problem), start, args, live, centre)
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[2])
+        history = np.full(self.max_epochs, np.nan, jnp.result_type(float))
+        return _Walk(jnp.asarray(0), start, zeros, zeros, jnp.zeros(()), jnp.asarray(history))
+
+    def _step(self, problem: Problem) -> Callable:
+        """One batch: E-step, running averages, M-step."""
+
+        def step(
+            walk: _Walk, args: tuple, live: Array, centre: Array, linked: tuple, number: Array
+        ) -> _Walk:
+            value, log_prior, new = _expect(problem, walk.params, args, live, centre)
+            rate = (walk.visited + 1.0) ** -self.decay
+            statistics = jax.tree.map(
+                lambda s, n: (1 - rate) * s + rate * number * n, walk.statistics, new
+            )
+            at = walk.visited % number
+            seen = jnp.where(at == 0, 0.0, walk.value) + value
+            return _Walk(
+                visited=walk.visited + 1,
+                params=_maximise(problem, walk.params, statistics, centre, linked),
+                statistics=statistics,
+                average=jax.tree.map(
+                    lambda a, s: jnp.where(at == 0, s, a + (s - a) / (at + 1)),
+                    walk.average,
+                    statistics,
+                ),
+                value=seen,
+                history=walk.history.at[walk.visited // number].set(seen + log_prior),
+            )
+
+        return step
+
+    def _settled(self, walk: _Walk, number: int) -> bool:
+        """Whether the last of at least two whole epochs gained next to nothing."""
+        epochs, rest = divmod(int(walk.visited), number)
+        if rest or epochs < 2:
+            return False
+        last, now = np.asarray(walk.history)[epochs - 2 : epochs]
+        return bool(abs(now - last) <= self.tol * (1 + abs(now)))
+
+    def _finish(self, data: _Data, walk: _Walk) -> tuple[dict[str, Array], float, float]:
+        """Parameters by the averaged statistics, and the log joint there, or as last seen."""
+
+        def build(bare: Problem) -> Callable:
+            return lambda walk, args, live, centre, linked: _maximise(
+                bare, walk.params, walk.average, centre, linked
+            )
+
+        def look(bare: Problem) -> Callable:
+            return lambda params, args, live, centre: (
+                *_expect(bare, params, args, live, centre)[:2],
+                deterministics(trace_model(bare, params, args)),
+            )
+
+        args, live, centre, linked = data.load(0)
+        inputs = walk, args, live, centre, linked
+        program, seconds = compiled("stochastic-em-end", data.problem, None, build, *inputs)
+        params = program(*inputs)
+        total = 0.0
+        for number in range(len(data.batches) if self.final_pass else 1):
+            seeing = params, *data.load(number)[:3]
+            program, spent = compiled("stochastic-em-look", data.problem, None, look, *seeing)
+            value, log_prior, sites = program(*seeing)
+            total, seconds = total + float(value), seconds + spent
+        epoch = (int(walk.visited) - 1) // len(data.batches)
+        seen = total + float(log_prior) if self.final_pass else float(walk.history[epoch])
+        return params | sites, seen, seconds
+
+    def _result(
+        self,
+        data: _Data,
+        walk: _Walk,
+        values: dict[str, NDArray],
+        seen: float,
+        seconds: dict[str, float],
+    ) -> EngineResult:
+        number = len(data.batches)
+        converged = self._settled(walk, number)
+        epochs = -(-int(walk.visited) // number)
+        what = "log joint" if self.final_pass else "log joint on the way"
+        message = (
+            f"stochastic EM converged in {epochs} epochs of {number} batches; {what} {seen:.6g}"
+            if converged
+            else f"stochastic EM stopped at max_epochs={self.max_epochs}, {what} {seen:.6g}, before the "
+            f"gain of an epoch fell below tol={self.tol}; raise max_epochs or loosen tol"
+        )
+        history = np.asarray(walk.history)[:epochs]
+        return EngineResult(
+            engine=self.name,
+            draws={name: value[None, None] for name, value in values.items()},
+            sample_stats={"lp": np.asarray([[seen]])},
+            objective=np.append(history, seen)[None] if self.final_pass else history[None],
+            status=Status(converged, message),
+            seconds=seconds,
+            approximate=data.approximate,
+        )
+
+
+@dataclass(frozen=True)
+class _Data:
+    """The problem with its prior settled, and the data in batches."""
+
+    problem: Problem
+    x: NDArray
+    graph: LabelGraph
+    batches: list[Batch]
+    centre: NDArray
+    linked: tuple
+
+    @classmethod
+    def prepare(cls, problem: Problem, batch_size: int, seed: int) -> _Data:
+        """Read the data once, settle an empirical prior, and deal the batches."""
+        x = problem.args[0]
+        x = x if isinstance(x, np.ndarray) else np.asarray(x)
+        centre, covariance = chunk_moments(x)
+        chosen = problem.kwargs.get("prior", "empirical")
+        if isinstance(chosen, str) and chosen == "empirical":
+            prior = GaussianPrior.from_moments(centre, covariance, problem.kwargs["num_clusters"])
+            assert problem.m_step is not None
+            problem = replace(
+                problem,
+                kwargs=problem.kwargs | {"prior": prior},
+                m_step=partial(problem.m_step, prior=prior),
+            )
+        graph = as_label_graph(problem.args[1] if len(problem.args) > 1 else None, len(x))
+        # points without links have no part in the partition function of normalised weights
+        rows = np.unique(np.asarray(graph.pairs)) if graph.num_links else np.zeros(1, int)
+        some = LabelGraph.build(graph.links.subset(rows), len(rows))
+        linked = (np.zeros((len(rows), x.shape[1])), some)[: len(problem.args)]
+        return cls(problem, x, graph, deal_batches(graph, batch_size, seed), centre, linked)
+
+    def part(self, number: int) -> Problem:
+        """The problem with one batch for its data."""
+        batch = self.batches[number]
+        args = jnp.asarray(self.x[batch.rows], jnp.result_type(float)), batch.graph
+        return replace(self.problem, args=args[: len(self.problem.args)])
+
+    def load(self, number: int) -> tuple:
+        """One batch, which of its rows count, the mean of all data, and the data of the M-step."""
+        live, centre = self.batches[number].live, jnp.asarray(self.centre, jnp.result_type(float))
+        return self.part(number).args, jnp.asarray(live), centre, self.linked
+
+    @property
+    def approximate(self) -> str | None:
+        """Approximation made in any batch; only loops need one."""
+        loopy = (n for n, batch in enumerate(self.batches) if batch.graph.cores)
+        named = (approximation(self.part(n)) for n in loopy)
+        return next((name for name in named if name is not None), None)
+
+
+def _expect(
+    problem: Problem, params: dict[str, Array], args: tuple, live: Array, centre: Array
+) -> tuple[Array, Array, _Statistics]:
+    """Log likelihood of the live components of a batch, log prior, and expected statistics."""
+    trace = trace_model(problem, params, args)
+    mixture = trace.pop("x")
+    fn: LinkedMixture = mixture["fn"]
+    graph, x = fn.labels.graph, args[0]
+    alive = jnp.zeros(graph.num_components, bool).at[jnp.asarray(graph.component)].max(live)
+
+    def log_partition(factors: dict[str, Array]) -> Array:
+        terms = partition.by_component(
+            factors["unary"],
+            graph,
+            factors["log_weights"],
+            factors["pair_weights"],
+            **fn.labels.options,
+        )
+        return jnp.where(alive, terms, 0.0).sum()
+
+    value, slope = jax.value_and_grad(log_partition)(fn.log_factors(x))
+    normalizer = fn.labels.log_normalizer_by_component()
+    soft = jnp.isfinite(jnp.asarray(graph.pair_weights))
+    agree = jnp.where(soft, slope["pair_weights"], 0.0)
+    must = jnp.asarray(graph.pair_weights) > 0
+    about = jnp.broadcast_to(centre, (slope["unary"].shape[1], len(centre)))
+    return (
+        value - jnp.where(alive, normalizer, 0.0).sum(),
+        sum_log_prob(trace),
+        _Statistics(
+            moments=weighted_moments(x, slope["unary"], about),
+            count=slope["log_weights"],
+            agree=jnp.stack([jnp.where(must, agree, 0.0).sum(), jnp.where(must, 0.0, agree).sum()]),
+        ),
+    )
+
+
+def _maximise(
+    problem: Problem,
+    params: dict[str, Array],
+    statistics: _Statistics,
+    centre: Array,
+    linked: tuple,
+) -> dict[str, Array]:
+    """The model's own M-step, given statistics of all the data."""
+    graph = as_label_graph(linked[1] if len(linked) > 1 else None, len(linked[0]))
+    weights = jnp.asarray(graph.pair_weights)
+    soft, must = jnp.isfinite(weights), weights > 0
+    share = statistics.agree / jnp.maximum(jnp.stack([soft & must, soft & ~must]).sum(axis=1), 1)
+    slope = {
+        "moments": statistics.moments,
+        "log_weights": statistics.count,
+        "pair_weights": jnp.where(must, share[0], share[1]),
+    }
+    about = jnp.broadcast_to(centre, params["mean"].shape)
+    assert problem.m_step is not None
+    return problem.m_step(params | {"mean": about}, linked, {"x": slope})
