@@ -93,5 +93,8 @@ def to_datatree(
         approximate=result.approximate or "",
         density_space=result.density_space,
     )
+    if result.log_evidence is not None:
+        value, error, kind = result.log_evidence
+        info.attrs.update(log_evidence=value, log_evidence_error=error, log_evidence_kind=kind)
     tree["fit_info"] = xr.DataTree(info)
     return tree

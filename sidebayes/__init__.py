@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from .guides.engines.base import FitError, SideBayesWarning
     from .guides.engines.em import EM
     from .guides.engines.mcmc import NUTS
+    from .guides.engines.nested import NestedSlice
     from .guides.engines.optimise import MAP
+    from .guides.engines.smc import SMC
+    from .guides.engines.stochastic_em import StochasticEM
     from .models.blocks.approximate import BeliefPropagation, Exact, Gibbs, MeanField
     from .models.blocks.components import GaussianPrior
     from .models.blocks.label_graph import LabelGraph
@@ -45,8 +48,11 @@ _HOME = {
     "MAP": "guides.engines.optimise",
     "MeanField": "models.blocks.approximate",
     "NUTS": "guides.engines.mcmc",
+    "NestedSlice": "guides.engines.nested",
     "PartialLabels": "models.blocks.partial_labels",
+    "SMC": "guides.engines.smc",
     "SideBayesWarning": "guides.engines.base",
+    "StochasticEM": "guides.engines.stochastic_em",
     "certainty_weight": "models.blocks.link_weights",
     "compare": "api",
     "estimate_flip_rate": "models.blocks.link_weights",
@@ -63,6 +69,7 @@ __all__ = [
     "EM",
     "MAP",
     "NUTS",
+    "SMC",
     "BeliefPropagation",
     "Card",
     "Exact",
@@ -77,8 +84,10 @@ __all__ = [
     "LinkedMixture",
     "Links",
     "MeanField",
+    "NestedSlice",
     "PartialLabels",
     "SideBayesWarning",
+    "StochasticEM",
     "certainty_weight",
     "compare",
     "datasets",

@@ -60,8 +60,9 @@ def fit(
     num_clusters : int
         Needed by every card.
     engine : str or engine, optional
-        "em", "map", "nuts", "kmeans", or a configuration such as ``EM(num_restarts=20)``. By
-        default the first that the card names. NUTS starts from the mode that EM finds.
+        "em", "map", "nuts", "smc", "nested", "stochastic_em", "kmeans", or a configuration such as
+        ``EM(num_restarts=20)``. By default the first that the card names. NUTS starts from the mode
+        that EM finds.
     seed : int
         Same seed and machine, same result.
     init : mapping or Fit, optional

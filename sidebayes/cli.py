@@ -104,7 +104,7 @@ def fit_method(
     learn_reliability: Annotated[
         bool, typer.Option("--learn-reliability", help="Learn how often links are wrong (ppc).")
     ] = False,
-    engine: Annotated[str | None, typer.Option(help="em, map, nuts or kmeans.")] = None,
+    engine: Annotated[str | None, typer.Option(help="em, map, nuts, smc, ... ('list').")] = None,
     num_clusters: Annotated[
         int | None, typer.Option(help="By default the number of known classes.")
     ] = None,

@@ -82,7 +82,7 @@ class Card:
 
 _GAUSSIAN_SITES = {"weights": 0, "mean": 0, "covariance": 0, "variance": 0}
 _MIXTURE_INVARIANTS = ("lp", "sorted_weights", "entropy", "same_cluster")
-_ENGINES_OF_MIXTURES = ("em", "map", "nuts")
+_ENGINES_OF_MIXTURES = ("em", "map", "nuts", "smc", "nested", "stochastic_em")
 
 CARDS: dict[str, Card] = {
     card.name: card
@@ -157,7 +157,10 @@ ENGINES: dict[str, str] = {
     "em": "sidebayes.guides.engines.em:EM",
     "kmeans": "sidebayes.guides.constrained_kmeans:KMeans",
     "map": "sidebayes.guides.engines.optimise:MAP",
+    "nested": "sidebayes.guides.engines.nested:NestedSlice",
     "nuts": "sidebayes.guides.engines.mcmc:NUTS",
+    "smc": "sidebayes.guides.engines.smc:SMC",
+    "stochastic_em": "sidebayes.guides.engines.stochastic_em:StochasticEM",
 }
 """Every engine by name, and where it is found."""
 

@@ -242,7 +242,7 @@ def _describe(value: Any) -> str:
         return f"{value.__module__}.{value.__qualname__}"
     if value is None or isinstance(value, bool | int | float | complex | str | np.generic):
         return repr(value)
-    leaves, tree = jax.tree.flatten(value)
+    leaves = jax.tree.leaves(value)
     if leaves and leaves[0] is not value:
         return f"{type(value).__qualname__} {_describe(leaves)}"
     return type(value).__qualname__

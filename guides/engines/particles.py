@@ -118,9 +118,7 @@ def log_densities(
     return prior, jnp.where(jnp.isnan(likelihood), -jnp.inf, likelihood), values
 
 
-def check_start(
-    problem: Problem, engine: str, particles: Array, log_likelihood: Array
-) -> None:
+def check_start(problem: Problem, engine: str, particles: Array, log_likelihood: Array) -> None:
     """Refuse prior draws of which none can be used.
 
     Raises
@@ -159,9 +157,7 @@ def finish(problem: Problem) -> Callable:
     return at
 
 
-def pool_evidence(
-    log_evidence: NDArray, own_variance: float = 0.0
-) -> tuple[float, float, str]:
+def pool_evidence(log_evidence: NDArray, own_variance: float = 0.0) -> tuple[float, float, str]:
     """Log evidence of independent runs, averaged on the natural scale, and its standard error.
 
     Parameters

@@ -148,16 +148,17 @@ class SMC:
             self.target_ess,
             self.max_steps,
         )
-        with progress_bar("SMC", shown=progress) as advance, keeping(self, problem, seed, init) as keep:
+        with (
+            progress_bar("SMC", shown=progress) as advance,
+            keeping(self, problem, seed, init) as keep,
+        ):
             advance(0, "compiling")
             begin, first = compiled("smc-begin", problem, shape, self._begin, keys, problem.args)
             state, likelihood = begin(keys, problem.args)
             check_start(problem, "SMC", state.particles, likelihood)
             state = keep.restore(state)
             limit = jnp.asarray(0)
-            march, second = compiled(
-                "smc", problem, shape, self._march, state, problem.args, limit
-            )
+            march, second = compiled("smc", problem, shape, self._march, state, problem.args, limit)
             began = time.perf_counter()
             state, _ = in_pieces(
                 lambda state, limit: (march(state, problem.args, limit), None),

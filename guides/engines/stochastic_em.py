@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -39,6 +39,11 @@ __all__ = ["StochasticEM"]
 _FIRST = EM(num_restarts=5, max_steps=50)
 """Finds where to start, on the first batch."""
 
+_LOST = (
+    "StochasticEM: the log joint stopped being finite, as a cluster lost its points or collapsed; use "
+    "prior='empirical', fewer clusters, or larger batches"
+)
+
 
 class _Statistics(NamedTuple):
     """Expected sufficient statistics of all the data.
@@ -53,14 +58,14 @@ class _Statistics(NamedTuple):
 
 
 class _Walk(NamedTuple):
-    """Where a run has got."""
+    """Where a run has got; arrays of the host."""
 
-    visited: Array
-    params: dict[str, Array]
+    visited: NDArray
+    params: dict[str, NDArray]
     statistics: _Statistics
     average: _Statistics
-    value: Array
-    history: Array
+    value: NDArray
+    history: NDArray
 
 
 @dataclass(frozen=True)
@@ -103,7 +108,7 @@ class StochasticEM:
     batch_size: int = 1000
     max_epochs: int = 20
     decay: float = 0.6
-    tol: float = 1e-5
+    tol: float = 1e-4
     final_pass: bool = True
     checkpoint: str | None = None
     checkpoint_every: float = 60.0
@@ -143,7 +148,7 @@ class StochasticEM:
         data = _Data.prepare(problem, self.batch_size, seed)
         number = len(data.batches)
         start = self._first(data, seed) if init is None else starting_point(data.part(0), init)
-        compiling = 0.0
+        clock = {"compile": 0.0}
         with (
             progress_bar("Stochastic EM", self.max_epochs * number, shown=progress) as advance,
             keeping(self, problem, seed, init) as keep,
@@ -151,26 +156,16 @@ class StochasticEM:
             walk = keep.restore(self._begin(data, start))
             while walk.visited < self.max_epochs * number and not self._settled(walk, number):
                 epoch, at = divmod(int(walk.visited), number)
-                batch = np.random.default_rng([seed, epoch]).permutation(number)[at]
-                inputs = *data.load(batch), jnp.asarray(number)
-                step, spent = compiled(
-                    "stochastic-em", data.problem, self.decay, self._step, walk, *inputs
-                )
-                before, walk = walk, step(walk, *inputs)
-                compiling += spent
+                batch = int(np.random.default_rng([seed, epoch]).permutation(number)[at])
+                before, walk = walk, self._step(data, walk, batch, clock)
                 if not np.isfinite(walk.history[epoch]):
-                    raise FitError(
-                        "StochasticEM: the log joint stopped being finite, as a cluster lost its points "
-                        "or collapsed; use prior='empirical', fewer clusters, or larger batches",
-                        as_numpy(before.params),
-                    )
+                    raise FitError(_LOST, before.params)
                 keep.offer(walk)
                 advance(1, f"epoch {epoch + 1}")
-            values, seen, spent = self._finish(data, walk)
-        seconds = {
-            "compile": compiling + spent,
-            "run": time.perf_counter() - began - compiling - spent,
-        }
+            values, seen = self._finish(data, walk, clock)
+            if not np.isfinite(seen):
+                raise FitError(_LOST, walk.params)
+        seconds = clock | {"run": time.perf_counter() - began - clock["compile"]}
         return self._result(data, walk, as_numpy(values), seen, seconds)
 
     @staticmethod
@@ -183,75 +178,51 @@ class StochasticEM:
         return starting_point(some, _FIRST.run(some, seed=seed, progress=False))
 
     def _begin(self, data: _Data, start: dict[str, Array]) -> _Walk:
-        args, live, centre, _ = data.load(0)
-        shapes = jax.eval_shape(partial(_expect, data.problem), start, args, live, centre)
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes[2])
-        history = np.full(self.max_epochs, np.nan, jnp.result_type(float))
-        return _Walk(jnp.asarray(0), start, zeros, zeros, jnp.zeros(()), jnp.asarray(history))
+        shapes = jax.eval_shape(partial(_expect, data.problem), start, *data.load(0))
+        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes[2])
+        history = np.full(self.max_epochs, np.nan)
+        return _Walk(np.asarray(0), as_numpy(start), zeros, zeros, np.asarray(0.0), history)
 
-    def _step(self, problem: Problem) -> Callable:
+    def _step(self, data: _Data, walk: _Walk, batch: int, clock: dict[str, float]) -> _Walk:
         """One batch: E-step, running averages, M-step."""
-
-        def step(
-            walk: _Walk, args: tuple, live: Array, centre: Array, linked: tuple, number: Array
-        ) -> _Walk:
-            value, log_prior, new = _expect(problem, walk.params, args, live, centre)
-            rate = (walk.visited + 1.0) ** -self.decay
-            statistics = jax.tree.map(
-                lambda s, n: (1 - rate) * s + rate * number * n, walk.statistics, new
-            )
-            at = walk.visited % number
-            seen = jnp.where(at == 0, 0.0, walk.value) + value
-            return _Walk(
-                visited=walk.visited + 1,
-                params=_maximise(problem, walk.params, statistics, centre, linked),
-                statistics=statistics,
-                average=jax.tree.map(
-                    lambda a, s: jnp.where(at == 0, s, a + (s - a) / (at + 1)),
-                    walk.average,
-                    statistics,
-                ),
-                value=seen,
-                history=walk.history.at[walk.visited // number].set(seen + log_prior),
-            )
-
-        return step
+        value, log_prior, new, _ = data.expect(walk.params, batch, clock)
+        epoch, at = divmod(int(walk.visited), len(data.batches))
+        rate = (int(walk.visited) + 1.0) ** -self.decay
+        statistics = jax.tree.map(
+            lambda s, n: (1 - rate) * s + rate * len(data.batches) * n, walk.statistics, new
+        )
+        seen = np.asarray(value + (walk.value if at else 0.0))
+        history = walk.history.copy()
+        history[epoch] = seen + log_prior
+        return _Walk(
+            visited=walk.visited + 1,
+            params=data.maximise(walk.params, statistics, clock),
+            statistics=statistics,
+            average=jax.tree.map(lambda a, s: a + (s - a) / (at + 1), walk.average, statistics),
+            value=seen,
+            history=history,
+        )
 
     def _settled(self, walk: _Walk, number: int) -> bool:
         """Whether the last of at least two whole epochs gained next to nothing."""
         epochs, rest = divmod(int(walk.visited), number)
         if rest or epochs < 2:
             return False
-        last, now = np.asarray(walk.history)[epochs - 2 : epochs]
+        last, now = walk.history[epochs - 2 : epochs]
         return bool(abs(now - last) <= self.tol * (1 + abs(now)))
 
-    def _finish(self, data: _Data, walk: _Walk) -> tuple[dict[str, Array], float, float]:
+    def _finish(
+        self, data: _Data, walk: _Walk, clock: dict[str, float]
+    ) -> tuple[dict[str, NDArray], float]:
         """Parameters by the averaged statistics, and the log joint there, or as last seen."""
-
-        def build(bare: Problem) -> Callable:
-            return lambda walk, args, live, centre, linked: _maximise(
-                bare, walk.params, walk.average, centre, linked
-            )
-
-        def look(bare: Problem) -> Callable:
-            return lambda params, args, live, centre: (
-                *_expect(bare, params, args, live, centre)[:2],
-                deterministics(trace_model(bare, params, args)),
-            )
-
-        args, live, centre, linked = data.load(0)
-        inputs = walk, args, live, centre, linked
-        program, seconds = compiled("stochastic-em-end", data.problem, None, build, *inputs)
-        params = program(*inputs)
+        params = data.maximise(walk.params, walk.average, clock)
         total = 0.0
         for number in range(len(data.batches) if self.final_pass else 1):
-            seeing = params, *data.load(number)[:3]
-            program, spent = compiled("stochastic-em-look", data.problem, None, look, *seeing)
-            value, log_prior, sites = program(*seeing)
-            total, seconds = total + float(value), seconds + spent
+            value, log_prior, _, sites = data.expect(params, number, clock)
+            total += float(value)
         epoch = (int(walk.visited) - 1) // len(data.batches)
         seen = total + float(log_prior) if self.final_pass else float(walk.history[epoch])
-        return params | sites, seen, seconds
+        return params | sites, seen
 
     def _result(
         self,
@@ -271,7 +242,7 @@ class StochasticEM:
             else f"stochastic EM stopped at max_epochs={self.max_epochs}, {what} {seen:.6g}, before the "
             f"gain of an epoch fell below tol={self.tol}; raise max_epochs or loosen tol"
         )
-        history = np.asarray(walk.history)[:epochs]
+        history = walk.history[:epochs]
         return EngineResult(
             engine=self.name,
             draws={name: value[None, None] for name, value in values.items()},
@@ -323,9 +294,33 @@ class _Data:
         return replace(self.problem, args=args[: len(self.problem.args)])
 
     def load(self, number: int) -> tuple:
-        """One batch, which of its rows count, the mean of all data, and the data of the M-step."""
-        live, centre = self.batches[number].live, jnp.asarray(self.centre, jnp.result_type(float))
-        return self.part(number).args, jnp.asarray(live), centre, self.linked
+        """One batch, which of its rows count, and the mean of all data."""
+        centre = jnp.asarray(self.centre, jnp.result_type(float))
+        return self.part(number).args, jnp.asarray(self.batches[number].live), centre
+
+    def expect(self, params: dict[str, NDArray], number: int, clock: dict[str, float]) -> tuple:
+        """`_expect` of one batch, on the host."""
+        inputs = params, *self.load(number)
+        program, spent = compiled(
+            "stochastic-em-expect", self.problem, None, lambda bare: partial(_expect, bare), *inputs
+        )
+        clock["compile"] += spent
+        return jax.tree.map(np.asarray, program(*inputs))
+
+    def maximise(
+        self, params: dict[str, NDArray], statistics: _Statistics, clock: dict[str, float]
+    ) -> dict[str, NDArray]:
+        """`_maximise`, on the host."""
+        inputs = params, statistics, self.centre, self.linked
+        program, spent = compiled(
+            "stochastic-em-maximise",
+            self.problem,
+            None,
+            lambda bare: partial(_maximise, bare),
+            *inputs,
+        )
+        clock["compile"] += spent
+        return as_numpy(program(*inputs))
 
     @property
     def approximate(self) -> str | None:
@@ -337,8 +332,8 @@ class _Data:
 
 def _expect(
     problem: Problem, params: dict[str, Array], args: tuple, live: Array, centre: Array
-) -> tuple[Array, Array, _Statistics]:
-    """Log likelihood of the live components of a batch, log prior, and expected statistics."""
+) -> tuple[Array, Array, _Statistics, dict[str, Array]]:
+    """Log likelihood of the live components of a batch, log prior, expected statistics, and sites."""
     trace = trace_model(problem, params, args)
     mixture = trace.pop("x")
     fn: LinkedMixture = mixture["fn"]
@@ -369,6 +364,7 @@ def _expect(
             count=slope["log_weights"],
             agree=jnp.stack([jnp.where(must, agree, 0.0).sum(), jnp.where(must, 0.0, agree).sum()]),
         ),
+        deterministics(trace),
     )
 
 

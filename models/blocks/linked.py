@@ -108,7 +108,9 @@ class LinkedCategorical(dist.Distribution):
         """Share of each connected component in `log_normalizer`, shape (num_components,)."""
         graph = self.graph
         if self.reading == "field":
-            blank = jnp.zeros((graph.num_points, self.log_weights.shape[-1]), self.log_weights.dtype)
+            blank = jnp.zeros(
+                (graph.num_points, self.log_weights.shape[-1]), self.log_weights.dtype
+            )
             return partition.by_component(
                 blank, graph, self.log_weights, self.pair_weights, **self.options
             )

@@ -10,7 +10,18 @@ import numpyro.distributions as dist
 import pytest
 
 import sidebayes
-from sidebayes import EM, MAP, NUTS, GaussianPrior, LinkedCategorical, LinkedMixture, Links
+from sidebayes import (
+    EM,
+    MAP,
+    NUTS,
+    SMC,
+    GaussianPrior,
+    LinkedCategorical,
+    LinkedMixture,
+    Links,
+    NestedSlice,
+    StochasticEM,
+)
 from sidebayes.record import dump, parse
 from sidebayes.zoo import CARDS, make_engine
 
@@ -22,6 +33,9 @@ TINY = {
     "em": EM(num_restarts=2, max_steps=30),
     "map": MAP(num_restarts=1, max_steps=30),
     "nuts": NUTS(num_warmup=10, num_samples=10, num_chains=2, max_tree_depth=3),
+    "smc": SMC(num_particles=20, num_runs=2, num_mutations=1, num_leapfrog=2, max_steps=3),
+    "nested": NestedSlice(num_live=20, num_delete=10, num_slices=2, num_samples=10, max_steps=3),
+    "stochastic_em": StochasticEM(batch_size=15, max_epochs=1),
     "kmeans": make_engine("kmeans", CARDS["soft_kmeans"]),
 }
 
