@@ -147,8 +147,11 @@ class StochasticEM:
         began = time.perf_counter()
         data = _Data.prepare(problem, self.batch_size, seed)
         number = len(data.batches)
-        start = self._first(data, seed) if init is None else starting_point(data.part(0), init)
         clock = {"compile": 0.0}
+        if init is None:
+            start = self._first(data, seed, clock)
+        else:
+            start = starting_point(data.part(0), init)
         with (
             progress_bar("Stochastic EM", self.max_epochs * number, shown=progress) as advance,
             keeping(self, problem, seed, init) as keep,
@@ -169,13 +172,15 @@ class StochasticEM:
         return self._result(data, walk, as_numpy(values), seen, seconds)
 
     @staticmethod
-    def _first(data: _Data, seed: int) -> dict[str, Array]:
+    def _first(data: _Data, seed: int, clock: dict[str, float]) -> dict[str, Array]:
         """EM's mode on the first batch."""
         rows = data.batches[0].points
         links = LabelGraph.build(data.graph.links.subset(rows), len(rows))
         args = (jnp.asarray(data.x[rows], jnp.result_type(float)), links)
         some = replace(data.problem, args=args[: len(data.problem.args)])
-        return starting_point(some, _FIRST.run(some, seed=seed, progress=False))
+        found = _FIRST.run(some, seed=seed, progress=False)
+        clock["compile"] += found.seconds["compile"]
+        return starting_point(some, found)
 
     def _begin(self, data: _Data, start: dict[str, Array]) -> _Walk:
         shapes = jax.eval_shape(partial(_expect, data.problem), start, *data.load(0))
@@ -256,36 +261,37 @@ class StochasticEM:
 
 @dataclass(frozen=True)
 class _Data:
-    """The problem with its prior settled, and the data in batches."""
+    """The data in batches, and what is known of them as a whole.
+
+    The covariance is kept for an empirical prior; `linked` is the data that the M-step is shown, blank
+    rows for the points with links.
+    """
 
     problem: Problem
     x: NDArray
     graph: LabelGraph
     batches: list[Batch]
     centre: NDArray
+    covariance: NDArray | None
     linked: tuple
 
     @classmethod
     def prepare(cls, problem: Problem, batch_size: int, seed: int) -> _Data:
-        """Read the data once, settle an empirical prior, and deal the batches."""
+        """Read the data once, and deal the batches."""
         x = problem.args[0]
         x = x if isinstance(x, np.ndarray) else np.asarray(x)
         centre, covariance = chunk_moments(x)
         chosen = problem.kwargs.get("prior", "empirical")
-        if isinstance(chosen, str) and chosen == "empirical":
-            prior = GaussianPrior.from_moments(centre, covariance, problem.kwargs["num_clusters"])
-            assert problem.m_step is not None
-            problem = replace(
-                problem,
-                kwargs=problem.kwargs | {"prior": prior},
-                m_step=partial(problem.m_step, prior=prior),
-            )
+        empirical = isinstance(chosen, str) and chosen == "empirical"
         graph = as_label_graph(problem.args[1] if len(problem.args) > 1 else None, len(x))
         # points without links have no part in the partition function of normalised weights
         rows = np.unique(np.asarray(graph.pairs)) if graph.num_links else np.zeros(1, int)
         some = LabelGraph.build(graph.links.subset(rows), len(rows))
         linked = (np.zeros((len(rows), x.shape[1])), some)[: len(problem.args)]
-        return cls(problem, x, graph, deal_batches(graph, batch_size, seed), centre, linked)
+        batches = deal_batches(graph, batch_size, seed)
+        real = jnp.result_type(float)
+        centre, covariance = centre.astype(real), covariance.astype(real)
+        return cls(problem, x, graph, batches, centre, covariance if empirical else None, linked)
 
     def part(self, number: int) -> Problem:
         """The problem with one batch for its data."""
@@ -294,9 +300,9 @@ class _Data:
         return replace(self.problem, args=args[: len(self.problem.args)])
 
     def load(self, number: int) -> tuple:
-        """One batch, which of its rows count, and the mean of all data."""
-        centre = jnp.asarray(self.centre, jnp.result_type(float))
-        return self.part(number).args, jnp.asarray(self.batches[number].live), centre
+        """One batch, which of its rows count, and mean and covariance of all data."""
+        live = jnp.asarray(self.batches[number].live)
+        return self.part(number).args, live, self.centre, self.covariance
 
     def expect(self, params: dict[str, NDArray], number: int, clock: dict[str, float]) -> tuple:
         """`_expect` of one batch, on the host."""
@@ -311,7 +317,7 @@ class _Data:
         self, params: dict[str, NDArray], statistics: _Statistics, clock: dict[str, float]
     ) -> dict[str, NDArray]:
         """`_maximise`, on the host."""
-        inputs = params, statistics, self.centre, self.linked
+        inputs = params, statistics, self.linked, self.centre, self.covariance
         program, spent = compiled(
             "stochastic-em-maximise",
             self.problem,
@@ -330,11 +336,26 @@ class _Data:
         return next((name for name in named if name is not None), None)
 
 
+def _under(problem: Problem, centre: Array, covariance: Array | None) -> Problem:
+    """The problem with the empirical prior of all the data, if that is what it asks for."""
+    if covariance is None:
+        return problem
+    assert problem.m_step is not None
+    prior = GaussianPrior.from_moments(centre, covariance, problem.kwargs["num_clusters"])
+    m_step = partial(problem.m_step, prior=prior)
+    return replace(problem, kwargs=problem.kwargs | {"prior": prior}, m_step=m_step)
+
+
 def _expect(
-    problem: Problem, params: dict[str, Array], args: tuple, live: Array, centre: Array
+    problem: Problem,
+    params: dict[str, Array],
+    args: tuple,
+    live: Array,
+    centre: Array,
+    covariance: Array | None,
 ) -> tuple[Array, Array, _Statistics, dict[str, Array]]:
     """Log likelihood of the live components of a batch, log prior, expected statistics, and sites."""
-    trace = trace_model(problem, params, args)
+    trace = trace_model(_under(problem, centre, covariance), params, args)
     mixture = trace.pop("x")
     fn: LinkedMixture = mixture["fn"]
     graph, x = fn.labels.graph, args[0]
@@ -372,8 +393,9 @@ def _maximise(
     problem: Problem,
     params: dict[str, Array],
     statistics: _Statistics,
-    centre: Array,
     linked: tuple,
+    centre: Array,
+    covariance: Array | None,
 ) -> dict[str, Array]:
     """The model's own M-step, given statistics of all the data."""
     graph = as_label_graph(linked[1] if len(linked) > 1 else None, len(linked[0]))
@@ -386,5 +408,6 @@ def _maximise(
         "pair_weights": jnp.where(must, share[0], share[1]),
     }
     about = jnp.broadcast_to(centre, params["mean"].shape)
-    assert problem.m_step is not None
-    return problem.m_step(params | {"mean": about}, linked, {"x": slope})
+    m_step = _under(problem, centre, covariance).m_step
+    assert m_step is not None
+    return m_step(params | {"mean": about}, linked, {"x": slope})

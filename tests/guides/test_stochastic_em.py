@@ -20,7 +20,7 @@ from tests.support import ppc_problem
 
 RNG = np.random.default_rng(0)
 TRUTH = RNG.integers(2, size=240)
-X = np.array([[0.0, 0.0], [2.5, 1.0]])[TRUTH] + RNG.normal(size=(240, 2)) * [1.0, 0.6]
+X = np.array([[0.0, 0.0], [4.0, 1.5]])[TRUTH] + RNG.normal(size=(240, 2)) * [1.0, 0.6]
 
 
 def make_links():
@@ -38,7 +38,7 @@ def make_links():
 
 
 LINKS = make_links()
-ENGINE = StochasticEM(batch_size=60, max_epochs=30, tol=1e-5)
+ENGINE = StochasticEM(batch_size=60, max_epochs=30, tol=1e-7)
 
 
 @pytest.fixture(autouse=True)
