@@ -125,11 +125,11 @@ class NestedSlice:
         FitError
             If the likelihood is finite at no draw of the prior.
         """
-        load_blackjax("NestedSlice")
+        version = load_blackjax("NestedSlice").__version__
         check_prior(problem, "NestedSlice", init)
         approximate = approximation(problem)
         keys = jax.random.split(jax.random.key(seed), self.num_runs)
-        shape = self.num_live, self.num_delete, self.num_slices, self.max_steps
+        shape = self.num_live, self.num_delete, self.num_slices, self.max_steps, version
         with (
             progress_bar("Nested sampling", shown=progress) as advance,
             keeping(self, problem, seed, init) as keep,

@@ -136,7 +136,7 @@ class SMC:
         FitError
             If the likelihood is finite at no draw of the prior.
         """
-        load_blackjax("SMC")
+        version = load_blackjax("SMC").__version__
         check_prior(problem, "SMC", init)
         approximate = approximation(problem)
         keys = jax.random.split(jax.random.key(seed), self.num_runs)
@@ -147,6 +147,7 @@ class SMC:
             self.num_leapfrog,
             self.target_ess,
             self.max_steps,
+            version,
         )
         with (
             progress_bar("SMC", shown=progress) as advance,

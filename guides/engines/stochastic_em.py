@@ -13,23 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
-from sidebayes.models.blocks import partition
-from sidebayes.models.blocks.components import GaussianPrior
 from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
-from sidebayes.models.blocks.linked import LinkedMixture
 
 from .base import EngineResult, FitError, Problem, Status, check_positive
 from .batches import Batch, chunk_moments, deal_batches
 from .checkpoint import check_checkpoint, keeping
-from .density import (
-    approximation,
-    as_numpy,
-    deterministics,
-    sum_log_prob,
-    trace_model,
-)
+from .density import approximation, as_numpy
 from .em import EM
-from .gaussian_stats import Moments, weighted_moments
+from .linked_stats import Statistics, expect, maximise
 from .programs import compiled
 from .progress import progress_bar
 from .starts import starting_point
@@ -45,25 +36,13 @@ _LOST = (
 )
 
 
-class _Statistics(NamedTuple):
-    """Expected sufficient statistics of all the data.
-
-    Moments about the mean of the data, expected counts behind the mixing weights, and how many soft
-    must-links and cannot-links join points of one label.
-    """
-
-    moments: Moments
-    count: Array
-    agree: Array
-
-
 class _Walk(NamedTuple):
     """Where a run has got; arrays of the host."""
 
     visited: NDArray
     params: dict[str, NDArray]
-    statistics: _Statistics
-    average: _Statistics
+    statistics: Statistics
+    average: Statistics
     value: NDArray
     history: NDArray
 
@@ -183,7 +162,7 @@ class StochasticEM:
         return starting_point(some, found)
 
     def _begin(self, data: _Data, start: dict[str, Array]) -> _Walk:
-        shapes = jax.eval_shape(partial(_expect, data.problem), start, *data.load(0))
+        shapes = jax.eval_shape(partial(expect, data.problem), start, *data.load(0))
         zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes[2])
         history = np.full(self.max_epochs, np.nan)
         return _Walk(np.asarray(0), as_numpy(start), zeros, zeros, np.asarray(0.0), history)
@@ -305,24 +284,24 @@ class _Data:
         return self.part(number).args, live, self.centre, self.covariance
 
     def expect(self, params: dict[str, NDArray], number: int, clock: dict[str, float]) -> tuple:
-        """`_expect` of one batch, on the host."""
+        """`expect` of one batch, on the host."""
         inputs = params, *self.load(number)
         program, spent = compiled(
-            "stochastic-em-expect", self.problem, None, lambda bare: partial(_expect, bare), *inputs
+            "stochastic-em-expect", self.problem, None, lambda bare: partial(expect, bare), *inputs
         )
         clock["compile"] += spent
         return jax.tree.map(np.asarray, program(*inputs))
 
     def maximise(
-        self, params: dict[str, NDArray], statistics: _Statistics, clock: dict[str, float]
+        self, params: dict[str, NDArray], statistics: Statistics, clock: dict[str, float]
     ) -> dict[str, NDArray]:
-        """`_maximise`, on the host."""
+        """`maximise`, on the host."""
         inputs = params, statistics, self.linked, self.centre, self.covariance
         program, spent = compiled(
             "stochastic-em-maximise",
             self.problem,
             None,
-            lambda bare: partial(_maximise, bare),
+            lambda bare: partial(maximise, bare),
             *inputs,
         )
         clock["compile"] += spent
@@ -334,80 +313,3 @@ class _Data:
         loopy = (n for n, batch in enumerate(self.batches) if batch.graph.cores)
         named = (approximation(self.part(n)) for n in loopy)
         return next((name for name in named if name is not None), None)
-
-
-def _under(problem: Problem, centre: Array, covariance: Array | None) -> Problem:
-    """The problem with the empirical prior of all the data, if that is what it asks for."""
-    if covariance is None:
-        return problem
-    assert problem.m_step is not None
-    prior = GaussianPrior.from_moments(centre, covariance, problem.kwargs["num_clusters"])
-    m_step = partial(problem.m_step, prior=prior)
-    return replace(problem, kwargs=problem.kwargs | {"prior": prior}, m_step=m_step)
-
-
-def _expect(
-    problem: Problem,
-    params: dict[str, Array],
-    args: tuple,
-    live: Array,
-    centre: Array,
-    covariance: Array | None,
-) -> tuple[Array, Array, _Statistics, dict[str, Array]]:
-    """Log likelihood of the live components of a batch, log prior, expected statistics, and sites."""
-    trace = trace_model(_under(problem, centre, covariance), params, args)
-    mixture = trace.pop("x")
-    fn: LinkedMixture = mixture["fn"]
-    graph, x = fn.labels.graph, args[0]
-    alive = jnp.zeros(graph.num_components, bool).at[jnp.asarray(graph.component)].max(live)
-
-    def log_partition(factors: dict[str, Array]) -> Array:
-        terms = partition.by_component(
-            factors["unary"],
-            graph,
-            factors["log_weights"],
-            factors["pair_weights"],
-            **fn.labels.options,
-        )
-        return jnp.where(alive, terms, 0.0).sum()
-
-    value, slope = jax.value_and_grad(log_partition)(fn.log_factors(x))
-    normalizer = fn.labels.log_normalizer_by_component()
-    soft = jnp.isfinite(jnp.asarray(graph.pair_weights))
-    agree = jnp.where(soft, slope["pair_weights"], 0.0)
-    must = jnp.asarray(graph.pair_weights) > 0
-    about = jnp.broadcast_to(centre, (slope["unary"].shape[1], len(centre)))
-    return (
-        value - jnp.where(alive, normalizer, 0.0).sum(),
-        sum_log_prob(trace),
-        _Statistics(
-            moments=weighted_moments(x, slope["unary"], about),
-            count=slope["log_weights"],
-            agree=jnp.stack([jnp.where(must, agree, 0.0).sum(), jnp.where(must, 0.0, agree).sum()]),
-        ),
-        deterministics(trace),
-    )
-
-
-def _maximise(
-    problem: Problem,
-    params: dict[str, Array],
-    statistics: _Statistics,
-    linked: tuple,
-    centre: Array,
-    covariance: Array | None,
-) -> dict[str, Array]:
-    """The model's own M-step, given statistics of all the data."""
-    graph = as_label_graph(linked[1] if len(linked) > 1 else None, len(linked[0]))
-    weights = jnp.asarray(graph.pair_weights)
-    soft, must = jnp.isfinite(weights), weights > 0
-    share = statistics.agree / jnp.maximum(jnp.stack([soft & must, soft & ~must]).sum(axis=1), 1)
-    slope = {
-        "moments": statistics.moments,
-        "log_weights": statistics.count,
-        "pair_weights": jnp.where(must, share[0], share[1]),
-    }
-    about = jnp.broadcast_to(centre, params["mean"].shape)
-    m_step = _under(problem, centre, covariance).m_step
-    assert m_step is not None
-    return m_step(params | {"mean": about}, linked, {"x": slope})
