@@ -44,6 +44,13 @@ class Keeper:
     def __init__(self, path: Path | None, every: float, identity: str) -> None:
         self._path, self._every, self._identity = path, every, identity
         self._written = time.monotonic()
+        self._parts: list[Keeper] = []
+
+    def part(self, number: int) -> Keeper:
+        """Keeper of one part of the run, in a file of its own beside the others."""
+        path = self._path and self._path.with_name(f"{self._path.name}.{number}")
+        self._parts.append(Keeper(path, self._every, self._identity))
+        return self._parts[-1]
 
     def restore(self, state: Any) -> Any:
         """Latest state on disk, in the structure of `state`; `state` itself if there is none.
@@ -58,9 +65,11 @@ class Keeper:
         found = read_state(self._path, state, self._identity)
         return state if found is None else found
 
-    def offer(self, state: Any) -> None:
-        """Write the state, if the last writing is long enough ago."""
-        if self._path is not None and time.monotonic() - self._written >= self._every:
+    def offer(self, state: Any, *, now: bool = False) -> None:
+        """Write the state, if the last writing is long enough ago or it is to be done `now`."""
+        if self._path is None:
+            return
+        if now or time.monotonic() - self._written >= self._every:
             write_state(self._path, state, self._identity)
             self._written = time.monotonic()
 
@@ -69,6 +78,8 @@ class Keeper:
         if self._path is not None:
             for path in (self._path, _previous(self._path)):
                 path.unlink(missing_ok=True)
+        for part in self._parts:
+            part.clear()
 
 
 @contextmanager

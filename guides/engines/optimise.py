@@ -15,6 +15,7 @@ from jax import Array, lax
 from numpy.typing import NDArray
 
 from .base import EngineResult, FitError, Problem, Status, check_positive
+from .checkpoint import check_checkpoint, keeping
 from .density import (
     approximation,
     as_numpy,
@@ -66,6 +67,10 @@ class MAP:
     num_restarts : int
     memory : int
         Pairs of steps and gradients that L-BFGS keeps.
+    checkpoint : path, optional
+        File that keeps the state of the run, so that the same call goes on after an interruption.
+    checkpoint_every : float
+        Seconds between two writings.
 
     References
     ----------
@@ -76,10 +81,13 @@ class MAP:
     max_steps: int = 1000
     num_restarts: int = 10
     memory: int = 20
+    checkpoint: str | None = None
+    checkpoint_every: float = 60.0
     name: ClassVar[str] = "map"
 
     def __post_init__(self) -> None:
         check_positive(self, tol=0.0, max_steps=1, num_restarts=1, memory=1)
+        check_checkpoint(self)
 
     def run(
         self,
@@ -103,12 +111,15 @@ class MAP:
         else:
             starts = {name: v[None] for name, v in starting_point(problem, init).items()}
         settings = (self.max_steps, self.memory)
-        with progress_bar("MAP", shown=progress) as advance:
+        with (
+            progress_bar("MAP", shown=progress) as advance,
+            keeping(self, problem, seed, init) as keep,
+        ):
             advance(0, "compiling")
             begin, first = compiled(
                 "map-begin", problem, settings, self._begin, starts, problem.args
             )
-            state = begin(starts, problem.args)
+            state = keep.restore(begin(starts, problem.args))
             fixed = problem.args, jnp.asarray(float(self.tol))
             climb, second = compiled(
                 "map", problem, settings, self._climb, state, *fixed, jnp.asarray(0)
@@ -119,6 +130,7 @@ class MAP:
                 state,
                 advance,
                 lambda state: f"log joint {float(-jnp.nanmin(state.search.value)):.6g}",
+                keep.offer,
             )
         seconds = {"compile": first + second, "run": time.perf_counter() - began}
         if not np.isfinite(state.search.value).any():

@@ -15,6 +15,9 @@ import numpyro.distributions as dist
 import pytest
 from sidebayes.guides.engines.base import Problem, SideBayesWarning
 from sidebayes.guides.engines.checkpoint import Keeper, read_state, write_state
+from sidebayes.guides.engines.em import EM
+from sidebayes.guides.engines.mcmc import NUTS
+from sidebayes.guides.engines.optimise import MAP
 from sidebayes.guides.engines.smc import SMC
 
 Y = np.array([0.3, 1.2, 0.8, 2.0])
@@ -31,8 +34,15 @@ def normal(y):
     numpyro.sample("y", dist.Normal(mu, 0.5), obs=y)
 
 
-def problem(y=Y):
-    return Problem(normal, (jnp.asarray(y),))
+def mixture(y):
+    with numpyro.plate("clusters", 2):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 10.0))
+    parts = dist.Normal(mean, 1.0)
+    numpyro.sample("y", dist.MixtureSameFamily(dist.Categorical(jnp.full(2, 0.5)), parts), obs=y)
+
+
+def problem(y=Y, model=normal):
+    return Problem(model, (jnp.asarray(y),))
 
 
 def state(number):
@@ -101,8 +111,8 @@ def interrupt(monkeypatch, after):
     """Let a run end after it has written its state some times."""
     offer, count = Keeper.offer, iter(range(after))
 
-    def once(self, state):
-        offer(self, state)
+    def once(self, state, *, now=False):
+        offer(self, state, now=now)
         if next(count, None) is None:
             raise Interrupted
 
@@ -111,31 +121,39 @@ def interrupt(monkeypatch, after):
 
 def engines(path=None):
     every = {"checkpoint": path, "checkpoint_every": 0.0}
-    return {"smc": SMC(num_particles=100, num_runs=2, target_ess=0.9, **every)}
+    return {
+        "smc": SMC(num_particles=100, num_runs=2, target_ess=0.9, **every),
+        "map": MAP(num_restarts=2, **every),
+        "em": EM(num_restarts=2, tol=1e-12, **every),
+        "nuts": NUTS(60, 60, 2, chain_method="sequential", **every),
+    }
 
 
 @pytest.mark.parametrize("name", engines())
 def test_interrupted_run_ends_the_same(name, tmp_path, monkeypatch):
-    whole = engines()[name].run(problem(), seed=1)
+    if name == "smc":
+        pytest.importorskip("blackjax")
+    model = mixture if name in ("map", "em") else normal
+    whole = engines()[name].run(problem(model=model), seed=1)
     path = tmp_path / "run.state"
     with monkeypatch.context() as patched:
-        interrupt(patched, 0)
+        interrupt(patched, 3 if name == "nuts" else 0)
         with pytest.raises(Interrupted):
-            engines(path)[name].run(problem(), seed=1)
-    assert path.exists()
+            engines(path)[name].run(problem(model=model), seed=1)
+    assert list(tmp_path.iterdir())
     with pytest.raises(ValueError, match="of another run"):
-        engines(path)[name].run(problem(), seed=2)
+        engines(path)[name].run(problem(model=model), seed=2)
     with pytest.raises(ValueError, match="of another run"):
-        engines(path)[name].run(problem(Y + 1), seed=1)
-    restored = []
-    with monkeypatch.context() as patched:
-        restore = Keeper.restore
-        patched.setattr(
-            Keeper, "restore", lambda *given: restored.append(restore(*given)) or restored[0]
-        )
-        again = engines(path)[name].run(problem(), seed=1)
-    if name in ("smc", "map", "em"):
-        assert int(restored[0].steps.max()) > 0
+        engines(path)[name].run(problem(Y + 1, model), seed=1)
+    found = []
+
+    def restore(path, *given):
+        found.append(read_state(path, *given))
+        return found[-1]
+
+    monkeypatch.setattr("sidebayes.guides.engines.checkpoint.read_state", restore)
+    again = engines(path)[name].run(problem(model=model), seed=1)
+    assert found[0] is not None
     for site, value in whole.draws.items():
         np.testing.assert_array_equal(again.draws[site], value)
     assert again.log_evidence == whole.log_evidence
