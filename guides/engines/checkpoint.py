@@ -132,6 +132,9 @@ def check_checkpoint(config: Any) -> None:
                 f"{name}(checkpoint={str(path)!r}): there is no folder {Path(path).parent}; "
                 "create it first"
             )
+        object.__setattr__(
+            config, "checkpoint", os.fspath(path)
+        )  # a configuration is saved as text
     if isinstance(every, bool) or not isinstance(every, int | float) or not every >= 0:
         raise ValueError(f"{name}(checkpoint_every={every!r}): expected seconds, a number >= 0")
 

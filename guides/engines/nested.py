@@ -175,7 +175,7 @@ class NestedSlice:
             seconds=seconds,
             approximate=approximate,
             density_space="unconstrained",
-            log_evidence=pooled,
+            log_evidence=pooled if stopped else None,
         )
 
     def _algorithm(self, problem: Problem, args: tuple, width: int) -> Any:

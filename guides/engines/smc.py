@@ -146,7 +146,6 @@ class SMC:
             self.num_mutations,
             self.num_leapfrog,
             self.target_ess,
-            self.max_steps,
             version,
         )
         with (
@@ -162,7 +161,10 @@ class SMC:
             march, second = compiled("smc", problem, shape, self._march, state, problem.args, limit)
             began = time.perf_counter()
             state, _ = in_pieces(
-                lambda state, limit: (march(state, problem.args, limit), None),
+                lambda state, limit: (
+                    march(state, problem.args, jnp.minimum(limit, self.max_steps)),
+                    None,
+                ),
                 state,
                 advance,
                 lambda state: f"temperature {float(state.temperature.min()):.3g}",
@@ -205,8 +207,7 @@ class SMC:
 
         def march(state: _Cloud, args: tuple, limit: Array) -> _Cloud:
             def unfinished(state: _Cloud) -> Array:
-                most = jnp.minimum(limit, self.max_steps)
-                return ~state.settled.all() & (state.steps.max() < most)
+                return ~state.settled.all() & (state.steps.max() < limit)
 
             step = jax.vmap(lambda cloud: self._temper(problem, cloud, args))
             return lax.while_loop(unfinished, step, state)
@@ -290,13 +291,14 @@ class SMC:
                 "SMC: the log evidence of a run is not finite; raise num_particles, or check the prior"
             )
         log_evidence = pool_evidence(np.asarray(state.log_evidence))
+        settled = bool(np.asarray(state.settled).all())
         spread = float(np.std(state.log_evidence, ddof=1))
         message = (
             f"SMC drew {self.num_runs} x {self.num_particles} over {steps} temperatures; log evidence "
             f"{log_evidence[0]:.6g} with standard error {log_evidence[1]:.2g}; last acceptance "
             f"{float(state.acceptance.mean()):.2f}"
         )
-        if not np.asarray(state.settled).all():
+        if not settled:
             message = (
                 f"SMC stopped at max_steps={self.max_steps}, temperature {reached.min():.3g} of 1: these "
                 "are not draws of the posterior; raise max_steps or num_mutations"
@@ -311,9 +313,9 @@ class SMC:
             draws=values,
             sample_stats={"lp": lp},
             objective=np.zeros((0, 0)),
-            status=Status(bool(np.asarray(state.settled).all()) and spread <= _SPREAD, message),
+            status=Status(settled and spread <= _SPREAD, message),
             seconds=seconds,
             approximate=approximate,
             density_space="unconstrained",
-            log_evidence=log_evidence,
+            log_evidence=log_evidence if settled else None,
         )

@@ -146,12 +146,24 @@ def test_hard_links_hold_in_labels():
     np.testing.assert_array_equal(same, HARD.same)
 
 
+SLOW_TO_COMPILE = ("smc", "nested", "stochastic_em")
+
+
 @pytest.mark.parametrize(
-    ("name", "engine"), [(c.name, e) for c in CARDS.values() for e in c.engines]
+    ("name", "engine"),
+    [
+        pytest.param(
+            c.name, e, marks=[pytest.mark.slow] * (e in SLOW_TO_COMPILE and c.name != "ppc")
+        )
+        for c in CARDS.values()
+        for e in c.engines
+    ],
 )
 def test_every_card_with_every_engine(name, engine, tmp_path):
     card = CARDS[name]
     links = {"none": None, "any": SOFT, "hard": HARD}[card.links]
+    if engine in ("smc", "nested"):
+        pytest.importorskip("blackjax")
     fit = sidebayes.fit(name, X, links, num_clusters=3, engine=TINY[engine], truth=LABELS, seed=2)
     assert fit.engine == engine
     assert fit.labels().shape == (len(X),)

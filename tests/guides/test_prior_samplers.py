@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -105,6 +106,13 @@ def test_seed_decides(engine, peaks):
     np.testing.assert_array_equal(again.draws["mu"], peaks.draws["mu"])
     assert again.log_evidence == peaks.log_evidence
     assert other.log_evidence != peaks.log_evidence
+
+
+def test_stopped_short_is_said():
+    result = replace(ENGINES["hmc"], max_steps=1).run(peaks_problem(), seed=3)
+    assert not result.status.converged
+    assert "not draws of the posterior" in result.status.message
+    assert result.log_evidence is None
 
 
 X = np.array([-1.3, -0.7, 0.4, 1.6, 1.1])
