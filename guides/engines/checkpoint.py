@@ -234,7 +234,7 @@ def _bare(leaf: Any) -> np.ndarray:
 
 def _dressed(array: np.ndarray, like: Any) -> Any:
     if _is_key(like):
-        return jax.random.wrap_key_data(array, impl=jax.random.key_impl(like))
+        return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=jax.random.key_impl(like))
     return jax.numpy.asarray(array) if isinstance(like, jax.Array) else array
 
 

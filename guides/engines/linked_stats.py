@@ -29,7 +29,7 @@ class Statistics(NamedTuple):
     """
 
     moments: Moments
-    count: Array
+    size: Array
     agree: Array
 
 
@@ -79,7 +79,7 @@ def expect(
         sum_log_prob(trace),
         Statistics(
             moments=weighted_moments(x, slope["unary"], about),
-            count=slope["log_weights"],
+            size=slope["log_weights"],
             agree=jnp.stack([jnp.where(must, agree, 0.0).sum(), jnp.where(must, 0.0, agree).sum()]),
         ),
         deterministics(trace),
@@ -101,7 +101,7 @@ def maximise(
     share = statistics.agree / jnp.maximum(jnp.stack([soft & must, soft & ~must]).sum(axis=1), 1)
     slope = {
         "moments": statistics.moments,
-        "log_weights": statistics.count,
+        "log_weights": statistics.size,
         "pair_weights": jnp.where(must, share[0], share[1]),
     }
     about = jnp.broadcast_to(centre, params["mean"].shape)

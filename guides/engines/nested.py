@@ -199,7 +199,8 @@ class NestedSlice:
             return key, live, dead, dead[..., 0]
 
         def begin(keys: Array, args: tuple) -> _Nest:
-            return _Nest(*jax.vmap(one, in_axes=(0, None))(keys, args), jnp.asarray(0))
+            key, live, dead, value = jax.vmap(one, in_axes=(0, None))(keys, args)
+            return _Nest(key, live, dead, value, jnp.asarray(0))
 
         return begin
 
@@ -232,7 +233,7 @@ class NestedSlice:
 
         return march
 
-    def _weigh(self, state: _Nest, seed: int) -> tuple[NDArray, NDArray, float, float]:
+    def _weigh(self, state: _Nest, seed: int) -> tuple[Array, NDArray, float, float]:
         """Posterior draws of every run, its log evidence, the variance of that, and sample size."""
         steps, particles = int(state.steps), state.live.particles
         count = np.tile(self.num_live - np.arange(self.num_delete), steps)
