@@ -92,14 +92,21 @@ def _m_step(
     slope = posterior["x"]
     graph = as_label_graph(args[1] if len(args) > 1 else None, x.shape[0])
     resolved = resolve_prior(prior, x, num_clusters)
+    mean = params["mean"]
     if covariance in ("full", "tied"):
-        mean = params["mean"]
         found = (
             slope["moments"] if "moments" in slope else weighted_moments(x, slope["unary"], mean)
         )
         new = covariance_step(found, mean, covariance, resolved)
+    elif "moments" in slope:
+        size, first, second = slope["moments"]
+        squares = jnp.diagonal(second, axis1=1, axis2=2)
+        new = variance_step(size, first, squares, mean, covariance, resolved)
     else:
-        new = variance_step(x, slope["unary"], covariance, resolved)
+        size, offset = slope["unary"].sum(axis=0), x.mean(axis=0)
+        shifted = x - offset  # moments about the data mean, so that nothing cancels
+        sums = slope["unary"].T @ shifted, slope["unary"].T @ shifted**2
+        new = variance_step(size, *sums, offset, covariance, resolved)
     if weights is None:
         options = {"reading": reading, "sampling": sampling, "inference": inference}
         count = slope["log_weights"]
@@ -148,36 +155,40 @@ def covariance_step(
 
 
 def variance_step(
-    x: Array, responsibilities: Array, covariance: str, prior: GaussianPrior | None
+    size: Array,
+    first: Array,
+    squares: Array,
+    about: Array,
+    covariance: str,
+    prior: GaussianPrior | None,
 ) -> dict[str, Array]:
-    """Modes of means and of diagonal or spherical variances given responsibilities.
+    """Modes of means and of diagonal or spherical variances given the moments of each cluster.
 
     Parameters
     ----------
-    x : Array, shape (num_points, num_features)
-    responsibilities : Array, shape (num_points, num_clusters)
+    size : Array, shape (num_clusters,)
+    first, squares : Array, shape (num_clusters, num_features)
+        Weighted sums of ``x - about`` and of its squares.
+    about : Array, shape (num_features,) or (num_clusters, num_features)
     covariance : {"diagonal", "spherical"}
     prior : GaussianPrior or None
         None gives maximum likelihood.
     """
-    num_features = x.shape[1]
-    size = responsibilities.sum(axis=0)
-    offset = x.mean(axis=0)  # moments about the data mean, so that nothing cancels
-    shifted = x - offset
-    total, squares = responsibilities.T @ shifted, responsibilities.T @ shifted**2
+    num_features = first.shape[1]
     if prior is None:
         kappa, extra, own = 0.0, 0.0, 0.0
         centre = base = jnp.zeros(num_features)
     else:
-        kappa, centre = prior.shrinkage, jnp.asarray(prior.mean) - offset
+        kappa, centre = prior.shrinkage, jnp.asarray(prior.mean) - about
         base, extra, own = jnp.diag(jnp.asarray(prior.scale)), prior.df + 2.0, 1.0
-    mean = (total + kappa * centre) / jnp.maximum(size + kappa, jnp.finfo(x.dtype).tiny)[:, None]
-    spread = squares - 2 * mean * total + size[:, None] * mean**2 + kappa * (mean - centre) ** 2
+    tiny = jnp.finfo(first.dtype).tiny
+    mean = (first + kappa * centre) / jnp.maximum(size + kappa, tiny)[:, None]
+    spread = squares - 2 * mean * first + size[:, None] * mean**2 + kappa * (mean - centre) ** 2
     if covariance == "diagonal":
         variance = (spread + base) / (size + extra + own)[:, None]
     else:
         variance = (spread.sum(axis=1) + base.mean()) / (num_features * (size + own) + extra)
-    return {"mean": mean + offset, "variance": variance}
+    return {"mean": mean + about, "variance": variance}
 
 
 def weights_step(

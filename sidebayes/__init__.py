@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from .guides.engines.em import EM
     from .guides.engines.laplace import Laplace
     from .guides.engines.mcmc import NUTS
+    from .guides.engines.nested import NestedSlice
     from .guides.engines.optimise import MAP
+    from .guides.engines.smc import SMC
+    from .guides.engines.stochastic_em import StochasticEM
     from .guides.engines.svi import SVI
     from .models.blocks.approximate import BeliefPropagation, Exact, Gibbs, MeanField
     from .models.blocks.components import GaussianPrior
@@ -53,10 +56,13 @@ _HOME = {
     "MAP": "guides.engines.optimise",
     "MeanField": "models.blocks.approximate",
     "NUTS": "guides.engines.mcmc",
+    "NestedSlice": "guides.engines.nested",
     "PartialLabels": "models.blocks.partial_labels",
     "SVI": "guides.engines.svi",
     "SideBayesWarning": "guides.engines.base",
     "calibrate": "sbc",
+    "SMC": "guides.engines.smc",
+    "StochasticEM": "guides.engines.stochastic_em",
     "certainty_weight": "models.blocks.link_weights",
     "compare": "api",
     "debug": "diagnostics.debug",
@@ -75,6 +81,7 @@ __all__ = [
     "EM",
     "MAP",
     "NUTS",
+    "SMC",
     "SVI",
     "BeliefPropagation",
     "Card",
@@ -92,8 +99,10 @@ __all__ = [
     "LinkedMixtureClusterer",
     "Links",
     "MeanField",
+    "NestedSlice",
     "PartialLabels",
     "SideBayesWarning",
+    "StochasticEM",
     "calibrate",
     "certainty_weight",
     "compare",

@@ -60,9 +60,9 @@ def fit(
     num_clusters : int
         Needed by every card.
     engine : str or engine, optional
-        "em", "map", "laplace", "svi", "nuts", "kmeans", or a configuration such as
-        ``EM(num_restarts=20)``. By default the first that the card names. NUTS starts from the
-        mode that EM finds.
+        Name, such as "em", "laplace" or "nuts" (``sidebayes list`` shows them all), or a
+        configuration such as ``EM(num_restarts=20)``. By default the first that the card names.
+        Samplers start from the mode that EM finds.
     seed : int
         Same seed and machine, same result.
     init : mapping or Fit, optional

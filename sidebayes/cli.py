@@ -105,7 +105,7 @@ def fit_method(
         bool, typer.Option("--learn-reliability", help="Learn how often links are wrong (ppc).")
     ] = False,
     engine: Annotated[
-        str | None, typer.Option(help="em, map, laplace, svi, nuts or kmeans.")
+        str | None, typer.Option(help="em, map, laplace, nuts, ... (see 'list').")
     ] = None,
     num_clusters: Annotated[
         int | None, typer.Option(help="By default the number of known classes.")

@@ -344,7 +344,8 @@ class Fit:
             raise ValueError(f"more = {more!r}; expected an integer >= 1")
         with self._precision():
             model = self._problem().model
-        field = {"nuts": "num_samples", "svi": "num_steps"}.get(self.config.name, "max_steps")
+        fields = {"nuts": "num_samples", "svi": "num_steps", "stochastic_em": "max_epochs"}
+        field = fields.get(self.config.name, "max_steps")
         observed, constant = self.tree["observed_data"], self.tree["constant_data"]
         return fit(
             model,

@@ -82,7 +82,7 @@ class Card:
 
 _GAUSSIAN_SITES = {"weights": 0, "mean": 0, "covariance": 0, "variance": 0}
 _MIXTURE_INVARIANTS = ("lp", "sorted_weights", "entropy", "same_cluster")
-_ENGINES_OF_MIXTURES = ("em", "map", "laplace", "svi", "nuts")
+_ENGINES_OF_MIXTURES = ("em", "map", "laplace", "svi", "nuts", "smc", "nested", "stochastic_em")
 
 CARDS: dict[str, Card] = {
     card.name: card
@@ -158,8 +158,11 @@ ENGINES: dict[str, str] = {
     "kmeans": "sidebayes.guides.constrained_kmeans:KMeans",
     "laplace": "sidebayes.guides.engines.laplace:Laplace",
     "map": "sidebayes.guides.engines.optimise:MAP",
+    "nested": "sidebayes.guides.engines.nested:NestedSlice",
     "nuts": "sidebayes.guides.engines.mcmc:NUTS",
     "svi": "sidebayes.guides.engines.svi:SVI",
+    "smc": "sidebayes.guides.engines.smc:SMC",
+    "stochastic_em": "sidebayes.guides.engines.stochastic_em:StochasticEM",
 }
 """Every engine by name, and where it is found."""
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sklearn.metrics import pairwise_distances_argmin
 
 from .base import EngineResult, FitError, Problem, Status, check_positive
+from .checkpoint import check_checkpoint, keeping
 from .density import (
     approximation,
     as_numpy,
@@ -81,6 +82,10 @@ class EM:
         cluster collapses are set aside.
     num_inner_steps : int
         Most gradients of L-BFGS in an M-step without closed form.
+    checkpoint : path, optional
+        File that keeps the state of the run, so that the same call goes on after an interruption.
+    checkpoint_every : float
+        Seconds between two writings.
 
     References
     ----------
@@ -92,10 +97,13 @@ class EM:
     max_steps: int = 500
     num_restarts: int = 10
     num_inner_steps: int = 15
+    checkpoint: str | None = None
+    checkpoint_every: float = 60.0
     name: ClassVar[str] = "em"
 
     def __post_init__(self) -> None:
         check_positive(self, tol=0.0, max_steps=1, num_restarts=1, num_inner_steps=1)
+        check_checkpoint(self)
 
     def run(
         self,
@@ -115,14 +123,17 @@ class EM:
         """
         approximate = approximation(problem)
         latent_supports(problem)
-        with progress_bar("EM", shown=progress) as advance:
+        with (
+            progress_bar("EM", shown=progress) as advance,
+            keeping(self, problem, seed, init) as keep,
+        ):
             advance(0, "compiling")
             if init is None:
                 starts, preparing = self._starts(problem, seed)
             else:
                 given = starting_point(problem, init)
                 starts, preparing = {name: value[None] for name, value in given.items()}, 0.0
-            state = self._begin(problem, starts)
+            state = keep.restore(self._begin(problem, starts))
             fixed = problem.args, jnp.asarray(float(self.tol))
             shape = (self.max_steps, self.num_inner_steps)
             limit = jnp.asarray(0)
@@ -133,6 +144,7 @@ class EM:
                 state,
                 advance,
                 lambda state: f"log joint {float(jnp.nanmax(state.value)):.6g}",
+                keep.offer,
             )
         seconds = {"compile": preparing + compiling, "run": time.perf_counter() - began}
         if not np.isfinite(state.value).any():

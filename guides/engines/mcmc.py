@@ -17,6 +17,7 @@ from numpyro.infer.hmc import hmc
 from numpyro.infer.util import ParamInfo
 
 from .base import EngineResult, FitError, Problem, Status, check_positive
+from .checkpoint import Keeper, check_checkpoint, keeping
 from .density import (
     approximation,
     deterministics,
@@ -62,6 +63,10 @@ class NUTS:
     chain_method : {"vectorized", "sequential"}
         All chains in step, or one after the other, which needs no chain to wait for the longest
         trajectory of the others.
+    checkpoint : path, optional
+        File that keeps the state of the run, so that the same call goes on after an interruption.
+    checkpoint_every : float
+        Seconds between two writings.
 
     References
     ----------
@@ -76,6 +81,8 @@ class NUTS:
     max_tree_depth: int = 10
     jitter: float = 0.05
     chain_method: str = "vectorized"
+    checkpoint: str | None = None
+    checkpoint_every: float = 60.0
     name: ClassVar[str] = "nuts"
 
     def __post_init__(self) -> None:
@@ -96,6 +103,7 @@ class NUTS:
             raise ValueError(
                 f"NUTS(chain_method={self.chain_method!r}): expected one of {_CHAIN_METHODS}"
             )
+        check_checkpoint(self)
 
     def run(
         self,
@@ -129,11 +137,14 @@ class NUTS:
         seconds = {"compile": 0.0, "run": 0.0}
         groups = []
         total = (self.num_warmup + self.num_samples) * (self.num_chains // per_group)
-        with progress_bar("NUTS", total, shown=progress) as advance:
+        with (
+            progress_bar("NUTS", total, shown=progress) as advance,
+            keeping(self, problem, seed, init) as keep,
+        ):
             for first in range(0, self.num_chains, per_group):
                 group = slice(first, first + per_group)
                 chains = jax.tree.map(lambda leaf, g=group: leaf[g], (keys, moves, point))
-                groups.append(self._sample(problem, chains, seconds, advance))
+                groups.append(self._sample(problem, chains, seconds, advance, keep.part(first)))
         draws, stats = jax.tree.map(lambda *parts: np.concatenate(parts), *groups)
         return self._result(draws, stats, seconds, approximate)
 
@@ -143,6 +154,7 @@ class NUTS:
         chains: tuple,
         seconds: dict[str, float],
         advance: Callable[[int, str], None],
+        keep: Keeper,
     ) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
         """Run some chains in step; returns draws and statistics, arrays of (chain, draw, ...)."""
         settings = (self.num_warmup, self.target_accept, self.dense_mass, self.max_tree_depth)
@@ -155,18 +167,22 @@ class NUTS:
         seconds["compile"] += first + second
         began = time.perf_counter()
         state = self._with_gradient(problem, blank, march)
-        kept = []
-        for stage, length in (("warm-up", self.num_warmup), ("sampling", self.num_samples)):
-            for done in range(0, length, _CHUNK):
-                steps = min(_CHUNK, length - done)
-                state, out = march(state, problem.args, jnp.asarray(steps))
-                if stage == "sampling":
-                    kept.append(jax.tree.map(lambda a, n=steps: np.asarray(a)[:n], out))
-                else:
-                    jax.block_until_ready(state)
-                advance(steps, stage)
+        _, out = march(state, problem.args, jnp.asarray(0))
+        blank = jax.tree.map(lambda a: np.zeros((self.num_samples, *a.shape[1:]), a.dtype), out)
+        state, kept, done = keep.restore((state, blank, 0))
+        while done < self.num_warmup + self.num_samples:
+            at = int(done) - self.num_warmup
+            steps = min(_CHUNK, -at if at < 0 else self.num_samples - at)
+            state, out = jax.block_until_ready(march(state, problem.args, jnp.asarray(steps)))
+            if at >= 0:
+                for whole, part in zip(jax.tree.leaves(kept), jax.tree.leaves(out), strict=True):
+                    whole[at : at + steps] = part[:steps]
+            done += steps
+            keep.offer((state, kept, done))
+            advance(steps, "warm-up" if at < 0 else "sampling")
+        keep.offer((state, kept, done), now=True)
         seconds["run"] += time.perf_counter() - began
-        return jax.tree.map(lambda *parts: np.swapaxes(np.concatenate(parts), 0, 1), *kept)
+        return jax.tree.map(lambda whole: np.swapaxes(whole, 0, 1), kept)
 
     def _kernel(self, problem: Problem) -> tuple[Callable, Callable]:
         """NumPyro's transition, and the function that readies it for a state."""

@@ -16,6 +16,7 @@ from jax import Array, lax
 from numpy.typing import NDArray
 
 from .base import EngineResult, FitError, Problem, Status, check_positive
+from .checkpoint import Keeper, check_checkpoint, keeping
 from .density import (
     approximation,
     as_numpy,
@@ -98,6 +99,7 @@ def ascend(
     memory: int = 20,
     jacobian: bool,
     progress: bool,
+    keep: Keeper | None = None,
 ) -> Ascent:
     """Climb to the modes of a model by L-BFGS, from several starts at once.
 
@@ -112,6 +114,8 @@ def ascend(
         See `MAP`.
     jacobian : bool
         Climb the density of the unconstrained coordinates in place of the constrained one.
+    keep : Keeper, optional
+        Keeps the state on disk.
 
     Raises
     ------
@@ -128,7 +132,8 @@ def ascend(
         advance(0, "compiling")
         build = partial(_begin, max_steps=max_steps, memory=memory)
         begin, first = compiled("climb-begin", problem, settings, build, starts, problem.args)
-        state = begin(starts, problem.args)
+        keep = keep or Keeper(None, 0.0, "")
+        state = keep.restore(begin(starts, problem.args))
         fixed = problem.args, jnp.asarray(float(tol))
         build = partial(_climb, max_steps=max_steps, memory=memory, jacobian=jacobian)
         climb, second = compiled("climb", problem, settings, build, state, *fixed, jnp.asarray(0))
@@ -138,6 +143,7 @@ def ascend(
             state,
             advance,
             lambda state: f"log joint {float(-jnp.nanmin(state.search.value)):.6g}",
+            keep.offer,
         )
     seconds = {"compile": first + second, "run": time.perf_counter() - began}
     if not np.isfinite(state.search.value).any():
@@ -268,6 +274,10 @@ class MAP:
     num_restarts : int
     memory : int
         Pairs of steps and gradients that L-BFGS keeps.
+    checkpoint : path, optional
+        File that keeps the state of the run, so that the same call goes on after an interruption.
+    checkpoint_every : float
+        Seconds between two writings.
 
     References
     ----------
@@ -278,10 +288,13 @@ class MAP:
     max_steps: int = 1000
     num_restarts: int = 10
     memory: int = 20
+    checkpoint: str | None = None
+    checkpoint_every: float = 60.0
     name: ClassVar[str] = "map"
 
     def __post_init__(self) -> None:
         check_positive(self, tol=0.0, max_steps=1, num_restarts=1, memory=1)
+        check_checkpoint(self)
 
     def run(
         self,
@@ -299,18 +312,20 @@ class MAP:
             If the log joint is finite at no start, naming the sites to blame.
         """
         approximate = approximation(problem)
-        found = ascend(
-            problem,
-            title="MAP",
-            seed=seed,
-            init=init,
-            num_restarts=self.num_restarts,
-            tol=self.tol,
-            max_steps=self.max_steps,
-            memory=self.memory,
-            jacobian=False,
-            progress=progress,
-        )
+        with keeping(self, problem, seed, init) as keep:
+            found = ascend(
+                problem,
+                title="MAP",
+                seed=seed,
+                init=init,
+                num_restarts=self.num_restarts,
+                tol=self.tol,
+                max_steps=self.max_steps,
+                memory=self.memory,
+                jacobian=False,
+                progress=progress,
+                keep=keep,
+            )
         stats = {"lp": found.value[found.best], "gradient": found.slope[found.best]}
         return EngineResult(
             engine=self.name,

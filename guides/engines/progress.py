@@ -53,6 +53,7 @@ def in_pieces(
     state: Any,
     advance: Callable[[int, str], None],
     describe: Callable[[Any], str],
+    keep: Callable[[Any], None] = lambda state: None,
 ) -> tuple[Any, Any]:
     """Run compiled iterations in pieces of about half a second, so that progress can be shown.
 
@@ -67,12 +68,15 @@ def in_pieces(
         As from `progress_bar`.
     describe : callable
         Says in a few words where a state has got.
+    keep : callable
+        Is offered the state after every piece, as by `checkpoint.Keeper.offer`.
 
     Returns
     -------
     What `march` returned last.
     """
-    done, limit = 0, _FIRST_STEPS
+    done = int(state.steps.max())
+    limit = done + _FIRST_STEPS
     while True:
         began = time.perf_counter()
         state, found = jax.block_until_ready(march(state, jnp.asarray(limit)))
@@ -81,5 +85,6 @@ def in_pieces(
         advance(now - done, describe(state))
         if now < limit:
             return state, found
+        keep(state)
         limit = now + max(1, int(_PIECE_SECONDS * (now - done) / seconds))
         done = now

@@ -88,10 +88,16 @@ class GaussianPrior:
         ``num_clusters ** (2 / d)``.
         """
         x = jnp.asarray(x)
-        num_features = x.shape[1]
-        scatter = jnp.atleast_2d(jnp.cov(x.T)) / num_clusters ** (2 / num_features)
-        scale = scatter + _floor(scatter)
-        return cls(x.mean(axis=0), _WEAK, num_features + 2.0, scale)
+        return cls.from_moments(x.mean(axis=0), jnp.atleast_2d(jnp.cov(x.T)), num_clusters)
+
+    @classmethod
+    def from_moments(
+        cls, mean: ArrayLike, covariance: ArrayLike, num_clusters: int
+    ) -> GaussianPrior:
+        """The prior of `empirical`, given mean and covariance of the data."""
+        num_features = jnp.shape(mean)[0]
+        scatter = jnp.asarray(covariance) / num_clusters ** (2 / num_features)
+        return cls(mean, _WEAK, num_features + 2.0, scatter + _floor(scatter))
 
     @classmethod
     def by_evidence(cls, x: ArrayLike, num_clusters: int, *, seed: int = 0) -> GaussianPrior:

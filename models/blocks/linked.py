@@ -104,6 +104,22 @@ class LinkedCategorical(dist.Distribution):
             blank, self.graph, self.log_weights, self.pair_weights, **self.options
         )
 
+    def log_normalizer_by_component(self) -> Array:
+        """Share of each connected component in `log_normalizer`, shape (num_components,)."""
+        graph = self.graph
+        if self.reading == "field":
+            blank = jnp.zeros(
+                (graph.num_points, self.log_weights.shape[-1]), self.log_weights.dtype
+            )
+            return partition.by_component(
+                blank, graph, self.log_weights, self.pair_weights, **self.options
+            )
+        soft = ~jnp.isinf(jnp.asarray(graph.pair_weights))
+        weights = jnp.where(soft, jnp.asarray(self.pair_weights), 0.0)
+        each = jnp.where(soft, jnp.logaddexp(0.0, weights), 0.0)
+        owner = jnp.asarray(graph.component)[jnp.asarray(graph.pairs)[:, 0]]
+        return jax.ops.segment_sum(each, owner, graph.num_components)
+
     def log_prob(self, value: Array) -> Array:
         """Log-probability of one joint labeling, shape (num_points,)."""
         held = jnp.where(

@@ -14,12 +14,15 @@ from sidebayes import (
     EM,
     MAP,
     NUTS,
+    SMC,
     SVI,
     GaussianPrior,
     Laplace,
     LinkedCategorical,
     LinkedMixture,
     Links,
+    NestedSlice,
+    StochasticEM,
 )
 from sidebayes.record import dump, parse
 from sidebayes.zoo import CARDS, make_engine
@@ -34,6 +37,9 @@ TINY = {
     "laplace": Laplace(num_restarts=2, num_draws=100),
     "svi": SVI(guide="mean_field", num_restarts=2, num_steps=1000, num_draws=100),
     "nuts": NUTS(num_warmup=10, num_samples=10, num_chains=2, max_tree_depth=3),
+    "smc": SMC(num_particles=20, num_runs=2, num_mutations=1, num_leapfrog=2, max_steps=3),
+    "nested": NestedSlice(num_live=20, num_delete=10, num_slices=2, num_samples=10, max_steps=3),
+    "stochastic_em": StochasticEM(batch_size=15, max_epochs=1),
     "kmeans": make_engine("kmeans", CARDS["soft_kmeans"]),
 }
 
@@ -144,12 +150,24 @@ def test_hard_links_hold_in_labels():
     np.testing.assert_array_equal(same, HARD.same)
 
 
+SLOW_TO_COMPILE = ("smc", "nested", "stochastic_em")
+
+
 @pytest.mark.parametrize(
-    ("name", "engine"), [(c.name, e) for c in CARDS.values() for e in c.engines]
+    ("name", "engine"),
+    [
+        pytest.param(
+            c.name, e, marks=[pytest.mark.slow] * (e in SLOW_TO_COMPILE and c.name != "ppc")
+        )
+        for c in CARDS.values()
+        for e in c.engines
+    ],
 )
 def test_every_card_with_every_engine(name, engine, tmp_path):
     card = CARDS[name]
     links = {"none": None, "any": SOFT, "hard": HARD}[card.links]
+    if engine in ("smc", "nested"):
+        pytest.importorskip("blackjax")
     fit = sidebayes.fit(name, X, links, num_clusters=3, engine=TINY[engine], truth=LABELS, seed=2)
     assert fit.engine == engine
     assert fit.labels().shape == (len(X),)

@@ -1,0 +1,315 @@
+"""Expectation maximisation in small batches, for data larger than memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
+
+from .base import EngineResult, FitError, Problem, Status, check_positive
+from .batches import Batch, chunk_moments, deal_batches
+from .checkpoint import check_checkpoint, keeping
+from .density import approximation, as_numpy
+from .em import EM
+from .linked_stats import Statistics, expect, maximise
+from .programs import compiled
+from .progress import progress_bar
+from .starts import starting_point
+
+__all__ = ["StochasticEM"]
+
+_FIRST = EM(num_restarts=5, max_steps=50)
+"""Finds where to start, on the first batch."""
+
+_LOST = (
+    "StochasticEM: the log joint stopped being finite, as a cluster lost its points or collapsed; use "
+    "prior='empirical', fewer clusters, or larger batches"
+)
+
+
+class _Walk(NamedTuple):
+    """Where a run has got; arrays of the host."""
+
+    visited: NDArray
+    params: dict[str, NDArray]
+    statistics: Statistics
+    average: Statistics
+    value: NDArray
+    history: NDArray
+
+
+@dataclass(frozen=True)
+class StochasticEM:
+    r"""Stepwise expectation maximisation of Gaussian mixtures with links.
+
+    Connected components of the link graph are dealt to batches; after the E-step of a batch the
+    running averages of the sufficient statistics move towards what that batch says of all the data,
+
+    .. math:: s \leftarrow (1 - \rho_t) s + \rho_t \hat s_t, \qquad \rho_t = (t + 1)^{-\alpha},
+
+    and the closed-form M-step follows. An epoch visits every component once. The statistics averaged
+    over the last epoch give the result, at EM's fixed point up to noise. The data may be a NumPy
+    memmap, of which one batch at a time is read.
+
+    Parameters
+    ----------
+    batch_size : int
+        Points in a batch, about; components are never cut.
+    max_epochs : int
+    decay : float
+        :math:`\alpha`, above 0.5 and at most 1: the greater, the sooner the steps shrink.
+    tol : float
+        Stop when the log joint that an epoch sees rises by less than `tol` times one plus its
+        absolute value.
+    final_pass : bool
+        Compute the log joint of all the data at the result; without it, what the last epoch saw on
+        its way is reported.
+    checkpoint : path, optional
+        File that keeps the state of the run, so that the same call goes on after an interruption.
+    checkpoint_every : float
+        Seconds between two writings.
+
+    References
+    ----------
+    Cappe and Moulines (2009), J. R. Stat. Soc. B 71, 593-613,
+    doi:10.1111/j.1467-9868.2009.00698.x; Liang and Klein (2009), NAACL, 611-619.
+    """
+
+    batch_size: int = 1000
+    max_epochs: int = 20
+    decay: float = 0.6
+    tol: float = 1e-4
+    final_pass: bool = True
+    checkpoint: str | None = None
+    checkpoint_every: float = 60.0
+    name: ClassVar[str] = "stochastic_em"
+
+    def __post_init__(self) -> None:
+        check_positive(self, batch_size=1, max_epochs=1, tol=0.0, decay=0.0)
+        if not 0.5 < self.decay <= 1:
+            raise ValueError(
+                f"StochasticEM(decay={self.decay!r}): expected a number above 0.5 and at most 1"
+            )
+        check_checkpoint(self)
+
+    def run(
+        self,
+        problem: Problem,
+        *,
+        seed: int = 0,
+        init: Mapping[str, Any] | None = None,
+        progress: bool = True,
+    ) -> EngineResult:
+        """Fit; see `Engine.run`. Without `init` starts from EM's mode on the first batch.
+
+        Raises
+        ------
+        ValueError
+            If the model has no closed-form M-step, or the data hold missing values.
+        FitError
+            If the log joint stops being finite.
+        """
+        if problem.m_step is None:
+            raise ValueError(
+                "StochasticEM needs a closed-form M-step, as gmm, ppc and constrained_em have for "
+                "Gaussian components; use 'em' or 'map'"
+            )
+        began = time.perf_counter()
+        data = _Data.prepare(problem, self.batch_size, seed)
+        number = len(data.batches)
+        clock = {"compile": 0.0}
+        if init is None:
+            start = self._first(data, seed, clock)
+        else:
+            start = starting_point(data.part(0), init)
+        with (
+            progress_bar("Stochastic EM", self.max_epochs * number, shown=progress) as advance,
+            keeping(self, problem, seed, init) as keep,
+        ):
+            walk = keep.restore(self._begin(data, start))
+            while walk.visited < self.max_epochs * number and not self._settled(walk, number):
+                epoch, at = divmod(int(walk.visited), number)
+                batch = int(np.random.default_rng([seed, epoch]).permutation(number)[at])
+                before, walk = walk, self._step(data, walk, batch, clock)
+                if not np.isfinite(walk.history[epoch]):
+                    raise FitError(_LOST, before.params)
+                keep.offer(walk)
+                advance(1, f"epoch {epoch + 1}")
+            values, seen = self._finish(data, walk, clock)
+            if not np.isfinite(seen):
+                raise FitError(_LOST, walk.params)
+        seconds = clock | {"run": time.perf_counter() - began - clock["compile"]}
+        return self._result(data, walk, as_numpy(values), seen, seconds)
+
+    @staticmethod
+    def _first(data: _Data, seed: int, clock: dict[str, float]) -> dict[str, Array]:
+        """EM's mode on the first batch."""
+        rows = data.batches[0].points
+        links = LabelGraph.build(data.graph.links.subset(rows), len(rows))
+        args = (jnp.asarray(data.x[rows], jnp.result_type(float)), links)
+        some = replace(data.problem, args=args[: len(data.problem.args)])
+        found = _FIRST.run(some, seed=seed, progress=False)
+        clock["compile"] += found.seconds["compile"]
+        return starting_point(some, found)
+
+    def _begin(self, data: _Data, start: dict[str, Array]) -> _Walk:
+        shapes = jax.eval_shape(partial(expect, data.problem), start, *data.load(0))
+        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes[2])
+        history = np.full(self.max_epochs, np.nan)
+        return _Walk(np.asarray(0), as_numpy(start), zeros, zeros, np.asarray(0.0), history)
+
+    def _step(self, data: _Data, walk: _Walk, batch: int, clock: dict[str, float]) -> _Walk:
+        """One batch: E-step, running averages, M-step."""
+        value, log_prior, new, _ = data.expect(walk.params, batch, clock)
+        epoch, at = divmod(int(walk.visited), len(data.batches))
+        rate = (int(walk.visited) + 1.0) ** -self.decay
+        statistics = jax.tree.map(
+            lambda s, n: (1 - rate) * s + rate * len(data.batches) * n, walk.statistics, new
+        )
+        seen = np.asarray(value + (walk.value if at else 0.0))
+        history = walk.history.copy()
+        history[epoch] = seen + log_prior
+        return _Walk(
+            visited=walk.visited + 1,
+            params=data.maximise(walk.params, statistics, clock),
+            statistics=statistics,
+            average=jax.tree.map(lambda a, s: a + (s - a) / (at + 1), walk.average, statistics),
+            value=seen,
+            history=history,
+        )
+
+    def _settled(self, walk: _Walk, number: int) -> bool:
+        """Whether the last of at least two whole epochs gained next to nothing."""
+        epochs, rest = divmod(int(walk.visited), number)
+        if rest or epochs < 2:
+            return False
+        last, now = walk.history[epochs - 2 : epochs]
+        return bool(abs(now - last) <= self.tol * (1 + abs(now)))
+
+    def _finish(
+        self, data: _Data, walk: _Walk, clock: dict[str, float]
+    ) -> tuple[dict[str, NDArray], float]:
+        """Parameters by the averaged statistics, and the log joint there, or as last seen."""
+        params = data.maximise(walk.params, walk.average, clock)
+        total = 0.0
+        for number in range(len(data.batches) if self.final_pass else 1):
+            value, log_prior, _, sites = data.expect(params, number, clock)
+            total += float(value)
+        epoch = (int(walk.visited) - 1) // len(data.batches)
+        seen = total + float(log_prior) if self.final_pass else float(walk.history[epoch])
+        return params | sites, seen
+
+    def _result(
+        self,
+        data: _Data,
+        walk: _Walk,
+        values: dict[str, NDArray],
+        seen: float,
+        seconds: dict[str, float],
+    ) -> EngineResult:
+        number = len(data.batches)
+        converged = self._settled(walk, number)
+        epochs = -(-int(walk.visited) // number)
+        what = "log joint" if self.final_pass else "log joint on the way"
+        message = (
+            f"stochastic EM converged in {epochs} epochs of {number} batches; {what} {seen:.6g}"
+            if converged
+            else f"stochastic EM stopped at max_epochs={self.max_epochs}, {what} {seen:.6g}, before the "
+            f"gain of an epoch fell below tol={self.tol}; raise max_epochs or loosen tol"
+        )
+        history = walk.history[:epochs]
+        return EngineResult(
+            engine=self.name,
+            draws={name: value[None, None] for name, value in values.items()},
+            sample_stats={"lp": np.asarray([[seen]])},
+            objective=np.append(history, seen)[None] if self.final_pass else history[None],
+            status=Status(converged, message),
+            seconds=seconds,
+            approximate=data.approximate,
+        )
+
+
+@dataclass(frozen=True)
+class _Data:
+    """The data in batches, and what is known of them as a whole.
+
+    The covariance is kept for an empirical prior; `linked` is the data that the M-step is shown, blank
+    rows for the points with links.
+    """
+
+    problem: Problem
+    x: NDArray
+    graph: LabelGraph
+    batches: list[Batch]
+    centre: NDArray
+    covariance: NDArray | None
+    linked: tuple
+
+    @classmethod
+    def prepare(cls, problem: Problem, batch_size: int, seed: int) -> _Data:
+        """Read the data once, and deal the batches."""
+        x = problem.args[0]
+        x = x if isinstance(x, np.ndarray) else np.asarray(x)
+        centre, covariance = chunk_moments(x)
+        chosen = problem.kwargs.get("prior", "empirical")
+        empirical = isinstance(chosen, str) and chosen == "empirical"
+        graph = as_label_graph(problem.args[1] if len(problem.args) > 1 else None, len(x))
+        # points without links have no part in the partition function of normalised weights
+        rows = np.unique(np.asarray(graph.pairs)) if graph.num_links else np.zeros(1, int)
+        some = LabelGraph.build(graph.links.subset(rows), len(rows))
+        linked = (np.zeros((len(rows), x.shape[1])), some)[: len(problem.args)]
+        batches = deal_batches(graph, batch_size, seed)
+        real = jnp.result_type(float)
+        centre, covariance = centre.astype(real), covariance.astype(real)
+        return cls(problem, x, graph, batches, centre, covariance if empirical else None, linked)
+
+    def part(self, number: int) -> Problem:
+        """The problem with one batch for its data."""
+        batch = self.batches[number]
+        args = jnp.asarray(self.x[batch.rows], jnp.result_type(float)), batch.graph
+        return replace(self.problem, args=args[: len(self.problem.args)])
+
+    def load(self, number: int) -> tuple:
+        """One batch, which of its rows count, and mean and covariance of all data."""
+        live = jnp.asarray(self.batches[number].live)
+        return self.part(number).args, live, self.centre, self.covariance
+
+    def expect(self, params: dict[str, NDArray], number: int, clock: dict[str, float]) -> tuple:
+        """`expect` of one batch, on the host."""
+        inputs = params, *self.load(number)
+        program, spent = compiled(
+            "stochastic-em-expect", self.problem, None, lambda bare: partial(expect, bare), *inputs
+        )
+        clock["compile"] += spent
+        return jax.tree.map(np.asarray, program(*inputs))
+
+    def maximise(
+        self, params: dict[str, NDArray], statistics: Statistics, clock: dict[str, float]
+    ) -> dict[str, NDArray]:
+        """`maximise`, on the host."""
+        inputs = params, statistics, self.linked, self.centre, self.covariance
+        program, spent = compiled(
+            "stochastic-em-maximise",
+            self.problem,
+            None,
+            lambda bare: partial(maximise, bare),
+            *inputs,
+        )
+        clock["compile"] += spent
+        return as_numpy(program(*inputs))
+
+    @property
+    def approximate(self) -> str | None:
+        """Approximation made in any batch; only loops need one."""
+        loopy = (n for n, batch in enumerate(self.batches) if batch.graph.cores)
+        named = (approximation(self.part(n)) for n in loopy)
+        return next((name for name in named if name is not None), None)
