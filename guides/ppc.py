@@ -24,7 +24,10 @@ __all__ = [
     "covariance_step",
     "match_moments",
     "ppc_m_step",
+    "shrunk_moments",
+    "shrunk_squares",
     "variance_step",
+    "weights_are_free",
     "weights_step",
 ]
 
@@ -126,25 +129,49 @@ def covariance_step(
     num_clusters, num_features = mean.shape
     size = moments.total
     tiny = jnp.finfo(mean.dtype).tiny
-    if prior is None:
-        move = moments.first / jnp.maximum(size, tiny)[:, None]
-        spread, extra, own = moments.second, 0.0, 0.0
-    else:
-        kappa, towards = prior.shrinkage, jnp.asarray(prior.mean) - mean
-        move = (moments.first + kappa * towards) / (size + kappa)[:, None]
-        pull = towards - move
-        spread = moments.second + kappa * pull[:, :, None] * pull[:, None, :]
-        # exponents of the inverse Wishart and of the prior mean given the covariance
-        extra, own = prior.df + num_features + 1.0, 1.0
-    cross = moments.first[:, :, None] * move[:, None, :]
-    spread = spread - cross - jnp.swapaxes(cross, 1, 2)
-    spread = spread + size[:, None, None] * move[:, :, None] * move[:, None, :]
+    new, spread = shrunk_moments(moments, mean, prior)
+    # exponents of the inverse Wishart and of the prior mean given the covariance
+    extra, own = (0.0, 0.0) if prior is None else (prior.df + num_features + 1.0, 1.0)
     base = jnp.zeros(()) if prior is None else jnp.asarray(prior.scale)
     if covariance == "tied":
         sigma = (spread.sum(axis=0) + base) / (size.sum() + extra + own * num_clusters)
     else:
         sigma = (spread + base) / jnp.maximum(size + extra + own, tiny)[:, None, None]
-    return {"mean": mean + move, "covariance": (sigma + jnp.swapaxes(sigma, -1, -2)) / 2}
+    return {"mean": new, "covariance": (sigma + jnp.swapaxes(sigma, -1, -2)) / 2}
+
+
+def shrunk_moments(
+    moments: Moments, mean: Array, prior: GaussianPrior | None
+) -> tuple[Array, Array]:
+    r"""Means shrunk towards that of the prior, and what the clusters add to its scale.
+
+    Parameters
+    ----------
+    moments : Moments
+        About `mean`.
+    mean : Array, shape (num_clusters, num_features)
+    prior : GaussianPrior or None
+        None shrinks nothing.
+
+    Returns
+    -------
+    new : Array, shape (num_clusters, num_features)
+        :math:`m_k = (\sum_n r_{nk} x_n + \kappa m) / (n_k + \kappa)`.
+    spread : Array, shape (num_clusters, num_features, num_features)
+        :math:`\sum_n r_{nk} (x_n - m_k)(x_n - m_k)^\top + \kappa (m - m_k)(m - m_k)^\top`.
+    """
+    size = moments.total
+    if prior is None:
+        move = moments.first / jnp.maximum(size, jnp.finfo(mean.dtype).tiny)[:, None]
+        spread = moments.second
+    else:
+        kappa, towards = prior.shrinkage, jnp.asarray(prior.mean) - mean
+        move = (moments.first + kappa * towards) / (size + kappa)[:, None]
+        pull = towards - move
+        spread = moments.second + kappa * pull[:, :, None] * pull[:, None, :]
+    cross = moments.first[:, :, None] * move[:, None, :]
+    spread = spread - cross - jnp.swapaxes(cross, 1, 2)
+    return mean + move, spread + size[:, None, None] * move[:, :, None] * move[:, None, :]
 
 
 def variance_step(
@@ -162,22 +189,33 @@ def variance_step(
     """
     num_features = x.shape[1]
     size = responsibilities.sum(axis=0)
-    offset = x.mean(axis=0)  # moments about the data mean, so that nothing cancels
-    shifted = x - offset
-    total, squares = responsibilities.T @ shifted, responsibilities.T @ shifted**2
     if prior is None:
-        kappa, extra, own = 0.0, 0.0, 0.0
-        centre = base = jnp.zeros(num_features)
+        base, extra, own = jnp.zeros(num_features), 0.0, 0.0
     else:
-        kappa, centre = prior.shrinkage, jnp.asarray(prior.mean) - offset
         base, extra, own = jnp.diag(jnp.asarray(prior.scale)), prior.df + 2.0, 1.0
-    mean = (total + kappa * centre) / jnp.maximum(size + kappa, jnp.finfo(x.dtype).tiny)[:, None]
-    spread = squares - 2 * mean * total + size[:, None] * mean**2 + kappa * (mean - centre) ** 2
+    mean, spread = shrunk_squares(x, responsibilities, prior)
     if covariance == "diagonal":
         variance = (spread + base) / (size + extra + own)[:, None]
     else:
         variance = (spread.sum(axis=1) + base.mean()) / (num_features * (size + own) + extra)
-    return {"mean": mean + offset, "variance": variance}
+    return {"mean": mean, "variance": variance}
+
+
+def shrunk_squares(
+    x: Array, responsibilities: Array, prior: GaussianPrior | None
+) -> tuple[Array, Array]:
+    """As `shrunk_moments`, a feature at a time: arrays of shape (num_clusters, num_features)."""
+    size = responsibilities.sum(axis=0)
+    offset = x.mean(axis=0)  # moments about the data mean, so that nothing cancels
+    shifted = x - offset
+    total, squares = responsibilities.T @ shifted, responsibilities.T @ shifted**2
+    if prior is None:
+        kappa, centre = 0.0, jnp.zeros(x.shape[1])
+    else:
+        kappa, centre = prior.shrinkage, jnp.asarray(prior.mean) - offset
+    mean = (total + kappa * centre) / jnp.maximum(size + kappa, jnp.finfo(x.dtype).tiny)[:, None]
+    spread = squares - 2 * mean * total + size[:, None] * mean**2 + kappa * (mean - centre) ** 2
+    return mean + offset, spread
 
 
 def weights_step(
@@ -207,8 +245,7 @@ def weights_step(
     -------
     Array, shape (num_clusters,)
     """
-    free = reading == "relation" or graph.num_links == 0
-    if free or (sampling == "chunklets" and graph.num_edges == 0):
+    if weights_are_free(graph, reading, sampling):
         raised = jnp.maximum(count + concentration - 1.0, 1e-10)
         return raised / raised.sum()
     blank = jnp.zeros((graph.num_points, count.shape[0]), count.dtype)
@@ -219,6 +256,12 @@ def weights_step(
         )
 
     return match_moments(count, jnp.log(weights), log_omega, concentration)
+
+
+def weights_are_free(graph: LabelGraph, reading: str, sampling: str) -> bool:
+    """Tell whether no partition function ties the mixing weights: a Dirichlet is then conjugate."""
+    free = reading == "relation" or graph.num_links == 0
+    return free or (sampling == "chunklets" and graph.num_edges == 0)
 
 
 def match_moments(

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from .datasets import load_dataset
     from .guides.constrained_kmeans import KMeans
     from .guides.engines.base import FitError, SideBayesWarning
+    from .guides.engines.coordinate_ascent import CoordinateAscent
     from .guides.engines.em import EM
+    from .guides.engines.gibbs import BlockedGibbs
     from .guides.engines.mcmc import NUTS
     from .guides.engines.optimise import MAP
     from .models.blocks.approximate import BeliefPropagation, Exact, Gibbs, MeanField
@@ -33,8 +35,10 @@ if TYPE_CHECKING:
 
 _HOME = {
     "BeliefPropagation": "models.blocks.approximate",
+    "BlockedGibbs": "guides.engines.gibbs",
     "CARDS": "zoo",
     "Card": "zoo",
+    "CoordinateAscent": "guides.engines.coordinate_ascent",
     "EM": "guides.engines.em",
     "Exact": "models.blocks.approximate",
     "Fit": "result",
@@ -69,7 +73,9 @@ __all__ = [
     "MAP",
     "NUTS",
     "BeliefPropagation",
+    "BlockedGibbs",
     "Card",
+    "CoordinateAscent",
     "Exact",
     "Fit",
     "FitError",

@@ -286,7 +286,7 @@ class Fit:
             raise ValueError(f"more = {more!r}; expected an integer >= 1")
         with self._precision():
             model = self._problem().model
-        field = "num_samples" if self.config.name == "nuts" else "max_steps"
+        field = "num_samples" if hasattr(self.config, "num_samples") else "max_steps"
         observed, constant = self.tree["observed_data"], self.tree["constant_data"]
         return fit(
             model,

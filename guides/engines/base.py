@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
+from jax import Array
 from numpy.typing import NDArray
 
 __all__ = [
+    "Block",
+    "Conjugacy",
     "Engine",
     "EngineResult",
     "FitError",
@@ -32,6 +35,39 @@ class SideBayesWarning(UserWarning):
     """Something a user should know about a result."""
 
 
+class Block(Protocol):
+    """Sites whose distribution given labels is of a known family, with the prior as a member.
+
+    One update serves two engines. From labels that were drawn it makes the full conditional of
+    Gibbs sampling, from expected labels the best factor of coordinate ascent.
+    """
+
+    sites: ClassVar[tuple[str, ...]]
+
+    def update(self, posterior: Mapping[str, Any], args: tuple) -> Any:
+        """Parameters of the distribution, given slopes as of `surrogate.expectation` or `drawn`."""
+        ...
+
+    def sample(self, rng_key: Array, found: Any) -> dict[str, Array]:
+        """Draw the sites from the distribution that `update` found."""
+        ...
+
+    def expected_factors(self, found: Any, args: tuple) -> dict[str, Array]:
+        """Expected log-factors, and ``log_normalizer`` where the sites enter it."""
+        ...
+
+    def divergence(self, found: Any) -> Array:
+        """Kullback-Leibler divergence of the distribution from the prior, in nats."""
+        ...
+
+
+class Conjugacy(NamedTuple):
+    """Blocks of a model, and why its other sites, if there are any, have none."""
+
+    blocks: tuple[Block, ...]
+    lacking: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Problem:
     """A model together with its data.
@@ -49,6 +85,8 @@ class Problem:
     e_step : callable, optional
         Faster E-step than the gradient of the log partition, ``e_step(problem, params, args) ->
         (log_joint, posterior)``, with a posterior that `m_step` understands.
+    conjugacy : callable, optional
+        ``conjugacy(args) -> Conjugacy``.
     """
 
     model: Callable[..., None]
@@ -56,6 +94,7 @@ class Problem:
     kwargs: dict[str, Any] = field(default_factory=dict)
     m_step: Callable[..., dict[str, Any]] | None = None
     e_step: Callable[..., tuple[Any, dict[str, Any]]] | None = None
+    conjugacy: Callable[[tuple], Conjugacy] | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +128,8 @@ class EngineResult:
         The approximation made in summing out labels, if any.
     density_space : {"constrained", "unconstrained"}
         Space in which a mode was sought.
+    log_evidence : tuple, optional
+        Log marginal likelihood: value, standard error, and "bound" or "estimate".
     """
 
     engine: str
@@ -99,6 +140,7 @@ class EngineResult:
     seconds: dict[str, float]
     approximate: str | None = None
     density_space: str = "constrained"
+    log_evidence: tuple[float, float, str] | None = None
 
     @property
     def params(self) -> dict[str, NDArray]:
