@@ -104,44 +104,45 @@ class CoordinateAscent:
         """
         approximate = approximation(problem)
         _refuse_unconjugate(problem)
+        if init is None:
+            starts = initial_values(problem, seed, self.num_restarts)
+        else:
+            starts = {n: v[None] for n, v in starting_point(problem, init).items()}
         with progress_bar("Variational Bayes", shown=progress) as advance:
-            advance(0, "compiling")
-            if init is None:
-                starts = initial_values(problem, seed, self.num_restarts)
-            else:
-                given = starting_point(problem, init)
-                starts = {name: value[None] for name, value in given.items()}
-            begin, first = compiled("cavi-begin", problem, None, self._begin, starts, problem.args)
-            found = begin(starts, problem.args)
-            state = self._start(found)
-            fixed = starts, problem.args, jnp.asarray(float(self.tol))
-            limit = jnp.asarray(0)
-            climb, second = compiled(
-                "cavi", problem, self.max_steps, self._program, state, *fixed, limit
-            )
-            began = time.perf_counter()
-            state, _ = in_pieces(
-                lambda state, limit: (climb(state, *fixed, limit), None),
-                state,
-                advance,
-                lambda state: f"bound {float(jnp.nanmax(state.value)):.6g}",
-            )
-            running = time.perf_counter() - began
+            state, seconds = self._climb(problem, starts, advance)
             best = self._best(problem, state, starts)
             advance(0, "drawing")
-            inputs = (
-                jax.tree.map(lambda leaf: leaf[best], state.found),
-                jax.random.split(jax.random.key(seed), self.num_draws),
-                problem.args,
+            found = jax.tree.map(lambda leaf: leaf[best], state.found)
+            keys = jax.random.split(jax.random.key(seed), self.num_draws)
+            draw, compiling = compiled(
+                "cavi-draws", problem, None, self._draws, found, keys, problem.args
             )
-            draw, third = compiled("cavi-draws", problem, None, self._draws, *inputs)
             began = time.perf_counter()
-            draws, lp = draw(*inputs)
-            running += time.perf_counter() - began
-        seconds = {"compile": first + second + third, "run": running}
-        stats = {"lp": np.asarray(lp)[None]}
+            draws, lp = jax.block_until_ready(draw(found, keys, problem.args))
+        seconds["compile"] += compiling
+        seconds["run"] += time.perf_counter() - began
         draws = {name: value[None] for name, value in as_numpy(draws).items()}
-        return self._result(state, best, draws, stats, seconds, approximate)
+        return self._result(state, best, draws, np.asarray(lp)[None], seconds, approximate)
+
+    def _climb(
+        self, problem: Problem, starts: dict[str, Array], advance: Callable[[int, str], None]
+    ) -> tuple[_Ascent, dict[str, float]]:
+        """Raise the bound from every start until all have stopped."""
+        advance(0, "compiling")
+        begin, first = compiled("cavi-begin", problem, None, self._begin, starts, problem.args)
+        state = self._start(begin(starts, problem.args))
+        fixed = starts, problem.args, jnp.asarray(float(self.tol))
+        climb, second = compiled(
+            "cavi", problem, self.max_steps, self._program, state, *fixed, jnp.asarray(0)
+        )
+        began = time.perf_counter()
+        state, _ = in_pieces(
+            lambda state, limit: (climb(state, *fixed, limit), None),
+            state,
+            advance,
+            lambda state: f"bound {float(jnp.nanmax(state.value)):.6g}",
+        )
+        return state, {"compile": first + second, "run": time.perf_counter() - began}
 
     @staticmethod
     def _begin(problem: Problem) -> Callable:
@@ -225,7 +226,7 @@ class CoordinateAscent:
         state: _Ascent,
         best: int,
         draws: dict[str, NDArray],
-        stats: dict[str, NDArray],
+        lp: NDArray,
         seconds: dict[str, float],
         approximate: str | None,
     ) -> EngineResult:
@@ -242,7 +243,7 @@ class CoordinateAscent:
         return EngineResult(
             engine=self.name,
             draws=draws,
-            sample_stats=stats,
+            sample_stats={"lp": lp},
             objective=np.asarray(state.history)[:, : int(steps.max()) + 1],
             status=Status(converged, message),
             seconds=seconds,
@@ -271,7 +272,9 @@ def evidence_bound(
     callable
         ``bound(found) -> (value, posterior)``, the posterior as of `expectation`.
     """
-    name, mixture, value = _mixture(trace_model(problem, params, args))
+    sites = trace_model(problem, params, args).items()
+    name, site = next((n, s) for n, s in sites if isinstance(s.get("fn"), LinkedMixture))
+    mixture, value = site["fn"], site["value"]
     plain = mixture.log_factors(value) | {"log_normalizer": mixture.log_normalizer()}
 
     def bound(found: tuple) -> tuple[Array, dict[str, Any]]:
@@ -284,13 +287,6 @@ def evidence_bound(
         return log_z - normalizer - cost, {name: slope}
 
     return bound
-
-
-def _mixture(trace: Mapping[str, dict]) -> tuple[str, LinkedMixture, Array]:
-    for name, site in trace.items():
-        if site["type"] == "sample" and isinstance(site["fn"], LinkedMixture):
-            return name, site["fn"], site["value"]
-    raise ValueError("the model observes no LinkedMixture; use another engine")
 
 
 def _blocks(problem: Problem, args: tuple) -> tuple[Block, ...]:
