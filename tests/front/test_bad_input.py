@@ -64,7 +64,11 @@ CASES = {
     "more clusters than points": (lambda: ppc(num_clusters=13), ValueError, "for 12 points"),
     "unknown method": (lambda: fit("pcc", X, num_clusters=2), ValueError, "did you mean 'ppc'"),
     "method a number": (lambda: fit(3, X, num_clusters=2), TypeError, "NumPyro model function"),
-    "unknown engine": (lambda: ppc(engine="emm"), ValueError, r"\['em', 'kmeans', 'map', 'nuts'\]"),
+    "unknown engine": (
+        lambda: ppc(engine="emm"),
+        ValueError,
+        r"\['cavi', 'em', 'gibbs', 'kmeans', ",
+    ),
     "unsuited engine": (lambda: ppc(engine="kmeans"), ValueError, "does not suit ppc"),
     "engine class": (lambda: ppc(engine=sidebayes.EM), TypeError, r"EM\(num_restarts=20\)"),
     "engine steps": (lambda: sidebayes.EM(max_steps=0), ValueError, "expected a number >= 1"),

@@ -10,7 +10,17 @@ import numpyro.distributions as dist
 import pytest
 
 import sidebayes
-from sidebayes import EM, MAP, NUTS, GaussianPrior, LinkedCategorical, LinkedMixture, Links
+from sidebayes import (
+    EM,
+    MAP,
+    NUTS,
+    BlockedGibbs,
+    CoordinateAscent,
+    GaussianPrior,
+    LinkedCategorical,
+    LinkedMixture,
+    Links,
+)
 from sidebayes.record import dump, parse
 from sidebayes.zoo import CARDS, make_engine
 
@@ -22,8 +32,13 @@ TINY = {
     "em": EM(num_restarts=2, max_steps=30),
     "map": MAP(num_restarts=1, max_steps=30),
     "nuts": NUTS(num_warmup=10, num_samples=10, num_chains=2, max_tree_depth=3),
+    "gibbs": BlockedGibbs(num_warmup=10, num_samples=10, num_chains=2, max_tree_depth=3),
+    "cavi": CoordinateAscent(num_restarts=2, max_steps=30, num_draws=20),
     "kmeans": make_engine("kmeans", CARDS["soft_kmeans"]),
 }
+MUST = Links(HARD.pairs[HARD.same], HARD.weights[HARD.same], len(X))
+CONJUGATE = {"ppc": (SOFT, {"reading": "relation"}), "constrained_em": (MUST, {})}
+"""Links and options under which every site of a card is conjugate."""
 
 
 @pytest.fixture(scope="module")
@@ -137,8 +152,11 @@ def test_hard_links_hold_in_labels():
 )
 def test_every_card_with_every_engine(name, engine, tmp_path):
     card = CARDS[name]
-    links = {"none": None, "any": SOFT, "hard": HARD}[card.links]
-    fit = sidebayes.fit(name, X, links, num_clusters=3, engine=TINY[engine], truth=LABELS, seed=2)
+    links, options = {"none": None, "any": SOFT, "hard": HARD}[card.links], {}
+    if engine == "cavi":
+        links, options = CONJUGATE.get(name, (links, options))
+    given = {"engine": TINY[engine], "truth": LABELS, "seed": 2, **options}
+    fit = sidebayes.fit(name, X, links, num_clusters=3, **given)
     assert fit.engine == engine
     assert fit.labels().shape == (len(X),)
     assert np.isfinite(fit.tree["sample_stats"]["lp"]).all()

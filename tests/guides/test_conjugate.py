@@ -16,7 +16,7 @@ from sidebayes.guides.ppc import ppc_m_step
 from sidebayes.models.blocks.components import COVARIANCES, GaussianPrior
 from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.links import Links
-from sidebayes.models.ppc import ppc
+from sidebayes.models.ppc import FLIP_RATE_PRIOR, ppc
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 2)) * [1.0, 3.0] + RNG.integers(0, 2, (12, 1)) * 4.0
@@ -83,7 +83,7 @@ def host_draws(covariance, found, number=3000):
             if tied
             else zip(gaussian.df, gaussian.scale, strict=True)
         )
-        sigma = [invwishart.rvs(df, scale, number, random_state=rng) for df, scale in each]
+        sigma = [invwishart.rvs(float(df), scale, number, random_state=rng) for df, scale in each]
         spread = sigma[0] if tied else np.stack(sigma, axis=1)
         tril = np.linalg.cholesky(spread)
         move = (tril[:, None] if tied else tril) @ noise[..., None]
@@ -117,6 +117,7 @@ def test_conditionals_expectations_and_divergence(covariance):
     posterior = slopes(LABELS)
     found = updates(problem, blocks, posterior)
     before = updates(problem, blocks, jax.tree.map(jnp.zeros_like, posterior))
+    before[2] = tuple(map(jnp.asarray, FLIP_RATE_PRIOR))  # statements are never without a verdict
 
     @jax.jit
     def evaluate(draws):
