@@ -31,7 +31,7 @@ from .progress import in_pieces, progress_bar
 from .starts import initial_values, starting_point
 from .surrogate import expectation
 
-__all__ = ["CoordinateAscent"]
+__all__ = ["CoordinateAscent", "evidence_bound"]
 
 _SETTLED, _CUT, _BROKEN = 1, 2, 3
 """Why a run stopped."""
