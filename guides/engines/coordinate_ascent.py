@@ -14,7 +14,7 @@ from jax import Array, lax
 from numpy.typing import NDArray
 from sidebayes.models.blocks.linked import LinkedMixture
 
-from .base import Block, EngineResult, FitError, Problem, Status, check_positive
+from .base import Block, Conjugacy, EngineResult, FitError, Problem, Status, check_positive
 from .density import (
     approximation,
     as_numpy,
@@ -297,7 +297,7 @@ def _blocks(problem: Problem, args: tuple) -> tuple[Block, ...]:
 def _refuse_unconjugate(problem: Problem) -> None:
     """Every latent site needs a block."""
     sites = latent_supports(problem)
-    blocks, lacking = (), ("the model hands over no conjugate blocks",)
+    blocks, lacking = Conjugacy((), ("the model hands over no conjugate blocks",))
     if problem.conjugacy is not None:
         blocks, lacking = problem.conjugacy(problem.args)
     missing = sorted(set(sites) - {name for block in blocks for name in block.sites})
