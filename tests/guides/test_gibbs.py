@@ -248,7 +248,7 @@ def test_successive_conditional_draws_have_the_prior():
     def chain(state, key):
         x = jnp.asarray(X)
         warm, _ = lax.scan(successive, (state, x), jax.random.split(key, 500))
-        return lax.scan(successive, warm, jax.random.split(jax.random.fold_in(key, 1), 20_000))[1]
+        return lax.scan(successive, warm, jax.random.split(jax.random.fold_in(key, 1), 6000))[1]
 
     draws = jax.tree.map(np.asarray, chain(state, jax.random.split(jax.random.key(1), 4)))
     rng = np.random.default_rng(0)
@@ -279,7 +279,7 @@ def test_successive_conditional_draws_have_the_prior():
     expected = functionals(prior)
     for name, values in functionals(draws).items():
         ess = float(azs.ess(values, method="mean"))
-        assert ess > 500, name
+        assert ess > 200, name
         error = np.hypot(values.std() / np.sqrt(ess), expected[name].std() / np.sqrt(number))
         assert abs(values.mean() - expected[name].mean()) < 5 * error, name
 
