@@ -24,7 +24,11 @@ __all__ = [
     "covariance_step",
     "match_moments",
     "ppc_m_step",
+    "shrunk_moments",
+    "shrunk_squares",
     "variance_step",
+    "weighted_squares",
+    "weights_are_free",
     "weights_step",
 ]
 
@@ -103,10 +107,7 @@ def _m_step(
         squares = jnp.diagonal(second, axis1=1, axis2=2)
         new = variance_step(size, first, squares, mean, covariance, resolved)
     else:
-        size, offset = slope["unary"].sum(axis=0), x.mean(axis=0)
-        shifted = x - offset  # moments about the data mean, so that nothing cancels
-        sums = slope["unary"].T @ shifted, slope["unary"].T @ shifted**2
-        new = variance_step(size, *sums, offset, covariance, resolved)
+        new = variance_step(*weighted_squares(x, slope["unary"]), covariance, resolved)
     if weights is None:
         options = {"reading": reading, "sampling": sampling, "inference": inference}
         count = slope["log_weights"]
@@ -133,25 +134,49 @@ def covariance_step(
     num_clusters, num_features = mean.shape
     size = moments.total
     tiny = jnp.finfo(mean.dtype).tiny
-    if prior is None:
-        move = moments.first / jnp.maximum(size, tiny)[:, None]
-        spread, extra, own = moments.second, 0.0, 0.0
-    else:
-        kappa, towards = prior.shrinkage, jnp.asarray(prior.mean) - mean
-        move = (moments.first + kappa * towards) / (size + kappa)[:, None]
-        pull = towards - move
-        spread = moments.second + kappa * pull[:, :, None] * pull[:, None, :]
-        # exponents of the inverse Wishart and of the prior mean given the covariance
-        extra, own = prior.df + num_features + 1.0, 1.0
-    cross = moments.first[:, :, None] * move[:, None, :]
-    spread = spread - cross - jnp.swapaxes(cross, 1, 2)
-    spread = spread + size[:, None, None] * move[:, :, None] * move[:, None, :]
+    new, spread = shrunk_moments(moments, mean, prior)
+    # exponents of the inverse Wishart and of the prior mean given the covariance
+    extra, own = (0.0, 0.0) if prior is None else (prior.df + num_features + 1.0, 1.0)
     base = jnp.zeros(()) if prior is None else jnp.asarray(prior.scale)
     if covariance == "tied":
         sigma = (spread.sum(axis=0) + base) / (size.sum() + extra + own * num_clusters)
     else:
         sigma = (spread + base) / jnp.maximum(size + extra + own, tiny)[:, None, None]
-    return {"mean": mean + move, "covariance": (sigma + jnp.swapaxes(sigma, -1, -2)) / 2}
+    return {"mean": new, "covariance": (sigma + jnp.swapaxes(sigma, -1, -2)) / 2}
+
+
+def shrunk_moments(
+    moments: Moments, mean: Array, prior: GaussianPrior | None
+) -> tuple[Array, Array]:
+    r"""Means shrunk towards that of the prior, and what the clusters add to its scale.
+
+    Parameters
+    ----------
+    moments : Moments
+        About `mean`.
+    mean : Array, shape (num_clusters, num_features)
+    prior : GaussianPrior or None
+        None shrinks nothing.
+
+    Returns
+    -------
+    new : Array, shape (num_clusters, num_features)
+        :math:`m_k = (\sum_n r_{nk} x_n + \kappa m) / (n_k + \kappa)`.
+    spread : Array, shape (num_clusters, num_features, num_features)
+        :math:`\sum_n r_{nk} (x_n - m_k)(x_n - m_k)^\top + \kappa (m - m_k)(m - m_k)^\top`.
+    """
+    size = moments.total
+    if prior is None:
+        move = moments.first / jnp.maximum(size, jnp.finfo(mean.dtype).tiny)[:, None]
+        spread = moments.second
+    else:
+        kappa, towards = prior.shrinkage, jnp.asarray(prior.mean) - mean
+        move = (moments.first + kappa * towards) / (size + kappa)[:, None]
+        pull = towards - move
+        spread = moments.second + kappa * pull[:, :, None] * pull[:, None, :]
+    cross = moments.first[:, :, None] * move[:, None, :]
+    spread = spread - cross - jnp.swapaxes(cross, 1, 2)
+    return mean + move, spread + size[:, None, None] * move[:, :, None] * move[:, None, :]
 
 
 def variance_step(
@@ -176,19 +201,34 @@ def variance_step(
     """
     num_features = first.shape[1]
     if prior is None:
-        kappa, extra, own = 0.0, 0.0, 0.0
-        centre = base = jnp.zeros(num_features)
+        base, extra, own = jnp.zeros(num_features), 0.0, 0.0
     else:
-        kappa, centre = prior.shrinkage, jnp.asarray(prior.mean) - about
         base, extra, own = jnp.diag(jnp.asarray(prior.scale)), prior.df + 2.0, 1.0
-    tiny = jnp.finfo(first.dtype).tiny
-    mean = (first + kappa * centre) / jnp.maximum(size + kappa, tiny)[:, None]
-    spread = squares - 2 * mean * first + size[:, None] * mean**2 + kappa * (mean - centre) ** 2
+    mean, spread = shrunk_squares(size, first, squares, about, prior)
     if covariance == "diagonal":
         variance = (spread + base) / (size + extra + own)[:, None]
     else:
         variance = (spread.sum(axis=1) + base.mean()) / (num_features * (size + own) + extra)
-    return {"mean": mean + about, "variance": variance}
+    return {"mean": mean, "variance": variance}
+
+
+def weighted_squares(x: Array, responsibilities: Array) -> tuple[Array, Array, Array, Array]:
+    """Weighted sums of one, of ``x - about`` and of its square, and `about`, the mean of the data."""
+    about = x.mean(axis=0)  # so that nothing cancels
+    shifted = x - about
+    sums = responsibilities.T @ shifted, responsibilities.T @ shifted**2
+    return responsibilities.sum(axis=0), *sums, about
+
+
+def shrunk_squares(
+    size: Array, first: Array, squares: Array, about: Array, prior: GaussianPrior | None
+) -> tuple[Array, Array]:
+    """As `shrunk_moments`, a feature at a time: arrays of shape (num_clusters, num_features)."""
+    kappa, centre = (0.0, 0.0) if prior is None else (prior.shrinkage, prior.mean - about)
+    tiny = jnp.finfo(first.dtype).tiny
+    mean = (first + kappa * centre) / jnp.maximum(size + kappa, tiny)[:, None]
+    spread = squares - 2 * mean * first + size[:, None] * mean**2 + kappa * (mean - centre) ** 2
+    return mean + about, spread
 
 
 def weights_step(
@@ -218,8 +258,7 @@ def weights_step(
     -------
     Array, shape (num_clusters,)
     """
-    free = reading == "relation" or graph.num_links == 0
-    if free or (sampling == "chunklets" and graph.num_edges == 0):
+    if weights_are_free(graph, reading, sampling):
         raised = jnp.maximum(count + concentration - 1.0, 1e-10)
         return raised / raised.sum()
     blank = jnp.zeros((graph.num_points, count.shape[0]), count.dtype)
@@ -230,6 +269,12 @@ def weights_step(
         )
 
     return match_moments(count, jnp.log(weights), log_omega, concentration)
+
+
+def weights_are_free(graph: LabelGraph, reading: str, sampling: str) -> bool:
+    """Tell whether no partition function ties the mixing weights: a Dirichlet is then conjugate."""
+    free = reading == "relation" or graph.num_links == 0
+    return free or (sampling == "chunklets" and graph.num_edges == 0)
 
 
 def match_moments(

@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from .estimators import LinkedMixtureClusterer
     from .guides.constrained_kmeans import KMeans
     from .guides.engines.base import FitError, SideBayesWarning
+    from .guides.engines.coordinate_ascent import CoordinateAscent
     from .guides.engines.em import EM
+    from .guides.engines.gibbs import BlockedGibbs
     from .guides.engines.laplace import Laplace
     from .guides.engines.mcmc import NUTS
     from .guides.engines.nested import NestedSlice
@@ -37,8 +39,10 @@ if TYPE_CHECKING:
 
 _HOME = {
     "BeliefPropagation": "models.blocks.approximate",
+    "BlockedGibbs": "guides.engines.gibbs",
     "CARDS": "zoo",
     "Card": "zoo",
+    "CoordinateAscent": "guides.engines.coordinate_ascent",
     "EM": "guides.engines.em",
     "Exact": "models.blocks.approximate",
     "Fit": "result",
@@ -84,7 +88,9 @@ __all__ = [
     "SMC",
     "SVI",
     "BeliefPropagation",
+    "BlockedGibbs",
     "Card",
+    "CoordinateAscent",
     "Exact",
     "Fit",
     "FitError",

@@ -120,8 +120,8 @@ def fit(
     with jax.enable_x64(dtype == "float64"):
         data = jnp.asarray(x, dtype)
         args = (data,) if graph is None else (data, graph)
-        steps = (card.m_step(**options), card.e_step(**options)) if card else ()
-        problem = Problem(model, args, options, *steps)
+        forms = (card.m_step, card.e_step, card.conjugacy) if card else ()
+        problem = Problem(model, args, options, *(form(**options) for form in forms))
         start = _start(init, problem, runner, seed)
         result = runner.run(problem, seed=seed, init=start, progress=progress)
         return _collect(
@@ -219,7 +219,7 @@ def _start(
     """Check starting values; a sampler without any starts from EM's mode."""
     shapes = posterior.latent_shapes(problem)
     if init is None:
-        if runner.name != "nuts":
+        if runner.name not in ("nuts", "gibbs"):
             return None
         try:
             mode = EM().run(problem, seed=seed, progress=False)

@@ -26,9 +26,9 @@ class Card:
     name : str
     title : str
         In one line, what it believes.
-    model_path, m_step_path, e_step_path : str
-        Where the model, and the makers of its closed-form M-step and of an E-step faster than the
-        generic one, are found.
+    model_path, m_step_path, e_step_path, conjugacy_path : str
+        Where the model, and the makers of its closed-form M-step, of an E-step faster than the
+        generic one, and of its conjugate blocks, are found.
     engines : tuple of str
         Engines that suit it, the default first.
     links : {"none", "any", "hard"}
@@ -53,6 +53,7 @@ class Card:
     doi: str = ""
     m_step_path: str | None = None
     e_step_path: str | None = None
+    conjugacy_path: str | None = None
     tags: tuple[str, ...] = field(default=())
 
     @property
@@ -79,10 +80,25 @@ class Card:
         """E-step faster than the generic one for these options, if there is one."""
         return _resolve(self.e_step_path)(**options) if self.e_step_path else None
 
+    def conjugacy(self, **options: Any) -> Callable | None:
+        """Conjugate blocks for these options as a function of the data, if there are any."""
+        return _resolve(self.conjugacy_path)(**options) if self.conjugacy_path else None
+
 
 _GAUSSIAN_SITES = {"weights": 0, "mean": 0, "covariance": 0, "variance": 0}
 _MIXTURE_INVARIANTS = ("lp", "sorted_weights", "entropy", "same_cluster")
-_ENGINES_OF_MIXTURES = ("em", "map", "laplace", "svi", "nuts", "smc", "nested", "stochastic_em")
+_ENGINES_OF_MIXTURES = (
+    "em",
+    "map",
+    "laplace",
+    "svi",
+    "cavi",
+    "nuts",
+    "gibbs",
+    "smc",
+    "nested",
+    "stochastic_em",
+)
 
 CARDS: dict[str, Card] = {
     card.name: card
@@ -93,6 +109,7 @@ CARDS: dict[str, Card] = {
             model_path="sidebayes.models.gmm:gmm",
             m_step_path="sidebayes.guides.ppc:ppc_m_step",
             e_step_path="sidebayes.guides.gmm:gmm_e_step",
+            conjugacy_path="sidebayes.guides.conjugate:ppc_conjugacy",
             engines=_ENGINES_OF_MIXTURES,
             links="none",
             label_sites=_GAUSSIAN_SITES,
@@ -106,6 +123,7 @@ CARDS: dict[str, Card] = {
             title="Mixture whose labels are tied by hard, soft or unreliable links",
             model_path="sidebayes.models.ppc:ppc",
             m_step_path="sidebayes.guides.ppc:ppc_m_step",
+            conjugacy_path="sidebayes.guides.conjugate:ppc_conjugacy",
             engines=_ENGINES_OF_MIXTURES,
             links="any",
             label_sites=_GAUSSIAN_SITES,
@@ -119,6 +137,7 @@ CARDS: dict[str, Card] = {
             title="Mixture whose chunklets are drawn as wholes",
             model_path="sidebayes.models.constrained_em:constrained_em",
             m_step_path="sidebayes.guides.ppc:constrained_em_m_step",
+            conjugacy_path="sidebayes.guides.conjugate:constrained_em_conjugacy",
             engines=_ENGINES_OF_MIXTURES,
             links="any",
             label_sites=_GAUSSIAN_SITES,
@@ -154,7 +173,9 @@ CARDS: dict[str, Card] = {
 """Every method by name."""
 
 ENGINES: dict[str, str] = {
+    "cavi": "sidebayes.guides.engines.coordinate_ascent:CoordinateAscent",
     "em": "sidebayes.guides.engines.em:EM",
+    "gibbs": "sidebayes.guides.engines.gibbs:BlockedGibbs",
     "kmeans": "sidebayes.guides.constrained_kmeans:KMeans",
     "laplace": "sidebayes.guides.engines.laplace:Laplace",
     "map": "sidebayes.guides.engines.optimise:MAP",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
+from jax import Array
 from numpy.typing import NDArray
 
 __all__ = [
+    "Block",
+    "Conjugacy",
     "Engine",
     "EngineResult",
     "Evidence",
@@ -33,6 +36,39 @@ class SideBayesWarning(UserWarning):
     """Something a user should know about a result."""
 
 
+class Block(Protocol):
+    """Sites whose distribution given labels is of a known family, with the prior as a member.
+
+    One update serves two engines. From labels that were drawn it makes the full conditional of
+    Gibbs sampling, from expected labels the best factor of coordinate ascent.
+    """
+
+    sites: ClassVar[tuple[str, ...]]
+
+    def update(self, posterior: Mapping[str, Any], args: tuple) -> Any:
+        """Parameters of the distribution, given slopes as of `surrogate.expectation` or `drawn`."""
+        ...
+
+    def sample(self, rng_key: Array, found: Any) -> dict[str, Array]:
+        """Draw the sites from the distribution that `update` found."""
+        ...
+
+    def expected_factors(self, found: Any, args: tuple) -> dict[str, Array]:
+        """Expected log-factors, and ``log_normalizer`` where the sites enter it."""
+        ...
+
+    def divergence(self, found: Any) -> Array:
+        """Kullback-Leibler divergence of the distribution from the prior, in nats."""
+        ...
+
+
+class Conjugacy(NamedTuple):
+    """Blocks of a model, and why its other sites, if there are any, have none."""
+
+    blocks: tuple[Block, ...]
+    lacking: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Problem:
     """A model together with its data.
@@ -50,6 +86,8 @@ class Problem:
     e_step : callable, optional
         Faster E-step than the gradient of the log partition, ``e_step(problem, params, args) ->
         (log_joint, posterior)``, with a posterior that `m_step` understands.
+    conjugacy : callable, optional
+        ``conjugacy(args) -> Conjugacy``.
     """
 
     model: Callable[..., None]
@@ -57,6 +95,7 @@ class Problem:
     kwargs: dict[str, Any] = field(default_factory=dict)
     m_step: Callable[..., dict[str, Any]] | None = None
     e_step: Callable[..., tuple[Any, dict[str, Any]]] | None = None
+    conjugacy: Callable[[tuple], Conjugacy] | None = None
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from jax import Array, lax
 from jax.scipy.linalg import solve_triangular
 from jax.typing import ArrayLike
 
-__all__ = ["GaussianPass", "Moments", "gaussian_pass", "weighted_moments"]
+__all__ = ["GaussianPass", "Moments", "gaussian_log_prob", "gaussian_pass", "weighted_moments"]
 
 _CHUNK = 1024
 _UNROLLED = 24
@@ -185,6 +185,38 @@ def weighted_moments(
         return jnp.zeros((), x.dtype), rows.T * live
 
     return _accumulate(x, mean, centre, visit, chunk_size)[1]
+
+
+def gaussian_log_prob(
+    x: ArrayLike, mean: ArrayLike, scale_tril: ArrayLike, *, chunk_size: int = _CHUNK
+) -> Array:
+    """Log density of every point under every Gaussian, shape (num_points, num_clusters).
+
+    Parameters
+    ----------
+    x : array_like, shape (num_points, num_features)
+    mean : array_like, shape (num_clusters, num_features)
+    scale_tril : array_like, shape (num_clusters, num_features, num_features)
+        Lower Cholesky factors of the covariances.
+    chunk_size : int
+        Rows visited at a time.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree.
+    """
+    x, mean, scale_tril = _checked(x, mean, scale_tril)
+    precision, constant = _whitening(scale_tril)
+    size, starts = _chunks(len(x), chunk_size)
+
+    def visit(out: Array, begin: Array) -> tuple[Array, None]:
+        start = jnp.minimum(begin, len(x) - size)
+        points = lax.dynamic_slice_in_dim(x, start, size).T
+        found = _log_density(points, mean, precision, constant)
+        return lax.dynamic_update_slice_in_dim(out, found.T, start, axis=0), None
+
+    return lax.scan(visit, jnp.zeros((len(x), len(mean)), x.dtype), starts)[0]
 
 
 def _accumulate(x, mean, centre, visit, chunk_size) -> tuple[Array, Moments]:

@@ -28,7 +28,7 @@ def compiled(
 ) -> tuple[Callable, float]:
     """Compile a program for a problem, or find the one that an earlier fit compiled.
 
-    Two problems share a program when model, options and steps of EM are equal and their data have the
+    Two problems share a program when model, options and closed forms are equal and their data have the
     same shapes: the data themselves are arguments, never constants.
 
     Parameters
@@ -89,7 +89,9 @@ def timed(
 
 def structure(problem: Problem) -> Hashable:
     """What a problem is apart from its data, as a value that can be compared."""
-    return _freeze((problem.model, problem.kwargs, problem.m_step, problem.e_step))
+    return _freeze(
+        (problem.model, problem.kwargs, problem.m_step, problem.e_step, problem.conjugacy)
+    )
 
 
 def _freeze(value: Any) -> Hashable:

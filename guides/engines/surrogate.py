@@ -22,7 +22,7 @@ from sidebayes.models.blocks.linked import LinkedMixture
 from .base import Problem
 from .density import as_mixture, trace_model
 
-__all__ = ["allot", "cluster_sizes", "expectation", "linearised", "shares", "surrogate"]
+__all__ = ["allot", "cluster_sizes", "drawn", "expectation", "linearised", "shares", "surrogate"]
 
 
 def expectation(
@@ -51,6 +51,40 @@ def expectation(
         else:
             total = total + _log_prob(site)
     return total, posterior
+
+
+def drawn(
+    problem: Problem, params: dict[str, Array], args: tuple, rng_key: Array
+) -> dict[str, Any]:
+    """Labels drawn jointly given parameters and data, as the slopes whose mean `expectation` takes.
+
+    With these in place of a posterior `linearised` is the log density of parameters, labels and
+    data.
+    """
+    found = {}
+    for name, site in trace_model(problem, params, args).items():
+        fn = _linear(site) if site["type"] == "sample" else None
+        if fn is not None:
+            rng_key, key = jax.random.split(rng_key)
+            found[name] = _drawn_slope(fn, site["value"], key)
+    return found
+
+
+def _drawn_slope(fn: dist.Distribution, value: Array, rng_key: Array) -> Any:
+    if not isinstance(fn, LinkedMixture):
+        joint = fn.component_log_probs(value)
+        return jax.nn.one_hot(jax.random.categorical(rng_key, joint), joint.shape[-1])
+    graph, num_clusters = fn.labels.graph, fn.labels.log_weights.shape[-1]
+    labels = fn.sample_labels(rng_key, value)
+    member = jax.nn.one_hot(labels, num_clusters)
+    share = 1.0 if fn.labels.sampling == "points" else 1.0 / graph.node_size[graph.node][:, None]
+    pairs = jnp.asarray(graph.pairs)
+    agree = (labels[pairs[:, 0]] == labels[pairs[:, 1]]) & ~jnp.isinf(graph.pair_weights)
+    return {
+        "unary": member,
+        "log_weights": (member * share).sum(axis=0),
+        "pair_weights": agree.astype(member.dtype),
+    }
 
 
 def surrogate(

@@ -2,29 +2,12 @@
 
 import numpy as np
 import pytest
-from scipy.stats import multivariate_t
 from sidebayes.models.blocks.components import GaussianPrior
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_wine
 from sklearn.preprocessing import StandardScaler
 
-
-def log_marginal(x, mean, shrinkage, df, scale):
-    """Density of points with mean and covariance integrated out, one point after the other.
-
-    Each point given those before it is multivariate t (Gelman et al. 2013, section 3.6), which
-    shares no formula with the determinants in the library.
-    """
-    total, d = 0.0, x.shape[1]
-    for row in x:
-        freedom = df - d + 1
-        shape = scale * (shrinkage + 1) / (shrinkage * freedom)
-        total += multivariate_t.logpdf(row, mean, shape, df=freedom)
-        away = row - mean
-        scale = scale + shrinkage / (shrinkage + 1) * np.outer(away, away)
-        mean = (shrinkage * mean + row) / (shrinkage + 1)
-        shrinkage, df = shrinkage + 1, df + 1
-    return total
+from tests.reference.exact_mixture import log_marginal
 
 
 def test_evidence_of_the_degrees_of_freedom_is_highest():

@@ -16,6 +16,8 @@ from sidebayes import (
     NUTS,
     SMC,
     SVI,
+    BlockedGibbs,
+    CoordinateAscent,
     GaussianPrior,
     Laplace,
     LinkedCategorical,
@@ -40,8 +42,13 @@ TINY = {
     "smc": SMC(num_particles=20, num_runs=2, num_mutations=1, num_leapfrog=2, max_steps=3),
     "nested": NestedSlice(num_live=20, num_delete=10, num_slices=2, num_samples=10, max_steps=3),
     "stochastic_em": StochasticEM(batch_size=15, max_epochs=1),
+    "gibbs": BlockedGibbs(num_warmup=10, num_samples=10, num_chains=2, max_tree_depth=3),
+    "cavi": CoordinateAscent(num_restarts=2, max_steps=30, num_draws=20),
     "kmeans": make_engine("kmeans", CARDS["soft_kmeans"]),
 }
+MUST = Links(HARD.pairs[HARD.same], HARD.weights[HARD.same], len(X))
+CONJUGATE = {"ppc": (SOFT, {"reading": "relation"}), "constrained_em": (MUST, {})}
+"""Links and options under which every site of a card is conjugate."""
 
 
 @pytest.fixture(scope="module")
@@ -165,10 +172,13 @@ SLOW_TO_COMPILE = ("smc", "nested", "stochastic_em")
 )
 def test_every_card_with_every_engine(name, engine, tmp_path):
     card = CARDS[name]
-    links = {"none": None, "any": SOFT, "hard": HARD}[card.links]
     if engine in ("smc", "nested"):
         pytest.importorskip("blackjax")
-    fit = sidebayes.fit(name, X, links, num_clusters=3, engine=TINY[engine], truth=LABELS, seed=2)
+    links, options = {"none": None, "any": SOFT, "hard": HARD}[card.links], {}
+    if engine == "cavi":
+        links, options = CONJUGATE.get(name, (links, options))
+    given = {"engine": TINY[engine], "truth": LABELS, "seed": 2, **options}
+    fit = sidebayes.fit(name, X, links, num_clusters=3, **given)
     assert fit.engine == engine
     assert fit.labels().shape == (len(X),)
     assert np.isfinite(fit.tree["sample_stats"]["lp"]).all()

@@ -7,6 +7,7 @@ import pytest
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from sidebayes.guides.engines.gaussian_stats import (
+    gaussian_log_prob,
     gaussian_pass,
     weighted_moments,
 )
@@ -132,6 +133,34 @@ def test_weighted_moments(chunk_size, given):
     np.testing.assert_allclose(found_covariance, covariance, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("num_features", [4, 30])
+def test_log_prob(num_features):
+    x, _, mean, covariance = mixture(101, num_features)
+    root = np.linalg.cholesky(covariance)
+    found = gaussian_log_prob(x, mean, root, chunk_size=20)
+    np.testing.assert_allclose(found, densities(x, mean, covariance), rtol=1e-10)
+
+
+def test_log_prob_has_the_gradients_of_the_density():
+    x, _, mean, covariance = mixture(53)
+    root = np.linalg.cholesky(covariance)
+    weight = np.random.default_rng(2).normal(size=(53, 3))
+
+    def chunked(mean, root):
+        return jnp.sum(weight * gaussian_log_prob(x, mean, root, chunk_size=20))
+
+    def plain(mean, root):
+        density = jax.vmap(
+            lambda m, r: jax.scipy.stats.multivariate_normal.logpdf(jnp.asarray(x), m, r @ r.T)
+        )
+        return jnp.sum(weight * density(mean, root).T)
+
+    found = jax.grad(chunked, argnums=(0, 1))(jnp.asarray(mean), jnp.asarray(root))
+    want = jax.grad(plain, argnums=(0, 1))(jnp.asarray(mean), jnp.asarray(root))
+    np.testing.assert_allclose(found[0], want[0], rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(jnp.tril(found[1]), jnp.tril(want[1]), rtol=1e-8, atol=1e-8)
+
+
 def test_no_array_of_points_by_clusters_by_features():
     shapes = [(100_000, 8), (5,), (5, 8), (5, 8, 8)]
     arguments = [jax.ShapeDtypeStruct(shape, jnp.float64) for shape in shapes]
@@ -162,6 +191,8 @@ def test_passes_over_several_starts_at_once():
 def test_shapes_that_disagree_are_refused(x, mean, root):
     with pytest.raises(ValueError, match="expected"):
         gaussian_pass(x, np.zeros(2), mean, root)
+    with pytest.raises(ValueError, match="expected"):
+        gaussian_log_prob(x, mean, root)
 
 
 def test_moments_refuse_shapes_that_disagree():

@@ -1,0 +1,335 @@
+"""Blocked Gibbs sampling: labels of whole components, then parameters given labels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.flatten_util import ravel_pytree
+from numpy.typing import NDArray
+from numpyro import handlers
+from numpyro.infer.hmc import hmc
+from numpyro.infer.util import ParamInfo
+
+from .base import Block, EngineResult, FitError, Problem, Status, check_positive
+from .density import (
+    abstract_trace,
+    approximation,
+    as_mixture,
+    deterministics,
+    explain_nonfinite,
+    latent_supports,
+    place,
+    sum_log_prob,
+    unconstrained_start,
+)
+from .programs import compiled
+from .progress import progress_bar
+from .starts import initial_values, starting_point
+from .surrogate import drawn, linearised
+
+__all__ = ["BlockedGibbs"]
+
+_CHUNK = 50
+"""Draws between two looks at the progress bar."""
+
+
+class _Chain(NamedTuple):
+    """Where a chain is; `moved` is the state of NUTS, None if all sites are conjugate."""
+
+    rng_key: Array
+    params: dict[str, Array]
+    moved: Any
+
+
+@dataclass(frozen=True)
+class BlockedGibbs:
+    """Labels and parameters in turn, each drawn given the other.
+
+    A sweep draws all labels jointly, exactly, one connected component of the links at a time; then
+    every conjugate block that the method hands over, exactly; then the other sites, all of them for
+    a model of your own, by one transition of NUTS on the density of parameters, labels and data.
+    Labels that a draw used are not kept: those of the result are averages given the parameters,
+    which vary less. Chains start around `init`, as those of `NUTS` do.
+
+    Parameters
+    ----------
+    num_warmup, num_samples, num_chains : int
+    target_accept : float
+        Of NUTS, where some sites are not conjugate: the acceptance probability that the step size is
+        adapted to, between 0 and 1.
+    max_tree_depth : int
+    jitter : float
+        Standard deviation of the move from `init`, in unconstrained units.
+
+    References
+    ----------
+    Geman and Geman (1984), IEEE Trans. Pattern Anal. Mach. Intell. 6, 721-741. Diebolt and Robert
+    (1994), J. R. Stat. Soc. B 56, 363-375.
+    """
+
+    num_warmup: int = 500
+    num_samples: int = 1000
+    num_chains: int = 4
+    target_accept: float = 0.8
+    max_tree_depth: int = 10
+    jitter: float = 0.05
+    name: ClassVar[str] = "gibbs"
+
+    def __post_init__(self) -> None:
+        check_positive(
+            self,
+            num_warmup=1,
+            num_samples=1,
+            num_chains=1,
+            target_accept=0.0,
+            max_tree_depth=1,
+            jitter=0.0,
+        )
+        if not 0 < self.target_accept < 1:
+            raise ValueError(
+                f"BlockedGibbs(target_accept={self.target_accept!r}): expected a number between 0 and 1"
+            )
+
+    def run(
+        self,
+        problem: Problem,
+        *,
+        seed: int = 0,
+        init: Mapping[str, Any] | None = None,
+        progress: bool = True,
+    ) -> EngineResult:
+        """Sample; see `Engine.run`.
+
+        Raises
+        ------
+        ValueError
+            If the model observes no mixture, or its prior leaves no posterior to draw from.
+        FitError
+            If the log density is not finite where a chain starts or later, naming the sites to blame.
+        """
+        approximate = approximation(problem)
+        latent_supports(problem)
+        _refuse_without_labels(problem)
+        if init is None:
+            point, jitter = initial_values(problem, seed, self.num_chains), 0.0
+        else:
+            one = starting_point(problem, init)
+            point = {n: jnp.broadcast_to(v, (self.num_chains, *v.shape)) for n, v in one.items()}
+            jitter = self.jitter
+        width = sum(value[0].size for value in point.values())
+        noise = np.random.default_rng(seed).normal(scale=jitter, size=(self.num_chains, width))
+        moves = jnp.asarray(noise, jnp.result_type(float))
+        keys = jax.random.split(jax.random.key(seed), self.num_chains)
+        with progress_bar("Gibbs", self.num_warmup + self.num_samples, shown=progress) as advance:
+            draws, stats, seconds = self._sample(problem, (keys, moves, point), advance)
+        return self._result(draws, stats, seconds, approximate)
+
+    def _sample(
+        self, problem: Problem, starts: tuple, advance: Callable[[int, str], None]
+    ) -> tuple[dict[str, NDArray], dict[str, NDArray], dict[str, float]]:
+        """Run all chains in step; draws and statistics are arrays of (chain, draw, ...)."""
+        settings = (self.num_warmup, self.target_accept, self.max_tree_depth)
+        advance(0, "compiling")
+        begin, first = compiled(
+            "gibbs-begin", problem, settings, self._begin, *starts, problem.args
+        )
+        began = time.perf_counter()
+        state, density = jax.block_until_ready(begin(*starts, problem.args))
+        _check_finite(problem, np.asarray(density)[:, None], state.params, "starts")
+        running = time.perf_counter() - began
+        count = jnp.asarray(_CHUNK)
+        march, second = compiled(
+            "gibbs-march", problem, settings, self._march, state, problem.args, count
+        )
+        began = time.perf_counter()
+        kept = []
+        for stage, length in (("warm-up", self.num_warmup), ("sampling", self.num_samples)):
+            for done in range(0, length, _CHUNK):
+                steps = min(_CHUNK, length - done)
+                state, out = march(state, problem.args, jnp.asarray(steps))
+                found = jax.tree.map(lambda a, n=steps: np.asarray(a)[:n], out)
+                _check_finite(problem, found[1]["lp"].T, state.params, "went")
+                if stage == "sampling":
+                    kept.append(found)
+                advance(steps, stage)
+        running += time.perf_counter() - began
+        draws, stats = jax.tree.map(lambda *parts: np.swapaxes(np.concatenate(parts), 0, 1), *kept)
+        return draws, stats, {"compile": first + second, "run": running}
+
+    def _begin(self, problem: Problem) -> Callable:
+        def begin(keys: Array, moves: Array, point: dict, args: tuple):
+            blocks = _blocks(problem, args)
+
+            def one(key: Array, move: Array, point: dict):
+                flat, unravel = ravel_pytree(unconstrained_start(problem, point, args))
+                free = unravel(flat + move[: flat.size])
+                trace, log_det = place(problem, free, args)
+                params = {name: trace[name]["value"] for name in free}
+                key, key_labels, key_moved = jax.random.split(key, 3)
+                rest = _rest(free, blocks)
+                moved = None
+                if rest:
+                    ready, _ = self._kernel(problem)
+                    labels = drawn(problem, params, args, key_labels)
+                    fixed = {n: v for n, v in params.items() if n not in rest}
+                    moved = ready(rest, key_moved, (args, labels, fixed))
+                return _Chain(key, params, moved), sum_log_prob(trace) + log_det
+
+            return jax.vmap(one)(keys, moves, point)
+
+        return begin
+
+    def _march(self, problem: Problem) -> Callable:
+        both = jax.jit(jax.vmap(self._sweep(problem), in_axes=(0, None)))  # traced once only
+
+        def march(state: _Chain, args: tuple, count: Array):
+            shapes = jax.eval_shape(both, state, args)[1]
+            kept = jax.tree.map(lambda s: jnp.zeros((_CHUNK, *s.shape), s.dtype), shapes)
+
+            def step(number: Array, carry):
+                state, kept = carry
+                state, out = both(state, args)
+                return state, jax.tree.map(lambda a, b: a.at[number].set(b), kept, out)
+
+            return lax.fori_loop(0, count, step, (state, kept))
+
+        return march
+
+    def _sweep(self, problem: Problem) -> Callable:
+        """One sweep of a chain: its new state, and the draw with its statistics."""
+        _, move = self._kernel(problem)
+
+        def sweep(state: _Chain, args: tuple):
+            blocks = _blocks(problem, args)
+            key, key_labels, *keys = jax.random.split(state.rng_key, 2 + len(blocks))
+            labels = drawn(problem, state.params, args, key_labels)
+            params, moved, stats = dict(state.params), state.moved, {}
+            for block, key_block in zip(blocks, keys, strict=True):
+                params |= block.sample(key_block, block.update(labels, args))
+            if moved is not None:
+                fixed = {n: v for n, v in params.items() if n not in moved.z}
+                moved = move(moved, (args, labels, fixed))
+                given = _holding(problem, fixed)
+                trace, _ = place(given, moved.z, args)
+                params |= {n: trace[n]["value"] for n in moved.z}
+                stats = {
+                    "diverging": moved.diverging,
+                    "acceptance_rate": moved.accept_prob,
+                    "n_steps": moved.num_steps,
+                    "step_size": moved.adapt_state.step_size,
+                }
+            trace, log_det = place(problem, unconstrained_start(problem, params, args), args)
+            stats["lp"] = sum_log_prob(trace) + log_det
+            return _Chain(key, params, moved), (params | deterministics(trace), stats)
+
+        return sweep
+
+    def _kernel(self, problem: Problem) -> tuple[Callable, Callable]:
+        """NUTS on some sites given labels and the other sites: how to ready and to move it."""
+
+        def potential(args: tuple, labels: dict, fixed: dict) -> Callable[[dict], Array]:
+            given = _holding(problem, fixed)
+
+            @jax.jit
+            def energy(free: dict[str, Array]) -> Array:
+                trace, log_det = place(given, free, args)
+                return -linearised(trace, labels) - log_det
+
+            return energy
+
+        begin, transition = hmc(potential_fn_gen=potential, algo="NUTS")
+
+        def ready(free: dict[str, Array], key: Array, inputs: tuple):
+            return begin(
+                ParamInfo(free, *jax.value_and_grad(potential(*inputs))(free)),
+                num_warmup=self.num_warmup,
+                target_accept_prob=self.target_accept,
+                trajectory_length=None,
+                max_tree_depth=self.max_tree_depth,
+                model_args=inputs,
+                rng_key=key,
+            )
+
+        def move(state: Any, inputs: tuple):
+            # the transition reads its settings from the last initialisation; of what that returns
+            # only energy and slope under the new labels are used
+            fresh = ready(state.z, state.rng_key, inputs)
+            state = state._replace(potential_energy=fresh.potential_energy, z_grad=fresh.z_grad)
+            return transition(state, inputs, {})
+
+        return ready, move
+
+    def _result(
+        self,
+        draws: dict[str, NDArray],
+        stats: dict[str, NDArray],
+        seconds: dict[str, float],
+        approximate: str | None,
+    ) -> EngineResult:
+        message = f"Gibbs drew {self.num_chains} x {self.num_samples}"
+        sound = True
+        if "diverging" in stats:
+            divergences = int(stats["diverging"].sum())
+            sound = divergences < 0.01 * stats["diverging"].size
+            message += f" with {divergences} divergences of NUTS on sites that are not conjugate"
+            if divergences:
+                message += "; raise target_accept, or check the prior for a funnel"
+        return EngineResult(
+            engine=self.name,
+            draws=draws,
+            sample_stats=stats,
+            objective=np.zeros((0, 0)),
+            status=Status(sound, message),
+            seconds=seconds,
+            approximate=approximate,
+            density_space="unconstrained",
+        )
+
+
+def _blocks(problem: Problem, args: tuple) -> tuple[Block, ...]:
+    return () if problem.conjugacy is None else problem.conjugacy(args).blocks
+
+
+def _rest(free: Mapping[str, Array], blocks: tuple[Block, ...]) -> dict[str, Array]:
+    """Values of the sites that no block draws."""
+    conjugate = {name for block in blocks for name in block.sites}
+    return {name: value for name, value in free.items() if name not in conjugate}
+
+
+def _holding(problem: Problem, fixed: Mapping[str, Array]) -> Problem:
+    """The model with some latent sites held at given values."""
+    return replace(problem, model=handlers.substitute(problem.model, data=dict(fixed)))
+
+
+def _refuse_without_labels(problem: Problem) -> None:
+    sites = abstract_trace(problem).values()
+    observed = (s for s in sites if s["type"] == "sample" and s["is_observed"])
+    if not any(as_mixture(site["fn"]) for site in observed):
+        raise ValueError(
+            "Gibbs draws labels, and the model observes no mixture; observe the data through a "
+            "LinkedMixture, or use NUTS"
+        )
+
+
+def _check_finite(
+    problem: Problem, density: NDArray, params: Mapping[str, Array], verb: str
+) -> None:
+    """Refuse log densities (chain, draw) that are not finite."""
+    good = np.isfinite(density).all(axis=1)
+    if good.all():
+        return
+    chain = int(np.argmin(good))
+    values = {name: np.asarray(value[chain]) for name, value in params.items()}
+    blame = explain_nonfinite(problem, values) or "it was passing through"
+    raise FitError(
+        f"Gibbs: chain {chain} {verb} where the log density cannot be used: {blame}; pass init= with "
+        "values inside the supports, or check the data of that site",
+        values,
+    )
