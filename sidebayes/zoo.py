@@ -127,6 +127,18 @@ CARDS: dict[str, Card] = {
             tags=("mixture", "links", "chunklets"),
         ),
         Card(
+            name="pair_mixture",
+            title="Several Gaussians a class, with a joint density of linked pairs",
+            model_path="sidebayes.models.pair_mixture:pair_mixture",
+            m_step_path="sidebayes.guides.pair_mixture:pair_mixture_m_step",
+            engines=_ENGINES_OF_MIXTURES,
+            links="any",
+            label_sites=_GAUSSIAN_SITES | {"component_weights": 0},
+            invariants=_MIXTURE_INVARIANTS,
+            reference="Yu (2016), PhD thesis, University of Utah, chapter 4",
+            tags=("mixture", "links"),
+        ),
+        Card(
             name="constrained_kmeans",
             title="K-means that keeps every must-link and cannot-link",
             model_path="sidebayes.models.constrained_kmeans:constrained_kmeans",
