@@ -9,21 +9,30 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from scipy.special import gammaln, multigammaln
 from sidebayes.models.blocks import partition
 from sidebayes.models.blocks.approximate import Inference
 from sidebayes.models.blocks.components import GaussianPrior, resolve_prior
 from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
-from sidebayes.models.pair_mixture import PAIR_LAWS
+from sidebayes.models.blocks.linked import LinkedMixture
+from sidebayes.models.pair_mixture import law_options
 
 from .engines.base import Problem
 from .engines.density import trace_model
 from .engines.gaussian_stats import weighted_moments
+from .engines.programs import compiled
+from .engines.starts import initial_values
 from .engines.surrogate import expectation
 from .ppc import covariance_step, variance_step, weights_step
 
-__all__ = ["augmented_weights", "log_evidence", "pair_mixture_e_step", "pair_mixture_m_step"]
+__all__ = [
+    "annealed_start",
+    "augmented_weights",
+    "log_evidence",
+    "pair_mixture_e_step",
+    "pair_mixture_m_step",
+]
 
 
 def pair_mixture_e_step(**options: Any) -> Callable[..., tuple[Array, dict[str, Any]]]:
@@ -39,8 +48,13 @@ def pair_mixture_e_step(**options: Any) -> Callable[..., tuple[Array, dict[str, 
 def _e_step(problem: Problem, params: dict, args: tuple) -> tuple[Array, dict[str, Any]]:
     log_joint, posterior = expectation(problem, params, args)
     mixture = trace_model(problem, params, args)["x"]["fn"]
-    joint = mixture.components.component_log_probs(jnp.expand_dims(args[0], 1))
-    return log_joint, {"x": posterior["x"] | {"within": jax.nn.softmax(joint, axis=-1)}}
+    return log_joint, {"x": posterior["x"] | {"within": _within(mixture, args[0])}}
+
+
+def _within(mixture: LinkedMixture, x: Array) -> Array:
+    """Probability of each component given point and class."""
+    joint = mixture.components.component_log_probs(jnp.expand_dims(x, 1))
+    return jax.nn.softmax(joint, axis=-1)
 
 
 def pair_mixture_m_step(
@@ -72,7 +86,7 @@ def pair_mixture_m_step(
         covariance=covariance,
         prior=prior,
         concentration=concentration,
-        solve_weights=partial(solve_weights, inference=inference, **PAIR_LAWS[pair_law]),
+        solve_weights=partial(solve_weights, inference=inference, **law_options(pair_law)),
     )
 
 
@@ -151,6 +165,55 @@ def augmented_weights(
     imputed = imputed - pull(jnp.ones_like(log_omega))[0]
     raised = jnp.maximum(count + imputed + concentration - 1.0, 1e-10)
     return raised / raised.sum()
+
+
+def annealed_start(
+    problem: Problem, *, seed: int = 0, num_steps: int = 100, heat: float = 0.3
+) -> dict[str, Array]:
+    """Start for EM by deterministic annealing, for where k-means partitions lead to poor modes.
+
+    Steps of EM whose E-step raises the densities of the classes to a power that grows from `heat`
+    to 1; links hold throughout.
+
+    Parameters
+    ----------
+    problem : Problem
+        A `pair_mixture` with its M-step.
+    seed : int
+        Of the k-means partition to begin with.
+    num_steps : int
+    heat : float in (0, 1]
+        1 is EM itself; too small a power melts all clusters into one.
+
+    Returns
+    -------
+    dict
+        Values of the latent sites, for ``init=``.
+
+    References
+    ----------
+    Ueda and Nakano (1998), Neural Networks 11, 271-282, doi:10.1016/S0893-6080(97)00133-0.
+    """
+    if not 0 < heat <= 1:
+        raise ValueError(f"heat = {heat}; expected a number in (0, 1]")
+    first = {name: value[0] for name, value in initial_values(problem, seed, 1).items()}
+
+    def build(bare: Problem) -> Callable:
+        def step(params: dict, power: Array, args: tuple) -> dict[str, Array]:
+            mixture = trace_model(bare, params, args)["x"]["fn"]
+            factors = mixture.log_factors(args[0])
+            warm = {name: power * factors[name] for name in ("unary", "log_weights")}
+            slope = jax.grad(mixture.log_partition)(factors | warm)
+            posterior = slope | {"within": _within(mixture, args[0])}
+            return bare.m_step(params, args, {"x": posterior})
+
+        return lambda params, powers, args: lax.scan(
+            lambda params, power: (step(params, power, args), None), params, powers
+        )[0]
+
+    inputs = first, jnp.geomspace(heat, 1.0, num_steps), problem.args
+    program, _ = compiled("anneal", problem, None, build, *inputs)
+    return program(*inputs)
 
 
 def log_evidence(problem: Problem, params: Mapping[str, Array]) -> float:

@@ -14,7 +14,7 @@ from .blocks.linked import LinkedCategorical, LinkedMixture
 from .blocks.links import Links
 from .blocks.partition import check_inference
 
-__all__ = ["PAIR_LAWS", "pair_mixture"]
+__all__ = ["PAIR_LAWS", "law_options", "pair_mixture"]
 
 PAIR_LAWS = {
     "shared": {"reading": "field", "sampling": "chunklets"},
@@ -22,6 +22,19 @@ PAIR_LAWS = {
     "joint": {"reading": "relation", "sampling": "points"},
 }
 """Each law of the classes of a linked pair, as options of `LinkedCategorical`."""
+
+
+def law_options(pair_law: str) -> dict[str, str]:
+    """Entry of `PAIR_LAWS`.
+
+    Raises
+    ------
+    ValueError
+        If there is no such law.
+    """
+    if pair_law not in PAIR_LAWS:
+        raise ValueError(f"pair_law = {pair_law!r}; expected one of {tuple(PAIR_LAWS)}")
+    return PAIR_LAWS[pair_law]
 
 
 def pair_mixture(
@@ -82,8 +95,7 @@ def pair_mixture(
     shape analysis, University of Utah, eqs. 4.1-4.9 (with one normaliser a pair), 4.20-4.21.
     Yu, Elhabian and Whitaker (2018), arXiv:1805.02285.
     """
-    if pair_law not in PAIR_LAWS:
-        raise ValueError(f"pair_law = {pair_law!r}; expected one of {tuple(PAIR_LAWS)}")
+    law = law_options(pair_law)
     graph = as_label_graph(links, num_rows(x, num_points), num_clusters)
     approximation = check_inference(graph, num_clusters, inference)
     if approximation is not None and pair_law != "joint":
@@ -93,5 +105,5 @@ def pair_mixture(
         )
     weights = numpyro.sample("weights", dist.Dirichlet(jnp.full(num_clusters, concentration)))
     density = class_components(x, num_clusters, num_components, covariance, prior, concentration)
-    labels = LinkedCategorical(jnp.log(weights), graph, inference=inference, **PAIR_LAWS[pair_law])
+    labels = LinkedCategorical(jnp.log(weights), graph, inference=inference, **law)
     numpyro.sample("x", LinkedMixture(labels, density), obs=x)

@@ -131,6 +131,7 @@ CARDS: dict[str, Card] = {
             title="Several Gaussians a class, with a joint density of linked pairs",
             model_path="sidebayes.models.pair_mixture:pair_mixture",
             m_step_path="sidebayes.guides.pair_mixture:pair_mixture_m_step",
+            e_step_path="sidebayes.guides.pair_mixture:pair_mixture_e_step",
             engines=_ENGINES_OF_MIXTURES,
             links="any",
             label_sites=_GAUSSIAN_SITES | {"component_weights": 0},

@@ -3,73 +3,40 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 import pytest
 from numpyro.handlers import seed, trace
 from scipy.special import gammaln
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import abstract_trace, log_joint, trace_model
 from sidebayes.guides.engines.em import EM
-from sidebayes.guides.pair_mixture import pair_mixture_e_step, pair_mixture_m_step
 from sidebayes.models.blocks.components import GaussianPrior
 from sidebayes.models.blocks.copies import separate_pairs
-from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.links import Links
 from sidebayes.models.constrained_em import constrained_em
 from sidebayes.models.gmm import gmm
 from sidebayes.models.pair_mixture import pair_mixture
 from sidebayes.models.ppc import ppc
-from sklearn.datasets import load_iris
 from sklearn.mixture import GaussianMixture
 
 import sidebayes
 from tests.reference import brute_force, pair_relations
-
-X, Y = load_iris(return_X_y=True)
-X, Y = X[::2, :2], Y[::2]
-MUST = np.array([(0, 20), (30, 26), (60, 70)])
-CANNOT = np.array([(1, 40), (28, 61), (2, 72), (33, 65)])
-DISJOINT = Links.must_link(MUST) + Links.cannot_link(CANNOT)
+from tests.support_pairs import (
+    CANNOT,
+    DISJOINT,
+    MUST,
+    X,
+    Y,
+    latent,
+    log_prior,
+    problem_of,
+    some_params,
+)
 
 
 @pytest.fixture(autouse=True)
 def x64():
     with jax.enable_x64(True):
         yield
-
-
-def problem_of(x=X, links=None, **options):
-    """Maximum likelihood, with closed-form steps."""
-    options = {"num_clusters": 3, "prior": "flat"} | options
-    args = jnp.asarray(x), LabelGraph.build(links, len(x))
-    return Problem(
-        pair_mixture, args, options, pair_mixture_m_step(**options), pair_mixture_e_step()
-    )
-
-
-def some_params(num_clusters=3, num_components=2, seed=0):
-    """Parameters, drawn."""
-    rng = np.random.default_rng(seed)
-    shape = num_clusters, num_components
-    return {
-        "weights": rng.dirichlet(np.full(num_clusters, 5.0)),
-        "component_weights": rng.dirichlet(np.full(num_components, 5.0), num_clusters),
-        "mean": X[rng.choice(len(X), shape)],
-        "covariance": (np.eye(2) * 0.3 + 0.1) * rng.uniform(0.5, 2, shape)[..., None, None],
-    }
-
-
-def latent(params):
-    """Sites of the model: a single component has no weight to learn."""
-    dropped = () if params["mean"].shape[1] > 1 else ("component_weights",)
-    return {name: jnp.asarray(value) for name, value in params.items() if name not in dropped}
-
-
-def log_prior(params):
-    """Density of the Dirichlet priors, the only proper ones under prior='flat'."""
-    num_clusters, num_components = params["mean"].shape[:2]
-    return gammaln(num_clusters) + num_clusters * gammaln(num_components)
 
 
 def likelihood(problem, params):
@@ -235,52 +202,21 @@ def test_posterior_constraints_at_level_zero_are_the_joint_law():
     np.testing.assert_allclose(slope["log_weights"], prob.sum(axis=0), atol=1e-9)
 
 
-def test_enumerated_pairs_have_the_same_density():
-    """Check 32: the classes of singles and pairs as discrete sites, summed out by funsor."""
-    contrib = pytest.importorskip("numpyro.contrib.funsor")
-    params = some_params()
-    alpha, within = jnp.asarray(params["weights"]), jnp.asarray(params["component_weights"])
-    mean, covariance = jnp.asarray(params["mean"]), jnp.asarray(params["covariance"])
-    single = jnp.asarray(np.setdiff1d(np.arange(len(X)), DISJOINT.pairs))
-    first, second = np.where(~np.eye(3, dtype=bool))
-
-    def density(classes):
-        cells = dist.MultivariateNormal(mean[classes], covariance[classes])
-        return dist.MixtureSameFamily(dist.Categorical(probs=within[classes]), cells)
-
-    def model():
-        x = jnp.asarray(X)
-        summed = {"enumerate": "parallel"}
-        with numpyro.plate("singles", len(single)):
-            z = numpyro.sample("z", dist.Categorical(alpha), infer=summed)
-            numpyro.sample("x", density(z), obs=x[single])
-        with numpyro.plate("must", len(MUST)):
-            z = numpyro.sample("z_must", dist.Categorical(alpha), infer=summed)
-            for end in (0, 1):
-                numpyro.sample(f"must_{end}", density(z), obs=x[MUST[:, end]])
-        with numpyro.plate("cannot", len(CANNOT)):
-            prob = alpha[first] * alpha[second]
-            z = numpyro.sample("z_cannot", dist.Categorical(prob / prob.sum()), infer=summed)
-            for end, index in ((0, first), (1, second)):
-                numpyro.sample(
-                    f"cannot_{end}", density(jnp.asarray(index)[z]), obs=x[CANNOT[:, end]]
-                )
-
-    enumerated = contrib.enum(model, first_available_dim=-2)
-    density_summed = jax.jit(lambda: contrib.infer_util.log_density(enumerated, (), {}, {})[0])
-    value, _ = likelihood(problem_of(X, DISJOINT, num_components=2), params)
-    np.testing.assert_allclose(value, density_summed(), rtol=1e-12)
-
-
-def test_sites_are_named_and_simulated_pairs_keep_their_links():
+def test_it_simulates():
     prior = GaussianPrior(np.zeros(2), 0.05, 6.0, np.eye(2))
-    links = Links.must_link([(0, 1), (1, 2)]) + Links.cannot_link([(2, 3)])
-    options = {"num_clusters": 3, "num_components": 2, "prior": prior, "num_points": 50}
-    draw = trace(seed(pair_mixture, 1)).get_trace(None, links, **options)
-    assert draw["mean"]["value"].shape == (3, 2, 2)
-    assert draw["x"]["value"].shape == (50, 2)
-    labels = draw["x"]["fn"].labels.sample(jax.random.key(0))
-    assert labels[0] == labels[1] == labels[2] != labels[3]
+    options = {"num_clusters": 3, "num_components": 2, "prior": prior, "pair_law": "joint"}
+
+    @jax.jit
+    def simulate(key):
+        sites = trace(seed(pair_mixture, key)).get_trace(None, num_points=50, **options)
+        return {name: sites[name]["value"] for name in ("weights", "mean", "x")}
+
+    drawn = simulate(jax.random.key(0))
+    assert {name: value.shape for name, value in drawn.items()} == {
+        "weights": (3,),
+        "mean": (3, 2, 2),
+        "x": (50, 2),
+    }
 
 
 @pytest.mark.parametrize(

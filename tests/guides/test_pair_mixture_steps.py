@@ -11,6 +11,7 @@ from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.em import EM
 from sidebayes.guides.engines.starts import initial_values
 from sidebayes.guides.pair_mixture import (
+    annealed_start,
     augmented_weights,
     log_evidence,
     pair_mixture_m_step,
@@ -22,17 +23,9 @@ from sidebayes.models.blocks.links import Links
 from sidebayes.models.pair_mixture import PAIR_LAWS, pair_mixture
 
 import sidebayes
-from tests.models.test_pair_mixture import (
-    DISJOINT,
-    X,
-    Y,
-    latent,
-    log_prior,
-    problem_of,
-    some_params,
-)
 from tests.reference import pair_relations
 from tests.support import best_trace
+from tests.support_pairs import DISJOINT, X, Y, latent, log_prior, problem_of, some_params
 
 
 @pytest.fixture(autouse=True)
@@ -188,6 +181,17 @@ def test_starts_are_cells_within_cells():
     coarse = initial_values(problem_of(X, num_clusters=2), 0, 2)["mean"][:, :, 0]
     distance = np.linalg.norm(starts["mean"][:, :, :, None] - coarse[:, None, None], axis=-1)
     np.testing.assert_array_equal(distance.argmin(axis=-1), np.tile([[[0], [1]]], (2, 1, 3)))
+
+
+def test_annealing_without_heat_is_em():
+    problem = problem_of(X, DISJOINT, prior="empirical")
+    found = annealed_start(problem, seed=4, num_steps=20, heat=1.0)
+    start = {name: value[0] for name, value in initial_values(problem, 4, 1).items()}
+    plain = EM(tol=0.0, max_steps=20).run(problem, init=start).params
+    for name, value in found.items():
+        np.testing.assert_allclose(value, plain[name], atol=1e-9)
+    with pytest.raises(ValueError, match="heat = 0"):
+        annealed_start(problem, heat=0)
 
 
 def test_evidence_of_one_gaussian_is_exact():
