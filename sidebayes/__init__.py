@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .guides.engines.optimise import MAP
     from .models.blocks.approximate import BeliefPropagation, Exact, Gibbs, MeanField
     from .models.blocks.components import GaussianPrior
+    from .models.blocks.copies import separate_pairs
     from .models.blocks.label_graph import LabelGraph
     from .models.blocks.linked import LinkedCategorical, LinkedMixture
     from .models.blocks.links import (
@@ -59,6 +60,7 @@ _HOME = {
     "flip_rate_weight": "models.blocks.links",
     "load": "api",
     "load_dataset": "datasets",
+    "separate_pairs": "models.blocks.copies",
     "simulate_links": "simulate",
 }
 """Public name to the module that defines it."""
@@ -92,6 +94,7 @@ __all__ = [
     "flip_rate_weight",
     "load",
     "load_dataset",
+    "separate_pairs",
     "simulate_links",
 ]
 

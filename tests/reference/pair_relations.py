@@ -55,7 +55,7 @@ def e_step(x, must, cannot, params, law):
     return value, prob[:, :, None] * within, count
 
 
-def solve_weights(count, num_must, num_cannot, law, num_sweeps=3000):
+def solve_weights(count, num_must, num_cannot, law, num_sweeps=500):
     """Maximise eq. 4.19 by sweeps that impute the rejected pairs (P.4)."""
     weights = count / count.sum()
     for _ in range(num_sweeps if law != "joint" else 0):
