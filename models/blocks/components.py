@@ -257,8 +257,11 @@ def class_components(
 ) -> dist.Distribution:
     r"""Clusters that are mixtures of Gaussians themselves; batch shape (num_clusters,).
 
-    .. math:: g_m(x) = \sum_k \omega_{mk} \mathcal{N}(x | \mu_{mk}, \Sigma_{mk}), \qquad
-              \omega_m \sim \text{Dirichlet}
+    .. math:: g_m(x) = \sum_k \pi_{mk} \mathcal{N}(x | \mu_{mk}, \Sigma_{mk}), \qquad
+              \pi_m \sim \text{Dirichlet}
+
+    Sites are ``component_weights`` (num_clusters, num_components), if there are several components,
+    ``mean`` (num_clusters, num_components, num_features), and covariances alike.
 
     Parameters
     ----------
@@ -272,8 +275,8 @@ def class_components(
 
     Raises
     ------
-    ValueError
-        If there is not at least one component.
+    TypeError, ValueError
+        If `num_components` is no integer of at least 1.
 
     References
     ----------
@@ -286,9 +289,8 @@ def class_components(
     resolved = resolve_prior(prior, x, num_clusters * num_components)
     num_features = jnp.shape(jnp.asarray(x) if resolved is None else resolved.scale)[1]
     shape = (num_clusters, num_components)
-    if num_components == 1:
-        within = numpyro.deterministic("component_weights", jnp.ones(shape))
-    else:
+    within = jnp.ones(shape)
+    if num_components > 1:
         with numpyro.plate("clusters", num_clusters):
             flat = dist.Dirichlet(jnp.full(num_components, concentration))
             names = {"event_dims": ["components"]}

@@ -8,6 +8,7 @@ from scipy.optimize import minimize
 from scipy.special import multigammaln
 from scipy.stats import multivariate_normal
 from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.density import log_joint
 from sidebayes.guides.engines.em import EM
 from sidebayes.guides.engines.starts import initial_values
 from sidebayes.guides.pair_mixture import (
@@ -69,6 +70,19 @@ def test_generic_em_ends_where_the_closed_steps_end():
     for name in start:
         np.testing.assert_allclose(other.params[name], found.params[name], atol=2e-3)
     assert np.diff(best_trace(other)).min() > -1e-8
+
+
+@pytest.mark.parametrize("covariance", ["tied", "spherical"])
+def test_other_covariances_end_where_the_log_joint_is_flat(covariance):
+    problem = problem_of(
+        X, DISJOINT, num_clusters=2, num_components=2, prior="empirical", covariance=covariance
+    )
+    params = EM(tol=1e-15, max_steps=3000, num_restarts=1).run(problem).params
+    sites = {"mean", "covariance" if covariance == "tied" else "variance"}
+    fixed = {name: value for name, value in params.items() if name not in sites}
+    slope = jax.jit(jax.grad(lambda free, args: log_joint(problem, fixed | free, args)))
+    for value in slope({name: params[name] for name in sites}, problem.args).values():
+        np.testing.assert_allclose(value, 0.0, atol=1e-3)
 
 
 def negative(logits, count, num_must, num_cannot, law):

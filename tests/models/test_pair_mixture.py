@@ -219,6 +219,23 @@ def test_it_simulates():
     }
 
 
+def test_a_fit_answers_for_classes():
+    links = sidebayes.simulate_links(Y, 15, seed=2)
+    engine = sidebayes.EM(num_restarts=1, max_steps=20)
+    fit = sidebayes.fit(
+        "pair_mixture", X, links, num_clusters=3, num_components=2, engine=engine, progress=False
+    )
+    prob, labels = fit.responsibilities(), fit.labels()
+    assert prob.shape == (len(X), 3)
+    first, second = labels[links.pairs].T
+    np.testing.assert_array_equal(first == second, links.same)
+    assert fit.tree["posterior"]["mean"].dims[2:] == ("clusters", "components", "features")
+    assert fit.tree["posterior"]["component_weights"].dims[2:] == ("clusters", "components")
+    free = np.setdiff1d(np.arange(len(X)), links.pairs)
+    np.testing.assert_allclose(fit.predict_proba(X)[free], prob[free], atol=1e-9)
+    assert len(fit.plot().axes) > 0
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
