@@ -93,13 +93,13 @@ def plot_parameters(fit: Any) -> Figure:
         left.set_axis_off()
     colour = np.repeat(colour, num_cells // num_clusters, axis=0)
     for k in range(num_cells):
-        place = np.arange(num_features) + step * (k - (num_cells - 1) / 2)
+        row = np.arange(num_features) + step * (k - (num_cells - 1) / 2)
         at, start, stop = ((v[k] - x.mean(axis=0)) / scale for v in (middle, low, high))
         if covariance is not None:
             wide = np.sqrt(np.diagonal(covariance[k])) / scale
-            right.hlines(place, at - wide, at + wide, color=colour[k], lw=1, alpha=0.7)
-        right.hlines(place, start, stop, color=colour[k], lw=4)
-        right.scatter(at, place, color=colour[k], s=24, edgecolor="white", lw=0.6, zorder=3)
+            right.hlines(row, at - wide, at + wide, color=colour[k], lw=1, alpha=0.7)
+        right.hlines(row, start, stop, color=colour[k], lw=4)
+        right.scatter(at, row, color=colour[k], s=24, edgecolor="white", lw=0.6, zorder=3)
     right.axvline(0, color=MUTED, lw=0.8, ls=":")
     short = [name if len(name) <= 18 else name[:17] + "…" for name in names]
     right.set(yticks=np.arange(num_features), yticklabels=short)

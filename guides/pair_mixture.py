@@ -196,6 +196,9 @@ def annealed_start(
     """
     if not 0 < heat <= 1:
         raise ValueError(f"heat = {heat}; expected a number in (0, 1]")
+    if problem.m_step is None:
+        raise ValueError("problem has no m_step; pass m_step=pair_mixture_m_step(**options)")
+    m_step = problem.m_step
     first = {name: value[0] for name, value in initial_values(problem, seed, 1).items()}
 
     def build(bare: Problem) -> Callable:
@@ -205,7 +208,7 @@ def annealed_start(
             warm = {name: power * factors[name] for name in ("unary", "log_weights")}
             slope = jax.grad(mixture.log_partition)(factors | warm)
             posterior = slope | {"within": _within(mixture, args[0])}
-            return bare.m_step(params, args, {"x": posterior})
+            return m_step(params, args, {"x": posterior})
 
         return lambda params, powers, args: lax.scan(
             lambda params, power: (step(params, power, args), None), params, powers

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
@@ -16,7 +18,7 @@ from .blocks.partition import check_inference
 
 __all__ = ["PAIR_LAWS", "law_options", "pair_mixture"]
 
-PAIR_LAWS = {
+PAIR_LAWS: dict[str, dict[str, Any]] = {
     "shared": {"reading": "field", "sampling": "chunklets"},
     "conditional": {"reading": "field", "sampling": "points"},
     "joint": {"reading": "relation", "sampling": "points"},
@@ -24,7 +26,7 @@ PAIR_LAWS = {
 """Each law of the classes of a linked pair, as options of `LinkedCategorical`."""
 
 
-def law_options(pair_law: str) -> dict[str, str]:
+def law_options(pair_law: str) -> dict[str, Any]:
     """Entry of `PAIR_LAWS`.
 
     Raises
