@@ -74,13 +74,13 @@ def plot_parameters(fit: Any) -> Figure:
     draws = _label_draws(fit)
     x = fit.tree["observed_data"]["x"].to_numpy()
     names = _feature_names(fit)
-    middle, low, high = _interval(draws["mean"])
-    num_clusters, num_features = middle.shape
+    middle, low, high = (v.reshape(-1, x.shape[1]) for v in _interval(draws["mean"]))
+    num_clusters, (num_cells, num_features) = draws["mean"].shape[1], middle.shape
     scale = np.where(x.std(axis=0) > 0, x.std(axis=0), 1.0)
     covariance = _covariances(fit.params, num_features)
     colour = cluster_colours(num_clusters)
-    step = 0.7 / num_clusters
-    height = float(np.clip(1.1 + 0.13 * num_features * (num_clusters + 1), 2.6, 9.0))
+    step = 0.7 / num_cells
+    height = float(np.clip(1.1 + 0.13 * num_features * (num_cells + 1), 2.6, 9.0))
     figure, (left, right) = new_figure(6.4, height, ncols=2, width_ratios=(1, 2.6))
     if "weights" in draws:
         centre, lowest, highest = _interval(draws["weights"])
@@ -91,14 +91,15 @@ def plot_parameters(fit: Any) -> Figure:
         left.invert_yaxis()
     else:
         left.set_axis_off()
-    for k in range(num_clusters):
-        place = np.arange(num_features) + step * (k - (num_clusters - 1) / 2)
+    colour = np.repeat(colour, num_cells // num_clusters, axis=0)
+    for k in range(num_cells):
+        row = np.arange(num_features) + step * (k - (num_cells - 1) / 2)
         at, start, stop = ((v[k] - x.mean(axis=0)) / scale for v in (middle, low, high))
         if covariance is not None:
             wide = np.sqrt(np.diagonal(covariance[k])) / scale
-            right.hlines(place, at - wide, at + wide, color=colour[k], lw=1, alpha=0.7)
-        right.hlines(place, start, stop, color=colour[k], lw=4)
-        right.scatter(at, place, color=colour[k], s=24, edgecolor="white", lw=0.6, zorder=3)
+            right.hlines(row, at - wide, at + wide, color=colour[k], lw=1, alpha=0.7)
+        right.hlines(row, start, stop, color=colour[k], lw=4)
+        right.scatter(at, row, color=colour[k], s=24, edgecolor="white", lw=0.6, zorder=3)
     right.axvline(0, color=MUTED, lw=0.8, ls=":")
     short = [name if len(name) <= 18 else name[:17] + "…" for name in names]
     right.set(yticks=np.arange(num_features), yticklabels=short)
@@ -298,7 +299,9 @@ def _draw_components(
     from matplotlib.patches import Ellipse
 
     covariance = _covariances(params, len(centre))
-    for k, mean in enumerate(params.get("mean", [])):
+    means = np.reshape(params.get("mean", []), (-1, len(centre)))
+    colour = np.repeat(colour, max(len(means) // len(colour), 1), axis=0)
+    for k, mean in enumerate(means):
         spot = (mean - centre) @ axes
         axis.scatter(
             spot[0], spot[1], marker="X", s=75, color=colour[k], edgecolor=INK, lw=0.9, zorder=4
@@ -313,14 +316,16 @@ def _draw_components(
 
 
 def _covariances(params: dict[str, NDArray], num_features: int) -> NDArray | None:
+    """Covariance of every Gaussian, the components of a cluster one after the other."""
     if "mean" not in params:
         return None
-    num_clusters = len(params["mean"])
-    shape = (num_clusters, num_features, num_features)
+    num_cells = np.size(params["mean"]) // num_features
+    shape = (num_cells, num_features, num_features)
     if "covariance" in params:
-        return np.broadcast_to(params["covariance"], shape)
+        given = np.reshape(params["covariance"], (-1, num_features, num_features))
+        return np.broadcast_to(given, shape)
     if "variance" in params:
-        variance = np.asarray(params["variance"]).reshape(num_clusters, -1)
+        variance = np.asarray(params["variance"]).reshape(num_cells, -1)
         return np.broadcast_to(variance, shape[:2])[:, :, None] * np.eye(num_features)
     return None
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["accuracy", "calibration_error", "score_labels", "violated", "violated_links"]
+__all__ = [
+    "accuracy",
+    "calibration_error",
+    "purity",
+    "score_labels",
+    "violated",
+    "violated_links",
+]
 
 
 def accuracy(truth: ArrayLike, labels: ArrayLike) -> float:
@@ -26,6 +33,27 @@ def accuracy(truth: ArrayLike, labels: ArrayLike) -> float:
     table = contingency_matrix(truth, labels)
     rows, columns = linear_sum_assignment(-table)
     return float(table[rows, columns].sum() / table.sum())
+
+
+def purity(truth: ArrayLike, labels: ArrayLike) -> float:
+    """Share of points right when each cluster stands for its most frequent class (Yu 2016, 4.5.1).
+
+    At least the share of the largest class, whatever the clusters; equal to `accuracy` where no two
+    clusters stand for one class.
+
+    Parameters
+    ----------
+    truth, labels : array_like, shape (num_points,)
+
+    Raises
+    ------
+    ValueError
+        If the lengths differ.
+    """
+    from sklearn.metrics.cluster import contingency_matrix
+
+    table = contingency_matrix(truth, labels)
+    return float(table.max(axis=0).sum() / table.sum())
 
 
 def violated(labels: ArrayLike, pairs: ArrayLike, weights: ArrayLike) -> np.ndarray:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .guides.engines.svi import SVI
     from .models.blocks.approximate import BeliefPropagation, Exact, Gibbs, MeanField
     from .models.blocks.components import GaussianPrior
+    from .models.blocks.copies import separate_pairs
     from .models.blocks.label_graph import LabelGraph
     from .models.blocks.link_weights import certainty_weight, estimate_flip_rate, flip_rate_weight
     from .models.blocks.linked import LinkedCategorical, LinkedMixture
@@ -75,6 +76,7 @@ _HOME = {
     "flip_rate_weight": "models.blocks.link_weights",
     "load": "api",
     "load_dataset": "datasets",
+    "separate_pairs": "models.blocks.copies",
     "simulate_links": "simulate",
     "suggest_links": "suggest",
 }
@@ -119,6 +121,7 @@ __all__ = [
     "flip_rate_weight",
     "load",
     "load_dataset",
+    "separate_pairs",
     "simulate_links",
     "suggest_links",
 ]

@@ -312,6 +312,7 @@ def _collapsed(params: Mapping[str, NDArray]) -> int | None:
     if "covariance" in params and params["covariance"].ndim >= 2:
         eigenvalues = np.linalg.eigvalsh(params["covariance"])
         smallest = np.atleast_1d(eigenvalues[..., 0])
+        smallest = smallest.reshape(len(smallest), -1).min(axis=1)
         widest = eigenvalues.max()
     elif "variance" in params and params["variance"].ndim >= 1:
         smallest = params["variance"].reshape(len(params["variance"]), -1).min(axis=1)

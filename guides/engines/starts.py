@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from numpyro import handlers
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import pairwise_distances_argmin
 
 from .base import Problem
 from .density import abstract_trace, filling, latent_sites
@@ -87,7 +88,9 @@ def initial_values(problem: Problem, seed: int, num_starts: int) -> dict[str, Ar
     data = data_matrix(problem.args)
     if data is not None and has_centres(shapes, data):
         shape = shapes["mean"]
-        centres, _ = kmeans_centres(data, shape[0], seed, num_starts)
+        centres, scales = kmeans_centres(data, shape[0], seed, num_starts)
+        if len(shape) == 3:
+            centres = _centres_within(data, centres, scales, shape[1], seed)
         found = {"mean": centres.reshape(num_starts, *shape)} | _spread(data, shapes)
         values |= {
             name: np.broadcast_to(value, values[name].shape).astype(values[name].dtype)
@@ -109,7 +112,8 @@ def data_matrix(args: tuple) -> NDArray | None:
 def has_centres(shapes: Mapping[str, tuple[int, ...]], data: NDArray) -> bool:
     """Tell whether there is a site "mean" with a centre for each cluster in the space of the data."""
     mean = shapes.get("mean", ())
-    return mean[1:] == data.shape[1:] or (len(mean) == 1 and data.shape[1] == 1)
+    plain = len(mean) in (2, 3) and mean[-1:] == data.shape[1:]
+    return plain or (len(mean) == 1 and data.shape[1] == 1)
 
 
 def kmeans_centres(
@@ -142,18 +146,33 @@ def kmeans_centres(
     return centres, scales
 
 
+def _centres_within(
+    data: NDArray, centres: NDArray, scales: NDArray, num_components: int, seed: int
+) -> NDArray:
+    """Centres of k-means inside every cell, shape (num_starts, num_clusters, num_components, d)."""
+    out = np.repeat(centres[:, :, None], num_components, axis=2)
+    for number, (centre, scale) in enumerate(zip(centres, scales, strict=True)):
+        cell = pairwise_distances_argmin(data / scale, centre / scale)
+        for cluster in range(len(centre)):
+            rows = data[cell == cluster]
+            if len(rows) >= num_components:
+                found, _ = kmeans_centres(rows / scale, num_components, seed + number, 1)
+                out[number, cluster] = found[0] * scale
+    return out
+
+
 def _spread(data: NDArray, shapes: Mapping[str, tuple]) -> dict[str, NDArray]:
     """Covariances to start from, where the model has sites of that name and shape."""
     num_features = data.shape[1]
-    num_clusters = shapes["mean"][0]
-    variance = data.var(axis=0) / num_clusters ** (2 / num_features)
+    cells = shapes["mean"][:-1]
+    variance = data.var(axis=0) / math.prod(cells) ** (2 / num_features)
     variance = variance + 1e-6 * variance.mean() + 1e-12
     out = {}
     if shapes.get("covariance", ())[-2:] == (num_features, num_features):
         out["covariance"] = np.diag(variance)
     spread = shapes.get("variance", ())
-    if spread == (num_clusters,):
+    if spread == cells:
         out["variance"] = variance.mean()
-    elif spread in ((num_features,), (num_clusters, num_features)):
+    elif spread in ((num_features,), (*cells, num_features)):
         out["variance"] = variance
     return out

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from sklearn.exceptions import ConvergenceWarning
 __all__ = [
     "COVARIANCES",
     "GaussianPrior",
+    "class_components",
     "gaussian_components",
     "mixture_components",
     "num_rows",
@@ -251,38 +253,103 @@ def mixture_components(
     return density
 
 
-def gaussian_components(
-    num_clusters: int, num_features: int, covariance: str, prior: GaussianPrior | None
+def class_components(
+    x: ArrayLike | None,
+    num_clusters: int,
+    num_components: int,
+    covariance: str = "full",
+    prior: str | GaussianPrior = "empirical",
+    concentration: float = 1.0,
 ) -> dist.Distribution:
-    """Sample means and covariances; return the components, batch shape (num_clusters,).
+    r"""Clusters that are mixtures of Gaussians themselves; batch shape (num_clusters,).
+
+    .. math:: g_m(x) = \sum_k \pi_{mk} \mathcal{N}(x | \mu_{mk}, \Sigma_{mk}), \qquad
+              \pi_m \sim \text{Dirichlet}
+
+    Sites are ``component_weights`` (num_clusters, num_components), if there are several components,
+    ``mean`` (num_clusters, num_components, num_features), and covariances alike.
 
     Parameters
     ----------
-    num_clusters, num_features : int
+    x : array_like, shape (num_points, num_features), or None
+    num_clusters, num_components : int
+        Clusters, and Gaussians a cluster.
+    covariance, prior
+        Of the Gaussians; see `gaussian_components`, `resolve_prior`.
+    concentration : float
+        Of the symmetric Dirichlet prior of the weights within a cluster.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `num_components` is no integer of at least 1.
+
+    References
+    ----------
+    Yu (2016), eqs. 4.20-4.21.
+    """
+    if isinstance(num_components, bool) or not isinstance(num_components, int | np.integer):
+        raise TypeError(f"num_components = {num_components!r}; expected an integer >= 1")
+    if num_components < 1:
+        raise ValueError(f"num_components = {num_components}; expected an integer >= 1")
+    resolved = resolve_prior(prior, x, num_clusters * num_components)
+    num_features = jnp.shape(jnp.asarray(x) if resolved is None else resolved.scale)[1]
+    shape = (num_clusters, num_components)
+    within = jnp.ones(shape)
+    if num_components > 1:
+        with numpyro.plate("clusters", num_clusters):
+            flat = dist.Dirichlet(jnp.full(num_components, concentration))
+            names = {"event_dims": ["components"]}
+            within = numpyro.sample("component_weights", flat, infer=names)
+    gaussians = gaussian_components(shape, num_features, covariance, resolved)
+    return dist.MixtureSameFamily(dist.Categorical(probs=within), gaussians)
+
+
+def gaussian_components(
+    shape: int | tuple[int, int], num_features: int, covariance: str, prior: GaussianPrior | None
+) -> dist.Distribution:
+    """Sample means and covariances; return the components, batch shape `shape`.
+
+    Parameters
+    ----------
+    shape : int or (int, int)
+        Number of clusters; or of clusters and of components in each.
+    num_features : int
     covariance : {"full", "tied", "diagonal", "spherical"}
+        "tied" is one covariance for all.
     prior : GaussianPrior or None
         None is an improper flat prior on means and covariances: maximum likelihood.
     """
     if covariance not in COVARIANCES:
         raise ValueError(f"covariance = {covariance!r}; expected one of {COVARIANCES}")
-    clusters = numpyro.plate("clusters", num_clusters)
-    if covariance in ("full", "tied"):
-        if covariance == "tied":
+    if covariance == "tied":
+        sigma = numpyro.sample("covariance", _covariance_prior(num_features, prior))
+    elif covariance == "full":
+        with _plates(shape):
             sigma = numpyro.sample("covariance", _covariance_prior(num_features, prior))
-        else:
-            with clusters:
-                sigma = numpyro.sample("covariance", _covariance_prior(num_features, prior))
+    if covariance in ("full", "tied"):
         scale_tril = jnp.linalg.cholesky(sigma)
     else:
-        with clusters:
+        with _plates(shape):
             variance = numpyro.sample("variance", _variance_prior(num_features, covariance, prior))
-        deviation = jnp.sqrt(variance if covariance == "diagonal" else variance[:, None])
+        deviation = jnp.sqrt(variance if covariance == "diagonal" else variance[..., None])
         scale_tril = deviation[..., None] * jnp.eye(num_features)
-    with clusters:
+    with _plates(shape):
         mean = numpyro.sample("mean", _mean_prior(num_features, scale_tril, prior))
     if covariance in ("full", "tied"):
         return dist.MultivariateNormal(mean, scale_tril=scale_tril)
     return dist.Normal(mean, jnp.broadcast_to(deviation, mean.shape)).to_event(1)
+
+
+@contextmanager
+def _plates(shape: int | tuple[int, int]) -> Iterator[None]:
+    """Plate of the clusters, and inside it that of their components if they have some."""
+    if isinstance(shape, int):
+        with numpyro.plate("clusters", shape):
+            yield
+    else:
+        with numpyro.plate("clusters", shape[0], dim=-2), numpyro.plate("components", shape[1]):
+            yield
 
 
 def _covariance_prior(num_features: int, prior: GaussianPrior | None) -> dist.Distribution:

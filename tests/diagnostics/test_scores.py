@@ -1,6 +1,12 @@
 import numpy as np
 import pytest
-from sidebayes.diagnostics.scores import accuracy, calibration_error, score_labels, violated_links
+from sidebayes.diagnostics.scores import (
+    accuracy,
+    calibration_error,
+    purity,
+    score_labels,
+    violated_links,
+)
 
 
 def test_scores_do_not_depend_on_numbering():
@@ -8,6 +14,18 @@ def test_scores_do_not_depend_on_numbering():
     assert score_labels(truth, [2, 2, 2, 0, 0, 1]) == {"ari": 1.0, "nmi": 1.0, "accuracy": 1.0}
     assert accuracy(truth, [0, 0, 1, 1, 1, 2]) == pytest.approx(5 / 6)
     assert accuracy(truth, [0, 0, 3, 1, 1, 2]) == pytest.approx(5 / 6)  # more clusters than classes
+
+
+def test_purity_by_hand():
+    truth = np.array([0, 0, 0, 1, 1, 2])
+    assert purity(truth, [2, 2, 2, 0, 0, 1]) == 1.0
+    assert purity(truth, np.zeros(6)) == 0.5  # the share of the largest class
+    assert purity(truth, [0, 0, 1, 2, 2, 3]) == 1.0  # accuracy matches one to one
+    rng = np.random.default_rng(0)
+    labels = rng.integers(3, size=6)
+    assert purity(truth, labels) == purity(truth, rng.permutation(3)[labels])
+    mostly = np.array([0, 0, 1, 1, 1, 2])
+    assert purity(truth, mostly) == accuracy(truth, mostly)
 
 
 def test_violated_links_by_hand():

@@ -1,0 +1,111 @@
+"""Mixture of mixtures of Gaussians in which linked pairs have a joint density."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jax.typing import ArrayLike
+
+from .blocks.approximate import Inference
+from .blocks.components import GaussianPrior, class_components, num_rows
+from .blocks.label_graph import LabelGraph, as_label_graph
+from .blocks.linked import LinkedCategorical, LinkedMixture
+from .blocks.links import Links
+from .blocks.partition import check_inference
+
+__all__ = ["PAIR_LAWS", "law_options", "pair_mixture"]
+
+PAIR_LAWS: dict[str, dict[str, Any]] = {
+    "shared": {"reading": "field", "sampling": "chunklets"},
+    "conditional": {"reading": "field", "sampling": "points"},
+    "joint": {"reading": "relation", "sampling": "points"},
+}
+"""Each law of the classes of a linked pair, as options of `LinkedCategorical`."""
+
+
+def law_options(pair_law: str) -> dict[str, Any]:
+    """Entry of `PAIR_LAWS`.
+
+    Raises
+    ------
+    ValueError
+        If there is no such law.
+    """
+    if pair_law not in PAIR_LAWS:
+        raise ValueError(f"pair_law = {pair_law!r}; expected one of {tuple(PAIR_LAWS)}")
+    return PAIR_LAWS[pair_law]
+
+
+def pair_mixture(
+    x: ArrayLike | None,
+    links: Links | LabelGraph | None = None,
+    *,
+    num_clusters: int,
+    num_components: int = 1,
+    covariance: str = "full",
+    prior: str | GaussianPrior = "empirical",
+    concentration: float = 1.0,
+    pair_law: str = "shared",
+    inference: str | Inference = "exact",
+    num_points: int | None = None,
+) -> None:
+    r"""Generative model with pairwise relations (Yu 2016, chapter 4).
+
+    Points without links, must-linked pairs and cannot-linked pairs each have their density:
+
+    .. math:: \prod_n \sum_m \alpha_m g_m(x_n)
+              \prod_{\text{must}} \sum_m \omega_m g_m(x_i) g_m(x_j)
+              \prod_{\text{cannot}} \sum_{m \ne m'} \nu_{mm'} g_m(x_a) g_{m'}(x_b),
+              \qquad g_m(x) = \sum_k \pi_{mk} \mathcal{N}(x | \mu_{mk}, \Sigma_{mk})
+
+    Here a cluster is a class of the thesis, and a component one of its Gaussians. Links that share
+    points tie chunklets and larger components together, whose density is the sum over all joint
+    labelings; the thesis takes such links as independent observations instead, see
+    `separate_pairs`. Finite links are a field (or a statement) of that strength.
+
+    Parameters
+    ----------
+    x : array_like, shape (num_points, num_features), or None
+        None simulates `num_points` rows; `prior` must then be a GaussianPrior.
+    links : Links, LabelGraph or None
+    num_clusters, num_components : int
+        Classes, and Gaussians a class.
+    covariance : {"full", "tied", "diagonal", "spherical"}
+        Of every Gaussian; "tied" is one for all.
+    prior : {"empirical", "flat"} or GaussianPrior
+        "flat" is the thesis' maximum likelihood.
+    concentration : float
+        Of the symmetric Dirichlet priors of the weights of classes and of components.
+    pair_law : {"shared", "conditional", "joint"}
+        Law of the classes of a pair. "shared", the thesis' own: a must-linked pair draws its class
+        once, :math:`\omega = \alpha`, cannot-linked points draw until they differ, :math:`\nu =
+        \alpha_m\alpha_{m'} / (1 - \sum\alpha^2)`. "conditional": both draw until they agree or
+        differ, :math:`\omega = \alpha^2 / \sum\alpha^2`. "joint": pairs were drawn at random and
+        then found to agree or not, :math:`\omega = \alpha^2, \nu = \alpha_m\alpha_{m'}`; the only
+        one under which random pairs leave the weights unbiased.
+    inference : {"exact", "mean_field", "belief_propagation", "gibbs"} or inference object
+        What to do with loopy components of links too wide for exact summation; anything but
+        "exact" needs ``pair_law="joint"`` there.
+    num_points : int, optional
+
+    References
+    ----------
+    Yu (2016), Statistical learning: generative models for dimensionality reduction, clustering and
+    shape analysis, University of Utah, eqs. 4.1-4.9 (with one normaliser a pair), 4.20-4.21.
+    Yu, Elhabian and Whitaker (2018), arXiv:1805.02285.
+    """
+    law = law_options(pair_law)
+    graph = as_label_graph(links, num_rows(x, num_points), num_clusters)
+    approximation = check_inference(graph, num_clusters, inference)
+    if approximation is not None and pair_law != "joint":
+        raise ValueError(
+            f"pair_law = {pair_law!r} needs the normaliser of the links exactly, and {approximation} "
+            "is not exact; use pair_law='joint', or separate_pairs(links, num_points)"
+        )
+    weights = numpyro.sample("weights", dist.Dirichlet(jnp.full(num_clusters, concentration)))
+    density = class_components(x, num_clusters, num_components, covariance, prior, concentration)
+    labels = LinkedCategorical(jnp.log(weights), graph, inference=inference, **law)
+    numpyro.sample("x", LinkedMixture(labels, density), obs=x)
