@@ -24,7 +24,7 @@ from .engines.gaussian_stats import weighted_moments
 from .engines.programs import compiled
 from .engines.starts import initial_values
 from .engines.surrogate import expectation
-from .ppc import covariance_step, variance_step, weights_step
+from .ppc import covariance_step, variance_step, weighted_squares, weights_step
 
 __all__ = [
     "annealed_start",
@@ -111,7 +111,7 @@ def _m_step(
         mean = params["mean"].reshape(num_cells, -1)
         new = covariance_step(weighted_moments(x, share, mean), mean, covariance, resolved)
     else:
-        new = variance_step(x, share, covariance, resolved)
+        new = variance_step(*weighted_squares(x, share), covariance, resolved)
     new = {name: value.reshape(params[name].shape) for name, value in new.items()}
     count = slope["log_weights"]
     new["weights"] = solve_weights(count, params["weights"], graph, concentration)
