@@ -14,7 +14,7 @@ import pickle
 import platform
 import tempfile
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -64,9 +64,11 @@ def compile_and_keep(key: Hashable, lowered: jax.stages.Lowered) -> Callable:
         return lowered.compile()
     with _without_cache():  # a program that comes from JAX's cache cannot be written once more
         program = lowered.compile()
-    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        pickle.dump(serialize_executable.serialize(program), file)
-    os.replace(file.name, path)
+    with suppress(ValueError, TypeError, OSError):  # calls back to Python; the disk is full
+        content = pickle.dumps(serialize_executable.serialize(program))
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+            file.write(content)
+        os.replace(file.name, path)
     others = sorted(path.parent.glob("*.program"), key=lambda p: p.stat().st_mtime)
     for old in others[:-_MOST_FILES]:
         old.unlink(missing_ok=True)
