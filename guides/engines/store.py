@@ -30,7 +30,7 @@ __all__ = ["compile_and_keep", "fetch", "use_program_store"]
 
 _MOST_FILES = 500
 _PACKAGES = ("sidebayes", "sidebayes.models", "sidebayes.guides", "sidebayes.diagnostics")
-_KNOWN = ("sidebayes.", "numpyro.", "jax.", "numpy", "builtins")
+_KNOWN = ("sidebayes", "numpyro", "jax", "jaxlib", "numpy", "builtins")
 _folder: Path | None = None
 
 
@@ -64,14 +64,15 @@ def compile_and_keep(key: Hashable, lowered: jax.stages.Lowered) -> Callable:
         return lowered.compile()
     with _without_cache():  # a program that comes from JAX's cache cannot be written once more
         program = lowered.compile()
-    with suppress(ValueError, TypeError, OSError):  # calls back to Python; the disk is full
+    # it may call back to Python, the disk may be full, another process may remove files
+    with suppress(ValueError, TypeError, pickle.PickleError, OSError):
         content = pickle.dumps(serialize_executable.serialize(program))
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
             file.write(content)
         os.replace(file.name, path)
-    others = sorted(path.parent.glob("*.program"), key=lambda p: p.stat().st_mtime)
-    for old in others[:-_MOST_FILES]:
-        old.unlink(missing_ok=True)
+        others = sorted(path.parent.glob("*.program"), key=lambda p: p.stat().st_mtime)
+        for old in others[:-_MOST_FILES]:
+            old.unlink(missing_ok=True)
     return program
 
 
@@ -116,7 +117,7 @@ def _describe(value: Any) -> str:
             raise _UnknownError
         return text
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "<locals>")
-    if module is None or "<locals>" in name or not module.startswith(_KNOWN):
+    if module is None or "<locals>" in name or module.split(".")[0] not in _KNOWN:
         raise _UnknownError
     return f"{module}.{name}"
 
