@@ -216,7 +216,9 @@ class LinkedMixture(dist.Distribution):
         if len(value) <= _ROWS:
             unary = self.components.log_prob(jnp.expand_dims(value, 1))
         else:  # no array of points by clusters by features
-            unary = jax.lax.map(self.components.log_prob, value, batch_size=_ROWS)
+            unary = jax.lax.map(
+                lambda row: self.components.log_prob(row[None]), value, batch_size=_ROWS
+            )
         return {
             "unary": unary,
             "log_weights": self.labels.log_weights,
