@@ -164,13 +164,14 @@ def _centres_within(
 def _spread(data: NDArray, shapes: Mapping[str, tuple]) -> dict[str, NDArray]:
     """Covariances to start from, where the model has sites of that name and shape."""
     num_features = data.shape[1]
-    cells = shapes["mean"][:-1]
+    mean = shapes["mean"]
+    cells = mean[:-1] if len(mean) > 1 else mean
     variance = data.var(axis=0) / math.prod(cells) ** (2 / num_features)
     variance = variance + 1e-6 * variance.mean() + 1e-12
     out = {}
     if shapes.get("covariance", ())[-2:] == (num_features, num_features):
         out["covariance"] = np.diag(variance)
-    spread = shapes.get("variance", ())
+    spread = shapes.get("variance")
     if spread == cells:
         out["variance"] = variance.mean()
     elif spread in ((num_features,), (*cells, num_features)):

@@ -157,15 +157,16 @@ def test_hard_links_hold_in_labels():
     np.testing.assert_array_equal(same, HARD.same)
 
 
-SLOW_TO_COMPILE = ("smc", "nested", "stochastic_em")
+QUICK = ("em", "map", "kmeans")
+"""Engines that are tried on every card each time, the others on `ppc`."""
 
 
+# what stops after three steps cannot be matched, and says so
+@pytest.mark.filterwarnings("ignore:clusters cannot be matched")
 @pytest.mark.parametrize(
     ("name", "engine"),
     [
-        pytest.param(
-            c.name, e, marks=[pytest.mark.slow] * (e in SLOW_TO_COMPILE and c.name != "ppc")
-        )
+        pytest.param(c.name, e, marks=[pytest.mark.slow] * (e not in QUICK and c.name != "ppc"))
         for c in CARDS.values()
         for e in c.engines
     ],

@@ -226,6 +226,7 @@ def test_evidence_of_one_gaussian_is_exact():
     np.testing.assert_allclose(log_evidence(problem, params), exact, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_evidence_counts_components():
     """Two bent classes: two Gaussians a class have the higher evidence, four no longer."""
     rng = np.random.default_rng(0)
