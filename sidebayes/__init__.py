@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .guides.engines.optimise import MAP
     from .models.blocks.approximate import BeliefPropagation, Exact, Gibbs, MeanField
     from .models.blocks.components import GaussianPrior
+    from .models.blocks.graph_kernels import GraphKernel, choose_graph_kernel
     from .models.blocks.label_graph import LabelGraph
     from .models.blocks.link_weights import certainty_weight, estimate_flip_rate, flip_rate_weight
     from .models.blocks.linked import LinkedCategorical, LinkedMixture
@@ -36,6 +37,7 @@ _HOME = {
     "FitError": "guides.engines.base",
     "Gibbs": "models.blocks.approximate",
     "GaussianPrior": "models.blocks.components",
+    "GraphKernel": "models.blocks.graph_kernels",
     "Groups": "models.blocks.partial_labels",
     "KMeans": "guides.constrained_kmeans",
     "LabelGraph": "models.blocks.label_graph",
@@ -48,6 +50,7 @@ _HOME = {
     "PartialLabels": "models.blocks.partial_labels",
     "SideBayesWarning": "guides.engines.base",
     "certainty_weight": "models.blocks.link_weights",
+    "choose_graph_kernel": "models.blocks.graph_kernels",
     "compare": "api",
     "estimate_flip_rate": "models.blocks.link_weights",
     "fit": "api",
@@ -70,6 +73,7 @@ __all__ = [
     "FitError",
     "GaussianPrior",
     "Gibbs",
+    "GraphKernel",
     "Groups",
     "KMeans",
     "LabelGraph",
@@ -80,6 +84,7 @@ __all__ = [
     "PartialLabels",
     "SideBayesWarning",
     "certainty_weight",
+    "choose_graph_kernel",
     "compare",
     "datasets",
     "estimate_flip_rate",
