@@ -7,8 +7,9 @@ is :math:`K = \sum_k g(\mu_k) \phi_k \phi_k^T` with gains g that fall with the f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -21,7 +22,7 @@ from sklearn.neighbors import NearestNeighbors
 from .link_weights import check_pairs
 from .links import Links
 
-__all__ = ["GraphKernel", "choose_graph_kernel", "expected_agreement"]
+__all__ = ["GraphKernel", "candidate_kernels", "choose_graph_kernel", "expected_agreement"]
 
 GAINS: dict[str, Callable[[NDArray, float], NDArray]] = {
     "diffusion": lambda frequency, time: np.exp(-time * frequency),
@@ -238,63 +239,68 @@ class GraphKernel:
     def alignment(self, links: Links, num_clusters: int = 2) -> float:
         """Expected alignment with the labels that links leave possible (Lu 2008, eqs. 4.33-4.35)."""
         pairs, agreement = expected_agreement(links, num_clusters)
-        profile = _profile(self.vectors, pairs, agreement)
-        return float(_alignment(profile, self.gains, len(self.vectors)))
+        first, second = self.vectors[pairs[:, 0]], self.vectors[pairs[:, 1]]
+        inner = 2 * np.einsum("pk,pk,k,p", first, second, self.gains, agreement, optimize=True)
+        return float(inner / (len(self.vectors) * np.linalg.norm(self.gains)))
 
 
-def choose_graph_kernel(
+def candidate_kernels(
     x: ArrayLike,
-    links: Links,
     *,
-    num_clusters: int = 2,
     kinds: Sequence[str] = ("diffusion",),
     num_neighbors: int | None = 20,
     num_eigenpairs: int = 200,
     whiten: bool = False,
     constant: bool = False,
-) -> GraphKernel:
-    """Graph kernel of highest expected alignment with the links, over kinds, bandwidths, parameters.
+) -> Iterator[GraphKernel]:
+    """Kernels to choose from: five bandwidths, and a grid of each kind's parameter.
 
-    Kernels are compared by their off-diagonal entries (the diagonal would favour kernels near the
-    identity): five bandwidths around the median distance to the tenth neighbour, and a grid of each
-    kind's parameter.
+    Bandwidths lie around the median distance to the tenth neighbour. Parameters are those of
+    `GraphKernel.build`.
+    """
+    for kind in kinds:
+        _check_kind(kind)
+    graph = _Graph.build(x, num_neighbors, whiten)
+    for bandwidth in graph.typical_distance() * np.array(BANDWIDTHS):
+        spectrum = _spectrum(graph, bandwidth, num_eigenpairs, constant)
+        for kind in kinds:
+            for parameter in GRIDS[kind]:
+                if GAINS[kind](spectrum[0], parameter).any():
+                    yield GraphKernel(kind, parameter, float(bandwidth), *spectrum, graph)
+
+
+def choose_graph_kernel(
+    x: ArrayLike, links: Links, *, num_clusters: int = 2, **options: Any
+) -> GraphKernel:
+    """Graph kernel of highest expected alignment with the links, among `candidate_kernels`.
+
+    Kernels are compared by their off-diagonal entries: the diagonal would favour kernels near the
+    identity.
 
     Parameters
     ----------
     x : array_like, shape (num_points, num_features)
     links : Links
     num_clusters : int
-    kinds : sequence of str
-    num_neighbors, num_eigenpairs, whiten, constant
-        See `GraphKernel.build`.
+    **options
+        See `candidate_kernels`.
 
     Raises
     ------
     ValueError
-        Without links, or for an unknown kind.
+        Without links, for links of other points, or if no kernel is left.
     """
-    for kind in kinds:
-        _check_kind(kind)
     if not len(links):
         raise ValueError("there are no links to choose a kernel by; use GraphKernel.build")
-    graph = _Graph.build(x, num_neighbors, whiten)
-    check_pairs(links.pairs, len(graph.points))
-    pairs, agreement = expected_agreement(links, num_clusters)
-    unit = graph.typical_distance()
-    best, found = -np.inf, None
-    for bandwidth in unit * np.array(BANDWIDTHS):
-        frequencies, vectors, degree = _spectrum(graph, bandwidth, num_eigenpairs, constant)
-        profile = _profile(vectors, pairs, agreement)
-        for kind in kinds:
-            for parameter in GRIDS[kind]:
-                gains = GAINS[kind](frequencies, parameter)
-                value = _alignment(profile, gains, len(vectors)) if gains.any() else -np.inf
-                if value > best:
-                    best = value
-                    found = (kind, parameter, float(bandwidth), frequencies, vectors, degree)
+    check_pairs(links.pairs, len(np.asarray(x)))
+    found = max(
+        candidate_kernels(x, **options),
+        key=lambda kernel: kernel.alignment(links, num_clusters),
+        default=None,
+    )
     if found is None:
-        raise ValueError(f"no kernel of kinds {tuple(kinds)} has a gain; add 'diffusion'")
-    return GraphKernel(*found, graph)
+        raise ValueError("no kernel of these kinds has a gain; add 'diffusion' to kinds")
+    return found
 
 
 def expected_agreement(
@@ -376,12 +382,3 @@ def _spectrum(
         values, vectors = scipy.sparse.linalg.eigsh(operator, count, which="LA", v0=start)
     order = np.argsort(-values)
     return np.maximum(1 - values[order], 0.0), vectors[:, order], degree
-
-
-def _profile(vectors: NDArray, pairs: NDArray, agreement: NDArray) -> NDArray[np.float64]:
-    """Share of each eigenvector in the inner product of kernel and expected agreement."""
-    return 2 * np.einsum("pk,pk,p->k", vectors[pairs[:, 0]], vectors[pairs[:, 1]], agreement)
-
-
-def _alignment(profile: NDArray, gains: NDArray, num_points: int) -> float:
-    return float(profile @ gains / (num_points * np.linalg.norm(gains)))

@@ -104,14 +104,14 @@ def test_product_is_nearer_than_the_bound():
     code = rng.choice(66, 10, replace=False)
     pairs = np.stack(np.triu_indices(12, 1), axis=1)[code]
     links = Links(pairs, 10 * rng.normal(size=10))
-    error = {"factorised": [], "jensen": []}
-    for _ in range(15):
-        latent = as_two(5 * rng.normal(size=12))
-        exact = statements(latent, links)
-        for name, kept in error.items():
-            kept.append(statements(latent, links, name) - exact)
-    assert np.max(error["jensen"]) <= 1e-9
-    assert np.abs(error["factorised"]).mean() < np.abs(error["jensen"]).mean() / 2
+    latent = as_two(5 * rng.normal(size=(50, 12)))
+    value = {
+        name: np.asarray(jax.vmap(lambda one, n=name: statements(one, links, n))(latent))
+        for name in ("exact", "factorised", "jensen")
+    }
+    assert (value["jensen"] <= value["exact"] + 1e-9).all()
+    off = {name: np.abs(found - value["exact"]).mean() for name, found in value.items()}
+    assert off["factorised"] < off["jensen"] / 2
 
 
 def test_slope_and_curvature_at_zero():
@@ -121,12 +121,13 @@ def test_slope_and_curvature_at_zero():
     def value(f):
         return statements(as_two(f), links, "factorised")
 
-    np.testing.assert_array_equal(jax.grad(value)(jnp.zeros(6)), 0.0)
+    slope = jax.jit(jax.grad(value))
+    np.testing.assert_array_equal(slope(jnp.zeros(6)), 0.0)
     curvature = np.zeros((6, 6))
     for (i, j), w in zip(links.pairs, links.weights, strict=True):
         curvature[i, j] = curvature[j, i] = np.tanh(w / 2) / 4
-    np.testing.assert_allclose(jax.hessian(value)(jnp.zeros(6)), curvature, atol=1e-12)
-    assert np.isfinite(jax.grad(value)(jnp.array([9.0, 9, 9, 9, 40, 40]))).all()
+    np.testing.assert_allclose(jax.jit(jax.hessian(value))(jnp.zeros(6)), curvature, atol=1e-12)
+    assert np.isfinite(slope(jnp.array([9.0, 9, 9, 9, 40, 40]))).all()
 
 
 def test_labels_are_exchangeable():
