@@ -63,7 +63,7 @@ def draw(x, labels, links, kernel, fit, mixture, path):
     side = [np.linspace(a, b, GRID) for a, b in zip(low, high, strict=True)]
     plane = np.stack(np.meshgrid(*side), axis=-1).reshape(-1, 2)
     prob = fit.predict_proba(kernel.features(plane))
-    field = (0.15 + 0.55 * (prob @ colours) + 0.3).clip(0, 1).reshape(GRID, GRID, 3)
+    field = (0.45 + 0.55 * prob @ colours).clip(0, 1).reshape(GRID, GRID, 3)
     axes[2].imshow(
         field, extent=(low[0], high[0], low[1], high[1]), origin="lower", aspect="equal", zorder=0
     )

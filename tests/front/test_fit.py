@@ -132,6 +132,7 @@ def test_hard_links_hold_in_labels():
     np.testing.assert_array_equal(same, HARD.same)
 
 
+@pytest.mark.filterwarnings("ignore:clusters cannot be matched")  # in a handful of draws
 @pytest.mark.parametrize(
     ("name", "engine"), [(c.name, e) for c in CARDS.values() for e in c.engines]
 )
