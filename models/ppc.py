@@ -18,7 +18,7 @@ from .blocks.linked import LinkedCategorical, LinkedMixture
 from .blocks.links import Links
 from .blocks.partition import check_inference
 
-__all__ = ["FLIP_RATE_PRIOR", "ppc"]
+__all__ = ["FLIP_RATE_PRIOR", "learned_weights", "ppc"]
 
 FLIP_RATE_PRIOR = (1.0, 4.0)
 """Beta prior of a learned flip rate: mean 0.2, no flips most probable a priori."""
@@ -93,13 +93,13 @@ def ppc(
         graph,
         reading=reading,
         sampling=sampling,
-        pair_weights=_learned_weights(graph, flip_rate, reading),
+        pair_weights=learned_weights(graph, flip_rate, reading),
         inference=inference,
     )
     numpyro.sample("x", LinkedMixture(labels, density), obs=x)
 
 
-def _learned_weights(
+def learned_weights(
     graph: LabelGraph, flip_rate: dist.Distribution | str | None, reading: str
 ) -> Array | None:
     """Log-odds of the statements under a learned flip rate; None keeps the given weights."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .models.blocks.approximate import BeliefPropagation, Exact, Gibbs, MeanField
     from .models.blocks.components import GaussianPrior
     from .models.blocks.copies import separate_pairs
+    from .models.blocks.graph_kernels import GraphKernel, choose_graph_kernel
     from .models.blocks.label_graph import LabelGraph
     from .models.blocks.link_weights import certainty_weight, estimate_flip_rate, flip_rate_weight
     from .models.blocks.linked import LinkedCategorical, LinkedMixture
@@ -50,6 +51,7 @@ _HOME = {
     "FitError": "guides.engines.base",
     "Gibbs": "models.blocks.approximate",
     "GaussianPrior": "models.blocks.components",
+    "GraphKernel": "models.blocks.graph_kernels",
     "Groups": "models.blocks.partial_labels",
     "KMeans": "guides.constrained_kmeans",
     "LabelGraph": "models.blocks.label_graph",
@@ -69,6 +71,7 @@ _HOME = {
     "SMC": "guides.engines.smc",
     "StochasticEM": "guides.engines.stochastic_em",
     "certainty_weight": "models.blocks.link_weights",
+    "choose_graph_kernel": "models.blocks.graph_kernels",
     "compare": "api",
     "debug": "diagnostics.debug",
     "estimate_flip_rate": "models.blocks.link_weights",
@@ -98,6 +101,7 @@ __all__ = [
     "FitError",
     "GaussianPrior",
     "Gibbs",
+    "GraphKernel",
     "Groups",
     "KMeans",
     "LabelGraph",
@@ -113,6 +117,7 @@ __all__ = [
     "StochasticEM",
     "calibrate",
     "certainty_weight",
+    "choose_graph_kernel",
     "compare",
     "datasets",
     "debug",

@@ -18,7 +18,6 @@ from sidebayes.diagnostics.compare import Comparison, compare_fits
 from sidebayes.diagnostics.tree import to_datatree
 from sidebayes.guides.engines.base import Engine, EngineResult, FitError, Problem
 from sidebayes.guides.engines.density import site_dims
-from sidebayes.guides.engines.em import EM
 from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.links import Links
 
@@ -122,7 +121,7 @@ def fit(
         args = (data,) if graph is None else (data, graph)
         forms = (card.m_step, card.e_step, card.conjugacy) if card else ()
         problem = Problem(model, args, options, *(form(**options) for form in forms))
-        start = _start(init, problem, runner, seed)
+        start = _start(init, problem, runner, make_engine(None, card), seed)
         result = runner.run(problem, seed=seed, init=start, progress=progress)
         return _collect(
             result, problem, runner, name, seed=seed, dtype=dtype, truth=truth, names=names
@@ -214,15 +213,19 @@ def _check_dtype(dtype: str) -> None:
 
 
 def _start(
-    init: Mapping[str, Any] | Fit | None, problem: Problem, runner: Engine, seed: int
+    init: Mapping[str, Any] | Fit | None,
+    problem: Problem,
+    runner: Engine,
+    finder: Engine,
+    seed: int,
 ) -> dict[str, NDArray] | None:
-    """Check starting values; a sampler without any starts from EM's mode."""
+    """Check starting values; a sampler without any starts from the mode that `finder` finds."""
     shapes = posterior.latent_shapes(problem)
     if init is None:
         if runner.name not in ("nuts", "gibbs"):
             return None
         try:
-            mode = EM().run(problem, seed=seed, progress=False)
+            mode = finder.run(problem, seed=seed, progress=False)
         except FitError:
             return None
         return {name: mode.params[name] for name in shapes}

@@ -181,6 +181,17 @@ CARDS: dict[str, Card] = {
             doi="10.1137/1.9781611972740.31",
             tags=("k-means", "links"),
         ),
+        Card(
+            name="pairwise_gp",
+            title="Gaussian-process classifier learned from statements about pairs",
+            model_path="sidebayes.models.pairwise_gp:pairwise_gp",
+            engines=("map", "nuts"),
+            links="any",
+            label_sites={"coefficients": 0},
+            invariants=("lp", "entropy", "same_cluster", "flip_rate", "variance"),
+            reference="Lu (2008), PhD thesis, Oregon Health & Science University, chapter 4",
+            tags=("classifier", "links", "reliability"),
+        ),
     )
 }
 """Every method by name."""

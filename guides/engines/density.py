@@ -13,7 +13,6 @@ from jax import Array
 from numpyro import handlers
 from numpyro.distributions import biject_to
 from sidebayes.models.blocks.linked import LinkedMixture
-from sidebayes.models.blocks.partition import check_inference
 
 from .base import Problem
 
@@ -211,8 +210,7 @@ def approximation(problem: Problem) -> str | None:
     """
     for site in abstract_trace(problem).values():
         if site["type"] == "sample" and isinstance(site["fn"], LinkedMixture):
-            labels = site["fn"].labels
-            return check_inference(labels.graph, labels.log_weights.shape[-1], labels.inference)
+            return site["fn"].approximation()
     return None
 
 

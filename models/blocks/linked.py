@@ -235,6 +235,13 @@ class LinkedMixture(dist.Distribution):
             **self.labels.options,
         )
 
+    def approximation(self) -> str | None:
+        """Name what is approximate in `log_prob`, None where it is exact; see `check_inference`."""
+        labels = self.labels
+        return partition.check_inference(
+            labels.graph, labels.log_weights.shape[-1], labels.inference
+        )
+
     def log_normalizer(self) -> Array:
         """See `LinkedCategorical.log_normalizer`."""
         return self.labels.log_normalizer()
