@@ -61,7 +61,7 @@ def fit(
     engine : str or engine, optional
         Name, such as "em", "laplace" or "nuts" (``sidebayes list`` shows them all), or a
         configuration such as ``EM(num_restarts=20)``. By default the first that the card names.
-        Samplers start from the mode that EM finds.
+        Samplers start from the mode that it finds.
     seed : int
         Same seed and machine, same result.
     init : mapping or Fit, optional
