@@ -42,8 +42,8 @@ def pairwise_gp(
 
     Latent functions are linear in the rows of `x`, so these are features of a kernel: those of
     `GraphKernel.features` make functions that vary slowly along clusters, raw data a linear
-    classifier. The labels are summed out; the whitened coefficients are the only continuous sites. Of
-    two classes the difference of the functions is the thesis' f, of variance :math:`\lambda`.
+    classifier. The labels are summed out, and the coefficients are whitened. Of two classes the
+    difference of the functions is the thesis' f, of variance :math:`\lambda`.
 
     Parameters
     ----------
