@@ -175,7 +175,7 @@ class Calibration:
         lost = f"; {self.failed} of {size} fits failed" if self.failed else ""
         if self.calibrated:
             return f"no fault found in {len(self.ranks)} simulations{lost}"
-        worst = table.p_value.idxmin()
+        worst = str(table.p_value.idxmin())
         row = table.loc[worst]
         if row.p_value * len(table) >= self.level:
             return f"too many fits failed to judge{lost}"
@@ -200,7 +200,7 @@ class Calibration:
         limit = self.level / self.ranks.shape[1]
         for k, (name, ranks) in enumerate(self.ranks.items()):
             height = np.searchsorted(np.sort(ranks), grid, side="right") / size - grid
-            off = self.table.p_value[name] < limit
+            off = self.table.p_value[str(name)] < limit
             colour, width = (WARN, 1.6) if off else (CHAINS[k % len(CHAINS)], 0.8)
             axis.plot(grid, height, color=colour, lw=width, label=str(name) if off else None)
         axis.set(xlabel="rank of the truth", ylabel="ECDF less uniform", title=self.name)
