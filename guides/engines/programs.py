@@ -105,8 +105,10 @@ def _freeze(value: Any) -> Hashable:
         array = np.asarray(value)
         return ("array", array.shape, array.dtype.str, array.tobytes())
     if isinstance(value, dist.Distribution):
-        leaves, tree = jax.tree.flatten(value)
-        return ("distribution", type(value), tree, _freeze(leaves))
+        # by name: NumPyro flattens a distribution in an order that differs between processes
+        names = {*value.gather_pytree_data_fields(), *value.gather_pytree_aux_fields()}
+        fields_of = ((name, _freeze(getattr(value, name, None))) for name in sorted(names))
+        return ("distribution", type(value), *fields_of)
     if is_dataclass(value) and not isinstance(value, type):
         return (type(value), *(_freeze(getattr(value, field.name)) for field in fields(value)))
     try:

@@ -5,6 +5,8 @@ import sys
 
 import jax
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from sidebayes.guides.engines import programs, store
 
@@ -23,7 +25,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def fitted():
-    return sidebayes.fit("ppc", X, LINKS, num_clusters=2, engine=ENGINE, weights="uniform")
+    options = {"reading": "relation", "flip_rate": dist.Beta(1.0, 4.0)}
+    return sidebayes.fit("ppc", X, LINKS.with_strength(2), num_clusters=2, engine=ENGINE, **options)
 
 
 def forget():
@@ -78,9 +81,6 @@ def test_what_jax_had_cached_is_compiled_so_that_it_can_be_kept(folder, monkeypa
 
 
 def test_code_of_users_is_never_kept(folder):
-    import numpyro
-    import numpyro.distributions as dist
-
     def own(x):
         mean = numpyro.sample("mean", dist.Normal(0, 5).expand([2, 2]).to_event(2))
         component = dist.Normal(mean, 1.0).to_event(1)
