@@ -37,6 +37,15 @@ __all__ = ["Fit"]
 _POOR_MATCH = 0.8
 """Score of relabelling below which averages over draws mean little."""
 
+_LENGTH = {
+    "nuts": "num_samples",
+    "hmc": "num_samples",
+    "gibbs": "num_samples",
+    "svi": "num_steps",
+    "stochastic_em": "max_epochs",
+}
+"""What the field is called that says how long an engine goes on."""
+
 
 @dataclass(frozen=True, eq=False)
 class Fit:
@@ -344,8 +353,7 @@ class Fit:
             raise ValueError(f"more = {more!r}; expected an integer >= 1")
         with self._precision():
             model = self._problem().model
-        fields = {"nuts": "num_samples", "svi": "num_steps", "stochastic_em": "max_epochs"}
-        field = fields.get(self.config.name, "max_steps")
+        field = _LENGTH.get(self.config.name, "max_steps")
         observed, constant = self.tree["observed_data"], self.tree["constant_data"]
         return fit(
             model,
