@@ -24,6 +24,7 @@ from .base import (
     Status,
     check_positive,
 )
+from .checkpoint import Keeper, check_checkpoint, keeping
 from .density import (
     approximation,
     as_numpy,
@@ -78,6 +79,10 @@ class CoordinateAscent:
         Starts, at k-means partitions as those of `EM`; the best bound is kept.
     num_draws : int
         Draws from the parameters' factors in the result.
+    checkpoint : path, optional
+        File that keeps the state of the run, so that the same call goes on after an interruption.
+    checkpoint_every : float
+        Seconds between two writings.
 
     References
     ----------
@@ -89,10 +94,13 @@ class CoordinateAscent:
     max_steps: int = 1000
     num_restarts: int = 10
     num_draws: int = 1000
+    checkpoint: str | None = None
+    checkpoint_every: float = 60.0
     name: ClassVar[str] = "cavi"
 
     def __post_init__(self) -> None:
         check_positive(self, tol=0.0, max_steps=1, num_restarts=1, num_draws=1)
+        check_checkpoint(self)
 
     def run(
         self,
@@ -117,8 +125,11 @@ class CoordinateAscent:
             starts = initial_values(problem, seed, self.num_restarts)
         else:
             starts = {n: v[None] for n, v in starting_point(problem, init).items()}
-        with progress_bar("Variational Bayes", shown=progress) as advance:
-            state, seconds = self._climb(problem, starts, advance)
+        with (
+            progress_bar("Variational Bayes", shown=progress) as advance,
+            keeping(self, problem, seed, init) as keep,
+        ):
+            state, seconds = self._climb(problem, starts, advance, keep)
             best = self._best(problem, state, starts)
             advance(0, "drawing")
             found = jax.tree.map(lambda leaf: leaf[best], state.found)
@@ -134,12 +145,16 @@ class CoordinateAscent:
         return self._result(state, best, draws, np.asarray(lp)[None], seconds, approximate)
 
     def _climb(
-        self, problem: Problem, starts: dict[str, Array], advance: Callable[[int, str], None]
+        self,
+        problem: Problem,
+        starts: dict[str, Array],
+        advance: Callable[[int, str], None],
+        keep: Keeper,
     ) -> tuple[_Ascent, dict[str, float]]:
         """Raise the bound from every start until all have stopped."""
         advance(0, "compiling")
         begin, first = compiled("cavi-begin", problem, None, self._begin, starts, problem.args)
-        state = self._start(begin(starts, problem.args))
+        state = keep.restore(self._start(begin(starts, problem.args)))
         fixed = starts, problem.args, jnp.asarray(float(self.tol))
         climb, second = compiled(
             "cavi", problem, self.max_steps, self._program, state, *fixed, jnp.asarray(0)
@@ -150,7 +165,9 @@ class CoordinateAscent:
             state,
             advance,
             lambda state: f"bound {float(jnp.nanmax(state.value)):.6g}",
+            keep.offer,
         )
+        keep.offer(state, now=True)
         return state, {"compile": first + second, "run": time.perf_counter() - began}
 
     @staticmethod
