@@ -195,7 +195,7 @@ def test_held_out_links_are_scored_as_enumeration_does(field):
         found = field.score_links(asked, flip_rate=flip_rate)
         expected = np.log(met * (1 - flip_rate) + (1 - met) * flip_rate)
         np.testing.assert_allclose(found.table["probability"], met, rtol=1e-7, atol=1e-12)
-        np.testing.assert_allclose(found.table["log_score"], expected, rtol=1e-6)
+        np.testing.assert_allclose(found.table["log_score"], expected, rtol=1e-6, atol=1e-12)
         assert found.mean == pytest.approx(expected.mean(), rel=1e-6)
         guess = np.where(asked.same, chance, 1 - chance)
         guess = np.log(guess * (1 - flip_rate) + (1 - guess) * flip_rate)
