@@ -141,6 +141,10 @@ class DirichletWeights:
         drawn = dist.Dirichlet(found).sample(rng_key)
         return {"weights": jnp.maximum(drawn, jnp.finfo(drawn.dtype).tiny)}
 
+    def log_density(self, found: Array, values: Mapping[str, Array]) -> Array:
+        """Log density of mixing weights."""
+        return dist.Dirichlet(found).log_prob(values["weights"])
+
     def expected_factors(self, found: Array, args: tuple) -> dict[str, Array]:
         """Expected log weights (Bishop 2006, eq. 10.66)."""
         return {"log_weights": digamma(found) - digamma(found.sum())}
@@ -179,6 +183,10 @@ class BetaFlipRate:
         drawn = dist.Beta(*found).sample(rng_key)
         limits = jnp.finfo(drawn.dtype)
         return {"flip_rate": jnp.clip(drawn, limits.tiny, 1.0 - limits.epsneg)}
+
+    def log_density(self, found: tuple[Array, Array], values: Mapping[str, Array]) -> Array:
+        """Log density of a flip rate."""
+        return dist.Beta(*found).log_prob(values["flip_rate"])
 
     def expected_factors(self, found: tuple[Array, Array], args: tuple) -> dict[str, Array]:
         """Expected log-odds of the statements, and log probability of those that disagree."""
@@ -250,6 +258,14 @@ class NormalInverseWishart:
         noise = jax.random.normal(key_mean, found.mean.shape, found.mean.dtype)
         move = (tril @ noise[:, :, None])[:, :, 0] / jnp.sqrt(found.shrinkage)[:, None]
         return {"covariance": tril @ jnp.swapaxes(tril, -1, -2), "mean": found.mean + move}
+
+    def log_density(self, found: _Wishart, values: Mapping[str, Array]) -> Array:
+        """Log density of covariances and means."""
+        spread = dist.InverseWishart(found.df, scale_matrix=found.scale)
+        covariance = values["covariance"] / found.shrinkage[:, None, None]
+        means = dist.MultivariateNormal(found.mean, covariance)
+        covariances = spread.log_prob(values["covariance"]).sum()
+        return covariances + means.log_prob(values["mean"]).sum()
 
     def expected_factors(self, found: _Wishart, args: tuple) -> dict[str, Array]:
         """Expected log densities of the points (Bishop 2006, eqs. 10.64-10.65)."""
@@ -331,6 +347,13 @@ class NormalInverseGamma:
             "variance": variance if self.covariance == "diagonal" else variance[:, 0],
             "mean": mean,
         }
+
+    def log_density(self, found: _Gamma, values: Mapping[str, Array]) -> Array:
+        """Log density of variances and means."""
+        variance = jnp.reshape(values["variance"], found.shape.shape)
+        means = dist.Normal(found.mean, jnp.sqrt(variance / found.shrinkage[:, None]))
+        variances = dist.InverseGamma(found.shape, found.rate).log_prob(variance).sum()
+        return variances + means.log_prob(values["mean"]).sum()
 
     def expected_factors(self, found: _Gamma, args: tuple) -> dict[str, Array]:
         """Expected log densities of the points."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .guides.engines.em import EM
     from .guides.engines.gibbs import BlockedGibbs
     from .guides.engines.laplace import Laplace
-    from .guides.engines.mcmc import NUTS
+    from .guides.engines.mcmc import HMC, NUTS
     from .guides.engines.nested import NestedSlice
     from .guides.engines.optimise import MAP
     from .guides.engines.smc import SMC
@@ -52,6 +52,7 @@ _HOME = {
     "Gibbs": "models.blocks.approximate",
     "GaussianPrior": "models.blocks.components",
     "GraphKernel": "models.blocks.graph_kernels",
+    "HMC": "guides.engines.mcmc",
     "Groups": "models.blocks.partial_labels",
     "KMeans": "guides.constrained_kmeans",
     "LabelGraph": "models.blocks.label_graph",
@@ -88,6 +89,7 @@ _HOME = {
 __all__ = [
     "CARDS",
     "EM",
+    "HMC",
     "MAP",
     "NUTS",
     "SMC",

@@ -222,7 +222,7 @@ def _start(
     """Check starting values; a sampler without any starts from the mode that `finder` finds."""
     shapes = posterior.latent_shapes(problem)
     if init is None:
-        if runner.name not in ("nuts", "gibbs"):
+        if runner.name not in ("nuts", "hmc", "gibbs"):
             return None
         try:
             mode = finder.run(problem, seed=seed, progress=False)

@@ -31,15 +31,25 @@ from sidebayes.models.blocks.links import Links
 
 from . import posterior
 from .checks import check_data
+from .validation import Validation
 
 __all__ = ["Fit"]
 
 _POOR_MATCH = 0.8
 """Score of relabelling below which averages over draws mean little."""
 
+_LENGTH = {
+    "nuts": "num_samples",
+    "hmc": "num_samples",
+    "gibbs": "num_samples",
+    "svi": "num_steps",
+    "stochastic_em": "max_epochs",
+}
+"""What the field is called that says how long an engine goes on."""
+
 
 @dataclass(frozen=True, eq=False)
-class Fit:
+class Fit(Validation):
     """What came out of a fit: one DataTree, and what users ask of it.
 
     Attributes
@@ -313,10 +323,7 @@ class Fit:
             )
         parameters = inspect.signature(self.model).parameters
         x = jnp.asarray(self._x if x_new is None else x_new, self.tree.attrs["sidebayes_dtype"])
-        options = dict(self.options)
-        prior = options.get("prior", getattr(parameters.get("prior"), "default", None))
-        if x_new is not None and isinstance(prior, str) and prior == "empirical":
-            options["prior"] = GaussianPrior.empirical(self._x, options["num_clusters"])
+        options = dict(self.options) if x_new is None else self._fixed_options()
         if "links" not in parameters:
             if links is not None:
                 raise ValueError(f"{self.method} takes no links; leave links out")
@@ -324,6 +331,16 @@ class Fit:
         chosen = self.links if x_new is None else links
         graph: LabelGraph = as_label_graph(chosen, len(x), options.get("num_clusters"))
         return Problem(self.model, (x, graph), options)
+
+    def _fixed_options(self) -> dict[str, Any]:
+        """Options of the model, with the prior that these data gave, whatever data come next."""
+        assert self.model is not None
+        options = dict(self.options)
+        default = inspect.signature(self.model).parameters.get("prior")
+        prior = options.get("prior", getattr(default, "default", None))
+        if isinstance(prior, str) and prior == "empirical":
+            options["prior"] = GaussianPrior.empirical(self._x, options["num_clusters"])
+        return options
 
     def resume(self, more: int) -> Fit:
         """Go on from where this fit ended.
@@ -344,8 +361,7 @@ class Fit:
             raise ValueError(f"more = {more!r}; expected an integer >= 1")
         with self._precision():
             model = self._problem().model
-        fields = {"nuts": "num_samples", "svi": "num_steps", "stochastic_em": "max_epochs"}
-        field = fields.get(self.config.name, "max_steps")
+        field = _LENGTH.get(self.config.name, "max_steps")
         observed, constant = self.tree["observed_data"], self.tree["constant_data"]
         return fit(
             model,

@@ -53,6 +53,10 @@ class Block(Protocol):
         """Draw the sites from the distribution that `update` found."""
         ...
 
+    def log_density(self, found: Any, values: Mapping[str, Array]) -> Array:
+        """Log density of that distribution at values of the sites."""
+        ...
+
     def expected_factors(self, found: Any, args: tuple) -> dict[str, Array]:
         """Expected log-factors, and ``log_normalizer`` where the sites enter it."""
         ...

@@ -24,6 +24,7 @@ from .base import (
     Status,
     check_positive,
 )
+from .checkpoint import Keeper, check_checkpoint, keeping
 from .density import (
     approximation,
     as_numpy,
@@ -35,6 +36,7 @@ from .density import (
     trace_model,
     unconstrained_start,
 )
+from .importance import pareto_k, quality
 from .programs import compiled
 from .progress import in_pieces, progress_bar
 from .starts import initial_values, starting_point
@@ -44,6 +46,9 @@ __all__ = ["CoordinateAscent", "evidence_bound"]
 
 _SETTLED, _CUT, _BROKEN = 1, 2, 3
 """Why a run stopped."""
+
+_ENOUGH = 100
+"""Draws from which on their importance weights tell how close the factors are."""
 
 
 class _Ascent(NamedTuple):
@@ -77,7 +82,12 @@ class CoordinateAscent:
     num_restarts : int
         Starts, at k-means partitions as those of `EM`; the best bound is kept.
     num_draws : int
-        Draws from the parameters' factors in the result.
+        Draws from the parameters' factors in the result; from 100 on, the Pareto k-hat of their
+        importance weights is part of the verdict, as for `SVI`.
+    checkpoint : path, optional
+        File that keeps the state of the run, so that the same call goes on after an interruption.
+    checkpoint_every : float
+        Seconds between two writings.
 
     References
     ----------
@@ -89,10 +99,13 @@ class CoordinateAscent:
     max_steps: int = 1000
     num_restarts: int = 10
     num_draws: int = 1000
+    checkpoint: str | None = None
+    checkpoint_every: float = 60.0
     name: ClassVar[str] = "cavi"
 
     def __post_init__(self) -> None:
         check_positive(self, tol=0.0, max_steps=1, num_restarts=1, num_draws=1)
+        check_checkpoint(self)
 
     def run(
         self,
@@ -117,8 +130,11 @@ class CoordinateAscent:
             starts = initial_values(problem, seed, self.num_restarts)
         else:
             starts = {n: v[None] for n, v in starting_point(problem, init).items()}
-        with progress_bar("Variational Bayes", shown=progress) as advance:
-            state, seconds = self._climb(problem, starts, advance)
+        with (
+            progress_bar("Variational Bayes", shown=progress) as advance,
+            keeping(self, problem, seed, init) as keep,
+        ):
+            state, seconds = self._climb(problem, starts, advance, keep)
             best = self._best(problem, state, starts)
             advance(0, "drawing")
             found = jax.tree.map(lambda leaf: leaf[best], state.found)
@@ -127,19 +143,24 @@ class CoordinateAscent:
                 "cavi-draws", problem, None, self._draws, found, keys, problem.args
             )
             began = time.perf_counter()
-            draws, lp = jax.block_until_ready(draw(found, keys, problem.args))
+            draws, lp, log_weights = jax.block_until_ready(draw(found, keys, problem.args))
         seconds["compile"] += compiling
         seconds["run"] += time.perf_counter() - began
         draws = {name: value[None] for name, value in as_numpy(draws).items()}
-        return self._result(state, best, draws, np.asarray(lp)[None], seconds, approximate)
+        stats = {"lp": np.asarray(lp)[None], "log_weight": np.asarray(log_weights)[None]}
+        return self._result(state, best, draws, stats, seconds, approximate)
 
     def _climb(
-        self, problem: Problem, starts: dict[str, Array], advance: Callable[[int, str], None]
+        self,
+        problem: Problem,
+        starts: dict[str, Array],
+        advance: Callable[[int, str], None],
+        keep: Keeper,
     ) -> tuple[_Ascent, dict[str, float]]:
         """Raise the bound from every start until all have stopped."""
         advance(0, "compiling")
         begin, first = compiled("cavi-begin", problem, None, self._begin, starts, problem.args)
-        state = self._start(begin(starts, problem.args))
+        state = keep.restore(self._start(begin(starts, problem.args)))
         fixed = starts, problem.args, jnp.asarray(float(self.tol))
         climb, second = compiled(
             "cavi", problem, self.max_steps, self._program, state, *fixed, jnp.asarray(0)
@@ -150,7 +171,9 @@ class CoordinateAscent:
             state,
             advance,
             lambda state: f"bound {float(jnp.nanmax(state.value)):.6g}",
+            keep.offer,
         )
+        keep.offer(state, now=True)
         return state, {"compile": first + second, "run": time.perf_counter() - began}
 
     @staticmethod
@@ -224,7 +247,11 @@ class CoordinateAscent:
                     n: v for block, part, k in parts for n, v in block.sample(k, part).items()
                 }
                 trace, log_det = place(problem, unconstrained_start(problem, params, args), args)
-                return params | deterministics(trace), sum_log_prob(trace) + log_det
+                log_q = sum(
+                    b.log_density(part, params) for b, part in zip(blocks, found, strict=True)
+                )
+                log_p = sum_log_prob(trace)
+                return params | deterministics(trace), log_p + log_det, log_p - log_q
 
             return lax.map(one, keys)
 
@@ -235,7 +262,7 @@ class CoordinateAscent:
         state: _Ascent,
         best: int,
         draws: dict[str, NDArray],
-        lp: NDArray,
+        stats: dict[str, NDArray],
         seconds: dict[str, float],
         approximate: str | None,
     ) -> EngineResult:
@@ -249,10 +276,13 @@ class CoordinateAscent:
             else f"coordinate ascent stopped at max_steps={self.max_steps} before the bound rose by less "
             f"than tol={self.tol}; raise max_steps or loosen tol"
         )
+        if self.num_draws >= _ENOUGH:
+            close, verdict = quality(pareto_k(stats["log_weight"][0]), self.num_draws)
+            converged, message = converged and close, f"{message}; {verdict}"
         return EngineResult(
             engine=self.name,
             draws=draws,
-            sample_stats={"lp": lp},
+            sample_stats=stats,
             objective=np.asarray(state.history)[:, : int(steps.max()) + 1],
             status=Status(converged, message),
             seconds=seconds,

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from numpyro import handlers
@@ -18,6 +18,8 @@ from numpyro.infer.hmc import hmc
 from numpyro.infer.util import ParamInfo
 
 from .base import Block, EngineResult, FitError, Problem, Status, check_positive
+from .chains import chain_starts, draw_chains, recording
+from .checkpoint import Keeper, check_checkpoint, keeping
 from .density import (
     abstract_trace,
     approximation,
@@ -31,13 +33,9 @@ from .density import (
 )
 from .programs import compiled
 from .progress import progress_bar
-from .starts import initial_values, starting_point
 from .surrogate import drawn, linearised
 
 __all__ = ["BlockedGibbs"]
-
-_CHUNK = 50
-"""Draws between two looks at the progress bar."""
 
 
 class _Chain(NamedTuple):
@@ -67,6 +65,10 @@ class BlockedGibbs:
     max_tree_depth : int
     jitter : float
         Standard deviation of the move from `init`, in unconstrained units.
+    checkpoint : path, optional
+        File that keeps the state of the run, so that the same call goes on after an interruption.
+    checkpoint_every : float
+        Seconds between two writings.
 
     References
     ----------
@@ -80,6 +82,8 @@ class BlockedGibbs:
     target_accept: float = 0.8
     max_tree_depth: int = 10
     jitter: float = 0.05
+    checkpoint: str | None = None
+    checkpoint_every: float = 60.0
     name: ClassVar[str] = "gibbs"
 
     def __post_init__(self) -> None:
@@ -96,6 +100,7 @@ class BlockedGibbs:
             raise ValueError(
                 f"BlockedGibbs(target_accept={self.target_accept!r}): expected a number between 0 and 1"
             )
+        check_checkpoint(self)
 
     def run(
         self,
@@ -117,22 +122,16 @@ class BlockedGibbs:
         approximate = approximation(problem)
         latent_supports(problem)
         _refuse_without_labels(problem)
-        if init is None:
-            point, jitter = initial_values(problem, seed, self.num_chains), 0.0
-        else:
-            one = starting_point(problem, init)
-            point = {n: jnp.broadcast_to(v, (self.num_chains, *v.shape)) for n, v in one.items()}
-            jitter = self.jitter
-        width = sum(value[0].size for value in point.values())
-        noise = np.random.default_rng(seed).normal(scale=jitter, size=(self.num_chains, width))
-        moves = jnp.asarray(noise, jnp.result_type(float))
-        keys = jax.random.split(jax.random.key(seed), self.num_chains)
-        with progress_bar("Gibbs", self.num_warmup + self.num_samples, shown=progress) as advance:
-            draws, stats, seconds = self._sample(problem, (keys, moves, point), advance)
+        starts = chain_starts(problem, seed, self.num_chains, init, self.jitter)
+        with (
+            progress_bar("Gibbs", self.num_warmup + self.num_samples, shown=progress) as advance,
+            keeping(self, problem, seed, init) as keep,
+        ):
+            draws, stats, seconds = self._sample(problem, starts, advance, keep)
         return self._result(draws, stats, seconds, approximate)
 
     def _sample(
-        self, problem: Problem, starts: tuple, advance: Callable[[int, str], None]
+        self, problem: Problem, starts: tuple, advance: Callable[[int, str], None], keep: Keeper
     ) -> tuple[dict[str, NDArray], dict[str, NDArray], dict[str, float]]:
         """Run all chains in step; draws and statistics are arrays of (chain, draw, ...)."""
         settings = (self.num_warmup, self.target_accept, self.max_tree_depth)
@@ -144,23 +143,23 @@ class BlockedGibbs:
         state, density = jax.block_until_ready(begin(*starts, problem.args))
         _check_finite(problem, np.asarray(density)[:, None], state.params, "starts")
         running = time.perf_counter() - began
-        count = jnp.asarray(_CHUNK)
         march, second = compiled(
-            "gibbs-march", problem, settings, self._march, state, problem.args, count
+            "gibbs-march", problem, settings, self._march, state, problem.args, jnp.asarray(1)
         )
         began = time.perf_counter()
-        kept = []
-        for stage, length in (("warm-up", self.num_warmup), ("sampling", self.num_samples)):
-            for done in range(0, length, _CHUNK):
-                steps = min(_CHUNK, length - done)
-                state, out = march(state, problem.args, jnp.asarray(steps))
-                found = jax.tree.map(lambda a, n=steps: np.asarray(a)[:n], out)
-                _check_finite(problem, found[1]["lp"].T, state.params, "went")
-                if stage == "sampling":
-                    kept.append(found)
-                advance(steps, stage)
+        draws, stats = draw_chains(
+            march,
+            state,
+            problem.args,
+            num_warmup=self.num_warmup,
+            num_samples=self.num_samples,
+            advance=advance,
+            keep=keep,
+            check=lambda state, found: _check_finite(
+                problem, found[1]["lp"].T, state.params, "went"
+            ),
+        )
         running += time.perf_counter() - began
-        draws, stats = jax.tree.map(lambda *parts: np.swapaxes(np.concatenate(parts), 0, 1), *kept)
         return draws, stats, {"compile": first + second, "run": running}
 
     def _begin(self, problem: Problem) -> Callable:
@@ -187,20 +186,7 @@ class BlockedGibbs:
         return begin
 
     def _march(self, problem: Problem) -> Callable:
-        both = jax.jit(jax.vmap(self._sweep(problem), in_axes=(0, None)))  # traced once only
-
-        def march(state: _Chain, args: tuple, count: Array):
-            shapes = jax.eval_shape(both, state, args)[1]
-            kept = jax.tree.map(lambda s: jnp.zeros((_CHUNK, *s.shape), s.dtype), shapes)
-
-            def step(number: Array, carry):
-                state, kept = carry
-                state, out = both(state, args)
-                return state, jax.tree.map(lambda a, b: a.at[number].set(b), kept, out)
-
-            return lax.fori_loop(0, count, step, (state, kept))
-
-        return march
+        return recording(self._sweep(problem))
 
     def _sweep(self, problem: Problem) -> Callable:
         """One sweep of a chain: its new state, and the draw with its statistics."""

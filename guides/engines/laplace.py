@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_solve, solve_triangular
 
 from .base import EngineResult, Evidence, FitError, Problem, Status, check_positive
+from .checkpoint import check_checkpoint, keeping
 from .density import approximation
 from .importance import (
     flat_density,
@@ -60,6 +61,10 @@ class Laplace:
     importance : bool
         Report as evidence the mean importance weight of the draws, with its standard error, in
         place of the formula above.
+    checkpoint : path, optional
+        File that keeps the state of the run, so that the same call goes on after an interruption.
+    checkpoint_every : float
+        Seconds between two writings.
 
     References
     ----------
@@ -71,10 +76,13 @@ class Laplace:
     tol: float = 1e-7
     max_steps: int = 1000
     importance: bool = False
+    checkpoint: str | None = None
+    checkpoint_every: float = 60.0
     name: ClassVar[str] = "laplace"
 
     def __post_init__(self) -> None:
         check_positive(self, num_draws=100, num_restarts=1, tol=0.0, max_steps=1)
+        check_checkpoint(self)
 
     def run(
         self,
@@ -99,25 +107,27 @@ class Laplace:
                 f"Laplace needs second derivatives, which {approximate} does not give; use SVI or "
                 "NUTS, or inference='exact'"
             )
-        mode = ascend(
-            problem,
-            title=type(self).__name__,
-            seed=seed,
-            init=init,
-            num_restarts=self.num_restarts,
-            tol=self.tol,
-            max_steps=self.max_steps,
-            jacobian=True,
-            progress=progress,
-        )
-        seconds = dict(mode.seconds)
-        gradient, hessian = _second_order(problem, mode, seconds)
-        lower = _factor(mode, hessian)
-        step = cho_solve((lower, True), gradient)
-        noise = np.random.default_rng(seed).normal(size=(self.num_draws, len(step)))
-        flat = np.asarray(ravel_pytree(mode.free)[0])
-        draws = flat + step + solve_triangular(lower.T, noise.T).T
-        log_density, sites = visit(problem, mode.free, draws, seconds)
+        with keeping(self, problem, seed, init) as keep:
+            mode = ascend(
+                problem,
+                title=type(self).__name__,
+                seed=seed,
+                init=init,
+                num_restarts=self.num_restarts,
+                tol=self.tol,
+                max_steps=self.max_steps,
+                jacobian=True,
+                progress=progress,
+                keep=keep,
+            )
+            seconds = dict(mode.seconds)
+            gradient, hessian = _second_order(problem, mode, seconds)
+            lower = _factor(mode, hessian)
+            step = cho_solve((lower, True), gradient)
+            noise = np.random.default_rng(seed).normal(size=(self.num_draws, len(step)))
+            flat = np.asarray(ravel_pytree(mode.free)[0])
+            draws = flat + step + solve_triangular(lower.T, noise.T).T
+            log_density, sites = visit(problem, mode.free, draws, seconds)
         log_volume = len(step) / 2 * np.log(2 * np.pi) - np.log(np.diag(lower)).sum()
         peak = mode.value[mode.best] + step @ gradient / 2
         log_weights = log_density + log_volume + (noise**2).sum(axis=1) / 2

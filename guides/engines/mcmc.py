@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from numpyro.infer.hmc import hmc
 from numpyro.infer.util import ParamInfo
 
 from .base import EngineResult, FitError, Problem, Status, check_positive
+from .chains import chain_starts, draw_chains, recording
 from .checkpoint import Keeper, check_checkpoint, keeping
 from .density import (
     approximation,
@@ -29,12 +30,8 @@ from .density import (
 )
 from .programs import compiled
 from .progress import progress_bar
-from .starts import initial_values, starting_point
 
-__all__ = ["NUTS"]
-
-_CHUNK = 50
-"""Draws between two looks at the progress bar."""
+__all__ = ["HMC", "NUTS"]
 
 _UNKNOWN = 1e20
 """Energy of a start before it is known: any move to a finite energy is accepted."""
@@ -43,67 +40,47 @@ _CHAIN_METHODS = ("vectorized", "sequential")
 
 
 @dataclass(frozen=True)
-class NUTS:
-    """No-U-turn sampler (Hoffman and Gelman 2014), with NumPyro's kernel and adaptation.
-
-    Chains start around `init`, a mode found by EM say, each moved at random in unconstrained
-    space. Runs of equal structure and equal shapes share one compiled program, whatever their
-    data and number of samples.
-
-    Parameters
-    ----------
-    num_warmup, num_samples, num_chains : int
-    target_accept : float
-        Acceptance probability that the step size is adapted to, between 0 and 1.
-    dense_mass : bool
-        Adapt a full mass matrix rather than a diagonal one.
-    max_tree_depth : int
-    jitter : float
-        Standard deviation of the move from `init`, in unconstrained units.
-    chain_method : {"vectorized", "sequential"}
-        All chains in step, or one after the other, which needs no chain to wait for the longest
-        trajectory of the others.
-    checkpoint : path, optional
-        File that keeps the state of the run, so that the same call goes on after an interruption.
-    checkpoint_every : float
-        Seconds between two writings.
-
-    References
-    ----------
-    Hoffman and Gelman (2014), J. Mach. Learn. Res. 15, 1593-1623.
-    """
+class _Hamiltonian:
+    """What samplers by Hamiltonian dynamics share; see `NUTS`."""
 
     num_warmup: int = 1000
     num_samples: int = 1000
     num_chains: int = 4
     target_accept: float = 0.8
     dense_mass: bool = False
-    max_tree_depth: int = 10
     jitter: float = 0.05
     chain_method: str = "vectorized"
     checkpoint: str | None = None
     checkpoint_every: float = 60.0
-    name: ClassVar[str] = "nuts"
+    name: ClassVar[str]
 
     def __post_init__(self) -> None:
         check_positive(
-            self,
-            num_warmup=1,
-            num_samples=1,
-            num_chains=1,
-            target_accept=0.0,
-            max_tree_depth=1,
-            jitter=0.0,
+            self, num_warmup=1, num_samples=1, num_chains=1, target_accept=0.0, jitter=0.0
         )
         if not 0 < self.target_accept < 1:
             raise ValueError(
-                f"NUTS(target_accept={self.target_accept!r}): expected a number between 0 and 1"
+                f"{self._title}(target_accept={self.target_accept!r}): expected a number between 0 "
+                "and 1"
             )
         if self.chain_method not in _CHAIN_METHODS:
             raise ValueError(
-                f"NUTS(chain_method={self.chain_method!r}): expected one of {_CHAIN_METHODS}"
+                f"{self._title}(chain_method={self.chain_method!r}): expected one of {_CHAIN_METHODS}"
             )
         check_checkpoint(self)
+
+    @property
+    def _title(self) -> str:
+        return type(self).__name__
+
+    @property
+    def _path(self) -> dict[str, Any]:
+        """Settings of NumPyro's kernel that say how far a trajectory goes."""
+        raise NotImplementedError
+
+    def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:
+        """Statistics of the trajectories, and what to say about them."""
+        raise NotImplementedError
 
     def run(
         self,
@@ -122,28 +99,18 @@ class NUTS:
         """
         approximate = approximation(problem)
         latent_supports(problem)
-        if init is None:
-            point, jitter = initial_values(problem, seed, self.num_chains), 0.0
-        else:
-            one = starting_point(problem, init)
-            point = {n: jnp.broadcast_to(v, (self.num_chains, *v.shape)) for n, v in one.items()}
-            jitter = self.jitter
-        keys = jax.random.split(jax.random.key(seed), self.num_chains)
-        # drawn here: compiled random numbers cost seconds; supports have no more freedom than this
-        width = sum(value[0].size for value in point.values())
-        noise = np.random.default_rng(seed).normal(scale=jitter, size=(self.num_chains, width))
-        moves = jnp.asarray(noise, jnp.result_type(float))
+        starts = chain_starts(problem, seed, self.num_chains, init, self.jitter)
         per_group = self.num_chains if self.chain_method == "vectorized" else 1
         seconds = {"compile": 0.0, "run": 0.0}
         groups = []
         total = (self.num_warmup + self.num_samples) * (self.num_chains // per_group)
         with (
-            progress_bar("NUTS", total, shown=progress) as advance,
+            progress_bar(self._title, total, shown=progress) as advance,
             keeping(self, problem, seed, init) as keep,
         ):
             for first in range(0, self.num_chains, per_group):
                 group = slice(first, first + per_group)
-                chains = jax.tree.map(lambda leaf, g=group: leaf[g], (keys, moves, point))
+                chains = jax.tree.map(lambda leaf, g=group: leaf[g], starts)
                 groups.append(self._sample(problem, chains, seconds, advance, keep.part(first)))
         draws, stats = jax.tree.map(lambda *parts: np.concatenate(parts), *groups)
         return self._result(draws, stats, seconds, approximate)
@@ -157,32 +124,28 @@ class NUTS:
         keep: Keeper,
     ) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
         """Run some chains in step; returns draws and statistics, arrays of (chain, draw, ...)."""
-        settings = (self.num_warmup, self.target_accept, self.dense_mass, self.max_tree_depth)
+        path = tuple(self._path.items())
+        settings = (self.name, self.num_warmup, self.target_accept, self.dense_mass, path)
         advance(0, "compiling")
-        begin, first = compiled("nuts-begin", problem, settings, self._begin, *chains, problem.args)
+        begin, first = compiled("hmc-begin", problem, settings, self._begin, *chains, problem.args)
         blank = begin(*chains, problem.args)
         march, second = compiled(
-            "nuts-march", problem, settings, self._march, blank, problem.args, jnp.asarray(1)
+            "hmc-march", problem, settings, self._march, blank, problem.args, jnp.asarray(1)
         )
         seconds["compile"] += first + second
         began = time.perf_counter()
         state = self._with_gradient(problem, blank, march)
-        _, out = march(state, problem.args, jnp.asarray(0))
-        blank = jax.tree.map(lambda a: np.zeros((self.num_samples, *a.shape[1:]), a.dtype), out)
-        state, kept, done = keep.restore((state, blank, 0))
-        while done < self.num_warmup + self.num_samples:
-            at = int(done) - self.num_warmup
-            steps = min(_CHUNK, -at if at < 0 else self.num_samples - at)
-            state, out = jax.block_until_ready(march(state, problem.args, jnp.asarray(steps)))
-            if at >= 0:
-                for whole, part in zip(jax.tree.leaves(kept), jax.tree.leaves(out), strict=True):
-                    whole[at : at + steps] = part[:steps]
-            done += steps
-            keep.offer((state, kept, done))
-            advance(steps, "warm-up" if at < 0 else "sampling")
-        keep.offer((state, kept, done), now=True)
+        found = draw_chains(
+            march,
+            state,
+            problem.args,
+            num_warmup=self.num_warmup,
+            num_samples=self.num_samples,
+            advance=advance,
+            keep=keep,
+        )
         seconds["run"] += time.perf_counter() - began
-        return jax.tree.map(lambda whole: np.swapaxes(whole, 0, 1), kept)
+        return found
 
     def _kernel(self, problem: Problem) -> tuple[Callable, Callable]:
         """NumPyro's transition, and the function that readies it for a state."""
@@ -195,7 +158,7 @@ class NUTS:
 
             return energy
 
-        ready, move = hmc(potential_fn_gen=potential, algo="NUTS")
+        ready, move = hmc(potential_fn_gen=potential, algo=self.name.upper())
 
         def initialise(at: ParamInfo, key: Array, args: tuple):
             return ready(
@@ -203,10 +166,9 @@ class NUTS:
                 num_warmup=self.num_warmup,
                 dense_mass=[tuple(sorted(at.z))] if self.dense_mass else [],
                 target_accept_prob=self.target_accept,
-                trajectory_length=None,
-                max_tree_depth=self.max_tree_depth,
                 model_args=args,
                 rng_key=key,
+                **self._path,
             )
 
         def chain_start(free: dict[str, Array], key: Array, args: tuple):
@@ -254,31 +216,21 @@ class NUTS:
                 },
             )
 
-        both = jax.jit(jax.vmap(one, in_axes=(0, None)))  # so that it is traced once only
-
-        def march(state: Any, args: tuple, count: Array):
-            shapes = jax.eval_shape(both, state, args)[1]
-            kept = jax.tree.map(lambda s: jnp.zeros((_CHUNK, *s.shape), s.dtype), shapes)
-
-            def step(number: Array, carry):
-                state, kept = carry
-                state, out = both(state, args)
-                return state, jax.tree.map(lambda a, b: a.at[number].set(b), kept, out)
-
-            return lax.fori_loop(0, count, step, (state, kept))
-
-        return march
+        return recording(one)
 
     def _with_gradient(self, problem: Problem, blank: Any, march: Callable) -> Any:
         """Find energy and gradient at the start by a transition of no length, without momentum.
 
         A program for the gradient alone would take seconds to compile.
         """
+        tiny = np.finfo(blank.potential_energy.dtype).tiny  # half of it rounds to nothing
         still = blank.adapt_state._replace(
-            step_size=jnp.zeros_like(blank.adapt_state.step_size),
+            step_size=jnp.full_like(blank.adapt_state.step_size, tiny),
             mass_matrix_sqrt=jax.tree.map(jnp.zeros_like, blank.adapt_state.mass_matrix_sqrt),
         )
-        found, _ = march(blank._replace(adapt_state=still), problem.args, jnp.asarray(1))
+        length = jax.tree.map(lambda leaf: jnp.full_like(leaf, tiny), blank.trajectory_length)
+        still = blank._replace(adapt_state=still, trajectory_length=length)
+        found, _ = march(still, problem.args, jnp.asarray(1))
         state = blank._replace(potential_energy=found.potential_energy, z_grad=found.z_grad)
         slopes = [np.asarray(g).reshape(len(g), -1) for g in jax.tree.leaves(state.z_grad)]
         good = np.isfinite(np.concatenate(slopes, axis=1)).all(axis=1)
@@ -291,8 +243,8 @@ class NUTS:
         values = {name: np.asarray(sites[name]["value"]) for name in free}
         blame = explain_nonfinite(problem, values) or "its gradient is not finite"
         raise FitError(
-            f"NUTS: chain {chain} starts where the log density cannot be used: {blame}; pass init= "
-            "with values inside the supports, or check the data of that site",
+            f"{self._title}: chain {chain} starts where the log density cannot be used: {blame}; "
+            "pass init= with values inside the supports, or check the data of that site",
             values,
         )
 
@@ -303,25 +255,118 @@ class NUTS:
         seconds: dict[str, float],
         approximate: str | None,
     ) -> EngineResult:
-        depth = np.ceil(np.log2(stats["n_steps"] + 1)).astype(int)
-        reached = stats["n_steps"] >= 2**self.max_tree_depth - 1
-        stats = stats | {"tree_depth": depth, "reached_max_tree_depth": reached}
-        divergences, cut = int(stats["diverging"].sum()), int(reached.sum())
-        message = f"NUTS drew {self.num_chains} x {self.num_samples} with {divergences} divergences"
+        described, remark = self._report(stats)
+        divergences = int(stats["diverging"].sum())
+        message = f"{self._title} drew {self.num_chains} x {self.num_samples}"
+        message += f" with {divergences} divergences"
         if divergences:
             message += "; raise target_accept, or check the prior for a funnel"
-        if cut:
-            message += (
-                f"; {cut} trajectories were cut off at max_tree_depth={self.max_tree_depth}: raise it, "
-                "or rescale the data"
-            )
         return EngineResult(
             engine=self.name,
             draws=draws,
-            sample_stats=stats,
+            sample_stats=stats | described,
             objective=np.zeros((0, 0)),
-            status=Status(divergences < 0.01 * stats["diverging"].size, message),
+            status=Status(divergences < 0.01 * stats["diverging"].size, message + remark),
             seconds=seconds,
             approximate=approximate,
             density_space="unconstrained",
         )
+
+
+@dataclass(frozen=True)
+class NUTS(_Hamiltonian):
+    """No-U-turn sampler (Hoffman and Gelman 2014), with NumPyro's kernel and adaptation.
+
+    Chains start around `init`, a mode found by EM say, each moved at random in unconstrained
+    space. Runs of equal structure and equal shapes share one compiled program, whatever their
+    data and number of samples.
+
+    Parameters
+    ----------
+    num_warmup, num_samples, num_chains : int
+    target_accept : float
+        Acceptance probability that the step size is adapted to, between 0 and 1.
+    dense_mass : bool
+        Adapt a full mass matrix rather than a diagonal one.
+    jitter : float
+        Standard deviation of the move from `init`, in unconstrained units.
+    chain_method : {"vectorized", "sequential"}
+        All chains in step, or one after the other, which needs no chain to wait for the longest
+        trajectory of the others.
+    checkpoint : path, optional
+        File that keeps the state of the run, so that the same call goes on after an interruption.
+    checkpoint_every : float
+        Seconds between two writings.
+    max_tree_depth : int
+        A trajectory has less than 2 to this power steps.
+
+    References
+    ----------
+    Hoffman and Gelman (2014), J. Mach. Learn. Res. 15, 1593-1623.
+    """
+
+    max_tree_depth: int = 10
+    name: ClassVar[str] = "nuts"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, max_tree_depth=1)
+
+    @property
+    def _path(self) -> dict[str, Any]:
+        return {"trajectory_length": None, "max_tree_depth": self.max_tree_depth}
+
+    def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:
+        depth = np.ceil(np.log2(stats["n_steps"] + 1)).astype(int)
+        reached = stats["n_steps"] >= 2**self.max_tree_depth - 1
+        found = {"tree_depth": depth, "reached_max_tree_depth": reached}
+        if not reached.any():
+            return found, ""
+        return found, (
+            f"; {reached.sum()} trajectories were cut off at max_tree_depth={self.max_tree_depth}: "
+            "raise it, or rescale the data"
+        )
+
+
+@dataclass(frozen=True)
+class HMC(_Hamiltonian):
+    r"""Hamiltonian Monte Carlo (Neal 2011): trajectories of one length, kept or rejected at the end.
+
+    With NumPyro's kernel and adaptation; everything but the length of a trajectory is as in `NUTS`.
+    Every draw costs about the same, so that chains in step hardly wait for each other; but too short
+    a length makes a random walk, and one near a period of the motion comes back to where it began.
+
+    Parameters
+    ----------
+    num_warmup, num_samples, num_chains, target_accept, dense_mass, jitter, chain_method
+        See `NUTS`.
+    checkpoint, checkpoint_every
+        See `NUTS`.
+    trajectory_length : float
+        In posterior standard deviations, as the mass matrix is adapted to them. On a normal
+        posterior with its own mass matrix :math:`\pi / 2` makes independent draws, and
+        :math:`2 \pi` none at all.
+
+    References
+    ----------
+    Duane, Kennedy, Pendleton and Roweth (1987), Phys. Lett. B 195, 216-222. Neal (2011), Handbook
+    of Markov Chain Monte Carlo, chapter 5.
+    """
+
+    trajectory_length: float = 1.5
+    name: ClassVar[str] = "hmc"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, trajectory_length=0.0)
+        if not 0 < self.trajectory_length < np.inf:
+            raise ValueError(
+                f"HMC(trajectory_length={self.trajectory_length!r}): expected a finite number above 0"
+            )
+
+    @property
+    def _path(self) -> dict[str, Any]:
+        return {"trajectory_length": self.trajectory_length}
+
+    def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:
+        return {}, f"; {stats['n_steps'].mean():.0f} leapfrog steps a draw"

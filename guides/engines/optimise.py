@@ -145,6 +145,7 @@ def ascend(
             lambda state: f"log joint {float(-jnp.nanmin(state.search.value)):.6g}",
             keep.offer,
         )
+        keep.offer(state, now=True)  # what follows the ascent may take long
     seconds = {"compile": first + second, "run": time.perf_counter() - began}
     if not np.isfinite(state.search.value).any():
         point = {name: np.asarray(value[0]) for name, value in starts.items()}

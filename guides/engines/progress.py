@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-__all__ = ["in_pieces", "progress_bar"]
+__all__ = ["in_pieces", "piece_length", "progress_bar"]
 
 _PIECE_SECONDS = 0.5
 _FIRST_STEPS = 4
@@ -86,5 +86,10 @@ def in_pieces(
         if now < limit:
             return state, found
         keep(state)
-        limit = now + max(1, int(_PIECE_SECONDS * (now - done) / seconds))
+        limit = now + piece_length(now - done, seconds)
         done = now
+
+
+def piece_length(steps: int, seconds: float) -> int:
+    """How many steps take about half a second, if `steps` took `seconds`; at least one."""
+    return max(1, int(_PIECE_SECONDS * steps / seconds))

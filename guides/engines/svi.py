@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -15,24 +16,28 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
 from .base import EngineResult, Evidence, FitError, Problem, Status, check_positive
+from .checkpoint import Keeper, check_checkpoint, keeping
 from .density import approximation, sum_log_prob
 from .families import FAMILIES
 from .importance import flat_density, has_improper_prior, pareto_k, quality, visit
 from .minibatch import Batches, batched_log_prob, split_components
-from .optimise import Ascent, ascend
-from .programs import timed
-from .progress import progress_bar
+from .optimise import ascend
+from .programs import compiled, timed
+from .progress import in_pieces, progress_bar
 
 __all__ = ["SVI"]
 
-_PIECE, _WINDOW = 20, 100
-"""Steps run at once, and steps over which the bound is averaged."""
+_WINDOW = 100
+"""Steps over which the bound is averaged."""
 
 _SHRINK, _SMALLEST = 0.3, 0.01
 """Factor by which steps shrink when the bound rests, and the share of the first where they end."""
 
 _COLUMNS = 32
 """Second derivatives computed side by side."""
+
+_SETTLED, _CUT, _BROKEN = 1, 2, 3
+"""Why a run stopped."""
 
 
 class _Frame(NamedTuple):
@@ -44,11 +49,36 @@ class _Frame(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """Parameters of the guide, the state of Adam, and the random key of the next step."""
+    """Where the search for the best guide has got.
+
+    Attributes
+    ----------
+    params, adam : pytree
+        Of the guide; state of Adam.
+    key : Array
+        Random key of the next step.
+    steps, code : Array of int, shape ()
+    rate, value : Array, shape ()
+        Size of the next step, and the bound at the last one.
+    total, sound : Array, shape ()
+        Sum and number of the finite bounds in the window that has begun.
+    best : Array, shape ()
+        Highest mean of a window.
+    history : Array, shape (num_windows,)
+        Their means, NaN where none has ended.
+    """
 
     params: Any
     adam: Any
     key: Array
+    steps: Array
+    code: Array
+    rate: Array
+    value: Array
+    total: Array
+    sound: Array
+    best: Array
+    history: Array
 
 
 @dataclass(frozen=True)
@@ -86,6 +116,10 @@ class SVI:
         Estimate the likelihood, at each step, from so many of the connected components of the
         links (lone points are components); see `Batches`. The search for the mode and the final
         bound use all of them.
+    checkpoint : path, optional
+        File that keeps the state of the run, so that the same call goes on after an interruption.
+    checkpoint_every : float
+        Seconds between two writings.
 
     References
     ----------
@@ -101,6 +135,8 @@ class SVI:
     num_draws: int = 1000
     num_restarts: int = 10
     batch_components: int | None = None
+    checkpoint: str | None = None
+    checkpoint_every: float = 60.0
     name: ClassVar[str] = "svi"
 
     def __post_init__(self) -> None:
@@ -117,6 +153,7 @@ class SVI:
         )
         if self.batch_components is not None:
             check_positive(self, batch_components=1)
+        check_checkpoint(self)
 
     def run(
         self,
@@ -140,41 +177,52 @@ class SVI:
         batches = None
         if self.batch_components is not None:
             batches = split_components(problem, self.batch_components, seed)
-        mode = ascend(
-            problem,
-            title=type(self).__name__,
-            seed=seed,
-            init=init,
-            num_restarts=self.num_restarts,
-            tol=1e-5,
-            max_steps=1000,
-            jacobian=True,
-            progress=progress,
-        )
-        seconds = dict(mode.seconds)
-        given = mode.free, jax.random.key(seed), problem.args
-        frame, search = timed(seconds, "svi-begin", problem, self.guide, self._begin, *given)
-        with progress_bar("SVI", self.num_steps, shown=progress) as advance:
-            search, bounds, settled = self._climb(
-                problem, frame, search, batches, seconds, advance, mode
+        with keeping(self, problem, seed, init) as keep:
+            mode = ascend(
+                problem,
+                title=type(self).__name__,
+                seed=seed,
+                init=init,
+                num_restarts=self.num_restarts,
+                tol=1e-5,
+                max_steps=1000,
+                jacobian=True,
+                progress=progress,
+                keep=keep.part(0),
             )
-        settings = self.guide, self.num_draws
-        flat, log_q = timed(seconds, "svi-draw", problem, settings, self._draw, frame, search)
-        log_density, sites = visit(problem, mode.free, np.asarray(flat), seconds)
+            seconds = dict(mode.seconds)
+            given = mode.free, jax.random.key(seed), jnp.asarray(self.learning_rate), problem.args
+            settings = self.guide, self._num_windows
+            frame, search = timed(seconds, "svi-begin", problem, settings, self._begin, *given)
+            with progress_bar("SVI", self.num_steps, shown=progress) as advance:
+                search = self._climb(
+                    problem, frame, search, batches, seconds, advance, keep.part(1)
+                )
+            if search.code == _BROKEN:
+                raise FitError(
+                    "SVI: the bound is not finite at any step of a window; lower learning_rate, or "
+                    "tighten the priors",
+                    mode.sites,
+                )
+            settings = self.guide, self.num_draws
+            given = frame, search.params, search.key
+            flat, log_q = timed(seconds, "svi-draw", problem, settings, self._draw, *given)
+            log_density, sites = visit(problem, mode.free, np.asarray(flat), seconds)
         log_weights = log_density - np.asarray(log_q)
         error = float(log_weights.std(ddof=1) / np.sqrt(self.num_draws))
         kind = "bound" if approximate is None else "estimate"
         bound = Evidence(float(log_weights.mean()), kind, error)
         close, verdict = quality(pareto_k(log_weights), self.num_draws)
+        settled = bool(search.code == _SETTLED)
         if settled:
-            message = f"settled after {len(bounds) * _WINDOW} steps"
+            message = f"settled after {search.steps} steps"
         else:
             message = f"stopped at num_steps={self.num_steps}; raise it, or learning_rate"
         return EngineResult(
             engine=self.name,
             draws={name: v[None] for name, v in sites.items()},
             sample_stats={"lp": log_density[None], "log_weight": log_weights[None]},
-            objective=np.array([bounds]),
+            objective=np.asarray(search.history)[None, : int(search.steps) // _WINDOW],
             status=Status(settled and close, f"SVI ({self.guide}) {message}; {bound}; {verdict}"),
             seconds=seconds,
             approximate=approximate,
@@ -182,8 +230,14 @@ class SVI:
             log_evidence=None if has_improper_prior(problem) else bound,
         )
 
+    @property
+    def _num_windows(self) -> int:
+        return self.num_steps // _WINDOW
+
     def _begin(self, problem: Problem) -> Callable:
-        def begin(template: dict[str, Array], key: Array, args: tuple) -> tuple[_Frame, _Search]:
+        def begin(
+            template: dict[str, Array], key: Array, rate: Array, args: tuple
+        ) -> tuple[_Frame, _Search]:
             centre, _ = ravel_pytree(template)
             slope = jax.grad(flat_density(problem, template, args))
 
@@ -194,9 +248,19 @@ class SVI:
             widths = jnp.where(found > 0, 1 / jnp.sqrt(jnp.where(found > 0, found, 1.0)), 1.0)
             first, rest = jax.random.split(key)
             params = FAMILIES[self.guide].start(first, len(centre))
-            return (
-                _Frame(template, centre, widths),
-                _Search(params, optax.scale_by_adam().init(params), rest),
+            none, nothing = jnp.asarray(0), jnp.zeros(())
+            return _Frame(template, centre, widths), _Search(
+                params=params,
+                adam=optax.scale_by_adam().init(params),
+                key=rest,
+                steps=none,
+                code=none,
+                rate=rate,
+                value=nothing,
+                total=nothing,
+                sound=none,
+                best=jnp.asarray(-jnp.inf),
+                history=jnp.full(self._num_windows, jnp.nan),
             )
 
         return begin
@@ -209,40 +273,44 @@ class SVI:
         batches: Batches | None,
         seconds: dict[str, float],
         advance: Callable[[int, str], None],
-        mode: Ascent,
-    ) -> tuple[_Search, list[float], bool]:
-        """Raise the bound window by window; returns its means, and whether it came to rest."""
+        keep: Keeper,
+    ) -> _Search:
+        """Raise the bound until it rests, or `num_steps` are done."""
+        search = keep.restore(search)
+        rates = jnp.asarray([self.tol, self.learning_rate])
+        fixed = frame, batches, problem.args, rates
         settings = self.guide, self.num_particles
-        rate = self.learning_rate
-        bounds: list[float] = []
-        for _ in range(self.num_steps // _WINDOW):
-            window = []
-            for _ in range(_WINDOW // _PIECE):
-                given = search, jnp.asarray(rate), frame, batches, problem.args
-                search, values = timed(seconds, "svi", problem, settings, self._march, *given)
-                window.append(np.asarray(values))
-                advance(_PIECE, f"ELBO {window[-1].mean():.6g}")
-            if not np.isfinite(window).any():
-                raise FitError(
-                    "SVI: the bound is not finite at any step of a window; lower learning_rate, or "
-                    "tighten the priors",
-                    mode.sites,
-                )
-            bounds.append(float(np.nanmean(window)))
-            best = max(bounds[:-1], default=-np.inf)
-            if np.isfinite(best) and bounds[-1] - best <= self.tol * (1 + abs(best)):
-                rate *= _SHRINK
-            if rate < _SMALLEST * self.learning_rate:
-                return search, bounds, True
-        return search, bounds, False
+        march, compiling = compiled(
+            "svi", problem, settings, self._march, search, *fixed, jnp.asarray(0)
+        )
+        began = time.perf_counter()
+        search, _ = in_pieces(
+            lambda search, limit: (march(search, *fixed, limit), None),
+            search,
+            advance,
+            lambda search: f"ELBO {float(search.value):.6g}",
+            keep.offer,
+        )
+        keep.offer(search, now=True)
+        seconds["compile"] += compiling
+        seconds["run"] += time.perf_counter() - began
+        return search
 
     def _march(self, problem: Problem) -> Callable:
-        """Some steps of Adam; one whose gradient is not finite is skipped, its bound NaN."""
+        """Steps of Adam until the run stops or has done `limit`.
+
+        A step whose gradient is not finite is skipped.
+        """
         family, adam = FAMILIES[self.guide], optax.scale_by_adam()
 
         def march(
-            search: _Search, rate: Array, frame: _Frame, batches: Batches | None, args: tuple
-        ) -> tuple[_Search, Array]:
+            search: _Search,
+            frame: _Frame,
+            batches: Batches | None,
+            args: tuple,
+            rates: Array,
+            limit: Array,
+        ) -> _Search:
             def loss(params: Any, key: Array) -> Array:
                 first, second = jax.random.split(key)
                 total = sum_log_prob
@@ -254,27 +322,53 @@ class SVI:
                 log_p = jax.vmap(density)(frame.centre + frame.widths * moved)
                 return jnp.mean(log_q - log_p) - jnp.log(frame.widths).sum()
 
-            def step(search: _Search, _: None) -> tuple[_Search, Array]:
+            def step(search: _Search) -> _Search:
                 key, now = jax.random.split(search.key)
                 value, gradient = jax.value_and_grad(loss)(search.params, now)
                 sound = jnp.isfinite(value) & jnp.isfinite(optax.tree.norm(gradient))
                 uphill, state = adam.update(gradient, search.adam)
-                params = jax.tree.map(lambda a, b: a - rate * b, search.params, uphill)
+                params = jax.tree.map(lambda a, b: a - search.rate * b, search.params, uphill)
                 params, state = jax.tree.map(
                     lambda a, b: jnp.where(sound, a, b),
                     (params, state),
                     (search.params, search.adam),
                 )
-                return _Search(params, state, key), jnp.where(sound, -value, jnp.nan)
+                search = search._replace(
+                    params=params,
+                    adam=state,
+                    key=key,
+                    steps=search.steps + 1,
+                    value=jnp.where(sound, -value, search.value),
+                    total=search.total + jnp.where(sound, -value, 0.0),
+                    sound=search.sound + sound,
+                )
+                return lax.cond(search.steps % _WINDOW == 0, _close, lambda s, _: s, search, rates)
 
-            return lax.scan(step, search, length=_PIECE)
+            return lax.while_loop(lambda s: (s.code == 0) & (s.steps < limit), step, search)
 
         return march
 
     def _draw(self, problem: Problem) -> Callable:
-        def draw(frame: _Frame, search: _Search) -> tuple[Array, Array]:
-            family = FAMILIES[self.guide]
-            moved, log_q = family.draw(search.params, search.key, self.num_draws, path=False)
+        def draw(frame: _Frame, params: Any, key: Array) -> tuple[Array, Array]:
+            moved, log_q = FAMILIES[self.guide].draw(params, key, self.num_draws, path=False)
             return frame.centre + frame.widths * moved, log_q - jnp.log(frame.widths).sum()
 
         return draw
+
+
+def _close(search: _Search, rates: Array) -> _Search:
+    """End a window: record its mean, shrink the steps if the bound rests, see whether to stop."""
+    tol, first_rate = rates
+    mean, best = search.total / search.sound, search.best
+    rests = jnp.isfinite(best) & (mean - best <= tol * (1 + jnp.abs(best)))
+    rate = jnp.where(rests, _SHRINK * search.rate, search.rate)
+    cut = search.steps == len(search.history) * _WINDOW
+    code = jnp.where(rate < _SMALLEST * first_rate, _SETTLED, jnp.where(cut, _CUT, 0))
+    return search._replace(
+        code=jnp.where(search.sound == 0, _BROKEN, code),
+        rate=rate,
+        total=jnp.zeros_like(search.total),
+        sound=jnp.zeros_like(search.sound),
+        best=jnp.fmax(best, mean),
+        history=search.history.at[search.steps // _WINDOW - 1].set(mean),
+    )

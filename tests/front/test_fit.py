@@ -12,6 +12,7 @@ import pytest
 import sidebayes
 from sidebayes import (
     EM,
+    HMC,
     MAP,
     NUTS,
     SMC,
@@ -39,6 +40,7 @@ TINY = {
     "laplace": Laplace(num_restarts=2, num_draws=100),
     "svi": SVI(guide="mean_field", num_restarts=2, num_steps=1000, num_draws=100),
     "nuts": NUTS(num_warmup=10, num_samples=10, num_chains=2, max_tree_depth=3),
+    "hmc": HMC(num_warmup=10, num_samples=10, num_chains=2, trajectory_length=0.5),
     "smc": SMC(num_particles=20, num_runs=2, num_mutations=1, num_leapfrog=2, max_steps=3),
     "nested": NestedSlice(num_live=20, num_delete=10, num_slices=2, num_samples=10, max_steps=3),
     "stochastic_em": StochasticEM(batch_size=15, max_epochs=1),

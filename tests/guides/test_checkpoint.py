@@ -13,12 +13,28 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from sidebayes.guides.conjugate import ppc_conjugacy
 from sidebayes.guides.engines.base import Problem, SideBayesWarning
 from sidebayes.guides.engines.checkpoint import Keeper, read_state, write_state
-from sidebayes.guides.engines.em import EM
-from sidebayes.guides.engines.mcmc import NUTS
-from sidebayes.guides.engines.optimise import MAP
-from sidebayes.guides.engines.smc import SMC
+from sidebayes.guides.ppc import ppc_m_step
+from sidebayes.models.blocks.label_graph import LabelGraph
+from sidebayes.models.blocks.links import Links
+from sidebayes.models.ppc import ppc
+
+from sidebayes import (
+    EM,
+    HMC,
+    MAP,
+    NUTS,
+    SMC,
+    SVI,
+    BlockedGibbs,
+    CoordinateAscent,
+    Laplace,
+    NestedSlice,
+    StochasticEM,
+)
+from tests import long_runs
 
 Y = np.array([0.3, 1.2, 0.8, 2.0])
 
@@ -34,15 +50,8 @@ def normal(y):
     numpyro.sample("y", dist.Normal(mu, 0.5), obs=y)
 
 
-def mixture(y):
-    with numpyro.plate("clusters", 2):
-        mean = numpyro.sample("mean", dist.Normal(0.0, 10.0))
-    parts = dist.Normal(mean, 1.0)
-    numpyro.sample("y", dist.MixtureSameFamily(dist.Categorical(jnp.full(2, 0.5)), parts), obs=y)
-
-
-def problem(y=Y, model=normal):
-    return Problem(model, (jnp.asarray(y),))
+def problem(y=Y):
+    return Problem(normal, (jnp.asarray(y),))
 
 
 def state(number):
@@ -121,30 +130,53 @@ def interrupt(monkeypatch, after):
 
 def engines(path=None):
     every = {"checkpoint": path, "checkpoint_every": 0.0}
+    chains = {"num_warmup": 60, "num_samples": 60, "num_chains": 2}
     return {
         "smc": SMC(num_particles=100, num_runs=2, target_ess=0.9, **every),
+        "nested": NestedSlice(num_live=50, num_delete=5, num_runs=2, num_samples=50, **every),
         "map": MAP(num_restarts=2, **every),
         "em": EM(num_restarts=2, tol=1e-12, **every),
-        "nuts": NUTS(60, 60, 2, chain_method="sequential", **every),
+        "stochastic_em": StochasticEM(batch_size=4, max_epochs=3, tol=0.0, **every),
+        "laplace": Laplace(num_restarts=2, **every),
+        "svi": SVI(num_restarts=2, num_steps=500, **every),
+        "cavi": CoordinateAscent(num_restarts=2, tol=1e-12, **every),
+        "nuts": NUTS(chain_method="sequential", **chains, **every),
+        "hmc": HMC(**chains, **every),
+        "gibbs": BlockedGibbs(**chains, **every),
     }
 
 
-@pytest.mark.parametrize("name", engines())
-def test_interrupted_run_ends_the_same(name, tmp_path, monkeypatch):
-    if name == "smc":
+SAMPLERS = ("smc", "nested", "nuts", "hmc")
+"""Engines tried on one normal; the others on two clusters."""
+
+
+def clusters(y=Y):
+    options = {"num_clusters": 2, "reading": "relation", "covariance": "spherical"}
+    x = np.concatenate([y, y + 3])[:, None]
+    args = jnp.asarray(x), LabelGraph.build(Links.must_link([(0, 1)], 1.0), len(x))
+    return Problem(ppc, args, options, ppc_m_step(**options), None, ppc_conjugacy(**options))
+
+
+# how often the state was offered before: SVI goes on within its ascent, or after it
+@pytest.mark.parametrize(
+    ("name", "after"),
+    [(name, {"nuts": 3, "stochastic_em": 2}.get(name, 0)) for name in engines()] + [("svi", 3)],
+)
+def test_interrupted_run_ends_the_same(name, after, tmp_path, monkeypatch):
+    if name in ("smc", "nested"):
         pytest.importorskip("blackjax")
-    model = mixture if name in ("map", "em") else normal
-    whole = engines()[name].run(problem(model=model), seed=1)
+    build = problem if name in SAMPLERS else clusters
+    whole = engines()[name].run(build(), seed=1)
     path = tmp_path / "run.state"
     with monkeypatch.context() as patched:
-        interrupt(patched, 3 if name == "nuts" else 0)
+        interrupt(patched, after)
         with pytest.raises(Interrupted):
-            engines(path)[name].run(problem(model=model), seed=1)
+            engines(path)[name].run(build(), seed=1)
     assert list(tmp_path.iterdir())
     with pytest.raises(ValueError, match="of another run"):
-        engines(path)[name].run(problem(model=model), seed=2)
+        engines(path)[name].run(build(), seed=2)
     with pytest.raises(ValueError, match="of another run"):
-        engines(path)[name].run(problem(Y + 1, model), seed=1)
+        engines(path)[name].run(build(Y + 1), seed=1)
     found = []
 
     def restore(path, *given):
@@ -152,65 +184,40 @@ def test_interrupted_run_ends_the_same(name, tmp_path, monkeypatch):
         return found[-1]
 
     monkeypatch.setattr("sidebayes.guides.engines.checkpoint.read_state", restore)
-    again = engines(path)[name].run(problem(model=model), seed=1)
-    assert found[0] is not None
-    for site, value in whole.draws.items():
-        np.testing.assert_array_equal(again.draws[site], value)
-    assert again.log_evidence == whole.log_evidence
+    again = engines(path)[name].run(build(), seed=1)
+    assert all(state is not None for state in found[: 2 if after == 3 and name == "svi" else 1])
+    assert_same(again, whole)
     assert not list(tmp_path.iterdir())
 
 
-SCRIPT = """
-import sys
-import jax, jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist
-from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.checkpoint import Keeper
-from sidebayes.guides.engines.smc import SMC
-
-def model(y):
-    mu = numpyro.sample("mu", dist.Normal(1.0, 2.0).expand([5]).to_event(1))
-    numpyro.sample("y", dist.Normal(mu.sum(), 0.5), obs=y)
-
-offer = Keeper.offer
-def loud(self, state):
-    offer(self, state)
-    print("kept", flush=True)
-Keeper.offer = loud
-engine = SMC(num_particles=2000, num_runs=2, num_mutations=20, target_ess=0.98, max_steps=150,
-             checkpoint=sys.argv[1], checkpoint_every=0.0)
-with jax.enable_x64(True):
-    found = engine.run(Problem(model, (jnp.arange(4.0),)), seed=0)
-np.save(sys.argv[2], found.draws["mu"])
-"""
+def assert_same(one, other):
+    for name in ("draws", "sample_stats"):
+        ours, theirs = getattr(one, name), getattr(other, name)
+        assert set(ours) == set(theirs)
+        for site, value in ours.items():
+            np.testing.assert_array_equal(value, theirs[site])
+    np.testing.assert_array_equal(one.objective, other.objective)
+    assert one.log_evidence == other.log_evidence
+    assert one.status == other.status
 
 
-@pytest.mark.slow
-def test_killed_run_ends_the_same(tmp_path):
-    pytest.importorskip("blackjax")
-
-    def start(name):
-        command = [
-            sys.executable,
-            "-c",
-            SCRIPT,
-            str(tmp_path / name),
-            str(tmp_path / name) + ".npy",
-        ]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-    assert start("whole").wait() == 0
-    kills = 0
-    for pause in np.random.default_rng().uniform(0, 2, 3):
-        process = start("killed")
+@pytest.mark.parametrize(
+    ("name", "kills"),
+    [("em", 1)] + [pytest.param(name, 3, marks=pytest.mark.slow) for name in long_runs.SETTINGS],
+)
+def test_killed_run_ends_the_same(name, kills, tmp_path):
+    if name in ("smc", "nested"):
+        pytest.importorskip("blackjax")
+    path = tmp_path / "run.state"
+    whole = long_runs.run(name)
+    for pause in np.random.default_rng().uniform(0, 1, kills):
+        command = [sys.executable, "-m", "tests.long_runs", name, str(path)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert process.stdout is not None
-        if not process.stdout.readline():  # it ended before its first state
-            break
+        assert process.stdout.readline() == b"kept\n"
         time.sleep(pause)
         process.send_signal(signal.SIGKILL)
-        kills += process.wait() == -signal.SIGKILL
-    if not (tmp_path / "killed.npy").exists():
-        assert start("killed").wait() == 0
-    assert kills > 0
-    whole, killed = (np.load(tmp_path / f"{name}.npy") for name in ("whole", "killed"))
-    np.testing.assert_array_equal(killed, whole)
-    assert not (tmp_path / "killed").exists()
+        assert process.wait() == -signal.SIGKILL, "it ended before; make the run longer"
+    assert list(tmp_path.iterdir())
+    assert_same(long_runs.run(name, path), whole)
+    assert not list(tmp_path.iterdir())

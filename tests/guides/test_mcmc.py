@@ -1,4 +1,4 @@
-"""NUTS against posteriors known in closed form, within Monte-Carlo error."""
+"""NUTS and HMC against posteriors known in closed form, within Monte-Carlo error."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from sidebayes.guides.engines.base import FitError, Problem
-from sidebayes.guides.engines.mcmc import NUTS
+from sidebayes.guides.engines.mcmc import HMC, NUTS
 
 Y = np.array([0.3, 1.2, 0.8, 2.0])
 SMALL = NUTS(num_warmup=200, num_samples=400, num_chains=2)
+FIXED = HMC(num_warmup=200, num_samples=400, num_chains=2)
 
 
 @pytest.fixture(autouse=True)
@@ -35,10 +36,15 @@ def problem(y=Y):
     return Problem(conjugate, (jnp.asarray(y),))
 
 
+@pytest.fixture(scope="module", params=[SMALL, FIXED], ids=["nuts", "hmc"])
+def engine(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def result():
+def result(engine):
     with jax.enable_x64(True):
-        return SMALL.run(problem(), seed=1)
+        return engine.run(problem(), seed=1)
 
 
 def assert_moment(draws, expected):
@@ -64,16 +70,10 @@ def test_shapes_names_and_deterministics(result):
         ("mu", "heads", "twice"), (2, 400)
     )
     np.testing.assert_allclose(result.draws["twice"], 2 * result.draws["mu"])
-    assert set(result.sample_stats) == {
-        "lp",
-        "diverging",
-        "energy",
-        "acceptance_rate",
-        "tree_depth",
-        "n_steps",
-        "step_size",
-        "reached_max_tree_depth",
-    }
+    stats = {"lp", "diverging", "energy", "acceptance_rate", "n_steps", "step_size"}
+    if result.engine == "nuts":
+        stats |= {"tree_depth", "reached_max_tree_depth"}
+    assert set(result.sample_stats) == stats
     assert all(v.shape == (2, 400) for v in result.sample_stats.values())
     assert result.density_space == "unconstrained"
     assert result.status.converged
@@ -93,15 +93,20 @@ def test_lp_is_the_unconstrained_log_density(result):
 
 
 def test_target_acceptance_is_met(result):
-    assert 0.65 < result.sample_stats["acceptance_rate"].mean() < 0.98
-    depth, steps = result.sample_stats["tree_depth"], result.sample_stats["n_steps"]
-    assert np.all((steps <= 2**depth - 1) & (steps >= 2 ** (depth - 1)))
+    stats = result.sample_stats
+    assert 0.65 < stats["acceptance_rate"].mean() < 0.98
+    if result.engine == "nuts":
+        depth, steps = stats["tree_depth"], stats["n_steps"]
+        assert np.all((steps <= 2**depth - 1) & (steps >= 2 ** (depth - 1)))
+    else:
+        length = FIXED.trajectory_length
+        np.testing.assert_array_equal(stats["n_steps"], np.ceil(length / stats["step_size"]))
 
 
-def test_same_seed_same_draws_and_no_second_compilation(result):
-    again = SMALL.run(problem(), seed=1)
+def test_same_seed_same_draws_and_no_second_compilation(engine, result):
+    again = engine.run(problem(), seed=1)
     np.testing.assert_array_equal(again.draws["mu"], result.draws["mu"])
-    other = SMALL.run(problem(Y + 1), seed=2)
+    other = engine.run(problem(Y + 1), seed=2)
     assert other.seconds["compile"] == 0.0
     assert not np.array_equal(other.draws["mu"], result.draws["mu"])
     assert other.draws["mu"].mean() > result.draws["mu"].mean() + 0.7
@@ -146,9 +151,29 @@ def test_dense_mass_and_chains_in_turn_on_a_mixture():
     assert_moment(draws[..., 1], (3 + x[12:].sum()) / 13)
 
 
-def test_bad_start_names_the_site():
+def test_length_of_a_trajectory_sets_how_far_draws_move():
+    """Half a period turns a normal posterior upside down, so that draws alternate."""
+
+    def model(y):
+        mu = numpyro.sample("mu", dist.Normal(jnp.zeros(2), jnp.ones(2)).to_event(1))
+        numpyro.sample("y", dist.Normal(mu.sum(), 0.1), obs=y)
+
+    def correlation(length):
+        # small steps, so that trajectories are all but exact
+        engine = HMC(300, 300, 2, 0.98, dense_mass=True, trajectory_length=length)
+        draws = engine.run(Problem(model, (jnp.asarray(1.0),)), seed=4).draws["mu"]
+        apart = draws - draws.mean(axis=(0, 1))
+        return (apart[:, 1:] * apart[:, :-1]).sum() / (apart**2).sum()
+
+    assert abs(correlation(np.pi / 2)) < 0.25
+    assert correlation(np.pi) < -0.5
+    assert correlation(0.3) > 0.5
+
+
+@pytest.mark.parametrize("engine", [SMALL, FIXED], ids=["nuts", "hmc"])
+def test_bad_start_names_the_site(engine):
     with pytest.raises(FitError, match=r"chain 0 starts .* site 'y' has log density -inf"):
-        SMALL.run(problem(np.array([0.3, np.nan, 0.8, 2.0])))
+        engine.run(problem(np.array([0.3, np.nan, 0.8, 2.0])))
 
 
 def test_discrete_latent_is_refused():
@@ -161,10 +186,19 @@ def test_discrete_latent_is_refused():
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"num_chains": 0}, {"target_accept": 1.0}, {"num_warmup": 0}, {"chain_method": "threads"}],
+    ("kind", "wrong"),
+    [
+        (NUTS, {"num_chains": 0}),
+        (NUTS, {"target_accept": 1.0}),
+        (NUTS, {"num_warmup": 0}),
+        (NUTS, {"max_tree_depth": 0}),
+        (NUTS, {"chain_method": "threads"}),
+        (HMC, {"num_samples": 0}),
+        (HMC, {"trajectory_length": 0.0}),
+        (HMC, {"trajectory_length": np.inf}),
+    ],
 )
-def test_config_is_checked(wrong):
+def test_config_is_checked(kind, wrong):
     name = next(iter(wrong))
-    with pytest.raises(ValueError, match=rf"NUTS\({name}="):
-        NUTS(**wrong)
+    with pytest.raises(ValueError, match=rf"{kind.__name__}\({name}="):
+        kind(**wrong)

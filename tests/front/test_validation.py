@@ -1,0 +1,239 @@
+"""Data and links held out: against closed forms, refits by hand and enumeration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from arviz_stats import compare
+from scipy.stats import multivariate_normal, norm
+from sidebayes.guides.engines.base import EngineResult, Status
+
+import sidebayes
+from sidebayes import EM, GaussianPrior, LinkedCategorical, LinkedMixture, Links, SideBayesWarning
+from sidebayes.validation import deal_folds
+from tests.reference.brute_force import enumerate_labelings, infer
+
+PRIOR_SCALE = 3.0
+
+
+def one_normal(x, links):
+    mu = numpyro.sample("mu", dist.Normal(0.0, PRIOR_SCALE))
+    labels = LinkedCategorical(jnp.zeros(1), links)
+    parts = dist.Normal(mu * jnp.ones((1, 1)), 1.0).to_event(1)
+    numpyro.sample("x", LinkedMixture(labels, parts), obs=x)
+
+
+def posterior_of_mean(x):
+    precision = PRIOR_SCALE**-2 + len(x)
+    return x.sum() / precision, precision**-0.5
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """Evenly spaced quantiles of the mean's posterior, in place of random draws."""
+
+    name: ClassVar[str] = "quantiles"
+    settled: bool = True
+
+    def run(self, problem, *, seed=0, init=None, progress=True):
+        centre, scale = posterior_of_mean(np.asarray(problem.args[0]))
+        draws = centre + scale * norm.ppf((np.arange(800) + 0.5) / 800)
+        draws = np.random.default_rng(0).permutation(draws).reshape(4, 200)
+        return EngineResult(
+            engine=self.name,
+            draws={"mu": draws},
+            sample_stats={"lp": norm.logpdf(draws, centre, scale)},
+            objective=np.zeros((0, 0)),
+            status=Status(self.settled, "exact"),
+            seconds={"compile": 0.0, "run": 0.0},
+        )
+
+
+X = np.random.default_rng(3).normal(1.0, 1.0, (9, 1))
+TIES = Links.must_link([(0, 4), (4, 7)], 2.0) + Links.must_link([(2, 5)], 1.0)
+UNITS = [[0, 4, 7], [1], [2, 5], [3], [6], [8]]
+
+
+@pytest.fixture(scope="module")
+def conjugate():
+    return sidebayes.fit(one_normal, X, TIES, engine=Quantiles())
+
+
+def held_out(rows, trained):
+    """Log density of rows given others: normal with a shared mean."""
+    centre, scale = posterior_of_mean(X[trained])
+    covariance = np.eye(len(rows)) + scale**2
+    return multivariate_normal(np.full(len(rows), centre), covariance).logpdf(X[rows, 0])
+
+
+def test_one_component_at_a_time_has_the_closed_form(conjugate):
+    found = conjugate.kfold(6)
+    expected = [held_out(rows, np.setdiff1d(np.arange(9), rows)) for rows in UNITS]
+    np.testing.assert_allclose(found.elpd_i, expected, atol=0.01)
+    assert found.elpd == pytest.approx(np.sum(expected), abs=0.03)
+    assert found.se == pytest.approx(np.sqrt(6) * np.std(expected), rel=0.02)
+    assert (found.n_folds, found.n_data_points, found.n_samples) == (6, 6, 800)
+    together = conjugate.tree["log_likelihood"]["x"].to_numpy().reshape(-1, 6)
+    inside = np.log(np.exp(together).mean(axis=0))
+    assert found.p == pytest.approx(np.sum(inside - expected), abs=0.03)
+
+
+def test_leaving_out_by_weights_agrees_and_arviz_compares_them(conjugate):
+    weighted = conjugate.loo()
+    refitted = conjugate.kfold(6)
+    np.testing.assert_allclose(weighted.elpd_i, refitted.elpd_i, atol=0.05)
+    assert (weighted.pareto_k < 0.7).all()
+    assert set(compare({"refitted": refitted, "once more": refitted}).index) >= {"refitted"}
+
+
+def test_larger_folds_are_held_out_together(conjugate):
+    fold = deal_folds(np.array([0, 1, 2, 3, 0, 2, 4, 0, 5]), 2, seed=1)
+    expected = np.empty(6)
+    for number, rows in enumerate(UNITS):
+        out = np.concatenate([UNITS[c] for c in np.flatnonzero(fold == fold[number])])
+        expected[number] = held_out(rows, np.setdiff1d(np.arange(9), out))
+    np.testing.assert_allclose(conjugate.kfold(2, seed=1).elpd_i, expected, atol=0.01)
+
+
+def test_a_point_that_moves_the_posterior_is_pointed_out():
+    far = np.append(X[:4], [[40.0]], axis=0)
+    fit = sidebayes.fit(one_normal, far, engine=Quantiles())
+    with pytest.warns(SideBayesWarning, match=r"k is above 0\.\d+ at 1 of 5 .* fit\.kfold\(\)"):
+        found = fit.loo()
+    assert int(np.argmax(found.pareto_k.to_numpy())) == 4
+
+
+def test_folds_that_do_not_converge_are_named():
+    fit = sidebayes.fit(one_normal, X, engine=Quantiles(settled=False))
+    with pytest.warns(SideBayesWarning, match=r"did not converge on folds \[0, 1\]"):
+        assert fit.kfold(2).warning
+
+
+ROWS = np.array([[0.0], [0.4], [5.0], [5.3], [0.2], [4.8], [0.1], [5.1], [-0.3], [4.6]])
+LINKED = (
+    Links.must_link([(0, 1)], 1.5)
+    + Links.cannot_link([(1, 2)], 2.0)
+    + Links.must_link([(2, 3)])
+    + Links.cannot_link([(0, 3)], 1.0)
+    + Links.must_link([(4, 5)], 0.7)
+)
+
+
+@pytest.fixture(scope="module")
+def field():
+    engine = EM(num_restarts=2, max_steps=200)
+    return sidebayes.fit("ppc", ROWS, LINKED, num_clusters=2, engine=engine, seed=2)
+
+
+def log_joint(rows, params, links):
+    """Log density of rows by the sum over their labelings, given their links."""
+    weights = np.log(params["weights"])
+    unary = norm.logpdf(ROWS[rows], params["mean"][:, 0], np.sqrt(params["covariance"][:, 0, 0]))
+    inside = [n for n, pair in enumerate(links.pairs) if set(pair) <= set(rows)]
+    pairs = [[rows.index(i) for i in links.pairs[n]] for n in inside]
+    prior = np.tile(weights, (len(rows), 1))
+    both = [infer(u, pairs, links.weights[inside])[0] for u in (unary + weights, prior)]
+    return both[0] - both[1]
+
+
+def test_refits_by_hand_and_enumeration_agree(field):
+    unit = np.array([0, 0, 0, 0, 1, 1, 2, 3, 4, 5])
+    fold = deal_folds(unit, 2, seed=4)[unit]
+    expected = np.empty(6)
+    for number in (0, 1):
+        kept = np.flatnonzero(fold != number)
+        inside = np.isin(LINKED.pairs, kept).all(axis=1)
+        links = Links(np.searchsorted(kept, LINKED.pairs[inside]), LINKED.weights[inside])
+        prior = GaussianPrior.empirical(ROWS, 2)
+        given = {"num_clusters": 2, "engine": field.config, "prior": prior, "seed": 4}
+        params = sidebayes.fit("ppc", ROWS[kept], links, **given).params
+        for component in np.unique(unit[fold == number]):
+            rows = np.flatnonzero(unit == component).tolist()
+            expected[component] = log_joint(rows, params, LINKED)
+    found = field.kfold(2, seed=4)
+    np.testing.assert_allclose(found.elpd_i, expected, rtol=1e-6)
+
+
+def test_folds_keep_components_whole_and_are_even():
+    unit = np.repeat(np.arange(30), np.random.default_rng(0).integers(1, 6, 30))
+    fold = deal_folds(unit, 4, seed=0)
+    points = np.bincount(fold[unit], minlength=4)
+    assert np.ptp(points) <= 5
+    assert not np.array_equal(fold, deal_folds(unit, 4, seed=1))
+    for wrong in (1, 31, 2.0):
+        with pytest.raises(ValueError, match="num_folds"):
+            deal_folds(unit, wrong, seed=0)
+
+
+def test_point_fits_have_folds_but_no_weights(field):
+    with pytest.raises(ValueError, match=r"too few .* fit.kfold"):
+        field.loo()
+
+
+ASKED = [(0, 2), (1, 3), (0, 4), (1, 4), (2, 5), (6, 7), (6, 8), (3, 9)]
+
+
+def test_held_out_links_are_scored_as_enumeration_does(field):
+    """Pairs inside a component, tied by a hard link, and across components."""
+    same = np.array([False, True, True, False, True, False, True, True])
+    asked = Links.from_pairs(ASKED, same)
+    params = field.params
+    unary = norm.logpdf(ROWS, params["mean"][:, 0], np.sqrt(params["covariance"][:, 0, 0]))
+    z, energy = enumerate_labelings(unary + np.log(params["weights"]), LINKED.pairs, LINKED.weights)
+    prob = np.exp(energy - energy.max())
+    prob /= prob.sum()
+    agree = prob @ (z[:, asked.pairs[:, 0]] == z[:, asked.pairs[:, 1]])
+    met = np.where(asked.same, agree, 1 - agree)
+    share = (prob @ z).mean()
+    chance = share**2 + (1 - share) ** 2
+    for flip_rate in (0.0, 0.1):
+        found = field.score_links(asked, flip_rate=flip_rate)
+        expected = np.log(met * (1 - flip_rate) + (1 - met) * flip_rate)
+        np.testing.assert_allclose(found.table["probability"], met, rtol=1e-7, atol=1e-12)
+        np.testing.assert_allclose(found.table["log_score"], expected, rtol=1e-6)
+        assert found.mean == pytest.approx(expected.mean(), rel=1e-6)
+        guess = np.where(asked.same, chance, 1 - chance)
+        guess = np.log(guess * (1 - flip_rate) + (1 - guess) * flip_rate)
+        assert found.baseline == pytest.approx(guess.mean(), rel=1e-6)
+    assert "over 8 held-out links" in str(found)
+    assert f"{found.baseline:.3f} by the sizes of the clusters" in str(found)
+
+
+def test_probabilities_of_links_are_averaged_over_draws():
+    """Two draws that disagree: the log of the mean, not the mean of the logs."""
+    from sidebayes.diagnostics.link_score import score_statements
+
+    links = Links.from_pairs([(0, 1), (0, 2)], [True, False])
+    agree = np.array([[0.9, 0.2], [0.1, 0.6]])
+    found = score_statements(links, agree, np.array([0.4, 0.6]), 0.0, None)
+    np.testing.assert_allclose(found.table["log_score"], np.log([0.5, 0.6]))
+    assert found.baseline == pytest.approx(np.log(0.5))
+    assert found.mean == pytest.approx(np.log([0.5, 0.6]).mean())
+
+
+def test_models_without_links_score_links():
+    fit = sidebayes.fit("gmm", ROWS, num_clusters=2, engine=EM(num_restarts=2))
+    links = Links.from_pairs([(0, 1), (0, 2)], [True, False])
+    assert fit.score_links(links).mean > -0.05
+    assert fit.score_links(links).mean > fit.score_links(links).baseline
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        ({"links": [(0, 2)]}, TypeError, "links is a list"),
+        ({"links": Links.empty()}, ValueError, "links is empty"),
+        ({"links": Links.must_link([(0, 10)])}, ValueError, "name row 10; the fit has 10"),
+        ({"links": Links.must_link([(1, 2)])}, ValueError, r"\(1, 2\) say"),
+        ({"links": Links.must_link([(0, 2)]), "flip_rate": 0.5}, ValueError, "flip_rate = 0.5"),
+    ],
+)
+def test_bad_links_are_refused(field, wrong, error, message):
+    with pytest.raises(error, match=message):
+        field.score_links(**wrong)

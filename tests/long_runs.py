@@ -1,0 +1,79 @@
+"""Runs of every engine that keeps checkpoints, long enough to be killed on the way.
+
+``python -m tests.long_runs em run.state`` makes one, and writes a line whenever it has kept its state.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from sidebayes.guides.conjugate import ppc_conjugacy
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.checkpoint import Keeper
+from sidebayes.guides.ppc import ppc_m_step
+from sidebayes.models.blocks.label_graph import LabelGraph
+from sidebayes.models.blocks.links import Links
+from sidebayes.models.ppc import ppc
+
+from sidebayes.zoo import make_engine
+
+SETTINGS = {
+    "em": {"num_restarts": 2, "tol": 0.0, "max_steps": 600},
+    "map": {"num_restarts": 2, "tol": 0.0},
+    "stochastic_em": {"batch_size": 100, "max_epochs": 20, "tol": 0.0},
+    "laplace": {"num_restarts": 2, "tol": 0.0, "num_draws": 100},
+    "svi": {"num_restarts": 2, "num_steps": 2000, "tol": 0.0, "num_draws": 100},
+    "cavi": {"num_restarts": 2, "tol": 0.0, "max_steps": 600, "num_draws": 100},
+    "nuts": {"num_warmup": 50, "num_samples": 50, "num_chains": 2, "chain_method": "sequential"},
+    "hmc": {"num_warmup": 100, "num_samples": 100, "num_chains": 2},
+    "gibbs": {"num_warmup": 300, "num_samples": 300, "num_chains": 2},
+    "smc": {"num_particles": 1000, "num_runs": 2, "num_mutations": 20, "target_ess": 0.98},
+    "nested": {"num_live": 500, "num_delete": 5, "num_runs": 2, "num_slices": 20},
+}
+
+
+def normal(y):
+    mu = numpyro.sample("mu", dist.Normal(1.0, 2.0).expand([5]).to_event(1))
+    numpyro.sample("y", dist.Normal(mu.sum(), 0.5), obs=y)
+
+
+def problem(name):
+    """A slow problem: clusters that overlap, or the sum of numbers."""
+    if name in ("smc", "nested"):
+        return Problem(normal, (jnp.arange(4.0),))
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2000, 2)) + rng.choice([-1.0, 0.0, 1.0], 2000)[:, None]
+    pairs = rng.permutation(2000)[:400].reshape(-1, 2)
+    links = Links.from_pairs(pairs, np.arange(200) % 2 == 0, 2.0, len(x))
+    options = {"num_clusters": 3, "reading": "relation"}
+    args = jnp.asarray(x), LabelGraph.build(links, len(x))
+    return Problem(ppc, args, options, ppc_m_step(**options), None, ppc_conjugacy(**options))
+
+
+def run(name, path=None):
+    """What the engine drew, with a checkpoint at `path` if one is given."""
+    kind = type(make_engine(name))
+    engine = kind(checkpoint=path, checkpoint_every=0.0, **SETTINGS[name])
+    with jax.enable_x64(True):
+        return engine.run(problem(name), seed=3, progress=False)
+
+
+def main():
+    """Run, and say whenever the state was kept."""
+    offer = Keeper.offer
+
+    def loud(self, *given, **options):
+        offer(self, *given, **options)
+        print("kept", flush=True)
+
+    Keeper.offer = loud
+    run(*sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()
