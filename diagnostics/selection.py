@@ -17,6 +17,9 @@ __all__ = ["information", "select_pairs"]
 _BLOCK = 2**22
 """Most numbers held at a time while pairs are scored."""
 
+_STILL_OPEN = 0.1
+"""Share of a label's doubt that no answer within a batch is taken to remove: it may be wrong."""
+
 
 def information(prob: NDArray, pairs: NDArray) -> tuple[NDArray, NDArray]:
     r"""Expected information, in nats, of being told whether pairs share a cluster.
@@ -122,7 +125,7 @@ def select_pairs(
 def _pooled(trees: Sequence[xr.DataTree]) -> NDArray:
     """Label probabilities of draws, as many from each fit, shape (num_draws, points, clusters)."""
     each = [t["responsibilities"]["prob"].to_numpy() for t in trees]
-    each = [prob.reshape(-1, *prob.shape[2:]) for prob in each]
+    each = [np.clip(prob.reshape(-1, *prob.shape[2:]), 0.0, 1.0) for prob in each]
     if len({prob.shape[1] for prob in each}) > 1:
         raise ValueError(
             f"fits of {[prob.shape[1] for prob in each]} points cannot be pooled; fit the same rows"
@@ -196,7 +199,7 @@ def _greedy(
         free[best] = False
         ends = pairs[best]
         told = np.divide(labels[best], doubt[ends], out=np.zeros(2), where=doubt[ends] > 0)
-        open_[ends] *= np.clip(1 - told, 0.0, 1.0)
+        open_[ends] *= np.clip(1 - told, _STILL_OPEN, 1.0)
         pick = left[:, best]
         variance = (pick**2).mean()
         if variance > 0:
