@@ -175,13 +175,16 @@ def _simulate(
     seed: int,
 ) -> tuple[dict[str, NDArray], NDArray, NDArray | None]:
     """Draw parameters, data, and whether labels of statements agree; the first axis numbers simulations."""
-    options = dict(options)
+    options, name = dict(options), getattr(model, "__name__", "the model")
+    draws_rows = "num_points" in inspect.signature(model).parameters
+    if x is None and not draws_rows:
+        raise TypeError(
+            f"{name} has no parameter num_points, so it cannot simulate; let it draw num_points rows "
+            "when x is None, or pass x if features are given"
+        )
+    if x is not None and draws_rows:
+        raise TypeError(f"{name} draws its rows itself; pass num_points in place of x")
     if x is None:
-        if "num_points" not in inspect.signature(model).parameters:
-            raise TypeError(
-                f"{getattr(model, '__name__', 'the model')} has no parameter num_points, so it cannot "
-                "simulate; let it draw num_points rows when x is None, or pass x if features are given"
-            )
         options["num_points"] = num_points
     args = (None if x is None else jnp.asarray(x), *([] if graph is None else [graph]))
 
@@ -224,6 +227,10 @@ def _draw_linked(
         label = labels.sample(key_labels)
         every = fn.components.sample(key_data, label.shape)
         x = jnp.take_along_axis(every, label[:, None, None], axis=1)[:, 0]
+    elif labels.reading == "field":
+        raise ValueError(
+            "x is given and links are a field, so nothing is drawn; read them as statements"
+        )
     else:
         factors = fn.log_factors(x)
         label = jax.random.categorical(key_labels, factors["unary"] + factors["log_weights"])
