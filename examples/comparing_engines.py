@@ -39,7 +39,9 @@ def linked_points():
 
 def lost_sign(x, links):
     """Readings of theta that all lost their sign together: hard links tie the labels."""
-    theta = numpyro.sample("theta", dist.MultivariateNormal(jnp.array([0.9, 0.5]), 4.0 * jnp.eye(2)))
+    theta = numpyro.sample(
+        "theta", dist.MultivariateNormal(jnp.array([0.9, 0.5]), 4.0 * jnp.eye(2))
+    )
     labels = sb.LinkedCategorical(jnp.log(jnp.array([0.5, 0.5])), links)
     readings = dist.MultivariateNormal(jnp.stack([theta, -theta]), jnp.eye(2))
     numpyro.sample("x", sb.LinkedMixture(labels, readings), obs=x)
