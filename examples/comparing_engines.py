@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+from sidebayes.diagnostics.colours import INK, MUTED, WARN, new_figure
+from sidebayes.diagnostics.distance import comparable
 
 import sidebayes as sb
 
@@ -54,3 +56,61 @@ def two_modes():
 
 
 POSTERIORS = {"one_gaussian": one_gaussian, "linked_points": linked_points, "two_modes": two_modes}
+
+ENGINES = {
+    "Laplace": sb.Laplace(),
+    "mean field": sb.SVI(guide="mean_field"),
+    "NUTS": sb.NUTS(num_warmup=500, num_samples=500),
+    "SMC": sb.SMC(num_particles=500, num_runs=6),
+    "nested": sb.NestedSlice(num_live=200, num_delete=50, num_samples=500),
+}
+
+
+def run(posterior, engines):
+    """The same posterior by every engine."""
+    return {
+        name: sb.fit(engine=engine, seed=1, progress=False, **posterior)
+        for name, engine in engines.items()
+    }
+
+
+def draw(fits, out):
+    """A column a posterior, a row an engine: draws of the functional on which engines differ most."""
+    figure, axes = new_figure(
+        9.0, 1.1 * len(ENGINES), nrows=len(ENGINES), ncols=len(fits), squeeze=False, sharex="col"
+    )
+    for column, (title, found) in zip(axes.T, fits.items(), strict=True):
+        frame = sb.compare(found).frame
+        functional = frame["shift_of"][frame["shift"].idxmax()]
+        leader = frame.index[frame["trust"] == "reference"][0]
+        reference = comparable(found[leader].tree)[functional]
+        bins = np.linspace(*np.quantile(reference, [0.002, 0.998]), 50)
+        for axis, (name, fit) in zip(column, found.items(), strict=True):
+            trust = frame.loc[name, "trust"]
+            colour = WARN if trust in ("differs", "no") else MUTED
+            values = comparable(fit.tree)[functional]
+            axis.hist(values, bins, density=True, color=colour, alpha=0.6)
+            axis.hist(reference, bins, density=True, histtype="step", color=INK, lw=1)
+            axis.text(0.98, 0.9, trust, transform=axis.transAxes, ha="right", va="top", fontsize=8)
+            axis.set_yticks([])
+            axis.set_ylabel(name if title == next(iter(fits)) else "")
+        column[0].set_title(title, fontsize=10)
+        column[-1].set_xlabel(functional)
+    figure.savefig(out, dpi=130)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path("comparing_engines.png"))
+    out = parser.parse_args().out
+    shown = ["log_evidence", "evidence", "rhat", "ess", "shift", "shift_of", "trust", "run_s"]
+    fits = {}
+    for name, make in POSTERIORS.items():
+        fits[name] = run(make(), ENGINES)
+        print(f"\n{name}\n{sb.compare(fits[name]).frame[shown].round(3).to_string()}")
+    draw(fits, out)
+    print(f"wrote {out}")
+
+
+if __name__ == "__main__":
+    main()
