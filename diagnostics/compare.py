@@ -272,6 +272,8 @@ def _measure(fits: list[Any], frame: pd.DataFrame) -> pd.DataFrame:
         if fit.tree["posterior"].sizes["draw"] == 1:
             continue
         row["shift"], row["shift_of"] = farthest(fit.tree, leader.tree)
+        if np.isnan(row["shift"]):
+            continue
         ess = frame["ess"].iloc[[number, best]].to_numpy(float)
         apart = row["shift"] > max(_SHIFT, _ERRORS * np.sqrt((1 / ess).sum()))
         row["trust"] = "no" if failed else "differs" if apart else "agrees"
@@ -286,11 +288,12 @@ def _may_lead(fit: Any) -> bool:
 
 
 def _rank(fit: Any) -> tuple:
-    """Sound runs first, then samplers that start at the prior, then by R-hat."""
-    sampled_evidence = np.isfinite(
-        fit.tree["fit_info"].attrs.get("log_evidence_error", np.nan)
-    )  # of several chains: by runs from the prior
-    return fit.verdict[0] == "bad", not sampled_evidence, fit.convergence["rhat"]
+    """Sound runs first, then samplers that start at the prior, then by R-hat.
+
+    Of engines with several chains, those whose evidence has a standard error start at the prior.
+    """
+    error = fit.tree["fit_info"].attrs.get("log_evidence_error", np.nan)
+    return fit.verdict[0] == "bad", np.isnan(error), fit.convergence["rhat"]
 
 
 def _distance(fit: Any, leader: Any) -> float:

@@ -89,8 +89,12 @@ def farthest(tree: xr.DataTree, reference: xr.DataTree) -> tuple[float, str]:
     ----------
     tree, reference : DataTree
         Of fits of one model to the same data.
+
+    Returns
+    -------
+    (float, str)
+        NaN and "" where all parameters are too large to be compared.
     """
     ours, theirs = comparable(tree), comparable(reference)
-    found = {key: wasserstein(ours[key], theirs[key]) for key in theirs if key in ours}
-    name = max(found, key=found.__getitem__)
-    return found[name], name
+    found = [(wasserstein(ours[key], theirs[key]), key) for key in theirs if key in ours]
+    return max(found, default=(np.nan, ""))

@@ -76,9 +76,9 @@ def run(posterior, engines):
 
 def draw(fits, out):
     """A column a posterior, a row an engine: draws of the functional on which engines differ most."""
-    figure, axes = new_figure(
-        9.0, 1.1 * len(ENGINES), nrows=len(ENGINES), ncols=len(fits), squeeze=False, sharex="col"
-    )
+    rows = max(map(len, fits.values()))
+    size = 3.0 * len(fits), 1.1 * rows
+    figure, axes = new_figure(*size, nrows=rows, ncols=len(fits), squeeze=False, sharex="col")
     for column, (title, found) in zip(axes.T, fits.items(), strict=True):
         frame = sb.compare(found).frame
         functional = frame["shift_of"][frame["shift"].idxmax()]

@@ -56,6 +56,11 @@ def test_the_worst_functional_is_named():
     found, name = farthest(moved, tree)
     assert name == "flip_rate"
     assert found == pytest.approx(2.0, rel=0.1)
+    empty = tree.copy(deep=True)
+    empty["posterior"] = tree["posterior"].to_dataset()[[]]
+    found, name = farthest(empty, tree)
+    assert np.isnan(found)
+    assert name == ""
 
 
 def explorer(seed):

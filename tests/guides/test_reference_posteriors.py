@@ -92,6 +92,7 @@ ENGINES = {
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:clusters cannot be matched")
 @pytest.mark.parametrize("name", NAMES)
 def test_an_engine_reproduces_the_reference(name):
     pytest.importorskip("blackjax")
