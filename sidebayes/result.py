@@ -31,6 +31,7 @@ from sidebayes.models.blocks.links import Links
 
 from . import posterior
 from .checks import check_data
+from .zoo import CARDS
 
 __all__ = ["Fit"]
 
@@ -317,6 +318,8 @@ class Fit:
         prior = options.get("prior", getattr(parameters.get("prior"), "default", None))
         if x_new is not None and isinstance(prior, str) and prior == "empirical":
             options["prior"] = GaussianPrior.empirical(self._x, options["num_clusters"])
+        if x_new is not None and self.method in CARDS:
+            options = {n: v for n, v in options.items() if n not in CARDS[self.method].row_options}
         if "links" not in parameters:
             if links is not None:
                 raise ValueError(f"{self.method} takes no links; leave links out")
