@@ -183,12 +183,16 @@ class StrengthChoice:
     ----------
     strength : float
         The price of a link, in nats.
+    links : Links
+        What to fit at that price: all links, or those not held out where these alone break no more
+        of all.
     strengths : ndarray, shape (num_tried,)
     held_out, trained : ndarray of int, shape (num_tried,)
         Links broken at each price, among those held out and those fitted.
     """
 
     strength: float
+    links: Links
     strengths: NDArray[np.float64]
     held_out: NDArray[np.int64]
     trained: NDArray[np.int64]
@@ -211,7 +215,8 @@ def choose_strength(
     `patience` steps; ties go to fewer broken links among those fitted, then to the lower price.
     Half of the links are held out; of fewer than ``6 * num_clusters`` links, three a cluster are
     fitted and three held out, which then overlap, and fewer than ``3 * num_clusters`` serve as
-    both. Fit all of them at the price found: ``links.with_strength(choice.strength)``.
+    both. At the price found all links are fitted once more. Fit ``choice.links`` with the same engine,
+    options and seed for the thesis' solution.
 
     Parameters
     ----------
@@ -241,21 +246,28 @@ def choose_strength(
     if not len(links):
         raise ValueError("links is empty; there is no price to choose without any")
     engine = Continuation() if engine is None else engine
+    options = {"num_clusters": num_clusters} | options
     fitted, held_out = _split(links, num_clusters, seed)
     tried: list[tuple[int, int, float]] = []
+    found: list[NDArray] = []
     best = 0
-    while len(tried) <= best + patience:
-        strength = 0.1 * 10 ** (len(tried) / 2)
-        with jax.enable_x64(True):
-            data = jnp.asarray(x, float)
-            graph = as_label_graph(fitted.with_strength(strength), len(data))
-            problem = Problem(model, (data, graph), {"num_clusters": num_clusters} | options)
-            result = engine.run(problem, seed=seed, progress=False)
-            labels = _labels(problem, result.params)
-        tried.append((_broken(labels, held_out), _broken(labels, fitted), strength))
-        best = tried.index(min(tried))
+    with jax.enable_x64(True):
+        data = jnp.asarray(x, float)
+
+        def labels_at(links: Links) -> NDArray[np.int64]:
+            problem = Problem(model, (data, as_label_graph(links, len(data))), options)
+            return _labels(problem, engine.run(problem, seed=seed, progress=False).params)
+
+        while len(tried) <= best + patience:
+            strength = 0.1 * 10 ** (len(tried) / 2)
+            found.append(labels_at(fitted.with_strength(strength)))
+            tried.append((_broken(found[-1], held_out), _broken(found[-1], fitted), strength))
+            best = tried.index(min(tried))
+        strength = tried[best][2]
+        of_all = labels_at(links.with_strength(strength))
+    chosen = links if _broken(of_all, links) < _broken(found[best], links) else fitted
     lost, broken, strengths = map(np.asarray, zip(*tried, strict=True))
-    return StrengthChoice(tried[best][2], strengths, lost, broken)
+    return StrengthChoice(strength, chosen.with_strength(strength), strengths, lost, broken)
 
 
 def _split(links: Links, num_clusters: int, seed: int) -> tuple[Links, Links]:

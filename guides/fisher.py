@@ -13,7 +13,7 @@ from .engines.base import Problem
 from .engines.density import place, unconstrain
 from .engines.newton import newton_steps
 
-__all__ = ["Natural", "fisher_solve", "natural_newton"]
+__all__ = ["Natural", "fisher_solve", "natural_metric", "natural_newton"]
 
 
 class Natural(NamedTuple):
@@ -89,10 +89,14 @@ def fisher_solve(params: dict[str, Array], num_points: int, slope: Natural) -> N
 
 
 def natural_newton(problem: Problem, loss: Callable, args: tuple) -> Callable:
-    """Newton steps for `ascend`, preconditioned by the inverse Fisher information.
+    """Newton steps for `ascend`, preconditioned by the inverse Fisher information."""
+    return newton_steps(loss, natural_metric(problem, args))
 
-    The loss has coordinates of its own; slopes and steps pass to natural parameters and back by the
-    chain rule.
+
+def natural_metric(problem: Problem, args: tuple) -> Callable:
+    """Inverse Fisher information in the unconstrained coordinates of a model, for `newton_steps`.
+
+    Slopes pass to natural parameters, and steps back, by the chain rule.
     """
 
     def metric(free: dict[str, Array]) -> Callable[[Any], Any]:
@@ -112,4 +116,4 @@ def natural_newton(problem: Problem, loss: Callable, args: tuple) -> Callable:
 
         return step
 
-    return newton_steps(loss, metric)
+    return metric

@@ -76,6 +76,8 @@ def constraint_fit(
     Law (2006), Clustering, Dimensionality Reduction, and Side Information, Michigan State
     University, eqs. 5.11-5.16; temperature is one over his :math:`\tau`.
     """
+    if x is None:
+        raise ValueError("constraint_fit is a penalised objective: nothing is simulated; pass x")
     num_points = jnp.shape(x)[0]
     pi = numpyro.sample("weights", dist.Dirichlet(jnp.full(num_clusters, concentration)))
     density = mixture_components(x, num_clusters, covariance, prior, component)

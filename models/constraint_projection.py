@@ -71,6 +71,8 @@ def constraint_projection(
     Law (2006), section 5.5, eq. 5.31; the density off the extracted features is as in Kumar and
     Andreou (1998), Speech Communication 26, 283-297, doi:10.1016/S0167-6393(98)00061-2.
     """
+    if x is None:
+        raise ValueError("constraint_projection needs data to whiten, and simulates none; pass x")
     num_points, num_features = jnp.shape(x)
     if not 1 <= num_extracted < num_features:
         raise ValueError(

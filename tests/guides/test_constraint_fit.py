@@ -62,6 +62,7 @@ def test_the_price_decides_between_two_partitions(clouds, cheap, dear):
     log_density = [found.log_prob(x).sum() for found in (cheap, dear)]
     critical = (log_density[0] - log_density[1]) / (2 * np.log(2))
     assert 320 < critical < 390
+    assert 225 < critical * np.log(2) < 265  # with divergences in bits, as the thesis seems to have
 
 
 def test_labels_are_a_function_of_features(clouds, dear):
@@ -71,6 +72,23 @@ def test_labels_are_a_function_of_features(clouds, dear):
     np.testing.assert_array_equal(again[:400], dear.labels())
     np.testing.assert_array_equal(again[400:], dear.labels()[::7])
     np.testing.assert_allclose(dear.predict_proba(x), dear.responsibilities(), atol=1e-9)
+
+
+def test_a_random_field_labels_linked_points_against_their_twins(clouds):
+    """Check 27: the contrast, a field of labels by mean field."""
+    x, _, height, pairs = clouds
+    links = Links.must_link(pairs, 100.0, 400)
+    field = fit("ppc", x, links, num_clusters=2, covariance="tied", inference="mean_field")
+    rows = np.ravel(pairs)
+    assert violated_links(field.labels(), links.pairs, links.weights) == 0
+    assert (field.predict(x[rows]) != field.labels()[rows]).any()
+    alone = np.delete(np.arange(400), rows)
+    assert accuracy(height[alone], field.labels()[alone]) > 0.99
+
+
+def test_links_that_labels_break_are_suspect(cheap, dear):
+    assert (cheap.suspect_links()["probability"] > 0.9).all()
+    assert (dear.suspect_links()["probability"] < 0.1).all()
 
 
 def test_a_group_does_what_its_pairs_do(clouds, dear):
@@ -121,6 +139,11 @@ def test_choice_of_the_price(clouds):
     assert len(choice.strengths) == best + 7
     assert choice.held_out[best] == choice.held_out.min()
     assert choice.held_out[best] < choice.held_out[0]
+    found = fit(
+        "constraint_fit", x[chosen], choice.links, num_clusters=2, engine=engine, prior="flat"
+    )
+    broken = violated_links(found.labels(), links.pairs, links.weights)
+    assert broken <= choice.held_out[best] + choice.trained[best]
 
 
 @pytest.mark.parametrize(("number", "size"), [(5, 5), (6, 6), (8, 6), (12, 6), (13, 6), (31, 15)])

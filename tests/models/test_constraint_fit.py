@@ -14,7 +14,7 @@ from sidebayes.models.constraint_fit import constraint_fit
 from sidebayes.models.gmm import gmm
 from sklearn.datasets import load_iris
 
-from sidebayes import fit
+from sidebayes import calibrate, fit
 
 CLUSTERS, TEMPERATURE = 3, 0.6
 LINKS = Links([(0, 1), (2, 5), (1, 7), (3, 4)], [1.5, np.inf, -0.7, -np.inf], 12)
@@ -236,3 +236,8 @@ def test_bad_input_is_named(wrong, kind, message):
     x = load_iris().data[::5]
     with pytest.raises(kind, match=message):
         fit(constraint_fit, x, num_clusters=3, engine=MAP(num_restarts=1), **wrong)
+
+
+def test_nothing_is_simulated():
+    with pytest.raises(ValueError, match="constraint_fit is a penalised objective"):
+        calibrate("constraint_fit", "map", num_points=10, num_clusters=2)

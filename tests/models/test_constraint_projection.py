@@ -9,6 +9,8 @@ from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import trace_model
 from sidebayes.models.blocks.links import Links
 from sidebayes.models.constraint_projection import constraint_projection
+from sklearn.decomposition import KernelPCA
+from sklearn.mixture import GaussianMixture
 
 from sidebayes import Continuation, fit
 from tests.support import slope_in_simplex
@@ -106,6 +108,8 @@ def test_a_direction_of_little_variance_is_no_feature():
     engine = Continuation(num_restarts=4, tol=1e-6, max_steps=200)
     found = fit("constraint_projection", x, num_clusters=2, engine=engine)
     assert accuracy(z, found.labels()) > 0.98
+    alone = [GaussianMixture(2).fit(x[:, [axis]]).score(x[:, [axis]]) for axis in (0, 1)]
+    assert alone[1] > alone[0]  # eq. 5.31 without whitening prefers the noise
     np.testing.assert_allclose(found.predict_proba(x), found.responsibilities(), atol=1e-9)
     np.testing.assert_array_equal(found.predict(x[:7]), found.labels()[:7])
 
@@ -121,6 +125,24 @@ def test_links_choose_the_feature(strength, kept):
     found = fit("constraint_projection", x, links, num_clusters=2, engine=engine)
     assert accuracy(side if kept else height, found.labels()) > 0.95
     assert violated_links(found.labels(), links.pairs, links.weights) == (0 if kept else 2)
+    direction = (found.params["whitening"] @ found.params["projection"])[:, 0] * x.std(axis=0)
+    assert np.abs(direction[0 if kept else 1]) > 0.95 * np.linalg.norm(direction)
+
+
+def test_kernel_version_with_a_linear_kernel_is_the_linear_version(white):
+    """Principal components are a rotation: of the data, of the features, of nothing else."""
+    x, params = white
+    raw = x @ np.diag([1.0, 2.0, 3.0, 4.0])
+    kernel = KernelPCA(4, kernel="linear").fit_transform(raw)
+    rotation = np.linalg.lstsq(raw, kernel, rcond=None)[0]
+    whitening = [np.linalg.inv(np.linalg.cholesky(z.T @ z / 20)).T for z in (raw, kernel)]
+    turned = np.linalg.inv(whitening[1]) @ rotation.T @ whitening[0] @ params["projection"]
+    np.testing.assert_allclose(
+        log_density(jnp.asarray(kernel), params | {"projection": jnp.asarray(turned)}),
+        log_density(jnp.asarray(raw), params),
+        rtol=1e-10,
+    )
+    np.testing.assert_allclose((turned**2).sum(), (params["projection"] ** 2).sum())  # same prior
 
 
 def test_bad_input_is_named():
