@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from inspect import signature
@@ -139,7 +140,7 @@ def _starts(problem: Problem, seed: int, number: int) -> dict[str, Array]:
     if data is None or not has_centres(shapes, data):
         return starts
     rng = np.random.default_rng(seed)
-    size = shapes["mean"][0]
+    size = math.prod(shapes["mean"]) // data.shape[1]
     rows = [rng.choice(len(data), size, replace=len(data) < size) for _ in range(number - 1)]
     drawn = data[np.reshape(rows, (-1, size)).astype(int)].reshape(-1, *shapes["mean"])
     mean = starts["mean"]
