@@ -269,13 +269,14 @@ def _collect(
     if truth is not None:
         observed["truth"] = ("points", truth)
     graph = problem.args[1] if len(problem.args) > 1 else LabelGraph.build(None, prob.shape[1])
+    tied = terms.shape[1] == graph.num_components  # else links do not tie labels: a point a term
     tree = to_datatree(
         result,
         observed=observed,
         constant={
             "links": (("link", "end"), np.asarray(graph.pairs)),
             "link_weights": ("link", np.asarray(graph.pair_weights)),
-            "unit": ("points", np.asarray(graph.component)),
+            "unit": ("points", np.asarray(graph.component) if tied else np.arange(prob.shape[1])),
             "feature_names": ("features", np.asarray(names, dtype=object)),
         },
         responsibilities=prob.reshape(chains, len(keep), *prob.shape[1:]),
