@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pandas as pd
@@ -231,7 +231,7 @@ class Calibration:
         axis.set(xlabel="rank of the truth", ylabel="ECDF less uniform", title=self.name)
         if (self.table.p_value < limit).any():
             axis.legend(frameon=False)
-        return axis.figure
+        return cast("Figure", axis.figure)
 
     def __str__(self) -> str:
         """Name, verdict, table."""

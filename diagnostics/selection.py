@@ -17,45 +17,29 @@ __all__ = ["information", "select_pairs"]
 _BLOCK = 2**22
 """Most numbers held at a time while pairs are scored."""
 
-_STILL_OPEN = 0.1
-"""Share of a label's doubt that no answer within a batch is taken to remove: it may be wrong."""
 
-
-def information(prob: NDArray, pairs: NDArray) -> tuple[NDArray, NDArray]:
+def information(same: NDArray) -> NDArray[np.float64]:
     r"""Expected information, in nats, of being told whether pairs share a cluster.
 
-    With :math:`p_s` the probability of agreement at draw s, the answer a tells about the parameters
+    Over draws, the mutual information of the answer and the parameters,
 
     .. math:: H\Big[\tfrac1S \sum_s p_s\Big] - \tfrac1S \sum_s H[p_s], \qquad
               H[p] = -p \log p - (1 - p) \log (1 - p)
 
-    (Houlsby et al. 2011, eq. 2), and given them about the label of either point
-
-    .. math:: I(a; z_i \mid \theta) = H[p] - \sum_k r_{ik} H[r_{jk}]
-
-    with responsibilities r. The entropy of the answer, H[p], holds more: what it tells about how the
-    two labels hang together, though neither be known. That decides no label, and is left out. So a
-    point in doubt is best paired with one beyond doubt.
+    (Houlsby et al. 2011, eq. 2). A single draw knows nothing of its own doubt, and this would be
+    zero; then it is the entropy of the answer, its information about the labels.
 
     Parameters
     ----------
-    prob : ndarray, shape (num_draws, num_points, num_clusters)
-    pairs : ndarray of int, shape (num_pairs, 2)
+    same : ndarray, shape (num_draws, num_pairs)
+        Probability of agreement at each draw.
 
     Returns
     -------
-    parameters : ndarray, shape (num_pairs,)
-        Zero for a single draw, which knows nothing of its own doubt.
-    labels : ndarray, shape (num_pairs, 2)
-        About the label of each end, averaged over draws.
+    ndarray, shape (num_pairs,)
     """
-    same = _same(prob, pairs)
-    each = _entropy(same)
-    parameters = _entropy(same.mean(axis=0)) - each.mean(axis=0)
-    doubt = _entropy(prob)
-    left = np.stack([_same(prob, ends, doubt) for ends in (pairs, pairs[:, ::-1])], axis=-1)
-    labels = (each[..., None] - left).mean(axis=0)
-    return np.maximum(parameters, 0.0), np.maximum(labels, 0.0)
+    whole = _entropy(same.mean(axis=0))
+    return whole if len(same) == 1 else np.maximum(whole - _entropy(same).mean(axis=0), 0.0)
 
 
 def select_pairs(
@@ -68,10 +52,10 @@ def select_pairs(
     r"""Pairs whose answers are expected to tell most, none twice and none linked already.
 
     Candidates are all pairs if there are few; else half are drawn evenly, and half have an end drawn in
-    proportion to the entropy of its label. From these a batch is taken greedily by `information`. Every
-    pick shrinks what the others tell of the parameters by the share of their variance over draws
-    that it explains (a Gaussian view of the batch's mutual information, by pivoted Cholesky steps),
-    and what they tell of its two labels by the share of their entropy that it takes away.
+    proportion to the entropy of its label. From these a batch is taken greedily: every pick shrinks the
+    information of the others by the share of their variance over draws that it explains (a
+    Gaussian view of the batch's mutual information, by pivoted Cholesky steps), and a pair counts
+    the less, the more often its points are in the batch already.
 
     Parameters
     ----------
@@ -109,15 +93,14 @@ def select_pairs(
             "fewer, or raise num_candidates"
         )
     same = _same(prob, pairs)
-    parameters, labels = information(prob, pairs)
-    doubt = entr(prob).sum(axis=2).mean(axis=0)
-    chosen = _greedy(same, parameters, labels, doubt, pairs, num_pairs)
+    gain = information(same)
+    chosen = _greedy(same, gain, pairs, num_pairs, num_points)
     return pd.DataFrame(
         {
             "i": pairs[chosen, 0],
             "j": pairs[chosen, 1],
             "same": same[:, chosen].mean(axis=0),
-            "information": (parameters + labels.sum(axis=1))[chosen],
+            "information": gain[chosen],
         }
     )
 
@@ -125,7 +108,7 @@ def select_pairs(
 def _pooled(trees: Sequence[xr.DataTree]) -> NDArray:
     """Label probabilities of draws, as many from each fit, shape (num_draws, points, clusters)."""
     each = [t["responsibilities"]["prob"].to_numpy() for t in trees]
-    each = [np.clip(prob.reshape(-1, *prob.shape[2:]), 0.0, 1.0) for prob in each]
+    each = [prob.reshape(-1, *prob.shape[2:]) for prob in each]
     if len({prob.shape[1] for prob in each}) > 1:
         raise ValueError(
             f"fits of {[prob.shape[1] for prob in each]} points cannot be pooled; fit the same rows"
@@ -161,45 +144,34 @@ def _answered(
     return named | (chunklet[pairs[:, 0]] == chunklet[pairs[:, 1]])
 
 
-def _same(prob: NDArray, pairs: NDArray, other: NDArray | None = None) -> NDArray[np.float64]:
-    """Sum over clusters of a number at one end times a number at the other, in blocks of pairs.
-
-    Probability that pairs share a cluster where both are `prob`; shape (num_draws, num_pairs).
-    """
-    other = prob if other is None else other
+def _same(prob: NDArray, pairs: NDArray) -> NDArray[np.float64]:
+    """Probability that pairs share a cluster, shape (num_draws, num_pairs), in blocks of pairs."""
     step = max(1, _BLOCK // (prob.shape[0] * prob.shape[2]))
     parts = np.split(pairs, range(step, len(pairs), step))
     return np.concatenate(
-        [np.einsum("dpk,dpk->dp", prob[:, p[:, 0]], other[:, p[:, 1]]) for p in parts], axis=1
+        [np.einsum("dpk,dpk->dp", prob[:, p[:, 0]], prob[:, p[:, 1]]) for p in parts], axis=1
     )
 
 
 def _greedy(
-    same: NDArray,
-    parameters: NDArray,
-    labels: NDArray,
-    doubt: NDArray,
-    pairs: NDArray,
-    num_pairs: int,
+    same: NDArray, gain: NDArray, pairs: NDArray, num_pairs: int, num_points: int
 ) -> list[int]:
-    """Take the best pair, and condition the others on its answer, again and again."""
+    """Take the best pair, and condition the others on its noisy answer, again and again."""
     left = same - same.mean(axis=0)
     spread = (left**2).mean(axis=0)
     noise = (same * (1 - same)).mean(axis=0)
-    open_ = np.ones_like(doubt)
+    used = np.zeros(num_points, int)
     free = np.ones(len(pairs), bool)
     chosen: list[int] = []
     for _ in range(num_pairs):
         share = np.divide(
             (left**2).mean(axis=0), spread, out=np.ones_like(spread), where=spread > 0
         )
-        score = parameters * share + (labels * open_[pairs]).sum(axis=1)
+        score = gain * share / (1 + used[pairs].sum(axis=1))
         best = int(np.where(free, score, -1.0).argmax())
         chosen.append(best)
         free[best] = False
-        ends = pairs[best]
-        told = np.divide(labels[best], doubt[ends], out=np.zeros(2), where=doubt[ends] > 0)
-        open_[ends] *= np.clip(1 - told, _STILL_OPEN, 1.0)
+        used[pairs[best]] += 1
         pick = left[:, best]
         variance = (pick**2).mean()
         if variance > 0:

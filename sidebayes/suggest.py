@@ -20,10 +20,9 @@ def suggest_links(
 ) -> pd.DataFrame:
     """Pairs of points whose link would tell most, for an expert to answer.
 
-    A pair is scored by what its answer tells about the parameters, which takes draws (NUTS, several
-    fits), and about the label of either point. A single point estimate does not know its own
-    doubt, so that only labels count: this finds borders between clusters, but no cluster that is
-    missed.
+    With draws (NUTS, several fits) a pair is scored by the mutual information of its answer and the
+    parameters. One point estimate does not know its own doubt: pairs are then scored by the
+    entropy of the answer, which finds borders between clusters but no cluster that is missed.
 
     Parameters
     ----------

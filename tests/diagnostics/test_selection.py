@@ -11,38 +11,12 @@ from sidebayes import EM, Links
 
 from .fakes import PAIRS, make_tree, soft_labels
 
-RNG = np.random.default_rng(0)
-
-
-def entropy(prob):
-    prob = np.asarray(prob)
-    return -np.sum(prob[prob > 0] * np.log(prob[prob > 0]))
-
 
 def test_information_is_the_mutual_information():
-    """Against the joint table of draw, both labels and the answer."""
-    prob = RNG.dirichlet(np.ones(3), size=(4, 2))
-    table = np.einsum("si,sj->sij", *prob.transpose(1, 0, 2)) / 4
-    same = table * np.eye(3)
-    joint = np.stack([same, table - same], axis=-1)  # draw, label, label, answer
-    answer = joint.sum(axis=(0, 1, 2))
-    by_draw = joint.sum(axis=(1, 2))
-    wanted = entropy(by_draw.sum(axis=1)) + entropy(answer) - entropy(by_draw)
-    parameters, labels = information(prob, np.array([[0, 1]]))
-    np.testing.assert_allclose(parameters, wanted)
-    for end, gone in ((0, 2), (1, 1)):
-        rest = joint.sum(axis=gone)  # draw, label, answer
-        found = entropy(rest.sum(axis=2)) + entropy(by_draw) - entropy(rest) - entropy([1 / 4] * 4)
-        np.testing.assert_allclose(labels[0, end], found)
-    alone, _ = information(prob[:1], np.array([[0, 1]]))
-    assert alone == 0
-
-
-def test_points_in_doubt_are_paired_with_points_beyond_doubt():
-    """Two even chances agree or not by an answer that leaves either label as open as before."""
-    prob = np.array([[[0.5, 0.5], [0.5, 0.5], [1.0, 0.0], [0.0, 1.0]]])
-    _, labels = information(prob, np.array([[0, 1], [0, 2], [2, 3]]))
-    np.testing.assert_allclose(labels, [[0, 0], [np.log(2), 0], [0, 0]], atol=1e-12)
+    same = np.array([[0.9, 0.5, 1.0], [0.1, 0.5, 1.0]])
+    binary = -0.9 * np.log(0.9) - 0.1 * np.log(0.1)
+    np.testing.assert_allclose(information(same), [np.log(2) - binary, 0.0, 0.0], atol=1e-12)
+    np.testing.assert_allclose(information(same[:1]), [binary, np.log(2), 0.0], atol=1e-12)
 
 
 def doubtful(points, draws=1, seed=0):
@@ -75,8 +49,8 @@ def test_redundant_pairs_are_passed_over():
     prob[0, :, alone] = np.stack([0 * other, other, 1 - other], axis=-1)
     found = select_pairs([make_tree(draws=draws, prob=prob)[0]], 2)
     ends = found[["i", "j"]].to_numpy()
-    assert np.isin(ends, group).any()
-    assert alone in ends
+    assert np.isin(ends[0], group).any()
+    assert alone in ends[1]
 
 
 def test_linked_pairs_are_not_asked_again():
@@ -95,10 +69,7 @@ def test_few_candidates_of_many_pairs():
 
 
 def test_probabilities_rounded_beyond_one_do_no_harm():
-    prob = np.array([[[1 + 1e-15, -1e-15], [1.0, 0.0]]])
-    parameters, labels = information(prob, np.array([[0, 1]]))
-    assert parameters.tolist() == [0.0]
-    assert labels.tolist() == [[0.0, 0.0]]
+    assert information(np.array([[1 + 1e-15, -1e-15]])).tolist() == [0.0, 0.0]
 
 
 def test_fits_are_pooled_by_pairs_on_which_they_disagree():
