@@ -107,10 +107,10 @@ def convergence(tree: xr.DataTree) -> dict[str, float]:
         ess = np.concatenate([ess, _ess(stored)])
     else:
         thinned = _ess(stored)
-        ess = np.concatenate([ess, thinned[thinned < stored[..., 0].size / 4]])
+        ess = np.concatenate([ess, thinned[thinned < np.prod(stored.shape[:2]) / 4]])
     return {
         "rhat": float(rhat.max(initial=1.0)) if full.shape[0] > 1 else np.nan,
-        "ess": float(ess.min(initial=full[..., 0].size)),
+        "ess": float(ess.min(initial=np.prod(full.shape[:2]))),
     }
 
 

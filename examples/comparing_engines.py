@@ -91,7 +91,7 @@ def draw(fits, out):
             values = comparable(fit.tree)[functional]
             axis.hist(values, bins, density=True, color=colour, alpha=0.6)
             axis.hist(reference, bins, density=True, histtype="step", color=INK, lw=1)
-            axis.text(0.98, 0.9, trust, transform=axis.transAxes, ha="right", va="top", fontsize=8)
+            axis.text(0.5, 0.9, trust, transform=axis.transAxes, ha="center", va="top", fontsize=8)
             axis.set_yticks([])
             axis.set_ylabel(name if title == next(iter(fits)) else "")
         column[0].set_title(title, fontsize=10)
