@@ -58,6 +58,7 @@ ENGINES = {
     "svi full_rank": sb.SVI(guide="full_rank", num_draws=200, num_restarts=4, tol=1e-3),
     "cavi": sb.CoordinateAscent(num_draws=200, num_restarts=4),
     "nuts": sb.NUTS(num_warmup=200, num_samples=200, num_chains=2),
+    "hmc": sb.HMC(num_warmup=200, num_samples=200, num_chains=2),
     "gibbs": sb.BlockedGibbs(num_warmup=200, num_samples=600, num_chains=2),
     "smc": sb.SMC(num_particles=300, num_runs=2),
     "nested": sb.NestedSlice(num_live=150, num_delete=30, num_runs=2, num_samples=150),

@@ -146,7 +146,7 @@ def score_statements(
     .. math:: \log \big[ (1 - q) \bar p_l + q (1 - \bar p_l) \big]
 
     with :math:`\bar p_l` the probability, averaged over draws, that the labels are as link l states,
-    and q the flip rate.
+    at least the rounding error, and q the flip rate.
 
     Parameters
     ----------
@@ -158,10 +158,10 @@ def score_statements(
     """
 
     def score(met: NDArray) -> NDArray:
-        with np.errstate(divide="ignore"):
-            return np.log(flip_rate + (1 - 2 * flip_rate) * met)
+        return np.log(flip_rate + (1 - 2 * flip_rate) * met)
 
     met = np.where(links.same, same, 1.0 - same).mean(axis=0)
+    met = np.maximum(met, np.finfo(same.dtype).eps)  # what rounding leaves of the impossible
     guess = np.where(links.same, chance.mean(), 1.0 - chance.mean())
     table = pd.DataFrame(
         {

@@ -152,7 +152,7 @@ class Validation:
             n_data_points=len(elpd),
             scale="log",
             warning=bool(unsettled),
-            good_k=None,
+            good_k=None,  # type: ignore[arg-type]
             elpd_i=DataArray(elpd, dims="unit", name="elpd_i"),
             n_folds=num_folds,
             p_kfold_i=DataArray(inside - elpd, dims="unit", name="p_kfold_i"),

@@ -205,8 +205,8 @@ class SVI:
                     mode.sites,
                 )
             settings = self.guide, self.num_draws
-            given = frame, search.params, search.key
-            flat, log_q = timed(seconds, "svi-draw", problem, settings, self._draw, *given)
+            q = frame, search.params, search.key
+            flat, log_q = timed(seconds, "svi-draw", problem, settings, self._draw, *q)
             log_density, sites = visit(problem, mode.free, np.asarray(flat), seconds)
         log_weights = log_density - np.asarray(log_q)
         error = float(log_weights.std(ddof=1) / np.sqrt(self.num_draws))

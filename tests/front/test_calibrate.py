@@ -143,8 +143,8 @@ def test_a_card_in_small():
 
 
 BENCH = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "calibration.py"))
-POINTS_ONLY = {"em", "map", "kmeans", "stochastic_em"}
-CANNOT_SIMULATE = {"constrained_kmeans", "soft_kmeans"}
+POINTS_ONLY = {"em", "map", "kmeans", "stochastic_em", "continuation"}
+CANNOT_SIMULATE = {"constrained_kmeans", "soft_kmeans", "constraint_fit", "constraint_projection"}
 EXACT = {"nuts", "gibbs", "smc", "nested"}
 
 

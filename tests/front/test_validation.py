@@ -104,9 +104,8 @@ def test_larger_folds_are_held_out_together(conjugate):
 def test_a_point_that_moves_the_posterior_is_pointed_out():
     far = np.append(X[:4], [[40.0]], axis=0)
     fit = sidebayes.fit(one_normal, far, engine=Quantiles())
-    with pytest.warns(SideBayesWarning, match=r"k is above 0\.\d+ at 1 of 5 .* fit\.kfold\(\)"):
-        found = fit.loo()
-    assert int(np.argmax(found.pareto_k.to_numpy())) == 4
+    with pytest.warns(SideBayesWarning, match=r"k is above 0\.\d+ at \d of 5 .* fit\.kfold\(\)"):
+        assert fit.loo().pareto_k[4] > 0.7
 
 
 def test_folds_that_do_not_converge_are_named():
@@ -115,7 +114,7 @@ def test_folds_that_do_not_converge_are_named():
         assert fit.kfold(2).warning
 
 
-ROWS = np.array([[0.0], [0.4], [5.0], [5.3], [0.2], [4.8], [0.1], [5.1], [-0.3], [4.6]])
+ROWS = np.array([[0.0], [0.9], [2.8], [3.3], [0.2], [1.9], [0.6], [2.6], [-0.8], [3.6]])
 LINKED = (
     Links.must_link([(0, 1)], 1.5)
     + Links.cannot_link([(1, 2)], 2.0)
@@ -127,7 +126,7 @@ LINKED = (
 
 @pytest.fixture(scope="module")
 def field():
-    engine = EM(num_restarts=2, max_steps=200)
+    engine = EM(num_restarts=2, max_steps=3000)
     return sidebayes.fit("ppc", ROWS, LINKED, num_clusters=2, engine=engine, seed=2)
 
 
@@ -136,7 +135,7 @@ def log_joint(rows, params, links):
     weights = np.log(params["weights"])
     unary = norm.logpdf(ROWS[rows], params["mean"][:, 0], np.sqrt(params["covariance"][:, 0, 0]))
     inside = [n for n, pair in enumerate(links.pairs) if set(pair) <= set(rows)]
-    pairs = [[rows.index(i) for i in links.pairs[n]] for n in inside]
+    pairs = np.array([[rows.index(i) for i in links.pairs[n]] for n in inside], int).reshape(-1, 2)
     prior = np.tile(weights, (len(rows), 1))
     both = [infer(u, pairs, links.weights[inside])[0] for u in (unary + weights, prior)]
     return both[0] - both[1]
@@ -220,8 +219,11 @@ def test_probabilities_of_links_are_averaged_over_draws():
 def test_models_without_links_score_links():
     fit = sidebayes.fit("gmm", ROWS, num_clusters=2, engine=EM(num_restarts=2))
     links = Links.from_pairs([(0, 1), (0, 2)], [True, False])
-    assert fit.score_links(links).mean > -0.05
-    assert fit.score_links(links).mean > fit.score_links(links).baseline
+    found = fit.score_links(links)
+    assert found.mean > found.baseline
+    prob = fit.responsibilities()
+    expected = [prob[0] @ prob[1], 1 - prob[0] @ prob[2]]
+    np.testing.assert_allclose(found.table["probability"], expected)
 
 
 @pytest.mark.parametrize(

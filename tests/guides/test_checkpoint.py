@@ -212,12 +212,12 @@ def test_killed_run_ends_the_same(name, kills, tmp_path):
     whole = long_runs.run(name)
     for pause in np.random.default_rng().uniform(0, 1, kills):
         command = [sys.executable, "-m", "tests.long_runs", name, str(path)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"kept\n"
-        time.sleep(pause)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL, "it ended before; make the run longer"
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"kept\n"
+            time.sleep(pause)
+            process.send_signal(signal.SIGKILL)
+            assert process.wait() == -signal.SIGKILL, "it ended before; make the run longer"
     assert list(tmp_path.iterdir())
     assert_same(long_runs.run(name, path), whole)
     assert not list(tmp_path.iterdir())
