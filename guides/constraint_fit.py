@@ -267,8 +267,11 @@ def choose_strength(
         strength = tried[best][2]
         of_all = labels_at(links.with_strength(strength))
     chosen = links if _broken(of_all, links) < _broken(found[best], links) else fitted
-    lost, broken, strengths = map(np.asarray, zip(*tried, strict=True))
-    return StrengthChoice(strength, chosen.with_strength(strength), strengths, lost, broken)
+    table = np.array(tried)
+    broken = table[:, :2].astype(np.int64)
+    return StrengthChoice(
+        strength, chosen.with_strength(strength), table[:, 2], broken[:, 0], broken[:, 1]
+    )
 
 
 def _split(links: Links, num_clusters: int, seed: int) -> tuple[Links, Links]:

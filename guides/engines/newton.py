@@ -23,7 +23,7 @@ class _Solve(NamedTuple):
     residual: Array
     direction: Array
     size: Array
-    count: Array
+    products: Array
     bent: Array
 
 
@@ -69,7 +69,7 @@ def newton_steps(loss: Callable[[Any], Array], metric: Callable[[Any], Callable]
         wanted = jnp.minimum(0.25, jnp.sqrt(norm)) * norm
 
         def unfinished(state: _Solve) -> Array:
-            return ~state.bent & (state.size > wanted) & (state.count < _MOST_PRODUCTS)
+            return ~state.bent & (state.size > wanted) & (state.products < _MOST_PRODUCTS)
 
         def advance(state: _Solve) -> _Solve:
             bent_direction = product(state.direction)
@@ -81,8 +81,8 @@ def newton_steps(loss: Callable[[Any], Array], metric: Callable[[Any], Callable]
             size = residual @ preconditioned
             direction = preconditioned + size / state.size * state.direction
             step = state.step + length * state.direction
-            step = jnp.where(bent & (state.count == 0), first, step)
-            return _Solve(step, residual, direction, size, state.count + 1, bent)
+            step = jnp.where(bent & (state.products == 0), first, step)
+            return _Solve(step, residual, direction, size, state.products + 1, bent)
 
         start = _Solve(jnp.zeros_like(flat), flat, first, norm, jnp.asarray(0), jnp.asarray(False))
         return unravel(lax.while_loop(unfinished, advance, start).step)
