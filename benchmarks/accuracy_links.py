@@ -47,6 +47,22 @@ def run_ppc_by_evidence(x, num_clusters, links, seed, **options):
     return run_ppc(x, num_clusters, links, seed, prior=prior, **options)
 
 
+def run_components(x, num_clusters, links, seed):
+    return sb.fit(
+        "pair_mixture", x, links, num_clusters=num_clusters, num_components=2, pair_law="joint",
+        inference="belief_propagation", engine=sb.EM(num_restarts=10, tol=1e-6), seed=seed,
+        progress=False,
+    )  # fmt: skip
+
+
+def run_gp(x, num_clusters, links, seed):
+    kernel = sb.choose_graph_kernel(x, links, num_clusters=num_clusters)
+    return sb.fit(
+        "pairwise_gp", kernel.features(), links, num_clusters=num_clusters,
+        inference="belief_propagation", seed=seed, progress=False,
+    )  # fmt: skip
+
+
 def held_out_error(fit, labels, links, seed):
     """Expected calibration error of "same cluster" for 2,000 pairs that no link names."""
     pairs = np.random.default_rng(seed).integers(len(labels), size=(2000, 2))
@@ -88,14 +104,20 @@ def peers():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--seeds", type=int, default=10, help="draws of links")
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--data", default="iris,wine,breast_cancer,digits")
     parser.add_argument("--pairs", default="50,100,200")
     parser.add_argument("--flip-rate", type=float, default=0.0)
     parser.add_argument("--skip", default="", help="methods to leave out, comma-separated")
     options = parser.parse_args()
     use_compilation_cache()
-    methods = {"ppc": run_ppc, "ppc evidence": run_ppc_by_evidence} | peers()
+    methods = {
+        "ppc": run_ppc,
+        "ppc evidence": run_ppc_by_evidence,
+        "pair_mixture": run_components,
+        "pairwise_gp": run_gp,
+    } | peers()
     if options.flip_rate:
         methods["ppc learned"] = partial(run_ppc, flip_rate="learned")
     methods = {n: m for n, m in methods.items() if n not in options.skip.split(",")}
@@ -109,7 +131,7 @@ def main():
         num_clusters = len(np.unique(labels))
         for num_pairs in sizes:
             scores = defaultdict(list)
-            for seed in range(options.seeds):
+            for seed in range(options.first_seed, options.first_seed + options.seeds):
                 links = sb.simulate_links(labels, num_pairs, flip_rate=options.flip_rate, seed=seed)
                 if options.flip_rate:
                     links = links.with_strength(sb.flip_rate_weight(options.flip_rate))

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pandas as pd
-import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr, bdtrik
 
 from .colours import CHAINS, MUTED, WARN, new_figure
-from .invariants import invariants
+from .invariants import of_labels, of_parameters
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["Calibration", "functionals", "rank_of_truth", "uniformity"]
@@ -24,28 +25,41 @@ _NUM_TRIALS = 4000
 """Simulated sets of uniform ranks that a verdict is read from."""
 
 
-def functionals(tree: xr.DataTree, num_pairs: int = 2) -> pd.DataFrame:
-    """Label-invariant functionals of a fit, draw by draw.
+def functionals(
+    draws: Mapping[str, NDArray],
+    dims: Mapping[str, Sequence[Hashable]],
+    prob: NDArray,
+    log_likelihood: NDArray,
+    links: NDArray,
+    num_pairs: int = 2,
+) -> pd.DataFrame:
+    """Label-invariant functionals, draw by draw.
 
     Parameters
     ----------
-    tree : DataTree
+    draws : mapping of str to ndarray, shape (chain, draw, ...)
+    dims : mapping of str to sequence of str
+        Names of the axes of each site.
+    prob : ndarray, shape (chain, draw, num_points, num_clusters)
+        Responsibilities.
+    log_likelihood : ndarray, shape (chain, draw)
+        Stands in for the log joint, whose Jacobian depends on the engine.
+    links : ndarray of int, shape (num_links, 2)
     num_pairs : int
         Linked pairs, and as many others, whose agreement is looked at.
 
     Returns
     -------
     DataFrame
-        A row a stored draw, chains one after another, with columns such as ``log_likelihood``,
-        ``sorted_weights[0]`` and ``flip_rate``. The log likelihood stands in for the log joint, whose
-        Jacobian depends on the engine.
+        A row a draw, chains one after another, with columns such as ``log_likelihood``,
+        ``sorted_weights[0]`` and ``flip_rate``.
     """
-    found = invariants(tree, num_pairs).drop_vars("lp")
-    columns = {"log_likelihood": tree["log_likelihood"]["x"].sum("unit").to_numpy().ravel()}
-    for name, values in found.data_vars.items():
-        flat = values.to_numpy().reshape(values.sizes["chain"] * values.sizes["draw"], -1)
+    found = of_parameters(draws, dims) | of_labels(prob, links, num_pairs)
+    columns = {"log_likelihood": log_likelihood.ravel()}
+    for name, values in found.items():
+        flat = values.reshape(values.shape[0] * values.shape[1], -1)
         many = flat.shape[1] > 1
-        columns |= {f"{name}[{k}]" if many else str(name): flat[:, k] for k in range(flat.shape[1])}
+        columns |= {f"{name}[{k}]" if many else name: flat[:, k] for k in range(flat.shape[1])}
     return pd.DataFrame(columns)
 
 
@@ -185,8 +199,18 @@ class Calibration:
             how = f"the mean rank of the truth is {row.mean_rank:.2f}, not 0.50"
         return f"not calibrated: {worst} is off ({how}, p = {row.p_value:.2g}){lost}"
 
-    def plot(self) -> Figure:
-        """ECDF of the ranks less the diagonal, with the simultaneous envelope; faults in red."""
+    def plot(self, axis: Axes | None = None) -> Figure:
+        """ECDF of the ranks less the diagonal, with the simultaneous envelope; faults in red.
+
+        Parameters
+        ----------
+        axis : matplotlib Axes, optional
+            Draw there.
+
+        Returns
+        -------
+        matplotlib Figure
+        """
         size = len(self.ranks)
         at = _points(size)
         tail = float(np.quantile(_null(size), self.level)) / 2
@@ -194,7 +218,8 @@ class Calibration:
             np.ceil(bdtrik(tail, size, at)) / size,
             np.ceil(bdtrik(1 - tail, size, at)) / size,
         )
-        figure, axis = new_figure(6.4, 3.6)
+        if axis is None:
+            _, axis = new_figure(6.4, 3.6)
         axis.fill_between(at, low - at, high - at, color=MUTED, alpha=0.25, lw=0, step="mid")
         grid = np.linspace(0, 1, 201)
         limit = self.level / self.ranks.shape[1]
@@ -206,7 +231,7 @@ class Calibration:
         axis.set(xlabel="rank of the truth", ylabel="ECDF less uniform", title=self.name)
         if (self.table.p_value < limit).any():
             axis.legend(frameon=False)
-        return figure
+        return cast("Figure", axis.figure)
 
     def __str__(self) -> str:
         """Name, verdict, table."""

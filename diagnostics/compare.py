@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from .distance import farthest
 from .invariants import same_cluster
 from .scores import score_labels, violated_links
 
@@ -31,6 +32,9 @@ _HEADINGS = {
     "ess": "ESS",
     "divergences": "divergent",
     "distance": "distance",
+    "shift": "shift",
+    "shift_of": "of",
+    "trust": "trust",
     "links": "links",
     "violated": "violated",
     "flip_rate": "flip",
@@ -45,6 +49,8 @@ _COST = ("compile_s", "run_s", "ess_per_s", "approximate")
 _BEST = {"ari": max, "nmi": max, "accuracy": max}
 _LEAST_DRAWS = 100
 """Draws in all below which leave-one-out is not attempted."""
+_SHIFT, _ERRORS = 0.1, 3.0
+"""Shift that matters, in posterior standard deviations, and Monte Carlo errors that it must exceed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,10 +66,21 @@ class Comparison:
         and whether ``evidence`` is an estimate or a lower bound;
         ``elpd_loo``, leaving out one connected component of the links at a time, and ``bad_k``,
         the share of them with Pareto k above 0.7; worst ``rhat`` and least ``ess`` over
-        label-invariant functionals; ``divergences``; ``distance``, mean absolute difference in the
-        probability that two points share a cluster, to the sampler's answer for the same model and
-        data; ``links`` and those ``violated`` by the labels; ``flip_rate``, posterior mean;
-        ``compile_s``, ``run_s``, ``ess_per_s``; ``approximate``.
+        label-invariant functionals; ``divergences``; ``links`` and those ``violated`` by the
+        labels; ``flip_rate``, posterior mean; ``compile_s``, ``run_s``, ``ess_per_s``;
+        ``approximate``. Fits of one model to the same data are measured against one of them:
+        ``distance``, mean absolute difference in the probability that two points share a cluster;
+        ``shift``, largest distance of their posteriors over label-invariant functionals of the
+        parameters, ``shift_of`` which, in standard deviations (see
+        `sidebayes.diagnostics.distance.wasserstein`); and ``trust``.
+
+    Notes
+    -----
+    The reference of ``trust`` is a sampler of several runs: one that started at draws of the prior,
+    and so sees modes that others cannot reach, before one of lower R-hat. Others "agree" with it,
+    or "differ", by a shift of more than a tenth and more than three Monte Carlo errors; "no" means
+    that the run says itself that it failed (`verdict`). The reference is only the best there is:
+    where two samplers that start at the prior differ, give them more particles or live points.
     """
 
     frame: pd.DataFrame
@@ -120,6 +137,8 @@ class Comparison:
         return [outcome, [c for c in rest if c not in _COST], [c for c in rest if c in _COST]]
 
     def _style(self, column: str, row: int) -> str:
+        if column == "trust" and self.frame[column].iloc[row] in ("differs", "no"):
+            return "text suspect"
         if _is_text(column):
             return "text"
         values = self.frame[column]
@@ -143,7 +162,7 @@ def compare_fits(fits: Mapping[str, Any]) -> Comparison:
     """
     rows = {str(name): _row(fit) for name, fit in fits.items()}
     frame = pd.DataFrame.from_dict(rows, orient="index")
-    frame["distance"] = _distances(list(fits.values()), frame["rhat"].to_numpy(float))
+    frame = frame.join(_measure(list(fits.values()), frame))
     frame = frame[[name for name in _HEADINGS if name in frame]]
     empty = [c for c in frame if frame[c].isna().all() or (frame[c] == "").all()]
     return Comparison(frame.drop(columns=empty))
@@ -233,27 +252,56 @@ def _leave_one_out(tree: Any) -> dict[str, float]:
     }
 
 
-def _distances(fits: list[Any], rhat: np.ndarray) -> list[float]:
-    """Distance of each fit to the best mixed sampler's on the same model, data and links."""
-    reference: dict[tuple, tuple[float, Any]] = {}
+def _measure(fits: list[Any], frame: pd.DataFrame) -> pd.DataFrame:
+    """Columns that say how far each fit lies from the reference of its model, data and links."""
     keys = [_same_question(fit) for fit in fits]
-    for key, fit, worst in zip(keys, fits, rhat, strict=True):
-        best = reference.get(key, (np.inf, None))[0]
-        if fit.tree["responsibilities"]["prob"].sizes["draw"] > 1 and worst < best:
-            reference[key] = (worst, fit)
-    result = []
-    for key, fit in zip(keys, fits, strict=True):
-        trusted = reference.get(key, (np.inf, None))[1]
-        if trusted is None or trusted is fit:
-            result.append(np.nan)
+    rows = []
+    for number, (key, fit) in enumerate(zip(keys, fits, strict=True)):
+        peers = [i for i, other in enumerate(keys) if other == key and _may_lead(fits[i])]
+        failed = fit.verdict[0] == "bad"
+        row: dict[str, Any] = {"trust": "no" if failed else ""}
+        rows.append(row)
+        if not peers or keys.count(key) == 1:
             continue
-        num_points = fit.tree["responsibilities"].sizes["points"]
-        pairs = np.random.default_rng(0).integers(num_points, size=(2000, 2))
-        gap = np.subtract(
-            *(same_cluster(one.tree, pairs).mean(axis=(0, 1)) for one in (fit, trusted))
-        )
-        result.append(float(np.abs(gap).mean()))
-    return result
+        best = min(peers, key=lambda i: _rank(fits[i]))
+        if best == number:
+            row["trust"] = "no" if failed else "reference"
+            continue
+        leader = fits[best]
+        row["distance"] = _distance(fit, leader)
+        if fit.tree["posterior"].sizes["draw"] == 1:
+            continue
+        row["shift"], row["shift_of"] = farthest(fit.tree, leader.tree)
+        if np.isnan(row["shift"]):
+            continue
+        ess = frame["ess"].iloc[[number, best]].to_numpy(float)
+        apart = row["shift"] > max(_SHIFT, _ERRORS * np.sqrt((1 / ess).sum()))
+        row["trust"] = "no" if failed else "differs" if apart else "agrees"
+    measured = pd.DataFrame(rows, frame.index)
+    texts = [name for name in measured if _is_text(str(name))]
+    return measured.fillna(dict.fromkeys(texts, ""))
+
+
+def _may_lead(fit: Any) -> bool:
+    """Whether others can be measured against a fit: several chains that all moved."""
+    return fit.tree["posterior"].sizes["draw"] > 1 and bool(np.isfinite(fit.convergence["rhat"]))
+
+
+def _rank(fit: Any) -> tuple:
+    """Sound runs first, then samplers that start at the prior, then by R-hat.
+
+    Of engines with several chains, those whose evidence has a standard error start at the prior.
+    """
+    error = fit.tree["fit_info"].attrs.get("log_evidence_error", np.nan)
+    return fit.verdict[0] == "bad", np.isnan(error), fit.convergence["rhat"]
+
+
+def _distance(fit: Any, leader: Any) -> float:
+    """Mean difference in the probability that two points share a cluster."""
+    num_points = fit.tree["responsibilities"].sizes["points"]
+    pairs = np.random.default_rng(0).integers(num_points, size=(2000, 2))
+    gap = np.subtract(*(same_cluster(one.tree, pairs).mean(axis=(0, 1)) for one in (fit, leader)))
+    return float(np.abs(gap).mean())
 
 
 def _same_question(fit: Any) -> tuple:
@@ -267,7 +315,7 @@ def _same_question(fit: Any) -> tuple:
 
 
 def _is_text(column: str) -> bool:
-    return column in ("method", "engine", "evidence", "approximate")
+    return column in ("method", "engine", "evidence", "approximate", "shift_of", "trust")
 
 
 def _text(column: str, value: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import numpy as np
 import xarray as xr
@@ -10,7 +10,15 @@ from arviz_base import dict_to_dataset
 from numpy.typing import NDArray
 from scipy.special import entr
 
-__all__ = ["convergence", "invariants", "is_label_dim", "same_cluster", "stored_draws"]
+__all__ = [
+    "convergence",
+    "invariants",
+    "is_label_dim",
+    "of_labels",
+    "of_parameters",
+    "same_cluster",
+    "stored_draws",
+]
 
 _MOST_ENTRIES = 64
 """Largest size of a label-free parameter that counts as a functional."""
@@ -42,8 +50,7 @@ def same_cluster(tree: xr.DataTree, pairs: NDArray) -> NDArray[np.float64]:
     -------
     ndarray, shape (chain, stored, num_pairs)
     """
-    prob = tree["responsibilities"]["prob"].to_numpy()
-    return np.einsum("cdpk,cdpk->cdp", prob[:, :, pairs[:, 0]], prob[:, :, pairs[:, 1]])
+    return _same(tree["responsibilities"]["prob"].to_numpy(), pairs)
 
 
 def invariants(tree: xr.DataTree, num_pairs: int = 20) -> xr.Dataset:
@@ -100,38 +107,79 @@ def convergence(tree: xr.DataTree) -> dict[str, float]:
         ess = np.concatenate([ess, _ess(stored)])
     else:
         thinned = _ess(stored)
-        ess = np.concatenate([ess, thinned[thinned < stored[..., 0].size / 4]])
+        ess = np.concatenate([ess, thinned[thinned < np.prod(stored.shape[:2]) / 4]])
     return {
         "rhat": float(rhat.max(initial=1.0)) if full.shape[0] > 1 else np.nan,
-        "ess": float(ess.min(initial=full[..., 0].size)),
+        "ess": float(ess.min(initial=np.prod(full.shape[:2]))),
     }
 
 
-def _of_parameters(tree: xr.DataTree) -> dict[str, NDArray]:
-    values = {"lp": tree["sample_stats"]["lp"].to_numpy()}
-    for name, site in tree["posterior"].data_vars.items():
+def of_parameters(
+    draws: Mapping[str, NDArray], dims: Mapping[str, Sequence[Hashable]]
+) -> dict[str, NDArray]:
+    """Functionals of the parameters: sorted weights, and small sites without a cluster axis.
+
+    Parameters
+    ----------
+    draws : mapping of str to ndarray, shape (chain, draw, ...)
+    dims : mapping of str to sequence of str
+        Names of the axes of each site.
+
+    Returns
+    -------
+    dict of ndarray, shape (chain, draw, ...)
+    """
+    values = {}
+    for name, site in draws.items():
         if name == "weights":
-            values["sorted_weights"] = -np.sort(-site.to_numpy(), axis=-1)
-        elif not any(is_label_dim(str(d)) for d in site.dims) and site[0, 0].size <= _MOST_ENTRIES:
-            values[str(name)] = site.to_numpy()
+            values["sorted_weights"] = -np.sort(-site, axis=-1)
+        elif not any(is_label_dim(str(d)) for d in dims[name]) and site[0, 0].size <= _MOST_ENTRIES:
+            values[name] = site
     return values
 
 
-def _of_labels(tree: xr.DataTree, num_pairs: int) -> dict[str, NDArray]:
-    prob = tree["responsibilities"]["prob"].to_numpy()
+def of_labels(prob: NDArray, links: NDArray, num_pairs: int) -> dict[str, NDArray]:
+    """Functionals of the labels: occupied clusters, entropy, agreement of pairs.
+
+    Parameters
+    ----------
+    prob : ndarray, shape (chain, draw, num_points, num_clusters)
+    links : ndarray of int, shape (num_links, 2)
+    num_pairs : int
+        See `invariants`.
+
+    Returns
+    -------
+    dict of ndarray, shape (chain, draw, ...)
+    """
     num_points = prob.shape[2]
     order = np.random.default_rng(0).permutation(num_points)
     values = {
         "occupied": (prob.sum(axis=2) >= 1.0).sum(axis=-1).astype(float),
         "entropy": entr(prob).sum(axis=(2, 3)),
     }
-    linked = tree["constant_data"]["links"].to_numpy()[:num_pairs]
-    if len(linked):
-        values["same_linked"] = same_cluster(tree, linked)
+    if len(links):
+        values["same_linked"] = _same(prob, links[:num_pairs])
     half = min(num_pairs, num_points // 2)
     if half:
-        values["same_sampled"] = same_cluster(tree, order[: 2 * half].reshape(-1, 2))
+        values["same_sampled"] = _same(prob, order[: 2 * half].reshape(-1, 2))
     return values
+
+
+def _same(prob: NDArray, pairs: NDArray) -> NDArray[np.float64]:
+    return np.einsum("cdpk,cdpk->cdp", prob[:, :, pairs[:, 0]], prob[:, :, pairs[:, 1]])
+
+
+def _of_parameters(tree: xr.DataTree) -> dict[str, NDArray]:
+    sites = tree["posterior"].data_vars.items()
+    draws = {str(name): site.to_numpy() for name, site in sites}
+    found = of_parameters(draws, {str(name): site.dims for name, site in sites})
+    return {"lp": tree["sample_stats"]["lp"].to_numpy()} | found
+
+
+def _of_labels(tree: xr.DataTree, num_pairs: int) -> dict[str, NDArray]:
+    prob = tree["responsibilities"]["prob"].to_numpy()
+    return of_labels(prob, tree["constant_data"]["links"].to_numpy(), num_pairs)
 
 
 def _columns(values: dict[str, NDArray]) -> NDArray:

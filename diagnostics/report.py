@@ -28,7 +28,9 @@ _READING = {
     "rhat": "R-hat and ESS are the worst over functionals that do not depend on how clusters are "
     "numbered.",
     "distance": "Distance is the mean difference in the probability that two points share a "
-    "cluster, to the sampler's answer for the same model and data.",
+    "cluster, to the reference: the sampler that sees most of the same model and data.",
+    "shift": "Shift is the largest distance of posteriors from that reference's, in standard "
+    "deviations of the functional named beside it.",
     "violated": "Violated counts links that the labels contradict; unreliable links should be.",
 }
 _BADGES = {"good": "converged", "caution": "with caution", "bad": "do not trust"}

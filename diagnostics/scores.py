@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 __all__ = [
     "accuracy",
     "calibration_error",
+    "f_score",
     "purity",
     "score_labels",
     "violated",
@@ -54,6 +55,30 @@ def purity(truth: ArrayLike, labels: ArrayLike) -> float:
 
     table = contingency_matrix(truth, labels)
     return float(table.max(axis=0).sum() / table.sum())
+
+
+def f_score(truth: ArrayLike, labels: ArrayLike) -> float:
+    """Mean over classes, by their sizes, of the best F-measure that a cluster has for the class.
+
+    Parameters
+    ----------
+    truth, labels : array_like, shape (num_points,)
+
+    Raises
+    ------
+    ValueError
+        If the lengths differ.
+
+    References
+    ----------
+    Law (2006), eq. 5.34.
+    """
+    from sklearn.metrics.cluster import contingency_matrix
+
+    table = contingency_matrix(truth, labels)
+    classes, clusters = table.sum(axis=1), table.sum(axis=0)
+    measure = 2 * table / (classes[:, None] + clusters)
+    return float(classes @ measure.max(axis=1) / table.sum())
 
 
 def violated(labels: ArrayLike, pairs: ArrayLike, weights: ArrayLike) -> np.ndarray:

@@ -43,7 +43,8 @@ def link_agreement(
     site : callable
         ``site(problem, params, args) -> (LinkedMixture, data)``.
     flip_rate : float in (0, 1/2)
-        Probability that a hard link is wrong: links that cannot be wrong cannot be suspected.
+        Probability that a hard link is wrong, for links that cannot be wrong cannot be suspected; or
+        any link of a model whose labels are free of links.
     inference : str or inference object, optional
         By default the model's own; belief propagation in place of mean field, which has no beliefs
         about pairs.
@@ -67,22 +68,24 @@ def link_agreement(
     if not 0 < flip_rate < 0.5:
         raise ValueError(f"flip_rate = {flip_rate!r}; expected a number between 0 and 1/2")
     num_points = len(problem.args[0])
-    strength = np.where(links.hard, flip_rate_weight(flip_rate), np.abs(links.weights))
-    graph = LabelGraph.build(links.with_strength(strength), num_points)
     given = {name: jnp.asarray(value) for name, value in draws.items()}
-    hard = jnp.asarray(links.hard)
-
     first, _ = _site(site, problem, {name: value[0] for name, value in given.items()})
+    tied = first.labels.graph.num_links > 0  # else weights are prices, not log-odds of labels
+    silent = links.hard | (not tied)
+    strength = np.where(silent, flip_rate_weight(flip_rate), np.abs(links.weights))
+    graph = LabelGraph.build(links.with_strength(strength), num_points)
     method = as_inference(first.labels.inference if inference is None else inference)
     if inference is None and method.name == "mean_field":
         method = BeliefPropagation(max_table=method.max_table)
     approximate = partition.check_inference(graph, first.labels.log_weights.shape[-1], method)
 
     def build(bare: Problem) -> Callable:
-        def one(params: dict, args: tuple, graph: LabelGraph, hard: Array) -> tuple[Array, Array]:
+        def one(params: dict, args: tuple, graph: LabelGraph, silent: Array) -> tuple[Array, Array]:
             fn, value = _site(site, replace(bare, args=args), params)
             factors = fn.log_factors(value)
-            weights = jnp.where(hard, graph.pair_weights, factors["pair_weights"])
+            weights = graph.pair_weights
+            if tied:
+                weights = jnp.where(silent, weights, factors["pair_weights"])
             same = partition.pair_marginals(
                 factors["unary"], graph, factors["log_weights"], weights, inference=method
             )
@@ -90,7 +93,7 @@ def link_agreement(
 
         return lambda draws, *rest: jax.lax.map(lambda params: one(params, *rest), draws)
 
-    rest = problem.args, graph, hard
+    rest = problem.args, graph, jnp.asarray(silent)
     program, _ = compiled("agreement", problem, method, build, given, *rest)
     same, weights = program(given, *rest)
     return np.asarray(same), np.asarray(weights), approximate

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .diagnostics.debug import debug
     from .estimators import LinkedMixtureClusterer
     from .guides.constrained_kmeans import KMeans
+    from .guides.constraint_fit import Continuation, choose_strength
     from .guides.engines.base import FitError, SideBayesWarning
     from .guides.engines.coordinate_ascent import CoordinateAscent
     from .guides.engines.em import EM
@@ -44,6 +45,7 @@ _HOME = {
     "BlockedGibbs": "guides.engines.gibbs",
     "CARDS": "zoo",
     "Card": "zoo",
+    "Continuation": "guides.constraint_fit",
     "CoordinateAscent": "guides.engines.coordinate_ascent",
     "EM": "guides.engines.em",
     "Exact": "models.blocks.approximate",
@@ -73,6 +75,7 @@ _HOME = {
     "StochasticEM": "guides.engines.stochastic_em",
     "certainty_weight": "models.blocks.link_weights",
     "choose_graph_kernel": "models.blocks.graph_kernels",
+    "choose_strength": "guides.constraint_fit",
     "compare": "api",
     "debug": "diagnostics.debug",
     "estimate_flip_rate": "models.blocks.link_weights",
@@ -97,6 +100,7 @@ __all__ = [
     "BeliefPropagation",
     "BlockedGibbs",
     "Card",
+    "Continuation",
     "CoordinateAscent",
     "Exact",
     "Fit",
@@ -120,6 +124,7 @@ __all__ = [
     "calibrate",
     "certainty_weight",
     "choose_graph_kernel",
+    "choose_strength",
     "compare",
     "datasets",
     "debug",

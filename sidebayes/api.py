@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
+from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.diagnostics.compare import Comparison, compare_fits
@@ -25,7 +26,7 @@ from . import checks, posterior, record
 from .result import Fit
 from .zoo import CARDS, Card, find_card, make_engine
 
-__all__ = ["compare", "fit", "load"]
+__all__ = ["compare", "find_method", "fit", "load", "make_problem", "starting_values"]
 
 _MOST_DRAWS = 200
 """Draws of a chain at which responsibilities are kept."""
@@ -95,7 +96,7 @@ def fit(
     >>> result.labels().shape
     (150,)
     """
-    card, model, name = _method(method)
+    card, model, name = find_method(method)
     if hasattr(x, "columns") and feature_names is None:
         feature_names = [str(column) for column in x.columns]
     x = checks.check_data(x, gaussian=card is not None)
@@ -117,11 +118,8 @@ def fit(
     names = checks.check_names(feature_names, x.shape[1])
     options = {**shared, **options}
     with jax.enable_x64(dtype == "float64"):
-        data = jnp.asarray(x, dtype)
-        args = (data,) if graph is None else (data, graph)
-        forms = (card.m_step, card.e_step, card.conjugacy) if card else ()
-        problem = Problem(model, args, options, *(form(**options) for form in forms))
-        start = _start(init, problem, runner, make_engine(None, card), seed)
+        problem = make_problem(card, model, jnp.asarray(x, dtype), graph, options)
+        start = starting_values(init, problem, runner, make_engine(None, card), seed)
         result = runner.run(problem, seed=seed, init=start, progress=progress)
         return _collect(
             result, problem, runner, name, seed=seed, dtype=dtype, truth=truth, names=names
@@ -194,7 +192,8 @@ def load(path: str | Path, model: Callable[..., None] | None = None) -> Fit:
     )
 
 
-def _method(method: str | Callable[..., None]) -> tuple[Card | None, Callable[..., None], str]:
+def find_method(method: str | Callable[..., None]) -> tuple[Card | None, Callable[..., None], str]:
+    """Card, if there is one, model and name of what `fit` was asked for."""
     if isinstance(method, str):
         card = find_card(method)
         return card, card.model, card.name
@@ -212,7 +211,20 @@ def _check_dtype(dtype: str) -> None:
         raise ValueError(f"dtype = {dtype!r}; expected 'float64' or 'float32'")
 
 
-def _start(
+def make_problem(
+    card: Card | None,
+    model: Callable[..., None],
+    x: Array,
+    graph: LabelGraph | None,
+    options: Mapping[str, Any],
+) -> Problem:
+    """Model and data, with the closed forms that the card knows."""
+    args = (x,) if graph is None else (x, graph)
+    forms = (card.m_step, card.e_step, card.conjugacy) if card else ()
+    return Problem(model, args, dict(options), *(form(**options) for form in forms))
+
+
+def starting_values(
     init: Mapping[str, Any] | Fit | None,
     problem: Problem,
     runner: Engine,
@@ -257,13 +269,14 @@ def _collect(
     if truth is not None:
         observed["truth"] = ("points", truth)
     graph = problem.args[1] if len(problem.args) > 1 else LabelGraph.build(None, prob.shape[1])
+    tied = terms.shape[1] == graph.num_components  # else links do not tie labels: a point a term
     tree = to_datatree(
         result,
         observed=observed,
         constant={
             "links": (("link", "end"), np.asarray(graph.pairs)),
             "link_weights": ("link", np.asarray(graph.pair_weights)),
-            "unit": ("points", np.asarray(graph.component)),
+            "unit": ("points", np.asarray(graph.component) if tied else np.arange(prob.shape[1])),
             "feature_names": ("features", np.asarray(names, dtype=object)),
         },
         responsibilities=prob.reshape(chains, len(keep), *prob.shape[1:]),

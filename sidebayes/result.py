@@ -32,6 +32,7 @@ from sidebayes.models.blocks.links import Links
 from . import posterior
 from .checks import check_data
 from .validation import Validation
+from .zoo import CARDS
 
 __all__ = ["Fit"]
 
@@ -333,14 +334,15 @@ class Fit(Validation):
         return Problem(self.model, (x, graph), options)
 
     def _fixed_options(self) -> dict[str, Any]:
-        """Options of the model, with the prior that these data gave, whatever data come next."""
+        """Options of the model for other points: the prior these data gave, nothing of their rows."""
         assert self.model is not None
         options = dict(self.options)
         default = inspect.signature(self.model).parameters.get("prior")
         prior = options.get("prior", getattr(default, "default", None))
         if isinstance(prior, str) and prior == "empirical":
             options["prior"] = GaussianPrior.empirical(self._x, options["num_clusters"])
-        return options
+        rows = CARDS[self.method].row_options if self.method in CARDS else ()
+        return {name: value for name, value in options.items() if name not in rows}
 
     def resume(self, more: int) -> Fit:
         """Go on from where this fit ended.

@@ -5,42 +5,41 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from jax import Array
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from numpyro import handlers
 
 from sidebayes.diagnostics.calibration import Calibration, functionals, rank_of_truth
-from sidebayes.guides.engines.base import (
-    Engine,
-    EngineResult,
-    FitError,
-    Problem,
-    SideBayesWarning,
-    Status,
-)
+from sidebayes.guides.engines.base import Engine, EngineResult, FitError, Problem, SideBayesWarning
+from sidebayes.guides.engines.density import as_mixture, deterministics, site_dims
+from sidebayes.guides.engines.programs import compiled
 from sidebayes.guides.engines.progress import progress_bar
-from sidebayes.models.blocks.label_graph import as_label_graph
+from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.blocks.linked import LinkedMixture
 from sidebayes.models.blocks.links import Links
 
-from .api import fit
-from .zoo import find_card, make_engine
+from . import checks, posterior
+from .api import find_method, make_problem, starting_values
+from .zoo import make_engine
 
 __all__ = ["calibrate"]
+
+_MOST_DRAWS = 200
+"""Draws of a chain among which the truth is ranked."""
 
 
 def calibrate(
     method: str | Callable[..., None],
     engine: str | Engine,
     *,
-    num_points: int,
+    num_points: int | None = None,
+    x: ArrayLike | None = None,
     links: Links | None = None,
     num_simulations: int = 100,
     seed: int = 0,
@@ -59,7 +58,11 @@ def calibrate(
         A card, or a model that simulates `num_points` rows when ``x`` is None.
     engine : str or engine
         One that draws from the posterior.
-    num_points : int
+    num_points : int, optional
+        Rows to simulate.
+    x : array_like, shape (num_points, num_features), optional
+        In place of `num_points`: features that are given, where the model says nothing of them and
+        only statements are drawn, as "pairwise_gp".
     links : Links, optional
         As a field they are kept as they are. As statements (``reading="relation"``) their pairs and
         strengths are kept and what they say is drawn with the labels.
@@ -83,133 +86,163 @@ def calibrate(
     Talts, Betancourt, Simpson, Vehtari and Gelman (2018), arXiv:1804.06788. Säilynoja, Bürkner and
     Vehtari (2022), Stat. Comput. 32, doi:10.1007/s11222-022-10090-6.
     """
-    card = find_card(method) if isinstance(method, str) else None
-    model: Callable[..., None] = card.model if card else method  # type: ignore[assignment]
-    runner = make_engine(engine, card)
-    for name, value, least in (
+    card, model, name = find_method(method)
+    runner, finder = make_engine(engine, card), make_engine(None, card)
+    if (num_points is None) == (x is None):
+        raise TypeError("pass either num_points, or x where features are given and not drawn")
+    if x is not None:
+        x = checks.check_data(x, gaussian=False)
+        num_points = len(x)
+    for title, value, least in (
         ("num_points", num_points, 1),
         ("num_simulations", num_simulations, 10),
     ):
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise ValueError(f"{name} = {value!r}; expected an integer >= {least}")
-    with jax.enable_x64(True):
-        truths, data, agree = _simulate(model, links, num_points, options, num_simulations, seed)
+            raise ValueError(f"{title} = {value!r}; expected an integer >= {least}")
+    assert num_points is not None
+    num_clusters = options.get("num_clusters")
+    if card is not None:
+        checks.check_num_clusters(num_clusters, num_points)
+    checks.check_options(model, {n: v for n, v in options.items() if n != "num_clusters"}, name)
+    own = "any" if "links" in inspect.signature(model).parameters else "none"
+    kind = card.links if card else own
+    graph = checks.check_links(links, num_points, num_clusters, kind, name)
     ranks, failed = [], 0
-    with progress_bar("calibrate", num_simulations, shown=progress) as advance:
-        for run in range(num_simulations):
-            stated = _stated(links, agree, run)
-            given: dict[str, Any] = options | {"progress": False}
-            given |= {} if stated is None else {"links": stated}
-            known = _Known({name: value[run] for name, value in truths.items()})
-            advance(1, f"{failed} failed")
-            with warnings.catch_warnings():
-                # numbering of clusters is of no account here
-                warnings.simplefilter("ignore", SideBayesWarning)
-                try:
-                    found = fit(model, data[run], engine=runner, seed=seed + run, **given)
-                except FitError:
-                    failed += 1
-                    continue
-                truth = fit(model, data[run], engine=known, **given)
-            sizes = found.tree["responsibilities"].sizes
-            if sizes["chain"] * sizes["draw"] < 10:
-                raise ValueError(
-                    f"engine {runner.name!r} gives {sizes['chain'] * sizes['draw']} draws; calibrate "
-                    "one that draws from the posterior, such as 'nuts', at least ten times"
-                )
-            ranks.append(
-                rank_of_truth(
-                    functionals(truth.tree),
-                    functionals(found.tree),
-                    num_chains=sizes["chain"],
-                    seed=seed + run,
-                )
+    with (
+        jax.enable_x64(True),
+        warnings.catch_warnings(),
+        progress_bar("calibrate", num_simulations, shown=progress) as advance,
+    ):
+        warnings.simplefilter("ignore", SideBayesWarning)
+        truths, data, agree = _simulate(model, x, graph, num_points, options, num_simulations, seed)
+        if agree is not None and links is not None and links.hard.any():
+            raise ValueError(
+                "hard links cannot be simulated as statements; make them soft, links.with_strength(2.0)"
             )
+        for run in range(num_simulations):
+            if agree is not None and links is not None:
+                graph = as_label_graph(_stated(links, agree[run]), num_points, num_clusters)
+            problem = make_problem(card, model, jnp.asarray(data[run]), graph, options)
+            truth = {site: value[run] for site, value in truths.items()}
+            try:
+                start = starting_values(None, problem, runner, finder, seed + run)
+                result = runner.run(problem, seed=seed + run, init=start, progress=False)
+                ranks.append(_ranks(problem, result, truth, seed + run))
+            except FitError:
+                failed += 1
+            advance(1, f"{failed} failed")
     if not ranks:
         raise FitError(f"all {failed} fits failed; fit one simulated data set to see why")
-    name = card.name if card else getattr(method, "__name__", "model")
     return Calibration(f"{name} by {runner.name}", pd.DataFrame(ranks), failed)
 
 
-@dataclass(frozen=True)
-class _Known:
-    """Engine that knows the truth, so that it is described as every fit is."""
-
-    params: Mapping[str, NDArray] = field(repr=False)
-    name: ClassVar[str] = "truth"
-
-    def run(
-        self, problem: Problem, *, seed: int = 0, init: Any = None, progress: bool = True
-    ) -> EngineResult:
-        """Return the truth as a single draw."""
-        return EngineResult(
-            engine=self.name,
-            draws={name: np.asarray(value)[None, None] for name, value in self.params.items()},
-            sample_stats={"lp": np.zeros((1, 1))},
-            objective=np.empty((0, 0)),
-            status=Status(True, "the truth"),
-            seconds={"compile": 0.0, "run": 0.0},
+def _ranks(
+    problem: Problem, result: EngineResult, truth: Mapping[str, NDArray], seed: int
+) -> pd.Series:
+    """Rank the truth, which is described as one more draw of every chain."""
+    chains, size = result.sample_stats["lp"].shape
+    if chains * size < 10:
+        raise ValueError(
+            f"engine {result.engine!r} gives {chains * size} draws; calibrate one that draws from the "
+            "posterior, such as 'nuts', at least ten times"
         )
+    keep = posterior.thin(size, _MOST_DRAWS)
+    draws = {}
+    for name, values in result.draws.items():
+        real = np.broadcast_to(truth[name], (chains, 1, *values.shape[2:]))
+        draws[name] = np.concatenate([values[:, keep], real], axis=1)
+    flat = {name: values.reshape(-1, *values.shape[2:]) for name, values in draws.items()}
+    prob, terms = posterior.derive(problem, flat)
+    links = problem.args[1].pairs if len(problem.args) > 1 else np.zeros((0, 2), int)
+    found = functionals(
+        draws,
+        site_dims(problem),
+        prob.reshape(chains, -1, *prob.shape[1:]),
+        terms.sum(axis=1),
+        np.asarray(links),
+    )
+    real = np.arange(len(found)) % (len(keep) + 1) == len(keep)
+    return rank_of_truth(found[real][:1], found[~real], num_chains=chains, seed=seed)
 
 
 def _simulate(
     model: Callable[..., None],
-    links: Links | None,
+    x: NDArray | None,
+    graph: LabelGraph | None,
     num_points: int,
     options: Mapping[str, Any],
     size: int,
     seed: int,
 ) -> tuple[dict[str, NDArray], NDArray, NDArray | None]:
-    """Draw parameters, data, and whether statements are met, each with a leading axis of length `size`."""
-    if "num_points" not in inspect.signature(model).parameters:
+    """Draw parameters, data, and whether labels of statements agree; the first axis numbers simulations."""
+    options, name = dict(options), getattr(model, "__name__", "the model")
+    draws_rows = "num_points" in inspect.signature(model).parameters
+    if x is None and not draws_rows:
         raise TypeError(
-            f"{getattr(model, '__name__', 'the model')} has no parameter num_points, so it cannot "
-            "simulate; let it draw num_points rows when x is None"
+            f"{name} has no parameter num_points, so it cannot simulate; let it draw num_points rows "
+            "when x is None, or pass x if features are given"
         )
-    graph = (
-        None if links is None else as_label_graph(links, num_points, options.get("num_clusters"))
-    )
-    args = (None,) if graph is None else (None, graph)
+    if x is not None and draws_rows:
+        raise TypeError(f"{name} draws its rows itself; pass num_points in place of x")
+    if x is None:
+        options["num_points"] = num_points
+    args = (None if x is None else jnp.asarray(x), *([] if graph is None else [graph]))
 
-    def one(key: Array) -> tuple[dict[str, Array], Array, Array | None]:
-        key_model, key_labels, key_data, key_links = jax.random.split(key, 4)
-        sites = handlers.trace(handlers.seed(model, key_model)).get_trace(
-            *args, num_points=num_points, **options
-        )
-        params = {
-            n: s["value"]
-            for n, s in sites.items()
-            if n != "x" and s["type"] in ("sample", "deterministic")
-        }
-        fn = sites["x"]["fn"]
-        if not isinstance(fn, LinkedMixture) or graph is None:
-            return params, sites["x"]["value"], None
-        label = fn.labels.sample(key_labels)
-        every = fn.components.sample(key_data, (num_points,))
-        x = jnp.take_along_axis(every, label[:, None, None], axis=1)[:, 0]
-        if fn.labels.reading == "field":
-            return params, x, None
-        pairs = jnp.asarray(graph.pairs)
-        # log-odds of a right statement; negative where a learned flip rate is above one half
-        right = jax.nn.sigmoid(jnp.sign(graph.pair_weights) * fn.labels.pair_weights)
-        met = jax.random.bernoulli(key_links, right)
-        return params, x, (label[pairs[:, 0]] == label[pairs[:, 1]]) == met
+    def build(bare: Problem) -> Callable:
+        def one(key: Array, args: tuple) -> tuple[dict[str, Array], Array, Array | None]:
+            key_model, *keys = jax.random.split(key, 4)
+            sites = handlers.trace(handlers.seed(bare.model, key_model)).get_trace(
+                *args, **bare.kwargs
+            )
+            sampled = {n: s for n, s in sites.items() if s["type"] == "sample"}
+            mixed = [n for n, s in sampled.items() if as_mixture(s["fn"]) is not None]
+            if not mixed:
+                raise ValueError("the model draws no data from a mixture; use a LinkedMixture")
+            data = sampled.pop(mixed[-1])
+            params = {n: s["value"] for n, s in sampled.items()} | deterministics(sites)
+            if not isinstance(data["fn"], LinkedMixture) or len(args) < 2:
+                return params, data["value"], None
+            return params, *_draw_linked(data["fn"], args[0], keys)
+
+        return lambda keys, args: jax.lax.map(lambda key: one(key, args), keys)
 
     keys = jax.random.split(jax.random.key(seed), size)
-    params, x, agree = jax.jit(lambda keys: jax.lax.map(one, keys))(keys)
-    if agree is not None and links is not None and links.hard.any():
-        raise ValueError(
-            "hard links cannot be simulated as statements; make them soft, links.with_strength(2.0)"
-        )
+    problem = Problem(model, args, options)
+    program, _ = compiled("simulate", problem, None, build, keys, args)
+    params, value, agree = program(keys, args)
     return (
-        {name: np.asarray(value) for name, value in params.items()},
-        np.asarray(x),
+        {name: np.asarray(drawn) for name, drawn in params.items()},
+        np.asarray(value),
         None if agree is None else np.asarray(agree),
     )
 
 
-def _stated(links: Links | None, agree: NDArray | None, run: int) -> Links | None:
+def _draw_linked(
+    fn: LinkedMixture, x: Array | None, keys: list[Array]
+) -> tuple[Array, Array | None]:
+    """Draw data given parameters, unless they are given, and what statements say."""
+    key_labels, key_data, key_links = keys
+    labels = fn.labels
+    if x is None:
+        label = labels.sample(key_labels)
+        every = fn.components.sample(key_data, label.shape)
+        x = jnp.take_along_axis(every, label[:, None, None], axis=1)[:, 0]
+    elif labels.reading == "field":
+        raise ValueError(
+            "x is given and links are a field, so nothing is drawn; read them as statements"
+        )
+    else:
+        factors = fn.log_factors(x)
+        label = jax.random.categorical(key_labels, factors["unary"] + factors["log_weights"])
+    if labels.reading == "field" or labels.graph.num_links == 0:
+        return x, None
+    pairs = jnp.asarray(labels.graph.pairs)
+    # log-odds of a right statement; negative where a learned flip rate is above one half
+    right = jax.nn.sigmoid(jnp.sign(labels.graph.pair_weights) * labels.pair_weights)
+    met = jax.random.bernoulli(key_links, right)
+    return x, (label[pairs[:, 0]] == label[pairs[:, 1]]) == met
+
+
+def _stated(links: Links, agree: NDArray) -> Links:
     """Links of one simulation."""
-    if links is None or agree is None:
-        return links
-    return Links.from_pairs(links.pairs, agree[run], np.abs(links.weights), links.num_points)
+    return Links.from_pairs(links.pairs, agree, np.abs(links.weights), links.num_points)

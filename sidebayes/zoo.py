@@ -40,6 +40,8 @@ class Card:
     reference : str
     doi : str
     tags : tuple of str
+    row_options : tuple of str
+        Options that speak of rows of the data, and so are left out where new rows are looked at.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Card:
     e_step_path: str | None = None
     conjugacy_path: str | None = None
     tags: tuple[str, ...] = field(default=())
+    row_options: tuple[str, ...] = ()
 
     @property
     def model(self) -> Callable[..., None]:
@@ -100,6 +103,8 @@ _ENGINES_OF_MIXTURES = (
     "nested",
     "stochastic_em",
 )
+_ENGINES_OF_CONSTRAINTS = ("continuation", "map")
+_GROUPS = ("must_groups", "cannot_groups")
 
 CARDS: dict[str, Card] = {
     card.name: card
@@ -183,6 +188,30 @@ CARDS: dict[str, Card] = {
             tags=("k-means", "links"),
         ),
         Card(
+            name="constraint_fit",
+            title="Mixture fitted so that the labels it gives keep the links",
+            model_path="sidebayes.models.constraint_fit:constraint_fit",
+            engines=_ENGINES_OF_CONSTRAINTS,
+            links="any",
+            label_sites=_GAUSSIAN_SITES,
+            invariants=_MIXTURE_INVARIANTS,
+            reference="Law (2006), Michigan State University, chapter 5",
+            tags=("mixture", "links", "groups", "penalised"),
+            row_options=_GROUPS,
+        ),
+        Card(
+            name="constraint_projection",
+            title="The same in a few linear features, which are found with the clusters",
+            model_path="sidebayes.models.constraint_projection:constraint_projection",
+            engines=_ENGINES_OF_CONSTRAINTS,
+            links="any",
+            label_sites={"weights": 0, "mean": 0},
+            invariants=_MIXTURE_INVARIANTS,
+            reference="Law (2006), Michigan State University, section 5.5",
+            tags=("mixture", "links", "groups", "penalised", "features"),
+            row_options=_GROUPS,
+        ),
+        Card(
             name="pairwise_gp",
             title="Gaussian-process classifier learned from statements about pairs",
             model_path="sidebayes.models.pairwise_gp:pairwise_gp",
@@ -199,6 +228,7 @@ CARDS: dict[str, Card] = {
 
 ENGINES: dict[str, str] = {
     "cavi": "sidebayes.guides.engines.coordinate_ascent:CoordinateAscent",
+    "continuation": "sidebayes.guides.constraint_fit:Continuation",
     "em": "sidebayes.guides.engines.em:EM",
     "gibbs": "sidebayes.guides.engines.gibbs:BlockedGibbs",
     "hmc": "sidebayes.guides.engines.mcmc:HMC",

@@ -5,7 +5,7 @@ chosen by expected alignment; variance 10; best of ten starts. Classes are those
 at the mode, statements left out, as in the thesis; accuracy on all points. Hard statements have a
 weight of 30, so that all draws share one compiled program.
 
-Run: SIDEBAYES_DATA=folder python benchmarks/reproduce/pairwise_gp.py [--seeds 10] [--constant]
+Run: SIDEBAYES_DATA=folder python benchmarks/reproduce/pairwise_gp.py [--constant] [--every-kernel]
 """
 
 import argparse
@@ -40,9 +40,6 @@ PRINTED = {
 }
 """Soft and hard in table 4.1, means over thirty draws, by data and q."""
 
-WIDTH = 200
-"""Eigenvectors; features are padded to it, so that draws share one compiled program."""
-
 NUM_TRAIN = 3823
 """Rows of optdigits.tra, the first in the table."""
 
@@ -68,24 +65,28 @@ def load(name, folder):
     return x, pd.factorize(label)[0]
 
 
-def classes(kernels, links, seed):
-    """Classes at the mode under the kernel that the links choose."""
-    features = max(kernels, key=lambda kernel: kernel.alignment(links)).features()
-    features = np.pad(features, [(0, 0), (0, WIDTH - features.shape[1])])
-    args = jnp.asarray(features), sb.LabelGraph.build(links, len(features))
+def classes(kernel, links, seed):
+    """Classes at the mode; functions are fitted at the linked points alone (proposition 2)."""
+    features = kernel.features()
+    linked, ends = np.unique(links.pairs, return_inverse=True)
+    within = features[linked] @ features[linked].T
+    root = np.linalg.cholesky(within + 1e-8 * np.eye(len(linked)))
+    own = sb.Links.from_pairs(ends.reshape(-1, 2), links.same, np.abs(links.weights), len(linked))
+    args = jnp.asarray(root), sb.LabelGraph.build(own, len(linked))
     problem = Problem(pairwise_gp, args, {"num_clusters": 2, "likelihood": "factorised"})
     found = sb.MAP().run(problem, seed=seed, progress=False)
-    return (features @ found.params["coefficients"].T).argmax(axis=1)
+    carried = features[linked].T @ np.linalg.solve(root.T, found.params["coefficients"].T)
+    return (features @ carried).argmax(axis=1)
 
 
-def draws(name, folder, num_draws, constant):
-    """Rows of data, q, kind of statement, draw, accuracy."""
+def draws(name, folder, num_draws, constant, every_kernel):
+    """Accuracy by q, kind of statement and draw; by the best kernel of the grid if asked."""
     x, labels = load(name, folder)
     kernels = list(
         candidate_kernels(
             x,
             num_neighbors=None,
-            num_eigenpairs=WIDTH,
+            num_eigenpairs=len(x),
             whiten=name == "crabs",
             constant=constant,
         )
@@ -98,9 +99,15 @@ def draws(name, folder, num_draws, constant):
                 labels, PAIRS[name], flip_rate=flip_rate, weight=1.0, disjoint=True, seed=draw
             )
             for kind, weight in weights.items():
-                found = classes(kernels, links.with_strength(weight), draw)
-                rows.append((name, flip_rate, kind, draw, accuracy(labels, found)))
-    return pd.DataFrame(rows, columns=["data", "q", "statements", "draw", "accuracy"])
+                own = links.with_strength(weight)
+                chosen = max(kernels, key=lambda kernel: kernel.alignment(own))
+                row = {"q": flip_rate, "statements": kind}
+                row["accuracy"] = accuracy(labels, classes(chosen, own, draw))
+                if every_kernel:
+                    each = (accuracy(labels, classes(kernel, own, draw)) for kernel in kernels)
+                    row["best kernel"] = max(each)
+                rows.append(row)
+    return pd.DataFrame(rows)
 
 
 def main() -> None:
@@ -112,12 +119,17 @@ def main() -> None:
     parser.add_argument(
         "--constant", action="store_true", help="keep the constant eigenvector, as the thesis does"
     )
+    parser.add_argument(
+        "--every-kernel", action="store_true", help="also the kernel that fits the classes best"
+    )
     options = parser.parse_args()
     use_compilation_cache()
     for name in options.sets.split(","):
         began = time.perf_counter()
-        found = draws(name, Path(options.data), options.seeds, options.constant)
-        table = found.groupby(["q", "statements"])["accuracy"].agg(["mean", "std"])
+        found = draws(
+            name, Path(options.data), options.seeds, options.constant, options.every_kernel
+        )
+        table = found.groupby(["q", "statements"]).mean()
         soft_first = table.index.get_level_values(1) == "soft"
         table.loc[soft_first, "printed"] = [PRINTED[name, q][0] for q in (0.1, 0.2)]
         table.loc[~soft_first, "printed"] = [PRINTED[name, q][1] for q in (0.1, 0.2)]

@@ -92,6 +92,8 @@ class Problem:
         (log_joint, posterior)``, with a posterior that `m_step` understands.
     conjugacy : callable, optional
         ``conjugacy(args) -> Conjugacy``.
+    sites : dict
+        Abstract trace of the model, empty until `abstract_trace` has been asked for it.
     """
 
     model: Callable[..., None]
@@ -100,6 +102,7 @@ class Problem:
     m_step: Callable[..., dict[str, Any]] | None = None
     e_step: Callable[..., tuple[Any, dict[str, Any]]] | None = None
     conjugacy: Callable[[tuple], Conjugacy] | None = None
+    sites: dict[str, dict] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True)

@@ -131,15 +131,15 @@ def filling(draw: Callable[[tuple[int, ...]], Array]) -> Callable[[dict], Array 
 
 def abstract_trace(problem: Problem) -> dict:
     """Abstract trace: shapes and supports, nothing computed, so improper priors do as well."""
-    found = {}
 
     def go() -> None:
         seeded = handlers.seed(problem.model, jax.random.key(0))
         substituted = handlers.substitute(seeded, substitute_fn=filling(jnp.zeros))
-        found.update(handlers.trace(substituted).get_trace(*problem.args, **problem.kwargs))
+        problem.sites.update(handlers.trace(substituted).get_trace(*problem.args, **problem.kwargs))
 
-    jax.eval_shape(go)
-    return found
+    if not problem.sites:
+        jax.eval_shape(go)
+    return problem.sites
 
 
 def constrain(supports: Mapping[str, Any], free: Mapping[str, Array]) -> dict[str, Array]:

@@ -71,10 +71,16 @@ def start_search(point: Any, memory_size: int) -> Search:
     )
 
 
-def search_step(value_and_grad: Callable, search: Search, memory_size: int) -> Search:
+def search_step(
+    value_and_grad: Callable,
+    search: Search,
+    memory_size: int,
+    solve: Callable[[Any, Any], Any] | None = None,
+) -> Search:
     """Compute one gradient: accept the trial point if it meets the weak Wolfe conditions.
 
     Else the step length is doubled, or the bracket halved (Lewis and Overton 2013, algorithm 2.6).
+    Where given, ``solve(gradient, point)`` is the step uphill, in place of L-BFGS's.
     """
     trial = jax.tree.map(lambda a, b: a + search.length * b, search.point, search.direction)
     value, gradient = value_and_grad(trial)
@@ -86,8 +92,11 @@ def search_step(value_and_grad: Callable, search: Search, memory_size: int) -> S
     bends = tree_vdot(gradient, search.direction) >= _BEND * search.slope
     accept = jnp.where(first, finite, falls & bends)
 
-    steer = optax.scale_by_lbfgs(memory_size)
-    uphill, memory = steer.update(gradient, search.memory, trial)
+    if solve is None:
+        steer = optax.scale_by_lbfgs(memory_size)
+        uphill, memory = steer.update(gradient, search.memory, trial)
+    else:
+        uphill, memory = solve(gradient, trial), search.memory
     slope = -tree_vdot(gradient, uphill)
     turned = slope < 0
     shrink = 1 / jnp.maximum(1.0, optax.tree.norm(gradient))

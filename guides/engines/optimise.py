@@ -32,7 +32,9 @@ from .programs import compiled
 from .progress import in_pieces, progress_bar
 from .starts import initial_values, starting_point
 
-__all__ = ["MAP", "Ascent", "ascend"]
+__all__ = ["MAP", "Ascent", "ascend", "mode_result"]
+
+Solver = Callable[[Problem, Callable, tuple], Callable]
 
 _SETTLED, _CUT, _STALLED = 1, 2, 3
 """Why a run stopped."""
@@ -67,6 +69,8 @@ class Ascent:
         Whether its gradient fell below the tolerance.
     free, sites : dict of ndarray
         Unconstrained values of the latent sites there; latent and deterministic sites.
+    ends : dict of ndarray
+        The same sites where every start ended, with an axis of starts in front.
     history : ndarray, shape (num_starts, step)
         Log density by step, NaN after the end.
     seconds : dict
@@ -82,6 +86,7 @@ class Ascent:
     settled: bool
     free: dict[str, NDArray]
     sites: dict[str, NDArray]
+    ends: dict[str, NDArray]
     history: NDArray
     seconds: dict[str, float]
     message: str
@@ -100,6 +105,8 @@ def ascend(
     jacobian: bool,
     progress: bool,
     keep: Keeper | None = None,
+    starts: Mapping[str, Array] | None = None,
+    solver: Solver | None = None,
 ) -> Ascent:
     """Climb to the modes of a model by L-BFGS, from several starts at once.
 
@@ -116,6 +123,11 @@ def ascend(
         Climb the density of the unconstrained coordinates in place of the constrained one.
     keep : Keeper, optional
         Keeps the state on disk.
+    starts : mapping of str to Array, optional
+        Values of the latent sites with an axis of starts in front; in place of `seed` and `init`.
+    solver : callable, optional
+        ``solver(problem, loss, args)`` makes the function ``solve(gradient, point)`` whose steps
+        are taken in place of L-BFGS's.
 
     Raises
     ------
@@ -123,11 +135,11 @@ def ascend(
         If the density is finite at no start, naming the sites to blame.
     """
     latent_supports(problem)
-    if init is None:
+    if starts is None and init is None:
         starts = initial_values(problem, seed, num_restarts)
-    else:
+    elif starts is None:
         starts = {name: v[None] for name, v in starting_point(problem, init).items()}
-    settings = (max_steps, memory, jacobian)
+    settings = (max_steps, memory, jacobian, solver)
     with progress_bar(title, shown=progress) as advance:
         advance(0, "compiling")
         build = partial(_begin, max_steps=max_steps, memory=memory)
@@ -135,7 +147,9 @@ def ascend(
         keep = keep or Keeper(None, 0.0, "")
         state = keep.restore(begin(starts, problem.args))
         fixed = problem.args, jnp.asarray(float(tol))
-        build = partial(_climb, max_steps=max_steps, memory=memory, jacobian=jacobian)
+        build = partial(
+            _climb, max_steps=max_steps, memory=memory, jacobian=jacobian, solver=solver
+        )
         climb, second = compiled("climb", problem, settings, build, state, *fixed, jnp.asarray(0))
         began = time.perf_counter()
         state, sites = in_pieces(
@@ -162,7 +176,9 @@ def _begin(problem: Problem, *, max_steps: int, memory: int) -> Callable:
     return jax.vmap(one, in_axes=(0, None))
 
 
-def _climb(problem: Problem, *, max_steps: int, memory: int, jacobian: bool) -> Callable:
+def _climb(
+    problem: Problem, *, max_steps: int, memory: int, jacobian: bool, solver: Solver | None
+) -> Callable:
     """All starts at once, until each has stopped or computed `limit` gradients."""
 
     def loss(free: dict[str, Array], args: tuple) -> Array:
@@ -170,10 +186,12 @@ def _climb(problem: Problem, *, max_steps: int, memory: int, jacobian: bool) -> 
         return -sum_log_prob(sites) - (log_det if jacobian else 0.0)
 
     def one(state: _Climb, args: tuple, tol: Array, limit: Array):
-        value_and_grad = jax.value_and_grad(lambda free: loss(free, args))
+        here = partial(loss, args=args)
+        value_and_grad = jax.value_and_grad(here)
+        solve = solver and solver(problem, here, args)
 
         def step(state: _Climb) -> _Climb:
-            search = search_step(value_and_grad, state.search, memory)
+            search = search_step(value_and_grad, state.search, memory, solve)
             settled = _relative(search) <= tol
             cut = search.steps == max_steps
             code = jnp.where(
@@ -230,6 +248,7 @@ def _ended(
         settled=code == _SETTLED,
         free={name: np.asarray(v[best]) for name, v in state.search.point.items()},
         sites={name: v[best] for name, v in sites.items()},
+        ends=sites,
         history=np.where(np.isfinite(state.history), state.history, np.nan)[:, : int(steps.max())],
         seconds=seconds,
         message=message,
@@ -327,13 +346,18 @@ class MAP:
                 progress=progress,
                 keep=keep,
             )
-        stats = {"lp": found.value[found.best], "gradient": found.slope[found.best]}
-        return EngineResult(
-            engine=self.name,
-            draws={name: v[None, None] for name, v in found.sites.items()},
-            sample_stats={name: v[None, None] for name, v in stats.items()},
-            objective=found.history,
-            status=Status(found.settled, found.message),
-            seconds=found.seconds,
-            approximate=approximate,
-        )
+        return mode_result(self.name, found, approximate)
+
+
+def mode_result(engine: str, found: Ascent, approximate: str | None) -> EngineResult:
+    """Result of an engine whose answer is the highest mode found."""
+    stats = {"lp": found.value[found.best], "gradient": found.slope[found.best]}
+    return EngineResult(
+        engine=engine,
+        draws={name: v[None, None] for name, v in found.sites.items()},
+        sample_stats={name: v[None, None] for name, v in stats.items()},
+        objective=found.history,
+        status=Status(found.settled, found.message),
+        seconds=found.seconds,
+        approximate=approximate,
+    )

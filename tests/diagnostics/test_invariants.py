@@ -63,3 +63,11 @@ def test_thinning_does_not_pass_for_autocorrelation():
     thinned = convergence(make_tree(2, 400, 100)[0])["ess"]
     assert full > 300
     assert thinned > 300
+
+
+def test_labels_that_are_certain_do_not_count():
+    sure = np.broadcast_to(soft_labels(sure=1.0), (2, 40, len(TRUTH), 3))
+    tree, _ = make_tree(2, 40, 20, prob=sure)
+    found = convergence(tree)
+    assert np.isfinite(found["rhat"])
+    assert 4 < found["ess"] <= 80

@@ -3,6 +3,7 @@ import pytest
 from sidebayes.diagnostics.scores import (
     accuracy,
     calibration_error,
+    f_score,
     purity,
     score_labels,
     violated_links,
@@ -26,6 +27,15 @@ def test_purity_by_hand():
     assert purity(truth, labels) == purity(truth, rng.permutation(3)[labels])
     mostly = np.array([0, 0, 1, 1, 1, 2])
     assert purity(truth, mostly) == accuracy(truth, mostly)
+
+
+def test_f_score_by_hand():
+    truth = np.array([0, 0, 0, 1, 1, 2])
+    assert f_score(truth, [5, 5, 5, 0, 0, 1]) == 1.0
+    # class 0: cluster 0, 2 * 2 / (3 + 2); class 1: cluster 1, 2 * 2 / (2 + 3); class 2: its own
+    assert f_score(truth, [0, 0, 1, 1, 1, 2]) == pytest.approx((3 * 0.8 + 2 * 0.8 + 1) / 6)
+    assert f_score([0, 0, 1, 1], [7, 7, 7, 7]) == pytest.approx(2 / 3)  # one cluster: 2 / (k + 1)
+    assert score_labels([0, 0, 1, 1], [7, 7, 7, 7])["nmi"] == 0.0
 
 
 def test_violated_links_by_hand():

@@ -67,7 +67,7 @@ CASES = {
     "unknown engine": (
         lambda: ppc(engine="emm"),
         ValueError,
-        r"\['cavi', 'em', 'gibbs', 'hmc', 'kmeans', 'laplace', 'map'",
+        r"\['cavi', 'continuation', 'em', 'gibbs', 'hmc', 'kmeans', 'laplace', 'map'",
     ),
     "unsuited engine": (lambda: ppc(engine="kmeans"), ValueError, "does not suit ppc"),
     "engine class": (lambda: ppc(engine=sidebayes.EM), TypeError, r"EM\(num_restarts=20\)"),

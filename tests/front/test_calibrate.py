@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 import jax
@@ -12,9 +14,18 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from sidebayes.guides.engines.base import EngineResult, FitError, Status
+from sidebayes.models.pairwise_gp import pairwise_gp
 from sidebayes.models.ppc import ppc
 
-from sidebayes import NUTS, GaussianPrior, Links, calibrate, flip_rate_weight
+from sidebayes import (
+    CARDS,
+    CoordinateAscent,
+    GaussianPrior,
+    LabelGraph,
+    Links,
+    calibrate,
+    flip_rate_weight,
+)
 from sidebayes.sbc import _simulate
 
 PRIOR = GaussianPrior(np.zeros(2), 0.05, 6.0, np.eye(2))
@@ -73,8 +84,9 @@ def test_links_simulated_as_statements_are_right_as_often_as_they_say():
     options = {"num_clusters": 2, "prior": PRIOR, "reading": "relation"}
     far = options | {"prior": GaussianPrior(np.zeros(2), 1e-6, 30.0, np.eye(2))}
     with jax.enable_x64(True):
-        params, x, agree = _simulate(ppc, links, 6, far, size, 0)
-        _, _, none = _simulate(ppc, links, 6, far | {"reading": "field"}, 10, 0)
+        graph = LabelGraph.build(links, 6)
+        params, x, agree = _simulate(ppc, None, graph, 6, far, size, 0)
+        _, _, none = _simulate(ppc, None, graph, 6, far | {"reading": "field"}, 10, 0)
     assert x.shape == (size, 6, 2)
     assert none is None
     # clusters are a thousand apart: the nearest mean is the label
@@ -89,37 +101,73 @@ def test_bad_input():
         run(Conjugate(num_draws=2))
     with pytest.raises(TypeError, match="cannot simulate"):
         calibrate("soft_kmeans", "em", num_points=10, num_clusters=2)
+    with pytest.raises(TypeError, match="draws its rows itself"):
+        calibrate("gmm", "nuts", x=np.eye(4), num_clusters=2)
+    with pytest.raises(TypeError, match="either num_points, or x"):
+        calibrate("gmm", "nuts", num_clusters=2)
     with pytest.raises(ValueError, match="num_simulations = 3"):
         calibrate(shifted, "nuts", num_points=5, num_simulations=3)
     with pytest.raises(FitError, match="all 25 fits failed"):
         run(Conjugate(num_draws=0))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("card", "links", "options"),
-    [
-        ("gmm", None, {}),
-        ("ppc", Links.from_pairs([(0, 1), (1, 2), (5, 9)], [1, 0, 1], 2.0, 30), {}),
-        (
-            "ppc",
-            Links.from_pairs([(k, k + 7) for k in range(20)], True, 2.0, 30),
-            {"reading": "relation", "flip_rate": "learned"},
-        ),
-        ("constrained_em", Links.from_pairs([(0, 1), (2, 3)], [1, 0], num_points=30), {}),
-    ],
-)
-def test_cards_under_nuts(card, links, options):
-    engine = NUTS(num_warmup=300, num_samples=300, num_chains=2)
+def test_statements_about_given_features_are_simulated():
+    """Clusters of a classifier are decided by the features, so clear statements are never wrong."""
+    x = np.array([[-3.0], [-2.0], [2.0], [3.0]])
+    links = Links.from_pairs([(0, 1), (1, 2), (2, 3)], True, 60.0, 4)
+    options = {"num_clusters": 2, "variance": 1e8}
+    with jax.enable_x64(True):
+        params, data, agree = _simulate(
+            pairwise_gp, x, LabelGraph.build(links, 4), 4, options, 50, 0
+        )
+    assert np.array_equal(data, np.broadcast_to(x, (50, 4, 1)))
+    assert params["coefficients"].shape == (50, 2, 1)
+    assert np.array_equal(agree, np.tile([True, False, True], (50, 1)))
+
+
+def test_a_card_in_small():
+    engine = CoordinateAscent(num_draws=50, num_restarts=2)
     result = calibrate(
-        card,
+        "gmm",
         engine,
-        num_points=30,
-        links=links,
-        num_simulations=50,
+        num_points=12,
+        num_simulations=10,
         num_clusters=2,
         prior=PRIOR,
         progress=False,
-        **options,
     )
-    assert replace(result, level=0.01).calibrated, result
+    assert len(result.ranks) + result.failed == 10
+    assert {"log_likelihood", "sorted_weights[0]", "entropy", "occupied"} <= set(result.ranks)
+    assert result.ranks.to_numpy().min() > 0
+    assert result.ranks.to_numpy().max() < 1
+
+
+BENCH = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "calibration.py"))
+POINTS_ONLY = {"em", "map", "kmeans", "stochastic_em", "continuation"}
+CANNOT_SIMULATE = {"constrained_kmeans", "soft_kmeans", "constraint_fit", "constraint_projection"}
+EXACT = {"nuts", "gibbs", "smc", "nested"}
+
+
+def test_every_card_and_bayesian_engine_is_covered():
+    ran = {(BENCH["CASES"][case][0], BENCH["ENGINES"][e].name) for case, e in BENCH["pairs"]()}
+    wanted = {
+        (card.name, engine)
+        for card in CARDS.values()
+        for engine in set(card.engines) - POINTS_ONLY
+        if card.name not in CANNOT_SIMULATE
+    }
+    assert wanted <= ran
+    for case, engine in BENCH["REFUSED"]:
+        with pytest.raises(ValueError, match="not conjugate"):
+            BENCH["run"](case, engine, 10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("case", "engine"), BENCH["pairs"]())
+def test_every_pair(case, engine):
+    """Samplers must be calibrated; where approximations are not, docs/calibration.md says."""
+    exact = BENCH["ENGINES"][engine].name in EXACT
+    result = BENCH["run"](case, engine, 50 if exact else 20, seed=1000)
+    assert result.failed <= 2
+    if exact:
+        assert replace(result, level=1e-3).calibrated, result

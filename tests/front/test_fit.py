@@ -18,6 +18,7 @@ from sidebayes import (
     SMC,
     SVI,
     BlockedGibbs,
+    Continuation,
     CoordinateAscent,
     GaussianPrior,
     Laplace,
@@ -35,6 +36,7 @@ X, LABELS = DATA.x[::5], DATA.labels[::5]
 SOFT = sidebayes.simulate_links(LABELS, 12, flip_rate=0.1, weight=2.0, seed=1)
 HARD = sidebayes.simulate_links(LABELS, 8, seed=1)
 TINY = {
+    "continuation": Continuation(num_restarts=1, max_steps=10),
     "em": EM(num_restarts=2, max_steps=30),
     "map": MAP(num_restarts=1, max_steps=30),
     "laplace": Laplace(num_restarts=2, num_draws=100),

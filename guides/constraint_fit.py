@@ -1,0 +1,301 @@
+"""Constraints on fitted labels: from warm to cold temperatures, and what a constraint should cost."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from inspect import signature
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike, NDArray
+from sidebayes.models.blocks.label_graph import as_label_graph
+from sidebayes.models.blocks.links import Links
+from sidebayes.models.constraint_fit import constraint_fit
+
+from .engines.base import EngineResult, Problem, check_positive
+from .engines.density import approximation, latent_supports, trace_model
+from .engines.optimise import ascend, mode_result
+from .engines.programs import compiled
+from .engines.starts import data_matrix, has_centres, initial_values
+from .fisher import natural_newton
+
+__all__ = ["Continuation", "StrengthChoice", "choose_strength"]
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """Maximum a posteriori at falling temperatures, from several starts at once.
+
+    For models with a `temperature`, such as `constraint_fit`: warm labels make divergences smooth in
+    the parameters. Every start climbs at each temperature in turn, from where it ended before,
+    and at last at the temperature of the model itself. One start is a k-means partition, the
+    others have means at random rows of the data. The density is that of the constrained parameters,
+    as for `MAP`.
+
+    Parameters
+    ----------
+    method : {"lbfgs", "newton"}
+        "newton" takes truncated Newton steps, preconditioned by the inverse Fisher information; for
+        Gaussian clusters of "full" or "tied" covariance.
+    num_restarts : int
+    temperatures : tuple of float
+        The stages before the last; those not above the model's own temperature are passed over.
+    rough : float
+        `tol` of these stages.
+    tol : float
+        See `MAP`.
+    max_steps : int
+        Gradients at most in each stage.
+
+    References
+    ----------
+    Law (2006), sections 5.4.1 and 5.4.2.4, whose runs have temperatures 4, 1 and 1/4 and fifteen
+    starts.
+    """
+
+    method: str = "lbfgs"
+    num_restarts: int = 15
+    temperatures: tuple[float, ...] = (4.0, 1.0)
+    rough: float = 1e-5
+    tol: float = 1e-7
+    max_steps: int = 1000
+    name: ClassVar[str] = "continuation"
+
+    def __post_init__(self) -> None:
+        check_positive(self, num_restarts=1, rough=0.0, tol=0.0, max_steps=1)
+        if self.method not in _SOLVERS:
+            raise ValueError(
+                f"Continuation(method={self.method!r}): expected one of {sorted(_SOLVERS)}"
+            )
+        if not all(temperature > 0 for temperature in self.temperatures):
+            raise ValueError(
+                f"Continuation(temperatures={self.temperatures!r}): expected numbers > 0"
+            )
+
+    def run(
+        self,
+        problem: Problem,
+        *,
+        seed: int = 0,
+        init: Mapping[str, Any] | None = None,
+        progress: bool = True,
+    ) -> EngineResult:
+        """Fit; see `Engine.run`. An `init` replaces all starts by one.
+
+        Raises
+        ------
+        TypeError
+            If the model has no temperature, or no Gaussian sites for Newton steps.
+        FitError
+            If the log joint is finite at no start.
+        """
+        own = _own_temperature(problem)
+        sites = latent_supports(problem)
+        if self.method == "newton" and set(sites) != {"weights", "mean", "covariance"}:
+            raise TypeError(
+                f"Continuation(method='newton') is for sites weights, mean and covariance; the model "
+                f"has {sorted(sites)}: use method='lbfgs', or covariance='full' or 'tied'"
+            )
+        starts = None if init is not None else _starts(problem, seed, self.num_restarts)
+        rough = max(self.rough, self.tol)
+        stages = [(t, rough) for t in self.temperatures if t > own] + [(own, self.tol)]
+        spent = {"compile": 0.0, "run": 0.0}
+        for temperature, tol in stages:
+            found = ascend(
+                _at_temperature(problem, temperature),
+                title=f"Continuation at temperature {temperature:g}",
+                seed=seed,
+                init=init,
+                starts=starts,
+                num_restarts=self.num_restarts,
+                tol=tol,
+                max_steps=self.max_steps,
+                jacobian=False,
+                progress=progress,
+                solver=_SOLVERS[self.method],
+            )
+            starts = {name: jnp.asarray(found.ends[name]) for name in sites}
+            spent = {part: spent[part] + found.seconds[part] for part in spent}
+        result = mode_result(self.name, found, approximation(problem))
+        return replace(result, seconds=spent)
+
+
+_SOLVERS = {"lbfgs": None, "newton": natural_newton}
+
+
+def _starts(problem: Problem, seed: int, number: int) -> dict[str, Array]:
+    """Start once at a k-means partition, then with means at random rows of the data.
+
+    Constraints matter most where they contradict the partition that k-means finds from every start.
+    """
+    starts = initial_values(problem, seed, number)
+    data = data_matrix(problem.args)
+    shapes = {name: value.shape[1:] for name, value in starts.items()}
+    if data is None or not has_centres(shapes, data):
+        return starts
+    rng = np.random.default_rng(seed)
+    size = math.prod(shapes["mean"]) // data.shape[1]
+    rows = [rng.choice(len(data), size, replace=len(data) < size) for _ in range(number - 1)]
+    drawn = data[np.reshape(rows, (-1, size)).astype(int)].reshape(-1, *shapes["mean"])
+    mean = starts["mean"]
+    return starts | {"mean": mean.at[1:].set(jnp.asarray(drawn, mean.dtype))}
+
+
+def _own_temperature(problem: Problem) -> float:
+    known = signature(problem.model).parameters.get("temperature")
+    if known is None:
+        raise TypeError(
+            f"{getattr(problem.model, '__name__', 'the model')} has no parameter temperature, which "
+            "Continuation lowers; use 'map'"
+        )
+    return float(problem.kwargs.get("temperature", known.default))
+
+
+def _at_temperature(problem: Problem, temperature: float) -> Problem:
+    """Problem whose temperature is an argument, so that all stages share compiled code."""
+    options = {name: v for name, v in problem.kwargs.items() if name != "temperature"}
+    model = functools.partial(_heated, problem.model)
+    return Problem(model, (*problem.args, jnp.asarray(temperature)), options)
+
+
+def _heated(model: Callable[..., None], *args: Any, **options: Any) -> None:
+    *data, temperature = args
+    model(*data, temperature=temperature, **options)
+
+
+def _broken(labels: ArrayLike, links: Links) -> int:
+    """Number of links that labels break."""
+    labels = np.asarray(labels)
+    same = labels[links.pairs[:, 0]] == labels[links.pairs[:, 1]]
+    return int((same != links.same).sum())
+
+
+@dataclass(frozen=True)
+class StrengthChoice:
+    """What `choose_strength` found.
+
+    Attributes
+    ----------
+    strength : float
+        The price of a link, in nats.
+    links : Links
+        What to fit at that price: all links, or those not held out where these alone break no more
+        of all.
+    strengths : ndarray, shape (num_tried,)
+    held_out, trained : ndarray of int, shape (num_tried,)
+        Links broken at each price, among those held out and those fitted.
+    """
+
+    strength: float
+    links: Links
+    strengths: NDArray[np.float64]
+    held_out: NDArray[np.int64]
+    trained: NDArray[np.int64]
+
+
+def choose_strength(
+    x: ArrayLike,
+    links: Links,
+    *,
+    num_clusters: int,
+    model: Callable[..., None] = constraint_fit,
+    engine: Continuation | None = None,
+    patience: int = 4,
+    seed: int = 0,
+    **options: Any,
+) -> StrengthChoice:
+    r"""Price of a link that breaks fewest links held out.
+
+    Prices rise from 0.1 by factors of :math:`\sqrt{10}` until the best one has stood for
+    `patience` steps; ties go to fewer broken links among those fitted, then to the lower price.
+    Half of the links are held out; of fewer than ``6 * num_clusters`` links, three a cluster are
+    fitted and three held out, which then overlap, and fewer than ``3 * num_clusters`` serve as
+    both. At the price found all links are fitted once more. Fit ``choice.links`` with the same engine,
+    options and seed for the thesis' solution.
+
+    Parameters
+    ----------
+    x : array_like, shape (num_points, num_features)
+    links : Links
+        Their weights are not used.
+    num_clusters : int
+    model : callable
+        A model with constraints, such as `constraint_fit`.
+    engine : Continuation, optional
+    patience : int
+        4 in the thesis; raise it where the path ends before any price has an effect.
+    seed : int
+        Of the split and of the starts.
+    **options
+        Of the model.
+
+    Raises
+    ------
+    ValueError
+        If there are no links.
+
+    References
+    ----------
+    Law (2006), section 5.6.2.2.
+    """
+    if not len(links):
+        raise ValueError("links is empty; there is no price to choose without any")
+    engine = Continuation() if engine is None else engine
+    options = {"num_clusters": num_clusters} | options
+    fitted, held_out = _split(links, num_clusters, seed)
+    tried: list[tuple[int, int, float]] = []
+    found: list[NDArray] = []
+    best = 0
+    with jax.enable_x64(True):
+        data = jnp.asarray(x, float)
+
+        def labels_at(links: Links) -> NDArray[np.int64]:
+            problem = Problem(model, (data, as_label_graph(links, len(data))), options)
+            return _labels(problem, engine.run(problem, seed=seed, progress=False).params)
+
+        while len(tried) <= best + patience:
+            strength = 0.1 * 10 ** (len(tried) / 2)
+            found.append(labels_at(fitted.with_strength(strength)))
+            tried.append((_broken(found[-1], held_out), _broken(found[-1], fitted), strength))
+            best = tried.index(min(tried))
+        strength = tried[best][2]
+        of_all = labels_at(links.with_strength(strength))
+    chosen = links if _broken(of_all, links) < _broken(found[best], links) else fitted
+    table = np.array(tried)
+    broken = table[:, :2].astype(np.int64)
+    return StrengthChoice(
+        strength, chosen.with_strength(strength), table[:, 2], broken[:, 0], broken[:, 1]
+    )
+
+
+def _split(links: Links, num_clusters: int, seed: int) -> tuple[Links, Links]:
+    """Links to fit and links to hold out."""
+    number, least = len(links), 3 * num_clusters
+    size = number if number < least else max(least, number // 2)
+    order = np.random.default_rng(seed).permutation(number)
+    first, last = (
+        Links(links.pairs[rows], links.weights[rows], links.num_points)
+        for rows in (order[:size], order[number - size :])
+    )
+    return first, last
+
+
+def _labels(problem: Problem, params: Mapping[str, NDArray]) -> NDArray[np.int64]:
+    """Most probable label of each point under the mixture, constraints left aside."""
+
+    def build(bare: Problem) -> Callable:
+        def go(params: dict[str, Array], args: tuple) -> Array:
+            site = trace_model(bare, params, args)["x"]
+            return site["fn"].mode(site["value"])
+
+        return go
+
+    values = {name: jnp.asarray(value) for name, value in params.items()}
+    program, _ = compiled("labels", problem, None, build, values, problem.args)
+    return np.asarray(program(values, problem.args))

@@ -1,0 +1,90 @@
+"""Truncated Newton steps: curvature by its products with vectors alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.flatten_util import ravel_pytree
+
+__all__ = ["newton_steps"]
+
+_MOST_PRODUCTS = 100
+"""Products with the Hessian in one step."""
+
+
+class _Solve(NamedTuple):
+    """Where conjugate gradients have got; vectors are flat."""
+
+    step: Array
+    residual: Array
+    direction: Array
+    size: Array
+    products: Array
+    bent: Array
+
+
+def newton_steps(loss: Callable[[Any], Array], metric: Callable[[Any], Callable]) -> Callable:
+    r"""Steps that solve :math:`H p = g` as far as the curvature of the loss is positive.
+
+    By conjugate gradients, which end where the residual has fallen to a share
+    :math:`\min(1/2, \sqrt{|g|})` of the gradient g, so that steps are exact near a minimum, or at a
+    direction of negative curvature; if that is the first one, it is the step. Norms are those of
+    the metric.
+
+    Parameters
+    ----------
+    loss : callable
+        Of a pytree.
+    metric : callable
+        ``metric(point)`` returns a linear, symmetric and positive map of gradients to steps, near
+        the inverse of the Hessian; it preconditions.
+
+    Returns
+    -------
+    callable
+        ``solve(gradient, point)``, the step uphill.
+
+    References
+    ----------
+    Nocedal and Wright (2006), algorithms 5.3 and 7.1.
+    """
+
+    def solve(gradient: Any, point: Any) -> Any:
+        flat, unravel = ravel_pytree(gradient)
+        _, bend = jax.linearize(jax.grad(loss), point)
+        scale = metric(point)
+
+        def product(vector: Array) -> Array:
+            return ravel_pytree(bend(unravel(vector)))[0]
+
+        def scaled(vector: Array) -> Array:
+            return ravel_pytree(scale(unravel(vector)))[0]
+
+        first = scaled(flat)
+        norm = flat @ first
+        wanted = jnp.minimum(0.25, jnp.sqrt(norm)) * norm
+
+        def unfinished(state: _Solve) -> Array:
+            return ~state.bent & (state.size > wanted) & (state.products < _MOST_PRODUCTS)
+
+        def advance(state: _Solve) -> _Solve:
+            bent_direction = product(state.direction)
+            curvature = state.direction @ bent_direction
+            bent = ~(curvature > 0)
+            length = jnp.where(bent, 0.0, state.size / jnp.where(bent, 1.0, curvature))
+            residual = state.residual - length * bent_direction
+            preconditioned = scaled(residual)
+            size = residual @ preconditioned
+            direction = preconditioned + size / state.size * state.direction
+            step = state.step + length * state.direction
+            step = jnp.where(bent & (state.products == 0), first, step)
+            return _Solve(step, residual, direction, size, state.products + 1, bent)
+
+        start = _Solve(jnp.zeros_like(flat), flat, first, norm, jnp.asarray(0), jnp.asarray(False))
+        return unravel(lax.while_loop(unfinished, advance, start).step)
+
+    return solve

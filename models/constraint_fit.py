@@ -1,0 +1,141 @@
+"""Mixture fitted under constraints on the labels that it gives: a penalised objective."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jax.nn import log_softmax
+from jax.typing import ArrayLike
+
+from .blocks.components import GaussianPrior, mixture_components
+from .blocks.label_graph import LabelGraph, as_label_graph
+from .blocks.label_sets import jensen_shannon, padded_sets
+from .blocks.linked import LinkedCategorical, LinkedMixture
+from .blocks.links import Links
+
+__all__ = ["constrain_labels", "constraint_fit"]
+
+
+def constraint_fit(
+    x: ArrayLike,
+    links: Links | LabelGraph | None = None,
+    *,
+    num_clusters: int,
+    covariance: str = "tied",
+    prior: str | GaussianPrior = "empirical",
+    component: Callable[[], dist.Distribution] | None = None,
+    concentration: float = 1.0,
+    strength: float | None = None,
+    temperature: float = 0.25,
+    must_groups: Sequence[ArrayLike] = (),
+    cannot_groups: Sequence[ArrayLike] = (),
+) -> None:
+    r"""Mixture whose parameters are pulled towards labels that keep the constraints.
+
+    .. math:: \mathcal J(\theta) = \log p(\theta) + \sum_i \log \sum_j q_{ij}
+              - \sum_{h \in \text{must}} \lambda_h D_h + \sum_{h \in \text{cannot}} \lambda_h D_h,
+              \qquad q_{ij} = \pi_j\, p(x_i \mid \theta_j)
+
+    :math:`D_h` is the Jensen-Shannon divergence among the soft labels
+    :math:`s_{ij} \propto q_{ij}^{1/T}` of the points in constraint h. Labels are
+    :math:`\arg\max_j q_{ij}`, a function of features and parameters alone: a constraint moves
+    parameters, never a label, so that points alike are labelled alike, constrained or not.
+
+    This is no generative model, but a mixture with a penalty: nothing can be simulated from it,
+    the prices :math:`\lambda_h` cannot be learned from its density, which has no normaliser over
+    constraints, and draws from it are draws from a Gibbs posterior.
+
+    Parameters
+    ----------
+    x : array_like, shape (num_points, num_features)
+    links : Links, LabelGraph or None
+        Pairs. The absolute weight of a link is its :math:`\lambda_h`, in nats; a link of infinite
+        weight costs `strength`, and can be violated like any other.
+    num_clusters : int
+    covariance : {"full", "tied", "diagonal", "spherical"}
+        The thesis has one covariance for all clusters, "tied".
+    prior : {"empirical", "flat"} or GaussianPrior
+        "flat" is the thesis' objective.
+    component : callable, optional
+        Another density than the Gaussian; see `mixture_components`.
+    concentration : float
+        Of the symmetric Dirichlet prior; 1 is flat.
+    strength : float, optional
+        :math:`\lambda_h` of infinite links and of groups, in nats; the number of points if None,
+        for it must outweigh what the constraint costs in likelihood.
+    temperature : float
+        :math:`T`; towards 0, divergences count violated constraints.
+    must_groups, cannot_groups : sequence of array_like of int
+        Sets of two or more rows whose labels should be all alike, or as different as can be.
+
+    References
+    ----------
+    Law (2006), Clustering, Dimensionality Reduction, and Side Information, Michigan State
+    University, eqs. 5.11-5.16; temperature is one over his :math:`\tau`.
+    """
+    if x is None:
+        raise ValueError("constraint_fit is a penalised objective: nothing is simulated; pass x")
+    num_points = jnp.shape(x)[0]
+    pi = numpyro.sample("weights", dist.Dirichlet(jnp.full(num_clusters, concentration)))
+    density = mixture_components(x, num_clusters, covariance, prior, component)
+    mixture = LinkedMixture(
+        LinkedCategorical(jnp.log(pi), as_label_graph(None, num_points)), density
+    )
+    numpyro.sample("x", mixture, obs=x)
+    constrain_labels(
+        mixture,
+        x,
+        links,
+        strength,
+        temperature,
+        must_groups=must_groups,
+        cannot_groups=cannot_groups,
+    )
+
+
+def constrain_labels(
+    mixture: LinkedMixture,
+    x: ArrayLike,
+    links: Links | LabelGraph | None,
+    strength: float | None,
+    temperature: float,
+    *,
+    must_groups: Sequence[ArrayLike],
+    cannot_groups: Sequence[ArrayLike],
+) -> None:
+    """Declare the factors ``must`` and ``cannot``: a price for labels that break a constraint.
+
+    Parameters are those of `constraint_fit`; the mixture's labels are free.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a group is no set of rows of x, or strength or temperature has the wrong sign.
+    """
+    x = jnp.asarray(x)
+    num_points = len(x)
+    if strength is None:
+        strength = float(num_points)
+    elif not strength >= 0:
+        raise ValueError(f"strength = {strength!r}; expected a number >= 0, or None")
+    if isinstance(temperature, int | float) and not temperature > 0:
+        raise ValueError(f"temperature = {temperature!r}; expected a number > 0")
+    factors = mixture.log_factors(x)
+    log_labels = log_softmax((factors["unary"] + factors["log_weights"]) / temperature)
+
+    graph = as_label_graph(links, num_points)
+    weights = jnp.asarray(graph.pair_weights)
+    price = jnp.where(jnp.isinf(weights), strength, jnp.abs(weights))
+    halves = jnp.full(jnp.shape(graph.pairs), 0.5)
+    paid = price * jensen_shannon(log_labels, graph.pairs, halves)
+
+    def of_groups(groups: Sequence[ArrayLike], name: str) -> ArrayLike:
+        return strength * jensen_shannon(log_labels, *padded_sets(groups, num_points, name)).sum()
+
+    must = jnp.sum(paid, where=weights > 0) + of_groups(must_groups, "must_groups")
+    cannot = jnp.sum(paid, where=weights < 0) + of_groups(cannot_groups, "cannot_groups")
+    numpyro.factor("must", -must)
+    numpyro.factor("cannot", cannot)

@@ -1,0 +1,141 @@
+"""Linear features and clusters found together, under constraints on the labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax import Array
+from jax.typing import ArrayLike
+
+from .blocks.label_graph import LabelGraph, as_label_graph
+from .blocks.linked import LinkedCategorical, LinkedMixture
+from .blocks.links import Links
+from .constraint_fit import constrain_labels
+
+__all__ = ["constraint_projection"]
+
+
+def constraint_projection(
+    x: ArrayLike,
+    links: Links | LabelGraph | None = None,
+    *,
+    num_clusters: int,
+    num_extracted: int = 1,
+    scale: float = 10.0,
+    concentration: float = 1.0,
+    strength: float | None = None,
+    temperature: float = 0.25,
+    must_groups: Sequence[ArrayLike] = (),
+    cannot_groups: Sequence[ArrayLike] = (),
+) -> None:
+    r"""Clusters that differ in a few linear features only, pulled towards the constraints.
+
+    .. math:: y = W^\top (x - m), \qquad F^\top y \mid z = j \sim \mathcal N(u_j, I), \qquad
+              P_\perp^\top y \sim \mathcal N(0, I)
+
+    with :math:`P_\perp` an orthonormal basis of what is orthogonal to the columns of F. The
+    whitening W and m make mean and covariance of the data 0 and I. It is needed: a density of
+    :math:`F^\top y` alone rewards directions of little variance, whatever the clusters, and grows
+    without bound where the variance is 0. Here the likelihood is one of x, so that different F
+    compare. F is found up to a rotation. Constraints enter as in `constraint_fit`, and what is
+    said there of penalties holds here.
+
+    Parameters
+    ----------
+    x : array_like, shape (num_points, num_features)
+        No feature may be a linear function of others.
+    links : Links, LabelGraph or None
+    num_clusters : int
+    num_extracted : int
+        Number of linear features, fewer than `num_features`.
+    scale : float
+        Standard deviation of the normal priors of entries of F and of :math:`u_j`, in units of the
+        deviation of features within clusters. Large values are the thesis' flat prior.
+    concentration : float
+        Of the symmetric Dirichlet prior; 1 is flat.
+    strength, temperature, must_groups, cannot_groups
+        See `constraint_fit`.
+
+    Raises
+    ------
+    ValueError
+        If there are too many features to extract, or the covariance of x is singular.
+
+    References
+    ----------
+    Law (2006), section 5.5, eq. 5.31; the density off the extracted features is as in Kumar and
+    Andreou (1998), Speech Communication 26, 283-297, doi:10.1016/S0167-6393(98)00061-2.
+    """
+    if x is None:
+        raise ValueError("constraint_projection needs data to whiten, and simulates none; pass x")
+    num_points, num_features = jnp.shape(x)
+    if not 1 <= num_extracted < num_features:
+        raise ValueError(
+            f"num_extracted = {num_extracted!r}; expected 1 to {num_features - 1}, fewer than the "
+            f"{num_features} features of x"
+        )
+    _refuse_singular(x)
+    x = jnp.asarray(x)
+    center = numpyro.deterministic("center", x.mean(axis=0))
+    whitening = numpyro.deterministic("whitening", _whitening(x))
+    pi = numpyro.sample("weights", dist.Dirichlet(jnp.full(num_clusters, concentration)))
+    shape = (num_features, num_extracted)
+    named = {"event_dims": ["features", "extracted"]}
+    projection = numpyro.sample(
+        "projection", dist.Normal(0.0, scale).expand(shape).to_event(2), infer=named
+    )
+    with numpyro.plate("clusters", num_clusters):
+        mean = numpyro.sample(
+            "mean",
+            dist.Normal(0.0, scale).expand((num_extracted,)).to_event(1),
+            infer={"event_dims": ["extracted"]},
+        )
+    mixture = LinkedMixture(
+        LinkedCategorical(jnp.log(pi), as_label_graph(None, num_points)),
+        _components(projection, mean, center, whitening),
+    )
+    numpyro.sample("x", mixture, obs=x)
+    constrain_labels(
+        mixture,
+        x,
+        links,
+        strength,
+        temperature,
+        must_groups=must_groups,
+        cannot_groups=cannot_groups,
+    )
+
+
+def _components(
+    projection: Array, mean: Array, center: Array, whitening: Array
+) -> dist.MultivariateNormal:
+    """Clusters as Gaussians of the data: means in a plane, one covariance."""
+    inner = projection.T @ projection
+    back = jnp.linalg.solve(inner, projection.T)  # (extracted, features): inner^-1 F'
+    precision = projection @ projection.T + jnp.eye(len(projection)) - projection @ back
+    loc = center + jnp.linalg.solve(whitening.T, (mean @ back).T).T
+    return dist.MultivariateNormal(loc, precision_matrix=whitening @ precision @ whitening.T)
+
+
+def _whitening(x: Array) -> Array:
+    """Columns that turn centred rows of x into rows of covariance I."""
+    deviation = x - x.mean(axis=0)
+    root = jnp.linalg.cholesky(deviation.T @ deviation / len(x))
+    return jnp.linalg.inv(root).T
+
+
+def _refuse_singular(x: ArrayLike) -> None:
+    if isinstance(x, jax.core.Tracer):
+        return
+    values = np.asarray(x)
+    rank = np.linalg.matrix_rank(values - values.mean(axis=0))
+    if rank < values.shape[1]:
+        raise ValueError(
+            f"x has {values.shape[1]} features of rank {rank}: its covariance is singular and cannot "
+            "be whitened; keep its leading principal components"
+        )

@@ -1,0 +1,164 @@
+"""Temperatures and prices of constraints: Law (2006), sections 5.4.2.4 and 5.6.2.2; F.10."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sidebayes.diagnostics.scores import accuracy, violated_links
+from sidebayes.guides.constraint_fit import _split
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.optimise import MAP
+from sidebayes.models.blocks.label_graph import LabelGraph
+from sidebayes.models.blocks.links import Links
+from sidebayes.models.constraint_fit import constraint_fit
+from sidebayes.models.gmm import gmm
+
+from sidebayes import Continuation, Fit, choose_strength, fit
+
+FEW = Continuation(num_restarts=8, tol=1e-6, max_steps=300)
+
+
+@pytest.fixture(autouse=True)
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture(scope="module")
+def clouds():
+    """Four unit Gaussians at (+-2, +-8), and must-links along each side, left and right."""
+    rng = np.random.default_rng(0)
+    side, height = np.repeat([0, 1, 0, 1], 100), np.repeat([0, 0, 1, 1], 100)
+    centre = np.stack([4.0 * side - 2, 16.0 * height - 8], axis=1)
+    x = centre + rng.normal(size=(400, 2))
+    typical = [np.argmin(((x - c) ** 2).sum(axis=1)) for c in centre[::100]]
+    pairs = [(typical[0], typical[2]), (typical[1], typical[3])]
+    return x, side, height, pairs
+
+
+def clouds_fit(clouds, strength) -> Fit:
+    links = Links.must_link(clouds[3], strength, 400)
+    return fit("constraint_fit", clouds[0], links, num_clusters=2, engine=FEW, prior="flat")
+
+
+@pytest.fixture(scope="module")
+def cheap(clouds):
+    return clouds_fit(clouds, 50.0)
+
+
+@pytest.fixture(scope="module")
+def dear(clouds):
+    return clouds_fit(clouds, 500.0)
+
+
+def test_the_price_decides_between_two_partitions(clouds, cheap, dear):
+    """Check 26: top and bottom while links are cheap, left and right once they are dear."""
+    x, side, height, pairs = clouds
+    links = Links.must_link(pairs, num_points=400)
+    assert accuracy(height, cheap.labels()) > 0.99
+    assert violated_links(cheap.labels(), links.pairs, links.weights) == 2
+    assert accuracy(side, dear.labels()) > 0.95
+    assert violated_links(dear.labels(), links.pairs, links.weights) == 0
+    log_density = [found.log_prob(x).sum() for found in (cheap, dear)]
+    critical = (log_density[0] - log_density[1]) / (2 * np.log(2))
+    assert 320 < critical < 390
+    assert 225 < critical * np.log(2) < 265  # with divergences in bits, as the thesis seems to have
+
+
+def test_labels_are_a_function_of_features(clouds, dear):
+    """Check 27: linked points and their unlinked twins are labelled alike."""
+    x = clouds[0]
+    again = dear.predict(np.concatenate([x, x[::7]]))
+    np.testing.assert_array_equal(again[:400], dear.labels())
+    np.testing.assert_array_equal(again[400:], dear.labels()[::7])
+    np.testing.assert_allclose(dear.predict_proba(x), dear.responsibilities(), atol=1e-9)
+
+
+def test_a_random_field_labels_linked_points_against_their_twins(clouds):
+    """Check 27: the contrast, a field of labels by mean field."""
+    x, _, height, pairs = clouds
+    links = Links.must_link(pairs, 100.0, 400)
+    field = fit("ppc", x, links, num_clusters=2, covariance="tied", inference="mean_field")
+    rows = np.ravel(pairs)
+    assert violated_links(field.labels(), links.pairs, links.weights) == 0
+    assert (field.predict(x[rows]) != field.labels()[rows]).any()
+    alone = np.delete(np.arange(400), rows)
+    assert accuracy(height[alone], field.labels()[alone]) > 0.99
+
+
+def test_links_that_labels_break_are_suspect(cheap, dear):
+    assert (cheap.suspect_links()["probability"] > 0.9).all()
+    assert (dear.suspect_links()["probability"] < 0.1).all()
+
+
+def test_a_group_does_what_its_pairs_do(clouds, dear):
+    """Check 28."""
+    x, side, _, pairs = clouds
+    groups = [
+        (*pair, int(np.flatnonzero(side == s)[5]), int(np.flatnonzero(side == s)[-5]))
+        for s, pair in enumerate(pairs)
+    ]
+    found = fit(
+        "constraint_fit",
+        x,
+        num_clusters=2,
+        engine=FEW,
+        prior="flat",
+        strength=500.0,
+        must_groups=groups,
+    )
+    assert accuracy(side, found.labels()) > 0.95
+    assert accuracy(dear.labels(), found.labels()) > 0.99
+    assert found.predict(x[:3]).shape == (3,)
+
+
+def test_stages_share_a_program_and_end_at_the_models_temperature():
+    rng = np.random.default_rng(1)
+    x = jnp.asarray(np.concatenate([rng.normal(-3, 1, (20, 2)), rng.normal(3, 1, (20, 2))]))
+    graph = LabelGraph.build(Links.cannot_link([(0, 39)], 5.0, 40), 40)
+    problem = Problem(constraint_fit, (x, graph), {"num_clusters": 2})
+    result = Continuation(num_restarts=2).run(problem)
+    assert result.status.converged
+    assert result.engine == "continuation"
+    warm = MAP().run(problem, init=result)
+    np.testing.assert_allclose(warm.sample_stats["lp"], result.sample_stats["lp"], rtol=1e-9)
+
+
+def test_choice_of_the_price(clouds):
+    """Check 29: the path ends six steps after its best price, which keeps the held-out links."""
+    x, side, _, _ = clouds
+    rng = np.random.default_rng(2)
+    chosen = rng.permutation(400)[:40]
+    ends = rng.permutation(40)[:24].reshape(-1, 2)
+    links = Links.from_pairs(ends, side[chosen][ends[:, 0]] == side[chosen][ends[:, 1]])
+    engine = Continuation(num_restarts=8, tol=1e-5, max_steps=200)
+    choice = choose_strength(
+        x[chosen], links, num_clusters=2, engine=engine, patience=6, prior="flat"
+    )
+    best = int(np.argmax(choice.strengths == choice.strength))
+    assert len(choice.strengths) == best + 7
+    assert choice.held_out[best] == choice.held_out.min()
+    assert choice.held_out[best] < choice.held_out[0]
+    found = fit(
+        "constraint_fit", x[chosen], choice.links, num_clusters=2, engine=engine, prior="flat"
+    )
+    broken = violated_links(found.labels(), links.pairs, links.weights)
+    assert broken <= choice.held_out[best] + choice.trained[best]
+
+
+@pytest.mark.parametrize(("number", "size"), [(5, 5), (6, 6), (8, 6), (12, 6), (13, 6), (31, 15)])
+def test_links_are_split_as_in_the_thesis(number, size):
+    links = Links.must_link([(i, i + 1) for i in range(number)], 1.0, 40)
+    fitted, held_out = _split(links, 2, 0)
+    assert len(fitted) == len(held_out) == size
+    assert len(fitted + held_out) == min(number, 2 * size)
+
+
+def test_bad_input_is_named():
+    x = jnp.zeros((4, 2))
+    with pytest.raises(ValueError, match="temperatures=.*expected numbers > 0"):
+        Continuation(temperatures=(0.0,))
+    with pytest.raises(TypeError, match="gmm has no parameter temperature"):
+        Continuation().run(Problem(gmm, (x,), {"num_clusters": 2}))
+    with pytest.raises(ValueError, match="links is empty"):
+        choose_strength(x, Links.empty(), num_clusters=2)
