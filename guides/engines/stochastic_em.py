@@ -42,7 +42,7 @@ class _Walk(NamedTuple):
     visited: NDArray
     params: dict[str, NDArray]
     statistics: Statistics
-    average: Statistics
+    epoch: Statistics
     value: NDArray
     history: NDArray
 
@@ -56,9 +56,9 @@ class StochasticEM:
 
     .. math:: s \leftarrow (1 - \rho_t) s + \rho_t \hat s_t, \qquad \rho_t = (t + 1)^{-\alpha},
 
-    and the closed-form M-step follows. An epoch visits every component once. The statistics averaged
-    over the last epoch give the result, at EM's fixed point up to noise. The data may be a NumPy
-    memmap, of which one batch at a time is read.
+    and the closed-form M-step follows. An epoch visits every component once; what the batches of the
+    last one said, summed, gives the result, at EM's fixed point up to how far parameters moved in it.
+    The data may be a NumPy memmap, of which one batch at a time is read.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ class StochasticEM:
             visited=walk.visited + 1,
             params=data.maximise(walk.params, statistics, clock),
             statistics=statistics,
-            average=jax.tree.map(lambda a, s: a + (s - a) / (at + 1), walk.average, statistics),
+            epoch=jax.tree.map(lambda sum, n: n + (sum if at else 0.0), walk.epoch, new),
             value=seen,
             history=history,
         )
@@ -198,8 +198,8 @@ class StochasticEM:
     def _finish(
         self, data: _Data, walk: _Walk, clock: dict[str, float]
     ) -> tuple[dict[str, NDArray], float]:
-        """Parameters by the averaged statistics, and the log joint there, or as last seen."""
-        params = data.maximise(walk.params, walk.average, clock)
+        """Parameters by the last epoch's statistics, and the log joint there, or as last seen."""
+        params = data.maximise(walk.params, walk.epoch, clock)
         total = 0.0
         for number in range(len(data.batches) if self.final_pass else 1):
             value, log_prior, _, sites = data.expect(params, number, clock)

@@ -65,11 +65,11 @@ def found():
 
 def test_reaches_the_fixed_point_of_em(mode, found):
     gap = mode.sample_stats["lp"] - found.sample_stats["lp"]
-    assert gap < 0.1  # nats, for eleven parameters: far within what the data can tell
+    assert gap < 2e-3  # nats, for eleven parameters: far within what the data can tell
     order = np.argsort(found.params["mean"][:, 0])
     truth = np.argsort(mode.params["mean"][:, 0])
     for name, value in found.params.items():
-        np.testing.assert_allclose(value[order], mode.params[name][truth], atol=0.03)
+        np.testing.assert_allclose(value[order], mode.params[name][truth], atol=0.01)
     assert found.objective[0, -1] == found.sample_stats["lp"]
     assert found.draws["mean"].shape == (1, 1, 2, 2)
 
