@@ -239,5 +239,7 @@ def test_bad_input_is_named(wrong, kind, message):
 
 
 def test_nothing_is_simulated():
-    with pytest.raises(ValueError, match="constraint_fit is a penalised objective"):
+    with pytest.raises(TypeError, match="constraint_fit has no parameter num_points"):
         calibrate("constraint_fit", "map", num_points=10, num_clusters=2)
+    with pytest.raises(ValueError, match="constraint_fit is a penalised objective"):
+        constraint_fit(None, num_clusters=2)
