@@ -25,7 +25,7 @@ from sidebayes.zoo import make_engine
 SETTINGS = {
     "em": {"num_restarts": 2, "tol": 0.0, "max_steps": 600},
     "map": {"num_restarts": 2, "tol": 0.0},
-    "stochastic_em": {"batch_size": 100, "max_epochs": 20, "tol": 0.0},
+    "stochastic_em": {"batch_size": 100, "max_epochs": 100, "tol": 0.0},
     "laplace": {"num_restarts": 2, "tol": 0.0, "num_draws": 100},
     "svi": {"num_restarts": 2, "num_steps": 2000, "tol": 0.0, "num_draws": 100},
     "cavi": {"num_restarts": 2, "tol": 0.0, "max_steps": 600, "num_draws": 100},
@@ -69,7 +69,8 @@ def main():
 
     def loud(self, *given, **options):
         offer(self, *given, **options)
-        print("kept", flush=True)
+        if self._path is not None:  # else a run within the run, which keeps nothing
+            print("kept", flush=True)
 
     Keeper.offer = loud
     run(*sys.argv[1:])
