@@ -12,15 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.linalg
-import scipy.sparse
-import scipy.sparse.linalg
 from numpy.typing import ArrayLike, NDArray
-from scipy.spatial.distance import cdist
-from sklearn.neighbors import NearestNeighbors
 
 from .link_weights import check_pairs
 from .links import Links
+from .neighbor_graph import NeighborGraph
 
 __all__ = ["GraphKernel", "candidate_kernels", "choose_graph_kernel", "expected_agreement"]
 
@@ -37,11 +33,8 @@ GRIDS: dict[str, tuple[float, ...]] = {
     "step": (0.01, 0.03, 0.1, 0.2, 0.3, 0.5),
 }
 BANDWIDTHS = (0.3, 0.5, 0.7, 1.0, 1.5)
-"""In units of the median distance to the tenth neighbour; sparse graphs beyond `_DENSE` points fall
-apart under the first two, and would have more frequencies near zero than eigenpairs."""
-
-_DENSE = 2000
-"""Most points whose Laplacian is decomposed as a dense matrix."""
+"""In units of the median distance to the tenth neighbour; large sparse graphs fall apart under the
+first two, and would have more frequencies near zero than eigenpairs."""
 
 _NEGLIGIBLE = 1e-10
 """Gains below this share of the largest make no feature."""
@@ -51,74 +44,6 @@ _MOST_WEIGHT = 12.0
 
 _ROWS = 1000
 """New points whose distances are computed at once."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Graph:
-    """Squared distances between neighbours: a dense matrix, or a sparse one with explicit zeros."""
-
-    points: NDArray[np.float64]
-    whitening: NDArray[np.float64]
-    num_neighbors: int | None
-    radius: NDArray[np.float64]
-    distances: NDArray[np.float64] | scipy.sparse.csr_array
-
-    @classmethod
-    def build(cls, x: ArrayLike, num_neighbors: int | None, whiten: bool) -> _Graph:
-        x = np.asarray(x, float)
-        if x.ndim != 2 or len(x) < 3 or not np.isfinite(x).all():
-            raise ValueError(
-                f"x has shape {x.shape}; expected (points, features), three points or more, all finite"
-            )
-        whitening = _whitening(x) if whiten else np.eye(x.shape[1])
-        points = x @ whitening
-        if num_neighbors is None:
-            everything = np.full(len(x), np.inf)
-            return cls(points, whitening, None, everything, cdist(points, points) ** 2)
-        if not 2 <= num_neighbors <= len(x):
-            raise ValueError(
-                f"num_neighbors = {num_neighbors}; expected 2 to {len(x)}, the point itself counted, "
-                "or None for the complete graph"
-            )
-        near = NearestNeighbors(n_neighbors=num_neighbors).fit(points)
-        number = near.kneighbors(points, return_distance=False)
-        first = np.concatenate([np.repeat(np.arange(len(x)), num_neighbors), np.arange(len(x))])
-        second = np.concatenate([number.ravel(), np.arange(len(x))])
-        both = np.unique(np.concatenate([first * len(x) + second, second * len(x) + first]))
-        row, column = np.divmod(both, len(x))
-        squared = np.sum((points[row] - points[column]) ** 2, axis=1)
-        reach = np.linalg.norm(points[:, None] - points[number], axis=2).max(axis=1)
-        start = np.searchsorted(row, np.arange(len(x) + 1))
-        found = scipy.sparse.csr_array((squared, column, start), shape=(len(x), len(x)))
-        return cls(points, whitening, num_neighbors, reach, found)
-
-    def typical_distance(self) -> float:
-        """Median distance to the tenth neighbour, or to the last of fewer."""
-        rank = min(10, len(self.points) - 1)
-        near = NearestNeighbors(n_neighbors=rank + 1).fit(self.points).kneighbors(self.points)[0]
-        return float(np.median(near[:, -1]))
-
-    def affinities(self, bandwidth: float) -> NDArray[np.float64] | scipy.sparse.csr_array:
-        """Gaussian affinities of neighbours."""
-        if isinstance(self.distances, np.ndarray):
-            return np.exp(-self.distances / bandwidth**2)
-        found = self.distances.copy()
-        found.data = np.exp(-found.data / bandwidth**2)
-        return found
-
-    def affinities_to(self, x_new: NDArray, bandwidth: float) -> NDArray[np.float64]:
-        """Affinities of new points to all points of the graph, shape (num_new, num_points).
-
-        Neighbours are those that are near enough to either end, as within the graph.
-        """
-        distance = cdist(x_new @ self.whitening, self.points)
-        affinity = np.exp(-((distance / bandwidth) ** 2))
-        if self.num_neighbors is None:
-            return affinity
-        last = self.num_neighbors - 1
-        own = np.partition(distance, last, axis=1)[:, last]
-        reach = np.maximum(own[:, None], self.radius) * (1 + 1e-9)
-        return np.where(distance <= reach, affinity, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +73,7 @@ class GraphKernel:
     frequencies: NDArray[np.float64]
     vectors: NDArray[np.float64]
     degree: NDArray[np.float64]
-    graph: _Graph
+    graph: NeighborGraph
 
     @classmethod
     def build(
@@ -189,14 +114,12 @@ class GraphKernel:
             For an unknown kind, or a number out of range.
         """
         _check_kind(kind)
-        graph = _Graph.build(x, num_neighbors, whiten)
+        graph = NeighborGraph.build(x, num_neighbors, whiten)
         width = graph.typical_distance() if bandwidth is None else bandwidth
         for name, value in (("bandwidth", width), ("parameter", parameter)):
             if not (np.isfinite(value) and value > 0):
                 raise ValueError(f"{name} = {value!r}; expected a positive number")
-        return cls(
-            kind, parameter, width, *_spectrum(graph, width, num_eigenpairs, constant), graph
-        )
+        return cls(kind, parameter, width, *graph.spectrum(width, num_eigenpairs, constant), graph)
 
     @property
     def gains(self) -> NDArray[np.float64]:
@@ -261,10 +184,9 @@ def candidate_kernels(
     """
     for kind in kinds:
         _check_kind(kind)
-    graph = _Graph.build(x, num_neighbors, whiten)
-    large = num_neighbors is not None and len(graph.points) > _DENSE
-    for bandwidth in graph.typical_distance() * np.array(BANDWIDTHS[2 if large else 0 :]):
-        spectrum = _spectrum(graph, bandwidth, num_eigenpairs, constant)
+    graph = NeighborGraph.build(x, num_neighbors, whiten)
+    for bandwidth in graph.typical_distance() * np.array(BANDWIDTHS[2 if graph.large else 0 :]):
+        spectrum = graph.spectrum(bandwidth, num_eigenpairs, constant)
         for kind in kinds:
             for parameter in GRIDS[kind]:
                 if GAINS[kind](spectrum[0], parameter).any():
@@ -343,61 +265,3 @@ def expected_agreement(
 def _check_kind(kind: str) -> None:
     if kind not in GAINS:
         raise ValueError(f"kind = {kind!r}; expected one of {sorted(GAINS)}")
-
-
-def _whitening(x: NDArray) -> NDArray[np.float64]:
-    """Map to uncorrelated features of unit variance; directions without variance are dropped."""
-    variance, axes = np.linalg.eigh(np.atleast_2d(np.cov(x.T)))
-    used = variance > 1e-12 * variance.max()
-    return axes[:, used] / np.sqrt(variance[used])
-
-
-def _spectrum(
-    graph: _Graph, bandwidth: float, num_eigenpairs: int, constant: bool
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Lowest frequencies of the normalised Laplacian, their vectors, and the degrees.
-
-    Without the constant, the eigenvector of frequency zero is moved beyond all others.
-    """
-    affinity = graph.affinities(bandwidth)
-    num_points = len(graph.points)
-    if num_eigenpairs < 1:
-        raise ValueError(f"num_eigenpairs = {num_eigenpairs!r}; expected an integer >= 1")
-    count = min(num_eigenpairs, num_points - (not constant))
-    degree = np.asarray(affinity.sum(axis=1)).ravel()
-    root = 1 / np.sqrt(degree)
-    flat = np.sqrt(degree / degree.sum())
-    shift = 0.0 if constant else 3.0
-    if num_points <= _DENSE or isinstance(affinity, np.ndarray):
-        dense = affinity if isinstance(affinity, np.ndarray) else affinity.toarray()
-        matrix = root[:, None] * dense * root - shift * np.outer(flat, flat)
-        kept = (num_points - count, num_points - 1)
-        values, vectors = scipy.linalg.eigh(matrix, subset_by_index=kept)
-    else:
-        normalised = scipy.sparse.diags_array(root) @ affinity @ scipy.sparse.diags_array(root)
-        values, vectors = _largest_eigenpairs(normalised.tocsr(), shift * flat, flat, count)
-    order = np.argsort(-values)
-    return np.maximum(1 - values[order], 0.0), vectors[:, order], degree
-
-
-def _largest_eigenpairs(
-    matrix: scipy.sparse.csr_array, left: NDArray, right: NDArray, count: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    r"""Largest eigenpairs of a sparse symmetric matrix less :math:`l r^T`, by Lanczos.
-
-    The Krylov basis, too large for the processor's cache, is kept in single precision; a
-    Rayleigh-Ritz step in double precision then leaves eigenvalues exact to the square of the
-    vectors' residual, some 1e-5.
-    """
-    single, near, far = matrix.astype(np.float32), np.float32(left), np.float32(right)
-    operator = scipy.sparse.linalg.LinearOperator(
-        matrix.shape,
-        matvec=lambda v: single @ v.ravel() - near * (far @ v.ravel()),
-        dtype=np.float32,
-    )
-    start = np.random.default_rng(0).normal(size=len(left)).astype(np.float32)
-    _, found = scipy.sparse.linalg.eigsh(operator, count, which="LA", v0=start, tol=1e-5)
-    basis = np.linalg.qr(found.astype(float))[0]
-    inner = basis.T @ (matrix @ basis - np.outer(left, right @ basis))
-    values, rotation = np.linalg.eigh((inner + inner.T) / 2)
-    return values, basis @ rotation

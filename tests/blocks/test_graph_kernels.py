@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 from scipy.linalg import expm
-from sidebayes.models.blocks import graph_kernels
+from sidebayes.models.blocks import graph_kernels, neighbor_graph
 from sidebayes.models.blocks.graph_kernels import (
     GraphKernel,
     choose_graph_kernel,
@@ -74,7 +74,7 @@ def test_constant_of_a_graph_in_pieces():
 def test_sparse_eigenpairs_are_the_dense_ones(monkeypatch):
     x = np.random.default_rng(1).normal(size=(300, 2))
     dense = GraphKernel.build(x, parameter=100.0, num_neighbors=10, num_eigenpairs=25)
-    monkeypatch.setattr(graph_kernels, "_DENSE", 0)
+    monkeypatch.setattr(neighbor_graph, "_DENSE", 0)
     sparse = GraphKernel.build(x, parameter=100.0, num_neighbors=10, num_eigenpairs=25)
     np.testing.assert_allclose(sparse.frequencies, dense.frequencies, atol=1e-10)
     np.testing.assert_allclose(gram(sparse), gram(dense), atol=1e-4)

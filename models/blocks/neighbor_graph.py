@@ -1,0 +1,151 @@
+"""Neighbourhood graph of points, and the lowest frequencies of its normalised Laplacian."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.linalg
+import scipy.sparse
+import scipy.sparse.linalg
+from numpy.typing import ArrayLike, NDArray
+from scipy.spatial.distance import cdist
+from sklearn.neighbors import NearestNeighbors
+
+__all__ = ["NeighborGraph"]
+
+_DENSE = 2000
+"""Most points whose Laplacian is decomposed as a dense matrix."""
+
+
+@dataclass(frozen=True, eq=False)
+class NeighborGraph:
+    """Squared distances between neighbours: a dense matrix, or a sparse one with explicit zeros."""
+
+    points: NDArray[np.float64]
+    whitening: NDArray[np.float64]
+    num_neighbors: int | None
+    radius: NDArray[np.float64]
+    distances: NDArray[np.float64] | scipy.sparse.csr_array
+
+    @classmethod
+    def build(cls, x: ArrayLike, num_neighbors: int | None, whiten: bool) -> NeighborGraph:
+        """Graph of all pairs of points `x`, or of the `num_neighbors` nearest of each (itself too)."""
+        x = np.asarray(x, float)
+        if x.ndim != 2 or len(x) < 3 or not np.isfinite(x).all():
+            raise ValueError(
+                f"x has shape {x.shape}; expected (points, features), three points or more, all finite"
+            )
+        whitening = _whitening(x) if whiten else np.eye(x.shape[1])
+        points = x @ whitening
+        if num_neighbors is None:
+            everything = np.full(len(x), np.inf)
+            return cls(points, whitening, None, everything, cdist(points, points) ** 2)
+        if not 2 <= num_neighbors <= len(x):
+            raise ValueError(
+                f"num_neighbors = {num_neighbors}; expected 2 to {len(x)}, the point itself counted, "
+                "or None for the complete graph"
+            )
+        near = NearestNeighbors(n_neighbors=num_neighbors).fit(points)
+        number = near.kneighbors(points, return_distance=False)
+        first = np.concatenate([np.repeat(np.arange(len(x)), num_neighbors), np.arange(len(x))])
+        second = np.concatenate([number.ravel(), np.arange(len(x))])
+        both = np.unique(np.concatenate([first * len(x) + second, second * len(x) + first]))
+        row, column = np.divmod(both, len(x))
+        squared = np.sum((points[row] - points[column]) ** 2, axis=1)
+        reach = np.linalg.norm(points[:, None] - points[number], axis=2).max(axis=1)
+        start = np.searchsorted(row, np.arange(len(x) + 1))
+        found = scipy.sparse.csr_array((squared, column, start), shape=(len(x), len(x)))
+        return cls(points, whitening, num_neighbors, reach, found)
+
+    def typical_distance(self) -> float:
+        """Median distance to the tenth neighbour, or to the last of fewer."""
+        rank = min(10, len(self.points) - 1)
+        near = NearestNeighbors(n_neighbors=rank + 1).fit(self.points).kneighbors(self.points)[0]
+        return float(np.median(near[:, -1]))
+
+    def affinities(self, bandwidth: float) -> NDArray[np.float64] | scipy.sparse.csr_array:
+        """Gaussian affinities of neighbours."""
+        if isinstance(self.distances, np.ndarray):
+            return np.exp(-self.distances / bandwidth**2)
+        found = self.distances.copy()
+        found.data = np.exp(-found.data / bandwidth**2)
+        return found
+
+    def affinities_to(self, x_new: NDArray, bandwidth: float) -> NDArray[np.float64]:
+        """Affinities of new points to all points of the graph, shape (num_new, num_points).
+
+        Neighbours are those that are near enough to either end, as within the graph.
+        """
+        distance = cdist(x_new @ self.whitening, self.points)
+        affinity = np.exp(-((distance / bandwidth) ** 2))
+        if self.num_neighbors is None:
+            return affinity
+        last = self.num_neighbors - 1
+        own = np.partition(distance, last, axis=1)[:, last]
+        reach = np.maximum(own[:, None], self.radius) * (1 + 1e-9)
+        return np.where(distance <= reach, affinity, 0.0)
+
+    @property
+    def large(self) -> bool:
+        """Whether the graph is sparse and its Laplacian not decomposed as a dense matrix."""
+        return self.num_neighbors is not None and len(self.points) > _DENSE
+
+    def spectrum(
+        self, bandwidth: float, num_eigenpairs: int, constant: bool
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Lowest frequencies of the normalised Laplacian, their vectors, and the degrees.
+
+        Without the constant, the eigenvector of frequency zero is moved beyond all others.
+        """
+        affinity = self.affinities(bandwidth)
+        num_points = len(self.points)
+        if num_eigenpairs < 1:
+            raise ValueError(f"num_eigenpairs = {num_eigenpairs!r}; expected an integer >= 1")
+        count = min(num_eigenpairs, num_points - (not constant))
+        degree = np.asarray(affinity.sum(axis=1)).ravel()
+        root = 1 / np.sqrt(degree)
+        flat = np.sqrt(degree / degree.sum())
+        shift = 0.0 if constant else 3.0
+        if not self.large:
+            dense = affinity if isinstance(affinity, np.ndarray) else affinity.toarray()
+            matrix = root[:, None] * dense * root - shift * np.outer(flat, flat)
+            kept = (num_points - count, num_points - 1)
+            values, vectors = scipy.linalg.eigh(matrix, subset_by_index=kept)
+        else:
+            normalised = scipy.sparse.diags_array(root) @ affinity @ scipy.sparse.diags_array(root)
+            values, vectors = _largest_eigenpairs(
+                scipy.sparse.csr_array(normalised), shift * flat, flat, count
+            )
+        order = np.argsort(-values)
+        return np.maximum(1 - values[order], 0.0), vectors[:, order], degree
+
+
+def _whitening(x: NDArray) -> NDArray[np.float64]:
+    """Map to uncorrelated features of unit variance; directions without variance are dropped."""
+    variance, axes = np.linalg.eigh(np.atleast_2d(np.cov(x.T)))
+    used = variance > 1e-12 * variance.max()
+    return axes[:, used] / np.sqrt(variance[used])
+
+
+def _largest_eigenpairs(
+    matrix: scipy.sparse.csr_array, left: NDArray, right: NDArray, count: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    r"""Largest eigenpairs of a sparse symmetric matrix less :math:`l r^T`, by Lanczos.
+
+    The Krylov basis, too large for the processor's cache, is kept in single precision; a
+    Rayleigh-Ritz step in double precision then leaves eigenvalues exact to the square of the
+    vectors' residual, some 1e-5.
+    """
+    single, near, far = matrix.astype(np.float32), np.float32(left), np.float32(right)
+    operator = scipy.sparse.linalg.LinearOperator(
+        matrix.shape,
+        matvec=lambda v: single @ v.ravel() - near * (far @ v.ravel()),
+        dtype=np.float32,
+    )
+    start = np.random.default_rng(0).normal(size=len(left)).astype(np.float32)
+    _, found = scipy.sparse.linalg.eigsh(operator, count, which="LA", v0=start, tol=1e-5)
+    basis = np.linalg.qr(found.astype(float))[0]
+    inner = basis.T @ (matrix @ basis - np.outer(left, right @ basis))
+    values, rotation = np.linalg.eigh((inner + inner.T) / 2)
+    return values, basis @ rotation
