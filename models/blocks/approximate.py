@@ -19,7 +19,15 @@ from jax import Array, lax
 from .colouring import Colouring
 from .potts import logsumexp, potts_message
 
-__all__ = ["BeliefPropagation", "Exact", "Gibbs", "Inference", "MeanField", "as_inference"]
+__all__ = [
+    "BeliefPropagation",
+    "Exact",
+    "Gibbs",
+    "Inference",
+    "MeanField",
+    "as_inference",
+    "with_pair_beliefs",
+]
 
 
 @dataclass(frozen=True)
@@ -277,6 +285,12 @@ def as_inference(inference: str | Inference) -> Inference:
     if inference not in _NAMES:
         raise ValueError(f"inference = {inference!r}; expected one of {sorted(_NAMES)}")
     return _NAMES[inference]()
+
+
+def with_pair_beliefs(inference: str | Inference) -> Inference:
+    """The same, or belief propagation in place of mean field, which has no beliefs about pairs."""
+    found = as_inference(inference)
+    return BeliefPropagation(max_table=found.max_table) if found.name == "mean_field" else found
 
 
 def _by_colour(
