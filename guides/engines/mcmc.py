@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -40,7 +41,7 @@ _CHAIN_METHODS = ("vectorized", "sequential")
 
 
 @dataclass(frozen=True)
-class _Hamiltonian:
+class _Hamiltonian(ABC):
     """What samplers by Hamiltonian dynamics share; see `NUTS`."""
 
     num_warmup: int = 1000
@@ -74,13 +75,13 @@ class _Hamiltonian:
         return type(self).__name__
 
     @property
+    @abstractmethod
     def _path(self) -> dict[str, Any]:
         """Settings of NumPyro's kernel that say how far a trajectory goes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:
         """Statistics of the trajectories, and what to say about them."""
-        raise NotImplementedError
 
     def run(
         self,
