@@ -28,9 +28,6 @@ from .zoo import CARDS, Card, find_card, make_engine
 
 __all__ = ["compare", "find_method", "fit", "load", "make_problem", "starting_values"]
 
-_MOST_DRAWS = 200
-"""Draws of a chain at which responsibilities are kept."""
-
 
 def fit(
     method: str | Callable[..., None],
@@ -262,7 +259,7 @@ def _collect(
 ) -> Fit:
     """Derive labels from the draws, and wrap everything into one tree."""
     chains, draws = result.sample_stats["lp"].shape
-    keep = posterior.thin(draws, _MOST_DRAWS)
+    keep = posterior.thin(draws)
     flat = {n: v[:, keep].reshape(-1, *v.shape[2:]) for n, v in result.draws.items()}
     prob, terms = posterior.derive(problem, flat, hard=runner.name == "kmeans")
     observed: dict[str, Any] = {"x": (("points", "features"), np.asarray(problem.args[0]))}

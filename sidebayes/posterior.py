@@ -11,6 +11,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import Array
 from numpy.typing import NDArray
+from xarray import DataTree
 
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import (
@@ -24,13 +25,18 @@ from sidebayes.models.blocks import partition
 from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
 
 __all__ = [
+    "MOST_DRAWS",
     "component_log_densities",
     "derive",
     "joint_mode",
     "latent_shapes",
     "mixture_site",
+    "pooled_draws",
     "thin",
 ]
+
+MOST_DRAWS = 200
+"""Draws, of a chain or of all, at which labels and densities are derived."""
 
 
 _BLOCK = 50
@@ -199,6 +205,17 @@ def _normalizer_by_component(labels: LinkedCategorical) -> Array:
     return jnp.zeros(graph.num_components).at[owner].add(each)
 
 
-def thin(num_draws: int, most: int) -> NDArray[np.int64]:
+def thin(num_draws: int, most: int = MOST_DRAWS) -> NDArray[np.int64]:
     """Numbers of at most `most` draws, evenly spread over a chain, first and last included."""
     return np.linspace(0, num_draws - 1, max(min(num_draws, most), 1)).astype(int)
+
+
+def pooled_draws(tree: DataTree, *, of_each_chain: bool = False) -> dict[str, NDArray]:
+    """Draws of all chains one after another: at most `MOST_DRAWS` in all, or of each chain."""
+    group = tree["posterior"]
+    values = {str(name): site.to_numpy() for name, site in group.data_vars.items()}
+    if of_each_chain:
+        keep = thin(group.sizes["draw"])
+        return {n: v[:, keep].reshape(-1, *v.shape[2:]) for n, v in values.items()}
+    keep = thin(group.sizes["chain"] * group.sizes["draw"])
+    return {n: v.reshape(-1, *v.shape[2:])[keep] for n, v in values.items()}

@@ -229,15 +229,10 @@ class Fit(Validation):
         """
         from sidebayes.diagnostics.suspects import link_agreement, rank_suspects
 
-        draws = {
-            str(n): v.to_numpy().reshape(-1, *v.shape[2:])
-            for n, v in self.tree["posterior"].data_vars.items()
-        }
-        keep = posterior.thin(len(next(iter(draws.values()))), 200)
         with self._precision():
             same, weights, approximate = link_agreement(
                 self._problem(),
-                {name: value[keep] for name, value in draws.items()},
+                posterior.pooled_draws(self.tree),
                 self.links,
                 site=posterior.mixture_site,
                 flip_rate=flip_rate,
@@ -298,7 +293,7 @@ class Fit(Validation):
             flat = {n: v.reshape(-1, *v.shape[2:]) for n, v in values.items()}
         else:
             flat = {n: v[self._best_draw][None] for n, v in values.items()}
-        keep = posterior.thin(len(next(iter(flat.values()))), 200)
+        keep = posterior.thin(len(next(iter(flat.values()))))
         with self._precision():
             problem = self._problem(x_new, links)
 

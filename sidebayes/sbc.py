@@ -30,9 +30,6 @@ from .zoo import make_engine
 
 __all__ = ["calibrate"]
 
-_MOST_DRAWS = 200
-"""Draws of a chain among which the truth is ranked."""
-
 
 def calibrate(
     method: str | Callable[..., None],
@@ -146,7 +143,7 @@ def _ranks(
             f"engine {result.engine!r} gives {chains * size} draws; calibrate one that draws from the "
             "posterior, such as 'nuts', at least ten times"
         )
-    keep = posterior.thin(size, _MOST_DRAWS)
+    keep = posterior.thin(size)
     draws = {}
     for name, values in result.draws.items():
         real = np.broadcast_to(truth[name], (chains, 1, *values.shape[2:]))

@@ -22,9 +22,6 @@ from . import posterior
 
 __all__ = ["Validation", "deal_folds"]
 
-_MOST_DRAWS = 200
-"""Draws of a chain, or of all chains for links, at which held-out data are evaluated."""
-
 
 class Validation:
     """What a `Fit` is asked about data that it did not see."""
@@ -201,12 +198,10 @@ class Validation:
                 f"{seen.sum()} of the links, {tuple(map(int, links.pairs[np.argmax(seen)]))} say, join "
                 "pairs that the fit was given a link for; leave these out, they are not held out"
             )
-        draws = _draws(self)
-        keep = posterior.thin(len(next(iter(draws.values()))), _MOST_DRAWS)
         with self._precision():
             same, chance, approximate = agreement(
                 self._problem(),
-                {name: value[keep] for name, value in draws.items()},
+                posterior.pooled_draws(self.tree),
                 links.pairs,
                 site=posterior.mixture_site,
                 inference=inference,
@@ -249,14 +244,6 @@ def deal_folds(unit: NDArray, num_folds: int, seed: int) -> NDArray[np.int64]:
     return fold
 
 
-def _draws(fit: Any, most: int | None = None) -> dict[str, NDArray]:
-    """Draws of all chains one after another, at most `most` of each."""
-    group = fit.tree["posterior"]
-    keep = posterior.thin(group.sizes["draw"], most or group.sizes["draw"])
-    values = {str(n): v.to_numpy()[:, keep] for n, v in group.data_vars.items()}
-    return {name: value.reshape(-1, *value.shape[2:]) for name, value in values.items()}
-
-
 def _subset(links: Links, rows: NDArray) -> Links | None:
     some = links.subset(rows)
     return some if len(some) else None
@@ -275,7 +262,7 @@ def _held_out(
                 f"{fit.method}: sites {rowwise} change shape with the data, so that rows held out have "
                 "no density given a fit to the others"
             )
-        _, terms = posterior.derive(problem, _draws(fit, _MOST_DRAWS))
+        _, terms = posterior.derive(problem, posterior.pooled_draws(fit.tree, of_each_chain=True))
     numbers = np.empty(terms.shape[1], np.int64)
     numbers[np.asarray(as_label_graph(links, len(x)).component)] = unit
     return numbers, _log_mean(terms), len(terms)
