@@ -60,8 +60,8 @@ ENGINES = {
     "nuts": sb.NUTS(num_warmup=200, num_samples=200, num_chains=2),
     "hmc": sb.HMC(num_warmup=200, num_samples=200, num_chains=2),
     "gibbs": sb.BlockedGibbs(num_warmup=200, num_samples=600, num_chains=2),
-    "smc": sb.SMC(num_particles=300, num_runs=1),
-    "nested": sb.NestedSlice(num_live=150, num_delete=30, num_runs=1, num_samples=150),
+    "smc": sb.SMC(num_particles=200, num_runs=2),
+    "nested": sb.NestedSlice(num_live=100, num_delete=25, num_runs=2, num_samples=100),
 }
 """Bayesian engines, with settings that make many fits affordable."""
 

@@ -27,7 +27,7 @@ _HEADINGS = {
     "log_evidence": "log evidence",
     "evidence": "evidence is",
     "elpd_loo": "LOO elpd",
-    "bad_k": "k > 0.7",
+    "bad_k": "high k",
     "rhat": "R-hat",
     "ess": "ESS",
     "divergences": "divergent",
@@ -47,8 +47,6 @@ _WHOLE = ("divergences", "links", "violated", "ess")
 _OUTCOME = ("method", "engine", "ari", "nmi", "accuracy", "links", "violated", "flip_rate")
 _COST = ("compile_s", "run_s", "ess_per_s", "approximate")
 _BEST = {"ari": max, "nmi": max, "accuracy": max}
-_LEAST_DRAWS = 100
-"""Draws in all below which leave-one-out is not attempted."""
 _SHIFT, _ERRORS = 0.1, 3.0
 """Shift that matters, in posterior standard deviations, and Monte Carlo errors that it must exceed."""
 
@@ -65,9 +63,9 @@ class Comparison:
         work in unconstrained space, so compare it within an engine only; ``log_evidence``
         and whether ``evidence`` is an estimate or a lower bound;
         ``elpd_loo``, leaving out one connected component of the links at a time, and ``bad_k``,
-        the share of them with Pareto k above 0.7; worst ``rhat`` and least ``ess`` over
-        label-invariant functionals; ``divergences``; ``links`` and those ``violated`` by the
-        labels; ``flip_rate``, posterior mean; ``compile_s``, ``run_s``, ``ess_per_s``;
+        the share of them whose Pareto k is too high for the number of draws (see `Fit.loo`);
+        worst ``rhat`` and least ``ess`` over label-invariant functionals; ``divergences``;
+        ``links`` and those ``violated`` by the labels; ``flip_rate``, posterior mean; ``compile_s``, ``run_s``, ``ess_per_s``;
         ``approximate``. Fits of one model to the same data are measured against one of them:
         ``distance``, mean absolute difference in the probability that two points share a cluster;
         ``shift``, largest distance of their posteriors over label-invariant functionals of the
@@ -219,7 +217,7 @@ def _row(fit: Any) -> dict[str, Any]:
         "log_joint": float(stats["lp"].max()) if fit.engine != "kmeans" else np.nan,
         "log_evidence": fit.tree["fit_info"].attrs.get("log_evidence", np.nan),
         "evidence": fit.tree["fit_info"].attrs.get("log_evidence_kind", ""),
-        **_leave_one_out(fit.tree),
+        **_leave_one_out(fit),
         **found,
         "divergences": float(stats["diverging"].sum()) if "diverging" in stats else np.nan,
         "links": links.sizes.get("link", 0),
@@ -236,20 +234,15 @@ def _row(fit: Any) -> dict[str, Any]:
     return row
 
 
-def _leave_one_out(tree: Any) -> dict[str, float]:
-    """Expected log predictive density by PSIS, one connected component left out at a time."""
-    from arviz_stats.base import array_stats
-
-    terms = tree["log_likelihood"]["x"].to_numpy()
-    if terms.shape[0] * terms.shape[1] < _LEAST_DRAWS or not np.isfinite(terms).all():
+def _leave_one_out(fit: Any) -> dict[str, float]:
+    """What `Fit.loo` says, if it can."""
+    try:
+        with warnings.catch_warnings():  # large Pareto k are counted instead
+            warnings.simplefilter("ignore")
+            found = fit.loo()
+    except ValueError:
         return {"elpd_loo": np.nan, "bad_k": np.nan}
-    with warnings.catch_warnings():  # large Pareto k are counted instead
-        warnings.simplefilter("ignore")
-        found = [array_stats.loo(terms[..., unit]) for unit in range(terms.shape[2])]
-    return {
-        "elpd_loo": float(sum(one[0] for one in found)),
-        "bad_k": float(np.mean([one[1] > 0.7 for one in found])),
-    }
+    return {"elpd_loo": float(found.elpd), "bad_k": float((found.pareto_k > found.good_k).mean())}
 
 
 def _measure(fits: list[Any], frame: pd.DataFrame) -> pd.DataFrame:

@@ -38,7 +38,7 @@ class Validation:
         Raises
         ------
         ValueError
-            If the fit is a point.
+            If the fit is a point, or gives some rows no density.
 
         References
         ----------
@@ -52,6 +52,8 @@ class Validation:
                 f"{self.engine} gave {terms.sizes['chain'] * terms.sizes['draw']} draws, too few to leave "
                 "data out by their weights; use fit.kfold(), or an engine that draws"
             )
+        if not np.isfinite(terms).all():
+            raise ValueError("the fit gives some rows no density; there is nothing to leave out")
         with warnings.catch_warnings():  # ArviZ's is told in the terms of links below
             warnings.simplefilter("ignore")
             found = psis(self.tree, var_name="x", reff=1.0, pointwise=True)

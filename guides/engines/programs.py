@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 
 from . import store
@@ -60,7 +61,7 @@ def compiled(
     program = store.fetch(key)
     if program is None:
         # values are unknown here; NumPyro's checks of them would be compiled, then ignored
-        with dist.distribution.validation_enabled(False):
+        with numpyro.validation_enabled(False):
             lowered = jax.jit(build(bare)).lower(*args)
         program = store.compile_and_keep(key, lowered)
     # the problem is kept beside its program: an object known by its id must not be collected
