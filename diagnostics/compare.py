@@ -65,12 +65,12 @@ class Comparison:
         ``elpd_loo``, leaving out one connected component of the links at a time, and ``bad_k``,
         the share of them whose Pareto k is too high for the number of draws (see `Fit.loo`);
         worst ``rhat`` and least ``ess`` over label-invariant functionals; ``divergences``;
-        ``links`` and those ``violated`` by the labels; ``flip_rate``, posterior mean; ``compile_s``, ``run_s``, ``ess_per_s``;
-        ``approximate``. Fits of one model to the same data are measured against one of them:
-        ``distance``, mean absolute difference in the probability that two points share a cluster;
-        ``shift``, largest distance of their posteriors over label-invariant functionals of the
-        parameters, ``shift_of`` which, in standard deviations (see
-        `sidebayes.diagnostics.distance.wasserstein`); and ``trust``.
+        ``links`` and those ``violated`` by the labels; ``flip_rate``, posterior mean;
+        ``compile_s``, ``run_s``, ``ess_per_s``; ``approximate``. Fits of one model to the same
+        data are measured against one of them: ``distance``, mean absolute difference in the
+        probability that two points share a cluster; ``shift``, largest distance of their
+        posteriors over label-invariant functionals of the parameters, ``shift_of`` which, in
+        standard deviations (see `sidebayes.diagnostics.distance.wasserstein`); and ``trust``.
 
     Notes
     -----

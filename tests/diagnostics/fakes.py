@@ -14,6 +14,8 @@ from sidebayes.diagnostics.relabel import relabel
 from sidebayes.diagnostics.tree import to_datatree
 from sidebayes.guides.engines.base import EngineResult, Status
 
+from sidebayes.validation import Validation
+
 TRUTH = np.repeat([0, 1, 2], [20, 14, 6])
 CENTRES = np.array([[0.0, 0.0, 1.0], [6.0, 0.0, 2.0], [0.0, 7.0, 3.0]])
 PAIRS = np.array([[0, 1], [2, 25], [3, 39], [21, 22], [5, 30]])
@@ -21,7 +23,7 @@ WEIGHTS = np.array([2.0, -2.0, -np.inf, np.inf, 2.0])  # the last one is wrong
 
 
 @dataclass
-class FakeFit:
+class FakeFit(Validation):
     tree: xr.DataTree
     method: str = "ppc"
 
