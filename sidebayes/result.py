@@ -346,7 +346,8 @@ class Fit(Validation):
         ----------
         more : int
             Steps at most, or draws of every chain for a sampler. A sampler adapts again, from
-            `params`, and its draws stand alone: the earlier ones are not mixed in.
+            `params`, and its draws stand alone: the earlier ones are not mixed in. SVI fits its guide
+            anew, around the mode near `params`; only its `checkpoint` goes on from the guide reached.
 
         Returns
         -------
