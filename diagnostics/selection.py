@@ -21,13 +21,10 @@ _BLOCK = 2**22
 def information(same: NDArray) -> NDArray[np.float64]:
     r"""Expected information, in nats, of being told whether pairs share a cluster.
 
-    Over draws, the mutual information of the answer and the parameters,
+    The answer is a function of the labels, so what it tells of labels and parameters together is its
+    entropy under the posterior (Shewry and Wynn 1987, for any noiseless experiment),
 
-    .. math:: H\Big[\tfrac1S \sum_s p_s\Big] - \tfrac1S \sum_s H[p_s], \qquad
-              H[p] = -p \log p - (1 - p) \log (1 - p)
-
-    (Houlsby et al. 2011, eq. 2). A single draw knows nothing of its own doubt, and this would be
-    zero; then it is the entropy of the answer, its information about the labels.
+    .. math:: H\Big[\tfrac1S \sum_s p_s\Big], \qquad H[p] = -p \log p - (1 - p) \log (1 - p).
 
     Parameters
     ----------
@@ -38,8 +35,8 @@ def information(same: NDArray) -> NDArray[np.float64]:
     -------
     ndarray, shape (num_pairs,)
     """
-    whole = _entropy(same.mean(axis=0))
-    return whole if len(same) == 1 else np.maximum(whole - _entropy(same).mean(axis=0), 0.0)
+    prob = np.clip(same.mean(axis=0), 0.0, 1.0)
+    return entr(prob) + entr(1 - prob)
 
 
 def select_pairs(
@@ -53,8 +50,8 @@ def select_pairs(
 
     Candidates are all pairs if there are few; else half are drawn evenly, and half have an end drawn in
     proportion to the entropy of its label. From these a batch is taken greedily: every pick shrinks the
-    information of the others by the share of their variance over draws that it explains (a
-    Gaussian view of the batch's mutual information, by pivoted Cholesky steps), and a pair counts
+    information of the others by the share of their variance that it explains through the draws (a
+    Gaussian view of the batch's joint entropy, by pivoted Cholesky steps), and a pair counts
     the less, the more often its points are in the batch already.
 
     Parameters
@@ -79,8 +76,8 @@ def select_pairs(
 
     References
     ----------
-    Houlsby, Huszár, Ghahramani and Lengyel (2011), arXiv:1112.5745. Kirsch, van Amersfoort and Gal
-    (2019), NeurIPS 32, for redundancy within a batch.
+    Shewry and Wynn (1987), J. Appl. Stat. 14, 165-170. Kirsch, van Amersfoort and Gal (2019),
+    NeurIPS 32, for redundancy within a batch.
     """
     prob = _pooled(trees)
     num_points = prob.shape[1]
@@ -157,16 +154,15 @@ def _greedy(
     same: NDArray, gain: NDArray, pairs: NDArray, num_pairs: int, num_points: int
 ) -> list[int]:
     """Take the best pair, and condition the others on its noisy answer, again and again."""
-    left = same - same.mean(axis=0)
-    spread = (left**2).mean(axis=0)
+    mean = same.mean(axis=0)
+    left = same - mean
     noise = (same * (1 - same)).mean(axis=0)
+    whole = np.maximum(mean * (1 - mean), np.finfo(float).tiny)
     used = np.zeros(num_points, int)
     free = np.ones(len(pairs), bool)
     chosen: list[int] = []
     for _ in range(num_pairs):
-        share = np.divide(
-            (left**2).mean(axis=0), spread, out=np.ones_like(spread), where=spread > 0
-        )
+        share = ((left**2).mean(axis=0) + noise) / whole
         score = gain * share / (1 + used[pairs].sum(axis=1))
         best = int(np.where(free, score, -1.0).argmax())
         chosen.append(best)
@@ -179,8 +175,3 @@ def _greedy(
             factor = (1 - np.sqrt(noise[best] / (variance + noise[best]))) / variance
             left = left - np.outer(pick, factor * (pick @ left) / len(pick))
     return chosen
-
-
-def _entropy(prob: NDArray) -> NDArray[np.float64]:
-    prob = np.clip(prob, 0.0, 1.0)
-    return entr(prob) + entr(1 - prob)

@@ -20,9 +20,9 @@ def suggest_links(
 ) -> pd.DataFrame:
     """Pairs of points whose link would tell most, for an expert to answer.
 
-    With draws (NUTS, several fits) a pair is scored by the mutual information of its answer and the
-    parameters. One point estimate does not know its own doubt: pairs are then scored by the
-    entropy of the answer, which finds borders between clusters but no cluster that is missed.
+    A pair is scored by the expected information of its answer about the labels: the entropy of the
+    answer under the posterior. Fit by an engine that draws (BlockedGibbs, NUTS), or pass several fits:
+    a point estimate does not know its own doubt, and finds borders but no cluster that is missed.
 
     Parameters
     ----------

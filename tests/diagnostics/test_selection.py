@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.special import entr
 from sidebayes.diagnostics.selection import information, select_pairs
 
 import sidebayes
@@ -12,11 +13,15 @@ from sidebayes import EM, Links
 from .fakes import PAIRS, make_tree, soft_labels
 
 
-def test_information_is_the_mutual_information():
-    same = np.array([[0.9, 0.5, 1.0], [0.1, 0.5, 1.0]])
-    binary = -0.9 * np.log(0.9) - 0.1 * np.log(0.1)
-    np.testing.assert_allclose(information(same), [np.log(2) - binary, 0.0, 0.0], atol=1e-12)
-    np.testing.assert_allclose(information(same[:1]), [binary, np.log(2), 0.0], atol=1e-12)
+def test_information_is_about_labels_and_parameters_together():
+    """Mutual information of the answer with draw and labels, by enumeration."""
+    first, second = np.random.default_rng(0).dirichlet(np.ones(3), (2, 4))
+    joint = first[:, :, None] * second[:, None, :] / 4
+    yes = np.stack([np.eye(3), 1 - np.eye(3)])
+    table = np.einsum("aij,sij->asij", yes, joint).reshape(2, -1)
+    expected = entr(table.sum(axis=0)).sum() + entr(table.sum(axis=1)).sum() - entr(table).sum()
+    same = np.einsum("si,si->s", first, second)
+    np.testing.assert_allclose(information(same[:, None]), [expected], rtol=1e-12)
 
 
 def doubtful(points, draws=1, seed=0):
@@ -73,11 +78,13 @@ def test_probabilities_rounded_beyond_one_do_no_harm():
 
 
 def test_fits_are_pooled_by_pairs_on_which_they_disagree():
-    first, second = make_tree()[0], make_tree(prob=None)[0]
-    labels = np.repeat([0, 1, 2], [20, 14, 6])
-    labels[[4, 9]] = 2
-    second["responsibilities"]["prob"][:] = soft_labels((labels + 1) % 3)[None, None]
-    found = select_pairs([first, second], 2)
+    trees = [make_tree()[0] for _ in range(3)]
+    for number, odd in ((1, 4), (2, 9)):
+        labels = np.repeat([0, 1, 2], [20, 14, 6])
+        labels[odd] = 2
+        swapped = soft_labels((labels + 1) % 3)
+        trees[number]["responsibilities"]["prob"][:] = swapped[None, None]
+    found = select_pairs(trees, 2)
     assert np.isin([4, 9], found[["i", "j"]].to_numpy()).all()
 
 
