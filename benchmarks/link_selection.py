@@ -1,10 +1,11 @@
 """How many pairs an expert must answer: suggested pairs against random ones.
 
 Run: python benchmarks/link_selection.py [--seeds 5] [--data iris,wine] [--batch 10] [--rounds 8]
+     [--engine gibbs]
      python benchmarks/link_selection.py --seeds 2 --data digits --batch 50 --rounds 6
 
-After every batch the answers are added and the mixture is fitted again by blocked Gibbs sampling; ARI is
-of the labels that are likeliest over its draws. The target is the highest mean ARI that random pairs
+After every batch the answers are added and the mixture is fitted again, by blocked Gibbs sampling or, with
+--engine em, at a point; ARI is of its labels. The target is the highest mean ARI that random pairs
 reach; the table gives the mean ARI by pairs, and the pairs that reach it, on the line between two batches.
 """
 
@@ -22,12 +23,10 @@ from sidebayes.cache import use_compilation_cache
 STRENGTH = sb.flip_rate_weight(0.02)
 
 
-def posterior(x, num_clusters, links, seed):
-    return sb.fit(
-        "ppc", x, links, num_clusters=num_clusters, reading="relation",
-        prior=sb.GaussianPrior.by_evidence(x, num_clusters), seed=seed, progress=False,
-        engine=sb.BlockedGibbs(num_warmup=200, num_samples=400, num_chains=2),
-    )  # fmt: skip
+ENGINES = {
+    "gibbs": (sb.BlockedGibbs(num_warmup=200, num_samples=400, num_chains=2), {}),
+    "em": (sb.EM(num_restarts=10, tol=1e-6), {"inference": "belief_propagation"}),
+}
 
 
 def random_pairs(fit, size, known, labels, rng):
@@ -48,11 +47,16 @@ WAYS = {"random": random_pairs, "suggested": suggested}
 def curve(x, labels, seed, choose, options):
     """ARI after every batch."""
     rng, num_clusters = np.random.default_rng(seed), len(np.unique(labels))
+    engine, inference = ENGINES[options.engine]
+    prior = sb.GaussianPrior.by_evidence(x, num_clusters)
     pairs, found = np.zeros((0, 2), int), []
     for step in range(options.rounds + 1):
         same = labels[pairs[:, 0]] == labels[pairs[:, 1]]
         links = sb.Links.from_pairs(pairs, same, STRENGTH, len(x))
-        fit = posterior(x, num_clusters, links, seed)
+        fit = sb.fit(
+            "ppc", x, links, num_clusters=num_clusters, reading="relation", prior=prior,
+            engine=engine, seed=seed, progress=False, **inference,
+        )  # fmt: skip
         found.append(adjusted_rand_score(labels, fit.labels()))
         if step < options.rounds:
             pairs = np.concatenate([pairs, choose(fit, options.batch, pairs, labels, rng)])
@@ -76,6 +80,7 @@ def main():
     parser.add_argument("--data", default="iris,wine")
     parser.add_argument("--batch", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--engine", default="gibbs", choices=ENGINES)
     options = parser.parse_args()
     use_compilation_cache()
     for name in options.data.split(","):
