@@ -256,7 +256,8 @@ def choose_strength(
         data = jnp.asarray(x, float)
 
         def labels_at(links: Links) -> NDArray[np.int64]:
-            problem = Problem(model, (data, as_label_graph(links, len(data))), options)
+            graph = as_label_graph(links, len(data)).untied()
+            problem = Problem(model, (data, graph), options)
             return _labels(problem, engine.run(problem, seed=seed, progress=False).params)
 
         while len(tried) <= best + patience:
