@@ -13,7 +13,7 @@ from sidebayes.models.blocks.links import Links
 from sidebayes.models.constraint_fit import constraint_fit
 from sidebayes.models.gmm import gmm
 
-from sidebayes import Continuation, Fit, choose_strength, fit
+from sidebayes import Continuation, Fit, choose_strength, fit, simulate_links
 
 FEW = Continuation(num_restarts=8, tol=1e-6, max_steps=300)
 
@@ -144,6 +144,37 @@ def test_choice_of_the_price(clouds):
     )
     broken = violated_links(found.labels(), links.pairs, links.weights)
     assert broken <= choice.held_out[best] + choice.trained[best]
+
+
+def test_path_of_prices_with_three_clusters():
+    """Check 29: four prices after the best; all links are fitted if that breaks fewer of them."""
+    rng = np.random.default_rng(0)
+    z = np.arange(60) % 3
+    x = 3 * np.eye(3)[z, :2] + rng.normal(size=(60, 2))
+    links = simulate_links(z, 40, seed=1)
+    engine = Continuation(num_restarts=8, tol=1e-5, max_steps=200)
+    choice = choose_strength(x, links, num_clusters=3, engine=engine)
+    order = list(zip(choice.held_out, choice.trained, choice.strengths, strict=True))
+    best = order.index(min(order))
+    assert choice.strength == choice.strengths[best] > 0.1
+    assert len(order) == best + 5
+    found = fit("constraint_fit", x, choice.links, num_clusters=3, engine=engine)
+    broken = violated_links(found.labels(), links.pairs, links.weights)
+    assert broken <= choice.held_out[best] + choice.trained[best]
+
+
+def test_draws_of_links_share_a_program():
+    rng = np.random.default_rng(3)
+    z = np.arange(40) % 2
+    x = rng.normal(size=(40, 2)) + 3 * z[:, None]
+    engine = Continuation(num_restarts=2, tol=1e-4)
+    first, second = (
+        fit("constraint_fit", x, simulate_links(z, 15, seed=seed), num_clusters=2, engine=engine)
+        for seed in range(2)
+    )
+    assert first.seconds["compile"] > 0
+    assert second.seconds["compile"] == 0
+    assert not np.array_equal(first.links.pairs, second.links.pairs)
 
 
 @pytest.mark.parametrize(("number", "size"), [(5, 5), (6, 6), (8, 6), (12, 6), (13, 6), (31, 15)])
