@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sidebayes.diagnostics.scores import accuracy, violated_links
+from sidebayes.diagnostics.scores import accuracy, f_score, violated_links
 from sidebayes.guides.constraint_fit import _split
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.optimise import MAP
@@ -12,6 +12,10 @@ from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.links import Links
 from sidebayes.models.constraint_fit import constraint_fit
 from sidebayes.models.gmm import gmm
+from sklearn.datasets import load_breast_cancer
+from sklearn.decomposition import PCA
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.preprocessing import StandardScaler
 
 from sidebayes import Continuation, Fit, choose_strength, fit, simulate_links
 
@@ -161,6 +165,25 @@ def test_path_of_prices_with_three_clusters():
     found = fit("constraint_fit", x, choice.links, num_clusters=3, engine=engine)
     broken = violated_links(found.labels(), links.pairs, links.weights)
     assert broken <= choice.held_out[best] + choice.trained[best]
+
+
+@pytest.mark.slow
+def test_wdbc_as_in_the_thesis():
+    """Check 32: near a classifier trained on all labels, with pairs for 15 % of the points."""
+    x, labels = load_breast_cancer(return_X_y=True)
+    x = PCA(14).fit_transform(StandardScaler().fit_transform(x))
+    engine = Continuation(num_restarts=5, tol=1e-6)
+
+    def score(num_pairs, seed):
+        links = simulate_links(labels, num_pairs, seed=seed).with_strength(50.0)
+        options = {"num_clusters": 2, "prior": "flat", "engine": engine, "seed": seed}
+        found = fit("constraint_fit", x, links, **options)
+        return f_score(labels, found.labels())
+
+    assert 0.68 <= score(0, 0) <= 0.70
+    trained = LinearDiscriminantAnalysis().fit(x, labels).predict(x)
+    reached = np.mean([score(85, seed) for seed in range(6)])
+    assert reached > f_score(labels, trained) - 0.02
 
 
 def test_draws_of_links_share_a_program():
