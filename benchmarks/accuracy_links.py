@@ -21,6 +21,7 @@ from sklearn.mixture import GaussianMixture
 import sidebayes as sb
 from sidebayes.cache import use_compilation_cache
 from sidebayes.datasets import load_dataset
+from sidebayes.zoo import find_card
 
 SETTING = {"reading": "relation", "inference": "belief_propagation"}
 """The one setting of ppc used everywhere; with the default prior, and with that of highest evidence."""
@@ -61,6 +62,21 @@ def run_gp(x, num_clusters, links, seed):
         "pairwise_gp", kernel.features(), links, num_clusters=num_clusters,
         inference="belief_propagation", seed=seed, progress=False,
     )  # fmt: skip
+
+
+def run_constraint_fit(x, num_clusters, links, seed, model="constraint_fit", **options):
+    """The price of a link is chosen by links held out, its weight left aside; one covariance."""
+    shared = {"num_clusters": num_clusters, "engine": sb.Continuation(num_restarts=10, tol=1e-6)}
+    shared |= options | {"seed": seed}
+    links = sb.choose_strength(x, links, model=find_card(model).model, **shared).links
+    return sb.fit(model, x, links, progress=False, **shared)
+
+
+def run_projection(x, num_clusters, links, seed):
+    """As many features extracted as part the clusters: one fewer than these."""
+    return run_constraint_fit(
+        x, num_clusters, links, seed, "constraint_projection", num_extracted=num_clusters - 1
+    )
 
 
 def held_out_error(fit, labels, links, seed):
@@ -117,6 +133,8 @@ def main():
         "ppc evidence": run_ppc_by_evidence,
         "pair_mixture": run_components,
         "pairwise_gp": run_gp,
+        "constraint_fit": run_constraint_fit,
+        "constraint_projection": run_projection,
     } | peers()
     if options.flip_rate:
         methods["ppc learned"] = partial(run_ppc, flip_rate="learned")

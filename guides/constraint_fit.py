@@ -169,13 +169,6 @@ def _heated(model: Callable[..., None], *args: Any, **options: Any) -> None:
     model(*data, temperature=temperature, **options)
 
 
-def _broken(labels: ArrayLike, links: Links) -> int:
-    """Number of links that labels break."""
-    labels = np.asarray(labels)
-    same = labels[links.pairs[:, 0]] == labels[links.pairs[:, 1]]
-    return int((same != links.same).sum())
-
-
 @dataclass(frozen=True)
 class StrengthChoice:
     """What `choose_strength` found.
@@ -248,25 +241,31 @@ def choose_strength(
         raise ValueError("links is empty; there is no price to choose without any")
     engine = Continuation() if engine is None else engine
     options = {"num_clusters": num_clusters} | options
-    fitted, held_out = _split(links, num_clusters, seed)
+    fitted, held_out = _split(len(links), num_clusters, seed)
+    held_in = np.isin(np.arange(len(links)), fitted)
     tried: list[tuple[int, int, float]] = []
     found: list[NDArray] = []
     best = 0
     with jax.enable_x64(True):
         data = jnp.asarray(x, float)
+        graph = as_label_graph(links, len(data)).untied()
 
-        def labels_at(links: Links) -> NDArray[np.int64]:
-            problem = Problem(model, (data, as_label_graph(links, len(data))), options)
-            return _labels(problem, engine.run(problem, seed=seed, progress=False).params)
+        def broken_at(prices: NDArray[np.float64]) -> NDArray[np.bool_]:
+            """Whether each link is broken; one without a price is as if left out."""
+            priced = replace(graph, pair_weights=np.where(links.same, prices, -prices))
+            problem = Problem(model, (data, priced), options)
+            labels = _labels(problem, engine.run(problem, seed=seed, progress=False).params)
+            return (labels[links.pairs[:, 0]] == labels[links.pairs[:, 1]]) != links.same
 
         while len(tried) <= best + patience:
             strength = 0.1 * 10 ** (len(tried) / 2)
-            found.append(labels_at(fitted.with_strength(strength)))
-            tried.append((_broken(found[-1], held_out), _broken(found[-1], fitted), strength))
+            found.append(broken_at(np.where(held_in, strength, 0.0)))
+            tried.append((found[-1][held_out].sum(), found[-1][held_in].sum(), strength))
             best = tried.index(min(tried))
         strength = tried[best][2]
-        of_all = labels_at(links.with_strength(strength))
-    chosen = links if _broken(of_all, links) < _broken(found[best], links) else fitted
+        of_all = broken_at(np.full(len(links), strength))
+    keep = held_in | (of_all.sum() < found[best].sum())
+    chosen = Links(links.pairs[keep], links.weights[keep], links.num_points)
     table = np.array(tried)
     broken = table[:, :2].astype(np.int64)
     return StrengthChoice(
@@ -274,16 +273,14 @@ def choose_strength(
     )
 
 
-def _split(links: Links, num_clusters: int, seed: int) -> tuple[Links, Links]:
-    """Links to fit and links to hold out."""
-    number, least = len(links), 3 * num_clusters
-    size = number if number < least else max(least, number // 2)
-    order = np.random.default_rng(seed).permutation(number)
-    first, last = (
-        Links(links.pairs[rows], links.weights[rows], links.num_points)
-        for rows in (order[:size], order[number - size :])
-    )
-    return first, last
+def _split(
+    num_links: int, num_clusters: int, seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Links to fit and links to hold out, as numbers."""
+    least = 3 * num_clusters
+    size = num_links if num_links < least else max(least, num_links // 2)
+    order = np.random.default_rng(seed).permutation(num_links)
+    return order[:size], order[num_links - size :]
 
 
 def _labels(problem: Problem, params: Mapping[str, NDArray]) -> NDArray[np.int64]:

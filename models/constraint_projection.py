@@ -12,6 +12,7 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.typing import ArrayLike
 
+from .blocks.gaussian import Gaussian
 from .blocks.label_graph import LabelGraph, as_label_graph
 from .blocks.linked import LinkedCategorical, LinkedMixture
 from .blocks.links import Links
@@ -111,15 +112,13 @@ def constraint_projection(
     )
 
 
-def _components(
-    projection: Array, mean: Array, center: Array, whitening: Array
-) -> dist.MultivariateNormal:
+def _components(projection: Array, mean: Array, center: Array, whitening: Array) -> Gaussian:
     """Clusters as Gaussians of the data: means in a plane, one covariance."""
     inner = projection.T @ projection
     back = jnp.linalg.solve(inner, projection.T)  # (extracted, features): inner^-1 F'
     precision = projection @ projection.T + jnp.eye(len(projection)) - projection @ back
     loc = center + jnp.linalg.solve(whitening.T, (mean @ back).T).T
-    return dist.MultivariateNormal(loc, precision_matrix=whitening @ precision @ whitening.T)
+    return Gaussian(loc, precision_matrix=whitening @ precision @ whitening.T)
 
 
 def _whitening(x: Array) -> Array:

@@ -108,8 +108,8 @@ def check_links(
     links : Links, LabelGraph or None
     num_points : int
     num_clusters : int or None
-    kind : {"none", "any", "hard"}
-        What the method takes.
+    kind : {"none", "any", "hard", "priced"}
+        What the method takes; see `Card`.
     method : str
 
     Raises
@@ -133,7 +133,8 @@ def check_links(
             f"{method} takes hard links only and {int(np.isfinite(weights).sum())} are soft; pass "
             "links.hardened(), or use 'soft_kmeans'"
         )
-    return as_label_graph(links, num_points, num_clusters)
+    graph = as_label_graph(links, num_points, num_clusters)
+    return graph.untied() if kind == "priced" else graph
 
 
 def check_options(model: Callable, options: Mapping[str, Any], method: str) -> None:

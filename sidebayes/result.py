@@ -25,12 +25,11 @@ from sidebayes.guides.engines.base import Engine, Evidence, Problem, SideBayesWa
 from sidebayes.guides.engines.programs import compiled
 from sidebayes.models.blocks.approximate import Inference
 from sidebayes.models.blocks.components import GaussianPrior
-from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.blocks.linked import LinkedMixture
 from sidebayes.models.blocks.links import Links
 
 from . import posterior
-from .checks import check_data
+from .checks import check_data, check_links
 from .validation import Validation
 from .zoo import CARDS
 
@@ -325,7 +324,8 @@ class Fit(Validation):
                 raise ValueError(f"{self.method} takes no links; leave links out")
             return Problem(self.model, (x,), options)
         chosen = self.links if x_new is None else links
-        graph: LabelGraph = as_label_graph(chosen, len(x), options.get("num_clusters"))
+        kind = CARDS[self.method].links if self.method in CARDS else "any"
+        graph = check_links(chosen, len(x), options.get("num_clusters"), kind, self.method)
         return Problem(self.model, (x, graph), options)
 
     def _fixed_options(self) -> dict[str, Any]:

@@ -31,8 +31,8 @@ class Card:
         generic one, and of its conjugate blocks, are found.
     engines : tuple of str
         Engines that suit it, the default first.
-    links : {"none", "any", "hard"}
-        Which links it takes.
+    links : {"none", "any", "hard", "priced"}
+        Which links it takes; "priced" are any, and tie no labels.
     label_sites : dict of str to int
         Sites that permute with the labels, and the axis that does.
     invariants : tuple of str
@@ -192,7 +192,7 @@ CARDS: dict[str, Card] = {
             title="Mixture fitted so that the labels it gives keep the links",
             model_path="sidebayes.models.constraint_fit:constraint_fit",
             engines=_ENGINES_OF_CONSTRAINTS,
-            links="any",
+            links="priced",
             label_sites=_GAUSSIAN_SITES,
             invariants=_MIXTURE_INVARIANTS,
             reference="Law (2006), Michigan State University, chapter 5",
@@ -204,7 +204,7 @@ CARDS: dict[str, Card] = {
             title="The same in a few linear features, which are found with the clusters",
             model_path="sidebayes.models.constraint_projection:constraint_projection",
             engines=_ENGINES_OF_CONSTRAINTS,
-            links="any",
+            links="priced",
             label_sites={"weights": 0, "mean": 0},
             invariants=_MIXTURE_INVARIANTS,
             reference="Law (2006), Michigan State University, section 5.5",

@@ -19,6 +19,8 @@ from scipy.special import multigammaln
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
+from .gaussian import Gaussian
+
 __all__ = [
     "COVARIANCES",
     "GaussianPrior",
@@ -337,7 +339,7 @@ def gaussian_components(
     with _plates(shape):
         mean = numpyro.sample("mean", _mean_prior(num_features, scale_tril, prior))
     if covariance in ("full", "tied"):
-        return dist.MultivariateNormal(mean, scale_tril=scale_tril)
+        return Gaussian(mean, scale_tril=scale_tril)
     return dist.Normal(mean, jnp.broadcast_to(deviation, mean.shape)).to_event(1)
 
 

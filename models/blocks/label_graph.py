@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -212,6 +212,15 @@ class LabelGraph:
         return Links(
             np.asarray(self.pairs, np.int64), np.asarray(self.pair_weights), self.num_points
         )
+
+    def untied(self) -> LabelGraph:
+        """Return the same links, tying no labels: for models where a link has a price, and no more.
+
+        Its structure is that of as many links between as many points, whichever these are.
+        """
+        free = LabelGraph.build(None, self.num_points)
+        inside = np.full(self.num_links, free.num_edges + 1, np.int32)
+        return replace(free, pairs=self.pairs, pair_weights=self.pair_weights, edge_of_link=inside)
 
     @property
     def width(self) -> int | None:

@@ -1,8 +1,12 @@
 """Priors of Gaussian components that are set from data."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpyro.distributions import MultivariateNormal
 from sidebayes.models.blocks.components import GaussianPrior
+from sidebayes.models.blocks.gaussian import Gaussian
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_wine
 from sklearn.preprocessing import StandardScaler
@@ -49,3 +53,27 @@ def test_degenerate_data():
     assert np.linalg.eigvalsh(prior.scale).min() > 0
     with pytest.raises(ValueError, match="2 rows, fewer than num_clusters = 3"):
         GaussianPrior.by_evidence(x[:2], 3)
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)], ids=["tied", "full", "classes"])
+def test_products_give_the_density_that_solves_give(batch):
+    """Values and gradients are those of NumPyro's density."""
+    with jax.enable_x64(True):
+        rng = np.random.default_rng(0)
+        x = jnp.asarray(rng.normal(size=(7, *[1] * max(len(batch), 1), 4)))
+        root = rng.normal(size=(*batch, 4, 4)) * [10.0, 1.0, 0.1, 0.01]
+        mean = jnp.asarray(rng.normal(size=(*(batch or (3,)), 4)))
+        sigma = jnp.asarray(root @ root.swapaxes(-1, -2))
+
+        def value(kind, mean, sigma):
+            return kind(mean, sigma).log_prob(x)
+
+        found, expected = value(Gaussian, mean, sigma), value(MultivariateNormal, mean, sigma)
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
+        slopes = [
+            jax.grad(lambda *at, kind=kind: value(kind, *at).sum(), (0, 1))(mean, sigma)
+            for kind in (Gaussian, MultivariateNormal)
+        ]
+        for one, other in zip(*slopes, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-7 * jnp.abs(other).max())

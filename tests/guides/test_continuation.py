@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sidebayes.diagnostics.scores import accuracy, violated_links
+from sidebayes.diagnostics.scores import accuracy, f_score, violated_links
 from sidebayes.guides.constraint_fit import _split
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.optimise import MAP
@@ -12,8 +12,12 @@ from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.links import Links
 from sidebayes.models.constraint_fit import constraint_fit
 from sidebayes.models.gmm import gmm
+from sklearn.datasets import load_breast_cancer
+from sklearn.decomposition import PCA
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.preprocessing import StandardScaler
 
-from sidebayes import Continuation, Fit, choose_strength, fit
+from sidebayes import Continuation, Fit, choose_strength, fit, simulate_links
 
 FEW = Continuation(num_restarts=8, tol=1e-6, max_steps=300)
 
@@ -146,12 +150,61 @@ def test_choice_of_the_price(clouds):
     assert broken <= choice.held_out[best] + choice.trained[best]
 
 
+def test_path_of_prices_with_three_clusters():
+    """Check 29: four prices after the best; all links are fitted if that breaks fewer of them."""
+    rng = np.random.default_rng(0)
+    z = np.arange(60) % 3
+    x = 3 * np.eye(3)[z, :2] + rng.normal(size=(60, 2))
+    links = simulate_links(z, 40, seed=1)
+    engine = Continuation(num_restarts=8, tol=1e-5, max_steps=200)
+    choice = choose_strength(x, links, num_clusters=3, engine=engine)
+    order = list(zip(choice.held_out, choice.trained, choice.strengths, strict=True))
+    best = order.index(min(order))
+    assert choice.strength == choice.strengths[best] > 0.1
+    assert len(order) == best + 5
+    found = fit("constraint_fit", x, choice.links, num_clusters=3, engine=engine)
+    broken = violated_links(found.labels(), links.pairs, links.weights)
+    assert broken <= choice.held_out[best] + choice.trained[best]
+
+
+@pytest.mark.slow
+def test_wdbc_as_in_the_thesis():
+    """Check 32: near a classifier trained on all labels, with pairs for 15 % of the points."""
+    x, labels = load_breast_cancer(return_X_y=True)
+    x = PCA(14).fit_transform(StandardScaler().fit_transform(x))
+    engine = Continuation(num_restarts=5, tol=1e-6)
+
+    def score(num_pairs, seed):
+        links = simulate_links(labels, num_pairs, seed=seed).with_strength(50.0)
+        options = {"num_clusters": 2, "prior": "flat", "engine": engine, "seed": seed}
+        found = fit("constraint_fit", x, links, **options)
+        return f_score(labels, found.labels())
+
+    assert 0.68 <= score(0, 0) <= 0.70
+    trained = LinearDiscriminantAnalysis().fit(x, labels).predict(x)
+    reached = np.mean([score(85, seed) for seed in range(6)])
+    assert reached > f_score(labels, trained) - 0.02
+
+
+def test_draws_of_links_share_a_program():
+    rng = np.random.default_rng(3)
+    z = np.arange(40) % 2
+    x = rng.normal(size=(40, 2)) + 3 * z[:, None]
+    engine = Continuation(num_restarts=2, tol=1e-4)
+    first, second = (
+        fit("constraint_fit", x, simulate_links(z, 15, seed=seed), num_clusters=2, engine=engine)
+        for seed in range(2)
+    )
+    assert first.seconds["compile"] > 0
+    assert second.seconds["compile"] == 0
+    assert not np.array_equal(first.links.pairs, second.links.pairs)
+
+
 @pytest.mark.parametrize(("number", "size"), [(5, 5), (6, 6), (8, 6), (12, 6), (13, 6), (31, 15)])
 def test_links_are_split_as_in_the_thesis(number, size):
-    links = Links.must_link([(i, i + 1) for i in range(number)], 1.0, 40)
-    fitted, held_out = _split(links, 2, 0)
+    fitted, held_out = _split(number, 2, 0)
     assert len(fitted) == len(held_out) == size
-    assert len(fitted + held_out) == min(number, 2 * size)
+    assert len(np.union1d(fitted, held_out)) == min(number, 2 * size)
 
 
 def test_bad_input_is_named():
