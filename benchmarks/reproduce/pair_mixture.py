@@ -58,7 +58,7 @@ def balanced_links(labels, num_pairs, seed):
     rng = np.random.default_rng(seed)
     share = np.sum((np.bincount(labels) / num_points) ** 2)
     for _ in range(20_000):
-        rounds = -(-2 * num_pairs // num_points)
+        rounds = max(-(-2 * num_pairs // num_points), 1)
         ends = np.concatenate([rng.permutation(num_points) for _ in range(rounds)])
         pairs = np.sort(ends[: 2 * num_pairs].reshape(-1, 2), axis=1)
         same = labels[pairs[:, 0]] == labels[pairs[:, 1]]
