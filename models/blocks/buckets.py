@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from .label_graph import Core, Stage, Top
+from .label_graph import Core, Stage
 from .potts import FORBIDDEN
 from .sweep import sweep
 
@@ -43,24 +43,43 @@ def eliminate(
         Random key for `reduce`.
     """
     assert core.width is not None  # what is too wide was refused
-    num_clusters = belief.shape[1]
-    count = len(core.stages) + 1
+    num_clusters, stages = belief.shape[1], core.stages
+    count = len(stages) + 1
     keys = [None] * count if key is None else split(key, count)
-    messages: list[Array] = []
-    for stage, own_key in zip(core.stages, keys[:-1], strict=True):
+    # each is gathered once for all: a gather is transposed to a loop of its own
+    unary = _apart(
+        lambda place: belief.at[place].get(mode="fill", fill_value=0.0),
+        [stage.node for stage in stages] + [core.top.node],
+    )
+    weights = _apart(
+        lambda edge: edge_weights[edge], [stage.bag_edge for stage in stages] + [core.top.edge]
+    )
+    messages = jnp.zeros(0, belief.dtype)
+    for number, stage in enumerate(stages):
         tables = jnp.zeros((stage.node.size, num_clusters ** (stage.width + 1)), belief.dtype)
-        unary = belief.at[stage.node].get(mode="fill", fill_value=0.0)
         _, sent = sweep(
             partial(_bucket, reduce, num_clusters, stage.width),
-            _receive(tables, core.stages, messages, stage.inflow, num_clusters, stage.width),
+            _receive(tables, messages, stages[:number], stage.inflow, num_clusters, stage.width),
             stage.parent,
-            (unary, edge_weights[stage.bag_edge]),
-            (stage.axis, split(own_key, len(stage.node))),
+            (unary[number], weights[number]),
+            (stage.axis, split(keys[number], len(stage.node))),
         )
-        messages.append(sent.reshape(stage.node.size, -1))
-    table = _top_table(belief, edge_weights, core.top)
-    table = _receive(table, core.stages, messages, core.top.inflow, num_clusters, core.width)
+        messages = jnp.concatenate([messages, sent.ravel()])
+    # a top without all its nodes has one label where there is none
+    absent = (core.top.node == len(belief))[:, :, None] & (np.arange(num_clusters) > 0)
+    table = _top_table(jnp.where(absent, FORBIDDEN, unary[-1]), weights[-1])
+    table = _receive(table, messages, stages, core.top.inflow, num_clusters, core.width)
     return reduce(table, keys[-1])
+
+
+def _apart(gather: Callable[[Array], Array], indices: list[Array]) -> list[Array]:
+    """Gather for several arrays of indices at once."""
+    found = gather(jnp.concatenate([jnp.ravel(index) for index in indices]))
+    parts = jnp.split(found, np.cumsum([index.size for index in indices])[:-1])
+    return [
+        part.reshape(index.shape + part.shape[1:])
+        for part, index in zip(parts, indices, strict=True)
+    ]
 
 
 def split(key: Array | None, count: int) -> Any:
@@ -78,43 +97,43 @@ def _bucket(reduce: Reduce, num_clusters: int, width: int, table, factors, const
     table = table + weights @ (digits[:1] == digits[1:]).astype(table.dtype)
     table = table.reshape(len(table), num_clusters, -1) + unary[:, :, None]
     message = reduce(jnp.moveaxis(table, 1, 2), key)
-    return _spread(message, axis, num_clusters, width), message
+    cell = _cells(axis, num_clusters, width)
+    return jnp.take_along_axis(message, cell, axis=1, mode="promise_in_bounds"), message
 
 
 def _receive(
     tables: Array,
+    messages: Array,
     stages: tuple[Stage, ...],
-    messages: list[Array],
     inflow: tuple[tuple[Array, Array], ...],
     num_clusters: int,
     width: int,
 ) -> Array:
-    """Add to tables of some width the messages that come from earlier stages."""
-    for stage, message, (bucket, target) in zip(stages, messages, inflow, strict=False):
-        if bucket.size:
-            axis = stage.axis.reshape(-1, stage.width)[bucket]
-            update = _spread(message[bucket], axis, num_clusters, width)
-            tables = tables.at[target].add(update)
-    return tables
+    """Add to tables of some width the messages that come from the stages before."""
+    cells, start = [jnp.zeros((0, tables.shape[1]), int)], 0
+    for stage, (bucket, _) in zip(stages, inflow, strict=True):
+        size = num_clusters**stage.width
+        axis = stage.axis.reshape(-1, stage.width)[bucket]
+        cells.append(start + bucket[:, None] * size + _cells(axis, num_clusters, width))
+        start += stage.node.size * size
+    if not start:
+        return tables
+    target = jnp.concatenate([target for _, target in inflow])
+    update = messages.at[jnp.concatenate(cells)].get(mode="promise_in_bounds")
+    return tables.at[target].add(update)
 
 
-def _spread(message: Array, axis: Array, num_clusters: int, width: int) -> Array:
-    """Messages as tables of `width` and one labels, their own on the axes that are told."""
+def _cells(axis: Array, num_clusters: int, width: int) -> Array:
+    """Cell of a message that each cell of a table reads, the axes of its labels being told."""
     # message label p has stride K^(last - p)
     strides = num_clusters ** np.arange(axis.shape[1] - 1, -1, -1)
     place = axis[:, :, None] == np.arange(width + 1)
-    cell = jnp.sum(jnp.where(place, strides[:, None], 0), axis=1) @ _digits(num_clusters, width)
-    return jnp.take_along_axis(message, cell, axis=1, mode="promise_in_bounds")
+    return jnp.sum(jnp.where(place, strides[:, None], 0), axis=1) @ _digits(num_clusters, width)
 
 
-def _top_table(belief: Array, edge_weights: Array, top: Top) -> Array:
+def _top_table(unary: Array, weights: Array) -> Array:
     """Potentials of the last nodes of each component and of the edges between them."""
-    num_components, num_axes = top.node.shape
-    num_clusters = belief.shape[1]
-    lone = np.where(np.arange(num_clusters) > 0, FORBIDDEN, 0.0)  # one label where there is no node
-    absent = jnp.asarray(top.node == len(belief))[:, :, None]
-    unary = jnp.where(absent, lone, belief.at[top.node].get(mode="clip"))
-    weights = edge_weights[top.edge]
+    num_components, num_axes, num_clusters = unary.shape
     digits = _digits(num_clusters, num_axes - 1)
 
     @jax.checkpoint  # else the comparisons of all rounds are kept
@@ -124,7 +143,7 @@ def _top_table(belief: Array, edge_weights: Array, top: Top) -> Array:
         table = table + own @ held.astype(table.dtype)
         return table + edges @ (digits == digit).astype(table.dtype), None
 
-    start = jnp.zeros((num_components, digits.shape[1]), belief.dtype)
+    start = jnp.zeros((num_components, digits.shape[1]), unary.dtype)
     nodes = jnp.swapaxes(unary, 0, 1), jnp.swapaxes(weights, 0, 1), digits
     return lax.scan(add, start, nodes)[0]
 
