@@ -16,7 +16,7 @@ __all__ = ["ComponentPlan", "StagePlan", "peel_leaves", "plan_cores"]
 SMALL_CELLS = 2**17
 """Nodes of unequal width are padded to one width while, with eight clusters, no more arises."""
 STAGE_CELLS = 2**17
-"""Cells that a stage of its own must save: about what it costs to compile."""
+"""Cells of tables that a stage of its own must save, for what it costs to compile."""
 
 
 def peel_leaves(edges: NDArray, num_nodes: int) -> tuple[list[NDArray], NDArray[np.bool_]]:
