@@ -58,7 +58,7 @@ def balanced_links(labels, num_pairs, seed):
     rng = np.random.default_rng(seed)
     share = np.sum((np.bincount(labels) / num_points) ** 2)
     for _ in range(20_000):
-        rounds = -(-2 * num_pairs // num_points)
+        rounds = max(-(-2 * num_pairs // num_points), 1)
         ends = np.concatenate([rng.permutation(num_points) for _ in range(rounds)])
         pairs = np.sort(ends[: 2 * num_pairs].reshape(-1, 2), axis=1)
         same = labels[pairs[:, 0]] == labels[pairs[:, 1]]
@@ -112,7 +112,7 @@ def toy(num_repeats):
             }
             good.append(purity(label, fit_apart(x, links, 2, 1, seed, init=init)) > 0.9)
         print(
-            f"toy        {title:18} right in {np.mean(good):.2f}  (printed {printed:.2f})",
+            f"toy        {title:18} right in {np.mean(good):.2f}  (independent run {printed:.2f})",
             flush=True,
         )
 
@@ -131,7 +131,7 @@ def moons(num_repeats, restarts):
             scores.append(purity(label, fit_apart(x, given, 2, number, seed, restarts=restarts)))
         print(
             f"moons      {title:9} Gaussians {number}  purity {np.mean(scores):.3f} "
-            f"({np.std(scores):.3f}), best {max(scores):.3f}  (printed {printed:.2f})",
+            f"({np.std(scores):.3f}), best {max(scores):.3f}  (independent run {printed:.2f})",
             flush=True,
         )
 
@@ -155,7 +155,7 @@ def pairs(names, counts, components, num_repeats, restarts):
                     print(
                         f"{name:11} Gaussians {number}  pairs {count:3}  {law:7} purity {mean[0]:.3f} "
                         f"({spread[0]:.3f})  ARI {mean[1]:.3f}"
-                        + (f"  (printed {printed:.3f})" if printed else ""),
+                        + (f"  (independent run {printed:.3f})" if printed else ""),
                         flush=True,
                     )
 

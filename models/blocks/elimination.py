@@ -1,26 +1,22 @@
-"""Order of elimination for the label graph: leaves first, then the 2-core (host side, NumPy)."""
+"""Plan of elimination for the label graph: leaves first, then the 2-core (host side, NumPy)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count, pairwise
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .elimination_order import MAX_WIDTH, Order, order_nodes
 from .hard_links import components_of
 
-__all__ = ["MAX_WIDTH", "ComponentPlan", "peel_leaves", "plan_cores"]
+__all__ = ["ComponentPlan", "StagePlan", "peel_leaves", "plan_cores"]
 
-MAX_WIDTH = 22
-MAX_CELLS = 2**28
-"""Ordering stops where even with two clusters the tables of a component would be larger."""
-MIN_FILL_NODES = 400
-"""Larger components are ordered by minimum degree, smaller ones by minimum fill."""
 SMALL_CELLS = 2**17
 """Nodes of unequal width are padded to one width while, with eight clusters, no more arises."""
-HOPELESS = np.iinfo(np.int64).max
+STAGE_CELLS = 2**17
+"""Cells of tables that a stage of its own must save, for what it costs to compile."""
 
 
 def peel_leaves(edges: NDArray, num_nodes: int) -> tuple[list[NDArray], NDArray[np.bool_]]:
@@ -67,23 +63,53 @@ def _xor_into(target: NDArray, where: NDArray, values: NDArray) -> None:
 
 
 @dataclass(frozen=True)
+class StagePlan:
+    """Buckets that are padded to one width and done before those of the stages that follow.
+
+    Attributes
+    ----------
+    width : int
+        Neighbours in the largest bucket.
+    node : ndarray of int, shape (num_buckets,)
+        Node eliminated by each bucket.
+    bag_edge : ndarray of int, shape (num_buckets, width)
+        Edge from the node to each neighbour in its bag, -1 where there is none.
+    home, parent : ndarray of int, shape (num_buckets,)
+        Stage of the bucket that receives the message, and its number there; behind the last stage
+        stand the tops, numbered by component.
+    axis : ndarray of int, shape (num_buckets, width)
+        Axis of the receiving table that each bag neighbour occupies, -1 for padding.
+    level : ndarray of int, shape (num_buckets,)
+        Longest chain of buckets below, within the stage.
+    """
+
+    width: int
+    node: NDArray[np.int64]
+    bag_edge: NDArray[np.int64]
+    home: NDArray[np.int64]
+    parent: NDArray[np.int64]
+    axis: NDArray[np.int64]
+    level: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
 class ComponentPlan:
-    """How to eliminate the nodes of loopy components of equal width, one bucket a node.
+    """How to eliminate the nodes of loopy components of equal width.
+
+    The last ``width + 1`` nodes of a component, its top, share a table and are summed out at once;
+    every node before has a bucket.
 
     Attributes
     ----------
     width : int or None
         Neighbours in the largest bucket; None where ordering was given up as too wide.
-    node : ndarray of int, shape (num_buckets,)
-        Node eliminated by each bucket.
-    bag_edge : ndarray of int, shape (num_buckets, width)
-        Edge from the node to each neighbour in its bag, -1 where there is none.
-    parent : ndarray of int, shape (num_buckets,)
-        Bucket that receives the message; -1 for the last bucket of a component.
-    axis : ndarray of int, shape (num_buckets, width)
-        Axis of the parent's table that each bag neighbour occupies, -1 for padding.
-    level : ndarray of int, shape (num_buckets,)
-        Longest chain of buckets below.
+    node : ndarray of int, shape (num_nodes,)
+    stages : tuple of StagePlan
+        From narrow to wide.
+    top_node : ndarray of int, shape (num_components, width + 1)
+        Nodes of each top, -1 where a component has fewer.
+    top_edge : ndarray of int, shape (num_components, width + 1, width + 1)
+        Edges between them, on one side of the diagonal; -1 where there is none.
     edges : ndarray of int, shape (num_edges, 3)
         Two local node positions and the edge, for the approximate routines.
     largest : int
@@ -92,27 +118,16 @@ class ComponentPlan:
 
     width: int | None
     node: NDArray[np.int64]
-    bag_edge: NDArray[np.int64]
-    parent: NDArray[np.int64]
-    axis: NDArray[np.int64]
-    level: NDArray[np.int64]
+    stages: tuple[StagePlan, ...]
+    top_node: NDArray[np.int64]
+    top_edge: NDArray[np.int64]
     edges: NDArray[np.int64]
     largest: int
 
 
-@dataclass(frozen=True)
-class _Order:
-    """Order of elimination of every node, and the neighbours that each had when its turn came."""
-
-    sequence: NDArray[np.int64]
-    turn: NDArray[np.int64]
-    bag_start: NDArray[np.int64]
-    bag_size: NDArray[np.int64]
-    bag_node: NDArray[np.int64]
-    given_up: NDArray[np.bool_]
-
-
-def plan_cores(edges: NDArray, edge_index: NDArray, num_nodes: int) -> list[ComponentPlan]:
+def plan_cores(
+    edges: NDArray, edge_index: NDArray, num_nodes: int, num_clusters: int = 3
+) -> list[ComponentPlan]:
     """Plan the elimination of every component of the 2-core.
 
     Components of equal width share one plan, and so do components of small widths that are few.
@@ -123,6 +138,8 @@ def plan_cores(edges: NDArray, edge_index: NDArray, num_nodes: int) -> list[Comp
     edge_index : ndarray of int, shape (num_core_edges,)
         Number of each edge in the whole graph.
     num_nodes : int
+    num_clusters : int
+        For which the stages are cut.
     """
     if not len(edges):
         return []
@@ -131,13 +148,15 @@ def plan_cores(edges: NDArray, edge_index: NDArray, num_nodes: int) -> list[Comp
     by_end = np.argsort(local[:, 0] * len(nodes) + local[:, 1])
     local, edge_index = local[by_end], edge_index[by_end]
     num_components, component = components_of(local, len(nodes))
-    order = _eliminate(local, component)
+    order = order_nodes(local, component)
     width = np.zeros(num_components, np.int64)
     np.maximum.at(width, component, order.bag_size)
     width[order.given_up] = -1
     width = _merge_widths(width, np.bincount(component))
     return [
-        _assemble(int(w), order, width[component] == w, nodes, local, edge_index, component)
+        _assemble(
+            int(w), order, width[component] == w, nodes, local, edge_index, component, num_clusters
+        )
         for w in sorted(set(width.tolist()), key=lambda w: w if w >= 0 else MAX_WIDTH + 1)
     ]
 
@@ -153,12 +172,13 @@ def _merge_widths(width: NDArray, size: NDArray) -> NDArray:
 
 def _assemble(
     width: int,
-    order: _Order,
+    order: Order,
     chosen: NDArray,
     nodes: NDArray,
     edges: NDArray,
     edge_index: NDArray,
     component: NDArray,
+    num_clusters: int,
 ) -> ComponentPlan:
     """Number the buckets of the chosen nodes and name where their messages go."""
     kept = chosen[edges[:, 0]]
@@ -169,167 +189,84 @@ def _assemble(
     position[sequence] = np.arange(size)
     links = np.column_stack([position[edges[kept]], edge_index[kept]])
     if width < 0:
-        empty = np.zeros((0,), np.int64)
-        return ComponentPlan(
-            None, nodes[sequence], empty, empty, empty, empty, edges=links, largest=largest
-        )
+        empty = np.zeros(0, np.int64)
+        return ComponentPlan(None, nodes[sequence], (), empty, empty, links, largest)
     column = np.arange(width)
     inside = column < order.bag_size[sequence, None]
     where = np.where(inside, order.bag_start[sequence, None] + column, 0)
     bag = np.where(inside, order.bag_node[where], len(nodes))
     parent = position[bag].min(axis=1, initial=size)
+    turns = np.split(np.arange(size), np.flatnonzero(np.diff(order.turn[sequence])) + 1)
+
+    owner = np.unique(component[sequence], return_inverse=True)[1]
+    by_owner = np.argsort(owner, kind="stable")
+    behind = np.full(size + 1, -1)  # nodes of the component that follow
+    behind[by_owner] = np.cumsum(np.bincount(owner))[owner[by_owner]] - 1 - np.arange(size)
+    on_top = behind <= width
+    broad = np.append(order.bag_size[sequence], 0)  # widest bucket below, and the bucket itself
+    for turn in turns:
+        np.maximum.at(broad, parent[turn], broad[turn])
+    widths = _stage_widths(np.bincount(broad[~on_top], minlength=width + 1), num_clusters)
+    stage = np.where(on_top, len(widths), np.searchsorted(widths, broad))
+    level, number = np.zeros(size + 1, np.int64), np.append(owner, 0)
+    for turn in turns:
+        stays = turn[stage[turn] == stage[parent[turn]]]
+        np.maximum.at(level, parent[stays], level[stays] + 1)
+    for s in range(len(widths)):
+        number[stage == s] = np.arange(np.count_nonzero(stage == s))
+
     bag_of_parent = np.concatenate([bag, np.full((1, width), -1)])[parent]
     place = 1 + np.argmax(bag[:, :, None] == bag_of_parent[:, None, :], axis=2)
-    axis = np.where(inside, np.where(position[bag] == parent[:, None], 0, place), -1)
-
+    place = np.where(position[bag] == parent[:, None], 0, place)
+    place = np.where(on_top[parent, None], behind[position[bag]], place)
+    axis = np.where(inside, place, -1)
     keys = edges[:, 0] * len(nodes) + edges[:, 1]
     low = np.minimum(sequence[:, None], bag)
     wanted = low * len(nodes) + np.maximum(sequence[:, None], bag)
     found = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     bag_edge = np.where(inside & (keys[found] == wanted), edge_index[found], -1)
 
-    level = np.zeros(size + 1, np.int64)
-    for turn in np.split(np.arange(size), np.flatnonzero(np.diff(order.turn[sequence])) + 1):
-        np.maximum.at(level, parent[turn], level[turn] + 1)
-    return ComponentPlan(
-        width=width,
-        node=nodes[sequence],
-        bag_edge=bag_edge,
-        parent=np.where(parent < size, parent, -1),
-        axis=axis,
-        level=level[:-1],
-        edges=links,
-        largest=largest,
+    stages = tuple(
+        StagePlan(
+            width=w,
+            node=nodes[sequence[rows]],
+            bag_edge=bag_edge[rows, :w],
+            home=stage[parent[rows]],
+            parent=number[parent[rows]],
+            axis=axis[rows, :w],
+            level=level[rows],
+        )
+        for w, rows in ((w, np.flatnonzero(stage[:-1] == s)) for s, w in enumerate(widths))
     )
+    top_node = np.full((owner.max() + 1, width + 1), -1)
+    rows = np.flatnonzero(on_top[:-1])
+    top_node[owner[rows], behind[rows]] = nodes[sequence[rows]]
+    top_edge = np.full((*top_node.shape, width + 1), -1)
+    first, second, edge = links[on_top[links[:, :2]].all(axis=1)].T
+    top_edge[owner[first], behind[first], behind[second]] = edge
+    return ComponentPlan(width, nodes[sequence], stages, top_node, top_edge, links, largest)
 
 
-def _eliminate(edges: NDArray, component: NDArray) -> _Order:
-    """Multiple elimination (Liu, 1985): in each turn an independent set of cheap nodes at once.
+def _stage_widths(count: NDArray, num_clusters: int) -> list[int]:
+    """Widths to which buckets are padded, at the least cost: cells of tables, and of each stage.
 
-    Small components go by minimum fill, large ones by minimum degree; ties at random keep the tree
-    of buckets low. A component is given up as soon as nothing that follows can fit the budget:
-    every node has too many neighbours, or there are more edges than that tree-width allows.
+    Parameters
+    ----------
+    count : ndarray of int
+        Buckets of each width.
+    num_clusters : int
     """
-    size = np.bincount(component)
-    widest = np.minimum(MAX_WIDTH, np.log2(MAX_CELLS / size).astype(np.int64) - 1)
-    bound = np.zeros(len(size), np.int64)
-    given_up = _surely_wider(edges, component, np.where(size > MIN_FILL_NODES, widest, len(edges)))
-    turn = np.zeros(len(component), np.int64)
-    bag_start, bag_size = np.zeros_like(turn), np.zeros_like(turn)
-    sequence, bag_node, filled = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
-
-    name = np.argsort(component, kind="stable")  # nodes that are left, by component
-    name = name[~given_up[component[name]]]
-    edges = edges[~given_up[component[edges[:, 0]]]]
-    priority = np.random.default_rng(0).permutation(len(name))
-    number = np.zeros(len(component), np.int64)
-    number[name] = np.arange(len(name))
-    source = number[edges.T.ravel()]
-    target = number[edges.T[::-1].ravel()]
-    by_key = np.argsort(source * len(name) + target)
-    source, target = source[by_key], target[by_key]
-    for step in count():
-        if not len(name):
-            break
-        owner = component[name]
-        degree = np.bincount(source, minlength=len(name))
-        start = np.cumsum(degree) - degree
-        keys = source * len(name) + target
-        by_fill = (size[owner] <= MIN_FILL_NODES) & (degree <= widest[owner])
-        cost = degree.copy()
-        for nodes, low, high in _neighbour_pairs(target, start, degree, np.flatnonzero(by_fill)):
-            cost[nodes] = (~_contains(keys, low * len(name) + high)).sum(axis=1)
-        cost[by_fill & (degree < 2)] = 0
-        cost[degree > widest[owner]] = HOPELESS
-
-        first = np.flatnonzero(np.diff(owner, prepend=-1))
-        here, nodes_here = owner[first], np.diff(first, append=len(name))
-        least = np.minimum.reduceat(cost, first)
-        crowded = np.add.reduceat(degree, first) > 2 * widest[here] * nodes_here
-        given_up[here] = (least == HOPELESS) | crowded
-        # in a large component all that costs no more than what had to go before goes: fewer turns
-        bound[here] = np.where(size[here] <= MIN_FILL_NODES, least, np.maximum(bound[here], least))
-
-        ready = (cost <= bound[owner]) & ~given_up[owner]
-        contested = ready[source] & ready[target]
-        rival = np.full(len(name), -1)
-        np.maximum.at(rival, target[contested], priority[source[contested]])
-        out = ready & (priority > rival)
-        now = np.flatnonzero(out)
-        turn[name[now]], bag_size[name[now]] = step, degree[now]
-        bag_start[name[now]] = filled + np.cumsum(degree[now]) - degree[now]
-        filled += int(degree[now].sum())
-        bag_node.append(name[target[out[source]]])
-        sequence.append(name[now])
-
-        stays = ~(out | given_up[owner])
-        pairs = [
-            (low.ravel(), high.ravel())
-            for _, low, high in _neighbour_pairs(target, start, degree, now)
-        ]
-        low, high = np.concatenate([np.zeros((2, 0), np.int64), *map(np.array, pairs)], axis=1)
-        fill = np.concatenate([low * len(name) + high, high * len(name) + low])
-        fill = _distinct(fill[~_contains(keys, fill)])
-        keys = keys[stays[source] & stays[target]]
-        keys = np.insert(keys, np.searchsorted(keys, fill), fill)
-        number = np.cumsum(stays) - 1
-        source, target = (number[end] for end in np.divmod(keys, len(name)))
-        name, priority = name[stays], priority[stays]
-    return _Order(
-        np.concatenate(sequence), turn, bag_start, bag_size, np.concatenate(bag_node), given_up
-    )
-
-
-def _surely_wider(edges: NDArray, component: NDArray, width: NDArray) -> NDArray[np.bool_]:
-    """Tell for each component whether its tree-width is proven to exceed `width`.
-
-    A graph of tree-width w has fewer than w edges a node, and so has each of its minors. Contracting
-    an edge at every node leaves a half of the nodes or less, but in a random graph most edges, so
-    that a few rounds find a dense minor where there is one.
-    """
-    wider = np.zeros(len(width), bool)
-    rng = np.random.default_rng(0)
-    while len(edges):
-        num_nodes = np.bincount(component, minlength=len(width))
-        num_edges = np.bincount(component[edges[:, 0]], minlength=len(width))
-        wider |= num_edges >= np.maximum(width, 1) * num_nodes
-        # fewer than 2 w nodes cannot have w edges each
-        open_case = ~wider & (num_nodes > 2 * width)
-        edges = edges[open_case[component[edges[:, 0]]]]
-        chosen = np.full(len(component), -1)
-        number = rng.permutation(len(edges))
-        for side in (0, 1):
-            np.maximum.at(chosen, edges[:, side], number)
-        chosen = np.argsort(number)[_distinct(chosen[chosen >= 0])]
-        num_merged, merged = components_of(edges[chosen], len(component))
-        component_of_merged = np.zeros(num_merged, np.int64)
-        component_of_merged[merged] = component
-        component = component_of_merged
-        ends = np.sort(merged[edges], axis=1)
-        ends = ends[ends[:, 0] != ends[:, 1]]
-        edges = np.stack(np.divmod(_distinct(ends @ [num_merged, 1]), num_merged), axis=1)
-    return wider
-
-
-def _distinct(keys: NDArray) -> NDArray:
-    """Sorted distinct integers; faster than the hashing of `np.unique`."""
-    keys = np.sort(keys)
-    return keys[np.diff(keys, prepend=-1) > 0]
-
-
-def _neighbour_pairs(
-    target: NDArray, start: NDArray, degree: NDArray, nodes: NDArray
-) -> Iterator[tuple[NDArray, NDArray, NDArray]]:
-    """Nodes of one degree at a time, with all pairs of their neighbours (lower number first)."""
-    for d in np.unique(degree[nodes]):
-        if d > 1:
-            rows = nodes[degree[nodes] == d]
-            around = target[start[rows, None] + np.arange(d)]
-            low, high = np.triu_indices(d, 1)
-            yield rows, around[:, low], around[:, high]
-
-
-def _contains(keys: NDArray, wanted: NDArray) -> NDArray[np.bool_]:
-    """Tell which of `wanted` are among the sorted `keys`."""
-    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return keys[place] == wanted
+    present = np.flatnonzero(count).tolist()
+    best: list[tuple[float, list[int]]] = [(0.0, [])]
+    for last, width in enumerate(present):
+        table = float(num_clusters) ** (width + 1)
+        best.append(
+            min(
+                (
+                    best[first][0] + STAGE_CELLS + table * count[present[first : last + 1]].sum(),
+                    [*best[first][1], width],
+                )
+                for first in range(last + 1)
+            )
+        )
+    return best[-1][1]

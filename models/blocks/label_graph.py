@@ -10,15 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .colouring import Colouring, colour
-from .elimination import ComponentPlan, peel_leaves, plan_cores
+from .elimination import ComponentPlan, StagePlan, peel_leaves, plan_cores
 from .hard_links import LinkReport, check_links, components_of, contract, refuse_uncolourable
 from .link_weights import check_pairs
 from .links import Links
 
-__all__ = ["Core", "LabelGraph", "Peeling", "as_label_graph"]
+__all__ = ["Core", "LabelGraph", "Peeling", "Stage", "Top", "as_label_graph"]
 
 ROW_COST = 2048
 """Fixed cost of one row of leaves, in leaves."""
+ROUND_COST = 2048
+"""Fixed cost of one block of buckets, in cells of their tables."""
 FEW_NODES = 4096
 """Nodes up to which all of them are ordered, those without links too."""
 
@@ -45,18 +47,43 @@ class Peeling:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Core:
-    """Loopy components of equal width, as blocks of buckets to be eliminated in order.
+class Stage:
+    """Blocks of buckets of one width, to be eliminated in order.
 
-    Bucket arrays have shape (blocks, buckets a block); `bag_edge` and `axis` one more axis of
-    length `width`. `node` is a place in `LabelGraph.order`, `parent` the bucket a message goes to.
+    Arrays have shape (blocks, buckets a block); `bag_edge` and `axis` one more axis of length
+    `width`. `node` is a place in `LabelGraph.order`, `parent` the bucket of the same stage that a
+    message goes to; its number of buckets for one that goes elsewhere. `inflow` holds for each
+    earlier stage the buckets there whose messages come here, and the tables that they go to.
     """
 
     node: Any
     parent: Any
     bag_edge: Any
     axis: Any
-    is_root: Any
+    inflow: tuple[tuple[Any, Any], ...]
+    width: int = field(metadata={"static": True})
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Top:
+    """Last nodes of each component, which share a table: see `ComponentPlan`, and `Stage.inflow`."""
+
+    node: Any
+    edge: Any
+    inflow: tuple[tuple[Any, Any], ...]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Core:
+    """Loopy components of equal width: stages of buckets, then the tops; see `ComponentPlan`.
+
+    `num_buckets` counts nodes, those of the tops too; `largest` those of the largest component.
+    """
+
+    stages: tuple[Stage, ...]
+    top: Any
     colouring: Colouring
     width: int | None = field(metadata={"static": True})
     num_buckets: int = field(metadata={"static": True})
@@ -129,7 +156,8 @@ class LabelGraph:
         links : Links or None
         num_points : int
         num_clusters : int, optional
-            Also refuse hard cannot-links that visibly need more clusters.
+            Refuse hard cannot-links that visibly need more clusters, and cut the work on loops
+            for that many (else for three).
 
         Raises
         ------
@@ -164,7 +192,8 @@ class LabelGraph:
         forbidden[edge_of_link[np.isneginf(weights)]] = True
 
         rounds, peeled = peel_leaves(edges, num_nodes)
-        plans = plan_cores(edges[~peeled], np.flatnonzero(~peeled), num_nodes)
+        assumed = num_clusters or 3
+        plans = plan_cores(edges[~peeled], np.flatnonzero(~peeled), num_nodes, assumed)
         leaves, parent, edge = _cut_rounds(rounds, num_nodes, num_edges)
         # few nodes without links stand with the roots of trees: one sum less to compile
         tops = np.full(num_nodes, num_edges > 0 and num_nodes <= FEW_NODES)
@@ -193,7 +222,7 @@ class LabelGraph:
             place=place[:-1].astype(np.int32),
             is_root=is_root,
             peeling=Peeling(place[parent].astype(np.int32), edge) if rounds else None,
-            cores=tuple(_block(plan, place, num_edges) for plan in plans),
+            cores=tuple(_core(plan, place, num_edges, assumed) for plan in plans),
             num_points=num_points,
             num_nodes=num_nodes,
             num_edges=num_edges,
@@ -295,39 +324,75 @@ def _cut_rounds(
     return leaves, parent, edge
 
 
-def _block(plan: ComponentPlan, place: NDArray, num_edges: int) -> Core:
-    """Cut the buckets, level by level, into equal blocks."""
+def _core(plan: ComponentPlan, place: NDArray, num_edges: int, num_clusters: int) -> Core:
+    """Number nodes by their places, cut stages into blocks, gather what leaves a stage."""
     colouring = colour(plan.edges, place[plan.node])
     size = len(plan.node)
     if plan.width is None:
-        empty = np.zeros((0, 1), np.int32)
-        return Core(empty, empty, empty, empty, empty, colouring, None, size, plan.largest)
-    depth = int(plan.level.max()) + 1
-    block = 1 << (-(-size // depth) - 1).bit_length()
-    order = np.argsort(plan.level, kind="stable")
-    within = np.bincount(plan.level)
-    slots = [
-        np.pad(part, (0, -len(part) % block), constant_values=-1)
-        for part in np.split(order, np.cumsum(within)[:-1])
+        return Core((), None, colouring, None, size, plan.largest)
+    slots = [_slots(stage.level, num_clusters ** (stage.width + 1)) for stage in plan.stages]
+    # where each bucket of a stage has come to lie; the tops lie as they are numbered
+    lies = [_inverse(slot) for slot in slots] + [np.arange(len(plan.top_node))]
+    inflow = [
+        tuple(
+            (lies[source][leaves].astype(np.int32), lies[to][stage.parent[leaves]].astype(np.int32))
+            for source, stage in enumerate(plan.stages[:to])
+            for leaves in [np.flatnonzero(stage.home == to)]
+        )
+        for to in range(len(plan.stages) + 1)
     ]
-    slot = np.concatenate(slots).reshape(-1, block)
-    real = slot >= 0
-    bucket = np.full(size + 1, slot.size)
-    bucket[slot[real]] = np.flatnonzero(real)
+    top = Top(
+        node=place[plan.top_node].astype(np.int32),
+        edge=np.where(plan.top_edge < 0, num_edges, plan.top_edge).astype(np.int32),
+        inflow=inflow[-1],
+    )
+    stages = tuple(
+        _stage(stage, number, slots[number], lies[number], inflow[number], place, num_edges)
+        for number, stage in enumerate(plan.stages)
+    )
+    return Core(stages, top, colouring, plan.width, size, plan.largest)
 
+
+def _slots(level: NDArray, cells: int) -> NDArray:
+    """Buckets level by level, in blocks of the size that costs least; -1 pads."""
+    sizes = np.bincount(level)
+    blocks = 2 ** np.arange(15)
+    rounds = (-(-sizes[:, None] // blocks)).sum(axis=0)
+    block = int(blocks[np.argmin(rounds * (float(cells) * blocks + ROUND_COST))])
+    parts = np.split(np.argsort(level, kind="stable"), np.cumsum(sizes)[:-1])
+    padded = [np.pad(part, (0, -len(part) % block), constant_values=-1) for part in parts]
+    return np.concatenate(padded).reshape(-1, block)
+
+
+def _inverse(slot: NDArray) -> NDArray:
+    flat = slot.ravel()
+    lies = np.empty(np.count_nonzero(flat >= 0), np.int64)
+    lies[flat[flat >= 0]] = np.flatnonzero(flat >= 0)
+    return lies
+
+
+def _stage(
+    plan: StagePlan,
+    number: int,
+    slot: NDArray,
+    lies: NDArray,
+    inflow: tuple,
+    place: NDArray,
+    num_edges: int,
+) -> Stage:
     def pick(values: NDArray, padding: int) -> NDArray:
-        mask = real.reshape(real.shape + (1,) * (values.ndim - 1))
+        mask = (slot >= 0).reshape(slot.shape + (1,) * (values.ndim - 1))
         chosen = np.where(mask, values[slot], padding)
         return np.where(chosen < 0, padding, chosen).astype(np.int32)
 
-    return Core(
+    stays = plan.home == number
+    parent = np.full(len(stays), slot.size)
+    parent[stays] = lies[plan.parent[stays]]
+    return Stage(
         node=pick(place[plan.node], int(place[-1])),
-        parent=pick(bucket[plan.parent], slot.size),
+        parent=pick(parent, slot.size),
         bag_edge=pick(plan.bag_edge, num_edges),
         axis=pick(plan.axis, -1),
-        is_root=real & (plan.parent[slot] < 0),
-        colouring=colouring,
+        inflow=inflow,
         width=plan.width,
-        num_buckets=size,
-        largest=plan.largest,
     )

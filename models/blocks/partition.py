@@ -11,7 +11,6 @@ probability that two linked labels agree (Lu 2008, section 2.6; star and tree fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -21,7 +20,8 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from .approximate import Exact, Inference, as_inference
-from .label_graph import Core, LabelGraph
+from .buckets import Reduce, eliminate, split
+from .label_graph import LabelGraph
 from .potts import FORBIDDEN, logsumexp, potts_message
 from .sweep import reorder, sweep
 
@@ -35,9 +35,6 @@ __all__ = [
     "responsibilities",
     "sample",
 ]
-
-Reduce = Callable[[Array, Array | None], Array]
-"""Sums out the last axis of a table of log-potentials; the second argument is a random key."""
 
 
 def log_partition(
@@ -257,7 +254,7 @@ def _run(unary, graph, log_weights, pair_weights, sampling, inference, reduce, r
     edge_weights = jnp.where(graph.forbidden, FORBIDDEN, edge_weights)
 
     stages = 3 + len(graph.cores)
-    keys = [None] * stages if rng_key is None else _split(rng_key, stages)
+    keys = [None] * stages if rng_key is None else split(rng_key, stages)
     parts = []
     if not graph.all_ordered:
         free = jnp.asarray(graph.place) == len(graph.order)
@@ -273,7 +270,7 @@ def _run(unary, graph, log_weights, pair_weights, sampling, inference, reduce, r
     leaves = graph.peeling
     if leaves is not None:
         send = partial(_send, reduce)
-        fixed = _split(keys[1], len(leaves.edge))
+        fixed = split(keys[1], len(leaves.edge))
         belief, _ = sweep(send, belief, leaves.parent, edge_weights[leaves.edge], fixed)
     if leaves is not None or graph.all_ordered:
         tops = slice(0 if leaves is None else leaves.parent.size, None)
@@ -281,12 +278,12 @@ def _run(unary, graph, log_weights, pair_weights, sampling, inference, reduce, r
         parts.append((roots, component[tops]))
     for core, key in zip(graph.cores, keys[3:], strict=True):
         if method.affords(core, num_clusters):
-            value = _eliminate_core(belief, edge_weights, core, reduce, key)
-            node = jnp.where(core.is_root, core.node, 0)
+            value = eliminate(belief, edge_weights, core, reduce, key)
+            node = core.top.node[:, 0]
         else:
             value = _approximate(method, reduce, key, belief, edge_weights, core.colouring)
             node = core.colouring.node
-        parts.append((value.ravel(), component[node].ravel()))
+        parts.append((value, component[node]))
     return parts
 
 
@@ -301,50 +298,12 @@ def _approximate(method: Inference, reduce: Reduce, key, belief, edge_weights, c
     return jnp.sum(labels * belief[colouring.node], axis=1)
 
 
-def _split(key, count: int):
-    return None if key is None else jax.random.split(key, count)
-
-
 def _send(reduce: Reduce, leaf, weight, key):
     """Message of a leaf to the node that it hangs on."""
     if reduce is _logsumexp:
         return potts_message(leaf, weight), None
     equal = np.eye(leaf.shape[1], dtype=bool)
     return reduce(leaf[:, None, :] + jnp.where(equal, weight[:, None, None], 0.0), key), None
-
-
-def _eliminate_core(belief, edge_weights, core: Core, reduce: Reduce, key):
-    """Bucket elimination; returns log Z of each component at its last bucket, else zero."""
-    num_clusters = belief.shape[1]
-    assert core.width is not None  # what is too wide was refused
-    tables = jnp.zeros((core.node.size, num_clusters ** (core.width + 1)), belief.dtype)
-    unary = belief.at[core.node].get(mode="fill", fill_value=0.0)
-    return sweep(
-        partial(_bucket, reduce, num_clusters, core.width),
-        tables,
-        core.parent,
-        (unary, edge_weights[core.bag_edge]),
-        (core.axis, core.is_root, _split(key, len(core.node))),
-    )[1]
-
-
-def _bucket(reduce: Reduce, num_clusters: int, width: int, table, factors, constant):
-    """Sum one label out of the table of each bucket; its message is a table of the parent's shape.
-
-    Axis 0 of a table is the label that the bucket sums out, the others are those of its bag.
-    """
-    (unary, weights), (axis, is_root, key) = factors, constant
-    cells = num_clusters ** (width + 1)
-    digits = np.indices((num_clusters,) * (width + 1)).reshape(width + 1, cells)
-    equal = jnp.asarray(digits[:1] == digits[1:], table.dtype)
-    table = table + unary[:, digits[0]] + weights @ equal
-    table = table.reshape(-1, num_clusters, cells // num_clusters)
-    message = reduce(jnp.moveaxis(table, 1, 2), key)
-    # bag label p has stride K^(width - 1 - p) in the message, and lies on `axis` of the parent
-    strides = num_clusters ** np.arange(width - 1, -1, -1)
-    place = axis[:, :, None] == np.arange(width + 1)
-    cell = jnp.sum(jnp.where(place, strides[:, None], 0), axis=1) @ digits
-    return jnp.take_along_axis(message, cell, axis=1), jnp.where(is_root, message[:, 0], 0.0)
 
 
 # ---- ways to sum out a label -------------------------------------------------------------------

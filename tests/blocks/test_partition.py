@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sidebayes.models.blocks import partition
+from sidebayes.models.blocks import elimination, partition
 from sidebayes.models.blocks.approximate import BeliefPropagation, Exact, Gibbs, MeanField
 from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.links import Links
@@ -65,6 +65,23 @@ STRUCTURES = {
     "clique": list(itertools.combinations(range(5), 2)),
     "two triangles": [(0, 1), (1, 2), (0, 2), (3, 4), (4, 5), (3, 5)],
 }
+
+
+def test_messages_pass_from_stage_to_stage(monkeypatch):
+    monkeypatch.setattr(elimination, "STAGE_CELLS", 0)  # a stage for every width
+    rng = np.random.default_rng(7)
+    loops = random_links(rng, 11, 20, hard=0.0)
+    triangle = Links(np.array([(11, 12), (12, 13), (11, 13)]), np.array([1.0, -2.0, 0.5]))
+    links = Links(loops.pairs, loops.weights) + triangle
+    graph, unary = LabelGraph.build(links, 14), rng.normal(size=(14, 2))
+    (core,) = graph.cores
+    assert [stage.width for stage in core.stages] == [2, 3, 4]
+    assert all(len(bucket) for bucket, _ in core.top.inflow)
+    assert all(sum(len(bucket) for bucket, _ in stage.inflow) for stage in core.stages[1:])
+    value, slope = jax.jit(jax.value_and_grad(partition.log_partition))(unary, graph)
+    log_z, marginals, *_ = brute_force.infer(unary, links.pairs, links.weights)
+    np.testing.assert_allclose(value, log_z, atol=1e-10)
+    np.testing.assert_allclose(slope, marginals, atol=1e-10)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)

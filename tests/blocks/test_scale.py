@@ -79,7 +79,8 @@ def test_many_small_loops_are_batched():
     links = Links(rows[:, square].reshape(-1, 2), np.tile(weights, 1_000), 4_000)
     graph = LabelGraph.build(links, 4_000)
     assert len(graph.cores) == 1
-    assert graph.cores[0].node.shape[0] <= 8  # blocks of buckets, done one after another
+    (stage,) = graph.cores[0].stages
+    assert stage.node.shape[0] <= 4  # blocks of buckets, done one after another
     everywhere = np.empty((4_000, 3))
     everywhere[rows] = unary
     value, prob = evaluate(everywhere, graph)
