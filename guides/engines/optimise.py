@@ -218,7 +218,9 @@ def _ended(
     max_steps: int,
 ) -> Ascent:
     value, steps = -np.asarray(state.search.value), np.asarray(state.steps)
-    slope = np.max([np.abs(g).max(axis=tuple(range(1, g.ndim))) for g in _leaves(state)], axis=0)
+    slope = np.max(
+        [np.abs(g).max(axis=tuple(range(1, g.ndim)), initial=0.0) for g in _leaves(state)], axis=0
+    )
     sound = np.isfinite(value)
     best = int(np.argmax(np.where(sound, value, -np.inf)))
     code = int(state.code[best])

@@ -195,6 +195,19 @@ def test_every_card_with_every_engine(name, engine, tmp_path):
     }
 
 
+@pytest.mark.parametrize(
+    "engine",
+    [pytest.param(e, marks=[pytest.mark.slow] * (e != "map")) for e in CARDS["gmm"].engines],
+)
+def test_one_cluster_is_a_gaussian(engine):
+    """The weights of one cluster have no free coordinate."""
+    if engine in ("smc", "nested"):
+        pytest.importorskip("blackjax")
+    fit = sidebayes.fit("gmm", X, num_clusters=1, engine=TINY[engine])
+    np.testing.assert_array_equal(fit.labels(), 0)
+    np.testing.assert_allclose(fit.params["weights"], [1.0])
+
+
 def test_same_seed_same_result():
     one, two = (
         sidebayes.fit("gmm", X, num_clusters=3, engine=TINY["em"], seed=5).params["mean"]
