@@ -31,7 +31,7 @@ from sidebayes.models.blocks.links import Links
 from . import posterior
 from .checks import check_data, check_links
 from .validation import Validation
-from .zoo import CARDS
+from .zoo import CARDS, Card, links_taken
 
 __all__ = ["Fit"]
 
@@ -309,6 +309,12 @@ class Fit(Validation):
     def _precision(self) -> Any:
         return jax.enable_x64(self.tree.attrs["sidebayes_dtype"] == "float64")
 
+    @property
+    def _card(self) -> Card | None:
+        """The card of the model, unless it is another one that goes by the same name."""
+        card = CARDS.get(self.method)
+        return card if card is not None and card.model is self.model else None
+
     def _problem(self, x_new: NDArray | None = None, links: Links | None = None) -> Problem:
         """The model with its data, or with new data under the same prior."""
         if self.model is None:
@@ -324,7 +330,7 @@ class Fit(Validation):
                 raise ValueError(f"{self.method} takes no links; leave links out")
             return Problem(self.model, (x,), options)
         chosen = self.links if x_new is None else links
-        kind = CARDS[self.method].links if self.method in CARDS else "any"
+        kind = links_taken(self._card, self.model)
         graph = check_links(chosen, len(x), options.get("num_clusters"), kind, self.method)
         return Problem(self.model, (x, graph), options)
 
@@ -336,7 +342,7 @@ class Fit(Validation):
         prior = options.get("prior", getattr(default, "default", None))
         if isinstance(prior, str) and prior == "empirical":
             options["prior"] = GaussianPrior.empirical(self._x, options["num_clusters"])
-        rows = CARDS[self.method].row_options if self.method in CARDS else ()
+        rows = self._card.row_options if self._card else ()
         return {name: value for name, value in options.items() if name not in rows}
 
     def resume(self, more: int) -> Fit:

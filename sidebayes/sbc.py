@@ -26,7 +26,7 @@ from sidebayes.models.blocks.links import Links
 
 from . import checks, posterior
 from .api import find_method, make_problem, starting_values
-from .zoo import make_engine
+from .zoo import links_taken, make_engine
 
 __all__ = ["calibrate"]
 
@@ -101,9 +101,7 @@ def calibrate(
     if card is not None:
         checks.check_num_clusters(num_clusters, num_points)
     checks.check_options(model, {n: v for n, v in options.items() if n != "num_clusters"}, name)
-    own = "any" if "links" in inspect.signature(model).parameters else "none"
-    kind = card.links if card else own
-    graph = checks.check_links(links, num_points, num_clusters, kind, name)
+    graph = checks.check_links(links, num_points, num_clusters, links_taken(card, model), name)
     ranks, failed = [], 0
     with (
         jax.enable_x64(True),

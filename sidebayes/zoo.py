@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-__all__ = ["CARDS", "ENGINES", "Card", "find_card", "make_engine"]
+__all__ = ["CARDS", "ENGINES", "Card", "find_card", "links_taken", "make_engine"]
 
 
 def _resolve(path: str) -> Any:
@@ -258,6 +258,13 @@ def find_card(name: str) -> Card:
         f"there is no method {name!r}{_hint(name, CARDS)}; expected one of "
         f"{sorted(CARDS)}, or a NumPyro model function"
     )
+
+
+def links_taken(card: Card | None, model: Callable[..., None]) -> str:
+    """Kind of links that a method takes, see `Card`; without a card, any that the model has room for."""
+    if card is not None:
+        return card.links
+    return "any" if "links" in inspect.signature(model).parameters else "none"
 
 
 def make_engine(engine: Any, card: Card | None = None) -> Any:

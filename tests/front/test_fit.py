@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from sidebayes.models.ppc import ppc
 
 import sidebayes
 from sidebayes import (
@@ -206,6 +207,16 @@ def test_one_cluster_is_a_gaussian(engine):
     fit = sidebayes.fit("gmm", X, num_clusters=1, engine=TINY[engine])
     np.testing.assert_array_equal(fit.labels(), 0)
     np.testing.assert_allclose(fit.params["weights"], [1.0])
+
+
+def test_own_model_may_have_the_name_of_a_card():
+    def gmm(x, links=None, *, num_clusters):
+        ppc(x, links, num_clusters=num_clusters)
+
+    fit = sidebayes.fit(gmm, X, SOFT, num_clusters=3, engine=TINY["em"])
+    assert fit.method == "gmm"
+    assert len(fit.suspect_links()) == len(SOFT)
+    assert fit.predict(X[:2]).shape == (2,)
 
 
 def test_same_seed_same_result():
