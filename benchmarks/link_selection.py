@@ -21,8 +21,6 @@ import sidebayes as sb
 from sidebayes.cache import use_compilation_cache
 
 STRENGTH = sb.flip_rate_weight(0.02)
-
-
 ENGINES = {
     "gibbs": (sb.BlockedGibbs(num_warmup=200, num_samples=400, num_chains=2), {}),
     "em": (sb.EM(num_restarts=10, tol=1e-6), {"inference": "belief_propagation"}),

@@ -287,12 +287,11 @@ class Fit(Validation):
                 "columns in the same order"
             )
         tree, score = self.relabelled
-        values = {str(n): v.to_numpy() for n, v in tree["posterior"].data_vars.items()}
         if score >= _POOR_MATCH:
-            flat = {n: v.reshape(-1, *v.shape[2:]) for n, v in values.items()}
+            chosen = posterior.pooled_draws(tree)
         else:
-            flat = {n: v[self._best_draw][None] for n, v in values.items()}
-        keep = posterior.thin(len(next(iter(flat.values()))))
+            sites = tree["posterior"].data_vars.items()
+            chosen = {str(n): v.to_numpy()[self._best_draw][None] for n, v in sites}
         with self._precision():
             problem = self._problem(x_new, links)
 
@@ -302,7 +301,7 @@ class Fit(Validation):
 
                 return lambda draws, args: jax.lax.map(lambda p: one(p, args), draws)
 
-            draws = {n: jnp.asarray(v[keep]) for n, v in flat.items()}
+            draws = {n: jnp.asarray(v) for n, v in chosen.items()}
             program, _ = compiled(function.__name__, problem, None, over_draws, draws, problem.args)
             return np.asarray(program(draws, problem.args))
 
