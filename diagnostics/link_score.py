@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.programs import compiled
 from sidebayes.models.blocks import partition
-from sidebayes.models.blocks.approximate import Inference, as_inference, with_pair_beliefs
+from sidebayes.models.blocks.approximate import Inference, with_pair_beliefs
 from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.blocks.linked import LinkedMixture
 from sidebayes.models.blocks.links import Links
@@ -106,8 +106,7 @@ def agreement(
     old, asked = (_places(links, some) for some in (before.links.pairs, pairs[within]))
     method, approximate = None, None
     if isinstance(fn, LinkedMixture):
-        own = with_pair_beliefs(fn.labels.inference)
-        method = own if inference is None else as_inference(inference)
+        method = with_pair_beliefs(fn.labels.inference, inference)
         approximate = partition.check_inference(graph, fn.labels.log_weights.shape[-1], method)
 
     def build(bare: Problem) -> Callable:

@@ -16,7 +16,7 @@ from scipy.special import expit, log_expit, logsumexp
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.programs import compiled
 from sidebayes.models.blocks import partition
-from sidebayes.models.blocks.approximate import Inference, as_inference, with_pair_beliefs
+from sidebayes.models.blocks.approximate import Inference, with_pair_beliefs
 from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.linked import LinkedMixture
 from sidebayes.models.blocks.links import Links, flip_rate_weight
@@ -74,8 +74,7 @@ def link_agreement(
     silent = links.hard | (not tied)
     strength = np.where(silent, flip_rate_weight(flip_rate), np.abs(links.weights))
     graph = LabelGraph.build(links.with_strength(strength), num_points)
-    own = with_pair_beliefs(first.labels.inference)
-    method = own if inference is None else as_inference(inference)
+    method = with_pair_beliefs(first.labels.inference, inference)
     approximate = partition.check_inference(graph, first.labels.log_weights.shape[-1], method)
 
     def build(bare: Problem) -> Callable:

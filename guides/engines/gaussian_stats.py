@@ -19,14 +19,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.scipy.linalg import solve_triangular
 from jax.typing import ArrayLike
+from sidebayes.models.blocks.gaussian import whitening
 
 __all__ = ["GaussianPass", "Moments", "gaussian_log_prob", "gaussian_pass", "weighted_moments"]
 
 _CHUNK = 1024
 _UNROLLED = 24
-_LOG_2PI = 1.8378770664093453
 
 
 class Moments(NamedTuple):
@@ -120,7 +119,7 @@ def gaussian_pass(
     (1.0, 1.0)
     """
     x, mean, scale_tril = _checked(x, mean, scale_tril)
-    precision, log_scale = _whitening(scale_tril)
+    precision, log_scale = whitening(scale_tril)
     constant = jnp.asarray(log_weights, x.dtype) + log_scale
 
     def visit(points: Array, live: Array, _: Array) -> tuple[Array, Array]:
@@ -207,7 +206,7 @@ def gaussian_log_prob(
         If shapes disagree.
     """
     x, mean, scale_tril = _checked(x, mean, scale_tril)
-    precision, constant = _whitening(scale_tril)
+    precision, constant = whitening(scale_tril)
     size, starts = _chunks(len(x), chunk_size)
 
     def visit(out: Array, begin: Array) -> tuple[Array, None]:
@@ -270,15 +269,6 @@ def _log_density(points: Array, mean: Array, precision: Array, constant: Array) 
             whitened = whitened + precision[:, i, j, None] * apart[j]
         log_density = log_density - whitened * whitened
     return log_density
-
-
-def _whitening(scale_tril: Array) -> tuple[Array, Array]:
-    """Inverse Cholesky factors, and the log normalising constants of the Gaussians."""
-    num_features = scale_tril.shape[-1]
-    eye = jnp.broadcast_to(jnp.eye(num_features, dtype=scale_tril.dtype), scale_tril.shape)
-    precision = solve_triangular(scale_tril, eye, lower=True)
-    diagonal = jnp.diagonal(scale_tril, axis1=-2, axis2=-1)
-    return precision, -jnp.log(diagonal).sum(axis=-1) - 0.5 * num_features * _LOG_2PI
 
 
 def _chunks(num_points: int, chunk_size: int) -> tuple[int, Array]:

@@ -287,10 +287,15 @@ def as_inference(inference: str | Inference) -> Inference:
     return _NAMES[inference]()
 
 
-def with_pair_beliefs(inference: str | Inference) -> Inference:
-    """The same, or belief propagation in place of mean field, which has no beliefs about pairs."""
-    found = as_inference(inference)
-    return BeliefPropagation(max_table=found.max_table) if found.name == "mean_field" else found
+def with_pair_beliefs(own: str | Inference, asked: str | Inference | None = None) -> Inference:
+    """Inference that was asked for, else the model's own, with beliefs about pairs.
+
+    Mean field has none, so that belief propagation stands in for a model's own.
+    """
+    found = as_inference(own if asked is None else asked)
+    if asked is None and found.name == "mean_field":
+        return BeliefPropagation(max_table=found.max_table)
+    return found
 
 
 def _by_colour(

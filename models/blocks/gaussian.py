@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array
@@ -9,7 +11,7 @@ from jax.scipy.linalg import solve_triangular
 from jax.typing import ArrayLike
 from numpyro.distributions.util import validate_sample
 
-__all__ = ["Gaussian"]
+__all__ = ["Gaussian", "whitening"]
 
 
 class Gaussian(dist.MultivariateNormal):
@@ -23,11 +25,28 @@ class Gaussian(dist.MultivariateNormal):
     @validate_sample
     def log_prob(self, value: ArrayLike) -> Array:
         """Log density, of the broadcast shape of points and batch."""
-        num_features = self.event_shape[0]
-        eye = jnp.broadcast_to(
-            jnp.eye(num_features, dtype=self.scale_tril.dtype), self.scale_tril.shape
-        )
-        whitening = solve_triangular(self.scale_tril, eye, lower=True)
-        white = jnp.einsum("...ij,...j->...i", whitening, value - self.loc)
-        log_det = jnp.log(jnp.diagonal(self.scale_tril, axis1=-2, axis2=-1)).sum(axis=-1)
-        return -0.5 * (white**2).sum(axis=-1) - log_det - 0.5 * num_features * jnp.log(2 * jnp.pi)
+        matrix, log_scale = whitening(self.scale_tril)
+        white = jnp.einsum("...ij,...j->...i", matrix, value - self.loc)
+        return log_scale - 0.5 * (white**2).sum(axis=-1)
+
+
+def whitening(scale_tril: Array) -> tuple[Array, Array]:
+    """Inverse Cholesky factors, and the logs of the normalising constants of the normal densities.
+
+    Parameters
+    ----------
+    scale_tril : Array, shape (..., num_features, num_features)
+
+    Returns
+    -------
+    matrix : Array, shape (..., num_features, num_features)
+        ``matrix @ (x - mean)`` is standard normal.
+    log_scale : Array, shape (...,)
+    """
+    num_features = scale_tril.shape[-1]
+    eye = jnp.broadcast_to(jnp.eye(num_features, dtype=scale_tril.dtype), scale_tril.shape)
+    log_det = jnp.log(jnp.diagonal(scale_tril, axis1=-2, axis2=-1)).sum(axis=-1)
+    return (
+        solve_triangular(scale_tril, eye, lower=True),
+        -log_det - 0.5 * num_features * math.log(2 * math.pi),
+    )
