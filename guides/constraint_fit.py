@@ -206,7 +206,9 @@ def choose_strength(
     r"""Price of a link that breaks fewest links held out.
 
     Prices rise from 0.1 by factors of :math:`\sqrt{10}` until the best one has stood for
-    `patience` steps; ties go to fewer broken links among those fitted, then to the lower price.
+    `patience` steps; ties go to fewer broken links among those fitted, then to the lower price. Prices
+    too low to change any link are not counted, as they are in the thesis, whose path then ends before
+    it began; up to one nat a point.
     Half of the links are held out; of fewer than ``6 * num_clusters`` links, three a cluster are
     fitted and three held out, which then overlap, and fewer than ``3 * num_clusters`` serve as
     both. At the price found all links are fitted once more. Fit ``choice.links`` with the same engine,
@@ -222,7 +224,7 @@ def choose_strength(
         A model with constraints, such as `constraint_fit`.
     engine : Continuation, optional
     patience : int
-        4 in the thesis; raise it where the path ends before any price has an effect.
+        4 in the thesis.
     seed : int
         Of the split and of the starts.
     **options
@@ -257,11 +259,14 @@ def choose_strength(
             labels = _labels(problem, engine.run(problem, seed=seed, progress=False).params)
             return (labels[links.pairs[:, 0]] == labels[links.pairs[:, 1]]) != links.same
 
-        while len(tried) <= best + patience:
+        idle = 0  # last price that is too low for any effect
+        while len(tried) <= max(best, idle) + patience:
             strength = 0.1 * 10 ** (len(tried) / 2)
             found.append(broken_at(np.where(held_in, strength, 0.0)))
             tried.append((found[-1][held_out].sum(), found[-1][held_in].sum(), strength))
             best = tried.index(min(tried))
+            if tried[-1][1] and strength < len(data) and np.array_equal(found[-1], found[0]):
+                idle = len(tried) - 1
         strength = tried[best][2]
         of_all = broken_at(np.full(len(links), strength))
     keep = held_in | (of_all.sum() < found[best].sum())

@@ -167,6 +167,15 @@ def test_path_of_prices_with_three_clusters():
     assert broken <= choice.held_out[best] + choice.trained[best]
 
 
+def test_prices_without_effect_do_not_end_the_path(clouds):
+    """Half-decades up to 100 leave both links broken; 1000 is above the critical price."""
+    links = Links.must_link(clouds[3], num_points=400)
+    choice = choose_strength(clouds[0], links, num_clusters=2, engine=FEW, prior="flat")
+    assert choice.strength > 320
+    np.testing.assert_array_equal(choice.trained[choice.strengths < 320], 2)
+    assert choice.trained.min() == 0
+
+
 @pytest.mark.slow
 def test_wdbc_as_in_the_thesis():
     """Check 32: near a classifier trained on all labels, with pairs for 15 % of the points."""
