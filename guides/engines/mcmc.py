@@ -37,7 +37,7 @@ __all__ = ["HMC", "NUTS"]
 _UNKNOWN = 1e20
 """Energy of a start before it is known: any move to a finite energy is accepted."""
 
-_CHAIN_METHODS = ("vectorized", "sequential")
+_CHAIN_METHODS = (None, "vectorized", "sequential")
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class _Hamiltonian(ABC):
     target_accept: float = 0.8
     dense_mass: bool = False
     jitter: float = 0.05
-    chain_method: str = "vectorized"
+    chain_method: str | None = None
     checkpoint: str | None = None
     checkpoint_every: float = 60.0
     name: ClassVar[str]
@@ -73,6 +73,12 @@ class _Hamiltonian(ABC):
     @property
     def _title(self) -> str:
         return type(self).__name__
+
+    @property
+    def _one_by_one(self) -> bool:
+        if self.chain_method is None:
+            return jax.default_backend() == "cpu"
+        return self.chain_method == "sequential"
 
     @property
     @abstractmethod
@@ -101,7 +107,7 @@ class _Hamiltonian(ABC):
         approximate = approximation(problem)
         latent_supports(problem)
         starts = chain_starts(problem, seed, self.num_chains, init, self.jitter)
-        per_group = self.num_chains if self.chain_method == "vectorized" else 1
+        per_group = 1 if self._one_by_one else self.num_chains
         seconds = {"compile": 0.0, "run": 0.0}
         groups = []
         total = (self.num_warmup + self.num_samples) * (self.num_chains // per_group)
@@ -291,9 +297,10 @@ class NUTS(_Hamiltonian):
         Adapt a full mass matrix rather than a diagonal one.
     jitter : float
         Standard deviation of the move from `init`, in unconstrained units.
-    chain_method : {"vectorized", "sequential"}
-        All chains in step, or one after the other, which needs no chain to wait for the longest
-        trajectory of the others.
+    chain_method : {"vectorized", "sequential"}, optional
+        All chains in step, or one after the other, which lets no chain wait for the longest
+        trajectory of the others. By default sequential on a processor, where a step of all chains
+        costs as much as one of each, and vectorized on an accelerator.
     checkpoint : path, optional
         File that keeps the state of the run, so that the same call goes on after an interruption.
     checkpoint_every : float

@@ -140,8 +140,8 @@ def engines(path=None):
         "laplace": Laplace(num_restarts=2, **every),
         "svi": SVI(num_restarts=2, num_steps=500, **every),
         "cavi": CoordinateAscent(num_restarts=2, tol=1e-12, **every),
-        "nuts": NUTS(chain_method="sequential", **chains, **every),
-        "hmc": HMC(**chains, **every),
+        "nuts": NUTS(**chains, **every),
+        "hmc": HMC(chain_method="vectorized", **chains, **every),
         "gibbs": BlockedGibbs(**chains, **every),
     }
 

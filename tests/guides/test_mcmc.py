@@ -126,7 +126,7 @@ def test_init_and_jitter_decide_where_chains_start():
         first(0.1, {"mu": 1.0})
 
 
-def test_dense_mass_and_chains_in_turn_on_a_mixture():
+def test_dense_mass_and_chains_in_step_on_a_mixture():
     def model(x):
         mean = numpyro.sample("mean", dist.Normal(jnp.array([-3.0, 3.0]), 1.0).to_event(1))
         parts = dist.Normal(mean, 1.0)
@@ -140,7 +140,7 @@ def test_dense_mass_and_chains_in_turn_on_a_mixture():
         num_samples=250,
         num_chains=2,
         dense_mass=True,
-        chain_method="sequential",
+        chain_method="vectorized",
     )
     start = {"mean": np.array([-3.0, 3.0])}
     draws = engine.run(Problem(model, (jnp.asarray(x),)), init=start).draws["mean"]
