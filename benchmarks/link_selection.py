@@ -2,7 +2,7 @@
 
 Run: python benchmarks/link_selection.py [--seeds 5] [--data iris,wine] [--batch 10] [--rounds 8]
      [--engine gibbs]
-     python benchmarks/link_selection.py --seeds 2 --data digits --batch 50 --rounds 6
+     python benchmarks/link_selection.py --seeds 2 --data digits --batch 50 --rounds 6 --engine em
 
 After every batch the answers are added and the mixture is fitted again, by blocked Gibbs sampling or, with
 --engine em, at a point; ARI is of its labels. The target is the highest mean ARI that random pairs
