@@ -23,6 +23,7 @@ LINKS = (
     + Links.must_link([(2, 3), (1, 4)])
     + Links.cannot_link([(1, 2)], 0.7)
     + Links.cannot_link([(3, 5)])
+    + Links.must_link([(0, 5)], 0.4)  # closes a loop
 )
 DRAWS = {"mean": np.array([[-1.0, 1.0], [-0.6, 1.3], [-1.2, 0.4]])}
 LOG_WEIGHTS = np.log([0.3, 0.7])
@@ -77,12 +78,14 @@ def test_against_enumeration():
 def test_belief_propagation_stands_in_for_mean_field():
     with jax.enable_x64(True):
         exact, _, _ = link_agreement(problem(), DRAWS, LINKS, site=site)
-        swapped, _, _ = link_agreement(
+        swapped, _, approximate = link_agreement(
             problem(),
             DRAWS,
             LINKS,
-            site=lambda *given: site(*given, inference=MeanField(max_table=2)),
+            site=lambda *given: site(*given, inference=MeanField(max_table=0)),
         )
+    assert approximate is not None
+    assert "belief_propagation" in approximate
     np.testing.assert_allclose(swapped, exact, atol=0.02)
 
 

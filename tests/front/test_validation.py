@@ -175,22 +175,27 @@ def test_point_fits_have_folds_but_no_weights(field):
         field.loo()
 
 
-ASKED = [(0, 2), (1, 3), (0, 4), (1, 4), (2, 5), (6, 7), (6, 8), (3, 9)]
+ASKED = [(0, 2), (1, 3), (0, 4), (1, 4), (2, 5), (6, 7), (6, 8), (3, 9), (4, 9)]
 
 
-def test_held_out_links_are_scored_as_enumeration_does(field):
-    """Pairs inside a component, tied by a hard link, and across components."""
-    same = np.array([False, True, True, False, True, False, True, True])
+def test_held_out_links_are_scored_as_enumeration_does():
+    """Pairs inside a component, tied by a hard link, and across components; labels in doubt."""
+    same = np.array([False, True, True, False, True, False, True, True, True])
     asked = Links.from_pairs(ASKED, same)
+    rows = np.array([0.0, 0.9, 1.6, 2.4, 0.2, 1.3, 0.6, 2.0, -0.8, 1.5])[:, None]
+    links = LINKED + Links.cannot_link([(5, 9)], 0.5)
+    field = sidebayes.fit("ppc", rows, links, num_clusters=2, engine=EM(num_restarts=2), seed=2)
     params = field.params
-    unary = norm.logpdf(ROWS, params["mean"][:, 0], np.sqrt(params["covariance"][:, 0, 0]))
-    z, energy = enumerate_labelings(unary + np.log(params["weights"]), LINKED.pairs, LINKED.weights)
+    unary = norm.logpdf(rows, params["mean"][:, 0], np.sqrt(params["covariance"][:, 0, 0]))
+    z, energy = enumerate_labelings(unary + np.log(params["weights"]), links.pairs, links.weights)
     prob = np.exp(energy - energy.max())
     prob /= prob.sum()
     agree = prob @ (z[:, asked.pairs[:, 0]] == z[:, asked.pairs[:, 1]])
     met = np.where(asked.same, agree, 1 - agree)
     share = (prob @ z).mean()
     chance = share**2 + (1 - share) ** 2
+    alone = prob @ z[:, 4] * (prob @ z[:, 9]) + prob @ (1 - z[:, 4]) * (prob @ (1 - z[:, 9]))
+    assert abs(alone - met[ASKED.index((4, 9))]) > 1e-3
     for flip_rate in (0.0, 0.1):
         found = field.score_links(asked, flip_rate=flip_rate)
         expected = np.log(met * (1 - flip_rate) + (1 - met) * flip_rate)
@@ -200,7 +205,7 @@ def test_held_out_links_are_scored_as_enumeration_does(field):
         guess = np.where(asked.same, chance, 1 - chance)
         guess = np.log(guess * (1 - flip_rate) + (1 - guess) * flip_rate)
         assert found.baseline == pytest.approx(guess.mean(), rel=1e-6)
-    assert "over 8 held-out links" in str(found)
+    assert "over 9 held-out links" in str(found)
     assert f"{found.baseline:.3f} by the sizes of the clusters" in str(found)
 
 
