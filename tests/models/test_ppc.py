@@ -269,14 +269,14 @@ def test_accuracy_grows_with_hard_pairs():
 
 
 def noise_accuracy(flip_rate, num_repeats):
-    """Thesis experiment 2 on iris: mean accuracy of plain, soft and hard, best of 6 starts."""
+    """Thesis experiment 2 on iris, by likelihood: plain, soft and hard, best of 6 starts."""
     scores = []
     for repeat in range(num_repeats):
         weight = np.log((1 - flip_rate) / flip_rate)
         soft = pairs_of_iris(37, weight, flip_rate, seed=repeat)
         row = []
         for links in (None, soft, soft.hardened()):
-            problem = ppc_problem(X, links, num_clusters=3)
+            problem = ppc_problem(X, links, num_clusters=3, prior="flat")
             result = EM(num_restarts=6, tol=1e-6).run(problem, seed=repeat)
             row.append(accuracy(Y, labels_of(problem, result)))
         scores.append(row)
