@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ from sidebayes.models.ppc import ppc
 from sidebayes.zoo import make_engine
 
 SETTINGS = {
-    "em": {"num_restarts": 2, "tol": 0.0, "max_steps": 600},
+    "em": {"num_restarts": 2, "tol": 0.0, "max_steps": 2000},
     "map": {"num_restarts": 2, "tol": 0.0},
     "stochastic_em": {"batch_size": 100, "max_epochs": 100, "tol": 0.0},
     "laplace": {"num_restarts": 2, "tol": 0.0, "num_draws": 100},
@@ -64,15 +65,20 @@ def run(name, path=None):
 
 
 def main():
-    """Run, and say whenever the state was kept."""
-    offer = Keeper.offer
+    """Run, say whenever the state was kept, and wait to be killed before it is thrown away."""
+    offer, clear = Keeper.offer, Keeper.clear
 
     def loud(self, *given, **options):
         offer(self, *given, **options)
         if self._path is not None:  # else a run within the run, which keeps nothing
             print("kept", flush=True)
 
-    Keeper.offer = loud
+    def late(self):
+        if self._path is not None:
+            time.sleep(3600)
+        clear(self)
+
+    Keeper.offer, Keeper.clear = loud, late
     run(*sys.argv[1:])
 
 
