@@ -60,13 +60,14 @@ def run(x, labels, share, price, engine, seed):
         links = pairs.with_strength(float(price))
     fit = sb.fit("constraint_fit", x, links, engine=engine, **shared, **once)
     other = sb.fit("constrained_em", x, pairs, covariance="tied", **shared, **once)
-    broken = violated_links(fit.labels(), links.pairs, links.weights)
-    return *scores(labels, fit), *scores(labels, other), broken, fit.seconds["run"]
+    found = fit.labels()
+    broken = violated_links(found, links.pairs, links.weights)
+    return *scores(labels, found), *scores(labels, other.labels()), broken, fit.seconds["run"]
 
 
-def scores(labels, fit):
+def scores(labels, found):
     """F-score and NMI."""
-    return f_score(labels, fit.labels()), score_labels(labels, fit.labels())["nmi"]
+    return f_score(labels, found), score_labels(labels, found)["nmi"]
 
 
 def main() -> None:
@@ -83,21 +84,19 @@ def main() -> None:
     for name in options.sets.split(","):
         x, labels = load(name, folder)
         trained = LinearDiscriminantAnalysis().fit(x, labels).predict(x)
-        print(
-            f"{name}: {len(x)} points; trained on all labels F {f_score(labels, trained):.3f} "
-            f"NMI {score_labels(labels, trained)['nmi']:.3f}"
-        )
+        score, nmi = scores(labels, trained)
+        print(f"{name}: {len(x)} points; trained on all labels F {score:.3f} NMI {nmi:.3f}")
         for share in map(float, options.shares.split(",")):
             began = time.perf_counter()
             found = [
                 run(x, labels, share, options.price, engine, seed) for seed in range(options.seeds)
             ]
-            *four, broken, seconds = np.mean(found, axis=0)
+            score, nmi, their_score, their_nmi, broken, seconds = np.mean(found, axis=0)
             line = (
-                f"  {share:4.0%} {round(share * len(x)):4d} pairs  F {{:.3f}} NMI {{:.3f}}  "
-                f"broken {broken:.1f}  constrained_em F {{:.3f}} NMI {{:.3f}}  "
+                f"  {share:4.0%} {round(share * len(x)):4d} pairs  F {score:.3f} NMI {nmi:.3f}  "
+                f"broken {broken:.1f}  constrained_em F {their_score:.3f} NMI {their_nmi:.3f}  "
                 f"run {seconds:.1f} s, all {time.perf_counter() - began:.0f} s"
-            ).format(*four)
+            )
             if (name, share) in INDEPENDENT:
                 line += "   independent F {:.3f} NMI {:.3f}".format(*INDEPENDENT[name, share])
             print(line, flush=True)

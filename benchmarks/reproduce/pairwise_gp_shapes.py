@@ -23,6 +23,11 @@ NUM_POINTS = 200
 KINDS = {"heat": "diffusion", "walk": "random_walk", "step": "step"}
 
 
+def at(radius, angle):
+    """Points by polar coordinates."""
+    return radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+
+
 def four_gaussians(rng):
     """Two groupings fit alike, left and right as well as above and below; pairs decide."""
     sign = rng.choice([-1, 1], (NUM_POINTS, 2))
@@ -30,21 +35,22 @@ def four_gaussians(rng):
 
 
 def noisy_xor(rng):
+    """Opposite quadrants are one class."""
     sign = rng.choice([-1, 1], (NUM_POINTS, 2))
     return 2 * sign + 0.9 * rng.normal(size=sign.shape), sign.prod(axis=1)
 
 
 def doughnut(rng):
+    """A disc within a ring."""
     outer, angle = rng.integers(2, size=NUM_POINTS), rng.uniform(0, 2 * np.pi, NUM_POINTS)
     inside, ring = np.sqrt(rng.uniform(size=NUM_POINTS)), 3 + 0.3 * rng.normal(size=NUM_POINTS)
-    radius = np.where(outer, ring, inside)
-    return radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1), outer
+    return at(np.where(outer, ring, inside), angle), outer
 
 
 def spirals(rng):
+    """Two arms wound into each other."""
     arm, turn = rng.integers(2, size=NUM_POINTS), rng.uniform(0, 3 * np.pi, NUM_POINTS)
-    angle, radius = turn + np.pi * arm, 0.4 + 0.28 * turn
-    x = radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    x = at(0.4 + 0.28 * turn, turn + np.pi * arm)
     return x + 0.12 * rng.normal(size=x.shape), arm
 
 
