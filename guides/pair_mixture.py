@@ -159,8 +159,9 @@ def augmented_weights(
     most = jnp.where(jnp.isinf(pair_weights), 0.0, jnp.maximum(pair_weights, 0.0))
     owner = jnp.asarray(graph.component)[jnp.asarray(graph.pairs)[:, 0]]
     log_accepted = log_omega.at[owner].add(-most)
-    draws = jnp.asarray(graph.node_size) if sampling == "points" else jnp.ones(graph.num_nodes)
-    draws = jax.ops.segment_sum(draws, jnp.asarray(graph.node_component), graph.num_components)
+    draws = jnp.asarray(graph.node_size)
+    draws = draws if sampling == "points" else jnp.minimum(draws, 1.0)  # spare rows hold none
+    draws = jax.ops.segment_sum(draws, jnp.asarray(graph.node_component), graph.num_nodes)
     imputed = weights * jnp.sum(draws * jnp.exp(-log_accepted))
     imputed = imputed - pull(jnp.ones_like(log_omega))[0]
     raised = jnp.maximum(count + imputed + concentration - 1.0, 1e-10)

@@ -24,7 +24,7 @@ from sidebayes.models.blocks.links import Links
 
 from . import checks, posterior, record
 from .result import Fit
-from .zoo import CARDS, Card, find_card, links_taken, make_engine
+from .zoo import CARDS, Card, find_card, inference_used, links_taken, make_engine
 
 __all__ = ["compare", "find_method", "fit", "load", "make_problem", "starting_values"]
 
@@ -109,7 +109,8 @@ def fit(
     checks.check_options(model, options, name)
     checks.check_seed(seed)
     _check_dtype(dtype)
-    graph = checks.check_links(links, len(x), num_clusters, links_taken(card, model), name)
+    kind, inference = links_taken(card, model), inference_used(card, model, options)
+    graph = checks.check_links(links, len(x), num_clusters, kind, name, inference)
     truth = checks.check_truth(truth, len(x))
     names = checks.check_names(feature_names, x.shape[1])
     options = {**shared, **options}

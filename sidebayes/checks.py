@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from sidebayes.models.blocks.approximate import Inference
 from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.blocks.links import Links
 
@@ -99,7 +100,12 @@ def check_num_clusters(num_clusters: Any, num_points: int) -> int:
 
 
 def check_links(
-    links: Any, num_points: int, num_clusters: int | None, kind: str, method: str
+    links: Any,
+    num_points: int,
+    num_clusters: int | None,
+    kind: str,
+    method: str,
+    inference: str | Inference | None = None,
 ) -> LabelGraph | None:
     """Check links against the data and compile them.
 
@@ -111,6 +117,8 @@ def check_links(
     kind : {"none", "any", "hard", "priced"}
         What the method takes; see `Card`.
     method : str
+    inference : str or inference object, optional
+        By which labels will be summed out, if that is known.
 
     Raises
     ------
@@ -134,7 +142,11 @@ def check_links(
             "links.hardened(), or use 'soft_kmeans'"
         )
     graph = as_label_graph(links, num_points, num_clusters)
-    return graph.untied() if kind == "priced" else graph
+    if kind == "priced":
+        return graph.untied()
+    if inference is None or num_clusters is None:
+        return graph
+    return graph.suited(inference, num_clusters)
 
 
 def check_options(model: Callable, options: Mapping[str, Any], method: str) -> None:

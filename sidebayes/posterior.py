@@ -151,8 +151,11 @@ def derive(
         inputs = given, problem.args, jnp.asarray(count)
         program, _ = compiled("derive", problem, (hard, size), over_draws, *inputs)
         found.append(jax.tree.map(lambda a, n=count: np.asarray(a)[:n], program(*inputs)))
-    prob, terms = zip(*found, strict=True)
-    return np.concatenate(prob), np.concatenate(terms)
+    prob, terms = map(np.concatenate, zip(*found, strict=True))
+    fn, _ = _find_mixture(abstract_trace(problem))
+    return prob, terms[:, : fn.labels.graph.num_components] if isinstance(
+        fn, LinkedMixture
+    ) else terms
 
 
 def joint_mode(problem: Problem, params: Mapping[str, Any]) -> NDArray[np.int64]:
@@ -173,7 +176,7 @@ def joint_mode(problem: Problem, params: Mapping[str, Any]) -> NDArray[np.int64]
 
 
 def _posterior(fn: LinkedMixture, unary: Array) -> tuple[Array, Array]:
-    """Responsibilities, and the share of each connected component in `LinkedMixture.log_prob`."""
+    """Responsibilities, and the terms of `LinkedMixture.log_prob`, as `LinkedMixture.by_component`."""
     labels = fn.labels
     coupled = labels.reading == "field" and labels.graph.num_links > 0
 
@@ -202,7 +205,7 @@ def _normalizer_by_component(labels: LinkedCategorical) -> Array:
     weights = jnp.where(soft, jnp.asarray(labels.pair_weights), 0.0)
     each = jnp.where(soft, jnp.logaddexp(0.0, weights), 0.0)
     owner = jnp.asarray(graph.component)[jnp.asarray(graph.pairs)[:, 0]]
-    return jnp.zeros(graph.num_components).at[owner].add(each)
+    return jnp.zeros(graph.num_nodes).at[owner].add(each)
 
 
 def thin(num_draws: int, most: int = MOST_DRAWS) -> NDArray[np.int64]:

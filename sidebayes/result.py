@@ -31,7 +31,7 @@ from sidebayes.models.blocks.links import Links
 from . import posterior
 from .checks import check_data, check_links
 from .validation import Validation
-from .zoo import CARDS, Card, links_taken
+from .zoo import CARDS, Card, inference_used, links_taken
 
 __all__ = ["Fit"]
 
@@ -330,7 +330,9 @@ class Fit(Validation):
             return Problem(self.model, (x,), options)
         chosen = self.links if x_new is None else links
         kind = links_taken(self._card, self.model)
-        graph = check_links(chosen, len(x), options.get("num_clusters"), kind, self.method)
+        inference = inference_used(self._card, self.model, options)
+        num_clusters = options.get("num_clusters")
+        graph = check_links(chosen, len(x), num_clusters, kind, self.method, inference)
         return Problem(self.model, (x, graph), options)
 
     def _fixed_options(self) -> dict[str, Any]:

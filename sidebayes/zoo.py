@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-__all__ = ["CARDS", "ENGINES", "Card", "find_card", "links_taken", "make_engine"]
+__all__ = ["CARDS", "ENGINES", "Card", "find_card", "inference_used", "links_taken", "make_engine"]
 
 
 def _resolve(path: str) -> Any:
@@ -265,6 +265,14 @@ def links_taken(card: Card | None, model: Callable[..., None]) -> str:
     if card is not None:
         return card.links
     return "any" if "links" in inspect.signature(model).parameters else "none"
+
+
+def inference_used(
+    card: Card | None, model: Callable[..., None], options: Mapping[str, Any]
+) -> Any:
+    """How the model of a card sums out labels under these options, None where that is not known."""
+    own = inspect.signature(model).parameters.get("inference")
+    return None if card is None or own is None else options.get("inference", own.default)
 
 
 def make_engine(engine: Any, card: Card | None = None) -> Any:

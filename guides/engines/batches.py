@@ -71,7 +71,8 @@ def deal_batches(graph: LabelGraph, batch_size: int, seed: int) -> list[Batch]:
     batch_of_link = batch[pairs[:, 0]]
     edge, link = np.unique(np.asarray(graph.edge_of_link), return_index=True)
     edges = np.bincount(batch_of_link[link[edge < graph.num_edges]], minlength=number)
-    nodes = np.bincount(owner[np.asarray(graph.node_component)], minlength=number)
+    chunklet = np.unique(np.asarray(graph.node), return_index=True)[1]
+    nodes = np.bincount(batch[chunklet], minlength=number)
     bonds = points - nodes  # points that hard must-links contract away
     spare_edges, spare_bonds = edges.max() - edges, bonds.max() - bonds
     width = int((points + 2 * (spare_edges + spare_bonds)).max())

@@ -56,7 +56,7 @@ def expect(
     mixture = trace.pop("x")
     fn: LinkedMixture = mixture["fn"]
     graph, x = fn.labels.graph, args[0]
-    alive = jnp.zeros(graph.num_components, bool).at[jnp.asarray(graph.component)].max(live)
+    alive = jnp.zeros(graph.num_nodes, bool).at[jnp.asarray(graph.component)].max(live)
 
     def log_partition(factors: dict[str, Array]) -> Array:
         terms = partition.by_component(

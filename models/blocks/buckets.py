@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from .label_graph import Core, Stage
+from .cores import Core, Stage
 from .potts import FORBIDDEN
 from .sweep import sweep
 

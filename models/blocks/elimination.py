@@ -15,6 +15,9 @@ __all__ = ["ComponentPlan", "StagePlan", "peel_leaves", "plan_cores"]
 
 SMALL_CELLS = 2**17
 """Nodes of unequal width are padded to one width while, with eight clusters, no more arises."""
+FEW_CELLS = 2**14
+"""Cells of tables up to which components are padded to one width and one stage: few shapes occur."""
+COMMON_WIDTH = 3
 STAGE_CELLS = 2**17
 """Cells of tables that a stage of its own must save, for what it costs to compile."""
 
@@ -112,8 +115,8 @@ class ComponentPlan:
         Edges between them, on one side of the diagonal; -1 where there is none.
     edges : ndarray of int, shape (num_edges, 3)
         Two local node positions and the edge, for the approximate routines.
-    largest : int
-        Nodes in the largest component.
+    few : bool
+        Of the width and in the one stage that components with few cells have.
     """
 
     width: int | None
@@ -122,7 +125,7 @@ class ComponentPlan:
     top_node: NDArray[np.int64]
     top_edge: NDArray[np.int64]
     edges: NDArray[np.int64]
-    largest: int
+    few: bool
 
 
 def plan_cores(
@@ -152,7 +155,7 @@ def plan_cores(
     width = np.zeros(num_components, np.int64)
     np.maximum.at(width, component, order.bag_size)
     width[order.given_up] = -1
-    width = _merge_widths(width, np.bincount(component))
+    width = _merge_widths(width, np.bincount(component), num_clusters)
     return [
         _assemble(
             int(w), order, width[component] == w, nodes, local, edge_index, component, num_clusters
@@ -161,8 +164,11 @@ def plan_cores(
     ]
 
 
-def _merge_widths(width: NDArray, size: NDArray) -> NDArray:
+def _merge_widths(width: NDArray, size: NDArray, num_clusters: int) -> NDArray:
     """Let few nodes of small width join a somewhat larger one: one program less to compile."""
+    below = (width >= 0) & (width < COMMON_WIDTH)
+    if size[below].sum() * num_clusters ** (COMMON_WIDTH + 1) <= FEW_CELLS:
+        width = np.where(below, COMMON_WIDTH, width)
     present = sorted({int(w) for w in width if w > 0})
     for narrow, wide in pairwise(present):
         if size[width == narrow].sum() * 8 ** (wide + 1) <= SMALL_CELLS:
@@ -182,7 +188,6 @@ def _assemble(
 ) -> ComponentPlan:
     """Number the buckets of the chosen nodes and name where their messages go."""
     kept = chosen[edges[:, 0]]
-    largest = int(np.bincount(component[chosen]).max())
     sequence = order.sequence[chosen[order.sequence]] if width >= 0 else np.flatnonzero(chosen)
     size = len(sequence)
     position = np.full(len(nodes) + 1, size, np.int64)  # the last entry pads
@@ -190,7 +195,7 @@ def _assemble(
     links = np.column_stack([position[edges[kept]], edge_index[kept]])
     if width < 0:
         empty = np.zeros(0, np.int64)
-        return ComponentPlan(None, nodes[sequence], (), empty, empty, links, largest)
+        return ComponentPlan(None, nodes[sequence], (), empty, empty, links, False)
     column = np.arange(width)
     inside = column < order.bag_size[sequence, None]
     where = np.where(inside, order.bag_start[sequence, None] + column, 0)
@@ -206,7 +211,9 @@ def _assemble(
     broad = np.append(order.bag_size[sequence], 0)  # widest bucket below, and the bucket itself
     for turn in turns:
         np.maximum.at(broad, parent[turn], broad[turn])
-    widths = _stage_widths(np.bincount(broad[~on_top], minlength=width + 1), num_clusters)
+    few = width == COMMON_WIDTH and size * num_clusters ** (width + 1) <= FEW_CELLS
+    counts = np.bincount(broad[~on_top], minlength=width + 1)
+    widths = [width] if few else _stage_widths(counts, num_clusters)
     stage = np.where(on_top, len(widths), np.searchsorted(widths, broad))
     level, number = np.zeros(size + 1, np.int64), np.append(owner, 0)
     for turn in turns:
@@ -244,7 +251,7 @@ def _assemble(
     top_edge = np.full((*top_node.shape, width + 1), -1)
     first, second, edge = links[on_top[links[:, :2]].all(axis=1)].T
     top_edge[owner[first], behind[first], behind[second]] = edge
-    return ComponentPlan(width, nodes[sequence], stages, top_node, top_edge, links, largest)
+    return ComponentPlan(width, nodes[sequence], stages, top_node, top_edge, links, few)
 
 
 def _stage_widths(count: NDArray, num_clusters: int) -> list[int]:

@@ -9,20 +9,19 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from .colouring import Colouring, colour
-from .elimination import ComponentPlan, StagePlan, peel_leaves, plan_cores
+from .approximate import Inference, as_inference
+from .cores import Core, compile_core, padded
+from .elimination import peel_leaves, plan_cores
 from .hard_links import LinkReport, check_links, components_of, contract, refuse_uncolourable
 from .link_weights import check_pairs
 from .links import Links
 
-__all__ = ["Core", "LabelGraph", "Peeling", "Stage", "Top", "as_label_graph"]
+__all__ = ["LabelGraph", "Peeling", "as_label_graph"]
 
 ROW_COST = 2048
 """Fixed cost of one row of leaves, in leaves."""
-ROUND_COST = 2048
-"""Fixed cost of one block of buckets, in cells of their tables."""
 FEW_NODES = 4096
-"""Nodes up to which all of them are ordered, those without links too."""
+"""Nodes up to which all of them are ordered, those without links too, and shapes hang on sizes alone."""
 
 
 @jax.tree_util.register_dataclass
@@ -47,67 +46,23 @@ class Peeling:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Stage:
-    """Blocks of buckets of one width, to be eliminated in order.
-
-    Arrays have shape (blocks, buckets a block); `bag_edge` and `axis` one more axis of length
-    `width`. `node` is a place in `LabelGraph.order`, `parent` the bucket of the same stage that a
-    message goes to; its number of buckets for one that goes elsewhere. `inflow` holds for each
-    earlier stage the buckets there whose messages come here, and the tables that they go to.
-    """
-
-    node: Any
-    parent: Any
-    bag_edge: Any
-    axis: Any
-    inflow: tuple[tuple[Any, Any], ...]
-    width: int = field(metadata={"static": True})
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Top:
-    """Last nodes of each component, which share a table: see `ComponentPlan`, and `Stage.inflow`."""
-
-    node: Any
-    edge: Any
-    inflow: tuple[tuple[Any, Any], ...]
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Core:
-    """Loopy components of equal width: stages of buckets, then the tops; see `ComponentPlan`.
-
-    `num_buckets` counts nodes, those of the tops too; `largest` those of the largest component.
-    """
-
-    stages: tuple[Stage, ...]
-    top: Any
-    colouring: Colouring
-    width: int | None = field(metadata={"static": True})
-    num_buckets: int = field(metadata={"static": True})
-    largest: int = field(metadata={"static": True})
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
 class LabelGraph:
     """Links compiled for label inference; a pytree, so pass it to jitted functions as an argument.
 
     Hard must-links are contracted to nodes. Trees are taken apart leaf by leaf; what remains (the
-    2-core) is ordered for variable elimination. Graphs whose padded shapes agree share compiled
-    code.
+    2-core) is ordered for variable elimination. Arrays are padded, so that graphs of as many links
+    between as many points mostly share compiled code, as long as loops are few and small.
 
     Build it with `LabelGraph.build(links, num_points)` or `as_label_graph`.
 
     Attributes
     ----------
-    num_points, num_nodes, num_edges : int
-        Points; chunklets (a lone point is one); distinct edges between chunklets.
+    num_points : int
+    num_nodes, num_edges : int
+        Rows for chunklets (a lone point is one), and for distinct edges between them, some spare.
     node : ndarray of int, shape (num_points,)
     node_size : ndarray, shape (num_nodes,)
-        Points in each chunklet.
+        Points in each chunklet; zero for a spare row.
     pairs : ndarray of int, shape (num_links, 2)
     pair_weights : ndarray, shape (num_links,)
     edge_of_link : ndarray of int, shape (num_links,)
@@ -122,6 +77,8 @@ class LabelGraph:
         Where a node stands in the order; `num_places` for one without links that was left out.
     is_root : ndarray of bool, shape (num_places,)
         Last node of each tree.
+    contracted : bool
+        Some points share a chunklet.
     all_ordered : bool
         No node was left out.
     """
@@ -142,7 +99,7 @@ class LabelGraph:
     num_points: int = field(metadata={"static": True})
     num_nodes: int = field(metadata={"static": True})
     num_edges: int = field(metadata={"static": True})
-    num_components: int = field(metadata={"static": True})
+    contracted: bool = field(metadata={"static": True})
     all_ordered: bool = field(metadata={"static": True})
 
     @classmethod
@@ -176,15 +133,18 @@ class LabelGraph:
                 "links.subset(rows) after filtering rows"
             )
         pairs, weights = check_pairs(links.pairs, num_points), links.weights
-        num_nodes, node = contract(pairs, weights, num_points)
+        num_chunklets, node = contract(pairs, weights, num_points)
+        num_nodes = _rows(num_chunklets, num_points)
         ends = np.sort(node[pairs], axis=1)
         if num_clusters is not None:
-            refuse_uncolourable(node[pairs[np.isneginf(weights)]], num_nodes, num_clusters, node)
+            refuse_uncolourable(
+                node[pairs[np.isneginf(weights)]], num_chunklets, num_clusters, node
+            )
 
         between = ends[:, 0] != ends[:, 1]
         key = ends[between, 0] * num_nodes + ends[between, 1]
         unique, owner = np.unique(key, return_inverse=True)
-        num_edges = len(unique)
+        num_edges = _rows(len(unique), len(pairs)) if len(unique) else 0
         edges = np.stack([unique // max(num_nodes, 1), unique % max(num_nodes, 1)], axis=1)
         edge_of_link = np.full(len(pairs), num_edges + 1)
         edge_of_link[between] = owner.ravel()
@@ -197,10 +157,11 @@ class LabelGraph:
         leaves, parent, edge = _cut_rounds(rounds, num_nodes, num_edges)
         # few nodes without links stand with the roots of trees: one sum less to compile
         tops = np.full(num_nodes, num_edges > 0 and num_nodes <= FEW_NODES)
+        tops[num_chunklets:] = False
         tops[edges] = True
         tops[leaves[leaves < num_nodes]] = False
         tops = np.flatnonzero(tops)
-        order = np.full(leaves.size + _padded(len(tops)), num_nodes)
+        order = np.full(leaves.size + (_rows(len(tops), num_nodes) if num_edges else 0), num_nodes)
         order[: leaves.size], order[leaves.size :][: len(tops)] = leaves.ravel(), tops
         place = np.full(num_nodes + 1, len(order))
         place[order] = np.arange(len(order))
@@ -208,7 +169,7 @@ class LabelGraph:
         is_root = np.isin(np.arange(len(order)), place[tops])
         for plan in plans:
             is_root[place[plan.node]] = False
-        num_components, node_component = components_of(edges, num_nodes)
+        _, node_component = components_of(edges, num_nodes)
         return cls(
             node=node.astype(np.int32),
             node_size=np.bincount(node, minlength=num_nodes).astype(float),
@@ -222,18 +183,35 @@ class LabelGraph:
             place=place[:-1].astype(np.int32),
             is_root=is_root,
             peeling=Peeling(place[parent].astype(np.int32), edge) if rounds else None,
-            cores=tuple(_core(plan, place, num_edges, assumed) for plan in plans),
+            cores=tuple(compile_core(plan, place, num_edges, assumed) for plan in plans),
             num_points=num_points,
             num_nodes=num_nodes,
             num_edges=num_edges,
-            num_components=num_components,
-            all_ordered=bool((place[:-1] < len(order)).all()),
+            contracted=num_chunklets < num_points,
+            all_ordered=bool((place[:num_chunklets] < len(order)).all()),
         )
 
     @property
     def num_links(self) -> int:
         """Number of distinct links."""
         return self.pairs.shape[0]
+
+    @property
+    def num_components(self) -> int:
+        """Number of connected components, a lone point being one; not for traced graphs."""
+        return int(np.max(self.component, initial=-1)) + 1
+
+    def suited(self, inference: str | Inference, num_clusters: int) -> LabelGraph:
+        """Return the same graph without colours where `inference` affords exact sums.
+
+        They would take part in the shapes by which compiled code is shared.
+        """
+        method = as_inference(inference)
+        cores = (
+            replace(core, colouring=None) if method.affords(core, num_clusters) else core
+            for core in self.cores
+        )
+        return replace(self, cores=tuple(cores))
 
     @property
     def links(self) -> Links:
@@ -269,7 +247,7 @@ class LabelGraph:
     def __repr__(self) -> str:
         """Size and the strategy that the structure calls for."""
         loops = ", ".join(
-            f"width {core.width or 'too large'}: {core.num_buckets} nodes" for core in self.cores
+            f"width {core.width or 'too large'}: {core.num_buckets} buckets" for core in self.cores
         )
         return (
             f"LabelGraph({self.num_points} points, {self.num_links} links, {self.num_components} "
@@ -297,10 +275,9 @@ def as_label_graph(
     return links
 
 
-def _padded(count: int) -> int:
-    """Round up to one of eight sizes an octave, so that few distinct shapes occur."""
-    unit = 1 << max((count - 1).bit_length() - 3, 0)
-    return -(-count // unit) * unit
+def _rows(count: int, most: int) -> int:
+    """Rows of an array of `count` things, spare ones included: `most` of them unless these are many."""
+    return most if most <= FEW_NODES else min(most, padded(count))
 
 
 def _cut_rounds(
@@ -310,11 +287,13 @@ def _cut_rounds(
     if not rounds:
         return (np.zeros((0, 0), np.int64),) * 3
     sizes = np.array([len(step) for step in rounds])
-    widths = 2 ** np.arange(3, 15)
+    few = num_nodes <= FEW_NODES
+    widths = 2 ** np.arange(6 if few else 3, 15)
     rows = -(-sizes[:, None] // widths)
     width = int(widths[np.argmin((rows * (widths + ROW_COST)).sum(axis=0))])
     num_rows = int((-(-sizes // width)).sum())
-    filled = np.full((_padded(num_rows), width, 3), num_nodes, np.int32)
+    num_rows = padded(max(num_rows, 4), 2) if few else padded(num_rows)
+    filled = np.full((num_rows, width, 3), num_nodes, np.int32)
     filled[:, :, 2] = num_edges
     column = np.concatenate([np.arange(n) for n in sizes])
     first_row = np.cumsum(-(-sizes // width)) - -(-sizes // width)
@@ -322,77 +301,3 @@ def _cut_rounds(
     filled[row, column % width] = np.concatenate(rounds)
     leaves, parent, edge = np.ascontiguousarray(np.moveaxis(filled, 2, 0))
     return leaves, parent, edge
-
-
-def _core(plan: ComponentPlan, place: NDArray, num_edges: int, num_clusters: int) -> Core:
-    """Number nodes by their places, cut stages into blocks, gather what leaves a stage."""
-    colouring = colour(plan.edges, place[plan.node])
-    size = len(plan.node)
-    if plan.width is None:
-        return Core((), None, colouring, None, size, plan.largest)
-    slots = [_slots(stage.level, num_clusters ** (stage.width + 1)) for stage in plan.stages]
-    # where each bucket of a stage has come to lie; the tops lie as they are numbered
-    lies = [_inverse(slot) for slot in slots] + [np.arange(len(plan.top_node))]
-    inflow = [
-        tuple(
-            (lies[source][leaves].astype(np.int32), lies[to][stage.parent[leaves]].astype(np.int32))
-            for source, stage in enumerate(plan.stages[:to])
-            for leaves in [np.flatnonzero(stage.home == to)]
-        )
-        for to in range(len(plan.stages) + 1)
-    ]
-    top = Top(
-        node=place[plan.top_node].astype(np.int32),
-        edge=np.where(plan.top_edge < 0, num_edges, plan.top_edge).astype(np.int32),
-        inflow=inflow[-1],
-    )
-    stages = tuple(
-        _stage(stage, number, slots[number], lies[number], inflow[number], place, num_edges)
-        for number, stage in enumerate(plan.stages)
-    )
-    return Core(stages, top, colouring, plan.width, size, plan.largest)
-
-
-def _slots(level: NDArray, cells: int) -> NDArray:
-    """Buckets level by level, in blocks of the size that costs least; -1 pads."""
-    sizes = np.bincount(level)
-    blocks = 2 ** np.arange(15)
-    rounds = (-(-sizes[:, None] // blocks)).sum(axis=0)
-    block = int(blocks[np.argmin(rounds * (float(cells) * blocks + ROUND_COST))])
-    parts = np.split(np.argsort(level, kind="stable"), np.cumsum(sizes)[:-1])
-    padded = [np.pad(part, (0, -len(part) % block), constant_values=-1) for part in parts]
-    return np.concatenate(padded).reshape(-1, block)
-
-
-def _inverse(slot: NDArray) -> NDArray:
-    flat = slot.ravel()
-    lies = np.empty(np.count_nonzero(flat >= 0), np.int64)
-    lies[flat[flat >= 0]] = np.flatnonzero(flat >= 0)
-    return lies
-
-
-def _stage(
-    plan: StagePlan,
-    number: int,
-    slot: NDArray,
-    lies: NDArray,
-    inflow: tuple,
-    place: NDArray,
-    num_edges: int,
-) -> Stage:
-    def pick(values: NDArray, padding: int) -> NDArray:
-        mask = (slot >= 0).reshape(slot.shape + (1,) * (values.ndim - 1))
-        chosen = np.where(mask, values[slot], padding)
-        return np.where(chosen < 0, padding, chosen).astype(np.int32)
-
-    stays = plan.home == number
-    parent = np.full(len(stays), slot.size)
-    parent[stays] = lies[plan.parent[stays]]
-    return Stage(
-        node=pick(place[plan.node], int(place[-1])),
-        parent=pick(parent, slot.size),
-        bag_edge=pick(plan.bag_edge, num_edges),
-        axis=pick(plan.axis, -1),
-        inflow=inflow,
-        width=plan.width,
-    )

@@ -105,7 +105,7 @@ class LinkedCategorical(dist.Distribution):
         )
 
     def log_normalizer_by_component(self) -> Array:
-        """Share of each connected component in `log_normalizer`, shape (num_components,)."""
+        """Share of each connected component in `log_normalizer`, zeros behind, shape (num_nodes,)."""
         graph = self.graph
         if self.reading == "field":
             blank = jnp.zeros(
@@ -118,7 +118,7 @@ class LinkedCategorical(dist.Distribution):
         weights = jnp.where(soft, jnp.asarray(self.pair_weights), 0.0)
         each = jnp.where(soft, jnp.logaddexp(0.0, weights), 0.0)
         owner = jnp.asarray(graph.component)[jnp.asarray(graph.pairs)[:, 0]]
-        return jax.ops.segment_sum(each, owner, graph.num_components)
+        return jax.ops.segment_sum(each, owner, graph.num_nodes)
 
     def log_prob(self, value: Array) -> Array:
         """Log-probability of one joint labeling, shape (num_points,)."""
@@ -276,7 +276,7 @@ class LinkedMixture(dist.Distribution):
         return self._posterior(partition.pair_marginals, value)
 
     def by_component(self, value: Array) -> Array:
-        """Unnormalised terms of `log_prob` a connected component, shape (num_components,)."""
+        """Unnormalised terms of `log_prob` a connected component, zeros behind, shape (num_nodes,)."""
         return self._posterior(partition.by_component, value)
 
     def sample_labels(self, rng_key: Array, value: Array) -> Array:

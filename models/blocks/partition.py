@@ -21,6 +21,7 @@ from jax.typing import ArrayLike
 
 from .approximate import Exact, Inference, as_inference
 from .buckets import Reduce, eliminate, split
+from .cores import Core
 from .label_graph import LabelGraph
 from .potts import FORBIDDEN, logsumexp, potts_message
 from .sweep import reorder, sweep
@@ -88,9 +89,9 @@ def by_component(
     sampling: str = "points",
     inference: str | Inference = "exact",
 ) -> Array:
-    """One term of `log_partition` for each connected component, shape (num_components,)."""
+    """One term of `log_partition` for each connected component, zeros behind, shape (num_nodes,)."""
     parts = _run(unary, graph, log_weights, pair_weights, sampling, inference, _logsumexp)
-    out = jnp.zeros(graph.num_components, parts[0][0].dtype)
+    out = jnp.zeros(graph.num_nodes, parts[0][0].dtype)
     for value, component in parts:
         out = out.at[component].add(value)
     return jnp.where(out < FORBIDDEN / 2, -jnp.inf, out)
@@ -196,11 +197,15 @@ def check_inference(graph: LabelGraph, num_clusters: int, inference: str | Infer
             )
         )
         raise ValueError(
-            f"a loopy component of {core.largest} chunklets has elimination width {width}{cells}; "
+            f"loopy components of {_in_loops(core)} chunklets have elimination width {width}{cells}; "
             "name an approximation, inference='mean_field', 'belief_propagation' or 'gibbs', or raise "
             "the budget, Exact(max_table=...)"
         )
-    return f"{method.name} on {sum(core.num_buckets for core in wide)} chunklets in loops"
+    return f"{method.name} on {sum(map(_in_loops, wide))} chunklets in loops"
+
+
+def _in_loops(core: Core) -> int:
+    return core.num_buckets if core.colouring is None else len(core.colouring.node)
 
 
 # ---- elimination ---------------------------------------------------------------------------------
@@ -244,7 +249,7 @@ def _run(unary, graph, log_weights, pair_weights, sampling, inference, reduce, r
     check_inference(graph, num_clusters, method)
     unary = _bounded(unary)
 
-    if graph.num_nodes == graph.num_points:
+    if not graph.contracted:
         belief = unary + jnp.maximum(log_weights, FORBIDDEN)
     else:
         count = graph.node_size[:, None] if sampling == "points" else 1.0
@@ -257,9 +262,9 @@ def _run(unary, graph, log_weights, pair_weights, sampling, inference, reduce, r
     keys = [None] * stages if rng_key is None else split(rng_key, stages)
     parts = []
     if not graph.all_ordered:
-        free = jnp.asarray(graph.place) == len(graph.order)
+        free = (jnp.asarray(graph.place) == len(graph.order)) & (jnp.asarray(graph.node_size) > 0)
         parts.append((jnp.where(free, reduce(belief, keys[0]), 0.0), graph.node_component))
-    if graph.num_links and graph.num_nodes < graph.num_points:
+    if graph.num_links and graph.contracted:
         inside = jnp.where(graph.edge_of_link > graph.num_edges, weights, 0.0)
         parts.append((inside, graph.component[graph.pairs[:, 0]]))
     if not graph.num_edges:
@@ -281,6 +286,7 @@ def _run(unary, graph, log_weights, pair_weights, sampling, inference, reduce, r
             value = eliminate(belief, edge_weights, core, reduce, key)
             node = core.top.node[:, 0]
         else:
+            assert core.colouring is not None  # left out only where sums are exact
             value = _approximate(method, reduce, key, belief, edge_weights, core.colouring)
             node = core.colouring.node
         parts.append((value, component[node]))

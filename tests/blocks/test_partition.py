@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sidebayes.models.blocks import elimination, partition
+from sidebayes.models.blocks import elimination, label_graph, partition
 from sidebayes.models.blocks.approximate import BeliefPropagation, Exact, Gibbs, MeanField
 from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.links import Links
@@ -84,16 +84,30 @@ def test_messages_pass_from_stage_to_stage(monkeypatch):
     np.testing.assert_allclose(slope, marginals, atol=1e-10)
 
 
+@pytest.fixture(params=["as for few nodes", "as for many"])
+def padding(request, monkeypatch):
+    if request.param == "as for many":
+        monkeypatch.setattr(elimination, "FEW_CELLS", 0)
+        monkeypatch.setattr(label_graph, "FEW_NODES", 0)
+
+
 @pytest.mark.parametrize("structure", STRUCTURES)
-def test_structures_agree_with_enumeration(structure):
+def test_structures_agree_with_enumeration(structure, padding):
     rng = np.random.default_rng(3)
     pairs = np.array(STRUCTURES[structure]).reshape(-1, 2).astype(int)
     links = Links(pairs, 2 * rng.normal(size=len(pairs)), 7)
     check_against_enumeration(3 * rng.normal(size=(7, 3)), links)
 
 
+def test_spare_rows_hold_nothing(padding):
+    links = Links([(0, 1), (2, 3), (4, 5), (0, 6)], [np.inf, np.inf, 1.3, -0.7], 11)
+    rows = len(LabelGraph.build(links, 11).node_size)
+    assert rows > 9  # chunklets
+    check_against_enumeration(np.random.default_rng(4).normal(size=(11, 2)), links)
+
+
 @pytest.mark.parametrize("seed", range(6))
-def test_mixed_hard_and_soft_links_agree_with_enumeration(seed):
+def test_mixed_hard_and_soft_links_agree_with_enumeration(seed, padding):
     rng = np.random.default_rng(seed)
     while True:
         try:

@@ -11,6 +11,7 @@ from sidebayes.models.blocks.approximate import Exact
 from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
 from sidebayes.models.blocks.links import Links
+from sidebayes.simulate import simulate_links
 
 from tests.reference import brute_force
 
@@ -89,6 +90,22 @@ def test_many_small_loops_are_batched():
     np.testing.assert_allclose(prob[rows], np.broadcast_to(marginals, (1_000, 4, 3)), atol=1e-10)
 
 
+@pytest.mark.parametrize(("num_points", "num_links", "loops"), [(600, 200, False), (150, 90, True)])
+def test_other_links_share_compiled_code(num_points, num_links, loops):
+    """Hard and soft links at random: what differs between draws is padded to few shapes."""
+    labels = np.arange(num_points) % 3
+    shapes = {True: [], False: []}  # with loops and without
+    for seed in range(24):
+        links = simulate_links(labels, num_links, seed=seed)
+        links = Links(links.pairs, np.where(np.arange(num_links) % 2, links.weights, 1.0))
+        graph = LabelGraph.build(links, num_points, 3).suited("exact", 3)
+        leaves, structure = jax.tree.flatten(graph)
+        key = structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        shapes[bool(graph.cores)].append(key)
+    assert len(shapes[loops]) >= 6
+    assert len(set(shapes[loops])) <= len(shapes[loops]) / 2
+
+
 def grid(side):
     return LabelGraph.build(Links.from_grid((side, side), 0.5), side * side)
 
@@ -121,11 +138,11 @@ def test_a_component_beyond_any_budget_is_given_up_at_once():
     graph = LabelGraph.build(Links(pairs[pairs[:, 0] != pairs[:, 1]], 0.1), 20_000)
     assert graph.width is None
     with pytest.raises(
-        ValueError, match=r"\d{5} chunklets has elimination width beyond any budget"
+        ValueError, match=r"\d{5} chunklets have elimination width beyond any budget"
     ):
         partition.check_inference(graph, 2, Exact(max_table=2**60))
     said = partition.check_inference(graph, 2, "mean_field")
-    assert said == f"mean_field on {graph.cores[-1].num_buckets} chunklets in loops"
+    assert said == f"mean_field on {len(graph.cores[-1].colouring.node)} chunklets in loops"
 
 
 def test_a_long_band_is_not_given_up():

@@ -107,7 +107,7 @@ def test_chunklets_are_drawn_once_or_point_by_point():
     engine = EM(tol=1e-12, num_restarts=2)
     once = Problem(constrained_em, args, options, constrained_em_m_step(**options))
     params = engine.run(once).params
-    first = [int(np.argmax(graph.node == chunklet)) for chunklet in range(graph.num_nodes)]
+    first = [int(np.argmax(graph.node == chunklet)) for chunklet in range(graph.node.max() + 1)]
     mean = responsibilities(once, params)[first].mean(axis=0)
     np.testing.assert_allclose(params["weights"], mean, atol=1e-5)
 
