@@ -141,7 +141,8 @@ def main():
     methods = {n: m for n, m in methods.items() if n not in options.skip.split(",")}
     print(
         f"{'data':14} {'pairs':>5} {'method':12} {'ARI':>13} {'untouched':>9} {'violated':>8}  CPU s "
-        "failed, and of our fits: calibration error of held-out pairs, learned flip rate off by"
+        "failed, and of our fits: calibration error of held-out pairs, learned flip rate off by; "
+        "standard errors in brackets"
     )
     sizes = [int(size) for size in options.pairs.split(",")]
     for name in options.data.split(","):
@@ -188,8 +189,9 @@ def main():
                     print(f"{name:14} {num_pairs:5} {method:12} failed in all {bad} runs")
                     continue
                 mean = good.mean(axis=0)
+                error = good[:, 0].std(ddof=1) / np.sqrt(len(good)) if len(good) > 1 else np.nan
                 print(
-                    f"{name:14} {num_pairs:5} {method:12} {mean[0]:.3f} ({good[:, 0].std():.3f}) "
+                    f"{name:14} {num_pairs:5} {method:12} {mean[0]:.3f} ({error:.3f}) "
                     f"{mean[1]:9.3f} {mean[2]:8.1f} {mean[3]:6.2f} {bad or '':>6}"
                     + "".join(f" {extra:.3f}" for extra in mean[4:] if np.isfinite(extra)),
                     flush=True,

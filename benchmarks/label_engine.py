@@ -1,5 +1,7 @@
 """Label engine at scale and in small: compilation, the exact E-step, the named approximation.
 
+Other links between the same points mostly find their programs compiled: fits to ten draws show it.
+
 Run: python benchmarks/label_engine.py
 """
 
@@ -13,6 +15,8 @@ from sidebayes.models.blocks import partition
 from sidebayes.models.blocks.approximate import MeanField
 from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.links import Links
+
+import sidebayes as sb
 
 NUM_POINTS, NUM_CLUSTERS, NUM_FEATURES = 1_000_000, 8, 16
 
@@ -55,6 +59,19 @@ def small_graphs() -> None:
             f"150 points, {num_links} links: traced and compiled in "
             f"{time.perf_counter() - start:.2f} s ({time.process_time() - work:.2f} s of processor)"
         )
+
+
+def other_links() -> None:
+    """Fits to ten draws of links: which of them wait for the compiler."""
+    for name, num_links in (("wine", 100), ("breast_cancer", 200), ("iris", 100), ("iris", 200)):
+        data = sb.load_dataset(name)
+        num_clusters, seconds = len(np.unique(data.labels)), []
+        for seed in range(10):
+            links = sb.simulate_links(data.labels, num_links, seed=seed)
+            start = time.perf_counter()
+            sb.fit("ppc", data.x, links, num_clusters=num_clusters, progress=False)
+            seconds.append(f"{time.perf_counter() - start:.1f}")
+        print(f"ppc on {name}, ten draws of {num_links} links: {', '.join(seconds)} s")
 
 
 def giant_loop() -> None:
@@ -136,6 +153,7 @@ def peak() -> float:
 if __name__ == "__main__":
     with jax.enable_x64(True):
         small_graphs()
+        other_links()
         giant_loop()
         exact_e_step()
         mean_field()

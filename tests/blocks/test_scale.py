@@ -11,8 +11,8 @@ from sidebayes.models.blocks.approximate import Exact
 from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
 from sidebayes.models.blocks.links import Links
-from sidebayes.simulate import simulate_links
 
+from sidebayes.simulate import simulate_links
 from tests.reference import brute_force
 
 pytestmark = pytest.mark.usefixtures("x64")
