@@ -17,6 +17,7 @@ import numpy as np
 from sidebayes.diagnostics.scores import f_score, score_labels, violated_links
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.preprocessing import OneHotEncoder
 
 import sidebayes as sb
 
@@ -27,8 +28,13 @@ SETS = {
     "ionosphere": (10, False),
     "satimage": (36, False),
     "optdigits": (42, False),
+    "heart_statlog": (9, True),
 }
 """Principal components that the thesis keeps of each set, and whether features are standardised first."""
+NOMINAL = {
+    "heart_statlog": ("chest", "resting_electrocardiographic_results", "thal"),
+}
+"""Features taken apart into indicators; the others then have standard deviation 1/2, as in the thesis."""
 INDEPENDENT = {
     ("wdbc", 0.0): (0.68, 0.00),
     ("wdbc", 0.01): (0.69, 0.01),
@@ -45,6 +51,11 @@ def load(name, folder):
     x = data.x[:, np.ptp(data.x, axis=0) > 0]
     if standardised:
         x = (x - x.mean(axis=0)) / x.std(axis=0)
+    if name in NOMINAL:
+        chosen = np.isin(data.feature_names, NOMINAL[name])
+        x = np.hstack(
+            [x[:, ~chosen] / 2, OneHotEncoder().fit_transform(data.x[:, chosen]).toarray()]
+        )
     return PCA(num_components).fit_transform(x), data.labels
 
 

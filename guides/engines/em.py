@@ -308,16 +308,24 @@ class EM:
 
 
 def _collapsed(params: Mapping[str, NDArray]) -> int | None:
-    """First cluster whose covariance is numerically singular relative to the widest."""
+    """First cluster whose covariance is numerically singular, each feature in its own units."""
     if "covariance" in params and params["covariance"].ndim >= 2:
-        eigenvalues = np.linalg.eigvalsh(params["covariance"])
-        smallest = np.atleast_1d(eigenvalues[..., 0])
-        smallest = smallest.reshape(len(smallest), -1).min(axis=1)
-        widest = eigenvalues.max()
+        covariance = params["covariance"]
+        variance = np.diagonal(covariance, axis1=-2, axis2=-1)
+        unit = np.sqrt(_mean(variance, variance.shape[-1:]))
+        spread = np.atleast_2d(np.linalg.eigvalsh(covariance / (unit[:, None] * unit)))
     elif "variance" in params and params["variance"].ndim >= 1:
-        smallest = params["variance"].reshape(len(params["variance"]), -1).min(axis=1)
-        widest = params["variance"].max()
+        variance = params["variance"]
+        each_feature = variance.ndim == np.ndim(params.get("mean", ()))
+        spread = variance / _mean(variance, variance.shape[-1:] if each_feature else ())
     else:
         return None
+    smallest = spread.reshape(len(spread), -1).min(axis=1)
     worst = int(np.argmin(smallest))
-    return worst if smallest[worst] < _SINGULAR * widest else None
+    return worst if smallest[worst] < _SINGULAR * spread.max() else None
+
+
+def _mean(variance: NDArray, shape: tuple[int, ...]) -> NDArray:
+    """Mean over all clusters; one where it is zero."""
+    mean = variance.reshape(-1, *shape).mean(axis=0)
+    return np.where(mean > 0, mean, 1.0)

@@ -39,8 +39,8 @@ _WEAK = 0.01
 
 def _floor(scatter: ArrayLike) -> Array:
     """Ridge that keeps a scale regular where a feature is constant, or a copy of another."""
-    size = jnp.shape(scatter)[-1]
-    return (1e-6 * jnp.trace(jnp.asarray(scatter)) / size + 1e-12) * jnp.eye(size)
+    variance = jnp.diagonal(jnp.asarray(scatter))
+    return 1e-6 * jnp.diag(jnp.where(variance > 0, variance, variance.mean() + 1e-6))
 
 
 @dataclass(frozen=True)

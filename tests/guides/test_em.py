@@ -262,6 +262,33 @@ def test_a_collapsing_cluster_is_named():
     assert kept.status.converged
 
 
+@pytest.mark.parametrize("covariance", ["full", "tied", "diagonal", "spherical"])
+def test_a_lone_tight_cluster_collapses_in_every_form(covariance):
+    """Spherical and diagonal too; a tied covariance is held open by the other cluster."""
+    x = np.concatenate([np.random.default_rng(0).normal(size=(40, 2)), np.full((30, 2), 9.0)])
+    problem = ppc_problem(x, num_clusters=2, prior="flat", covariance=covariance)
+    if covariance == "tied":
+        assert EM(num_restarts=3).run(problem).status.converged
+    else:
+        with pytest.raises(FitError, match=r"cluster \d of effective size .* collapsed"):
+            EM(num_restarts=3).run(problem)
+
+
+@pytest.mark.parametrize("covariance", ["full", "tied", "diagonal"])
+def test_units_of_features_change_nothing(covariance):
+    """Neither the empirical prior nor what counts as collapsed depends on units."""
+    units = np.array([1e-5, 1.0, 1e3, 1e6])
+    options = {"num_clusters": 3, "covariance": covariance}
+    one = EM(num_restarts=3, tol=1e-12).run(ppc_problem(X, **options)).params
+    name, square = "covariance", np.outer(units, units)
+    if covariance == "diagonal":
+        name, square = "variance", units**2
+    start = one | {"mean": one["mean"] * units, name: one[name] * square}
+    other = EM(tol=1e-12).run(ppc_problem(X * units, **options), init=start).params
+    np.testing.assert_allclose(other["mean"] / units, one["mean"], rtol=1e-6)
+    np.testing.assert_allclose(other[name] / square, one[name], rtol=1e-5)
+
+
 def test_a_start_without_a_log_joint_is_refused_with_its_state():
     problem = ppc_problem(X, num_clusters=2)
     start = random_params("full") | {"covariance": -jnp.ones((2, 4, 4))}
