@@ -153,9 +153,9 @@ def derive(
         found.append(jax.tree.map(lambda a, n=count: np.asarray(a)[:n], program(*inputs)))
     prob, terms = map(np.concatenate, zip(*found, strict=True))
     fn, _ = _find_mixture(abstract_trace(problem))
-    return prob, terms[:, : fn.labels.graph.num_components] if isinstance(
-        fn, LinkedMixture
-    ) else terms
+    if isinstance(fn, LinkedMixture):
+        terms = terms[:, : fn.labels.graph.num_components]
+    return prob, terms
 
 
 def joint_mode(problem: Problem, params: Mapping[str, Any]) -> NDArray[np.int64]:

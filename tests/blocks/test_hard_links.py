@@ -60,6 +60,7 @@ def test_the_report_counts_chunklets_and_components():
     assert (report.num_components, report.largest_component) == (3, 4)
     assert "5 links over 10 points: 3 must, 2 cannot, 3 of them hard" in str(report)
     graph = LabelGraph.build(links, 10)
-    assert (len(set(graph.node)), graph.num_components) == (8, 5)
+    edges = set(graph.edge_of_link[graph.edge_of_link < graph.num_edges])
+    assert (len(set(graph.node)), len(edges), graph.num_components) == (8, 3, 5)
     np.testing.assert_array_equal(graph.node_size, [3] + [1] * 7 + [0] * 2)
     np.testing.assert_array_equal(graph.links.pairs, links.pairs)
