@@ -147,6 +147,11 @@ class FactorisedPairs(LinkedMixture):
         own = "statements factorised" if overlap else None
         return ", ".join(filter(None, (own, found))) or None
 
+    @property
+    def has_curvature(self) -> bool:
+        """A product over statements is smooth, whatever becomes of labels afterwards."""
+        return True
+
     def log_prob(self, value: Array) -> Array:
         """Approximate log-probability of the statements."""
         same, differ = self._agreement(value)

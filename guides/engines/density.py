@@ -208,10 +208,15 @@ def approximation(problem: Problem) -> str | None:
     ValueError
         If a component of links is too wide and the model names no approximation.
     """
-    for site in abstract_trace(problem).values():
-        if site["type"] == "sample" and isinstance(site["fn"], LinkedMixture):
-            return site["fn"].approximation()
-    return None
+    mixture = linked_mixture(problem)
+    return None if mixture is None else mixture.approximation()
+
+
+def linked_mixture(problem: Problem) -> LinkedMixture | None:
+    """Distribution of the data whose labels are summed out, if there is one; parameters are unknown."""
+    sites = abstract_trace(problem).values()
+    found = (site["fn"] for site in sites if site["type"] == "sample")
+    return next((fn for fn in found if isinstance(fn, LinkedMixture)), None)
 
 
 def site_dims(problem: Problem) -> dict[str, tuple[str, ...]]:

@@ -80,7 +80,9 @@ def _start_full_rank(key: Array, size: int) -> dict[str, Array]:
 
 
 def _full_rank(params: dict[str, Array]) -> dist.Distribution:
-    unit = jnp.eye(len(params["loc"])) + jnp.tril(params["lower"], -1)
+    size = len(params["loc"])
+    # Adam moves all entries alike: divided so, a row of many moves no farther than one entry
+    unit = jnp.eye(size) + jnp.tril(params["lower"], -1) / jnp.sqrt(size)
     scale_tril = jnp.exp(params["log_scale"])[:, None] * unit
     return dist.MultivariateNormal(params["loc"], scale_tril=scale_tril)
 

@@ -16,7 +16,7 @@ from scipy.linalg import cho_solve, solve_triangular
 
 from .base import EngineResult, Evidence, FitError, Problem, Status, check_positive
 from .checkpoint import check_checkpoint, keeping
-from .density import approximation
+from .density import approximation, linked_mixture
 from .importance import (
     flat_density,
     has_improper_prior,
@@ -101,8 +101,8 @@ class Laplace:
         FitError
             If no start has a finite density, or the mode found is flat or a saddle.
         """
-        approximate = approximation(problem)
-        if approximate is not None:
+        approximate, mixture = approximation(problem), linked_mixture(problem)
+        if mixture is not None and not mixture.has_curvature:
             raise ValueError(
                 f"Laplace needs second derivatives, which {approximate} does not give; use SVI or "
                 "NUTS, or inference='exact'"
@@ -139,6 +139,7 @@ class Laplace:
             objective=mode.history,
             status=Status(mode.settled and close, f"{mode.message}; {verdict}"),
             seconds=seconds,
+            approximate=approximate,
             density_space="unconstrained",
             log_evidence=self._evidence(problem, float(peak + log_volume), log_weights),
         )

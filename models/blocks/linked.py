@@ -242,6 +242,11 @@ class LinkedMixture(dist.Distribution):
             labels.graph, labels.log_weights.shape[-1], labels.inference
         )
 
+    @property
+    def has_curvature(self) -> bool:
+        """Whether `log_prob` can be differentiated twice; sums by fixed points can once."""
+        return self.approximation() is None
+
     def log_normalizer(self) -> Array:
         """See `LinkedCategorical.log_normalizer`."""
         return self.labels.log_normalizer()

@@ -5,10 +5,13 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from scipy import stats
 from sidebayes.guides.engines.base import FitError, Problem
 from sidebayes.guides.engines.importance import pareto_k
+from sidebayes.guides.engines.laplace import Laplace
 from sidebayes.guides.engines.svi import SVI
 
 from tests.reference import gaussians
@@ -78,6 +81,23 @@ def test_too_few_steps_are_reported():
     assert not result.status.converged
     assert "num_steps=199; raise it" in result.status.message
     assert result.objective.shape == (1, 1)
+
+
+def test_full_rank_in_many_coordinates():
+    """Steps of the size that suits few coordinates are not too long for many."""
+    size = 200
+    apart = np.abs(np.subtract.outer(np.arange(size), np.arange(size)))
+    root = jnp.linalg.cholesky(jnp.asarray(np.exp(-apart / 10)))
+
+    def one_class(root):
+        coefficients = numpyro.sample("coefficients", dist.Normal().expand([size]).to_event(1))
+        numpyro.factor("labels", jax.nn.log_sigmoid(3 * root @ coefficients).sum())
+
+    given = Problem(one_class, (root,), {})
+    found = SVI(num_restarts=1).run(given, progress=False)
+    weighted = Laplace(num_restarts=1, importance=True).run(given, progress=False)
+    assert abs(found.log_evidence.value - weighted.log_evidence.value) < 0.5
+    assert pareto_k(found.sample_stats["log_weight"][0]) < 0.7
 
 
 def test_divergence_is_an_error():

@@ -12,6 +12,7 @@ from scipy.special import log_softmax
 from sidebayes.diagnostics.scores import accuracy
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import log_joint, trace_model
+from sidebayes.models.blocks.approximate import MeanField
 from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.links import Links
 from sidebayes.models.pairwise_gp import pairwise_gp
@@ -180,6 +181,29 @@ def test_evidence_of_two_points(weight, exact):
     value = jax.vmap(lambda one: statements(as_two(one), links, "factorised"))(f)
     weights = np.outer(mass, mass).ravel() / mass.sum() ** 2
     np.testing.assert_allclose(np.log(weights @ np.exp(value)), exact, atol=2e-3)
+
+
+@pytest.mark.parametrize(("weight", "one_mode"), [(np.inf, -0.4810), (-np.inf, -0.9651)])
+def test_laplace_of_two_points(weight, one_mode):
+    """Check 24: the dossier's value counts the two modes, which differ in sign alone."""
+    root = np.linalg.cholesky(np.array([[1, 0.5], [0.5, 1]]))
+    given = problem(root, Links([(0, 1)], [weight]), num_clusters=2, variance=20.0)
+    found = sidebayes.Laplace(num_restarts=4).run(given, progress=False)
+    assert found.log_evidence.value + np.log(2) == pytest.approx(one_mode, abs=1e-3)
+    latent = np.sqrt(10.0) * root @ found.draws["coefficients"].mean(axis=(0, 1)).T
+    mode = np.abs(latent[:, 0] - latent[:, 1])
+    np.testing.assert_allclose(mode, 2.347 if weight > 0 else 1.4033, atol=0.4)
+
+
+def test_laplace_of_statements_that_overlap():
+    """A product over statements can be differentiated twice, fixed points cannot."""
+    links = Links([(0, 1), (1, 2), (0, 2)], [2.0, 1.0, -2.0], 6)
+    options = {"num_clusters": 2, "variance": 20.0, "inference": MeanField(max_table=0)}
+    engine = sidebayes.Laplace(num_restarts=4)
+    found = engine.run(problem(K, links, likelihood="factorised", **options), progress=False)
+    assert "statements factorised" in found.approximate
+    with pytest.raises(ValueError, match="second derivatives"):
+        engine.run(problem(K, links, **options), progress=False)
 
 
 def test_fit_predicts_points_outside_the_graph():
