@@ -55,14 +55,15 @@ def test_degenerate_data():
         GaussianPrior.by_evidence(x[:2], 3)
 
 
+@pytest.mark.parametrize("origin", [0.0, 1e6])
 @pytest.mark.parametrize("batch", [(), (3,), (2, 3)], ids=["tied", "full", "classes"])
-def test_products_give_the_density_that_solves_give(batch):
+def test_products_give_the_density_that_solves_give(batch, origin):
     """Values and gradients are those of NumPyro's density."""
     with jax.enable_x64(True):
         rng = np.random.default_rng(0)
-        x = jnp.asarray(rng.normal(size=(7, *[1] * max(len(batch), 1), 4)))
+        x = jnp.asarray(rng.normal(size=(7, *[1] * max(len(batch), 1), 4)) + origin)
         root = rng.normal(size=(*batch, 4, 4)) * [10.0, 1.0, 0.1, 0.01]
-        mean = jnp.asarray(rng.normal(size=(*(batch or (3,)), 4)))
+        mean = jnp.asarray(rng.normal(size=(*(batch or (3,)), 4)) + origin)
         sigma = jnp.asarray(root @ root.swapaxes(-1, -2))
 
         def value(kind, mean, sigma):
