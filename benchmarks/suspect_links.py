@@ -1,46 +1,66 @@
 """How well wrong links are found: average precision with 15 % of 200 links turned round.
 
-Run: python benchmarks/suspect_links.py [--seeds 5] [--data iris,wine,digits]
+Methods are set as in accuracy_links.py. The constraint methods may leave some links out.
+
+Run: python benchmarks/suspect_links.py [--seeds 5] [--data iris,wine,digits] [--methods ppc]
 """
 
 import argparse
+from functools import partial
 
 import jax
 import numpy as np
-from accuracy_links import data_of, run_ppc
+from accuracy_links import (
+    data_of,
+    run_components,
+    run_constraint_fit,
+    run_gp,
+    run_ppc,
+    run_projection,
+)
 from sklearn.metrics import average_precision_score
 
 import sidebayes as sb
 from sidebayes.cache import use_compilation_cache
+
+METHODS = {
+    "ppc": run_ppc,
+    "ppc learned": partial(run_ppc, flip_rate="learned"),
+    "pair_mixture": run_components,
+    "pairwise_gp": run_gp,
+    "constraint_fit": run_constraint_fit,
+    "constraint_projection": run_projection,
+}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--data", default="iris,wine,digits")
+    parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--links", type=int, default=200)
     parser.add_argument("--flip-rate", type=float, default=0.15)
     options = parser.parse_args()
     use_compilation_cache()
-    ways = {"flip rate known": {}, "learned": {"flip_rate": "learned"}}
-    print(f"{'data':8} {'flip rate':16} {'average precision':>18} {'least':>6} {'among first':>12}")
+    methods = {name: METHODS[name] for name in options.methods.split(",")}
+    print(f"{'data':8} {'method':22} {'average precision':>18} {'least':>6} {'among first':>12}")
     for name in options.data.split(","):
         x, labels = data_of(name)
-        scores = {way: [] for way in ways}
+        scores = {method: [] for method in methods}
         for seed in range(options.seeds):
             links = sb.simulate_links(
                 labels, options.links, flip_rate=options.flip_rate, seed=seed
             ).with_strength(sb.flip_rate_weight(options.flip_rate))
-            for way, extra in ways.items():
-                fit = run_ppc(x, len(np.unique(labels)), links, seed, **extra)
-                table = fit.suspect_links()
+            for method, run in methods.items():
+                fit = run(x, len(np.unique(labels)), links, seed)
+                table = fit.suspect_links(flip_rate=options.flip_rate)
                 wrong = (labels[table.i] == labels[table.j]) != (table.sign > 0)
                 first = wrong[: wrong.sum()].mean()
-                scores[way].append((average_precision_score(wrong, table.log_odds), first))
-        for way, rows in scores.items():
+                scores[method].append((average_precision_score(wrong, table.log_odds), first))
+        for method, rows in scores.items():
             value = np.array(rows)
             print(
-                f"{name:8} {way:16} {value[:, 0].mean():10.3f} ({value[:, 0].std():.3f}) "
+                f"{name:8} {method:22} {value[:, 0].mean():10.3f} ({value[:, 0].std():.3f}) "
                 f"{value[:, 0].min():6.3f} {value[:, 1].mean():12.3f}",
                 flush=True,
             )

@@ -24,20 +24,17 @@ class Gaussian(dist.MultivariateNormal):
 
     @validate_sample
     def log_prob(self, value: ArrayLike) -> Array:
-        """Log density, of the broadcast shape of points and batch.
-
-        Points against several means of one covariance are whitened apart from these. Squared distances
-        then carry the rounding of those from the middle of the means, not of their own size.
-        """
+        """Log density, of the broadcast shape of points and batch."""
         matrix, log_scale = whitening(self.scale_tril)
-        value = jnp.asarray(value)
-        one_covariance = matrix.shape[:-2] == (1,) and self.loc.ndim == 2
-        if one_covariance and value.ndim == 3 and value.shape[1] == 1:
-            middle = self.loc.mean(axis=0)
-            points, means = (value[:, 0] - middle) @ matrix[0].T, (self.loc - middle) @ matrix[0].T
-            lengths = (points**2).sum(axis=1)[:, None] + (means**2).sum(axis=1)
-            return log_scale - 0.5 * (lengths - 2 * points @ means.T)
-        white = jnp.einsum("...ij,...j->...i", matrix, value - self.loc)
+        value, batch = jnp.asarray(value), self.batch_shape
+        if value.ndim == len(batch) + 2 and set(value.shape[1:-1]) <= {1}:
+            # points and means apart make one large product; from the middle of the means, so that
+            # no digits are lost where all lie far from the origin
+            middle = self.loc.reshape(-1, self.loc.shape[-1]).mean(axis=0)
+            points = jnp.tensordot(value.reshape(-1, value.shape[-1]) - middle, matrix, (1, -1))
+            white = points - jnp.squeeze(matrix @ (self.loc - middle)[..., None], -1)
+        else:
+            white = jnp.einsum("...ij,...j->...i", matrix, value - self.loc)
         return log_scale - 0.5 * (white**2).sum(axis=-1)
 
 

@@ -17,8 +17,8 @@ from .label_graph import LabelGraph
 __all__ = ["LinkedCategorical", "LinkedMixture"]
 
 
-_ROWS = 4096
-"""Rows of data whose densities are computed at a time."""
+_ROWS = 1024
+"""Rows of data whose densities are computed at a time; more would leave a processor's cache."""
 
 
 class LinkedCategorical(dist.Distribution):
@@ -213,12 +213,16 @@ class LinkedMixture(dist.Distribution):
             ``unary`` (num_points, num_clusters), without mixing weights; ``log_weights``
             (num_clusters,); ``pair_weights`` (num_links,).
         """
-        if len(value) <= _ROWS:
-            unary = self.components.log_prob(jnp.expand_dims(value, 1))
-        else:  # no array of points by clusters by features
-            unary = jax.lax.map(
-                lambda row: self.components.log_prob(row[None]), value, batch_size=_ROWS
-            )
+        full = len(value) // _ROWS
+        blocks = value[: full * _ROWS].reshape(full, _ROWS, *value.shape[1:])
+
+        def density(rows: Array) -> Array:
+            return self.components.log_prob(jnp.expand_dims(rows, 1))
+
+        unary = density(value[full * _ROWS :])
+        if full:  # no array of points by clusters by features, in gradients neither
+            most = jax.lax.map(jax.checkpoint(density), blocks).reshape(-1, unary.shape[1])
+            unary = jnp.concatenate([most, unary])
         return {
             "unary": unary,
             "log_weights": self.labels.log_weights,

@@ -1,12 +1,14 @@
-"""Priors of Gaussian components that are set from data."""
+"""Densities of the components of a mixture, and priors that are set from data."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numpyro.distributions import MultivariateNormal
+from numpyro.distributions import MultivariateNormal, Normal
 from sidebayes.models.blocks.components import GaussianPrior
 from sidebayes.models.blocks.gaussian import Gaussian
+from sidebayes.models.blocks.label_graph import LabelGraph
+from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_wine
 from sklearn.preprocessing import StandardScaler
@@ -72,9 +74,35 @@ def test_products_give_the_density_that_solves_give(batch, origin):
         found, expected = value(Gaussian, mean, sigma), value(MultivariateNormal, mean, sigma)
         assert found.shape == expected.shape
         np.testing.assert_allclose(found, expected, rtol=1e-9)
+        one = Gaussian(mean, sigma).log_prob(x[0].reshape(4))
+        np.testing.assert_allclose(one, expected[0], rtol=1e-9)
         slopes = [
             jax.grad(lambda *at, kind=kind: value(kind, *at).sum(), (0, 1))(mean, sigma)
             for kind in (Gaussian, MultivariateNormal)
         ]
         for one, other in zip(*slopes, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-7 * jnp.abs(other).max())
+
+
+@pytest.mark.parametrize("num_points", [3, 1024, 2500])
+def test_blocks_of_rows_give_the_density_of_all(num_points):
+    """Values and gradients, whether or not rows fill their blocks; rows may be arrays."""
+    with jax.enable_x64(True):
+        x = jnp.asarray(np.random.default_rng(0).normal(size=(num_points, 2, 3)))
+        graph = LabelGraph.build(None, num_points)
+
+        def in_blocks(mean):
+            labels = LinkedCategorical(jnp.log(jnp.array([0.3, 0.7])), graph)
+            components = Normal(mean[:, None, None]).expand([2, 2, 3]).to_event(2)
+            return LinkedMixture(labels, components).log_prob(x)
+
+        def at_once(mean):
+            each = -0.5 * ((x[:, None] - mean[:, None, None]) ** 2).sum((2, 3))
+            each += jnp.log(jnp.array([0.3, 0.7])) - 3 * jnp.log(2 * jnp.pi)
+            return jax.nn.logsumexp(each, axis=1).sum()
+
+        mean = jnp.array([-0.5, 1.0])
+        for found, expected in zip(
+            *(jax.value_and_grad(f)(mean) for f in (in_blocks, at_once)), strict=True
+        ):
+            np.testing.assert_allclose(found, expected, rtol=1e-10)
