@@ -213,7 +213,7 @@ class LinkedMixture(dist.Distribution):
             ``unary`` (num_points, num_clusters), without mixing weights; ``log_weights``
             (num_clusters,); ``pair_weights`` (num_links,).
         """
-        full = len(value) // _ROWS
+        full = max(len(value) - 1, 0) // _ROWS  # some rows are left for the last block
         blocks = value[: full * _ROWS].reshape(full, _ROWS, *value.shape[1:])
 
         def density(rows: Array) -> Array:
