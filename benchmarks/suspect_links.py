@@ -53,7 +53,9 @@ def main():
             ).with_strength(sb.flip_rate_weight(options.flip_rate))
             for method, run in methods.items():
                 fit = run(x, len(np.unique(labels)), links, seed)
-                table = fit.suspect_links(flip_rate=options.flip_rate)
+                table = fit.suspect_links(
+                    flip_rate=options.flip_rate, inference="belief_propagation"
+                )
                 wrong = (labels[table.i] == labels[table.j]) != (table.sign > 0)
                 first = wrong[: wrong.sum()].mean()
                 scores[method].append((average_precision_score(wrong, table.log_odds), first))

@@ -97,7 +97,7 @@ class Laplace:
         Raises
         ------
         ValueError
-            If labels are summed out approximately: such sums have no exact second derivatives.
+            If labels are summed out by fixed points, which have no exact second derivatives.
         FitError
             If no start has a finite density, or the mode found is flat or a saddle.
         """
