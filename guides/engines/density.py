@@ -27,6 +27,7 @@ __all__ = [
     "filling",
     "latent_sites",
     "latent_supports",
+    "linked_mixture",
     "log_joint",
     "place",
     "site_dims",

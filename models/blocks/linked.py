@@ -214,13 +214,13 @@ class LinkedMixture(dist.Distribution):
             (num_clusters,); ``pair_weights`` (num_links,).
         """
         full = max(len(value) - 1, 0) // _ROWS  # some rows are left for the last block
-        blocks = value[: full * _ROWS].reshape(full, _ROWS, *value.shape[1:])
 
         def density(rows: Array) -> Array:
             return self.components.log_prob(jnp.expand_dims(rows, 1))
 
         unary = density(value[full * _ROWS :])
         if full:  # no array of points by clusters by features, in gradients neither
+            blocks = value[: full * _ROWS].reshape(full, _ROWS, *value.shape[1:])
             most = jax.lax.map(jax.checkpoint(density), blocks).reshape(-1, unary.shape[1])
             unary = jnp.concatenate([most, unary])
         return {
