@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jax import Array
+from jax import Array, lax
 from jax.scipy.linalg import solve_triangular
 from jax.typing import ArrayLike
 from numpyro.distributions.util import validate_sample
@@ -29,13 +30,30 @@ class Gaussian(dist.MultivariateNormal):
         value, batch = jnp.asarray(value), self.batch_shape
         if value.ndim == len(batch) + 2 and set(value.shape[1:-1]) <= {1}:
             # points and means apart make one large product; from the middle of the means, so that
-            # no digits are lost where all lie far from the origin
-            middle = self.loc.reshape(-1, self.loc.shape[-1]).mean(axis=0)
+            # no digits are lost where all lie far from the origin (no density depends on it)
+            middle = lax.stop_gradient(self.loc.reshape(-1, self.loc.shape[-1]).mean(axis=0))
             points = jnp.tensordot(value.reshape(-1, value.shape[-1]) - middle, matrix, (1, -1))
-            white = points - jnp.squeeze(matrix @ (self.loc - middle)[..., None], -1)
+            means = jnp.squeeze(matrix @ (self.loc - middle)[..., None], -1)
+            if points.ndim == 3 and points.shape[1] == 1:  # one covariance
+                return log_scale - 0.5 * _squared_distances(points[:, 0], means)
+            white = points - means
         else:
             white = jnp.einsum("...ij,...j->...i", matrix, value - self.loc)
         return log_scale - 0.5 * (white**2).sum(axis=-1)
+
+
+@jax.custom_jvp
+def _squared_distances(points: Array, means: Array) -> Array:
+    """Squared distance of each point from each mean; nothing else of that size is kept for slopes."""
+    return ((points[:, None] - means) ** 2).sum(axis=-1)
+
+
+@_squared_distances.defjvp
+def _(values: tuple[Array, Array], changes: tuple[Array, Array]) -> tuple[Array, Array]:
+    (points, means), (moved, shifted) = values, changes
+    own = (points * moved).sum(axis=-1)[:, None] + (means * shifted).sum(axis=-1)
+    change = 2 * (own - moved @ means.T - points @ shifted.T)
+    return _squared_distances(points, means), change
 
 
 def whitening(scale_tril: Array) -> tuple[Array, Array]:

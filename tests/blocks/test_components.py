@@ -60,7 +60,7 @@ def test_degenerate_data():
 @pytest.mark.parametrize("origin", [0.0, 1e6])
 @pytest.mark.parametrize("batch", [(), (3,), (2, 3)], ids=["tied", "full", "classes"])
 def test_products_give_the_density_that_solves_give(batch, origin):
-    """Values and gradients are those of NumPyro's density."""
+    """Values, gradients and products with the Hessian are those of NumPyro's density."""
     with jax.enable_x64(True):
         rng = np.random.default_rng(0)
         x = jnp.asarray(rng.normal(size=(7, *[1] * max(len(batch), 1), 4)) + origin)
@@ -76,12 +76,16 @@ def test_products_give_the_density_that_solves_give(batch, origin):
         np.testing.assert_allclose(found, expected, rtol=1e-9)
         one = Gaussian(mean, sigma).log_prob(x[0].reshape(4))
         np.testing.assert_allclose(one, expected[0], rtol=1e-9)
-        slopes = [
-            jax.grad(lambda *at, kind=kind: value(kind, *at).sum(), (0, 1))(mean, sigma)
-            for kind in (Gaussian, MultivariateNormal)
-        ]
-        for one, other in zip(*slopes, strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-7 * jnp.abs(other).max())
+        weights = jnp.asarray(rng.normal(size=expected.shape))
+
+        def slope(kind):
+            return jax.grad(lambda *at: (weights * value(kind, *at)).sum(), (0, 1))
+
+        at = mean, sigma
+        change = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=leaf.shape)), at)
+        for of in (lambda kind: slope(kind)(*at), lambda kind: jax.jvp(slope(kind), at, change)[1]):
+            for one, other in zip(of(Gaussian), of(MultivariateNormal), strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-7 * jnp.abs(other).max())
 
 
 @pytest.mark.parametrize("num_points", [3, 1024, 2500])
