@@ -1,10 +1,11 @@
-"""K-means with links: Lloyd's iterations whose assignment step is exact."""
+"""K-means with links: Lloyd's iterations that assign linked points together."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -12,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from sidebayes.models.blocks import partition
-from sidebayes.models.blocks.approximate import Exact
+from sidebayes.models.blocks.approximate import Inference, as_inference
 from sidebayes.models.blocks.label_graph import as_label_graph
 
 from .engines.base import EngineResult, FitError, Problem, Status, check_positive
@@ -29,24 +30,23 @@ class KMeans:
 
     All points of a linked component are assigned jointly, at least cost, by max-product
     elimination: hard links are kept whenever some labeling keeps them, where greedy assignment
-    dead-ends (Lu 2008, section M3; Wagstaff et al. 2001 assign one point after another).
+    dead-ends (Lu 2008, section M3; Wagstaff et al. 2001 assign one point after another). Components
+    too wide for that are refused, or assigned by the approximation that the model's `inference` names,
+    to a local optimum; see `partition.mode`.
 
     Parameters
     ----------
     max_steps : int
-        Steps at most; the cost never rises, and the iteration ends when no label changes.
+        Steps at most; the iteration ends when a step does not lower the cost.
     num_restarts : int
-    max_table : int
-        Budget of exact assignment; see `Exact`.
     """
 
     max_steps: int = 100
     num_restarts: int = 10
-    max_table: int = 2**24
     name: ClassVar[str] = "kmeans"
 
     def __post_init__(self) -> None:
-        check_positive(self, max_steps=1, num_restarts=1, max_table=1)
+        check_positive(self, max_steps=1, num_restarts=1)
 
     def run(
         self,
@@ -69,7 +69,8 @@ class KMeans:
         graph = as_label_graph(
             problem.args[1] if len(problem.args) > 1 else None, x.shape[0], num_clusters
         )
-        partition.check_inference(graph, num_clusters, Exact(self.max_table))
+        method = as_inference(problem.kwargs.get("inference", "exact"))
+        approximate = partition.check_inference(graph, num_clusters, method)
         if init is None:
             starts = initial_values(problem, seed, self.num_restarts)["mean"]
         else:
@@ -77,18 +78,18 @@ class KMeans:
         inputs = starts, x, graph, jnp.asarray(float(width))
         with progress_bar("K-means", shown=progress) as advance:
             advance(0, "compiling")
-            lloyd, compiling = compiled(
-                "kmeans", problem, (self.max_steps, self.max_table), self._program, *inputs
-            )
+            build = partial(self._program, method=method)
+            lloyd, compiling = compiled("kmeans", problem, self.max_steps, build, *inputs)
             advance(0, "assigning")
             began = time.perf_counter()
             mean, value, history, steps = jax.block_until_ready(lloyd(*inputs))
         seconds = {"compile": compiling, "run": time.perf_counter() - began}
         value, history, steps = np.asarray(value), np.asarray(history), np.asarray(steps)
         if not (value > partition.FORBIDDEN / 2).any():
+            found = f"found by {approximate} " if approximate else ""
             raise FitError(
-                f"no labeling with {num_clusters} clusters keeps all hard links; add clusters, drop "
-                "links, or give them finite weights and use soft_kmeans"
+                f"no labeling {found}with {num_clusters} clusters keeps all hard links; add clusters, "
+                "drop links, or give them finite weights and use soft_kmeans"
             )
         best = int(np.argmax(value))
         return EngineResult(
@@ -102,21 +103,21 @@ class KMeans:
                 f"{-value[best] * width**2:.6g}",
             ),
             seconds=seconds,
+            approximate=approximate,
         )
 
-    def _program(self, problem: Problem) -> Callable:
-        return jax.vmap(self._lloyd, in_axes=(0, None, None, None))
+    def _program(self, problem: Problem, method: Inference) -> Callable:
+        return jax.vmap(partial(self._lloyd, method), in_axes=(0, None, None, None))
 
-    def _lloyd(self, mean, x, graph, width):
+    def _lloyd(self, method, mean, x, graph, width):
         num_clusters = mean.shape[0]
-        exact = Exact(self.max_table)
         offset = x.mean(axis=0)  # distances from products: nothing must cancel
         x, mean = x - offset, mean - offset
 
         def assign(mean):
             squares = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(mean**2, axis=1)
             unary = (x @ mean.T - 0.5 * squares) / width**2
-            labels = partition.mode(unary, graph, inference=exact)
+            labels = partition.mode(unary, graph, inference=method)
             cost = jnp.take_along_axis(unary, labels[:, None], axis=1).sum()
             same = labels[graph.pairs[:, 0]] == labels[graph.pairs[:, 1]]
             weights = jnp.asarray(graph.pair_weights)
@@ -127,14 +128,15 @@ class KMeans:
             return labels, cost - penalty
 
         def step(state):
-            count, mean, labels, _, history, _ = state
+            count, mean, labels, value, history, _ = state
             member = (labels[:, None] == jnp.arange(num_clusters)).astype(x.dtype)
             size = member.sum(axis=0)
             centre = (member.T @ x) / jnp.maximum(size, 1.0)[:, None]
-            mean = jnp.where(size[:, None] > 0, centre, mean)  # an empty cluster stays in place
-            new, value = assign(mean)
-            changed = (new != labels).any()
-            return count + 1, mean, new, value, history.at[count].set(value), changed
+            centre = jnp.where(size[:, None] > 0, centre, mean)  # an empty cluster stays in place
+            new = centre, *assign(centre)
+            better = new[-1] > value  # approximate assignment can be worse
+            kept = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, (mean, labels, value))
+            return count + 1, *kept, history.at[count].set(kept[-1]), better
 
         labels, value = assign(mean)
         history = jnp.full(self.max_steps, jnp.nan)

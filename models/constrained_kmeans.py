@@ -8,6 +8,7 @@ import numpyro.distributions as dist
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
+from .blocks.approximate import Inference
 from .blocks.label_graph import LabelGraph, as_label_graph
 from .blocks.linked import LinkedCategorical, LinkedMixture
 from .blocks.links import Links
@@ -21,6 +22,7 @@ def constrained_kmeans(
     *,
     num_clusters: int,
     scale: float = 1.0,
+    inference: str | Inference = "exact",
 ) -> None:
     r"""Equal spheres of a given width, equal mixing weights, labels tied by links.
 
@@ -42,6 +44,8 @@ def constrained_kmeans(
     num_clusters : int
     scale : float
         :math:`\sigma`.
+    inference : {"exact", "mean_field", "belief_propagation", "gibbs"} or inference object
+        What to do with loopy components too wide for exact assignment, or exact summation.
 
     References
     ----------
@@ -52,6 +56,7 @@ def constrained_kmeans(
         flat = dist.ImproperUniform(constraints.real_vector, (), (num_features,))
         mean = numpyro.sample("mean", flat)
     log_weights = jnp.full(num_clusters, -jnp.log(1.0 * num_clusters))
-    labels = LinkedCategorical(log_weights, as_label_graph(links, num_points, num_clusters))
+    graph = as_label_graph(links, num_points, num_clusters)
+    labels = LinkedCategorical(log_weights, graph, inference=inference)
     components = dist.Normal(mean, scale).to_event(1)
     numpyro.sample("x", LinkedMixture(labels, components), obs=x)

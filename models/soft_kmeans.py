@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jax.typing import ArrayLike
 
+from .blocks.approximate import Inference
 from .blocks.label_graph import LabelGraph
 from .blocks.links import Links
 from .constrained_kmeans import constrained_kmeans
@@ -17,9 +18,10 @@ def soft_kmeans(
     *,
     num_clusters: int,
     scale: float = 1.0,
+    inference: str | Inference = "exact",
 ) -> None:
     """The model of `constrained_kmeans` with finite link weights (Basu et al. 2004; Lu, eq. 3.8).
 
     A violated link of weight w costs ``w * scale ** 2`` in units of half the squared distance.
     """
-    constrained_kmeans(x, links, num_clusters=num_clusters, scale=scale)
+    constrained_kmeans(x, links, num_clusters=num_clusters, scale=scale, inference=inference)

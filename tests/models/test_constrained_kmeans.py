@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 from sidebayes.models.blocks import partition
+from sidebayes.models.blocks.approximate import BeliefPropagation, Exact, MeanField
 from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.links import Links
 
@@ -84,3 +85,27 @@ def test_cost_never_rises_and_without_links_it_is_kmeans():
     assert np.nanmin(np.diff(fit.objective, axis=1)) > -1e-9
     peer = KMeans(4, n_init=20, random_state=0).fit(x)
     assert -2 * np.nanmax(fit.objective) < peer.inertia_ * 1.01
+
+
+@pytest.mark.parametrize("method", [BeliefPropagation(max_table=0), MeanField(max_table=0)])
+def test_wide_components_are_assigned_to_a_local_optimum_of_the_cost(method):
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(40, 2))
+    weights = rng.normal(size=60)
+    pairs = rng.permutation([(i, j) for i in range(40) for j in range(i)])[:60]
+    with pytest.raises(ValueError, match="elimination width"):
+        sb.fit(
+            "soft_kmeans", x, Links(pairs, weights, 40), num_clusters=3, inference=Exact(max_table=9)
+        )
+    fit = sb.fit("soft_kmeans", x, Links(pairs, weights, 40), num_clusters=3, inference=method)
+    assert method.name in fit.approximate
+    labels, mean = fit.labels(), fit.params["mean"]
+    cost = 0.5 * ((x[:, None] - mean) ** 2).sum(axis=2)
+    each = np.eye(3)[labels]
+    for (i, j), weight in zip(pairs, weights, strict=True):
+        cost[i] -= weight * each[j]
+        cost[j] -= weight * each[i]
+    np.testing.assert_array_equal(cost.argmin(axis=1), labels)
+    assert np.nanmin(np.diff(fit.objective, axis=1)) >= 0
+    least = sb.fit("soft_kmeans", x, Links(pairs, weights, 40), num_clusters=3)
+    assert np.nanmax(fit.objective) > 1.05 * np.nanmax(least.objective)
