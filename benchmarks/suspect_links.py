@@ -26,7 +26,6 @@ import sidebayes as sb
 from sidebayes.cache import use_compilation_cache
 
 
-
 def run_hard(x, num_clusters, links, seed, model, **options):
     """Every link must hold, the wrong ones too."""
     return run_card(x, num_clusters, links.hardened(), seed, model, **options)
@@ -42,7 +41,7 @@ METHODS = {
     "ppc learned": partial(run_ppc, flip_rate="learned"),
     "constrained_em": partial(run_hard, model="constrained_em", engine=sb.EM(num_restarts=10)),
     "constrained_kmeans": partial(run_hard, model="constrained_kmeans"),
-    "soft_kmeans": partial(run_card, model="soft_kmeans"),
+    "soft_kmeans": partial(run_card, model="soft_kmeans", inference="belief_propagation"),
     "pair_mixture": run_components,
     "pairwise_gp": run_gp,
     "constraint_fit": run_constraint_fit,
@@ -60,7 +59,9 @@ def main():
     options = parser.parse_args()
     use_compilation_cache()
     methods = {name: METHODS[name] for name in options.methods.split(",")}
-    print(f"{'data':8} {'method':22} {'average precision':>18} {'least':>6} {'among first':>12}  refused")
+    print(
+        f"{'data':8} {'method':22} {'average precision':>18} {'least':>6} {'among first':>12}  refused"
+    )
     for name in options.data.split(","):
         x, labels = data_of(name)
         scores = {method: [] for method in methods}

@@ -95,7 +95,11 @@ def test_wide_components_are_assigned_to_a_local_optimum_of_the_cost(method):
     pairs = rng.permutation([(i, j) for i in range(40) for j in range(i)])[:60]
     with pytest.raises(ValueError, match="elimination width"):
         sb.fit(
-            "soft_kmeans", x, Links(pairs, weights, 40), num_clusters=3, inference=Exact(max_table=9)
+            "soft_kmeans",
+            x,
+            Links(pairs, weights, 40),
+            num_clusters=3,
+            inference=Exact(max_table=9),
         )
     fit = sb.fit("soft_kmeans", x, Links(pairs, weights, 40), num_clusters=3, inference=method)
     assert method.name in fit.approximate
