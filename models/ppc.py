@@ -152,6 +152,6 @@ def _refuse_inexact_field(
     if approximation is not None and reading == "field":
         raise ValueError(
             f"mixing weights cannot be learned under reading='field' with {approximation}: their "
-            "partition function would be approximate too. Read links as statements, "
-            "reading='relation', or fix the mixing weights, weights='uniform'"
+            "partition function would be approximate too. Use ppc with reading='relation', links as "
+            "statements, or with weights='uniform'"
         )
