@@ -81,7 +81,6 @@ def main():
                 except ValueError as error:
                     if "contradicts" not in str(error):
                         raise
-                    scores[method].append((np.nan, np.nan))
                     continue
                 table = fit.suspect_links(
                     flip_rate=options.flip_rate, inference="belief_propagation"
@@ -90,12 +89,11 @@ def main():
                 first = wrong[: wrong.sum()].mean()
                 scores[method].append((average_precision_score(wrong, table.log_odds), first))
         for method, rows in scores.items():
-            value = np.array(rows)
-            refused = int(np.isnan(value[:, 0]).sum())
-            value = value[~np.isnan(value[:, 0])]
-            if not len(value):
+            refused = options.seeds - len(rows)
+            if not rows:
                 print(f"{name:8} {method:22} refused in all {refused} draws", flush=True)
                 continue
+            value = np.array(rows)
             print(
                 f"{name:8} {method:22} {value[:, 0].mean():10.3f} ({value[:, 0].std():.3f}) "
                 f"{value[:, 0].min():6.3f} {value[:, 1].mean():12.3f}  {refused or ''}",
