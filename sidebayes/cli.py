@@ -127,10 +127,8 @@ def fit_method(
     """Fit METHOD to DATA."""
     import sidebayes
 
-    from .cache import use_compilation_cache
     from .zoo import find_card, make_engine
 
-    use_compilation_cache()
     card = find_card(method)
     runner = _configured(make_engine(engine, card), _pairs("setting", setting))
     dataset = sidebayes.load_dataset(data)

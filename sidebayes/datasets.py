@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from .cache import cache_folder
+from .cache import cache_folder, is_private
 
 __all__ = ["Dataset", "load_dataset", "names"]
 
@@ -206,9 +206,11 @@ def _read(path: Path) -> Dataset:
 def _openml(name: str) -> Dataset:
     from sklearn.datasets import fetch_openml
 
+    folder = cache_folder()
+    home = str(folder / "openml") if folder is not None and is_private(folder) else None
     try:
         bunch = fetch_openml(
-            name, as_frame=False, parser="liac-arff", data_home=str(cache_folder() / "openml")
+            name, as_frame=False, parser="liac-arff", cache=home is not None, data_home=home
         )
     except Exception as error:
         raise ValueError(

@@ -156,9 +156,6 @@ def run_job(job: Job, folder: Path, nuts_draws: int) -> str | None:
     """Fit, save; return the reason where the fit is refused."""
     import sidebayes
 
-    from .cache import use_compilation_cache
-
-    use_compilation_cache()
     data = sidebayes.load_dataset(job.data)
     data = data.standardized() if job.data == "wine" else data
     assert data.labels is not None

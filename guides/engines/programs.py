@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -15,13 +17,17 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 
-from . import store
+from . import fingerprint
 from .base import Problem
+from .store import ProgramStore, compile_anew, current_store
 
-__all__ = ["compiled", "structure", "timed"]
+__all__ = ["compiled", "counted_compilations", "structure", "timed"]
 
 _MOST_PROGRAMS = 128
 _programs: OrderedDict[Hashable, tuple[Any, Any]] = OrderedDict()
+_lock = threading.Lock()
+_tracing = threading.RLock()
+_counts: list[list[str]] = []
 
 
 def compiled(
@@ -30,7 +36,8 @@ def compiled(
     """Compile a program for a problem, or find the one that an earlier fit compiled.
 
     Two problems share a program when model, options and closed forms are equal and their data have the
-    same shapes: the data themselves are arguments, never constants.
+    same shapes: the data themselves are arguments, never constants. What this process does not have is
+    looked for on disk, by name if all code is the library's, else by what was traced.
 
     Parameters
     ----------
@@ -52,23 +59,72 @@ def compiled(
     """
     leaves, tree = jax.tree.flatten(args)
     shapes = tuple(map(jax.typeof, leaves))
-    key = (name, structure(problem), config, tree, shapes, jnp.result_type(float))
-    if key in _programs:
-        _programs.move_to_end(key)
-        return _programs[key][0], 0.0
+    kind = jnp.result_type(float), fingerprint.settings()
+    key = (name, structure(problem), _freeze(config), tree, shapes, kind)
+    with _lock:
+        if key in _programs:
+            _programs.move_to_end(key)
+            return _programs[key][0], 0.0
     began = time.perf_counter()
     bare = replace(problem, args=())
-    program = store.fetch(key)
+    store = current_store()
+    digest = fingerprint.by_name(key) if store else None
+    program = store.fetch(digest) if store and digest else None
     if program is None:
-        # values are unknown here; NumPyro's checks of them would be compiled, then ignored
-        with numpyro.validation_enabled(False):
-            lowered = jax.jit(build(bare)).lower(*args)
-        program = store.compile_and_keep(key, lowered)
-    # the problem is kept beside its program: an object known by its id must not be collected
-    _programs[key] = program, bare
-    if len(_programs) > _MOST_PROGRAMS:
-        _programs.popitem(last=False)
+        # values are unknown here; NumPyro's checks of them would be compiled, then ignored. It keeps
+        # that setting for all threads, so that one of them traces at a time
+        with _tracing, numpyro.validation_enabled(False):
+            lowered = jax.jit(build(bare), keep_unused=True).lower(*args)
+        program = _compile(name, lowered, store, digest)
+    with _lock:
+        # the problem is kept beside its program: an object known by its id must not be collected
+        _programs[key] = program, (bare, config)
+        if len(_programs) > _MOST_PROGRAMS:
+            _programs.popitem(last=False)
     return program, time.perf_counter() - began
+
+
+def _compile(
+    name: str, lowered: jax.stages.Lowered, store: ProgramStore | None, digest: str | None
+) -> Callable:
+    """Compile what was traced and keep it; what has no name may be on disk by its text."""
+    named = digest is not None
+    if store and not named:
+        digest = fingerprint.by_trace(lowered)
+        found = store.fetch(digest, lowered) if digest else None
+        if found is not None:
+            return found
+    program, new = compile_anew(lowered)
+    for names in _counts:
+        names.append(name)
+    if store and digest and new and (not named or fingerprint.is_portable(lowered)):
+        store.keep(digest, program, named=named)
+    return program
+
+
+@contextmanager
+def counted_compilations() -> Iterator[list[str]]:
+    """Count what is compiled, because it was found neither in memory nor in the program store.
+
+    Yields
+    ------
+    list of str
+        Names of the programs, in the order in which they were compiled, by any thread.
+
+    Examples
+    --------
+    >>> from sidebayes.guides.engines.programs import counted_compilations
+    >>> with counted_compilations() as names:
+    ...     pass
+    >>> names
+    []
+    """
+    names: list[str] = []
+    _counts.append(names)
+    try:
+        yield names
+    finally:
+        _counts[:] = [other for other in _counts if other is not names]
 
 
 def timed(

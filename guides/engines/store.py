@@ -1,143 +1,275 @@
-"""Compiled programs on disk, found again by what they are, so that nothing is traced anew.
+"""Compiled programs on disk, in a folder that is the user's alone.
 
-JAX's own cache spares the compiler but not the tracing of the model, which is most of what a small
-fit costs once that cache is warm. Only programs of the library's own models on the CPU are kept: their
-code is known by the files it comes from, a user's is not.
+Loading a compiled program runs what it holds, so an entry is opened only if it bears a seal (an HMAC)
+by a secret that lies in the same folder: damaged entries and those from elsewhere are compiled anew.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import hmac
 import os
 import pickle
-import platform
+import re
+import secrets
 import tempfile
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager, suppress
-from importlib.metadata import version
-from importlib.resources import files
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.experimental import serialize_executable
-from jax.experimental.compilation_cache import compilation_cache
 
-__all__ = ["compile_and_keep", "fetch", "use_program_store"]
+from .folders import cache_folder, is_private
 
-_MOST_FILES = 500
-_PACKAGES = ("sidebayes", "sidebayes.models", "sidebayes.guides", "sidebayes.diagnostics")
-_KNOWN = ("sidebayes", "numpyro", "jax", "jaxlib", "numpy", "builtins")
-_folder: Path | None = None
+__all__ = ["ProgramStore", "compile_anew", "current_store", "use_program_store"]
 
-
-def use_program_store(folder: Path | None) -> None:
-    """Keep programs in a folder from now on; None stops it. What lies there is trusted."""
-    global _folder
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-    _folder = folder
+_HEADER = b"sidebayes program 2\n"
+_SEAL_BYTES = 32
+_ENTRY = re.compile(r"[0-9a-f]{64}\.program")
+_PARTIAL = re.compile(r"sidebayes-.*\.partial")
+_SECONDS_OF_WRITING = 3600
+_MOST_FILES = 1000
+_MOST_BYTES = 2**30
 
 
-def fetch(key: Hashable) -> Callable | None:
-    """Program kept under a key, None if there is none that can be used here."""
-    path = _path(key)
-    if path is None or not path.is_file():
-        return None
-    _register_lapack()
-    try:
-        program = serialize_executable.deserialize_and_load(*pickle.loads(path.read_bytes()))
-    except Exception:  # half written, or from another machine: compile it again
-        path.unlink(missing_ok=True)
-        return None
-    path.touch()
-    return program
+@dataclass(frozen=True)
+class ProgramStore:
+    """Programs by the digests that `fingerprint` gives them.
+
+    Attributes
+    ----------
+    folder : Path
+    secret : bytes
+        Seals what is written.
+    """
+
+    folder: Path
+    secret: bytes
+
+    def fetch(self, digest: str, lowered: jax.stages.Lowered | None = None) -> Callable | None:
+        """Program kept under a digest.
+
+        Parameters
+        ----------
+        digest : str
+        lowered : Lowered, optional
+            The program before compilation, where it was traced; tells the structure of what goes in
+            and comes out.
+
+        Returns
+        -------
+        callable or None
+            None if there is none, or none that this store wrote and this machine can load.
+        """
+        path = self.folder / f"{digest}.program"
+        try:
+            payload = self._unseal(digest, path.read_bytes())
+        except OSError:
+            return None
+        if payload is None:
+            return None
+        try:
+            program = _load(payload, lowered)
+        except Exception:  # whatever the reason: what cannot be loaded is compiled
+            return None
+        with suppress(OSError):
+            os.utime(path)
+        return program
+
+    def keep(self, digest: str, program: jax.stages.Compiled, *, named: bool) -> None:
+        """Keep a program if that is possible; the ones longest out of use make room.
+
+        Parameters
+        ----------
+        digest : str
+        program : Compiled
+            One that `compile_anew` calls new.
+        named : bool
+            Whether it shall be found without being traced.
+        """
+        # not every program can be written, the disk may be full, others may remove files
+        with suppress(Exception):
+            executable, *trees = serialize_executable.serialize(program)
+            payload = pickle.dumps((executable, trees if named else None))
+            self._write(digest, self._seal(digest, payload))
+            self._make_room()
+
+    def _seal(self, digest: str, payload: bytes) -> bytes:
+        return _HEADER + self._signature(digest, payload) + payload
+
+    def _unseal(self, digest: str, content: bytes) -> bytes | None:
+        begin = len(_HEADER) + _SEAL_BYTES
+        payload = content[begin:]
+        expected = _HEADER + self._signature(digest, payload)
+        return payload if hmac.compare_digest(content[:begin], expected) else None
+
+    def _signature(self, digest: str, payload: bytes) -> bytes:
+        seal = hmac.new(self.secret, digest.encode(), hashlib.sha256)
+        seal.update(payload)
+        return seal.digest()
+
+    def _write(self, digest: str, content: bytes) -> None:
+        partial = _write_partial(self.folder, content)
+        try:
+            os.replace(partial, self.folder / f"{digest}.program")
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def _make_room(self) -> None:
+        entries = []
+        stale = time.time() - _SECONDS_OF_WRITING
+        for path in self.folder.iterdir():
+            with suppress(OSError):
+                found = path.lstat()
+                if _ENTRY.fullmatch(path.name):
+                    entries.append((found.st_mtime, found.st_size, path))
+                elif _PARTIAL.fullmatch(path.name) and found.st_mtime < stale:
+                    path.unlink()
+        size = 0
+        for rank, (_, more, path) in enumerate(sorted(entries, reverse=True)):
+            size += more
+            if rank >= _MOST_FILES or size > _MOST_BYTES:
+                with suppress(OSError):
+                    _remove_ours(path)
 
 
-def compile_and_keep(key: Hashable, lowered: jax.stages.Lowered) -> Callable:
-    """Compile a program and keep it; the ones longest out of use make room."""
-    path = _path(key)
-    if path is None:
-        return lowered.compile()
-    with _without_cache():  # a program that comes from JAX's cache cannot be written once more
-        program = lowered.compile()
-    # it may call back to Python, the disk may be full, another process may remove files
-    with suppress(ValueError, TypeError, pickle.PickleError, OSError):
-        content = pickle.dumps(serialize_executable.serialize(program))
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(content)
-        os.replace(file.name, path)
-        others = sorted(path.parent.glob("*.program"), key=lambda p: p.stat().st_mtime)
-        for old in others[:-_MOST_FILES]:
-            old.unlink(missing_ok=True)
-    return program
+def compile_anew(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, bool]:
+    """Compile a program, and tell whether that was needed.
+
+    What JAX's own cache had, on disk or in memory, lacks its machine code when it is written once more,
+    and fails only when it is run. Thus a program is new only if JAX said in this thread that it
+    compiled one and did not find it.
+
+    Returns
+    -------
+    program : Compiled
+    new : bool
+        Whether it may be kept.
+    """
+    _listen()
+    _told.events = set()
+    program = lowered.compile()
+    return program, _told.events & {_COMPILED, _FOUND} == {_COMPILED}
 
 
-@contextmanager
-def _without_cache() -> Iterator[None]:
-    enabled = jax.config.jax_enable_compilation_cache
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()  # it looks at the setting once
-    try:
-        yield
-    finally:
-        jax.config.update("jax_enable_compilation_cache", enabled)
-        compilation_cache.reset_cache()
-
-
-def _path(key: Hashable) -> Path | None:
-    if _folder is None or jax.default_backend() != "cpu":
-        return None
-    try:
-        text = _describe(key)
-    except _UnknownError:
-        return None
-    return _folder / f"{hashlib.sha256((_surroundings() + text).encode()).hexdigest()}.program"
-
-
-class _UnknownError(Exception):
-    """Part of a key has no name that means the same in another process."""
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, tuple):
-        if value[:1] == ("object",):
-            raise _UnknownError
-        return f"({','.join(map(_describe, value))})"
-    if value is None or isinstance(value, str | bytes | bool | int | float):
-        return repr(value)
-    if isinstance(value, np.dtype | jax.core.ShapedArray):
-        return str(value)
-    if isinstance(value, jax.tree_util.PyTreeDef):
-        text = str(value)
-        if " at 0x" in text:
-            raise _UnknownError
-        return text
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "<locals>")
-    if module is None or "<locals>" in name or module.split(".")[0] not in _KNOWN:
-        raise _UnknownError
-    return f"{module}.{name}"
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+_FOUND = "/jax/compilation_cache/cache_hits"
+_told = threading.local()
 
 
 @functools.cache
-def _surroundings() -> str:
-    """Whatever else decides what a program is: sources, versions, processor, compiler's flags."""
-    sources = hashlib.sha256()
-    for package in _PACKAGES:
-        for path in sorted(Path(str(files(package))).rglob("*.py")):
-            sources.update(path.read_bytes())
-    cpu = Path("/proc/cpuinfo")
-    told = cpu.read_text().splitlines() if cpu.is_file() else [platform.processor()]
-    features = next((line for line in told if line.startswith(("flags", "Features"))), told[0])
-    versions = [version(name) for name in ("jax", "jaxlib", "numpyro", "numpy")]
-    flags = os.environ.get("XLA_FLAGS", "")
-    return repr((sources.hexdigest(), versions, platform.platform(), features, flags))
+def _listen() -> None:
+    def hear(event: str, *_: float, **__: str | int) -> None:
+        if hasattr(_told, "events"):
+            _told.events.add(event)
+
+    jax.monitoring.register_event_listener(hear)
+    jax.monitoring.register_event_duration_secs_listener(hear)
+
+
+_lock = threading.Lock()
+_store: ProgramStore | None = None
+_is_open = False
+
+
+def use_program_store(folder: Path | None) -> None:
+    """Keep programs in a folder from now on, in place of the user's cache folder; None stops it."""
+    global _store, _is_open
+    with _lock:
+        _is_open = True
+        _store = None if folder is None else _open(folder)
+
+
+def current_store() -> ProgramStore | None:
+    """Where programs are kept: None if the user wants it so, or has no folder to himself.
+
+    Only programs of a single processor are kept.
+    """
+    global _store, _is_open
+    if not _is_open:
+        with _lock:
+            if not _is_open:
+                try:
+                    folder = cache_folder()
+                    if folder is not None and is_private(folder):
+                        _store = _open(folder / "programs")
+                finally:  # a user may turn the warning into an error; one is enough
+                    _is_open = True
+    if _store is None or jax.default_backend() != "cpu" or jax.device_count() != 1:
+        return None
+    return _store
+
+
+def _open(folder: Path) -> ProgramStore | None:
+    if not is_private(folder):
+        return None
+    try:
+        return ProgramStore(folder, _read_secret(folder / "secret"))
+    except OSError:
+        return None
+
+
+def _read_secret(path: Path) -> bytes:
+    """Secret of a folder, made if there is none; one that is damaged is replaced."""
+    with suppress(FileNotFoundError):
+        secret = path.read_bytes()
+        if len(secret) == _SEAL_BYTES:
+            return secret
+        path.unlink()
+    partial = _write_partial(path.parent, secrets.token_bytes(_SEAL_BYTES))
+    try:
+        os.link(partial, path)
+    except FileExistsError:  # another process was first
+        pass
+    except OSError:  # this file system has no links
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+    return path.read_bytes()
+
+
+def _write_partial(folder: Path, content: bytes) -> Path:
+    """Write a new file that nobody else reads, complete or not at all."""
+    handle, name = tempfile.mkstemp(dir=folder, prefix="sidebayes-", suffix=".partial")
+    partial = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    return partial
+
+
+def _remove_ours(path: Path) -> None:
+    with path.open("rb") as file:
+        ours = file.read(len(_HEADER)) == _HEADER
+    if ours:
+        path.unlink()
+
+
+def _load(payload: bytes, lowered: jax.stages.Lowered | None) -> Callable:
+    executable, trees = pickle.loads(payload)
+    _register_lapack()
+    if lowered is not None:
+        trees = lowered.in_tree, lowered.out_tree
+    return serialize_executable.deserialize_and_load(executable, *trees)
 
 
 @functools.cache
 def _register_lapack() -> None:
-    """Lowering a factorisation makes LAPACK known to programs that come from disk."""
-    jax.jit(jnp.linalg.cholesky).lower(np.eye(1))
+    """Make LAPACK known to programs that come from disk, as lowering a factorisation does."""
+    try:
+        from jaxlib import lapack
+
+        lapack.prepare_lapack_call("potrf_ffi", np.float64)
+    except (ImportError, AttributeError):  # no public name; lowering takes 0.2 s
+        one: Any = np.eye(1)
+        jax.jit(jax.lax.linalg.cholesky).lower(one)

@@ -1,86 +1,93 @@
 """Programs on disk: found in another process, never mistaken, never in the way."""
 
+from __future__ import annotations
+
+import errno
+import functools
+import json
+import os
+import stat
 import subprocess
 import sys
+import threading
+import time
+from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from sidebayes.guides.engines import programs, store
+from jax.experimental.compilation_cache import compilation_cache
+from sidebayes.guides.engines import fingerprint, folders, programs, store
+from sidebayes.guides.engines.base import Problem, SideBayesWarning
+from sidebayes.guides.engines.programs import compiled, counted_compilations
+from sidebayes.models.gmm import gmm
 
 import sidebayes
 
 X = np.random.default_rng(0).normal(size=(20, 2)) + 4 * np.repeat([[0.0], [1.0]], 10, axis=0)
-LINKS = sidebayes.Links.must_link([(0, 1)]) + sidebayes.Links.cannot_link([(2, 15), (3, 16)])
 ENGINE = sidebayes.EM(num_restarts=2, max_steps=30)
+HEADER = len(b"sidebayes program 2\n")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _without_jax_cache():
+    """A program that comes from JAX's own cache is not kept."""
+    before = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    yield
+    jax.config.update("jax_enable_compilation_cache", before)
+    compilation_cache.reset_cache()
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(store, "_folder", tmp_path)
-    monkeypatch.setattr(programs, "_programs", type(programs._programs)())
-    return tmp_path
+def folder(tmp_path):
+    forget()
+    store.use_program_store(tmp_path / "programs")
+    yield tmp_path / "programs"
+    store.use_program_store(None)
 
 
-def fitted():
-    options = {"reading": "relation", "flip_rate": dist.Beta(1.0, 4.0)}
-    return sidebayes.fit("ppc", X, LINKS.with_strength(2), num_clusters=2, engine=ENGINE, **options)
+@pytest.fixture
+def unopened(tmp_path, monkeypatch):
+    """A process that has not looked for its cache folder yet; `tmp_path` is the user's."""
+    forget()
+    monkeypatch.setattr(store, "_is_open", False)
+    monkeypatch.setattr(store, "_store", None)
+    monkeypatch.delenv("SIDEBAYES_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    yield tmp_path / "sidebayes"
+    store.use_program_store(None)
+
+
+def entries(folder):
+    return sorted(folder.glob("*.program"))
 
 
 def forget():
+    """Only what is on disk is known, as in a new process."""
     programs._programs.clear()
+    jax.clear_caches()
 
 
-def test_what_is_kept_gives_the_same_answer_without_tracing(folder, monkeypatch):
-    first = fitted()
-    assert list(folder.glob("*.program"))
-    forget()
-    monkeypatch.setattr(store, "compile_and_keep", lambda *_: pytest.fail("compiled again"))
-    np.testing.assert_array_equal(first.params["mean"], fitted().params["mean"])
+def run(model, *args):
+    """Value of a model that is nothing but a function, and whether it had to be compiled."""
+    args = tuple(map(jnp.float32, args))
+    with counted_compilations() as names:
+        program, _ = compiled("toy", Problem(model, ()), None, lambda bare: bare.model, *args)
+    return np.asarray(program(*args)).tolist(), names == ["toy"]
 
 
-def test_programs_pass_from_process_to_process(folder):
-    code = (
-        "import sys; from pathlib import Path; from sidebayes.guides.engines import store;"
-        "store.use_program_store(Path(sys.argv[1]));"
-        "from tests.guides.test_store import fitted; print(fitted().params['mean'].tolist())"
-    )
-
-    def elsewhere():
-        command = [sys.executable, "-c", code, str(folder)]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-    first = elsewhere()
-    kept = {path: path.read_bytes() for path in folder.glob("*.program")}
-    assert kept
-    assert elsewhere() == first
-    assert {path: path.read_bytes() for path in folder.glob("*.program")} == kept
+def twice(a):
+    return 2 * jnp.sin(a)
 
 
-def test_a_damaged_file_is_compiled_anew(folder):
-    first = fitted()
-    for path in folder.glob("*.program"):
-        path.write_bytes(path.read_bytes()[:1000])
-    forget()
-    np.testing.assert_array_equal(first.params["mean"], fitted().params["mean"])
-    assert all(path.stat().st_size > 1000 for path in folder.glob("*.program"))
+def fit_all():
+    """Fit a card and a model of the user's own; used in other processes, too."""
 
-
-def test_what_jax_had_cached_is_compiled_so_that_it_can_be_kept(folder, monkeypatch):
-    cached = jax.config.jax_enable_compilation_cache
-    monkeypatch.setattr(store, "_folder", None)
-    first = fitted()  # JAX's own cache has it now
-    forget()
-    monkeypatch.setattr(store, "_folder", folder)
-    fitted()
-    forget()
-    np.testing.assert_array_equal(first.params["mean"], fitted().params["mean"])
-    assert jax.config.jax_enable_compilation_cache == cached
-
-
-def test_code_of_users_is_never_kept(folder):
     def own(x):
         mean = numpyro.sample("mean", dist.Normal(0, 5).expand([2, 2]).to_event(2))
         component = dist.Normal(mean, 1.0).to_event(1)
@@ -88,11 +95,392 @@ def test_code_of_users_is_never_kept(folder):
         with numpyro.plate("points", len(x)):
             numpyro.sample("x", mixture, obs=x)
 
-    sidebayes.fit(own, X, engine=ENGINE)
-    assert not list(folder.glob("*.program"))
+    settings = dict(jax.config.values)
+    with counted_compilations() as names:
+        fits = [
+            sidebayes.fit("gmm", X, num_clusters=2, engine=ENGINE, covariance="spherical"),
+            sidebayes.fit(own, X, engine=ENGINE),
+        ]
+    assert dict(jax.config.values) == settings
+    return {"names": names, "means": [fit.params["mean"].tolist() for fit in fits]}
 
 
-def test_the_oldest_make_room(folder, monkeypatch):
+def elsewhere(code, **variables):
+    """Start a process with a clean environment; returns what it prints, as JSON."""
+    kept = {n: v for n, v in os.environ.items() if not n.startswith(("SIDEBAYES_", "JAX_", "XDG_"))}
+    code = f"import json; from tests.guides import test_store as t; print(json.dumps({code}))"
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=kept | variables,
+        cwd=Path(__file__).resolve().parents[2],
+    )
+
+
+def answer(process):
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
+    return json.loads(out)
+
+
+def test_a_second_process_compiles_nothing_without_being_asked(tmp_path):
+    first = answer(elsewhere("t.fit_all()", XDG_CACHE_HOME=str(tmp_path)))
+    assert first["names"].count("em") == 2
+    second = answer(elsewhere("t.fit_all()", XDG_CACHE_HOME=str(tmp_path)))
+    assert second == {"names": [], "means": first["means"]}
+    cache = tmp_path / "sidebayes"
+    for path, mode in [
+        (cache, 0o700),
+        (cache / "programs", 0o700),
+        (cache / "programs/secret", 0o600),
+    ]:
+        assert stat.S_IMODE(path.stat().st_mode) == mode
+
+
+def run_many(folder):
+    store.use_program_store(Path(folder))
+    return [run(functools.partial(jnp.multiply, np.float32(n)), 3.0) for n in range(12)]
+
+
+def test_two_processes_at_once(tmp_path):
+    code = f"t.run_many({str(tmp_path / 'programs')!r})"
+    both = [elsewhere(code), elsewhere(code)]
+    for process in both:
+        assert [value for value, _ in answer(process)] == [3.0 * n for n in range(12)]
+    assert sorted(path.suffix for path in (tmp_path / "programs").iterdir()) == [
+        "",
+        *[".program"] * 12,
+    ]
+    forget()
+    assert run_many(tmp_path / "programs") == [(3.0 * n, False) for n in range(12)]
+    store.use_program_store(None)
+
+
+def test_threads_share_the_store(folder, monkeypatch):
+    """More programs than memory holds, so that threads also throw them out for each other."""
+    monkeypatch.setattr(programs, "_MOST_PROGRAMS", 2)
+    found = {}
+    checked = dist.Distribution._validate_args
+
+    def work(start):
+        numbers = [(start + n) % 8 for n in range(8)]
+        found[start] = [run(functools.partial(jnp.add, np.float32(n)), 1.0)[0] - n for n in numbers]
+
+    threads = [threading.Thread(target=work, args=(start,)) for start in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {start: [1.0] * 8 for start in range(4)}
+    assert dist.Distribution._validate_args == checked
+
+
+def test_what_the_library_names_is_not_traced(folder):
+    problem = Problem(gmm, (), {"covariance": "full", "prior": dist.Beta(1.0, 4.0)})
+    x = jnp.arange(3.0)
+    program, _ = compiled("toy", problem, (1, "a"), lambda bare: jnp.cumsum, x)
+    forget()
+    with counted_compilations() as names:
+        again, _ = compiled("toy", problem, (1, "a"), lambda bare: pytest.fail("traced"), x)
+    assert names == []
+    np.testing.assert_array_equal(program(x), again(x))
+
+
+@pytest.mark.parametrize("size", [1, 10, 10_000])
+def test_constants_are_told_apart(folder, size):
+    def weighted(constant):
+        return lambda a: (a * constant).sum()
+
+    one = np.ones(size)
+    other = np.where(np.arange(size) == size // 2, np.nextafter(np.float32(1), np.float32(2)), one)
+    with jax.enable_x64(True):  # the difference survives the sum
+        for constant, compiles in [(one, True), (other, True), (one, False), (other, False)]:
+            forget()
+            value, was_compiled = run(weighted(constant), 1.0)
+            assert value == pytest.approx(float(constant.sum()), rel=1e-15)
+            assert was_compiled is compiles
+
+
+def test_numbers_in_closures_are_told_apart(folder):
+    def scaled(by):
+        return lambda a: by * a
+
+    assert [run(scaled(by), 1.0) for by in (2.0, 3.0, 2.0)] == [
+        (2.0, True),
+        (3.0, True),
+        (2.0, False),
+    ]
+
+
+def test_unused_arguments_are_told_apart(folder):
+    assert run(lambda a, b: a + 1, 1.0, 5.0) == (2.0, True)
+    assert run(lambda a, b: b + 1, 1.0, 5.0) == (6.0, True)
+
+
+def test_what_comes_out_is_told_apart(folder):
+    def pair(a):
+        return {"x": a, "y": 2 * a}
+
+    def swapped(a):
+        return {"y": a, "x": 2 * a}
+
+    for model in (pair, swapped):
+        program, _ = compiled(
+            "toy", Problem(model, ()), None, lambda bare: bare.model, jnp.ones(())
+        )
+        assert program(jnp.ones(())) == model(1.0)
+
+
+def test_calls_back_to_python_are_not_kept(folder):
+    def asks(function):
+        shape = jax.ShapeDtypeStruct((), jnp.float32)
+        return lambda a: jax.pure_callback(function, shape, a)
+
+    assert run(asks(lambda a: a + np.float32(1)), 1.0) == (2.0, True)
+    assert run(asks(lambda a: a + np.float32(2)), 1.0) == (3.0, True)
+    assert not entries(folder)
+
+
+def product(a):
+    return jnp.linalg.cholesky(jnp.eye(3) + a) @ jnp.full((3, 3), a)
+
+
+@pytest.fixture
+def jax_cache(tmp_path):
+    names = [
+        "jax_enable_compilation_cache",
+        "jax_compilation_cache_dir",
+        "jax_persistent_cache_min_compile_time_secs",
+        "jax_persistent_cache_min_entry_size_bytes",
+    ]
+    before = {name: getattr(jax.config, name) for name in names}
+    for name, value in zip(names, (True, str(tmp_path / "jax"), 0, -1), strict=True):
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield tmp_path / "jax"
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.mark.parametrize("from_disk", [True, False])
+def test_what_jax_had_cached_is_not_kept(folder, jax_cache, from_disk):
+    """It would be written without its machine code, and fail when it runs."""
+    store.use_program_store(None)
+    expected, _ = run(product, 1.0)
+    assert list(jax_cache.iterdir())
+    store.use_program_store(folder)
+    for _ in range(2):
+        programs._programs.clear()
+        if from_disk:
+            jax.clear_caches()
+        assert run(product, 1.0) == (expected, True)
+    assert not entries(folder)
+
+
+def test_what_jax_caches_as_it_is_compiled_is_kept(folder, jax_cache):
+    expected, _ = run(product, 2.0)
+    assert list(jax_cache.iterdir())
+    forget()
+    assert run(product, 2.0) == (expected, False)
+
+
+def test_no_flipped_byte_is_ever_opened(folder, monkeypatch):
+    expected, _ = run(twice, 1.0)
+    (path,) = entries(folder)
+    content = path.read_bytes()
+    reader = store.current_store()
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "_load", lambda *_: pytest.fail("opened"))
+        regions = [*range(HEADER + 40), *range(HEADER + 40, len(content), 97), len(content) - 1]
+        for place in regions:
+            path.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
+            assert reader.fetch(path.stem) is None
+    forget()
+    assert run(twice, 1.0) == (expected, True)
+    forget()
+    assert run(twice, 1.0) == (expected, False)
+
+
+@pytest.mark.parametrize("keep", [0, 1, HEADER, HEADER + 20, HEADER + 32, 1000, -1])
+def test_what_is_cut_off_is_compiled_anew(folder, keep):
+    expected, _ = run(twice, 1.0)
+    (path,) = entries(folder)
+    path.write_bytes(path.read_bytes()[:keep])
+    forget()
+    assert run(twice, 1.0) == (expected, True)
+    forget()
+    assert run(twice, 1.0) == (expected, False)
+
+
+def test_an_entry_under_another_name_is_not_opened(folder):
+    run(twice, 1.0)
+    (path,) = entries(folder)
+    path.rename(folder / f"{'0' * 64}.program")
+    assert store.current_store().fetch("0" * 64) is None
+
+
+def test_entries_under_another_secret_are_compiled_anew(folder):
+    expected, _ = run(twice, 1.0)
+    for secret in (bytes(32), b"short", b""):
+        (folder / "secret").write_bytes(secret)
+        store.use_program_store(folder)
+        forget()
+        assert run(twice, 1.0) == (expected, True)
+        store.use_program_store(folder)
+        forget()
+        assert run(twice, 1.0) == (expected, False)
+    assert len((folder / "secret").read_bytes()) == 32
+    assert (folder / "secret").read_bytes() != bytes(32)
+
+
+@pytest.mark.parametrize("place", [".", "programs"])
+def test_a_folder_that_others_can_write_is_left_alone(unopened, place):
+    expected, _ = run(twice, 1.0)
+    before = entries(unopened / "programs")
+    (unopened / place).chmod(0o770)
+    forget()
+    store._is_open = False
+    store._store = None
+    with pytest.warns(SideBayesWarning, match=f"mode 770.*chmod 700 {unopened / place}'"):
+        assert run(twice, 1.0) == (expected, True)
+    assert run(jnp.sin, 1.0)[1]  # one warning is enough: a second would be an error here
+    assert entries(unopened / "programs") == before
+    assert stat.S_IMODE((unopened / place).stat().st_mode) == 0o770
+
+
+def test_a_folder_of_another_user_is_left_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.warns(SideBayesWarning, match="belongs to another user.*SIDEBAYES_CACHE"):
+        store.use_program_store(tmp_path)
+    assert store.current_store() is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_off_writes_nothing(unopened, monkeypatch):
+    monkeypatch.setenv("SIDEBAYES_CACHE", "off")
+    assert run(twice, 1.0)[1]
+    assert sidebayes.cache.use_compilation_cache() is None
+    assert not unopened.exists()
+
+
+def test_where_the_cache_folder_is(monkeypatch, tmp_path):
+    monkeypatch.setenv("SIDEBAYES_CACHE", str(tmp_path / "own"))
+    assert folders.cache_folder() == tmp_path / "own"
+    monkeypatch.delenv("SIDEBAYES_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert folders.cache_folder() == tmp_path / "sidebayes"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")  # to be ignored, says the standard
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert folders.cache_folder() == tmp_path / "home" / ".cache" / "sidebayes"
+
+
+def test_without_a_home_nothing_is_kept(unopened, monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME")
+
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert run(twice, 1.0)[1]
+    assert store.current_store() is None
+
+
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    "place", [(store.os, "replace"), (store.tempfile, "mkstemp"), (store.os, "fdopen")]
+)
+def test_a_full_disk_is_no_error(folder, monkeypatch, place):
+    monkeypatch.setattr(*place, full)
+    assert run(twice, 1.0)[1]
+    assert [path.name for path in folder.iterdir()] == ["secret"]
+
+
+@pytest.mark.parametrize("place", [(store.tempfile, "mkstemp"), (Path, "mkdir")])
+def test_a_folder_that_cannot_be_written_is_no_error(unopened, monkeypatch, place):
+    monkeypatch.setattr(*place, full)
+    assert run(twice, 1.0)[1]
+    assert store.current_store() is None
+
+
+def test_a_file_in_place_of_the_folder_is_no_error(unopened):
+    unopened.write_text("mine")
+    assert run(twice, 1.0)[1]
+    assert unopened.read_text() == "mine"
+
+
+@pytest.mark.parametrize("bound", ["files", "bytes"])
+def test_those_longest_out_of_use_make_room(folder, monkeypatch, bound):
+    models = [functools.partial(jnp.multiply, np.float32(n)) for n in range(3)]
+    for age, model in enumerate(models[:2]):
+        known = entries(folder)
+        run(model, 1.0)
+        (path,) = set(entries(folder)) - set(known)
+        os.utime(path, (1e9 + age, 1e9 + age))
+    first, second = sorted(entries(folder), key=lambda path: path.stat().st_mtime)
+    forget()
+    assert not run(models[0], 1.0)[1]  # in use again
+    size = first.stat().st_size
+    monkeypatch.setattr(
+        store, *{"files": ("_MOST_FILES", 2), "bytes": ("_MOST_BYTES", 2.5 * size)}[bound]
+    )
+    run(models[2], 1.0)
+    assert first.exists()
+    assert not second.exists()
+    assert len(entries(folder)) == 2
+
+
+def test_files_of_others_stay(folder, monkeypatch):
+    foreign = [folder / "notes.program", folder / f"{'a' * 64}.program", folder / "notes.partial"]
+    fresh, stale = folder / "sidebayes-1.partial", folder / "sidebayes-2.partial"
+    for path in (*foreign, fresh, stale):
+        path.write_text("mine")
+    for path in (*foreign, stale):
+        os.utime(path, (time.time() - 4000,) * 2)
     monkeypatch.setattr(store, "_MOST_FILES", 1)
-    fitted()
-    assert len(list(folder.glob("*.program"))) == 1
+    run(twice, 1.0)
+    assert {*foreign, fresh} < set(folder.iterdir())
+    assert not stale.exists()
+
+
+class Named:
+    def method(self):
+        return self
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        twice,
+        lambda a: a,
+        functools.partial(twice),
+        ("object", 140),
+        Named(),
+        dist.Normal(0.0, 1.0).log_prob,
+        sidebayes.EM().run,
+        jax.jit(gmm),
+    ],
+)
+def test_what_has_no_name_elsewhere_is_not_known_by_name(part):
+    assert fingerprint.by_name((1, "a", gmm)) is not None
+    assert fingerprint.by_name((1, part)) is None
+
+
+def test_settings_of_jax_are_told_apart(folder):
+    model = functools.partial(jnp.multiply, np.float32(2))
+    assert run(model, 1.0)[1]
+    with jax.default_matmul_precision("float32"):
+        assert run(model, 1.0)[1]
+    assert not run(model, 1.0)[1]
+
+
+def test_a_library_that_changed_under_the_process_is_traced(monkeypatch):
+    assert fingerprint.by_name((gmm,)) is not None
+    monkeypatch.setattr(fingerprint, "_BEGAN", 0.0)
+    monkeypatch.setattr(fingerprint, "_sources", fingerprint._sources.__wrapped__)
+    assert fingerprint.by_name((gmm,)) is None

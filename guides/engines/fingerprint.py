@@ -1,0 +1,182 @@
+"""What a compiled program is, as a digest that means the same in every process.
+
+A program of the library's own models is known by name: by the sources, versions, options and shapes
+that it is made from, so that it is found without being traced. Any other is known by what was traced.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import re
+import sys
+import time
+from collections.abc import Hashable
+from importlib.metadata import PackageNotFoundError, version
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+__all__ = ["by_name", "by_trace", "is_portable", "settings"]
+
+_BEGAN = time.time()
+_PACKAGES = ("sidebayes", "sidebayes.models", "sidebayes.guides", "sidebayes.diagnostics")
+_KNOWN = ("sidebayes", "numpyro", "jax", "jaxlib", "numpy", "builtins")
+_TRACED_WITH = ("jax", "jaxlib", "numpyro", "numpy", "scipy", "optax", "blackjax")
+_CALLED = re.compile(r'custom_call\s+@"?([\w.$]+)|call_target_name\s*=\s*"([^"]*)"')
+_BESIDES = (
+    "jax_compilation_cache",
+    "jax_debug_log",
+    "jax_enable_compilation_cache",
+    "jax_explain",
+    "jax_log",
+    "jax_persistent_cache",
+    "jax_raise_persistent",
+    "jax_traceback",
+)
+"""Settings of JAX that decide where programs are kept and what is told, not what they are."""
+
+
+def by_name(key: Hashable) -> str | None:
+    """Digest of a key whose every part has a name that means the same elsewhere.
+
+    Parameters
+    ----------
+    key : hashable
+        As `programs.compiled` makes it, settings of JAX included.
+
+    Returns
+    -------
+    str or None
+        None if part of it is a user's code, or an object without such a name.
+    """
+    sources = _sources()
+    if sources is None:
+        return None
+    try:
+        return _digest("name", sources, _describe(key))
+    except _NamelessError:
+        return None
+
+
+def by_trace(lowered: jax.stages.Lowered) -> str | None:
+    """Digest of a program that was lowered with ``keep_unused=True``.
+
+    Arguments that are not used would else be missing from the text, and two programs that differ in
+    which of their arguments they use would be one.
+
+    Returns
+    -------
+    str or None
+        None if the program is not portable, or a setting of JAX has no name that means the same
+        elsewhere.
+    """
+    text = _text(lowered)
+    ends = jax.tree.leaves(lowered.args_info), jax.tree.leaves(lowered.out_info)
+    told = repr((ends, settings()))
+    if " at 0x" in told or not _is_whole(text):
+        return None
+    return _digest("trace", text, told)
+
+
+def is_portable(lowered: jax.stages.Lowered) -> bool:
+    """Whether a program runs in any process: it calls neither Python nor what was registered here."""
+    return _is_whole(_text(lowered))
+
+
+def settings() -> tuple[tuple[str, str], ...]:
+    """Settings of JAX that hold in this thread and may change what is traced or compiled."""
+    held = sorted(jax.config.values.items())
+    return tuple(
+        (name, repr(getattr(jax.config, name, value)))
+        for name, value in held
+        if not name.startswith(_BESIDES)
+    )
+
+
+def _text(lowered: jax.stages.Lowered) -> str:
+    return lowered.as_text(debug_info=False)
+
+
+def _is_whole(text: str) -> bool:
+    called = {name for pair in _CALLED.findall(text) for name in pair if name}
+    return "__elided__" not in text and all(name.startswith("lapack_") for name in called)
+
+
+class _NamelessError(Exception):
+    """Part of a key has no name that means the same in another process."""
+
+
+def _describe(value: Any) -> str:
+    if type(value) is tuple:
+        if value[:1] == ("object",):
+            raise _NamelessError
+        return f"({','.join(map(_describe, value))})"
+    if value is None or type(value) in (str, bytes, bool, int, float):
+        return repr(value)
+    if isinstance(value, np.dtype | jax.core.ShapedArray):
+        return str(value)
+    if isinstance(value, jax.tree_util.PyTreeDef):
+        text = str(value)
+        if " at 0x" in text or "..." in text:
+            raise _NamelessError
+        return text
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if module is None or name is None or module.split(".")[0] not in _KNOWN:
+        raise _NamelessError
+    # a bound method or a wrapped function bears a name that leads to something else
+    if not (module == "builtins" and isinstance(value, type)) and _find(module, name) is not value:
+        raise _NamelessError
+    return f"{module}.{name}"
+
+
+def _find(module: str, name: str) -> Any:
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _digest(*parts: str) -> str:
+    told = hashlib.sha256()
+    for part in (_surroundings(), *parts):
+        encoded = part.encode()
+        told.update(len(encoded).to_bytes(8, "big"))
+        told.update(encoded)
+    return told.hexdigest()
+
+
+@functools.cache
+def _sources() -> str | None:
+    """Digest of the library; None if its files changed after they may have been imported."""
+    told = hashlib.sha256()
+    for package in _PACKAGES:
+        for path in sorted(Path(str(files(package))).rglob("*.py")):
+            found = path.stat()
+            if max(found.st_mtime, found.st_ctime) >= _BEGAN:
+                return None
+            told.update(path.read_bytes())
+    return told.hexdigest()
+
+
+@functools.cache
+def _surroundings() -> str:
+    """Whatever else decides what a program is: versions, processor, compiler's flags."""
+    cpu = Path("/proc/cpuinfo")
+    told = cpu.read_text().splitlines() if cpu.is_file() else []
+    told = [line for line in told if line.startswith(("flags", "Features", "model name"))]
+    versions = [(name, _version(name)) for name in _TRACED_WITH]
+    flags = [os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")]
+    return repr((sys.version, versions, platform.platform(), sorted(set(told)), flags))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
