@@ -166,12 +166,15 @@ _told = threading.local()
 
 @functools.cache
 def _listen() -> None:
-    def hear(event: str, *_: float, **__: str | int) -> None:
+    def hear(event: str, **_: str | int) -> None:
         if hasattr(_told, "events"):
             _told.events.add(event)
 
+    def hear_duration(event: str, duration_secs: float, **_: str | int) -> None:
+        hear(event)
+
     jax.monitoring.register_event_listener(hear)
-    jax.monitoring.register_event_duration_secs_listener(hear)
+    jax.monitoring.register_event_duration_secs_listener(hear_duration)
 
 
 _lock = threading.Lock()

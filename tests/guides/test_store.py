@@ -11,7 +11,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections import OrderedDict
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -160,12 +162,19 @@ def test_two_processes_at_once(tmp_path):
 
 def test_threads_share_the_store(folder, monkeypatch):
     """More programs than memory holds, so that threads also throw them out for each other."""
-    monkeypatch.setattr(programs, "_MOST_PROGRAMS", 2)
+
+    class Slow(OrderedDict):
+        def __contains__(self, key):
+            found = super().__contains__(key)
+            time.sleep(0.001)  # others may run
+            return found
+
+    monkeypatch.setattr(programs, "_programs", Slow())
+    monkeypatch.setattr(programs, "_MOST_PROGRAMS", 1)
     found = {}
-    checked = dist.Distribution._validate_args
 
     def work(start):
-        numbers = [(start + n) % 8 for n in range(8)]
+        numbers = [(start + n // 3) % 8 for n in range(24)]
         found[start] = [run(functools.partial(jnp.add, np.float32(n)), 1.0)[0] - n for n in numbers]
 
     threads = [threading.Thread(target=work, args=(start,)) for start in range(4)]
@@ -173,8 +182,28 @@ def test_threads_share_the_store(folder, monkeypatch):
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == {start: [1.0] * 8 for start in range(4)}
-    assert dist.Distribution._validate_args == checked
+    assert found == {start: [1.0] * 24 for start in range(4)}
+
+
+def test_threads_leave_the_checks_of_distributions_on(folder):
+    began = threading.Event()
+
+    def slow(seconds, a):
+        began.set()
+        time.sleep(seconds)
+        return a
+
+    first, second = (
+        threading.Thread(target=run, args=(functools.partial(slow, seconds), 1.0))
+        for seconds in (0.05, 0.2)
+    )
+    first.start()
+    began.wait()
+    second.start()
+    first.join()
+    second.join()
+    with pytest.raises(ValueError, match="invalid"):
+        dist.Normal(0.0, -1.0)
 
 
 def test_what_the_library_names_is_not_traced(folder):
@@ -220,17 +249,21 @@ def test_unused_arguments_are_told_apart(folder):
 
 
 def test_what_comes_out_is_told_apart(folder):
-    def pair(a):
-        return {"x": a, "y": 2 * a}
+    class Pair(NamedTuple):
+        x: Any
+        y: Any
 
-    def swapped(a):
-        return {"y": a, "x": 2 * a}
+    class Other(NamedTuple):
+        x: Any
+        y: Any
 
-    for model in (pair, swapped):
-        program, _ = compiled(
-            "toy", Problem(model, ()), None, lambda bare: bare.model, jnp.ones(())
-        )
-        assert program(jnp.ones(())) == model(1.0)
+    one = jnp.ones(())
+    with counted_compilations() as names:
+        for kind in (Pair, Other):
+            build = functools.partial(lambda kind, a: kind(a, a), kind)
+            program, _ = compiled("toy", Problem(build, ()), None, lambda bare: bare.model, one)
+            assert type(program(one)) is kind
+    assert names == ["toy"]  # one program serves both
 
 
 def test_calls_back_to_python_are_not_kept(folder):
@@ -241,6 +274,9 @@ def test_calls_back_to_python_are_not_kept(folder):
     assert run(asks(lambda a: a + np.float32(1)), 1.0) == (2.0, True)
     assert run(asks(lambda a: a + np.float32(2)), 1.0) == (3.0, True)
     assert not entries(folder)
+    lowered = jax.jit(asks(np.sin)).lower(jnp.float32(1))
+    assert fingerprint.by_trace(lowered) is None
+    assert not fingerprint.is_portable(lowered)
 
 
 def product(a):
@@ -315,11 +351,14 @@ def test_what_is_cut_off_is_compiled_anew(folder, keep):
     assert run(twice, 1.0) == (expected, False)
 
 
-def test_an_entry_under_another_name_is_not_opened(folder):
-    run(twice, 1.0)
-    (path,) = entries(folder)
-    path.rename(folder / f"{'0' * 64}.program")
-    assert store.current_store().fetch("0" * 64) is None
+def test_an_entry_under_the_name_of_another_is_not_opened(folder):
+    expected = [run(twice, 1.0)[0], run(jnp.cos, 1.0)[0]]
+    one, other = entries(folder)
+    content = one.read_bytes()
+    other.replace(one)
+    other.write_bytes(content)
+    forget()
+    assert [run(twice, 1.0), run(jnp.cos, 1.0)] == [(value, True) for value in expected]
 
 
 def test_entries_under_another_secret_are_compiled_anew(folder):
@@ -442,9 +481,11 @@ def test_files_of_others_stay(folder, monkeypatch):
         path.write_text("mine")
     for path in (*foreign, stale):
         os.utime(path, (time.time() - 4000,) * 2)
+    os.utime(foreign[0], (time.time() + 4000,) * 2)
     monkeypatch.setattr(store, "_MOST_FILES", 1)
     run(twice, 1.0)
     assert {*foreign, fresh} < set(folder.iterdir())
+    assert len(entries(folder)) == 3  # what is not ours does not count
     assert not stale.exists()
 
 
