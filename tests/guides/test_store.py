@@ -13,7 +13,6 @@ import threading
 import time
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,69 +21,16 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
-from sidebayes.guides.engines import fingerprint, folders, programs, store
-from sidebayes.guides.engines.base import Problem, SideBayesWarning
-from sidebayes.guides.engines.programs import compiled, counted_compilations
-from sidebayes.models.gmm import gmm
+from sidebayes.guides.engines import folders, programs, store
+from sidebayes.guides.engines.base import SideBayesWarning
+from sidebayes.guides.engines.programs import counted_compilations
 
 import sidebayes
+from tests.support_programs import entries, forget, run, twice
 
 X = np.random.default_rng(0).normal(size=(20, 2)) + 4 * np.repeat([[0.0], [1.0]], 10, axis=0)
 ENGINE = sidebayes.EM(num_restarts=2, max_steps=30)
 HEADER = len(b"sidebayes program 2\n")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _without_jax_cache():
-    """A program that comes from JAX's own cache is not kept."""
-    before = jax.config.jax_enable_compilation_cache
-    jax.config.update("jax_enable_compilation_cache", False)
-    compilation_cache.reset_cache()
-    yield
-    jax.config.update("jax_enable_compilation_cache", before)
-    compilation_cache.reset_cache()
-
-
-@pytest.fixture
-def folder(tmp_path):
-    forget()
-    store.use_program_store(tmp_path / "programs")
-    yield tmp_path / "programs"
-    store.use_program_store(None)
-
-
-@pytest.fixture
-def unopened(tmp_path, monkeypatch):
-    """A process that has not looked for its cache folder yet; `tmp_path` is the user's."""
-    forget()
-    monkeypatch.setattr(store, "_is_open", False)
-    monkeypatch.setattr(store, "_store", None)
-    monkeypatch.delenv("SIDEBAYES_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    yield tmp_path / "sidebayes"
-    store.use_program_store(None)
-
-
-def entries(folder):
-    return sorted(folder.glob("*.program"))
-
-
-def forget():
-    """Only what is on disk is known, as in a new process."""
-    programs._programs.clear()
-    jax.clear_caches()
-
-
-def run(model, *args):
-    """Value of a model that is nothing but a function, and whether it had to be compiled."""
-    args = tuple(map(jnp.float32, args))
-    with counted_compilations() as names:
-        program, _ = compiled("toy", Problem(model, ()), None, lambda bare: bare.model, *args)
-    return np.asarray(program(*args)).tolist(), names == ["toy"]
-
-
-def twice(a):
-    return 2 * jnp.sin(a)
 
 
 def fit_all():
@@ -204,79 +150,6 @@ def test_threads_leave_the_checks_of_distributions_on(folder):
     second.join()
     with pytest.raises(ValueError, match="invalid"):
         dist.Normal(0.0, -1.0)
-
-
-def test_what_the_library_names_is_not_traced(folder):
-    problem = Problem(gmm, (), {"covariance": "full", "prior": dist.Beta(1.0, 4.0)})
-    x = jnp.arange(3.0)
-    program, _ = compiled("toy", problem, (1, "a"), lambda bare: jnp.cumsum, x)
-    forget()
-    with counted_compilations() as names:
-        again, _ = compiled("toy", problem, (1, "a"), lambda bare: pytest.fail("traced"), x)
-    assert names == []
-    np.testing.assert_array_equal(program(x), again(x))
-
-
-@pytest.mark.parametrize("size", [1, 10, 10_000])
-def test_constants_are_told_apart(folder, size):
-    def weighted(constant):
-        return lambda a: (a * constant).sum()
-
-    one = np.ones(size)
-    other = np.where(np.arange(size) == size // 2, np.nextafter(np.float32(1), np.float32(2)), one)
-    with jax.enable_x64(True):  # the difference survives the sum
-        for constant, compiles in [(one, True), (other, True), (one, False), (other, False)]:
-            forget()
-            value, was_compiled = run(weighted(constant), 1.0)
-            assert value == pytest.approx(float(constant.sum()), rel=1e-15)
-            assert was_compiled is compiles
-
-
-def test_numbers_in_closures_are_told_apart(folder):
-    def scaled(by):
-        return lambda a: by * a
-
-    assert [run(scaled(by), 1.0) for by in (2.0, 3.0, 2.0)] == [
-        (2.0, True),
-        (3.0, True),
-        (2.0, False),
-    ]
-
-
-def test_unused_arguments_are_told_apart(folder):
-    assert run(lambda a, b: a + 1, 1.0, 5.0) == (2.0, True)
-    assert run(lambda a, b: b + 1, 1.0, 5.0) == (6.0, True)
-
-
-def test_what_comes_out_is_told_apart(folder):
-    class Pair(NamedTuple):
-        x: Any
-        y: Any
-
-    class Other(NamedTuple):
-        x: Any
-        y: Any
-
-    one = jnp.ones(())
-    with counted_compilations() as names:
-        for kind in (Pair, Other):
-            build = functools.partial(lambda kind, a: kind(a, a), kind)
-            program, _ = compiled("toy", Problem(build, ()), None, lambda bare: bare.model, one)
-            assert type(program(one)) is kind
-    assert names == ["toy"]  # one program serves both
-
-
-def test_calls_back_to_python_are_not_kept(folder):
-    def asks(function):
-        shape = jax.ShapeDtypeStruct((), jnp.float32)
-        return lambda a: jax.pure_callback(function, shape, a)
-
-    assert run(asks(lambda a: a + np.float32(1)), 1.0) == (2.0, True)
-    assert run(asks(lambda a: a + np.float32(2)), 1.0) == (3.0, True)
-    assert not entries(folder)
-    lowered = jax.jit(asks(np.sin)).lower(jnp.float32(1))
-    assert fingerprint.by_trace(lowered) is None
-    assert not fingerprint.is_portable(lowered)
 
 
 def product(a):
@@ -487,41 +360,3 @@ def test_files_of_others_stay(folder, monkeypatch):
     assert {*foreign, fresh} < set(folder.iterdir())
     assert len(entries(folder)) == 3  # what is not ours does not count
     assert not stale.exists()
-
-
-class Named:
-    def method(self):
-        return self
-
-
-@pytest.mark.parametrize(
-    "part",
-    [
-        twice,
-        lambda a: a,
-        functools.partial(twice),
-        ("object", 140),
-        Named(),
-        dist.Normal(0.0, 1.0).log_prob,
-        sidebayes.EM().run,
-        jax.jit(gmm),
-    ],
-)
-def test_what_has_no_name_elsewhere_is_not_known_by_name(part):
-    assert fingerprint.by_name((1, "a", gmm)) is not None
-    assert fingerprint.by_name((1, part)) is None
-
-
-def test_settings_of_jax_are_told_apart(folder):
-    model = functools.partial(jnp.multiply, np.float32(2))
-    assert run(model, 1.0)[1]
-    with jax.default_matmul_precision("float32"):
-        assert run(model, 1.0)[1]
-    assert not run(model, 1.0)[1]
-
-
-def test_a_library_that_changed_under_the_process_is_traced(monkeypatch):
-    assert fingerprint.by_name((gmm,)) is not None
-    monkeypatch.setattr(fingerprint, "_BEGAN", 0.0)
-    monkeypatch.setattr(fingerprint, "_sources", fingerprint._sources.__wrapped__)
-    assert fingerprint.by_name((gmm,)) is None

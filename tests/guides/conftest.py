@@ -1,0 +1,41 @@
+"""A program store of a test's own."""
+
+from __future__ import annotations
+
+import jax
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+from sidebayes.guides.engines import store
+
+from tests.support_programs import forget
+
+
+@pytest.fixture(scope="module")
+def without_jax_cache():
+    """A program that comes from JAX's own cache is not kept."""
+    before = jax.config.jax_enable_compilation_cache
+    jax.config.update("jax_enable_compilation_cache", False)
+    compilation_cache.reset_cache()
+    yield
+    jax.config.update("jax_enable_compilation_cache", before)
+    compilation_cache.reset_cache()
+
+
+@pytest.fixture
+def folder(tmp_path, without_jax_cache):
+    forget()
+    store.use_program_store(tmp_path / "programs")
+    yield tmp_path / "programs"
+    store.use_program_store(None)
+
+
+@pytest.fixture
+def unopened(tmp_path, monkeypatch, without_jax_cache):
+    """A process that has not looked for its cache folder yet; `tmp_path` is the user's."""
+    forget()
+    monkeypatch.setattr(store, "_is_open", False)
+    monkeypatch.setattr(store, "_store", None)
+    monkeypatch.delenv("SIDEBAYES_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    yield tmp_path / "sidebayes"
+    store.use_program_store(None)
