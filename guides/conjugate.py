@@ -70,7 +70,7 @@ def ppc_conjugacy(
         concentration=concentration,
         learned=weights is None,
         reading=reading,
-        flip_rate=dist.Beta(*FLIP_RATE_PRIOR) if flip_rate == "learned" else flip_rate,
+        flip_rate=flip_rate,
         sampling=sampling,
     )
 
@@ -92,7 +92,7 @@ def _conjugacy(
     concentration: float,
     learned: bool,
     reading: str,
-    flip_rate: dist.Distribution | None,
+    flip_rate: dist.Distribution | str | None,
     sampling: str,
 ) -> Conjugacy:
     x = jnp.asarray(args[0])
@@ -117,9 +117,10 @@ def _conjugacy(
             "the partition function of links under reading='field' depends on the mixing weights: "
             "pass reading='relation' or weights='uniform'"
         )
-    if isinstance(flip_rate, dist.Beta):
-        blocks.append(BetaFlipRate(flip_rate, graph))
-    elif flip_rate is not None:
+    beta = dist.Beta(*FLIP_RATE_PRIOR) if flip_rate == "learned" else flip_rate
+    if isinstance(beta, dist.Beta):
+        blocks.append(BetaFlipRate(beta, graph))
+    elif beta is not None:
         lacking.append("flip_rate= is no Beta distribution")
     return Conjugacy(tuple(blocks), tuple(lacking))
 

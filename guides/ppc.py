@@ -53,8 +53,8 @@ def ppc_m_step(
     covariances by their conjugate modes (Lu 2008, eqs. 2.18-2.19, with a prior), mixing weights by
     moment matching (eq. 2.21), a flip rate by its conjugate mode.
     """
-    beta = dist.Beta(*FLIP_RATE_PRIOR) if flip_rate == "learned" else flip_rate
-    if component is not None or not (beta is None or isinstance(beta, dist.Beta)):
+    known = flip_rate is None or isinstance(flip_rate, dist.Beta) or flip_rate == "learned"
+    if component is not None or not known:
         return None
     return partial(
         _m_step,
@@ -64,7 +64,7 @@ def ppc_m_step(
         concentration=concentration,
         weights=weights,
         reading=reading,
-        flip_rate=beta,
+        flip_rate=flip_rate,
         sampling=sampling,
         inference=inference,
     )
@@ -88,7 +88,7 @@ def _m_step(
     concentration: float,
     weights: ArrayLike | str | None,
     reading: str,
-    flip_rate: dist.Beta | None,
+    flip_rate: dist.Beta | str | None,
     sampling: str,
     inference: str | Inference,
 ) -> dict[str, Array]:
@@ -113,7 +113,8 @@ def _m_step(
         count = slope["log_weights"]
         new["weights"] = weights_step(count, params["weights"], graph, concentration, **options)
     if flip_rate is not None:
-        new["flip_rate"] = _flip_rate_step(slope["pair_weights"], graph, flip_rate)
+        prior = dist.Beta(*FLIP_RATE_PRIOR) if isinstance(flip_rate, str) else flip_rate
+        new["flip_rate"] = _flip_rate_step(slope["pair_weights"], graph, prior)
     return new
 
 

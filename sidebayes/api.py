@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from jax import Array
@@ -115,7 +114,7 @@ def fit(
     names = checks.check_names(feature_names, x.shape[1])
     options = {**shared, **options}
     with jax.enable_x64(dtype == "float64"):
-        problem = make_problem(card, model, jnp.asarray(x, dtype), graph, options)
+        problem = make_problem(card, model, jax.device_put(x.astype(dtype)), graph, options)
         start = starting_values(init, problem, runner, make_engine(None, card), seed)
         result = runner.run(problem, seed=seed, init=start, progress=progress)
         return _collect(
@@ -261,7 +260,7 @@ def _collect(
     chains, draws = result.sample_stats["lp"].shape
     keep = posterior.thin(draws)
     flat = {n: v[:, keep].reshape(-1, *v.shape[2:]) for n, v in result.draws.items()}
-    prob, terms = posterior.derive(problem, flat, hard=runner.name == "kmeans")
+    prob, terms, mode = posterior.derive(problem, flat, hard=runner.name == "kmeans")
     observed: dict[str, Any] = {"x": (("points", "features"), np.asarray(problem.args[0]))}
     if truth is not None:
         observed["truth"] = ("points", truth)
@@ -293,5 +292,6 @@ def _collect(
         tree=tree, method=name, model=problem.model, options=dict(problem.kwargs), config=runner
     )
     group = tree["responsibilities"].to_dataset()
-    tree["responsibilities"] = xr.DataTree(group.assign(labels=("points", found._find_labels())))
+    labels = mode if chains * draws == 1 else found._find_labels()
+    tree["responsibilities"] = xr.DataTree(group.assign(labels=("points", labels)))
     return found

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +27,7 @@ from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
 
 __all__ = [
     "MOST_DRAWS",
+    "Derived",
     "component_log_densities",
     "derive",
     "joint_mode",
@@ -93,10 +95,26 @@ def component_log_densities(fn: dist.Distribution, value: Array) -> Array:
     return fn.component_log_probs(value)
 
 
-def derive(
-    problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False
-) -> tuple[NDArray, NDArray]:
-    """Responsibilities and log-likelihood terms at every draw.
+class Derived(NamedTuple):
+    """What parameters say about labels.
+
+    Attributes
+    ----------
+    responsibilities : ndarray, shape (num_draws, num_points, num_clusters)
+    log_likelihood : ndarray, shape (num_draws, num_units)
+        A term for each connected component of the links; they sum to the log density of the data.
+    mode : ndarray of int, shape (num_points,)
+        Most probable joint labeling at the first draw, which keeps hard links; the most probable
+        label of each point where labels are summed out approximately.
+    """
+
+    responsibilities: NDArray
+    log_likelihood: NDArray
+    mode: NDArray[np.int64]
+
+
+def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False) -> Derived:
+    """Responsibilities and log-likelihood terms at every draw, and labels at the first.
 
     Parameters
     ----------
@@ -104,75 +122,73 @@ def derive(
     draws : mapping of str to ndarray, shape (num_draws, ...)
     hard : bool
         Take the most probable joint labeling in place of marginal probabilities.
-
-    Returns
-    -------
-    responsibilities : ndarray, shape (num_draws, num_points, num_clusters)
-    log_likelihood : ndarray, shape (num_draws, num_units)
-        A term for each connected component of the links; they sum to the log density of the data.
     """
-
-    def over_draws(bare: Problem) -> Callable:
-        def block(params: dict, args: tuple, count: Array) -> tuple[Array, Array]:
-            def at(number: Array) -> tuple[Array, Array]:
-                return one(bare, {name: value[number] for name, value in params.items()}, args)
-
-            def step(number: Array, kept: tuple) -> tuple:
-                return jax.tree.map(lambda a, b: a.at[number].set(b), kept, at(number))
-
-            shapes = jax.eval_shape(at, count)
-            kept = jax.tree.map(lambda s: jnp.zeros((size, *s.shape), s.dtype), shapes)
-            return jax.lax.fori_loop(0, count, step, kept)
-
-        return block
-
-    def one(bare: Problem, params: dict, args: tuple) -> tuple[Array, Array]:
-        fn, value = mixture_site(bare, params, args)
-        if not isinstance(fn, LinkedMixture):
-            joint = fn.component_log_probs(value)
-            return jax.nn.softmax(joint, axis=-1), jax.nn.logsumexp(joint, axis=-1)
-        prob, terms = _posterior(fn, fn.log_factors(value)["unary"])
-        if hard:
-            prob = jax.nn.one_hot(fn.mode(value), prob.shape[-1], dtype=prob.dtype)
-        return prob, terms
-
     number = len(next(iter(draws.values())))
     # blocks of one size, so that every number of draws shares the program; a single draw of much
     # data has no use for the other places
     size = _BLOCK if len(jax.tree.leaves(problem.args)[0]) < _LARGE else 1
+    # closed forms play no part here: without them a fit and what is asked of it share the program
+    plain = Problem(problem.model, problem.args, problem.kwargs)
     found = []
     for first in range(0, number, size):
         part = {name: np.asarray(value[first : first + size]) for name, value in draws.items()}
         count = min(size, number - first)
         given = {
-            name: jnp.asarray(np.pad(value, [(0, size - count)] + [(0, 0)] * (value.ndim - 1)))
+            name: np.pad(value, [(0, size - count)] + [(0, 0)] * (value.ndim - 1))
             for name, value in part.items()
         }
-        inputs = given, problem.args, jnp.asarray(count)
-        program, _ = compiled("derive", problem, (hard, size), over_draws, *inputs)
-        found.append(jax.tree.map(lambda a, n=count: np.asarray(a)[:n], program(*inputs)))
-    prob, terms = map(np.concatenate, zip(*found, strict=True))
+        inputs = given, problem.args, np.asarray(count)
+        program, _ = compiled("derive", plain, (hard, size), partial(_over_draws, hard), *inputs)
+        prob, terms, mode = map(np.asarray, program(*inputs))
+        found.append(Derived(prob[:count], terms[:count], mode))
+    prob, terms = (np.concatenate(parts) for parts in list(zip(*found, strict=True))[:2])
     fn, _ = _find_mixture(abstract_trace(problem))
     if isinstance(fn, LinkedMixture):
         terms = terms[:, : fn.labels.graph.num_components]
-    return prob, terms
+    return Derived(prob, terms, found[0].mode.astype(np.int64))
+
+
+def _over_draws(hard: bool, problem: Problem) -> Callable:
+    """Program that describes the first `count` draws of a block."""
+
+    @jax.jit  # so that it is traced once only
+    def at(number: Array, params: dict, args: tuple) -> tuple[Array, Array, Array]:
+        params = {name: value[number] for name, value in params.items()}
+        fn, value = mixture_site(problem, params, args)
+        if not isinstance(fn, LinkedMixture):
+            joint = fn.component_log_probs(value)
+            return jax.nn.softmax(joint), jax.nn.logsumexp(joint, axis=-1), joint.argmax(axis=-1)
+        unary, labels = fn.log_factors(value)["unary"], fn.labels
+        prob, terms = _posterior(fn, unary)
+        likeliest = prob.argmax(axis=-1)
+        if labels.graph.num_links == 0 or (fn.approximation() is not None and not hard):
+            return prob, terms, likeliest
+
+        def mode() -> Array:
+            weights = labels.log_weights, labels.pair_weights
+            return partition.mode(unary, labels.graph, *weights, **labels.options)
+
+        best = jax.lax.cond(hard | (number == 0), mode, lambda: likeliest)
+        return jax.nn.one_hot(best, prob.shape[-1], dtype=prob.dtype) if hard else prob, terms, best
+
+    def block(params: dict, args: tuple, count: Array) -> tuple[Array, Array, Array]:
+        size = len(next(iter(params.values())))
+
+        def step(number: Array, kept: tuple) -> tuple:
+            prob, terms, mode = at(number, params, args)
+            at_first = jnp.where(number == 0, mode, kept[2])
+            return kept[0].at[number].set(prob), kept[1].at[number].set(terms), at_first
+
+        prob, terms, mode = jax.eval_shape(at, count, params, args)
+        blank = (jnp.zeros((size, *part.shape), part.dtype) for part in (prob, terms))
+        return jax.lax.fori_loop(0, count, step, (*blank, jnp.zeros(mode.shape, mode.dtype)))
+
+    return block
 
 
 def joint_mode(problem: Problem, params: Mapping[str, Any]) -> NDArray[np.int64]:
     """Most probable joint labeling at given parameters, shape (num_points,); keeps hard links."""
-
-    def best(bare: Problem) -> Callable:
-        def one(params: dict, args: tuple) -> Array:
-            fn, value = mixture_site(bare, params, args)
-            if isinstance(fn, LinkedMixture):
-                return fn.mode(value)
-            return fn.component_log_probs(value).argmax(axis=-1)
-
-        return one
-
-    given = jax.tree.map(jnp.asarray, dict(params))
-    program, _ = compiled("mode", problem, None, best, given, problem.args)
-    return np.asarray(program(given, problem.args), np.int64)
+    return derive(problem, {name: np.asarray(value)[None] for name, value in params.items()}).mode
 
 
 def _posterior(fn: LinkedMixture, unary: Array) -> tuple[Array, Array]:

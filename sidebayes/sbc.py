@@ -147,7 +147,7 @@ def _ranks(
         real = np.broadcast_to(truth[name], (chains, 1, *values.shape[2:]))
         draws[name] = np.concatenate([values[:, keep], real], axis=1)
     flat = {name: values.reshape(-1, *values.shape[2:]) for name, values in draws.items()}
-    prob, terms = posterior.derive(problem, flat)
+    prob, terms, _ = posterior.derive(problem, flat)
     links = problem.args[1].pairs if len(problem.args) > 1 else np.zeros((0, 2), int)
     found = functionals(
         draws,

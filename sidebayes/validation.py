@@ -264,7 +264,8 @@ def _held_out(
                 f"{fit.method}: sites {rowwise} change shape with the data, so that rows held out have "
                 "no density given a fit to the others"
             )
-        _, terms = posterior.derive(problem, posterior.pooled_draws(fit.tree, of_each_chain=True))
+        draws = posterior.pooled_draws(fit.tree, of_each_chain=True)
+        terms = posterior.derive(problem, draws).log_likelihood
     numbers = np.empty(terms.shape[1], np.int64)
     numbers[np.asarray(as_label_graph(links, len(x)).component)] = unit
     return numbers, _log_mean(terms), len(terms)

@@ -8,8 +8,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 from jax import Array
+from jax.core import Tracer
 from numpyro import handlers
 from numpyro.distributions import biject_to
 from sidebayes.models.blocks.linked import LinkedMixture
@@ -131,16 +133,37 @@ def filling(draw: Callable[[tuple[int, ...]], Array]) -> Callable[[dict], Array 
 
 
 def abstract_trace(problem: Problem) -> dict:
-    """Abstract trace: shapes and supports, nothing computed, so improper priors do as well."""
+    """Abstract trace: shapes and supports, nothing computed, so improper priors do as well.
+
+    Raises
+    ------
+    ValueError
+        If parameters of a distribution that are known numbers are out of their range.
+    """
 
     def go() -> None:
         seeded = handlers.seed(problem.model, jax.random.key(0))
         substituted = handlers.substitute(seeded, substitute_fn=filling(jnp.zeros))
-        problem.sites.update(handlers.trace(substituted).get_trace(*problem.args, **problem.kwargs))
+        # NumPyro's checks would compile dozens of programs, to look at numbers unknown here
+        with numpyro.validation_enabled(False):
+            found = handlers.trace(substituted).get_trace(*problem.args, **problem.kwargs)
+        for site in found.values():
+            if site["type"] == "sample":
+                _check_numbers(site["fn"])
+        problem.sites.update(found)
 
     if not problem.sites:
         jax.eval_shape(go)
     return problem.sites
+
+
+def _check_numbers(fn: dist.Distribution) -> None:
+    """Have NumPyro check a distribution, and those that it is made of, where numbers are known."""
+    if not all(isinstance(value, Tracer) for value in fn.get_args().values()):
+        fn.validate_args(strict=False)
+    for part in vars(fn).values():
+        if isinstance(part, dist.Distribution):
+            _check_numbers(part)
 
 
 def constrain(supports: Mapping[str, Any], free: Mapping[str, Array]) -> dict[str, Array]:

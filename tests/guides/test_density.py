@@ -158,6 +158,22 @@ def test_starting_point_checks_names_and_shapes():
         starting_point(problem, PARAMS | {"share": np.array([0.5, 0.5])})
 
 
+def test_known_numbers_out_of_range_are_refused():
+    def model(x):
+        means = numpyro.sample("means", dist.Normal(0.0, 5.0).expand([2]))
+        pieces = dist.Normal(means, -1.0)
+        numpyro.sample(
+            "x", dist.MixtureSameFamily(dist.Categorical(jnp.ones(2) / 2), pieces), obs=x
+        )
+
+    def prior(x):
+        numpyro.sample("rate", dist.Beta(1.0, -4.0))
+
+    for wrong, name in ((model, "Normal"), (prior, "Beta")):
+        with pytest.raises(ValueError, match=f"{name} distribution got invalid"):
+            latent_supports(Problem(wrong, (np.zeros(3),)))
+
+
 def test_explain_nonfinite_names_the_site():
     problem = Problem(ladder, (jnp.array([0.3, jnp.nan, 2.2]),))
     params = {name: jnp.asarray(value) for name, value in PARAMS.items()}
