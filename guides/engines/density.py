@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro
 import numpyro.distributions as dist
 from jax import Array
 from jax.core import Tracer
@@ -17,6 +16,7 @@ from numpyro.distributions import biject_to
 from sidebayes.models.blocks.linked import LinkedMixture
 
 from .base import Problem
+from .programs import unchecked
 
 __all__ = [
     "abstract_trace",
@@ -144,8 +144,7 @@ def abstract_trace(problem: Problem) -> dict:
     def go() -> None:
         seeded = handlers.seed(problem.model, jax.random.key(0))
         substituted = handlers.substitute(seeded, substitute_fn=filling(jnp.zeros))
-        # NumPyro's checks would compile dozens of programs, to look at numbers unknown here
-        with numpyro.validation_enabled(False):
+        with unchecked():
             found = handlers.trace(substituted).get_trace(*problem.args, **problem.kwargs)
         for site in found.values():
             if site["type"] == "sample":

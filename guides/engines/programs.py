@@ -21,7 +21,7 @@ from . import fingerprint
 from .base import Problem
 from .store import ProgramStore, compile_anew, current_store
 
-__all__ = ["compiled", "counted_compilations", "structure", "timed"]
+__all__ = ["compiled", "counted_compilations", "structure", "timed", "unchecked"]
 
 _MOST_PROGRAMS = 128
 _programs: OrderedDict[Hashable, tuple[Any, Any]] = OrderedDict()
@@ -71,9 +71,7 @@ def compiled(
     digest = fingerprint.by_name(key) if store else None
     program = store.fetch(digest) if store and digest else None
     if program is None:
-        # values are unknown here; NumPyro's checks of them would be compiled, then ignored. It keeps
-        # that setting for all threads, so that one of them traces at a time
-        with _tracing, numpyro.validation_enabled(False):
+        with unchecked():
             lowered = jax.jit(build(bare), keep_unused=True).lower(*args)
         program = _compile(name, lowered, store, digest)
     with _lock:
@@ -100,6 +98,16 @@ def _compile(
     if store and digest and new and (not named or fingerprint.is_portable(lowered)):
         store.keep(digest, program, named=named)
     return program
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Trace without NumPyro's checks of values, unknown here, which would be compiled and ignored.
+
+    NumPyro keeps that setting for all threads, so that one of them traces at a time.
+    """
+    with _tracing, numpyro.validation_enabled(False):
+        yield
 
 
 @contextmanager
