@@ -120,7 +120,7 @@ class Continuation:
                 progress=progress,
                 solver=_SOLVERS[self.method],
             )
-            starts = {name: jnp.asarray(found.ends[name]) for name in sites}
+            starts = {name: found.ends[name] for name in sites}
             spent = {part: spent[part] + found.seconds[part] for part in spent}
         result = mode_result(self.name, found, approximation(problem))
         return replace(result, seconds=spent)
@@ -129,7 +129,7 @@ class Continuation:
 _SOLVERS = {"lbfgs": None, "newton": natural_newton}
 
 
-def _starts(problem: Problem, seed: int, number: int) -> dict[str, Array]:
+def _starts(problem: Problem, seed: int, number: int) -> dict[str, NDArray]:
     """Start once at a k-means partition, then with means at random rows of the data.
 
     Constraints matter most where they contradict the partition that k-means finds from every start.
@@ -142,9 +142,9 @@ def _starts(problem: Problem, seed: int, number: int) -> dict[str, Array]:
     rng = np.random.default_rng(seed)
     size = math.prod(shapes["mean"]) // data.shape[1]
     rows = [rng.choice(len(data), size, replace=len(data) < size) for _ in range(number - 1)]
-    drawn = data[np.reshape(rows, (-1, size)).astype(int)].reshape(-1, *shapes["mean"])
-    mean = starts["mean"]
-    return starts | {"mean": mean.at[1:].set(jnp.asarray(drawn, mean.dtype))}
+    mean = starts["mean"].copy()
+    mean[1:] = data[np.reshape(rows, (-1, size)).astype(int)].reshape(-1, *shapes["mean"])
+    return starts | {"mean": mean}
 
 
 def _own_temperature(problem: Problem) -> float:

@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from numpy.typing import NDArray
 
 from .base import Problem
 from .checkpoint import Keeper
 from .progress import piece_length
-from .starts import initial_values, starting_point
+from .starts import initial_values, random_keys, starting_point
 
 __all__ = ["chain_starts", "draw_chains", "recording"]
 
@@ -26,7 +27,7 @@ _FIRST = 4
 
 def chain_starts(
     problem: Problem, seed: int, num_chains: int, init: Mapping[str, Any] | None, jitter: float
-) -> tuple[Array, Array, dict[str, Array]]:
+) -> tuple[NDArray, NDArray, dict[str, NDArray]]:
     """Where chains start: around `init`, or at starts of their own.
 
     Parameters
@@ -39,21 +40,21 @@ def chain_starts(
 
     Returns
     -------
-    keys : Array, shape (num_chains,)
-    moves : Array, shape (num_chains, num_coordinates)
+    keys : ndarray of int, shape (num_chains, 2)
+        See `random_keys`.
+    moves : ndarray, shape (num_chains, num_coordinates)
         To be added to the unconstrained coordinates, which may be fewer.
-    point : dict of Array, shape (num_chains, ...)
+    point : dict of ndarray, shape (num_chains, ...)
     """
     if init is None:
         point, jitter = initial_values(problem, seed, num_chains), 0.0
     else:
         one = starting_point(problem, init)
-        point = {n: jnp.broadcast_to(v, (num_chains, *v.shape)) for n, v in one.items()}
+        point = {n: np.broadcast_to(v, (num_chains, *v.shape)) for n, v in one.items()}
     # drawn here: compiled random numbers cost seconds; supports have no more freedom than this
     width = sum(value[0].size for value in point.values())
     noise = np.random.default_rng(seed).normal(scale=jitter, size=(num_chains, width))
-    moves = jnp.asarray(noise, jnp.result_type(float))
-    return jax.random.split(jax.random.key(seed), num_chains), moves, point
+    return random_keys(seed, num_chains), noise.astype(jnp.result_type(float)), point
 
 
 def recording(transition: Callable) -> Callable:
@@ -119,7 +120,7 @@ def draw_chains(
     -------
     pytree of ndarray, shape (chain, num_samples, ...)
     """
-    _, found = march(state, args, jnp.asarray(0))
+    _, found = march(state, args, np.asarray(0))
     blank = jax.tree.map(lambda a: np.zeros((num_samples, *a.shape[1:]), a.dtype), found)
     state, kept, done = keep.restore((state, blank, 0))
     done, wanted = int(done), _FIRST
@@ -127,7 +128,7 @@ def draw_chains(
         at = done - num_warmup
         steps = min(wanted, _MOST, -at if at < 0 else num_samples - at)
         began = time.perf_counter()
-        state, found = jax.block_until_ready(march(state, args, jnp.asarray(steps)))
+        state, found = jax.block_until_ready(march(state, args, np.asarray(steps)))
         wanted = piece_length(steps, time.perf_counter() - began)
         found = jax.tree.map(lambda leaf, n=steps: np.asarray(leaf)[:n], found)
         check(state, found)

@@ -39,7 +39,7 @@ from .density import (
 from .importance import pareto_k, quality
 from .programs import compiled
 from .progress import in_pieces, progress_bar
-from .starts import initial_values, starting_point
+from .starts import initial_values, random_keys, starting_point
 from .surrogate import expectation
 
 __all__ = ["CoordinateAscent", "evidence_bound"]
@@ -137,8 +137,8 @@ class CoordinateAscent:
             state, seconds = self._climb(problem, starts, advance, keep)
             best = self._best(problem, state, starts)
             advance(0, "drawing")
-            found = jax.tree.map(lambda leaf: leaf[best], state.found)
-            keys = jax.random.split(jax.random.key(seed), self.num_draws)
+            found = jax.tree.map(lambda leaf: np.asarray(leaf)[best], state.found)
+            keys = random_keys(seed, self.num_draws)
             draw, compiling = compiled(
                 "cavi-draws", problem, None, self._draws, found, keys, problem.args
             )
@@ -153,7 +153,7 @@ class CoordinateAscent:
     def _climb(
         self,
         problem: Problem,
-        starts: dict[str, Array],
+        starts: dict[str, NDArray],
         advance: Callable[[int, str], None],
         keep: Keeper,
     ) -> tuple[_Ascent, dict[str, float]]:
@@ -161,16 +161,16 @@ class CoordinateAscent:
         advance(0, "compiling")
         begin, first = compiled("cavi-begin", problem, None, self._begin, starts, problem.args)
         state = keep.restore(self._start(begin(starts, problem.args)))
-        fixed = starts, problem.args, jnp.asarray(float(self.tol))
+        fixed = starts, problem.args, np.asarray(self.tol, float)
         climb, second = compiled(
-            "cavi", problem, self.max_steps, self._program, state, *fixed, jnp.asarray(0)
+            "cavi", problem, self.max_steps, self._program, state, *fixed, np.asarray(0)
         )
         began = time.perf_counter()
         state, _ = in_pieces(
             lambda state, limit: (climb(state, *fixed, limit), None),
             state,
             advance,
-            lambda state: f"bound {float(jnp.nanmax(state.value)):.6g}",
+            lambda state: f"bound {np.nanmax(np.asarray(state.value)):.6g}",
             keep.offer,
         )
         keep.offer(state, now=True)
@@ -188,13 +188,13 @@ class CoordinateAscent:
 
     def _start(self, found: tuple) -> _Ascent:
         number, real = len(jax.tree.leaves(found)[0]), jnp.result_type(float)
-        return _Ascent(
-            steps=jnp.asarray(np.zeros(number, int)),
-            found=found,
-            value=jnp.asarray(np.full(number, -np.inf, real)),
-            code=jnp.asarray(np.zeros(number, int)),
-            history=jnp.asarray(np.full((number, self.max_steps + 1), np.nan, real)),
-        )
+        blank = {
+            "steps": np.zeros(number, int),
+            "value": np.full(number, -np.inf, real),
+            "code": np.zeros(number, int),
+            "history": np.full((number, self.max_steps + 1), np.nan, real),
+        }
+        return _Ascent(found=found, **jax.device_put(blank))
 
     def _program(self, problem: Problem) -> Callable:
         """All starts at once: labels, bound, test, parameters; until all have stopped."""
@@ -224,9 +224,10 @@ class CoordinateAscent:
         return jax.vmap(one, in_axes=(0, 0, None, None, None))
 
     @staticmethod
-    def _best(problem: Problem, state: _Ascent, starts: dict[str, Array]) -> int:
-        best = int(np.argmax(state.value))
-        if not np.isfinite(state.value[best]):
+    def _best(problem: Problem, state: _Ascent, starts: dict[str, NDArray]) -> int:
+        value = np.asarray(state.value)
+        best = int(np.argmax(value))
+        if not np.isfinite(value[best]):
             point = {name: np.asarray(value[0]) for name, value in starts.items()}
             blame = explain_nonfinite(problem, point) or "every site is finite at the start"
             raise FitError(
@@ -253,7 +254,7 @@ class CoordinateAscent:
                 log_p = sum_log_prob(trace)
                 return params | deterministics(trace), log_p + log_det, log_p - log_q
 
-            return lax.map(one, keys)
+            return lax.map(one, jax.random.wrap_key_data(keys))
 
         return draws
 
@@ -267,8 +268,8 @@ class CoordinateAscent:
         approximate: str | None,
     ) -> EngineResult:
         steps = np.asarray(state.steps) - 1
-        value = float(state.value[best])
-        converged = bool(state.code[best] == _SETTLED)
+        value = float(np.asarray(state.value)[best])
+        converged = bool(np.asarray(state.code)[best] == _SETTLED)
         message = (
             f"coordinate ascent converged in {steps[best]} steps; the best of {len(steps)} starts "
             f"reached the bound {value:.6g}"

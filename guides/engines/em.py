@@ -10,8 +10,8 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array, lax
+from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from sklearn.metrics import pairwise_distances_argmin
 
@@ -58,7 +58,6 @@ class _Climb(NamedTuple):
     params: dict[str, Array]
     last: dict[str, Array]
     value: Array
-    sizes: Array
     code: Array
     history: Array
 
@@ -133,17 +132,17 @@ class EM:
             else:
                 given = starting_point(problem, init)
                 starts, preparing = {name: value[None] for name, value in given.items()}, 0.0
-            state = keep.restore(self._begin(problem, starts))
-            fixed = problem.args, jnp.asarray(float(self.tol))
+            state = keep.restore(self._begin(starts))
+            fixed = problem.args, np.asarray(self.tol, float)
             shape = (self.max_steps, self.num_inner_steps)
-            limit = jnp.asarray(0)
+            limit = np.asarray(0)
             climb, compiling = compiled("em", problem, shape, self._program, state, *fixed, limit)
             began = time.perf_counter()
             state, sites = in_pieces(
                 lambda state, limit: climb(state, *fixed, limit),
                 state,
                 advance,
-                lambda state: f"log joint {float(jnp.nanmax(state.value)):.6g}",
+                lambda state: f"log joint {np.nanmax(np.asarray(state.value)):.6g}",
                 keep.offer,
             )
         seconds = {"compile": preparing + compiling, "run": time.perf_counter() - began}
@@ -153,9 +152,10 @@ class EM:
             raise FitError(
                 f"EM: the log joint is not finite at any start ({blame}); {_CHECK}", point
             )
-        return self._result(state, as_numpy(state.params | sites), seconds, approximate)
+        params = as_numpy(state.params | sites)
+        return self._result(problem, state, params, seconds, approximate)
 
-    def _starts(self, problem: Problem, seed: int) -> tuple[dict[str, Array], float]:
+    def _starts(self, problem: Problem, seed: int) -> tuple[dict[str, NDArray], float]:
         starts = initial_values(problem, seed, self.num_restarts)
         data = data_matrix(problem.args)
         first = {name: value[0] for name, value in starts.items()}
@@ -179,26 +179,23 @@ class EM:
 
             return jax.vmap(one, in_axes=(0, 0, None))
 
-        inputs = starts, jnp.asarray(labels), problem.args
+        inputs = starts, labels, problem.args
         fit, seconds = compiled("seeded", problem, _SEEDED_STEPS, build, *inputs)
-        return fit(*inputs), seconds
+        return as_numpy(fit(*inputs)), seconds
 
-    def _begin(self, problem: Problem, starts: dict[str, Array]) -> _Climb:
+    def _begin(self, starts: dict[str, NDArray]) -> _Climb:
         """State of every start before its first E-step."""
-        one = {name: value[0] for name, value in starts.items()}
-        e_step = problem.e_step or expectation
-        size = jax.eval_shape(lambda: cluster_sizes(e_step(problem, one, problem.args)[1]))
         number = len(next(iter(starts.values())))
-        zero, real = jnp.asarray(np.zeros(number, int)), jnp.result_type(float)
-        return _Climb(
-            steps=zero,
-            params=starts,
-            last=starts,
-            value=jnp.asarray(np.full(number, -np.inf, real)),
-            sizes=jnp.asarray(np.zeros((number, *size.shape), size.dtype)),
-            code=zero,
-            history=jnp.asarray(np.full((number, self.max_steps + 1), np.nan, real)),
-        )
+        zero, real = np.zeros(number, int), jnp.result_type(float)
+        blank = {
+            "steps": zero,
+            "params": starts,
+            "last": starts,
+            "value": np.full(number, -np.inf, real),
+            "code": zero,
+            "history": np.full((number, self.max_steps + 1), np.nan, real),
+        }
+        return _Climb(**jax.device_put(blank))
 
     def _program(self, problem: Problem) -> Callable:
         """All starts at once: E-step, test, M-step, until every start has stopped or done `limit`."""
@@ -220,7 +217,6 @@ class EM:
                 params=jax.tree.map(lambda a, b: jnp.where(stop, a, b), kept, new),
                 last=kept,
                 value=jnp.where(good, now, state.value),
-                sizes=jnp.where(good, cluster_sizes(posterior), state.sizes),
                 code=jnp.where(
                     ~good, _BROKEN, jnp.where(small, _SETTLED, jnp.where(stop, _CUT, 0))
                 ),
@@ -240,13 +236,13 @@ class EM:
         problem: Problem, params: dict, args: tuple, posterior: dict, num_steps: int
     ) -> dict[str, Array]:
         """Raise Q by L-BFGS in unconstrained coordinates; never lower it."""
-        free = unconstrained_start(problem, params, args)
+        free, unravel = ravel_pytree(unconstrained_start(problem, params, args))
         loss = jax.value_and_grad(
-            lambda free: -linearised(place(problem, free, args)[0], posterior)
+            lambda free: -linearised(place(problem, unravel(free), args)[0], posterior)
         )
 
         def unfinished(search: Search) -> Array:
-            steepest = optax.tree.norm(search.gradient, ord=jnp.inf)
+            steepest = jnp.abs(search.gradient).max(initial=0.0)
             flat = (search.steps > 0) & (steepest <= 1e-10 * (1 + jnp.abs(search.value)))
             return (search.steps < num_steps) & ~flat & ~search.stalled
 
@@ -255,17 +251,18 @@ class EM:
             lambda search: search_step(loss, search, _MEMORY),
             start_search(free, _MEMORY),
         )
-        sites, _ = place(problem, found.point, args)
+        sites, _ = place(problem, unravel(found.point), args)
         return {name: sites[name]["value"] for name in params}
 
     def _result(
         self,
+        problem: Problem,
         state: _Climb,
         params: dict[str, NDArray],
         seconds: dict[str, float],
         approximate: str | None,
     ) -> EngineResult:
-        value, code, sizes = (np.asarray(a) for a in (state.value, state.code, state.sizes))
+        value, code = np.asarray(state.value), np.asarray(state.code)
         steps = np.asarray(state.steps) - 1
         points = [{n: v[r] for n, v in params.items()} for r in range(len(value))]
         collapsed = [_collapsed(point) for point in points]
@@ -275,7 +272,9 @@ class EM:
             np.argmax(np.where(sound if sound.any() else np.isfinite(value), value, -np.inf))
         )
         if not sound.any():
-            raise FitError(self._lost(collapsed[best], sizes[best]), points[best])
+            last = {name: points[best][name] for name in state.params}
+            sizes = self._sizes(problem, last)
+            raise FitError(self._lost(collapsed[best], sizes), points[best])
         converged = bool(code[best] == _SETTLED)
         message = (
             f"EM converged in {steps[best]} steps; the best of {len(value)} starts reached "
@@ -295,6 +294,17 @@ class EM:
             seconds=seconds,
             approximate=approximate,
         )
+
+    @staticmethod
+    def _sizes(problem: Problem, params: dict[str, NDArray]) -> NDArray:
+        """Expected number of points in each cluster."""
+
+        def build(bare: Problem) -> Callable:
+            e_step = bare.e_step or expectation
+            return lambda params, args: cluster_sizes(e_step(bare, params, args)[1])
+
+        program, _ = compiled("sizes", problem, None, build, params, problem.args)
+        return np.asarray(program(params, problem.args))
 
     @staticmethod
     def _lost(cluster: int | None, sizes: NDArray) -> str:

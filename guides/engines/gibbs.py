@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
@@ -144,7 +143,7 @@ class BlockedGibbs:
         _check_finite(problem, np.asarray(density)[:, None], state.params, "starts")
         running = time.perf_counter() - began
         march, second = compiled(
-            "gibbs-march", problem, settings, self._march, state, problem.args, jnp.asarray(1)
+            "gibbs-march", problem, settings, self._march, state, problem.args, np.asarray(1)
         )
         began = time.perf_counter()
         draws, stats = draw_chains(
@@ -181,7 +180,7 @@ class BlockedGibbs:
                     moved = ready(rest, key_moved, (args, labels, fixed))
                 return _Chain(key, params, moved), sum_log_prob(trace) + log_det
 
-            return jax.vmap(one)(keys, moves, point)
+            return jax.vmap(one)(jax.random.wrap_key_data(keys), moves, point)
 
         return begin
 

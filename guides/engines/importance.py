@@ -27,6 +27,7 @@ from .programs import timed
 __all__ = [
     "flat_density",
     "has_improper_prior",
+    "in_batches",
     "log_mean_weight",
     "pareto_k",
     "quality",
@@ -57,6 +58,14 @@ def flat_density(
         return total(trace) + log_det
 
     return log_density
+
+
+def in_batches(function: Callable[[Array], Any], rows: Array, size: int) -> Any:
+    """Map over rows, `size` side by side; they are padded, since a rest would be compiled apart."""
+    size = min(size, len(rows))
+    padded = jnp.pad(rows, [(0, -len(rows) % size), (0, 0)])
+    found = jax.lax.map(function, padded, batch_size=size)
+    return jax.tree.map(lambda leaf: leaf[: len(rows)], found)
 
 
 def visit(
@@ -95,11 +104,11 @@ def visit(
                 sites = {name: trace[name]["value"] for name in template}
                 return sum_log_prob(trace) + log_det, sites | deterministics(trace)
 
-            return jax.lax.map(one, draws, batch_size=_AT_ONCE)
+            return in_batches(one, draws, _AT_ONCE)
 
         return go
 
-    given = dict(template), jnp.asarray(draws), problem.args
+    given = dict(template), draws, problem.args
     log_density, sites = timed(seconds, "visit", problem, _AT_ONCE, build, *given)
     broken = int(np.sum(~np.isfinite(log_density)))
     if broken:

@@ -20,6 +20,7 @@ from .density import approximation, linked_mixture
 from .importance import (
     flat_density,
     has_improper_prior,
+    in_batches,
     log_mean_weight,
     pareto_k,
     quality,
@@ -125,8 +126,7 @@ class Laplace:
             lower = _factor(mode, hessian)
             step = cho_solve((lower, True), gradient)
             noise = np.random.default_rng(seed).normal(size=(self.num_draws, len(step)))
-            flat = np.asarray(ravel_pytree(mode.free)[0])
-            draws = flat + step + solve_triangular(lower.T, noise.T).T
+            draws = mode.point + step + solve_triangular(lower.T, noise.T).T
             log_density, sites = visit(problem, mode.free, draws, seconds)
         log_volume = len(step) / 2 * np.log(2 * np.pi) - np.log(np.diag(lower)).sum()
         peak = mode.value[mode.best] + step @ gradient / 2
@@ -160,13 +160,9 @@ def _second_order(
 
     def build(bare: Problem) -> Callable:
         def go(template: dict[str, Array], args: tuple) -> tuple[Array, Array]:
-            slope = jax.grad(flat_density(bare, template, args))
             flat, _ = ravel_pytree(template)
-
-            def column(direction: Array) -> Array:
-                return -jax.jvp(slope, (flat,), (direction,))[1]
-
-            return slope(flat), jax.lax.map(column, jnp.eye(len(flat)), batch_size=_COLUMNS)
+            slope, bend = jax.linearize(jax.grad(flat_density(bare, template, args)), flat)
+            return slope, -in_batches(bend, jnp.eye(len(flat)), _COLUMNS)
 
         return go
 

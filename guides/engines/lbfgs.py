@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import Array
-from optax.tree_utils import tree_vdot
 
 __all__ = ["Search", "search_step", "start_search"]
 
@@ -24,11 +23,11 @@ class Search(NamedTuple):
     ----------
     steps : Array of int, shape ()
         Gradients computed so far.
-    point, gradient : pytree
-        Best point, and the gradient there.
+    point, gradient : Array, shape (num_coordinates,)
+        Best point, and the gradient there; one vector, as every array more is compiled anew.
     value : Array, shape ()
         Loss there; infinite before the first step, and for good if it is not finite at the start.
-    direction : pytree
+    direction : Array, shape (num_coordinates,)
     slope : Array, shape ()
         Derivative along `direction`.
     length, low, high : Array, shape ()
@@ -40,10 +39,10 @@ class Search(NamedTuple):
     """
 
     steps: Array
-    point: Any
-    gradient: Any
+    point: Array
+    gradient: Array
     value: Array
-    direction: Any
+    direction: Array
     slope: Array
     length: Array
     low: Array
@@ -52,10 +51,10 @@ class Search(NamedTuple):
     memory: Any
 
 
-def start_search(point: Any, memory_size: int) -> Search:
+def start_search(point: Array, memory_size: int) -> Search:
     """State before the first step, which evaluates the loss at `point` itself."""
     zero, far = jnp.zeros(()), jnp.asarray(jnp.inf)
-    still = jax.tree.map(jnp.zeros_like, point)
+    still = jnp.zeros_like(point)
     return Search(
         steps=jnp.asarray(0),
         point=point,
@@ -75,21 +74,21 @@ def search_step(
     value_and_grad: Callable,
     search: Search,
     memory_size: int,
-    solve: Callable[[Any, Any], Any] | None = None,
+    solve: Callable[[Array, Array], Array] | None = None,
 ) -> Search:
     """Compute one gradient: accept the trial point if it meets the weak Wolfe conditions.
 
     Else the step length is doubled, or the bracket halved (Lewis and Overton 2013, algorithm 2.6).
     Where given, ``solve(gradient, point)`` is the step uphill, in place of L-BFGS's.
     """
-    trial = jax.tree.map(lambda a, b: a + search.length * b, search.point, search.direction)
+    trial = search.point + search.length * search.direction
     value, gradient = value_and_grad(trial)
-    finite = jnp.isfinite(value) & jnp.isfinite(optax.tree.norm(gradient, ord=jnp.inf))
+    finite = jnp.isfinite(value) & jnp.isfinite(gradient).all()
     first = search.steps == 0
     # near the end the loss falls by less than its own rounding
     rounding = 4 * jnp.finfo(value.dtype).eps * (1 + jnp.abs(search.value))
     falls = finite & (value <= search.value + _FALL * search.length * search.slope + rounding)
-    bends = tree_vdot(gradient, search.direction) >= _BEND * search.slope
+    bends = gradient @ search.direction >= _BEND * search.slope
     accept = jnp.where(first, finite, falls & bends)
 
     if solve is None:
@@ -97,17 +96,17 @@ def search_step(
         uphill, memory = steer.update(gradient, search.memory, trial)
     else:
         uphill, memory = solve(gradient, trial), search.memory
-    slope = -tree_vdot(gradient, uphill)
+    slope = -gradient @ uphill
     turned = slope < 0
-    shrink = 1 / jnp.maximum(1.0, optax.tree.norm(gradient))
-    direction = jax.tree.map(lambda a, b: -jnp.where(turned, a, shrink * b), uphill, gradient)
-    slope = jnp.where(turned, slope, -shrink * tree_vdot(gradient, gradient))
+    shrink = 1 / jnp.maximum(1.0, jnp.linalg.norm(gradient))
+    direction = -jnp.where(turned, uphill, shrink * gradient)
+    slope = jnp.where(turned, slope, -shrink * gradient @ gradient)
 
     low = jnp.where(falls, search.length, search.low)
     high = jnp.where(falls, search.high, search.length)
     length = jnp.where(jnp.isinf(high), 2 * low, (low + high) / 2)
-    moved = length * optax.tree.norm(search.direction, ord=jnp.inf)
-    scale = 1 + optax.tree.norm(search.point, ord=jnp.inf)
+    moved = length * jnp.abs(search.direction).max(initial=0.0)
+    scale = 1 + jnp.abs(search.point).max(initial=0.0)
     narrow = (high - low) * moved <= jnp.finfo(value.dtype).eps * scale * length
     failed = ~accept & (first | narrow | (moved <= jnp.finfo(value.dtype).tiny))
     accepted = start_search(trial, memory_size)._replace(

@@ -137,7 +137,7 @@ class _Hamiltonian(ABC):
         begin, first = compiled("hmc-begin", problem, settings, self._begin, *chains, problem.args)
         blank = begin(*chains, problem.args)
         march, second = compiled(
-            "hmc-march", problem, settings, self._march, blank, problem.args, jnp.asarray(1)
+            "hmc-march", problem, settings, self._march, blank, problem.args, np.asarray(1)
         )
         seconds["compile"] += first + second
         began = time.perf_counter()
@@ -200,7 +200,7 @@ class _Hamiltonian(ABC):
                 flat, unravel = ravel_pytree(unconstrained_start(problem, point, args))
                 return chain_start(unravel(flat + move[: flat.size]), key, args)
 
-            return jax.vmap(one)(keys, moves, point)
+            return jax.vmap(one)(jax.random.wrap_key_data(keys), moves, point)
 
         return begin
 
@@ -232,12 +232,12 @@ class _Hamiltonian(ABC):
         """
         tiny = np.finfo(blank.potential_energy.dtype).tiny  # half of it rounds to nothing
         still = blank.adapt_state._replace(
-            step_size=jnp.full_like(blank.adapt_state.step_size, tiny),
-            mass_matrix_sqrt=jax.tree.map(jnp.zeros_like, blank.adapt_state.mass_matrix_sqrt),
+            step_size=np.full_like(blank.adapt_state.step_size, tiny),
+            mass_matrix_sqrt=jax.tree.map(np.zeros_like, blank.adapt_state.mass_matrix_sqrt),
         )
-        length = jax.tree.map(lambda leaf: jnp.full_like(leaf, tiny), blank.trajectory_length)
+        length = jax.tree.map(lambda leaf: np.full_like(leaf, tiny), blank.trajectory_length)
         still = blank._replace(adapt_state=still, trajectory_length=length)
-        found, _ = march(still, problem.args, jnp.asarray(1))
+        found, _ = march(still, problem.args, np.asarray(1))
         state = blank._replace(potential_energy=found.potential_energy, z_grad=found.z_grad)
         slopes = [np.asarray(g).reshape(len(g), -1) for g in jax.tree.leaves(state.z_grad)]
         good = np.isfinite(np.concatenate(slopes, axis=1)).all(axis=1)

@@ -11,8 +11,8 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array, lax
+from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from .base import EngineResult, FitError, Problem, Status, check_positive
@@ -67,12 +67,17 @@ class Ascent:
         The start that reached the highest density.
     settled : bool
         Whether its gradient fell below the tolerance.
+    point : ndarray, shape (num_coordinates,)
+        Its unconstrained coordinates.
     free, sites : dict of ndarray
-        Unconstrained values of the latent sites there; latent and deterministic sites.
+        The same by latent site; latent and deterministic sites.
     ends : dict of ndarray
         The same sites where every start ended, with an axis of starts in front.
     history : ndarray, shape (num_starts, step)
         Log density by step, NaN after the end.
+    gradient : callable
+        Slopes of that density at rows of unconstrained coordinates, by the program that climbed it;
+        NaN where it is not finite.
     seconds : dict
         ``compile`` and ``run``.
     message : str
@@ -84,10 +89,12 @@ class Ascent:
     steps: NDArray
     best: int
     settled: bool
+    point: NDArray
     free: dict[str, NDArray]
     sites: dict[str, NDArray]
     ends: dict[str, NDArray]
     history: NDArray
+    gradient: Callable[[NDArray], NDArray]
     seconds: dict[str, float]
     message: str
 
@@ -105,7 +112,7 @@ def ascend(
     jacobian: bool,
     progress: bool,
     keep: Keeper | None = None,
-    starts: Mapping[str, Array] | None = None,
+    starts: Mapping[str, NDArray] | None = None,
     solver: Solver | None = None,
 ) -> Ascent:
     """Climb to the modes of a model by L-BFGS, from several starts at once.
@@ -123,7 +130,7 @@ def ascend(
         Climb the density of the unconstrained coordinates in place of the constrained one.
     keep : Keeper, optional
         Keeps the state on disk.
-    starts : mapping of str to Array, optional
+    starts : mapping of str to ndarray, optional
         Values of the latent sites with an axis of starts in front; in place of `seed` and `init`.
     solver : callable, optional
         ``solver(problem, loss, args)`` makes the function ``solve(gradient, point)`` whose steps
@@ -145,35 +152,63 @@ def ascend(
         build = partial(_begin, max_steps=max_steps, memory=memory)
         begin, first = compiled("climb-begin", problem, settings, build, starts, problem.args)
         keep = keep or Keeper(None, 0.0, "")
-        state = keep.restore(begin(starts, problem.args))
-        fixed = problem.args, jnp.asarray(float(tol))
+        blank, template = begin(starts, problem.args)
+        state = keep.restore(blank)
+        fixed = template, problem.args, np.asarray(tol, float)
         build = partial(
             _climb, max_steps=max_steps, memory=memory, jacobian=jacobian, solver=solver
         )
-        climb, second = compiled("climb", problem, settings, build, state, *fixed, jnp.asarray(0))
+        climb, second = compiled("climb", problem, settings, build, state, *fixed, np.asarray(0))
         began = time.perf_counter()
-        state, sites = in_pieces(
+        state, (free, sites) = in_pieces(
             lambda state, limit: climb(state, *fixed, limit),
             state,
             advance,
-            lambda state: f"log joint {float(-jnp.nanmin(state.search.value)):.6g}",
+            lambda state: f"log joint {-np.nanmin(np.asarray(state.search.value)):.6g}",
             keep.offer,
         )
         keep.offer(state, now=True)  # what follows the ascent may take long
+
+    def gradient(points: NDArray) -> NDArray:
+        found = []
+        for chunk in _chunks(points, len(blank.code)):
+            start = blank._replace(search=blank.search._replace(point=chunk))
+            search = climb(start, *fixed, np.asarray(1))[0].search
+            finite = np.isfinite(search.value)[:, None]
+            found.append(np.where(finite, -np.asarray(search.gradient), np.nan))
+        return np.concatenate(found)[: len(points)]
+
     seconds = {"compile": first + second, "run": time.perf_counter() - began}
     if not np.isfinite(state.search.value).any():
         point = {name: np.asarray(value[0]) for name, value in starts.items()}
         raise FitError(_no_start(title, problem, point), point)
-    return _ended(title, state, as_numpy(sites), seconds, tol=tol, max_steps=max_steps)
+    ends = as_numpy(free), as_numpy(sites)
+    return _ended(title, state, *ends, gradient, seconds, tol=tol, max_steps=max_steps)
+
+
+def _flat(solve: Callable, unravel: Callable) -> Callable[[Array, Array], Array]:
+    """Steps of a solver between vectors."""
+
+    def flat(gradient: Array, point: Array) -> Array:
+        return ravel_pytree(solve(unravel(gradient), unravel(point)))[0]
+
+    return flat
+
+
+def _chunks(rows: NDArray, size: int) -> list[NDArray]:
+    """Rows in chunks of one size, the last filled up with zeros."""
+    padded = np.pad(rows, [(0, -len(rows) % size), (0, 0)])
+    return np.split(padded, len(padded) // size)
 
 
 def _begin(problem: Problem, *, max_steps: int, memory: int) -> Callable:
-    def one(start: dict[str, Array], args: tuple) -> _Climb:
+    def one(start: dict[str, Array], args: tuple) -> tuple[_Climb, dict[str, Array]]:
         free = unconstrained_start(problem, start, args)
         history = jnp.full(max_steps, jnp.nan)
-        return _Climb(start_search(free, memory), jnp.asarray(0), history)
+        state = _Climb(start_search(ravel_pytree(free)[0], memory), jnp.asarray(0), history)
+        return state, jax.tree.map(jnp.zeros_like, free)
 
-    return jax.vmap(one, in_axes=(0, None))
+    return jax.vmap(one, in_axes=(0, None), out_axes=(0, None))
 
 
 def _climb(
@@ -181,17 +216,20 @@ def _climb(
 ) -> Callable:
     """All starts at once, until each has stopped or computed `limit` gradients."""
 
-    def loss(free: dict[str, Array], args: tuple) -> Array:
-        sites, log_det = place(problem, free, args)
-        return -sum_log_prob(sites) - (log_det if jacobian else 0.0)
+    def one(
+        state: _Climb, template: dict[str, Array], args: tuple, tol: Array, limit: Array
+    ) -> tuple[_Climb, tuple]:
+        _, unravel = ravel_pytree(template)
 
-    def one(state: _Climb, args: tuple, tol: Array, limit: Array):
-        here = partial(loss, args=args)
-        value_and_grad = jax.value_and_grad(here)
-        solve = solver and solver(problem, here, args)
+        def loss(free: dict[str, Array]) -> Array:
+            sites, log_det = place(problem, free, args)
+            return -sum_log_prob(sites) - (log_det if jacobian else 0.0)
+
+        steps = None if solver is None else _flat(solver(problem, loss, args), unravel)
+        value_and_grad = jax.value_and_grad(lambda point: loss(unravel(point)))
 
         def step(state: _Climb) -> _Climb:
-            search = search_step(value_and_grad, state.search, memory, solve)
+            search = search_step(value_and_grad, state.search, memory, steps)
             settled = _relative(search) <= tol
             cut = search.steps == max_steps
             code = jnp.where(
@@ -201,29 +239,30 @@ def _climb(
             return _Climb(search, code, history)
 
         state = lax.while_loop(lambda s: (s.code == 0) & (s.steps < limit), step, state)
-        sites, _ = place(problem, state.search.point, args)
-        params = {name: sites[name]["value"] for name in state.search.point}
-        return state, params | deterministics(sites)
+        free = unravel(state.search.point)
+        sites, _ = place(problem, free, args)
+        params = {name: sites[name]["value"] for name in free}
+        return state, (free, params | deterministics(sites))
 
-    return jax.vmap(one, in_axes=(0, None, None, None))
+    return jax.vmap(one, in_axes=(0, None, None, None, None))
 
 
 def _ended(
     title: str,
     state: _Climb,
+    free: dict[str, NDArray],
     sites: dict[str, NDArray],
+    gradient: Callable[[NDArray], NDArray],
     seconds: dict[str, float],
     *,
     tol: float,
     max_steps: int,
 ) -> Ascent:
     value, steps = -np.asarray(state.search.value), np.asarray(state.steps)
-    slope = np.max(
-        [np.abs(g).max(axis=tuple(range(1, g.ndim)), initial=0.0) for g in _leaves(state)], axis=0
-    )
+    slope = np.abs(np.asarray(state.search.gradient)).max(axis=1, initial=0.0)
     sound = np.isfinite(value)
     best = int(np.argmax(np.where(sound, value, -np.inf)))
-    code = int(state.code[best])
+    code = int(np.asarray(state.code)[best])
     size = f"gradient at most {slope[best]:.2g}"
     if code == _SETTLED:
         message = (
@@ -248,10 +287,12 @@ def _ended(
         steps=steps,
         best=best,
         settled=code == _SETTLED,
-        free={name: np.asarray(v[best]) for name, v in state.search.point.items()},
+        point=np.asarray(state.search.point)[best],
+        free={name: v[best] for name, v in free.items()},
         sites={name: v[best] for name, v in sites.items()},
         ends=sites,
         history=np.where(np.isfinite(state.history), state.history, np.nan)[:, : int(steps.max())],
+        gradient=gradient,
         seconds=seconds,
         message=message,
     )
@@ -259,11 +300,7 @@ def _ended(
 
 def _relative(search: Search) -> Array:
     """Largest entry of the gradient, relative to the loss."""
-    return optax.tree.norm(search.gradient, ord=jnp.inf) / (1 + jnp.abs(search.value))
-
-
-def _leaves(state: _Climb) -> list[NDArray]:
-    return [np.asarray(leaf) for leaf in jax.tree.leaves(state.search.gradient)]
+    return jnp.abs(search.gradient).max(initial=0.0) / (1 + jnp.abs(search.value))
 
 
 def _no_start(title: str, problem: Problem, point: Mapping[str, NDArray]) -> str:

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -49,7 +50,7 @@ def progress_bar(
 
 
 def in_pieces(
-    march: Callable[[Any, jax.Array], tuple[Any, Any]],
+    march: Callable[[Any, NDArray], tuple[Any, Any]],
     state: Any,
     advance: Callable[[int, str], None],
     describe: Callable[[Any], str],
@@ -75,13 +76,13 @@ def in_pieces(
     -------
     What `march` returned last.
     """
-    done = int(state.steps.max())
+    done = int(np.asarray(state.steps).max())
     limit = done + _FIRST_STEPS
     while True:
         began = time.perf_counter()
-        state, found = jax.block_until_ready(march(state, jnp.asarray(limit)))
+        state, found = jax.block_until_ready(march(state, np.asarray(limit)))
         seconds = time.perf_counter() - began
-        now = int(state.steps.max())
+        now = int(np.asarray(state.steps).max())
         advance(now - done, describe(state))
         if now < limit:
             return state, found

@@ -10,26 +10,41 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 from jax import Array
 from numpy.typing import NDArray
 from numpyro import handlers
+from numpyro.distributions import constraints
+from scipy.special import expit
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import pairwise_distances_argmin
 
 from .base import Problem
-from .density import abstract_trace, filling, latent_sites
+from .density import abstract_trace, as_numpy, filling, latent_sites
 from .programs import compiled
 
-__all__ = ["data_matrix", "has_centres", "initial_values", "kmeans_centres", "starting_point"]
+__all__ = [
+    "data_matrix",
+    "has_centres",
+    "initial_values",
+    "kmeans_centres",
+    "random_keys",
+    "starting_point",
+]
+
+_ELEMENTWISE: dict[type, Callable[[NDArray], NDArray]] = {
+    type(constraints.real): np.positive,
+    type(constraints.positive): np.exp,
+    type(constraints.unit_interval): expit,
+}
+"""Maps from unconstrained numbers to supports that need no compiled program."""
 
 _MOST_ROWS = 20_000
 """Rows that k-means looks at."""
 
 
-def starting_point(problem: Problem, init: Any) -> dict[str, Array]:
-    """Take the values of the latent sites from a mapping or from a result with ``params``.
+def starting_point(problem: Problem, init: Any) -> dict[str, Any]:
+    """Take the values of the latent sites, as NumPy arrays, from a mapping or a result's ``params``.
 
     Raises
     ------
@@ -41,7 +56,7 @@ def starting_point(problem: Problem, init: Any) -> dict[str, Array]:
     for name, site in latent_sites(abstract_trace(problem)).items():
         if name not in values:
             raise ValueError(f"init has no value for site {name!r}; it has {sorted(values)}")
-        value = jnp.asarray(values[name], jnp.result_type(float))
+        value = np.asarray(values[name], jnp.result_type(float))
         shape = jnp.shape(site["value"])
         if value.shape != shape:
             raise ValueError(f"init[{name!r}] has shape {value.shape}; expected {shape}")
@@ -49,7 +64,7 @@ def starting_point(problem: Problem, init: Any) -> dict[str, Array]:
     return found
 
 
-def initial_values(problem: Problem, seed: int, num_starts: int) -> dict[str, Array]:
+def initial_values(problem: Problem, seed: int, num_starts: int) -> dict[str, NDArray]:
     """Starting values for several runs, each array with a leading axis of length `num_starts`.
 
     Means start at the centres of k-means partitions, covariances at the data covariance shrunk to
@@ -59,7 +74,42 @@ def initial_values(problem: Problem, seed: int, num_starts: int) -> dict[str, Ar
     """
     latent = latent_sites(abstract_trace(problem))
     shapes = {name: jnp.shape(site["value"]) for name, site in latent.items()}
-    width = sum(math.prod(shape) for shape in shapes.values())  # supports have no more freedom
+    found: dict[str, NDArray] = {}
+    if "weights" in shapes and latent["weights"]["fn"].support is constraints.simplex:
+        found["weights"] = np.full(shapes["weights"], 1.0 / shapes["weights"][-1])
+    data = data_matrix(problem.args)
+    if data is not None and has_centres(shapes, data):
+        shape = shapes["mean"]
+        centres, scales = kmeans_centres(data, shape[0], seed, num_starts)
+        if len(shape) == 3:
+            centres = _centres_within(data, centres, scales, shape[1], seed)
+        found |= {"mean": centres.reshape(num_starts, *shape)} | _spread(data, shapes)
+    rest = _near_zero(problem, latent, seed, num_starts, set(shapes) - set(found))
+    real = jnp.result_type(float)
+    return {
+        name: np.broadcast_to(
+            found[name] if name in found else rest[name], (num_starts, *shape)
+        ).astype(real)
+        for name, shape in shapes.items()
+    }
+
+
+def _near_zero(
+    problem: Problem, latent: Mapping[str, dict], seed: int, num_starts: int, wanted: set[str]
+) -> dict[str, NDArray]:
+    """Values of the wanted sites, drawn around zero in unconstrained space."""
+    if not wanted:
+        return {}
+    # drawn here: compiled random numbers cost a second or two of every first fit
+    sizes = [math.prod(jnp.shape(site["value"])) for site in latent.values()]
+    noise = np.random.default_rng(seed).uniform(-1.0, 1.0, (num_starts, sum(sizes)))
+    kinds = {name: type(latent[name]["fn"].support) for name in wanted}
+    if all(kind in _ELEMENTWISE for kind in kinds.values()):
+        own = dict(zip(latent, np.split(noise, np.cumsum(sizes[:-1]), axis=1), strict=True))
+        return {
+            name: _ELEMENTWISE[kind](own[name]).reshape(-1, *jnp.shape(latent[name]["value"]))
+            for name, kind in kinds.items()
+        }
 
     def build(bare: Problem) -> Callable:
         def start(noise: Array, args: tuple) -> dict[str, Array]:
@@ -67,36 +117,27 @@ def initial_values(problem: Problem, seed: int, num_starts: int) -> dict[str, Ar
 
             def draw(shape: tuple[int, ...]) -> Array:
                 nonlocal used
-                taken = noise[used : used + math.prod(shape)]
+                taken = noise[used : used + math.prod(shape)]  # supports have no more freedom
                 used += math.prod(shape)
                 return taken.reshape(shape)
 
             seeded = handlers.seed(bare.model, jax.random.key(0))
             substituted = handlers.substitute(seeded, substitute_fn=filling(draw))
             sites = handlers.trace(substituted).get_trace(*args, **bare.kwargs)
-            return {name: sites[name]["value"] for name in shapes}
+            return {name: sites[name]["value"] for name in latent}
 
         return jax.vmap(start, in_axes=(0, None))
 
-    # drawn here: compiled random numbers cost a second or two of every first fit
-    noise = np.random.default_rng(seed).uniform(-1.0, 1.0, (num_starts, width))
     inputs = noise.astype(jnp.result_type(float)), problem.args
-    draw, _ = compiled("starts", problem, num_starts, build, *inputs)
-    values = {name: np.asarray(value) for name, value in draw(*inputs).items()}
-    if "weights" in shapes and latent["weights"]["fn"].support is dist.constraints.simplex:
-        values["weights"] = np.full_like(values["weights"], 1.0 / shapes["weights"][-1])
-    data = data_matrix(problem.args)
-    if data is not None and has_centres(shapes, data):
-        shape = shapes["mean"]
-        centres, scales = kmeans_centres(data, shape[0], seed, num_starts)
-        if len(shape) == 3:
-            centres = _centres_within(data, centres, scales, shape[1], seed)
-        found = {"mean": centres.reshape(num_starts, *shape)} | _spread(data, shapes)
-        values |= {
-            name: np.broadcast_to(value, values[name].shape).astype(values[name].dtype)
-            for name, value in found.items()
-        }
-    return {name: jnp.asarray(value) for name, value in values.items()}
+    program, _ = compiled("starts", problem, num_starts, build, *inputs)
+    return as_numpy(program(*inputs))
+
+
+def random_keys(seed: int, count: int) -> NDArray[np.uint32]:
+    """Raw random keys, for `jax.random.wrap_key_data`; made here, as JAX would compile programs."""
+    return (
+        np.random.SeedSequence(seed).generate_state(2 * count).astype(np.uint32).reshape(count, 2)
+    )
 
 
 def data_matrix(args: tuple) -> NDArray | None:

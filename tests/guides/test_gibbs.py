@@ -232,7 +232,7 @@ def test_successive_conditional_draws_have_the_prior():
         "variance": jnp.ones((2, 1)),
     }
     starts = {n: jnp.stack([v] * 4) for n, v in one.items()}
-    keys = jax.random.split(jax.random.key(0), 4)
+    keys = jax.random.key_data(jax.random.split(jax.random.key(0), 4))
     graph = problem.args[1]
     state, _ = jax.jit(engine._begin(problem))(keys, jnp.zeros((4, 6)), starts, problem.args)
     sweep = engine._sweep(problem)
