@@ -74,8 +74,8 @@ class KMeans:
         if init is None:
             starts = initial_values(problem, seed, self.num_restarts)["mean"]
         else:
-            starts = jnp.asarray(init["mean"])[None]
-        inputs = starts, x, graph, jnp.asarray(float(width))
+            starts = np.asarray(init["mean"], x.dtype)[None]
+        inputs = starts, x, graph, np.asarray(width, float)
         with progress_bar("K-means", shown=progress) as advance:
             advance(0, "compiling")
             build = partial(self._program, method=method)
