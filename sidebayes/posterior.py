@@ -124,9 +124,10 @@ def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False
         Take the most probable joint labeling in place of marginal probabilities.
     """
     number = len(next(iter(draws.values())))
-    # blocks of one size, so that every number of draws shares the program; a single draw of much
-    # data has no use for the other places
-    size = _BLOCK if len(jax.tree.leaves(problem.args)[0]) < _LARGE else 1
+    # blocks of one size, so that every number of draws above one shares the program; a single draw of
+    # much data has no use for the other places
+    single = number == 1
+    size = 1 if single or len(jax.tree.leaves(problem.args)[0]) >= _LARGE else _BLOCK
     # closed forms play no part here: without them a fit and what is asked of it share the program
     plain = Problem(problem.model, problem.args, problem.kwargs)
     found = []
@@ -138,7 +139,8 @@ def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False
             for name, value in part.items()
         }
         inputs = given, problem.args, np.asarray(count)
-        program, _ = compiled("derive", plain, (hard, size), partial(_over_draws, hard), *inputs)
+        build = partial(_over_draws, hard)
+        program, _ = compiled("derive", plain, (hard, size), build, *inputs, once=single)
         prob, terms, mode = map(np.asarray, program(*inputs))
         found.append(Derived(prob[:count], terms[:count], mode))
     prob, terms = (np.concatenate(parts) for parts in list(zip(*found, strict=True))[:2])
@@ -188,7 +190,8 @@ def _over_draws(hard: bool, problem: Problem) -> Callable:
 
 def joint_mode(problem: Problem, params: Mapping[str, Any]) -> NDArray[np.int64]:
     """Most probable joint labeling at given parameters, shape (num_points,); keeps hard links."""
-    return derive(problem, {name: np.asarray(value)[None] for name, value in params.items()}).mode
+    # twice, to share the program of many draws
+    return derive(problem, {name: np.stack([value] * 2) for name, value in params.items()}).mode
 
 
 def _posterior(fn: LinkedMixture, unary: Array) -> tuple[Array, Array]:

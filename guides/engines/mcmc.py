@@ -134,7 +134,9 @@ class _Hamiltonian(ABC):
         path = tuple(self._path.items())
         settings = (self.name, self.num_warmup, self.target_accept, self.dense_mass, path)
         advance(0, "compiling")
-        begin, first = compiled("hmc-begin", problem, settings, self._begin, *chains, problem.args)
+        begin, first = compiled(
+            "hmc-begin", problem, settings, self._begin, *chains, problem.args, once=True
+        )
         blank = begin(*chains, problem.args)
         march, second = compiled(
             "hmc-march", problem, settings, self._march, blank, problem.args, np.asarray(1)

@@ -150,7 +150,9 @@ def ascend(
     with progress_bar(title, shown=progress) as advance:
         advance(0, "compiling")
         build = partial(_begin, max_steps=max_steps, memory=memory)
-        begin, first = compiled("climb-begin", problem, settings, build, starts, problem.args)
+        begin, first = compiled(
+            "climb-begin", problem, settings, build, starts, problem.args, once=True
+        )
         keep = keep or Keeper(None, 0.0, "")
         blank, template = begin(starts, problem.args)
         state = keep.restore(blank)

@@ -129,7 +129,7 @@ def _near_zero(
         return jax.vmap(start, in_axes=(0, None))
 
     inputs = noise.astype(jnp.result_type(float)), problem.args
-    program, _ = compiled("starts", problem, num_starts, build, *inputs)
+    program, _ = compiled("starts", problem, num_starts, build, *inputs, once=True)
     return as_numpy(program(*inputs))
 
 

@@ -140,7 +140,9 @@ class ProgramStore:
                     _remove_ours(path)
 
 
-def compile_anew(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, bool]:
+def compile_anew(
+    lowered: jax.stages.Lowered, *, quick: bool = False
+) -> tuple[jax.stages.Compiled, bool]:
     """Compile a program, and tell whether that was needed.
 
     What JAX's own cache had, on disk or in memory, lacks its machine code when it is written once more,
@@ -155,7 +157,7 @@ def compile_anew(lowered: jax.stages.Lowered) -> tuple[jax.stages.Compiled, bool
     """
     _listen()
     _told.events = set()
-    program = lowered.compile()
+    program = lowered.compile({"xla_backend_optimization_level": 0} if quick else None)
     return program, _told.events & {_COMPILED, _FOUND} == {_COMPILED}
 
 
