@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -309,3 +313,28 @@ def test_record():
 
 def test_repr_says_what_ran(learned):
     assert "ppc by em, 30 points, 3 clusters, 12 links" in repr(learned)
+
+
+_COUNT = """
+import sidebayes
+from jax import monitoring
+
+programs = []
+
+def hear(event, seconds, fun_name="", **rest):
+    if event.endswith("backend_compile_duration"):
+        programs.append(fun_name)
+
+monitoring.register_event_duration_secs_listener(hear)
+data = sidebayes.load_dataset("iris")
+links = sidebayes.simulate_links(data.labels, 20, weight=2.0)
+options = {"reading": "relation", "flip_rate": "learned"}
+sidebayes.fit("ppc", data.x, links, num_clusters=3, progress=False, **options)
+assert len(programs) == 2, programs
+"""
+
+
+def test_a_first_fit_compiles_two_programs():
+    """Each small program that JAX compiles unseen, for an operation on the host, costs 20 ms."""
+    clean = os.environ | {"SIDEBAYES_CACHE": "off"}
+    subprocess.run([sys.executable, "-c", _COUNT], check=True, env=clean)
