@@ -102,11 +102,11 @@ def agreement(
     before = as_label_graph(ties, num_points)
     within = np.flatnonzero(np.equal(*np.asarray(before.component)[pairs].T))
     links = before.links + Links(pairs[within], np.ones(len(within)), num_points)
-    graph = LabelGraph.build(links, num_points)
     old, asked = (_places(links, some) for some in (before.links.pairs, pairs[within]))
-    method, approximate = None, None
+    method, approximate, graph = None, None, LabelGraph.build(links, num_points)
     if isinstance(fn, LinkedMixture):
         method = with_pair_beliefs(fn.labels.inference, inference)
+        graph = graph.suited(method, fn.labels.log_weights.shape[-1])
         approximate = partition.check_inference(graph, fn.labels.log_weights.shape[-1], method)
 
     def build(bare: Problem) -> Callable:

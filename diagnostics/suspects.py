@@ -73,9 +73,10 @@ def link_agreement(
     tied = first.labels.graph.num_links > 0  # else weights are prices, not log-odds of labels
     silent = links.hard | (not tied)
     strength = np.where(silent, flip_rate_weight(flip_rate), np.abs(links.weights))
-    graph = LabelGraph.build(links.with_strength(strength), num_points)
     method = with_pair_beliefs(first.labels.inference, inference)
-    approximate = partition.check_inference(graph, first.labels.log_weights.shape[-1], method)
+    num_clusters = first.labels.log_weights.shape[-1]
+    graph = LabelGraph.build(links.with_strength(strength), num_points, num_clusters, method)
+    approximate = partition.check_inference(graph, num_clusters, method)
 
     def build(bare: Problem) -> Callable:
         def one(params: dict, args: tuple, graph: LabelGraph, silent: Array) -> tuple[Array, Array]:

@@ -66,10 +66,9 @@ class KMeans:
         x = jnp.asarray(problem.args[0])
         num_clusters = problem.kwargs["num_clusters"]
         width = problem.kwargs.get("scale", 1.0)
-        graph = as_label_graph(
-            problem.args[1] if len(problem.args) > 1 else None, x.shape[0], num_clusters
-        )
         method = as_inference(problem.kwargs.get("inference", "exact"))
+        links = problem.args[1] if len(problem.args) > 1 else None
+        graph = as_label_graph(links, x.shape[0]).suited(method, num_clusters)
         approximate = partition.check_inference(graph, num_clusters, method)
         if init is None:
             starts = initial_values(problem, seed, self.num_restarts)["mean"]

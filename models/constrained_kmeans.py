@@ -56,7 +56,7 @@ def constrained_kmeans(
         flat = dist.ImproperUniform(constraints.real_vector, (), (num_features,))
         mean = numpyro.sample("mean", flat)
     log_weights = jnp.full(num_clusters, -jnp.log(1.0 * num_clusters))
-    graph = as_label_graph(links, num_points, num_clusters)
+    graph = as_label_graph(links, num_points, num_clusters, inference)
     labels = LinkedCategorical(log_weights, graph, inference=inference)
     components = dist.Normal(mean, scale).to_event(1)
     numpyro.sample("x", LinkedMixture(labels, components), obs=x)

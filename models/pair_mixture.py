@@ -98,7 +98,7 @@ def pair_mixture(
     Yu, Elhabian and Whitaker (2018), arXiv:1805.02285.
     """
     law = law_options(pair_law)
-    graph = as_label_graph(links, num_rows(x, num_points), num_clusters)
+    graph = as_label_graph(links, num_rows(x, num_points), num_clusters, inference)
     approximation = check_inference(graph, num_clusters, inference)
     if approximation is not None and pair_law != "joint":
         raise ValueError(

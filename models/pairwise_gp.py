@@ -77,7 +77,7 @@ def pairwise_gp(
     if likelihood not in _MIXTURES:
         raise ValueError(f"likelihood = {likelihood!r}; expected one of {sorted(_MIXTURES)}")
     x = jnp.asarray(x)
-    graph = as_label_graph(links, len(x), num_clusters)
+    graph = as_label_graph(links, len(x), num_clusters, inference)
     given = graph.pair_weights
     if likelihood == "jensen" and isinstance(given, np.ndarray) and np.isinf(given).any():
         raise ValueError(

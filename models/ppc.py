@@ -81,7 +81,7 @@ def ppc(
     Lu (2008), eqs. 2.10-2.14, 2.26. Lu and Leen (2007), Neural Computation 19, 1528-1567,
     doi:10.1162/neco.2007.19.6.1528.
     """
-    graph = as_label_graph(links, num_rows(x, num_points), num_clusters)
+    graph = as_label_graph(links, num_rows(x, num_points), num_clusters, inference)
     if weights is None:
         _refuse_inexact_field(graph, num_clusters, reading, inference)
         pi = numpyro.sample("weights", dist.Dirichlet(jnp.full(num_clusters, concentration)))

@@ -141,12 +141,11 @@ def check_links(
             f"{method} takes hard links only and {int(np.isfinite(weights).sum())} are soft; pass "
             "links.hardened(), or use 'soft_kmeans'"
         )
-    graph = as_label_graph(links, num_points, num_clusters)
+    known = "exact" if inference is None else inference
+    graph = as_label_graph(links, num_points, num_clusters, known)
     if kind == "priced":
         return graph.untied()
-    if inference is None or num_clusters is None:
-        return graph
-    return graph.suited(inference, num_clusters)
+    return graph if num_clusters is None else graph.suited(known, num_clusters)
 
 
 def check_options(model: Callable, options: Mapping[str, Any], method: str) -> None:

@@ -95,7 +95,7 @@ def deal_batches(graph: LabelGraph, batch_size: int, seed: int) -> list[Batch]:
         return Batch(
             rows=np.pad(rows, (0, width - points[b]), constant_values=rows[0]),
             live=np.arange(width) < points[b],
-            graph=LabelGraph.build(links, width),
+            graph=graph.alike(links, width),
         )
 
     return [make(b) for b in range(number)]

@@ -192,7 +192,7 @@ class _Parts:
 
     def compile(self, rows: NDArray) -> LabelGraph:
         """Graph of the links among some rows."""
-        return LabelGraph.build(self.graph.links.subset(rows), len(rows))
+        return self.graph.alike(self.graph.links.subset(rows), len(rows))
 
 
 def _sorted(owner: NDArray, num_owners: int) -> tuple[NDArray, NDArray]:

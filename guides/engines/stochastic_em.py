@@ -154,7 +154,7 @@ class StochasticEM:
     def _first(data: _Data, seed: int, clock: dict[str, float]) -> dict[str, Array]:
         """EM's mode on the first batch."""
         rows = data.batches[0].points
-        links = LabelGraph.build(data.graph.links.subset(rows), len(rows))
+        links = data.graph.alike(data.graph.links.subset(rows), len(rows))
         args = (jnp.asarray(data.x[rows], jnp.result_type(float)), links)
         some = replace(data.problem, args=args[: len(data.problem.args)])
         found = _FIRST.run(some, seed=seed, progress=False)
@@ -265,7 +265,7 @@ class _Data:
         graph = as_label_graph(problem.args[1] if len(problem.args) > 1 else None, len(x))
         # points without links have no part in the partition function of normalised weights
         rows = np.unique(np.asarray(graph.pairs)) if graph.num_links else np.zeros(1, int)
-        some = LabelGraph.build(graph.links.subset(rows), len(rows))
+        some = graph.alike(graph.links.subset(rows), len(rows))
         linked = (np.zeros((len(rows), x.shape[1])), some)[: len(problem.args)]
         batches = deal_batches(graph, batch_size, seed)
         real = jnp.result_type(float)
@@ -310,6 +310,6 @@ class _Data:
     @property
     def approximate(self) -> str | None:
         """Approximation made in any batch; only loops need one."""
-        loopy = (n for n, batch in enumerate(self.batches) if batch.graph.cores)
+        loopy = (n for n, batch in enumerate(self.batches) if batch.graph.has_loops)
         named = (approximation(self.part(n)) for n in loopy)
         return next((name for name in named if name is not None), None)

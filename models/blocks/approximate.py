@@ -14,10 +14,11 @@ from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from .colouring import Colouring
-from .potts import logsumexp, potts_message
+from .potts import FORBIDDEN, logsumexp, potts_message
 
 __all__ = [
     "BeliefPropagation",
@@ -37,18 +38,13 @@ class Inference:
     Parameters
     ----------
     max_table : int
-        Most cells that the tables of one group of components may hold, chunklets times
-        ``num_clusters ** (width + 1)``; 2**24 float64 cells are 128 MiB.
+        Most cells that the tables of loopy components may have in all; components are summed out
+        exactly, the cheapest first, as long as they fit. Memory is needed for two float64 numbers
+        for every `num_clusters` cells, time for each cell.
     """
 
-    max_table: int = 2**24
+    max_table: int = 2**26
     name: ClassVar[str]
-
-    def affords(self, core, num_clusters: int) -> bool:
-        """Tell whether the tables of a group of loopy components fit the budget."""
-        if core.width is None:
-            return False
-        return core.num_buckets * num_clusters ** (core.width + 1) <= self.max_table
 
     def log_partition(self, belief: Array, edge_weights: Array, graph: Colouring) -> Array:
         """Approximation of log Z, one term a node of `graph`, shape (num_nodes,)."""
@@ -57,7 +53,7 @@ class Inference:
     def marginals(self, belief: Array, edge_weights: Array, graph: Colouring) -> Array:
         """Approximate label probabilities in the order of `graph`, shape (num_nodes, num_clusters)."""
         slope = jax.grad(lambda b: self.log_partition(b, edge_weights, graph).sum())
-        return slope(belief)[graph.node]
+        return slope(belief).at[graph.node].get(mode="fill", fill_value=1.0)
 
     def draw(self, key: Array, belief: Array, edge_weights: Array, graph: Colouring) -> Array:
         """Draw labels, each from its approximate marginal, as one-hot rows in the order of `graph`."""
@@ -70,12 +66,12 @@ class Inference:
         The likeliest label of each marginal, then iterated conditional modes (Besag, 1986) until no
         change of a single label improves, at most a hundred sweeps.
         """
-        unary = belief[graph.node]
+        unary = _unary(belief, graph)
         prob = self.marginals(belief, edge_weights, graph)
 
         def sweep(state):
             count, old, _ = state
-            new = _by_colour(
+            new, _ = _by_colour(
                 old, unary, edge_weights, graph, lambda logits, _: _one_hot(logits.argmax(1), old)
             )
             return count + 1, new, jnp.any(new != old)
@@ -115,19 +111,20 @@ class MeanField(Inference):
 
     def log_partition(self, belief: Array, edge_weights: Array, graph: Colouring) -> Array:
         """Lower bound on log Z, one term a node, shape (num_nodes,)."""
-        unary = belief[graph.node]
+        unary = _unary(belief, graph)
         weights = jnp.clip(edge_weights, -self.max_weight, self.max_weight)
         fixed_unary, fixed_weights = lax.stop_gradient((unary, weights))
 
         def sweep(state):
             count, old, _ = state
-            new = _by_colour(
+            new, _ = _by_colour(
                 old, fixed_unary, fixed_weights, graph, lambda logits, _: jax.nn.softmax(logits)
             )
             return count + 1, new, jnp.abs(new - old).max()
 
         # a tilt towards the commonest label: labels that are alike a priori are a saddle of the bound
-        commonest = _one_hot(fixed_unary.sum(axis=0).argmax(), fixed_unary)
+        real = (jnp.asarray(graph.node) < len(belief))[:, None]
+        commonest = _one_hot(jnp.sum(fixed_unary, axis=0, where=real).argmax(), fixed_unary)
         first = jax.nn.softmax(fixed_unary + commonest, axis=1)
         _, prob, _ = lax.while_loop(
             lambda state: (state[0] < self.num_sweeps) & (state[2] > self.tol),
@@ -161,7 +158,7 @@ class BeliefPropagation(Inference):
 
     def log_partition(self, belief: Array, edge_weights: Array, graph: Colouring) -> Array:
         """Bethe approximation of log Z, one term a node, shape (num_nodes,)."""
-        unary = belief[graph.node]
+        unary = _unary(belief, graph)
         weights = edge_weights[graph.edge]
         fixed_unary, fixed_weights = lax.stop_gradient((unary, weights))
         source = jnp.concatenate([graph.first, graph.second])
@@ -200,7 +197,9 @@ class BeliefPropagation(Inference):
             - logsumexp(forward + there)
             - logsumexp(backward + here)
         )
-        return node_value.at[graph.first].add(edge_value)
+        # links of spare rows cancel, up to rounding
+        real = jnp.asarray(graph.node) < len(belief)
+        return jnp.where(real, node_value.at[graph.first].add(edge_value), 0.0)
 
 
 @dataclass(frozen=True)
@@ -226,7 +225,7 @@ class Gibbs(Inference):
 
     def log_partition(self, belief: Array, edge_weights: Array, graph: Colouring) -> Array:
         """Noisy lower bound on log Z, one term a node, shape (num_nodes,)."""
-        unary = belief[graph.node]
+        unary = _unary(belief, graph)
         fixed = lax.stop_gradient((unary, edge_weights))
 
         def keep(carry, key):
@@ -245,7 +244,7 @@ class Gibbs(Inference):
 
     def draw(self, key: Array, belief: Array, edge_weights: Array, graph: Colouring) -> Array:
         """Labels jointly, after `num_burn_in` sweeps, as one-hot rows in the order of `graph`."""
-        return self._burn_in(key, belief[graph.node], edge_weights, graph)
+        return self._burn_in(key, _unary(belief, graph), edge_weights, graph)
 
     def _burn_in(self, key, unary, edge_weights, graph):
         def step(labels, key):
@@ -256,15 +255,13 @@ class Gibbs(Inference):
 
     def _sweep(self, labels, key, unary, edge_weights, graph):
         """Draw all labels once; also returns the conditionals that they were drawn from."""
-        prob = []
+        noise = jax.random.gumbel(key, unary.shape, unary.dtype)
 
-        def draw(logits, colour):
-            prob.append(jax.nn.softmax(logits, axis=1))
-            drawn = jax.random.categorical(jax.random.fold_in(key, colour), logits)
-            return _one_hot(drawn, logits)
+        def draw(logits, noise):
+            return _one_hot(jnp.argmax(logits + noise, axis=1), logits)
 
-        labels = _by_colour(labels, unary, edge_weights, graph, draw)
-        return labels, jnp.concatenate(prob)
+        labels, logits = _by_colour(labels, unary, edge_weights, graph, draw, noise)
+        return labels, jax.nn.softmax(logits, axis=1)
 
 
 _NAMES: dict[str, type[Inference]] = {
@@ -298,28 +295,48 @@ def with_pair_beliefs(own: str | Inference, asked: str | Inference | None = None
     return found
 
 
+def _unary(belief: Array, graph: Colouring) -> Array:
+    """Log-potentials by row; a spare row has one label, so that its terms are zero."""
+    unary = belief.at[graph.node].get(mode="fill", fill_value=0.0)
+    spare = (jnp.asarray(graph.node) >= len(belief))[:, None] & (jnp.arange(unary.shape[1]) > 0)
+    return jnp.where(spare, FORBIDDEN, unary)
+
+
 def _by_colour(
     state: Array,
     unary: Array,
     edge_weights: Array,
     graph: Colouring,
-    update: Callable[[Array, int], Array],
-) -> Array:
-    """Renew the rows of one colour after another from their conditional log-potentials."""
-    start = 0
-    for colour, (source, target, edge, size) in enumerate(
-        zip(graph.sources, graph.targets, graph.edges, graph.sizes, strict=True)
-    ):
-        field = jax.ops.segment_sum(
-            edge_weights[edge][:, None] * state[source],
-            target,
-            len(size),
-            indices_are_sorted=True,
+    update: Callable[[Array, Array | None], Array],
+    noise: Array | None = None,
+) -> tuple[Array, Array]:
+    """Renew the rows of one colour after another from their conditional log-potentials.
+
+    Returns
+    -------
+    state, logits : Array, shape (num_nodes, num_clusters)
+        The new rows, and the conditional log-potentials that they were made from.
+    """
+    edges, nodes = graph.edge_window, graph.node_window
+
+    def one_round(number: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        state, logits = carry
+        first, count = jnp.asarray(graph.first_edge)[number], jnp.asarray(graph.edge_count)[number]
+        source, target, edge = (
+            lax.dynamic_slice_in_dim(jnp.asarray(part), first, edges)
+            for part in (graph.source, graph.target, graph.number)
         )
-        part = slice(start, start + len(size))
-        state = state.at[part].set(update(unary[part] + field, colour))
-        start += len(size)
-    return state
+        target = jnp.where(np.arange(edges) < count, target, len(state))
+        said = edge_weights[edge][:, None] * state[source]
+        logits = logits.at[target].add(said, mode="drop")
+        first, count = jnp.asarray(graph.first_node)[number], jnp.asarray(graph.node_count)[number]
+        old, here = (lax.dynamic_slice_in_dim(rows, first, nodes) for rows in (state, logits))
+        drawn = None if noise is None else lax.dynamic_slice_in_dim(noise, first, nodes)
+        mine = (np.arange(nodes) < count)[:, None]
+        new = jnp.where(mine, update(here, drawn), old)
+        return lax.dynamic_update_slice_in_dim(state, new, first, 0), logits
+
+    return lax.fori_loop(0, graph.num_rounds, one_round, (state, unary))
 
 
 def _one_hot(label: Array, like: Array) -> Array:

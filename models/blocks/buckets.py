@@ -1,154 +1,224 @@
-"""Exact sums over the labels of loopy components, one table of log-potentials a bucket.
+"""Exact sums over the labels of loopy components: one loop over chunks of messages.
 
-A bucket sums its own label out of its table; the message is added to the table of the bucket that
-the first of the other labels has. A table has an axis a label, flattened; what a table of fewer
-labels says of more is the same at every value of those that it lacks.
+Every bucket adds the messages that it receives to the potentials of its node and of the edges to its
+bag, and sums its own label out. Messages are written once, each to its own cells, so that the reverse
+pass makes every table anew from them and nothing else is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from jax.custom_batching import sequential_vmap
 
-from .cores import Core, Stage
-from .potts import FORBIDDEN
-from .sweep import sweep
+from .loops import Buckets, trailing_axes
+from .reduce import Reduce
+from .sweep import reorder
 
-__all__ = ["Reduce", "eliminate", "split"]
+__all__ = ["eliminate"]
 
-Reduce = Callable[[Array, Array | None], Array]
-"""Sums out the last axis of a table of log-potentials; the second argument is a random key."""
+LARGE_CELLS = 2**21
+"""Cells of messages from which on members of a batch are done one after another, to spare memory."""
 
 
 def eliminate(
-    belief: Array, edge_weights: Array, core: Core, reduce: Reduce, key: Array | None
+    belief: Array, edge_weights: Array, buckets: Buckets, reduce: Reduce, noise: Array | None
 ) -> Array:
-    """Log Z of each component of a core, shape (num_components,).
+    """Terms of log Z, one a bucket, that of each component at its last node.
 
     Parameters
     ----------
     belief : Array, shape (num_places, num_clusters)
         Log-potentials of the nodes in the order of the graph.
     edge_weights : Array, shape (num_edges + 2,)
-    core : Core
-        One that has a width.
-    reduce : callable
-    key : Array or None
-        Random key for `reduce`.
+    buckets : Buckets
+    reduce : Reduce
+    noise : Array or None, shape (num_places,)
+        Uniform numbers for `reduce`.
+
+    Returns
+    -------
+    Array, shape (num_buckets + 1,)
     """
-    assert core.width is not None  # what is too wide was refused
-    num_clusters, stages = belief.shape[1], core.stages
-    count = len(stages) + 1
-    keys = [None] * count if key is None else split(key, count)
-    # each is gathered once for all: a gather is transposed to a loop of its own
-    unary = _apart(
-        lambda place: belief.at[place].get(mode="fill", fill_value=0.0),
-        [stage.node for stage in stages] + [core.top.node],
-    )
-    weights = _apart(
-        lambda edge: edge_weights[edge], [stage.bag_edge for stage in stages] + [core.top.edge]
-    )
-    messages = jnp.zeros(0, belief.dtype)
-    for number, stage in enumerate(stages):
-        tables = jnp.zeros((stage.node.size, num_clusters ** (stage.width + 1)), belief.dtype)
-        _, sent = sweep(
-            partial(_bucket, reduce, num_clusters, stage.width),
-            _receive(tables, messages, stages[:number], stage.inflow, num_clusters, stage.width),
-            stage.parent,
-            (unary[number], weights[number]),
-            (stage.axis, split(keys[number], len(stage.node))),
-        )
-        messages = jnp.concatenate([messages, sent.ravel()])
-    # a top without all its nodes has one label where there is none
-    absent = (core.top.node == len(belief))[:, :, None] & (np.arange(num_clusters) > 0)
-    table = _top_table(jnp.where(absent, FORBIDDEN, unary[-1]), weights[-1])
-    table = _receive(table, messages, stages, core.top.inflow, num_clusters, core.width)
-    return reduce(table, keys[-1])
+    unary = reorder(belief, buckets.place, buckets.row)
+    # by way of `reorder` too: an edge stands in one bag only
+    weights = reorder(edge_weights, jnp.ravel(buckets.edge), buckets.slot)
+    own = None if noise is None else noise.at[buckets.place].get(mode="fill", fill_value=0.0)
+    factors = jnp.concatenate([unary, weights.reshape(buckets.edge.shape)], axis=1)
+    return _sum_out(reduce, factors, buckets, own)
 
 
-def _apart(gather: Callable[[Array], Array], indices: list[Array]) -> list[Array]:
-    """Gather for several arrays of indices at once."""
-    found = gather(jnp.concatenate([jnp.ravel(index) for index in indices]))
-    parts = jnp.split(found, np.cumsum([index.size for index in indices])[:-1])
-    return [
-        part.reshape(index.shape + part.shape[1:])
-        for part, index in zip(parts, indices, strict=True)
-    ]
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _sum_out(reduce: Reduce, factors: Array, buckets: Buckets, noise: Array | None) -> Array:
+    return _forward(reduce, factors, buckets, noise)[0]
 
 
-def split(key: Array | None, count: int) -> Any:
-    """Random keys, none from none."""
-    return None if key is None else jax.random.split(key, count)
+def _forward(reduce: Reduce, factors: Array, buckets: Buckets, noise: Array | None):
+    messages = _in_turn(partial(_send_all, reduce), buckets)(factors, buckets)
+    value = jnp.where(buckets.is_root, _first_cells(messages, buckets), 0.0)
+    return value, (factors, messages, buckets, noise)
 
 
-def _bucket(reduce: Reduce, num_clusters: int, width: int, table, factors, constant):
-    """Sum one label out of the table of each bucket; also returns the message as it is.
-
-    Axis 0 of a table is the label that the bucket sums out, the others are those of its bag.
-    """
-    (unary, weights), (axis, key) = factors, constant
-    digits = _digits(num_clusters, width)
-    table = table + weights @ (digits[:1] == digits[1:]).astype(table.dtype)
-    table = table.reshape(len(table), num_clusters, -1) + unary[:, :, None]
-    message = reduce(jnp.moveaxis(table, 1, 2), key)
-    cell = _cells(axis, num_clusters, width)
-    return jnp.take_along_axis(message, cell, axis=1, mode="promise_in_bounds"), message
+def _backward(reduce: Reduce, saved, cotangent: Array):
+    factors, messages, buckets, noise = saved
+    slope = jnp.where(buckets.is_root, cotangent, 0.0)
+    pull = _in_turn(partial(_pull_all, reduce), buckets)
+    return pull(factors, messages, slope, buckets, noise), None, None
 
 
-def _receive(
-    tables: Array,
+_sum_out.defvjp(_forward, _backward)
+
+
+def _in_turn(function, buckets: Buckets):
+    """Let the members of a batch wait for each other where all their messages would fill memory."""
+    large = buckets.owner.size * _chunk_cells(buckets) > LARGE_CELLS
+    return sequential_vmap(function) if large else function
+
+
+def _chunk_cells(buckets: Buckets) -> int:
+    return buckets.num_clusters ** trailing_axes(buckets.num_clusters)
+
+
+def _first_cells(messages: Array, buckets: Buckets) -> Array:
+    return messages.at[buckets.start * _chunk_cells(buckets)].get(mode="promise_in_bounds")
+
+
+def _send_all(reduce: Reduce, factors: Array, buckets: Buckets) -> Array:
+    """Messages of all buckets, one after another; shape (cells,)."""
+
+    def one_round(number: Array, messages: Array) -> Array:
+        one = _open(number, factors, buckets)
+        table, messages = _add_messages(one, messages, buckets)
+        sent = jnp.ravel(reduce.value(table))
+        return lax.dynamic_update_slice(messages, sent, (number * sent.size,))
+
+    messages = jnp.zeros(buckets.owner.size * _chunk_cells(buckets), factors.dtype)
+    return lax.fori_loop(0, buckets.num_rounds, one_round, messages)
+
+
+def _pull_all(
+    reduce: Reduce,
+    factors: Array,
     messages: Array,
-    stages: tuple[Stage, ...],
-    inflow: tuple[tuple[Array, Array], ...],
-    num_clusters: int,
-    width: int,
+    slope: Array,
+    buckets: Buckets,
+    noise: Array | None,
 ) -> Array:
-    """Add to tables of some width the messages that come from the stages before."""
-    cells, start = [jnp.zeros((0, tables.shape[1]), int)], 0
-    for stage, (bucket, _) in zip(stages, inflow, strict=True):
-        size = num_clusters**stage.width
-        axis = stage.axis.reshape(-1, stage.width)[bucket]
-        cells.append(start + bucket[:, None] * size + _cells(axis, num_clusters, width))
-        start += stage.node.size * size
-    if not start:
-        return tables
-    target = jnp.concatenate([target for _, target in inflow])
-    update = messages.at[jnp.concatenate(cells)].get(mode="promise_in_bounds")
-    return tables.at[target].add(update)
+    """Slopes in the factors, from the receivers down; each table is made anew."""
+    chunk = _chunk_cells(buckets)
+    lanes = buckets.owner.shape[1]
+    equal = _equal(buckets.num_clusters, factors.dtype)
+
+    def one_round(step: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
+        out, slopes, messages = carry
+        number = buckets.num_rounds - 1 - step
+        one = _open(number, factors, buckets)
+        table, messages = _add_messages(one, messages, buckets)
+        first = number * (lanes * chunk)
+        sent, weight = (
+            lax.dynamic_slice(cells, (first,), (lanes * chunk,)).reshape(lanes, chunk)
+            for cells in (messages, slopes)
+        )
+        # read before the slopes change: later reads would be of a copy of all of them
+        weight, slopes = lax.optimization_barrier((weight, slopes))
+        drawn = None if noise is None else noise[one.bucket][:, None]
+        share = weight[:, :, None] * reduce.share(table, sent, drawn)
+        own = share.sum(axis=1)
+        lead = jnp.take_along_axis(own, one.lead, axis=1)
+        trail = share.reshape(lanes, -1) @ equal.T
+        found = jnp.concatenate([own, trail, lead], axis=1)
+        return out.at[one.bucket].add(found), _add_slopes(one, share, slopes, buckets), messages
+
+    slopes = jnp.zeros_like(messages).at[buckets.start * chunk].add(slope)
+    carry = jnp.zeros_like(factors), slopes, messages
+    return lax.fori_loop(0, buckets.num_rounds, one_round, carry)[0]
 
 
-def _cells(axis: Array, num_clusters: int, width: int) -> Array:
-    """Cell of a message that each cell of a table reads, the axes of its labels being told."""
-    # message label p has stride K^(last - p)
-    strides = num_clusters ** np.arange(axis.shape[1] - 1, -1, -1)
-    place = axis[:, :, None] == np.arange(width + 1)
-    return jnp.sum(jnp.where(place, strides[:, None], 0), axis=1) @ _digits(num_clusters, width)
+class _Round(NamedTuple):
+    """Chunks that are done together: their buckets, the labels that are fixed, their potentials."""
+
+    bucket: Array
+    lead: Array
+    table: Array
+    most_children: Array
 
 
-def _top_table(unary: Array, weights: Array) -> Array:
-    """Potentials of the last nodes of each component and of the edges between them."""
-    num_components, num_axes, num_clusters = unary.shape
-    digits = _digits(num_clusters, num_axes - 1)
+def _open(number: Array, factors: Array, buckets: Buckets) -> _Round:
+    """Potentials of the node and of the edges in the chunks of a round, shape (lanes, chunk, K)."""
+    num_clusters, within = buckets.num_clusters, trailing_axes(buckets.num_clusters)
+    lanes = buckets.owner.shape[1]
+    bucket = jnp.asarray(buckets.owner)[number]
+    chunk = number * lanes + np.arange(lanes, dtype=np.int32) - jnp.asarray(buckets.start)[bucket]
+    # fixed labels: the digits of the number of the chunk
+    power = num_clusters ** np.arange(buckets.edge.shape[1] - within, dtype=np.int32)
+    lead = lax.rem(lax.div(*jnp.broadcast_arrays(chunk[:, None], power)), np.int32(num_clusters))
+    row = factors[bucket]
+    unary, trail, fixed = jnp.split(row, [num_clusters, num_clusters + within], axis=1)
+    held = lead[:, :, None] == np.arange(num_clusters, dtype=np.int32)
+    unary = unary + jnp.where(held, fixed[:, :, None], 0.0).sum(axis=1)
+    table = (trail @ _equal(num_clusters, factors.dtype)).reshape(lanes, -1, num_clusters)
+    most = jnp.asarray(buckets.most_children)[number]
+    return _Round(bucket, lead, table + unary[:, None, :], most)
 
-    @jax.checkpoint  # else the comparisons of all rounds are kept
-    def add(table: Array, node: tuple) -> tuple[Array, None]:
-        own, edges, digit = node
-        held = digit == np.arange(num_clusters)[:, None]
-        table = table + own @ held.astype(table.dtype)
-        return table + edges @ (digits == digit).astype(table.dtype), None
 
-    start = jnp.zeros((num_components, digits.shape[1]), unary.dtype)
-    nodes = jnp.swapaxes(unary, 0, 1), jnp.swapaxes(weights, 0, 1), digits
-    return lax.scan(add, start, nodes)[0]
+def _children(one: _Round, number: Array, buckets: Buckets) -> tuple[Array, Array]:
+    """Whether each chunk has a child of that number, and the cells of its message that it reads."""
+    num_clusters, within = buckets.num_clusters, trailing_axes(buckets.num_clusters)
+    exists = number < jnp.asarray(buckets.num_children)[one.bucket]
+    where = jnp.where(exists, jnp.asarray(buckets.first_child)[one.bucket] + number, 0)
+    child = jnp.where(exists, jnp.asarray(buckets.child)[where], len(buckets.child) - 1)
+    stride = jnp.asarray(buckets.stride)[child]
+    base = jnp.asarray(buckets.start)[child] * np.int32(num_clusters**within)
+    base = base + (one.lead * stride[:, within:]).sum(axis=1)
+    digits = jnp.asarray(_digits(num_clusters))
+    cell = base[:, None] + (stride[:, :within, None] * digits).sum(axis=1)
+    return exists[:, None, None], jnp.where(exists[:, None], cell, 0)[..., None]
 
 
-def _digits(num_clusters: int, width: int) -> Array:
-    """Label on each axis of a table, shape (width + 1, cells); computed, for a constant is large."""
-    strides = num_clusters ** np.arange(width, -1, -1)
-    return jnp.arange(num_clusters ** (width + 1)) // strides[:, None] % num_clusters
+def _add_messages(one: _Round, messages: Array, buckets: Buckets) -> tuple[Array, Array]:
+    """Tables of a round with the messages of all children added; also returns the messages."""
+    window = lax.GatherDimensionNumbers(
+        offset_dims=(2,), collapsed_slice_dims=(), start_index_map=(0,)
+    )
+
+    def add(number: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        table, messages = carry
+        exists, cell = _children(one, number, buckets)
+        read = lax.gather(messages, cell, window, (buckets.num_clusters,), mode="promise_in_bounds")
+        # handed on like something that changes: XLA copies what a loop reads and its caller writes
+        messages = lax.optimization_barrier(messages)
+        return table + jnp.where(exists, read, 0.0), messages
+
+    return lax.fori_loop(0, one.most_children, add, (one.table, messages))
+
+
+def _add_slopes(one: _Round, share: Array, slopes: Array, buckets: Buckets) -> Array:
+    """Slopes of the messages that a round read, added to those of their cells."""
+    window = lax.ScatterDimensionNumbers(
+        update_window_dims=(2,), inserted_window_dims=(), scatter_dims_to_operand_dims=(0,)
+    )
+
+    def add(number: Array, slopes: Array) -> Array:
+        exists, cell = _children(one, number, buckets)
+        sent = jnp.where(exists, share, 0.0)
+        return lax.scatter_add(slopes, cell, sent, window, mode="promise_in_bounds")
+
+    return lax.fori_loop(0, one.most_children, add, slopes)
+
+
+def _digits(num_clusters: int) -> np.ndarray:
+    """Label on each axis that varies within a chunk, shape (axes, chunk)."""
+    axes = trailing_axes(num_clusters)
+    cells = np.arange(num_clusters**axes, dtype=np.int32)
+    return cells // num_clusters ** np.arange(axes, dtype=np.int32)[:, None] % num_clusters
+
+
+def _equal(num_clusters: int, dtype) -> np.ndarray:
+    """Whether the label of an axis is the one summed out, shape (axes, chunk * num_clusters)."""
+    same = _digits(num_clusters)[:, :, None] == np.arange(num_clusters)
+    return same.reshape(len(same), -1).astype(dtype)

@@ -2,79 +2,158 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from .padding import padded
+
 __all__ = ["Colouring", "colour"]
+
+
+EDGE_WINDOW, NODE_WINDOW = 128, 32
+"""Links and nodes of one round in small graphs; large ones take sixty-four times as many."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Colouring:
-    """Nodes sorted by colour, with the links that enter each colour class.
+    """Nodes sorted by colour, with the links that enter each colour class, cut into rounds.
+
+    Nodes of one colour are updated together, given those of the other colours. A round first adds
+    what some links say to their targets, then updates some nodes that all their links have reached.
 
     Attributes
     ----------
     node : ndarray of int, shape (num_nodes,)
-        Node of the graph at each place of the colour order.
+        Place of each node in the order of the graph; its length pads.
     first, second, edge : ndarray of int, shape (num_edges,)
-        Places of the two ends of every link, the one of the earlier colour first, and its edge
-        number.
-    sources, targets, edges : tuple of ndarray
-        For each colour the links into it: place of the source, place of the target counted within
-        the class (ascending), edge number.
-    sizes : tuple of ndarray
-        For each colour an array with one entry a node; only its length matters.
+        Rows of the two ends of every link, the one of the earlier colour first, and its edge
+        number; padded by an edge without weight between spare rows.
+    source, target, number : ndarray of int, shape (num_directed,)
+        Every link in both directions, sorted by the row of its target.
+    first_edge, edge_count, first_node, node_count : ndarray of int, shape (rounds,)
+        Which links and nodes a round has.
+    num_rounds : ndarray of int, shape ()
+        Rounds that are not spare.
+    num_real, width, cells : ndarray, shape ()
+        Nodes that are not spare, elimination width (-1 where ordering was given up) and cells of
+        the tables that exact sums would take.
+    edge_window, node_window : int
+        Most links and nodes in a round.
     """
 
     node: Any
     first: Any
     second: Any
     edge: Any
-    sources: tuple[Any, ...]
-    targets: tuple[Any, ...]
-    edges: tuple[Any, ...]
-    sizes: tuple[Any, ...]
+    source: Any
+    target: Any
+    number: Any
+    first_edge: Any
+    edge_count: Any
+    first_node: Any
+    node_count: Any
+    num_rounds: Any
+    num_real: Any
+    width: Any
+    cells: Any
+    edge_window: int = field(metadata={"static": True})
+    node_window: int = field(metadata={"static": True})
 
 
-def colour(edges: NDArray, node: NDArray) -> Colouring:
+def colour(
+    edges: NDArray,
+    place: NDArray,
+    *,
+    num_places: int,
+    no_edge: int,
+    few: bool,
+    width: int,
+    cells: float,
+) -> Colouring:
     """Sort nodes into colour classes and links by the class they enter.
 
     Parameters
     ----------
     edges : ndarray of int, shape (num_edges, 3)
         Local positions of the two ends, and the edge number.
-    node : ndarray of int, shape (num_nodes,)
-        Node of the graph at each local position.
+    place : ndarray of int, shape (num_nodes,)
+        Place of each local position in the order of the graph.
+    num_places, no_edge : int
+        What pads places and edges.
+    few : bool
+        Pad to the size of the whole graph.
+    width, cells
+        See `Colouring`.
     """
-    size = len(node)
-    source = np.concatenate([edges[:, 0], edges[:, 1]])
-    target = np.concatenate([edges[:, 1], edges[:, 0]])
+    size = len(place)
+    source, target = np.concatenate([edges[:, :2], edges[:, 1::-1]]).T
     number = np.concatenate([edges[:, 2], edges[:, 2]])
     colour_of = _colour_classes(source, target, size)
     order = np.argsort(colour_of, kind="stable")
-    place = np.empty(size, np.int64)
-    place[order] = np.arange(size)
-    counts = np.bincount(colour_of)
-    start = np.concatenate([[0], np.cumsum(counts)])
-    by_target = np.argsort(place[target], kind="stable")
-    source, target, number = place[source][by_target], place[target][by_target], number[by_target]
-    cuts = np.searchsorted(target, start)
-    parts = [slice(cuts[c], cuts[c + 1]) for c in range(len(counts))]
-    return Colouring(
-        node=node[order].astype(np.int32),
-        first=place[edges[:, :2]].min(axis=1).astype(np.int32),
-        second=place[edges[:, :2]].max(axis=1).astype(np.int32),
-        edge=edges[:, 2].astype(np.int32),
-        sources=tuple(source[p].astype(np.int32) for p in parts),
-        targets=tuple((target[p] - start[c]).astype(np.int32) for c, p in enumerate(parts)),
-        edges=tuple(number[p].astype(np.int32) for p in parts),
-        sizes=tuple(np.zeros(n, bool) for n in counts),
+    row = np.empty(size, np.int64)
+    row[order] = np.arange(size)
+    by_target = np.argsort(row[target], kind="stable")
+    source, target, number = row[source][by_target], row[target][by_target], number[by_target]
+
+    scale = 1 if few else 64
+    edge_window, node_window = EDGE_WINDOW * scale, NODE_WINDOW * scale
+    nodes_end = np.append(0, np.cumsum(np.bincount(colour_of)))
+    edges_end = np.searchsorted(target, nodes_end)
+    rounds = np.concatenate(
+        [
+            _rounds_of_colour(edge_span, node_span, edge_window, node_window)
+            for edge_span, node_span in zip(pairwise(edges_end), pairwise(nodes_end), strict=True)
+        ]
     )
+    num_edges = no_edge if few else padded(len(edges))
+    rows = (num_places if few else padded(size)) + node_window
+    most = padded(len(rounds))
+    if few:  # each colour has a node, and leaves a window of nodes and one of links unfilled
+        most = num_places + num_places // node_window + 2 * num_edges // edge_window + 2
+    directed = 2 * num_edges + edge_window
+
+    def fill(values: NDArray, length: int, padding: int) -> NDArray[np.int32]:
+        return np.pad(values, (0, length - len(values)), constant_values=padding).astype(np.int32)
+
+    return Colouring(
+        node=fill(place[order], rows, num_places),
+        first=fill(row[edges[:, :2]].min(axis=1), num_edges, rows - 1),
+        second=fill(row[edges[:, :2]].max(axis=1), num_edges, rows - 1),
+        edge=fill(edges[:, 2], num_edges, no_edge),
+        source=fill(source, directed, rows - 1),
+        target=fill(target, directed, rows - 1),
+        number=fill(number, directed, no_edge),
+        first_edge=fill(rounds[:, 0], most, 0),
+        edge_count=fill(rounds[:, 1], most, 0),
+        first_node=fill(rounds[:, 2], most, 0),
+        node_count=fill(rounds[:, 3], most, 0),
+        num_rounds=np.asarray(len(rounds), np.int32),
+        num_real=np.asarray(size, np.int32),
+        width=np.asarray(width, np.int32),
+        cells=np.asarray(cells),
+        edge_window=edge_window,
+        node_window=node_window,
+    )
+
+
+def _rounds_of_colour(
+    edge_span: tuple[int, int], node_span: tuple[int, int], edge_window: int, node_window: int
+) -> NDArray[np.int64]:
+    """Rounds that reach all nodes of a colour by all their links, then update these nodes."""
+    edges = np.arange(edge_span[0], max(edge_span[1], edge_span[0] + 1), edge_window)
+    nodes = np.arange(*node_span, node_window)
+    rounds = np.zeros((len(edges) + len(nodes) - 1, 4), np.int64)  # the last links, the first nodes
+    rounds[: len(edges), 0] = edges
+    rounds[: len(edges), 1] = np.minimum(edge_span[1] - edges, edge_window)
+    rounds[len(edges) - 1 :, 2] = nodes
+    rounds[len(edges) - 1 :, 3] = np.minimum(node_span[1] - nodes, node_window)
+    return rounds
 
 
 def _colour_classes(source: NDArray, target: NDArray, size: int) -> NDArray[np.int64]:

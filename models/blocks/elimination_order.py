@@ -11,13 +11,17 @@ from numpy.typing import NDArray
 
 from .hard_links import components_of
 
-__all__ = ["MAX_WIDTH", "Order", "order_nodes"]
+__all__ = ["MAX_WIDTH", "Order", "order_nodes", "table_cells"]
 
 MAX_WIDTH = 22
 MAX_CELLS = 2**28
 """Ordering stops where even with two clusters the tables of a component would be larger."""
 MIN_FILL_NODES = 400
 """Larger components are ordered by minimum degree, smaller ones by minimum fill."""
+NUM_TRIES = 20
+"""Orders, ties broken at random, of which the cheapest is kept for components that are costly."""
+COSTLY_CELLS = 2**16
+"""Cells of tables from which on a component is worth the tries."""
 HOPELESS = np.iinfo(np.int64).max
 
 
@@ -33,7 +37,63 @@ class Order:
     given_up: NDArray[np.bool_]
 
 
-def order_nodes(edges: NDArray, component: NDArray) -> Order:
+def table_cells(order: Order, component: NDArray, num_clusters: int) -> NDArray[np.float64]:
+    """Cells of all tables of each component; infinite where ordering was given up."""
+    cells = np.where(order.given_up, np.inf, 0.0)
+    np.add.at(cells, component, float(num_clusters) ** (order.bag_size + 1))
+    return cells
+
+
+def order_nodes(edges: NDArray, component: NDArray, num_clusters: int = 3) -> Order:
+    """Order every node; components whose tables are large get the best of several orders.
+
+    Parameters
+    ----------
+    edges : ndarray of int, shape (num_edges, 2)
+    component : ndarray of int, shape (num_nodes,)
+        Connected component of each node, numbered from 0.
+    num_clusters : int
+        By which the size of tables is judged.
+    """
+    order = _order_once(edges, component)
+    cells = table_cells(order, component, num_clusters)
+    costly = (
+        (cells > COSTLY_CELLS) & np.isfinite(cells) & (np.bincount(component) <= MIN_FILL_NODES)
+    )
+    if not costly.any():
+        return order
+    num_nodes, copy = len(component), np.arange(NUM_TRIES)
+    edges = edges[costly[component[edges[:, 0]]]]
+    nodes = np.flatnonzero(costly[component])
+    local = np.zeros(num_nodes, np.int64)
+    local[nodes] = np.arange(len(nodes))
+    owner = np.unique(component[nodes], return_inverse=True)[1]
+    copies = (local[edges][None] + len(nodes) * copy[:, None, None]).reshape(-1, 2)
+    owners = (owner + (owner.max() + 1) * copy[:, None]).ravel()
+    tried = _order_once(copies, owners)
+    cost = table_cells(tried, owners, num_clusters).reshape(NUM_TRIES, -1)
+    better = cost.min(axis=0) < cells[costly]
+    chosen = np.where(better, cost.argmin(axis=0), -1)[owner]
+    taken, rows = nodes[chosen >= 0], (local[nodes] + len(nodes) * chosen)[chosen >= 0]
+    kept = np.zeros(len(owners), bool)
+    kept[rows] = True
+    replaced = np.zeros(num_nodes, bool)
+    replaced[taken] = True
+    sequence = tried.sequence[kept[tried.sequence]] % len(nodes)
+    turn, start, size = order.turn.copy(), order.bag_start.copy(), order.bag_size.copy()
+    turn[taken], size[taken] = tried.turn[rows], tried.bag_size[rows]
+    start[taken] = tried.bag_start[rows] + len(order.bag_node)
+    return Order(
+        np.concatenate([order.sequence[~replaced[order.sequence]], nodes[sequence]]),
+        turn,
+        start,
+        size,
+        np.concatenate([order.bag_node, nodes[tried.bag_node % len(nodes)]]),
+        order.given_up,
+    )
+
+
+def _order_once(edges: NDArray, component: NDArray) -> Order:
     """Multiple elimination (Liu, 1985): in each turn an independent set of cheap nodes at once.
 
     Small components go by minimum fill, large ones by minimum degree; ties at random keep the tree

@@ -3,45 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from .approximate import Inference, as_inference
-from .cores import Core, compile_core, padded
-from .elimination import peel_leaves, plan_cores
+from .approximate import Exact, Inference, as_inference
+from .colouring import Colouring
+from .elimination import peel_leaves
 from .hard_links import LinkReport, check_links, components_of, contract, refuse_uncolourable
 from .link_weights import check_pairs
 from .links import Links
+from .loops import Buckets, LoopPlan, lay_out
+from .padding import FEW_NODES, padded
+from .sweep import Peeling
 
-__all__ = ["LabelGraph", "Peeling", "as_label_graph"]
-
-ROW_COST = 2048
-"""Fixed cost of one row of leaves, in leaves."""
-FEW_NODES = 4096
-"""Nodes up to which all of them are ordered, those without links too, and shapes hang on sizes alone."""
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Peeling:
-    """Leaves in the order of their removal, cut into rows of one width so that one loop does all.
-
-    Leaves of one row hang on nodes that are removed in later rows, or never. The leaves are the first
-    nodes of `LabelGraph.order`, row by row.
-
-    Attributes
-    ----------
-    parent : ndarray of int, shape (rows, width)
-        Place in the order of the node that a leaf hangs on; its length pads.
-    edge : ndarray of int, shape (rows, width)
-        Edge between them; `num_edges` pads.
-    """
-
-    parent: Any
-    edge: Any
+__all__ = ["LabelGraph", "as_label_graph"]
 
 
 @jax.tree_util.register_dataclass
@@ -50,10 +29,11 @@ class LabelGraph:
     """Links compiled for label inference; a pytree, so pass it to jitted functions as an argument.
 
     Hard must-links are contracted to nodes. Trees are taken apart leaf by leaf; what remains (the
-    2-core) is ordered for variable elimination. Arrays are padded, so that graphs of as many links
-    between as many points mostly share compiled code, as long as loops are few and small.
+    2-core) is ordered for variable elimination. All structure is index data in padded arrays, so that
+    graphs of as many links between as many points share compiled code, once they know the number of
+    clusters. A graph that does not knows its loops by a plan, and is compiled for by itself.
 
-    Build it with `LabelGraph.build(links, num_points)` or `as_label_graph`.
+    Build it with `LabelGraph.build(links, num_points, num_clusters)` or `as_label_graph`.
 
     Attributes
     ----------
@@ -77,6 +57,15 @@ class LabelGraph:
         Where a node stands in the order; `num_places` for one without links that was left out.
     is_root : ndarray of bool, shape (num_places,)
         Last node of each tree.
+    peeling : Peeling or None
+    buckets : Buckets or None
+        Loops whose labels are summed exactly.
+    wide : Colouring or None
+        Loops too wide for that.
+    plan : LoopPlan or None
+        Loops of a graph that is not laid out for a number of clusters.
+    laid_out : (int, int) or None
+        Number of clusters and budget that loops are laid out for.
     contracted : bool
         Some points share a chunklet.
     all_ordered : bool
@@ -95,7 +84,10 @@ class LabelGraph:
     place: Any
     is_root: Any
     peeling: Peeling | None
-    cores: tuple[Core, ...]
+    buckets: Buckets | None
+    wide: Colouring | None
+    plan: LoopPlan | None = field(metadata={"static": True})
+    laid_out: tuple[int, int] | None = field(metadata={"static": True})
     num_points: int = field(metadata={"static": True})
     num_nodes: int = field(metadata={"static": True})
     num_edges: int = field(metadata={"static": True})
@@ -104,7 +96,11 @@ class LabelGraph:
 
     @classmethod
     def build(
-        cls, links: Links | None, num_points: int, num_clusters: int | None = None
+        cls,
+        links: Links | None,
+        num_points: int,
+        num_clusters: int | None = None,
+        inference: str | Inference = "exact",
     ) -> LabelGraph:
         """Compile links between `num_points` points.
 
@@ -113,8 +109,10 @@ class LabelGraph:
         links : Links or None
         num_points : int
         num_clusters : int, optional
-            Refuse hard cannot-links that visibly need more clusters, and cut the work on loops
-            for that many (else for three).
+            Refuse hard cannot-links that visibly need more clusters, and lay loops out for that
+            many; else they are laid out wherever the number is known, and no code is shared.
+        inference : str or inference object
+            Whose budget says which loops are summed exactly.
 
         Raises
         ------
@@ -152,23 +150,29 @@ class LabelGraph:
         forbidden[edge_of_link[np.isneginf(weights)]] = True
 
         rounds, peeled = peel_leaves(edges, num_nodes)
-        assumed = num_clusters or 3
-        plans = plan_cores(edges[~peeled], np.flatnonzero(~peeled), num_nodes, assumed)
-        leaves, parent, edge = _cut_rounds(rounds, num_nodes, num_edges)
+        leaves = np.concatenate([np.zeros((0, 3), np.int64), *rounds])
+        few = num_nodes <= FEW_NODES
         # few nodes without links stand with the roots of trees: one sum less to compile
-        tops = np.full(num_nodes, num_edges > 0 and num_nodes <= FEW_NODES)
+        tops = np.full(num_nodes, num_edges > 0 and few)
         tops[num_chunklets:] = False
         tops[edges] = True
-        tops[leaves[leaves < num_nodes]] = False
+        tops[leaves[:, 0]] = False
         tops = np.flatnonzero(tops)
-        order = np.full(leaves.size + (_rows(len(tops), num_nodes) if num_edges else 0), num_nodes)
-        order[: leaves.size], order[leaves.size :][: len(tops)] = leaves.ravel(), tops
+        width = _row_width(num_nodes)
+        order = np.full(_rows(len(leaves) + len(tops), num_nodes) + width, num_nodes)
+        order = order if num_edges else order[:0]
+        order[: len(leaves)], order[len(leaves) :][: len(tops)] = leaves[:, 0], tops
         place = np.full(num_nodes + 1, len(order))
         place[order] = np.arange(len(order))
         place[num_nodes] = len(order)
+        core = np.column_stack([place[edges[~peeled]], np.flatnonzero(~peeled)])
         is_root = np.isin(np.arange(len(order)), place[tops])
-        for plan in plans:
-            is_root[place[plan.node]] = False
+        is_root[core[:, :2]] = False
+        plan = LoopPlan(core, len(order), num_edges, few)
+        buckets, wide, laid_out = None, None, None
+        if num_clusters is not None:
+            laid_out = num_clusters, as_inference(inference).max_table
+            buckets, wide = lay_out(plan, *laid_out)
         _, node_component = components_of(edges, num_nodes)
         return cls(
             node=node.astype(np.int32),
@@ -182,8 +186,11 @@ class LabelGraph:
             order=order.astype(np.int32),
             place=place[:-1].astype(np.int32),
             is_root=is_root,
-            peeling=Peeling(place[parent].astype(np.int32), edge) if rounds else None,
-            cores=tuple(compile_core(plan, place, num_edges, assumed) for plan in plans),
+            peeling=_peeling(rounds, place, num_edges, width) if len(edges) else None,
+            buckets=buckets,
+            wide=wide,
+            plan=plan if laid_out is None and len(core) else None,
+            laid_out=laid_out,
             num_points=num_points,
             num_nodes=num_nodes,
             num_edges=num_edges,
@@ -202,16 +209,36 @@ class LabelGraph:
         return int(np.max(self.component, initial=-1)) + 1
 
     def suited(self, inference: str | Inference, num_clusters: int) -> LabelGraph:
-        """Return the same graph without colours where `inference` affords exact sums.
+        """Return the same graph with its loops laid out for a number of clusters and a budget.
 
-        They would take part in the shapes by which compiled code is shared.
+        Raises
+        ------
+        ValueError
+            If it was laid out for others and its links are traced.
         """
-        method = as_inference(inference)
-        cores = (
-            replace(core, colouring=None) if method.affords(core, num_clusters) else core
-            for core in self.cores
-        )
-        return replace(self, cores=tuple(cores))
+        wanted = num_clusters, as_inference(inference).max_table
+        if self.laid_out == wanted or (self.plan is None and self.laid_out is None):
+            return self
+        if self.plan is not None:
+            buckets, wide = lay_out(self.plan, *wanted)
+            return replace(self, buckets=buckets, wide=wide, plan=None, laid_out=wanted)
+        if self.buckets is None and self.wide is None:
+            return replace(self, laid_out=wanted)
+        if isinstance(self.pairs, jax.core.Tracer):
+            assert self.laid_out is not None
+            raise ValueError(
+                f"the LabelGraph is laid out for {self.laid_out[0]} clusters and a budget of "
+                f"{self.laid_out[1]} cells, the model has {wanted[0]} and {wanted[1]}; build it with "
+                "LabelGraph.build(links, num_points, num_clusters, inference)"
+            )
+        return LabelGraph.build(self.links, self.num_points, num_clusters, inference)
+
+    def alike(self, links: Links | None, num_points: int) -> LabelGraph:
+        """Compile other links, with loops laid out as they are here."""
+        if self.laid_out is None:
+            return LabelGraph.build(links, num_points)
+        num_clusters, max_table = self.laid_out
+        return LabelGraph.build(links, num_points, num_clusters, Exact(max_table=max_table))
 
     @property
     def links(self) -> Links:
@@ -230,10 +257,11 @@ class LabelGraph:
         return replace(free, pairs=self.pairs, pair_weights=self.pair_weights, edge_of_link=inside)
 
     @property
-    def width(self) -> int | None:
-        """Largest number of neighbours met in elimination; None where ordering was given up."""
-        widths = [0 if self.peeling is None else 1] + [core.width for core in self.cores]
-        return None if None in widths else max(w for w in widths if w is not None)
+    def has_loops(self) -> bool:
+        """Some labels are linked in loops."""
+        if self.plan is not None or self.wide is not None:
+            return True
+        return self.buckets is not None and bool(np.any(np.asarray(self.buckets.num_rounds) > 0))
 
     def report(self, num_clusters: int | None = None) -> LinkReport:
         """Report on the links; see `Links.check`."""
@@ -246,19 +274,36 @@ class LabelGraph:
 
     def __repr__(self) -> str:
         """Size and the strategy that the structure calls for."""
-        loops = ", ".join(
-            f"width {core.width or 'too large'}: {core.num_buckets} buckets" for core in self.cores
-        )
+        loops = ""
+        if self.has_loops:
+            graph = self.suited("exact", 3) if self.plan is not None else self
+            loops = "; " + ", ".join(
+                filter(None, (_describe(graph.buckets), _describe(graph.wide)))
+            )
         return (
             f"LabelGraph({self.num_points} points, {self.num_links} links, {self.num_components} "
-            f"components" + (f"; loopy {loops})" if loops else ")")
+            f"components{loops})"
         )
+
+
+def _describe(loops: Buckets | Colouring | None) -> str:
+    """Say how many chunklets are in loops, and how wide these are."""
+    if loops is None:
+        return ""
+    if isinstance(loops, Colouring):
+        width = f"width {int(loops.width)}" if int(loops.width) >= 0 else "width beyond any budget"
+        return f"{int(loops.num_real)} chunklets in loops too wide for exact sums, {width}"
+    count = np.count_nonzero(np.asarray(loops.place) < len(loops.row))
+    return f"{count} chunklets in loops, width {int(np.max(loops.bag_size))}"
 
 
 def as_label_graph(
-    links: Links | LabelGraph | None, num_points: int, num_clusters: int | None = None
+    links: Links | LabelGraph | None,
+    num_points: int,
+    num_clusters: int | None = None,
+    inference: str | Inference = "exact",
 ) -> LabelGraph:
-    """Compile `links` unless they are compiled already.
+    """Compile `links` unless they are compiled already; see `LabelGraph.build`.
 
     Raises
     ------
@@ -266,7 +311,7 @@ def as_label_graph(
         If a compiled graph is for another number of points.
     """
     if not isinstance(links, LabelGraph):
-        return LabelGraph.build(links, num_points, num_clusters)
+        return LabelGraph.build(links, num_points, num_clusters, inference)
     if links.num_points != num_points:
         raise ValueError(
             f"the LabelGraph is for {links.num_points} points, the data have {num_points}; compile the "
@@ -280,24 +325,37 @@ def _rows(count: int, most: int) -> int:
     return most if most <= FEW_NODES else min(most, padded(count))
 
 
-def _cut_rounds(
-    rounds: list[NDArray], num_nodes: int, num_edges: int
-) -> tuple[NDArray, NDArray, NDArray]:
-    """Cut rounds into rows of the width that costs least in all: leaves, parents and edges."""
-    if not rounds:
-        return (np.zeros((0, 0), np.int64),) * 3
-    sizes = np.array([len(step) for step in rounds])
-    few = num_nodes <= FEW_NODES
-    widths = 2 ** np.arange(6 if few else 3, 15)
-    rows = -(-sizes[:, None] // widths)
-    width = int(widths[np.argmin((rows * (widths + ROW_COST)).sum(axis=0))])
-    num_rows = int((-(-sizes // width)).sum())
-    num_rows = padded(max(num_rows, 4), 2) if few else padded(num_rows)
-    filled = np.full((num_rows, width, 3), num_nodes, np.int32)
-    filled[:, :, 2] = num_edges
-    column = np.concatenate([np.arange(n) for n in sizes])
-    first_row = np.cumsum(-(-sizes // width)) - -(-sizes // width)
-    row = np.repeat(first_row, sizes) + column // width
-    filled[row, column % width] = np.concatenate(rounds)
-    leaves, parent, edge = np.ascontiguousarray(np.moveaxis(filled, 2, 0))
-    return leaves, parent, edge
+def _row_width(num_nodes: int) -> int:
+    """Most leaves that one row takes."""
+    return 1 << min(max(num_nodes.bit_length() - 8, 5), 13)
+
+
+def _peeling(rounds: list[NDArray], place: NDArray, num_edges: int, width: int) -> Peeling:
+    """Cut rounds into rows of leaves."""
+    num_places = int(place[-1])
+    leaves = np.concatenate([np.zeros((0, 3), np.int64), *rounds])
+    parent = np.full(num_places, num_places)
+    edge = np.full(num_places, num_edges)
+    parent[: len(leaves)], edge[: len(leaves)] = place[leaves[:, 1]], leaves[:, 2]
+    start, count = [], []
+    for first, last in pairwise(np.cumsum([0, *(len(step) for step in rounds)])):
+        start.append(np.arange(first, last, width))
+        count.append(np.minimum(last - start[-1], width))
+    # a row takes a leaf at least
+    num_rows = sum(map(len, start))
+    most = num_places if len(place) - 1 <= FEW_NODES else padded(max(num_rows, 1))
+    return Peeling(
+        parent=parent.astype(np.int32),
+        edge=edge.astype(np.int32),
+        start=_spread(start, most),
+        count=_spread(count, most),
+        num_rows=np.asarray(num_rows, np.int32),
+        width=width,
+    )
+
+
+def _spread(parts: list[NDArray], length: int) -> NDArray[np.int32]:
+    out = np.zeros(length, np.int32)
+    values = np.concatenate([np.zeros(0, np.int64), *parts])
+    out[: len(values)] = values
+    return out

@@ -11,19 +11,17 @@ probability that two linked labels agree (Lu 2008, section 2.6; star and tree fo
 
 from __future__ import annotations
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array, lax
 from jax.typing import ArrayLike
 
 from .approximate import Exact, Inference, as_inference
-from .buckets import Reduce, eliminate, split
-from .cores import Core
+from .buckets import eliminate
+from .colouring import Colouring
 from .label_graph import LabelGraph
-from .potts import FORBIDDEN, logsumexp, potts_message
+from .potts import FORBIDDEN
+from .reduce import BEST, DRAW, SUM, Reduce
 from .sweep import reorder, sweep
 
 __all__ = [
@@ -75,7 +73,7 @@ def log_partition(
     ValueError
         If a component is too wide for exact elimination and no approximation is named.
     """
-    parts = _run(unary, graph, log_weights, pair_weights, sampling, inference, _logsumexp)
+    parts = _run(unary, graph, log_weights, pair_weights, sampling, inference, SUM)
     value = sum(value.sum() for value, _ in parts)
     return jnp.where(value < FORBIDDEN / 2, -jnp.inf, value)
 
@@ -89,8 +87,8 @@ def by_component(
     sampling: str = "points",
     inference: str | Inference = "exact",
 ) -> Array:
-    """One term of `log_partition` for each connected component, zeros behind, shape (num_nodes,)."""
-    parts = _run(unary, graph, log_weights, pair_weights, sampling, inference, _logsumexp)
+    """One term of `log_partition` for each connected component, zero-padded, shape (num_nodes,)."""
+    parts = _run(unary, graph, log_weights, pair_weights, sampling, inference, SUM)
     out = jnp.zeros(graph.num_nodes, parts[0][0].dtype)
     for value, component in parts:
         out = out.at[component].add(value)
@@ -152,7 +150,7 @@ def sample(
     if not jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key):
         rng_key = jax.random.wrap_key_data(rng_key)
     factors = unary, graph, log_weights, pair_weights
-    return _traceback(*factors, sampling, inference, _drawn_logsumexp, rng_key)
+    return _traceback(*factors, sampling, inference, DRAW, rng_key)
 
 
 def mode(
@@ -169,7 +167,7 @@ def mode(
     In components that are too wide a named approximation gives its likeliest labels, improved until
     no change of a single one helps: a local optimum, in which a hard cannot-link can be broken.
     """
-    return _traceback(unary, graph, log_weights, pair_weights, sampling, inference, _argmax)
+    return _traceback(unary, graph, log_weights, pair_weights, sampling, inference, BEST)
 
 
 def check_inference(graph: LabelGraph, num_clusters: int, inference: str | Inference) -> str | None:
@@ -181,31 +179,23 @@ def check_inference(graph: LabelGraph, num_clusters: int, inference: str | Infer
         If a component is too wide and no approximation is named.
     """
     method = as_inference(inference)
-    wide = [core for core in graph.cores if not method.affords(core, num_clusters)]
-    if not wide:
+    wide = graph.suited(method, num_clusters).wide
+    if wide is None:
         return None
+    if isinstance(wide.num_real, jax.core.Tracer):
+        size, needs = "loops", "tables beyond the budget"
+    else:
+        size = f"{int(wide.num_real)} chunklets in loops"
+        needs = "elimination width beyond any budget"
+        if int(wide.width) >= 0:
+            needs = f"elimination width {int(wide.width)} (tables of {float(wide.cells):.3g} cells)"
     if isinstance(method, Exact):
-        core = wide[-1]
-        width = "beyond any budget" if core.width is None else str(core.width)
-        cells = (
-            ""
-            if core.width is None
-            else (
-                f" (tables of {core.num_buckets} x {num_clusters}^{core.width + 1} = "
-                f"{core.num_buckets * num_clusters ** (core.width + 1):.3g} cells; max_table is "
-                f"{method.max_table:.3g})"
-            )
-        )
         raise ValueError(
-            f"loopy components of {_in_loops(core)} chunklets have elimination width {width}{cells}; "
-            "name an approximation, inference='mean_field', 'belief_propagation' or 'gibbs', or raise "
-            "the budget, Exact(max_table=...)"
+            f"{size} have {needs}; max_table is {method.max_table:.3g} cells; name an approximation, "
+            "inference='mean_field', 'belief_propagation' or 'gibbs', or raise the budget, "
+            "Exact(max_table=...)"
         )
-    return f"{method.name} on {sum(map(_in_loops, wide))} chunklets in loops"
-
-
-def _in_loops(core: Core) -> int:
-    return core.num_buckets if core.colouring is None else len(core.colouring.node)
+    return f"{method.name} on {size}"
 
 
 # ---- elimination ---------------------------------------------------------------------------------
@@ -244,9 +234,9 @@ def _run(unary, graph, log_weights, pair_weights, sampling, inference, reduce, r
         )
     if sampling not in ("points", "chunklets"):
         raise ValueError(f"sampling = {sampling!r}; expected 'points' or 'chunklets'")
-    num_clusters = unary.shape[1]
     method = as_inference(inference)
-    check_inference(graph, num_clusters, method)
+    graph = graph.suited(method, unary.shape[1])
+    check_inference(graph, unary.shape[1], method)
     unary = _bounded(unary)
 
     if not graph.contracted:
@@ -258,102 +248,48 @@ def _run(unary, graph, log_weights, pair_weights, sampling, inference, reduce, r
     edge_weights = jax.ops.segment_sum(weights, graph.edge_of_link, graph.num_edges + 2)
     edge_weights = jnp.where(graph.forbidden, FORBIDDEN, edge_weights)
 
-    stages = 3 + len(graph.cores)
-    keys = [None] * stages if rng_key is None else split(rng_key, stages)
+    noise, key = None, None
+    if rng_key is not None:
+        key, draw = jax.random.split(rng_key)
+        noise = jax.random.uniform(draw, (graph.num_nodes + len(graph.order),), unary.dtype)
     parts = []
     if not graph.all_ordered:
         free = (jnp.asarray(graph.place) == len(graph.order)) & (jnp.asarray(graph.node_size) > 0)
-        parts.append((jnp.where(free, reduce(belief, keys[0]), 0.0), graph.node_component))
+        drawn = None if noise is None else noise[: graph.num_nodes]
+        parts.append((jnp.where(free, reduce(belief, drawn), 0.0), graph.node_component))
     if graph.num_links and graph.contracted:
         inside = jnp.where(graph.edge_of_link > graph.num_edges, weights, 0.0)
         parts.append((inside, graph.component[graph.pairs[:, 0]]))
     if not graph.num_edges:
         return parts
 
+    drawn = None if noise is None else noise[graph.num_nodes :]
     belief = reorder(belief, graph.order, graph.place)
     component = jnp.asarray(graph.node_component).at[graph.order].get(mode="clip")
-    leaves = graph.peeling
-    if leaves is not None:
-        send = partial(_send, reduce)
-        fixed = split(keys[1], len(leaves.edge))
-        belief, _ = sweep(send, belief, leaves.parent, edge_weights[leaves.edge], fixed)
-    if leaves is not None or graph.all_ordered:
-        tops = slice(0 if leaves is None else leaves.parent.size, None)
-        roots = jnp.where(graph.is_root[tops], reduce(belief[tops], keys[2]), 0.0)
-        parts.append((roots, component[tops]))
-    for core, key in zip(graph.cores, keys[3:], strict=True):
-        if method.affords(core, num_clusters):
-            value = eliminate(belief, edge_weights, core, reduce, key)
-            node = core.top.node[:, 0]
-        else:
-            assert core.colouring is not None  # left out only where sums are exact
-            value = _approximate(method, reduce, key, belief, edge_weights, core.colouring)
-            node = core.colouring.node
-        parts.append((value, component[node]))
+    if graph.peeling is not None:
+        belief = sweep(reduce, belief, edge_weights[graph.peeling.edge], graph.peeling, drawn)
+    roots = jnp.where(graph.is_root, reduce(belief, drawn), 0.0)
+    parts.append((roots, component))
+    if graph.buckets is not None:
+        value = eliminate(belief, edge_weights, graph.buckets, reduce, drawn)
+        parts.append((value, component.at[graph.buckets.place].get(mode="clip")))
+    if graph.wide is not None:
+        value = _approximate(method, reduce, key, belief, edge_weights, graph.wide)
+        parts.append((value, component.at[graph.wide.node].get(mode="clip")))
     return parts
 
 
-def _approximate(method: Inference, reduce: Reduce, key, belief, edge_weights, colouring):
-    """Terms of log Z of a wide component, or terms whose slopes are its chosen labels."""
-    if reduce is _logsumexp:
-        return method.log_partition(belief, edge_weights, colouring)
-    if reduce is _argmax:
-        labels = method.best(lax.stop_gradient(belief), edge_weights, colouring)
+def _approximate(
+    method: Inference, reduce: Reduce, key, belief: Array, edge_weights: Array, wide: Colouring
+) -> Array:
+    """Terms of log Z of wide components, or terms whose slopes are their chosen labels."""
+    if reduce is SUM:
+        return method.log_partition(belief, edge_weights, wide)
+    if reduce is BEST:
+        labels = method.best(lax.stop_gradient(belief), edge_weights, wide)
     else:
-        labels = method.draw(key, lax.stop_gradient(belief), edge_weights, colouring)
-    return jnp.sum(labels * belief[colouring.node], axis=1)
-
-
-def _send(reduce: Reduce, leaf, weight, key):
-    """Message of a leaf to the node that it hangs on."""
-    if reduce is _logsumexp:
-        return potts_message(leaf, weight), None
-    equal = np.eye(leaf.shape[1], dtype=bool)
-    return reduce(leaf[:, None, :] + jnp.where(equal, weight[:, None, None], 0.0), key), None
-
-
-# ---- ways to sum out a label -------------------------------------------------------------------
-
-
-def _logsumexp(table: Array, key: None) -> Array:
-    return logsumexp(table)
-
-
-@jax.custom_vjp
-def _argmax(table: Array, key: None) -> Array:
-    return table.max(axis=-1)
-
-
-def _argmax_forward(table, key):
-    return table.max(axis=-1), table
-
-
-def _argmax_backward(table, cotangent):
-    return _pick(jnp.argmax(table, axis=-1), table, cotangent), None
-
-
-_argmax.defvjp(_argmax_forward, _argmax_backward)
-
-
-@jax.custom_vjp
-def _drawn_logsumexp(table: Array, key: Array) -> Array:
-    return logsumexp(table)
-
-
-def _drawn_forward(table, key):
-    return logsumexp(table), (table, key)
-
-
-def _drawn_backward(saved, cotangent):
-    table, key = saved
-    return _pick(jax.random.categorical(key, table, axis=-1), table, cotangent), None
-
-
-_drawn_logsumexp.defvjp(_drawn_forward, _drawn_backward)
-
-
-def _pick(chosen, table, cotangent):
-    return jnp.where(chosen[..., None] == np.arange(table.shape[-1]), cotangent[..., None], 0.0)
+        labels = method.draw(key, lax.stop_gradient(belief), edge_weights, wide)
+    return jnp.sum(labels * belief.at[wide.node].get(mode="fill", fill_value=0.0), axis=1)
 
 
 def _traceback(

@@ -1,91 +1,134 @@
-"""Messages sent round after round within one array, differentiated without saved intermediates."""
+"""Messages of leaves, row after row within one array, differentiated without saved intermediates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-__all__ = ["reorder", "sweep"]
+from .potts import potts_message
+from .reduce import SUM, Reduce
+
+__all__ = ["Peeling", "reorder", "sweep"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Peeling:
+    """Leaves in the order of their removal, cut into rows that are done one after another.
+
+    Leaves of one row hang on nodes that are removed in later rows, or never. The leaves are the first
+    nodes of `LabelGraph.order`.
+
+    Attributes
+    ----------
+    parent : ndarray of int, shape (num_places,)
+        Place of the node that a leaf hangs on; `num_places` pads.
+    edge : ndarray of int, shape (num_places,)
+        Edge between them; `num_edges` pads.
+    start, count : ndarray of int, shape (rows,)
+        First leaf of each row, and how many it has.
+    num_rows : ndarray of int, shape ()
+        Rows that are not spare.
+    width : int
+        Most leaves in a row.
+    """
+
+    parent: Any
+    edge: Any
+    start: Any
+    count: Any
+    num_rows: Any
+    width: int = field(metadata={"static": True})
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def sweep(
-    function: Callable, state: Array, target: Array, inputs: Any, fixed: Any
-) -> tuple[Array, Any]:
-    """Add to rows of an array what a function makes of other rows, one round after another.
+    reduce: Reduce, belief: Array, weights: Array, leaves: Peeling, noise: Array | None
+) -> Array:
+    """Add to the potentials of nodes the messages of the leaves that hang on them.
 
-    Round r reads the r-th block of ``width`` rows: ``update, value = function(block, inputs, fixed)``
-    and ``state[target] += update``. Targets lie in later blocks or behind all of them, so that every
-    row read is found unchanged in the final state and the reverse pass recomputes each round from
-    it: nothing is stacked a round, and the compiled loops stay small.
+    Every row reads leaves that no later row changes, so that they are found again in the final
+    array: the reverse pass makes each message anew, and nothing is kept a row.
 
     Parameters
     ----------
-    function : callable
-        It must not close over traced values.
-    state : Array, shape (rows, ...)
-        At least ``rounds * width`` rows.
-    target : Array of int, shape (rounds, width)
-        Row numbers; those past the end write nowhere.
-    inputs, fixed : pytree
-        Arrays with a leading axis of rounds; `fixed` is not differentiated.
+    reduce : Reduce
+    belief : Array, shape (num_places, num_clusters)
+        Log-potentials in the order of the graph.
+    weights : Array, shape (num_places,)
+        Weight of the edge of each leaf.
+    leaves : Peeling
+    noise : Array or None, shape (num_places,)
+        Uniform numbers for `reduce`.
 
     Returns
     -------
-    state : Array
-    values : pytree
-        Values of all rounds.
+    Array, shape (num_places, num_clusters)
     """
-    return _forward(function, state, target, inputs, fixed)[0]
+    return _forward(reduce, belief, weights, leaves, noise)[0]
 
 
-def _forward(function, state, target, inputs, fixed):
-    def one_round(state, step):
-        start, target, given, constant = step
-        # by way of `vjp`, rules of reverse mode within `function` give way to plain operations, so
-        # that the forward mode of second derivatives passes
-        (update, value), _ = jax.vjp(
-            lambda rows, g: function(rows, g, constant), _block(state, start, target), given
+def _message(reduce: Reduce, rows: Array, weights: Array, noise: Array | None) -> Array:
+    """Message of each leaf to the node that it hangs on."""
+    if reduce is SUM:
+        return potts_message(rows, weights)
+    equal = np.eye(rows.shape[1], dtype=bool)
+    table = rows[:, None, :] + jnp.where(equal, weights[:, None, None], 0.0)
+    return reduce(table, None if noise is None else jnp.broadcast_to(noise[:, None], rows.shape))
+
+
+def _cut(number: Array, leaves: Peeling, *arrays: Array | None) -> tuple:
+    """Targets of a row, nowhere for leaves that belong to later rows, and its part of arrays."""
+    start, count = jnp.asarray(leaves.start)[number], jnp.asarray(leaves.count)[number]
+
+    def part(values: Any) -> Any:
+        if values is None:
+            return None
+        return lax.dynamic_slice_in_dim(jnp.asarray(values), start, leaves.width)
+
+    mine = np.arange(leaves.width) < count
+    target = jnp.where(mine, part(leaves.parent), len(leaves.parent))
+    return start, mine, target, *map(part, arrays)
+
+
+def _forward(reduce: Reduce, belief, weights, leaves: Peeling, noise):
+    def one_row(number: Array, state: Array) -> Array:
+        _, _, target, rows, given, drawn = _cut(number, leaves, state, weights, noise)
+        # by way of `vjp`, rules of reverse mode give way to plain operations, so that the forward
+        # mode of second derivatives passes
+        sent, _ = jax.vjp(partial(_message, reduce, noise=drawn), rows, given)
+        return state.at[target].add(sent, mode="drop")
+
+    state = lax.fori_loop(0, leaves.num_rows, one_row, belief)
+    return state, (state, weights, leaves, noise)
+
+
+def _backward(reduce: Reduce, saved, cotangent: Array):
+    state, weights, leaves, noise = saved
+
+    def one_row(step: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        slope, weight_slope = carry
+        number = leaves.num_rows - 1 - step
+        start, mine, target, rows, given, drawn, old, kept = _cut(
+            number, leaves, state, weights, noise, slope, weight_slope
         )
-        return state.at[target].add(update, mode="drop"), value
+        _, pull = jax.vjp(partial(_message, reduce, noise=drawn), rows, given)
+        row_slope, given_slope = pull(slope.at[target].get(mode="fill", fill_value=0.0))
+        given_slope = jnp.where(mine, given_slope, kept)
+        return (
+            lax.dynamic_update_slice_in_dim(slope, row_slope + old, start, 0),
+            lax.dynamic_update_slice_in_dim(weight_slope, given_slope, start, 0),
+        )
 
-    state, values = lax.scan(one_round, state, (_starts(target), target, inputs, fixed))
-    return (state, values), (state, target, inputs, fixed)
-
-
-def _backward(function, saved, cotangent):
-    state, target, inputs, fixed = saved
-    slope, value_slopes = cotangent
-
-    def one_round(slope, step):
-        (start, target, given, constant), value_slope = step
-        rows = _block(state, start, target)
-        _, pull = jax.vjp(lambda rows, g: function(rows, g, constant), rows, given)
-        row_slope, given_slope = pull((_fill(slope, target), value_slope))
-        row_slope = row_slope + _block(slope, start, target)
-        return lax.dynamic_update_slice_in_dim(slope, row_slope, start, 0), given_slope
-
-    steps = (_starts(target), target, inputs, fixed)
-    slope, given_slopes = lax.scan(one_round, slope, (steps, value_slopes), reverse=True)
-    return slope, None, given_slopes, None
-
-
-def _starts(target: Array) -> np.ndarray:
-    rounds, width = target.shape
-    return np.arange(rounds, dtype=np.int32) * width
-
-
-def _block(state: Array, start: Array, target: Array) -> Array:
-    return lax.dynamic_slice_in_dim(state, start, len(target))
-
-
-def _fill(state: Array, rows: Array) -> Array:
-    return state.at[rows].get(mode="fill", fill_value=0.0)
+    carry = cotangent, jnp.zeros_like(weights)
+    slope, weight_slope = lax.fori_loop(0, leaves.num_rows, one_row, carry)
+    return slope, weight_slope, None, None
 
 
 sweep.defvjp(_forward, _backward)
@@ -93,7 +136,7 @@ sweep.defvjp(_forward, _backward)
 
 @jax.custom_vjp
 def reorder(values: Array, order: Array, place: Array) -> Array:
-    """Rows of an array in another order, shape (len(order), ...); no row twice.
+    """Rows of an array in another order, shape (len(order), ...); no row twice, zeros for none.
 
     The slope is gathered back by `place`, for a gather is several times faster than a scatter.
 
@@ -101,11 +144,15 @@ def reorder(values: Array, order: Array, place: Array) -> Array:
     ----------
     values : Array, shape (rows, ...)
     order : Array of int, shape (places,)
-        Row at each place; `rows` leaves a place zero.
+        Row at each place; `rows` or more leaves a place zero.
     place : Array of int, shape (rows,)
         Place of each row; `places` for a row left out.
     """
     return _fill(values, order)
+
+
+def _fill(values: Array, rows: Array) -> Array:
+    return values.at[rows].get(mode="fill", fill_value=0.0)
 
 
 reorder.defvjp(

@@ -107,8 +107,10 @@ def test_belief_propagation_is_exact_on_trees(problem):
 def test_gibbs_draws_from_the_conditional_of_the_pair_weight(problem):
     """One sweep of one node given the others: the exponent is the weight of the unordered pair."""
     unary, graph = problem
-    _, prob, _ = value_and_slopes(unary, graph, Gibbs(max_table=0, num_sweeps=1, num_burn_in=0))
-    node = int(graph.cores[0].colouring.node[0])  # updated first, the others still at their start
+    method = Gibbs(max_table=0, num_sweeps=1, num_burn_in=0)
+    _, prob, _ = value_and_slopes(unary, graph, method)
+    wide = graph.suited(method, unary.shape[1]).wide
+    node = int(graph.order[wide.node[0]])  # updated first, the others still at their start
     start = unary.argmax(axis=1)
     z, energy = brute_force.enumerate_labelings(unary, CLIQUE, graph.pair_weights)
     others = np.delete(np.arange(4), node)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sidebayes.models.blocks import elimination, label_graph, partition
+from sidebayes.models.blocks import label_graph, loops, partition
 from sidebayes.models.blocks.approximate import BeliefPropagation, Exact, Gibbs, MeanField
 from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.links import Links
@@ -67,17 +67,18 @@ STRUCTURES = {
 }
 
 
-def test_messages_pass_from_stage_to_stage(monkeypatch):
-    monkeypatch.setattr(elimination, "STAGE_CELLS", 0)  # a stage for every width
+@pytest.mark.parametrize(("chunk", "work"), [(4, 2), (8, 64), (256, 2**10)])
+def test_messages_are_cut_into_chunks(monkeypatch, chunk, work):
+    """Bags wider than a chunk, several children a bucket, several buckets and rounds a level."""
+    monkeypatch.setattr(loops, "CHUNK_CELLS", chunk)
+    monkeypatch.setattr(loops, "ROUND_CELLS", work)
     rng = np.random.default_rng(7)
-    loops = random_links(rng, 11, 20, hard=0.0)
+    tangle = random_links(rng, 11, 20, hard=0.0)
     triangle = Links(np.array([(11, 12), (12, 13), (11, 13)]), np.array([1.0, -2.0, 0.5]))
-    links = Links(loops.pairs, loops.weights) + triangle
-    graph, unary = LabelGraph.build(links, 14), rng.normal(size=(14, 2))
-    (core,) = graph.cores
-    assert [stage.width for stage in core.stages] == [2, 3, 4]
-    assert all(len(bucket) for bucket, _ in core.top.inflow)
-    assert all(sum(len(bucket) for bucket, _ in stage.inflow) for stage in core.stages[1:])
+    links = Links(tangle.pairs, tangle.weights) + triangle
+    graph, unary = LabelGraph.build(links, 14, 2), rng.normal(size=(14, 2))
+    assert graph.buckets.bag_size.max() == 4
+    assert graph.buckets.num_children.max() > 1
     value, slope = jax.jit(jax.value_and_grad(partition.log_partition))(unary, graph)
     log_z, marginals, *_ = brute_force.infer(unary, links.pairs, links.weights)
     np.testing.assert_allclose(value, log_z, atol=1e-10)
@@ -87,7 +88,6 @@ def test_messages_pass_from_stage_to_stage(monkeypatch):
 @pytest.fixture(params=["as for few nodes", "as for many"])
 def padding(request, monkeypatch):
     if request.param == "as for many":
-        monkeypatch.setattr(elimination, "FEW_CELLS", 0)
         monkeypatch.setattr(label_graph, "FEW_NODES", 0)
 
 

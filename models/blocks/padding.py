@@ -1,0 +1,14 @@
+"""Sizes of arrays, rounded up so that few distinct shapes occur and compiled code is shared."""
+
+from __future__ import annotations
+
+__all__ = ["FEW_NODES", "padded"]
+
+FEW_NODES = 4096
+"""Nodes up to which arrays are padded to what the numbers of points and links alone admit."""
+
+
+def padded(count: int, sizes: int = 4) -> int:
+    """Round up to one of two or four sizes an octave, so that few distinct shapes occur."""
+    unit = 1 << max((count - 1).bit_length() - sizes.bit_length(), 0)
+    return -(-count // unit) * unit
