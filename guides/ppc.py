@@ -33,6 +33,10 @@ __all__ = [
 ]
 
 
+_REDUCTION = 0.1
+"""Share of the slope in the mixing weights of a field that an M-step leaves: the next one goes on."""
+
+
 def ppc_m_step(
     *,
     num_clusters: int,
@@ -111,7 +115,8 @@ def _m_step(
     if weights is None:
         options = {"reading": reading, "sampling": sampling, "inference": inference}
         count = slope["log_weights"]
-        new["weights"] = weights_step(count, params["weights"], graph, concentration, **options)
+        given = count, params["weights"], graph, concentration
+        new["weights"] = weights_step(*given, reduction=_REDUCTION, **options)
     if flip_rate is not None:
         prior = dist.Beta(*FLIP_RATE_PRIOR) if isinstance(flip_rate, str) else flip_rate
         new["flip_rate"] = _flip_rate_step(slope["pair_weights"], graph, prior)
@@ -241,6 +246,7 @@ def weights_step(
     reading: str = "field",
     sampling: str = "points",
     inference: str | Inference = "exact",
+    reduction: float = 0.0,
 ) -> Array:
     """Mixing weights given expected counts: the Dirichlet mode, or `match_moments` for a field.
 
@@ -254,6 +260,8 @@ def weights_step(
     sampling : {"points", "chunklets"}
     inference : str or inference object
         Its budget must allow exact sums over the labels of a field.
+    reduction : float
+        See `match_moments`.
 
     Returns
     -------
@@ -269,7 +277,7 @@ def weights_step(
             blank, graph, log_weights, sampling=sampling, inference=inference
         )
 
-    return match_moments(count, jnp.log(weights), log_omega, concentration)
+    return match_moments(count, jnp.log(weights), log_omega, concentration, reduction)
 
 
 def weights_are_free(graph: LabelGraph, reading: str, sampling: str) -> bool:
@@ -283,6 +291,7 @@ def match_moments(
     log_weights: Array,
     log_omega: Callable[[Array], Array],
     concentration: float = 1.0,
+    reduction: float = 0.0,
 ) -> Array:
     r"""Maximise :math:`\sum_k n_k\eta_k - \log\Omega(e^\eta) + (\alpha-1)\sum_k\log\pi_k`.
 
@@ -300,6 +309,8 @@ def match_moments(
     log_omega : callable
         Log partition function of log weights.
     concentration : float
+    reduction : float
+        Stop once the gradient has fallen to this share of what it was; by default at rounding.
     """
     size = count.sum()
     eps = float(jnp.finfo(count.dtype).eps)
@@ -321,8 +332,11 @@ def match_moments(
         # the first step only evaluates
         metric = jnp.where((along > 0) & (state.number > 0), metric, state.metric)
         one = jnp.ones_like(state.scale)
-        flat = rises & (jnp.abs(grad).max() <= eps ** (2 / 3) * size)
-        kept = _Ascent(trial, value, grad, metric, jnp.clip(metric @ grad, -2.0, 2.0), one, flat, 0)
+        steepest = jnp.abs(grad).max()
+        first = jnp.where(state.number == 0, steepest, state.first)
+        flat = rises & (steepest <= jnp.maximum(eps ** (2 / 3) * size, reduction * first))
+        move = jnp.clip(metric @ grad, -2.0, 2.0)
+        kept = _Ascent(trial, value, grad, metric, move, one, first, flat, 0)
         back = state._replace(scale=state.scale / 2, done=state.scale < eps)
         new = jax.tree.map(lambda a, b: jnp.where(rises, a, b), kept, back)
         return new._replace(number=state.number + 1)
@@ -335,6 +349,7 @@ def match_moments(
         metric=jnp.diag(2.0 / (count + size * jnp.exp(start))),
         move=jnp.zeros_like(start),
         scale=jnp.ones((), count.dtype),
+        first=jnp.zeros((), count.dtype),
         done=jnp.asarray(False),
         number=jnp.asarray(0),
     )
@@ -351,6 +366,7 @@ class _Ascent(NamedTuple):
     metric: Array
     move: Array
     scale: Array
+    first: Array
     done: Array
     number: Any
 

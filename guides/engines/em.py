@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
+from sidebayes.models.blocks.label_graph import LabelGraph
 from sklearn.metrics import pairwise_distances_argmin
 
 from .base import EngineResult, FitError, Problem, Status, check_positive
@@ -198,7 +199,7 @@ class EM:
         return _Climb(**jax.device_put(blank))
 
     def _program(self, problem: Problem) -> Callable:
-        """All starts at once: E-step, test, M-step, until every start has stopped or done `limit`."""
+        """For all starts: E-step, test, M-step, until every start has stopped or done `limit`."""
         e_step = problem.e_step or expectation
 
         def step(state: _Climb, args: tuple, tol: Array) -> _Climb:
@@ -229,7 +230,13 @@ class EM:
             )
             return state, deterministics(trace_model(problem, state.params, args))
 
-        return jax.vmap(one, in_axes=(0, None, None, None))
+        def climb(state: _Climb, args: tuple, tol: Array, limit: Array):
+            if any(isinstance(a, LabelGraph) and a.is_large for a in args):
+                # side by side the starts would wait for the slowest, and gain nothing
+                return lax.map(lambda start: one(start, args, tol, limit), state)
+            return jax.vmap(one, in_axes=(0, None, None, None))(state, args, tol, limit)
+
+        return climb
 
     @staticmethod
     def _maximise(

@@ -76,18 +76,14 @@ _sum_out.defvjp(_forward, _backward)
 
 def _in_turn(function, buckets: Buckets):
     """Let the members of a batch wait for each other where all their messages would fill memory."""
-    large = buckets.owner.size * _chunk_cells(buckets) > LARGE_CELLS
-    return sequential_vmap(function) if large else function
-
-
-def _chunk_cells(buckets: Buckets) -> int:
-    return buckets.num_clusters ** trailing_axes(buckets.num_clusters)
+    return sequential_vmap(function) if buckets.num_cells > LARGE_CELLS else function
 
 
 def _first_cells(messages: Array, buckets: Buckets) -> Array:
-    return messages.at[buckets.start * _chunk_cells(buckets)].get(mode="promise_in_bounds")
+    return messages.at[buckets.start * buckets.chunk_cells].get(mode="promise_in_bounds")
 
 
+@partial(jax.jit, static_argnums=0)  # traced once for all that a program sums
 def _send_all(reduce: Reduce, factors: Array, buckets: Buckets) -> Array:
     """Messages of all buckets, one after another; shape (cells,)."""
 
@@ -97,10 +93,11 @@ def _send_all(reduce: Reduce, factors: Array, buckets: Buckets) -> Array:
         sent = jnp.ravel(reduce.value(table))
         return lax.dynamic_update_slice(messages, sent, (number * sent.size,))
 
-    messages = jnp.zeros(buckets.owner.size * _chunk_cells(buckets), factors.dtype)
+    messages = jnp.zeros(buckets.num_cells, factors.dtype)
     return lax.fori_loop(0, buckets.num_rounds, one_round, messages)
 
 
+@partial(jax.jit, static_argnums=0)
 def _pull_all(
     reduce: Reduce,
     factors: Array,
@@ -110,7 +107,7 @@ def _pull_all(
     noise: Array | None,
 ) -> Array:
     """Slopes in the factors, from the receivers down; each table is made anew."""
-    chunk = _chunk_cells(buckets)
+    chunk = buckets.chunk_cells
     lanes = buckets.owner.shape[1]
     equal = _equal(buckets.num_clusters, factors.dtype)
 
@@ -173,7 +170,7 @@ def _children(one: _Round, number: Array, buckets: Buckets) -> tuple[Array, Arra
     where = jnp.where(exists, jnp.asarray(buckets.first_child)[one.bucket] + number, 0)
     child = jnp.where(exists, jnp.asarray(buckets.child)[where], len(buckets.child) - 1)
     stride = jnp.asarray(buckets.stride)[child]
-    base = jnp.asarray(buckets.start)[child] * np.int32(num_clusters**within)
+    base = jnp.asarray(buckets.start)[child] * np.int32(buckets.chunk_cells)
     base = base + (one.lead * stride[:, within:]).sum(axis=1)
     digits = jnp.asarray(_digits(num_clusters))
     cell = base[:, None] + (stride[:, :within, None] * digits).sum(axis=1)

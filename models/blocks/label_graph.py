@@ -16,7 +16,7 @@ from .elimination import peel_leaves
 from .hard_links import LinkReport, check_links, components_of, contract, refuse_uncolourable
 from .link_weights import check_pairs
 from .links import Links
-from .loops import Buckets, LoopPlan, lay_out
+from .loops import FEW_CELLS, Buckets, LoopPlan, lay_out
 from .padding import FEW_NODES, padded
 from .sweep import Peeling
 
@@ -262,6 +262,11 @@ class LabelGraph:
         if self.plan is not None or self.wide is not None:
             return True
         return self.buckets is not None and bool(np.any(np.asarray(self.buckets.num_rounds) > 0))
+
+    @property
+    def is_large(self) -> bool:
+        """Exact sums over loops take so long that several are no faster side by side than in turn."""
+        return self.buckets is not None and self.buckets.num_cells > FEW_CELLS
 
     def report(self, num_clusters: int | None = None) -> LinkReport:
         """Report on the links; see `Links.check`."""

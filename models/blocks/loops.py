@@ -123,6 +123,16 @@ class Buckets:
     num_rounds: Any
     num_clusters: int = field(metadata={"static": True})
 
+    @property
+    def chunk_cells(self) -> int:
+        """Cells of one chunk."""
+        return self.num_clusters ** trailing_axes(self.num_clusters)
+
+    @property
+    def num_cells(self) -> int:
+        """Cells of all messages, idle ones included."""
+        return int(np.prod(self.owner.shape)) * self.chunk_cells
+
 
 def trailing_axes(num_clusters: int) -> int:
     """Axes of a message that vary within a chunk, at least one."""

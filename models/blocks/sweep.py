@@ -97,6 +97,7 @@ def _cut(number: Array, leaves: Peeling, *arrays: Array | None) -> tuple:
     return start, mine, target, *map(part, arrays)
 
 
+@partial(jax.jit, static_argnums=0)  # traced once for all that a program sums
 def _forward(reduce: Reduce, belief, weights, leaves: Peeling, noise):
     def one_row(number: Array, state: Array) -> Array:
         _, _, target, rows, given, drawn = _cut(number, leaves, state, weights, noise)
@@ -109,6 +110,7 @@ def _forward(reduce: Reduce, belief, weights, leaves: Peeling, noise):
     return state, (state, weights, leaves, noise)
 
 
+@partial(jax.jit, static_argnums=0)
 def _backward(reduce: Reduce, saved, cotangent: Array):
     state, weights, leaves, noise = saved
 
