@@ -118,7 +118,7 @@ def agreement(
                 return _independent(prob, pairs), _chance(prob)
             found = fn.log_factors(value)
             weights = jnp.zeros(graph.num_links, found["unary"].dtype)
-            weights = weights.at[old].set(found["pair_weights"])
+            weights = weights.at[old].set(found["pair_weights"][: len(old)])
             factors = found["unary"], graph, found["log_weights"], weights
             options = {"sampling": fn.labels.sampling, "inference": method}
             prob = partition.responsibilities(*factors, **options)

@@ -75,7 +75,9 @@ def link_agreement(
     strength = np.where(silent, flip_rate_weight(flip_rate), np.abs(links.weights))
     method = with_pair_beliefs(first.labels.inference, inference)
     num_clusters = first.labels.log_weights.shape[-1]
-    graph = LabelGraph.build(links.with_strength(strength), num_points, num_clusters, method)
+    rows = first.labels.graph.num_links
+    stated = links.with_strength(strength)
+    graph = LabelGraph.build(stated, num_points, num_clusters, method, rows)
     approximate = partition.check_inference(graph, num_clusters, method)
 
     def build(bare: Problem) -> Callable:
@@ -92,10 +94,12 @@ def link_agreement(
 
         return lambda draws, *rest: jax.lax.map(lambda params: one(params, *rest), draws)
 
-    rest = problem.args, graph, jnp.asarray(silent)
+    # a graph of the fit may have spare rows behind, those of this one are as many
+    silent = np.pad(silent, (0, first.labels.graph.num_links - len(links)), constant_values=True)
+    rest = problem.args, graph, silent
     program, _ = compiled("agreement", problem, method, build, given, *rest)
     same, weights = program(given, *rest)
-    return np.asarray(same), np.asarray(weights), approximate
+    return np.asarray(same)[:, : len(links)], np.asarray(weights)[:, : len(links)], approximate
 
 
 def _site(site: Callable, problem: Problem, params: Mapping) -> tuple[LinkedMixture, Array]:

@@ -113,7 +113,7 @@ def _m_step(
     else:
         new = variance_step(*weighted_squares(x, slope["unary"]), covariance, resolved)
     if weights is None:
-        options = {"reading": reading, "sampling": sampling, "inference": inference}
+        options: Any = {"reading": reading, "sampling": sampling, "inference": inference}
         count = slope["log_weights"]
         given = count, params["weights"], graph, concentration
         new["weights"] = weights_step(*given, reduction=_REDUCTION, **options)

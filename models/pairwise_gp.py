@@ -79,7 +79,7 @@ def pairwise_gp(
     x = jnp.asarray(x)
     graph = as_label_graph(links, len(x), num_clusters, inference)
     given = graph.pair_weights
-    if likelihood == "jensen" and isinstance(given, np.ndarray) and np.isinf(given).any():
+    if likelihood == "jensen" and isinstance(given, np.ndarray) and graph.links.hard.any():
         raise ValueError(
             "likelihood='jensen' takes soft links only, its bound on a hard one is -inf; pass "
             "links.with_strength(4.0), or likelihood='factorised'"
@@ -143,7 +143,7 @@ class FactorisedPairs(LinkedMixture):
     def approximation(self) -> str | None:
         """Say so where points are in two statements or more."""
         found = super().approximation()
-        overlap = np.bincount(np.ravel(self.labels.graph.pairs)).max(initial=0) > 1
+        overlap = np.bincount(self.labels.graph.links.pairs.ravel()).max(initial=0) > 1
         own = "statements factorised" if overlap else None
         return ", ".join(filter(None, (own, found))) or None
 
@@ -162,7 +162,10 @@ class FactorisedPairs(LinkedMixture):
         """Log-probability of each statement where labels agree, and where they differ."""
         given = jnp.asarray(self.labels.graph.pair_weights)
         weights = jnp.where(jnp.isinf(given), given, jnp.asarray(self.labels.pair_weights))
-        return jax.nn.log_sigmoid(weights), jax.nn.log_sigmoid(-weights)
+        pairs = jnp.asarray(self.labels.graph.pairs)
+        stated = pairs[:, 0] != pairs[:, 1]  # spare rows say nothing
+        right, wrong = jax.nn.log_sigmoid(weights), jax.nn.log_sigmoid(-weights)
+        return jnp.where(stated, right, 0.0), jnp.where(stated, wrong, 0.0)
 
     def _agreement(self, value: Array) -> tuple[Array, Array]:
         """Log-probabilities that the labels of each pair agree, and that they differ."""

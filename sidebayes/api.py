@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from sidebayes.diagnostics.compare import Comparison, compare_fits
 from sidebayes.diagnostics.tree import to_datatree
 from sidebayes.guides.engines.base import Engine, EngineResult, FitError, Problem
-from sidebayes.guides.engines.density import site_dims
+from sidebayes.guides.engines.density import linked_mixture, site_dims
 from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.links import Links
 
@@ -115,6 +116,7 @@ def fit(
     options = {**shared, **options}
     with jax.enable_x64(dtype == "float64"):
         problem = make_problem(card, model, jax.device_put(x.astype(dtype)), graph, options)
+        problem = _suit_links(problem)
         start = starting_values(init, problem, runner, make_engine(None, card), seed)
         result = runner.run(problem, seed=seed, init=start, progress=progress)
         return _collect(
@@ -220,6 +222,18 @@ def make_problem(
     return Problem(model, args, dict(options), *(form(**options) for form in forms))
 
 
+def _suit_links(problem: Problem) -> Problem:
+    """Lay links out for the clusters and the budget that the model itself names."""
+    mixture = linked_mixture(problem)
+    if mixture is None or len(problem.args) < 2:
+        return problem
+    labels = mixture.labels
+    graph = problem.args[1].suited(labels.inference, labels.log_weights.shape[-1])
+    if graph is problem.args[1]:
+        return problem
+    return replace(problem, args=(problem.args[0], graph))
+
+
 def starting_values(
     init: Mapping[str, Any] | Fit | None,
     problem: Problem,
@@ -270,8 +284,8 @@ def _collect(
         result,
         observed=observed,
         constant={
-            "links": (("link", "end"), np.asarray(graph.pairs)),
-            "link_weights": ("link", np.asarray(graph.pair_weights)),
+            "links": (("link", "end"), graph.links.pairs.astype(np.int32)),
+            "link_weights": ("link", graph.links.weights),
             "unit": ("points", np.asarray(graph.component) if tied else np.arange(prob.shape[1])),
             "feature_names": ("features", np.asarray(names, dtype=object)),
         },

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sidebayes.models.blocks.approximate import Inference
 from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.padding import link_rows
 
 __all__ = [
     "check_data",
@@ -142,7 +143,11 @@ def check_links(
             "links.hardened(), or use 'soft_kmeans'"
         )
     known = "exact" if inference is None else inference
-    graph = as_label_graph(links, num_points, num_clusters, known)
+    if isinstance(links, Links) and inference is not None and kind == "any":
+        rows = link_rows(len(links))
+        graph = LabelGraph.build(links, num_points, num_clusters, known, rows)
+    else:
+        graph = as_label_graph(links, num_points, num_clusters, known)
     if kind == "priced":
         return graph.untied()
     return graph if num_clusters is None else graph.suited(known, num_clusters)

@@ -148,13 +148,13 @@ def _ranks(
         draws[name] = np.concatenate([values[:, keep], real], axis=1)
     flat = {name: values.reshape(-1, *values.shape[2:]) for name, values in draws.items()}
     prob, terms, _ = posterior.derive(problem, flat)
-    links = problem.args[1].pairs if len(problem.args) > 1 else np.zeros((0, 2), int)
+    links = problem.args[1].links.pairs if len(problem.args) > 1 else np.zeros((0, 2), int)
     found = functionals(
         draws,
         site_dims(problem),
         prob.reshape(chains, -1, *prob.shape[1:]),
         terms.sum(axis=1),
-        np.asarray(links),
+        links,
     )
     real = np.arange(len(found)) % (len(keep) + 1) == len(keep)
     return rank_of_truth(found[real][:1], found[~real], num_chains=chains, seed=seed)
@@ -240,4 +240,5 @@ def _draw_linked(
 
 def _stated(links: Links, agree: NDArray) -> Links:
     """Links of one simulation."""
-    return Links.from_pairs(links.pairs, agree, np.abs(links.weights), links.num_points)
+    told = agree[: len(links)]  # spare rows say nothing
+    return Links.from_pairs(links.pairs, told, np.abs(links.weights), links.num_points)

@@ -67,9 +67,9 @@ def deal_batches(graph: LabelGraph, batch_size: int, seed: int) -> list[Batch]:
     position = np.empty(graph.num_points, np.int64)
     position[sorted_rows] = np.arange(graph.num_points) - first[batch[sorted_rows]]
 
-    pairs = np.asarray(graph.pairs, np.int64)
+    pairs, weights = graph.links.pairs, graph.links.weights
     batch_of_link = batch[pairs[:, 0]]
-    edge, link = np.unique(np.asarray(graph.edge_of_link), return_index=True)
+    edge, link = np.unique(np.asarray(graph.edge_of_link)[: len(pairs)], return_index=True)
     edges = np.bincount(batch_of_link[link[edge < graph.num_edges]], minlength=number)
     chunklet = np.unique(np.asarray(graph.node), return_index=True)[1]
     nodes = np.bincount(batch[chunklet], minlength=number)
@@ -85,7 +85,7 @@ def deal_batches(graph: LabelGraph, batch_size: int, seed: int) -> list[Batch]:
             np.concatenate([position[pairs[own]], spare]),
             np.concatenate(
                 [
-                    np.asarray(graph.pair_weights)[own],
+                    weights[own],
                     np.repeat([1.0, np.inf], [spare_edges[b], spare_bonds[b]]),
                 ]
             ),

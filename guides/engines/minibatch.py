@@ -162,7 +162,7 @@ class _Parts:
 
     def __init__(self, graph: LabelGraph) -> None:
         self.graph = graph
-        component, pairs = np.asarray(graph.component), np.asarray(graph.pairs)
+        component, pairs = np.asarray(graph.component), graph.links.pairs
         self.points, self.first_point = _sorted(component, graph.num_components)
         place = np.empty_like(self.points)
         place[self.points] = np.arange(len(place)) - self.first_point[component[self.points]]

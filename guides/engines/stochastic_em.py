@@ -264,7 +264,7 @@ class _Data:
         empirical = isinstance(chosen, str) and chosen == "empirical"
         graph = as_label_graph(problem.args[1] if len(problem.args) > 1 else None, len(x))
         # points without links have no part in the partition function of normalised weights
-        rows = np.unique(np.asarray(graph.pairs)) if graph.num_links else np.zeros(1, int)
+        rows = np.unique(graph.links.pairs) if graph.num_links else np.zeros(1, int)
         some = graph.alike(graph.links.subset(rows), len(rows))
         linked = (np.zeros((len(rows), x.shape[1])), some)[: len(problem.args)]
         batches = deal_batches(graph, batch_size, seed)

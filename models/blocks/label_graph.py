@@ -44,6 +44,7 @@ class LabelGraph:
     node_size : ndarray, shape (num_nodes,)
         Points in each chunklet; zero for a spare row.
     pairs : ndarray of int, shape (num_links, 2)
+        Spare rows hold one point twice.
     pair_weights : ndarray, shape (num_links,)
     edge_of_link : ndarray of int, shape (num_links,)
         Edge that a link became; `num_edges + 1` for links inside one chunklet.
@@ -101,6 +102,7 @@ class LabelGraph:
         num_points: int,
         num_clusters: int | None = None,
         inference: str | Inference = "exact",
+        num_rows: int | None = None,
     ) -> LabelGraph:
         """Compile links between `num_points` points.
 
@@ -113,6 +115,9 @@ class LabelGraph:
             many; else they are laid out wherever the number is known, and no code is shared.
         inference : str or inference object
             Whose budget says which loops are summed exactly.
+        num_rows : int, optional
+            Rows for links. Spare ones tie a point to itself, hard, which says nothing; graphs of as
+            many rows share code.
 
         Raises
         ------
@@ -142,12 +147,13 @@ class LabelGraph:
         between = ends[:, 0] != ends[:, 1]
         key = ends[between, 0] * num_nodes + ends[between, 1]
         unique, owner = np.unique(key, return_inverse=True)
-        num_edges = _rows(len(unique), len(pairs)) if len(unique) else 0
+        rows = len(pairs) if num_rows is None else max(num_rows, len(pairs))
+        num_edges = _rows(len(unique), rows) if len(unique) else 0
         edges = np.stack([unique // max(num_nodes, 1), unique % max(num_nodes, 1)], axis=1)
-        edge_of_link = np.full(len(pairs), num_edges + 1)
-        edge_of_link[between] = owner.ravel()
+        edge_of_link = np.full(rows, num_edges + 1)
+        edge_of_link[: len(pairs)][between] = owner.ravel()
         forbidden = np.zeros(num_edges + 2, bool)
-        forbidden[edge_of_link[np.isneginf(weights)]] = True
+        forbidden[edge_of_link[: len(pairs)][np.isneginf(weights)]] = True
 
         rounds, peeled = peel_leaves(edges, num_nodes)
         leaves = np.concatenate([np.zeros((0, 3), np.int64), *rounds])
@@ -177,8 +183,8 @@ class LabelGraph:
         return cls(
             node=node.astype(np.int32),
             node_size=np.bincount(node, minlength=num_nodes).astype(float),
-            pairs=pairs.astype(np.int32),
-            pair_weights=weights,
+            pairs=np.pad(pairs, [(0, rows - len(pairs)), (0, 0)]).astype(np.int32),
+            pair_weights=np.pad(weights, (0, rows - len(pairs)), constant_values=np.inf),
             edge_of_link=edge_of_link.astype(np.int32),
             forbidden=forbidden,
             component=node_component[node].astype(np.int32),
@@ -200,7 +206,7 @@ class LabelGraph:
 
     @property
     def num_links(self) -> int:
-        """Number of distinct links."""
+        """Rows for links, spare ones included; `links` has the links themselves."""
         return self.pairs.shape[0]
 
     @property
@@ -211,27 +217,30 @@ class LabelGraph:
     def suited(self, inference: str | Inference, num_clusters: int) -> LabelGraph:
         """Return the same graph with its loops laid out for a number of clusters and a budget.
 
+        A graph whose links are traced keeps the budget that it was laid out for.
+
         Raises
         ------
         ValueError
-            If it was laid out for others and its links are traced.
+            If it was laid out for another number of clusters and its links are traced.
         """
         wanted = num_clusters, as_inference(inference).max_table
-        if self.laid_out == wanted or (self.plan is None and self.laid_out is None):
+        if self.laid_out == wanted:
             return self
         if self.plan is not None:
             buckets, wide = lay_out(self.plan, *wanted)
             return replace(self, buckets=buckets, wide=wide, plan=None, laid_out=wanted)
-        if self.buckets is None and self.wide is None:
+        if self.laid_out is None or (self.buckets is None and self.wide is None):
             return replace(self, laid_out=wanted)
-        if isinstance(self.pairs, jax.core.Tracer):
-            assert self.laid_out is not None
+        if not isinstance(self.pairs, jax.core.Tracer):
+            rows = self.num_links
+            return LabelGraph.build(self.links, self.num_points, num_clusters, inference, rows)
+        if self.laid_out[0] != num_clusters:
             raise ValueError(
-                f"the LabelGraph is laid out for {self.laid_out[0]} clusters and a budget of "
-                f"{self.laid_out[1]} cells, the model has {wanted[0]} and {wanted[1]}; build it with "
-                "LabelGraph.build(links, num_points, num_clusters, inference)"
+                f"the LabelGraph is laid out for {self.laid_out[0]} clusters, the model has "
+                f"{num_clusters}; build it with LabelGraph.build(links, num_points, {num_clusters})"
             )
-        return LabelGraph.build(self.links, self.num_points, num_clusters, inference)
+        return self
 
     def alike(self, links: Links | None, num_points: int) -> LabelGraph:
         """Compile other links, with loops laid out as they are here."""
@@ -243,9 +252,9 @@ class LabelGraph:
     @property
     def links(self) -> Links:
         """The links the graph was compiled from."""
-        return Links(
-            np.asarray(self.pairs, np.int64), np.asarray(self.pair_weights), self.num_points
-        )
+        pairs, weights = np.asarray(self.pairs, np.int64), np.asarray(self.pair_weights)
+        real = pairs[:, 0] != pairs[:, 1]
+        return Links(pairs[real], weights[real], self.num_points)
 
     def untied(self) -> LabelGraph:
         """Return the same links, tying no labels: for models where a link has a price, and no more.
@@ -253,8 +262,13 @@ class LabelGraph:
         Its structure is that of as many links between as many points, whichever these are.
         """
         free = LabelGraph.build(None, self.num_points)
-        inside = np.full(self.num_links, free.num_edges + 1, np.int32)
-        return replace(free, pairs=self.pairs, pair_weights=self.pair_weights, edge_of_link=inside)
+        links = self.links
+        return replace(
+            free,
+            pairs=links.pairs.astype(np.int32),
+            pair_weights=links.weights,
+            edge_of_link=np.full(len(links), free.num_edges + 1, np.int32),
+        )
 
     @property
     def has_loops(self) -> bool:
@@ -270,12 +284,8 @@ class LabelGraph:
 
     def report(self, num_clusters: int | None = None) -> LinkReport:
         """Report on the links; see `Links.check`."""
-        return check_links(
-            np.asarray(self.pairs, np.int64),
-            np.asarray(self.pair_weights),
-            self.num_points,
-            num_clusters,
-        )
+        links = self.links
+        return check_links(links.pairs, links.weights, self.num_points, num_clusters)
 
     def __repr__(self) -> str:
         """Size and the strategy that the structure calls for."""
@@ -286,7 +296,7 @@ class LabelGraph:
                 filter(None, (_describe(graph.buckets), _describe(graph.wide)))
             )
         return (
-            f"LabelGraph({self.num_points} points, {self.num_links} links, {self.num_components} "
+            f"LabelGraph({self.num_points} points, {len(self.links)} links, {self.num_components} "
             f"components{loops})"
         )
 
