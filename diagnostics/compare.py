@@ -15,7 +15,7 @@ from .distance import farthest
 from .invariants import same_cluster
 from .scores import score_labels, violated_links
 
-__all__ = ["Comparison", "compare_fits", "verdict"]
+__all__ = ["Comparison", "compare_fits", "same_question", "verdict"]
 
 _HEADINGS = {
     "method": "method",
@@ -247,7 +247,7 @@ def _leave_one_out(fit: Any) -> dict[str, float]:
 
 def _measure(fits: list[Any], frame: pd.DataFrame) -> pd.DataFrame:
     """Columns that say how far each fit lies from the reference of its model, data and links."""
-    keys = [_same_question(fit) for fit in fits]
+    keys = [same_question(fit) for fit in fits]
     rows = []
     for number, (key, fit) in enumerate(zip(keys, fits, strict=True)):
         peers = [i for i, other in enumerate(keys) if other == key and _may_lead(fits[i])]
@@ -297,7 +297,13 @@ def _distance(fit: Any, leader: Any) -> float:
     return float(np.abs(gap).mean())
 
 
-def _same_question(fit: Any) -> tuple:
+def same_question(fit: Any) -> tuple:
+    """Key of method, options, data and links: equal for fits that can be measured on each other.
+
+    Parameters
+    ----------
+    fit : Fit
+    """
     observed, constant = fit.tree["observed_data"], fit.tree["constant_data"]
     arrays = (observed["x"], constant["links"], constant["link_weights"])
     return (

@@ -17,6 +17,7 @@ import numpy as np
 
 from . import plots
 from .compare import Comparison, compare_fits
+from .doubts import doubts
 from .scores import violated
 
 __all__ = ["render_report", "write_report"]
@@ -116,7 +117,9 @@ def render_report(
         raise ValueError("fits is empty; a report needs at least one, {name: fit}")
     verdicts = {name: fit.verdict for name, fit in fits.items()}
     each = executor.map if executor else map
-    sections = each(_section, range(len(fits)), fits, fits.values())
+    doubted = doubts(fits)
+    doubt = (doubted.get(name, "") for name in fits)
+    sections = each(_section, range(len(fits)), fits, fits.values(), doubt)
     comparison = comparison or compare_fits(fits)
     template = Template(files(__package__).joinpath("report.html").read_text(encoding="utf-8"))
     return template.substitute(
@@ -124,7 +127,7 @@ def render_report(
         subtitle=escape(_subtitle(fits)),
         verdicts="".join(
             f"<li><i class='dot {level}'></i><a href='#fit{n}'>{escape(name)}</a>"
-            f"<span>{escape(sentence)}</span></li>"
+            f"<span>{escape(doubted.get(name, sentence))}</span></li>"
             for n, (name, (level, sentence)) in enumerate(verdicts.items())
         ),
         notes="".join(
@@ -157,7 +160,7 @@ def _versions(fits: Mapping[str, Any]) -> str:
     return " · ".join(f"{name} {number}" for name, number in own.items() if number)
 
 
-def _section(number: int, name: str, fit: Any) -> str:
+def _section(number: int, name: str, fit: Any, doubt: str) -> str:
     level, sentence = fit.verdict
     facts = "".join(
         f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>"
@@ -166,7 +169,8 @@ def _section(number: int, name: str, fit: Any) -> str:
     return (
         f"<section id='fit{number}'><div class='title'><h2>{escape(name)}</h2>"
         f"<span class='badge {level}'>{_BADGES[level]}</span></div>"
-        f"<p class='sentence'>{escape(sentence)}</p><dl class='facts'>{facts}</dl>"
+        f"<p class='sentence'>{escape(sentence)}</p>"
+        f"{f'<p class=doubt>{escape(doubt)}</p>' if doubt else ''}<dl class='facts'>{facts}</dl>"
         f"<div class='grid'>{''.join(_figures(fit))}</div></section>"
     )
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from numpyro import handlers
@@ -58,6 +58,8 @@ class BlockedGibbs:
     Parameters
     ----------
     num_warmup, num_samples, num_chains : int
+    thinning : int
+        Sweeps a draw, of the warm-up too. Only the last is kept, and the density computed there only.
     target_accept : float
         Of NUTS, where some sites are not conjugate: the acceptance probability that the step size is
         adapted to, between 0 and 1.
@@ -83,6 +85,7 @@ class BlockedGibbs:
     jitter: float = 0.05
     checkpoint: str | None = None
     checkpoint_every: float = 60.0
+    thinning: int = 1
     name: ClassVar[str] = "gibbs"
 
     def __post_init__(self) -> None:
@@ -91,6 +94,7 @@ class BlockedGibbs:
             num_warmup=1,
             num_samples=1,
             num_chains=1,
+            thinning=1,
             target_accept=0.0,
             max_tree_depth=1,
             jitter=0.0,
@@ -133,7 +137,7 @@ class BlockedGibbs:
         self, problem: Problem, starts: tuple, advance: Callable[[int, str], None], keep: Keeper
     ) -> tuple[dict[str, NDArray], dict[str, NDArray], dict[str, float]]:
         """Run all chains in step; draws and statistics are arrays of (chain, draw, ...)."""
-        settings = (self.num_warmup, self.target_accept, self.max_tree_depth)
+        settings = (self.num_warmup, self.thinning, self.target_accept, self.max_tree_depth)
         advance(0, "compiling")
         begin, first = compiled(
             "gibbs-begin", problem, settings, self._begin, *starts, problem.args
@@ -185,17 +189,23 @@ class BlockedGibbs:
         return begin
 
     def _march(self, problem: Problem) -> Callable:
-        return recording(self._sweep(problem))
+        sweep = self._sweep(problem)
+
+        def transition(state: _Chain, args: tuple):
+            state = lax.fori_loop(0, self.thinning, lambda _, at: sweep(at, args), state)
+            return state, _described(problem, state, args)
+
+        return recording(transition)
 
     def _sweep(self, problem: Problem) -> Callable:
-        """One sweep of a chain: its new state, and the draw with its statistics."""
+        """One sweep of a chain."""
         _, move = self._kernel(problem)
 
-        def sweep(state: _Chain, args: tuple):
+        def sweep(state: _Chain, args: tuple) -> _Chain:
             blocks = _blocks(problem, args)
             key, key_labels, *keys = jax.random.split(state.rng_key, 2 + len(blocks))
             labels = drawn(problem, state.params, args, key_labels)
-            params, moved, stats = dict(state.params), state.moved, {}
+            params, moved = dict(state.params), state.moved
             for block, key_block in zip(blocks, keys, strict=True):
                 params |= block.sample(key_block, block.update(labels, args))
             if moved is not None:
@@ -204,15 +214,7 @@ class BlockedGibbs:
                 given = _holding(problem, fixed)
                 trace, _ = place(given, moved.z, args)
                 params |= {n: trace[n]["value"] for n in moved.z}
-                stats = {
-                    "diverging": moved.diverging,
-                    "acceptance_rate": moved.accept_prob,
-                    "n_steps": moved.num_steps,
-                    "step_size": moved.adapt_state.step_size,
-                }
-            trace, log_det = place(problem, unconstrained_start(problem, params, args), args)
-            stats["lp"] = sum_log_prob(trace) + log_det
-            return _Chain(key, params, moved), (params | deterministics(trace), stats)
+            return _Chain(key, params, moved)
 
         return sweep
 
@@ -234,7 +236,7 @@ class BlockedGibbs:
         def ready(free: dict[str, Array], key: Array, inputs: tuple):
             return begin(
                 ParamInfo(free, *jax.value_and_grad(potential(*inputs))(free)),
-                num_warmup=self.num_warmup,
+                num_warmup=self.num_warmup * self.thinning,
                 target_accept_prob=self.target_accept,
                 trajectory_length=None,
                 max_tree_depth=self.max_tree_depth,
@@ -276,6 +278,20 @@ class BlockedGibbs:
             approximate=approximate,
             density_space="unconstrained",
         )
+
+
+def _described(problem: Problem, state: _Chain, args: tuple) -> tuple[dict, dict]:
+    """The draw that a chain is at, and its statistics."""
+    trace, log_det = place(problem, unconstrained_start(problem, state.params, args), args)
+    stats = {"lp": sum_log_prob(trace) + log_det}
+    if state.moved is not None:
+        stats |= {
+            "diverging": state.moved.diverging,
+            "acceptance_rate": state.moved.accept_prob,
+            "n_steps": state.moved.num_steps,
+            "step_size": state.moved.adapt_state.step_size,
+        }
+    return state.params | deterministics(trace), stats
 
 
 def _blocks(problem: Problem, args: tuple) -> tuple[Block, ...]:

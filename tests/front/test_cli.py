@@ -54,12 +54,13 @@ def test_bug_shows_its_traceback(monkeypatch):
 
 def test_demo_plan():
     plan = demo.jobs()
-    assert len(set(plan)) == len(plan) == 20
+    assert len(set(plan)) == len(plan) == 21
     for variant in demo.VARIANTS:
         for data in ("iris", "wine"):
             for engine in ("em", "map"):
                 assert demo.Job(data, variant, engine) in plan
-        assert demo.Job("iris", variant, "nuts") in plan
+        assert demo.Job("iris", variant, "gibbs") in plan
+    assert demo.Job("iris", "gmm", "nuts") in plan
 
 
 def test_demo_says_what_is_refused(tmp_path, monkeypatch):
@@ -74,5 +75,5 @@ def test_demo_says_what_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_demo(tmp_path):
-    report = demo.demo(tmp_path, nuts_draws=20)
+    report = demo.demo(tmp_path, num_draws=20)
     assert report.read_text().count("<section") >= 20 - 5

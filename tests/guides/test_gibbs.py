@@ -326,3 +326,13 @@ def test_config_is_checked(wrong):
     name = next(iter(wrong))
     with pytest.raises(ValueError, match=rf"BlockedGibbs\({name}="):
         BlockedGibbs(**wrong)
+
+
+def test_thinning_keeps_every_third_sweep():
+    engine = BlockedGibbs(num_warmup=1, num_samples=6, num_chains=2)
+    every = engine.run(statements(), seed=1, progress=False)
+    engine = BlockedGibbs(num_warmup=1, num_samples=2, num_chains=2, thinning=3)
+    third = engine.run(statements(), seed=1, progress=False)
+    # after a warm-up of one sweep the draws are sweeps 2 to 7; after one of three, sweeps 6 and 9
+    np.testing.assert_allclose(third.draws["weights"][:, 0], every.draws["weights"][:, 4])
+    np.testing.assert_allclose(third.sample_stats["lp"][:, 0], every.sample_stats["lp"][:, 4])

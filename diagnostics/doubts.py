@@ -1,0 +1,104 @@
+"""Sampler runs that have not converged: why, and which run to trust instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .compare import same_question
+from .invariants import same_cluster
+
+__all__ = ["converged", "doubts"]
+
+_RHAT, _ESS = 1.01, 400
+_APART = 0.02
+"""Mean difference in the probability that two points share a cluster, from which on chains that
+disagree are said to sit in different modes."""
+_PAIRS = 2000
+
+
+def converged(fit: Any) -> bool:
+    """Whether R-hat is below 1.01 and ESS above 400 on label-invariant functionals.
+
+    Parameters
+    ----------
+    fit : Fit
+    """
+    found = fit.convergence
+    return fit.verdict[0] != "bad" and found["rhat"] < _RHAT and found["ess"] > _ESS
+
+
+def doubts(fits: Mapping[str, Any]) -> dict[str, str]:
+    """A sentence for every sampler run that has not converged.
+
+    It says what keeps the chains apart, as the draws show it, and names the run of the same model,
+    data and links to trust instead: of those that converged, the one of largest ESS.
+
+    Parameters
+    ----------
+    fits : mapping of str to Fit
+
+    Returns
+    -------
+    dict of str
+        Empty where every sampler converged; engines that find one point have no chains to judge.
+    """
+    sampled = {name: fit for name, fit in fits.items() if _is_sampler(fit)}
+    said = {}
+    for name, fit in sampled.items():
+        if converged(fit):
+            continue
+        question = same_question(fit)
+        sound = [
+            other
+            for other, its in sampled.items()
+            if converged(its) and same_question(its) == question
+        ]
+        best = max(sound, key=lambda other: fits[other].convergence["ess"], default=None)
+        rhat, ess = (fit.convergence[key] for key in ("rhat", "ess"))
+        advice = (
+            f"trust {best} instead (R-hat {fits[best].convergence['rhat']:.3f}, "
+            f"ESS {fits[best].convergence['ess']:.0f})"
+            if best
+            else "no other run of this model converged, so trust none before a longer one has"
+        )
+        why = _why(fit, fits[best] if best else None)
+        said[name] = f"It has not converged (R-hat {rhat:.3f}, ESS {ess:.0f}): {why}; {advice}."
+    return said
+
+
+def _is_sampler(fit: Any) -> bool:
+    """Whether a fit has several chains that can be judged; variational draws are independent."""
+    posterior = fit.tree["posterior"]
+    return posterior.sizes["draw"] > 1 and posterior.sizes["chain"] > 1
+
+
+def _why(fit: Any, trusted: Any) -> str:
+    """What keeps chains apart: modes of the posterior, or slow moves in one."""
+    number = fit.tree["responsibilities"].sizes["points"]
+    pairs = np.random.default_rng(0).integers(number, size=(_PAIRS, 2))
+    centres = same_cluster(fit.tree, pairs).mean(axis=1)
+    far = np.abs(centres[:, None] - centres).mean(axis=2)
+    if far.max() < _APART:
+        return "its chains tell of the same clusters, but move slowly and made too few draws"
+    one, two = np.unravel_index(far.argmax(), far.shape)
+    density = fit.tree["sample_stats"]["lp"].to_numpy().mean(axis=1)
+    text = (
+        "the posterior has several modes, and its chains stay too long in one: "
+        f"two of them place {far.max():.0%} of the pairs of points differently, with mean log joint "
+        f"densities {density[[one, two]].max():.1f} and {density[[one, two]].min():.1f}"
+    )
+    if trusted is None:
+        return text
+    order = [one, two] if density[one] >= density[two] else [two, one]
+    share = _share(same_cluster(trusted.tree, pairs), centres[order])
+    return f"{text}, while {share:.0%} of the trusted draws lie nearest to the first"
+
+
+def _share(draws: NDArray, centres: NDArray) -> float:
+    """Share of draws (chain, draw, pair) that lie nearer to the first of two centres."""
+    first, second = (np.abs(draws - centre).mean(axis=2) for centre in centres)
+    return float((first < second).mean())

@@ -1,0 +1,58 @@
+"""Sentences about samplers that have not converged."""
+
+import numpy as np
+import pytest
+from sidebayes.diagnostics.doubts import converged, doubts
+
+from .fakes import TRUTH, FakeFit, make_tree, soft_labels
+
+OTHER = soft_labels(np.roll(TRUTH, 13))
+
+
+def sampler(first, second, draws=200):
+    """Two chains, each of which stays at one matrix of responsibilities; then no R-hat is good."""
+    rng = np.random.default_rng(3)
+    prob = np.stack([np.tile(one, (draws, 1, 1)) for one in (first, second)])
+    prob *= np.exp(0.02 * rng.normal(size=prob.shape))
+    tree = make_tree(2, draws, prob=prob / prob.sum(axis=-1, keepdims=True))[0]
+    tree["sample_stats"]["lp"][0] += 7.0
+    return FakeFit(tree)
+
+
+@pytest.fixture(scope="module")
+def sound():
+    fit = FakeFit(make_tree(8, 200)[0])
+    assert converged(fit)
+    return fit
+
+
+def test_modes_are_named_with_their_share(sound):
+    fits = {"stuck": sampler(soft_labels(), OTHER), "long": sound, "point": FakeFit(make_tree()[0])}
+    said = doubts(fits)
+    assert list(said) == ["stuck"]
+    densities = fits["stuck"].tree["sample_stats"]["lp"].to_numpy().mean(axis=1)
+    for text in (
+        "several modes",
+        "trust long instead",
+        "100% of the trusted draws",
+        f"{densities[0]:.1f} and {densities[1]:.1f}",
+    ):
+        assert text in said["stuck"]
+    assert said["stuck"].count(". ") == 0  # one sentence
+
+
+def test_share_follows_the_trusted_run():
+    first, second = sampler(soft_labels(), OTHER), sampler(OTHER, soft_labels())
+    assert "nearest" not in doubts({"a": first, "b": second})["a"]
+    assert "trust none" in doubts({"a": first, "b": second})["a"]
+
+
+def test_slow_chains_of_one_mode_are_no_modes(sound):
+    said = doubts({"short": sampler(soft_labels(), soft_labels(), draws=20), "long": sound})
+    assert "several modes" not in said["short"]
+    assert "too few draws" in said["short"]
+
+
+def test_another_model_is_no_advice(sound):
+    other = FakeFit(sound.tree, method="gmm")
+    assert "trust none" in doubts({"stuck": sampler(soft_labels(), OTHER), "gmm": other})["stuck"]
