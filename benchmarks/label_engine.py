@@ -1,6 +1,6 @@
 """Label engine at scale and in small: compilation, the exact E-step, the named approximation.
 
-Other links between the same points mostly find their programs compiled: fits to ten draws show it.
+Fits to one draw of links after another are in `latency.py`.
 
 Run: python benchmarks/label_engine.py
 """
@@ -50,7 +50,7 @@ def log_densities(x, mean, precision_root):
 def small_graphs() -> None:
     """Compilation as a user waits for it: ten restarts of a small problem."""
     for num_links in (0, 30, 60, 120):
-        graph = LabelGraph.build(random_links(num_links, num_points=150), 150)
+        graph = LabelGraph.build(random_links(num_links, num_points=150), 150, 3)
         unary = jnp.zeros((10, 150, 3))
         routine = jax.vmap(jax.value_and_grad(partition.log_partition), in_axes=(0, None))
         start, work = time.perf_counter(), time.process_time()
@@ -61,23 +61,38 @@ def small_graphs() -> None:
         )
 
 
-def other_links() -> None:
-    """Fits to ten draws of links: which of them wait for the compiler."""
-    for name, num_links in (("wine", 100), ("breast_cancer", 200), ("iris", 100), ("iris", 200)):
-        data = sb.load_dataset(name)
-        num_clusters, seconds = len(np.unique(data.labels)), []
-        for seed in range(10):
-            links = sb.simulate_links(data.labels, num_links, seed=seed)
-            start = time.perf_counter()
-            sb.fit("ppc", data.x, links, num_clusters=num_clusters, progress=False)
-            seconds.append(f"{time.perf_counter() - start:.1f}")
-        print(f"ppc on {name}, ten draws of {num_links} links: {', '.join(seconds)} s")
+def wide_loops() -> None:
+    """An exact E-step of random links in loops, from narrow to as wide as the budget admits."""
+    for name, num_links, seed, hard in (
+        ("iris", 100, 0, False),
+        ("iris", 200, 0, True),
+        ("wine", 200, 0, False),
+        ("iris", 200, 1, False),
+    ):
+        labels = sb.load_dataset(name).labels
+        links = sb.simulate_links(labels, num_links, seed=seed)
+        links = links if hard else links.with_strength(2.0)
+        start = time.perf_counter()
+        graph = LabelGraph.build(links, len(labels), 3)
+        host = time.perf_counter() - start
+        unary = jnp.asarray(np.random.default_rng(0).normal(size=(len(labels), 3)))
+        compiled = (
+            jax.jit(jax.value_and_grad(partition.log_partition)).lower(unary, graph).compile()
+        )
+        seconds = median_seconds(compiled, unary, graph, repeats=3)
+        buckets = graph.buckets
+        cells = (3.0 ** (buckets.bag_size[buckets.place < len(buckets.row)] + 1)).sum()
+        memory = compiled.memory_analysis().temp_size_in_bytes / 2**20
+        print(
+            f"{name}, {num_links} {'hard' if hard else 'soft'} links: {cells:.2g} cells, ordered in "
+            f"{host:.2f} s, E-step {1000 * seconds:.1f} ms, {memory:.0f} MiB"
+        )
 
 
 def giant_loop() -> None:
     links = random_links(450_000, num_points=300_000)
     start = time.perf_counter()
-    graph = LabelGraph.build(links, 300_000)
+    graph = LabelGraph.build(links, 300_000, NUM_CLUSTERS)
     print(f"a giant loop given up in {time.perf_counter() - start:.2f} s (asked: 5); {graph}")
 
 
@@ -85,7 +100,7 @@ def exact_e_step() -> None:
     start = time.perf_counter()
     links = random_links(300_000)
     read = time.perf_counter()
-    graph = jax.device_put(LabelGraph.build(links, NUM_POINTS))
+    graph = jax.device_put(LabelGraph.build(links, NUM_POINTS, NUM_CLUSTERS))
     print(
         f"host: links checked in {read - start:.2f} s, compiled in {time.perf_counter() - read:.2f} s "
         "(asked: 10 s)"
@@ -120,7 +135,7 @@ def exact_e_step() -> None:
 def mean_field() -> None:
     links = random_links(1_000_000, seed=2)
     start = time.perf_counter()
-    graph = jax.device_put(LabelGraph.build(links, NUM_POINTS))
+    graph = jax.device_put(LabelGraph.build(links, NUM_POINTS, NUM_CLUSTERS))
     print(f"a million links: compiled in {time.perf_counter() - start:.2f} s; {graph}")
     try:
         partition.check_inference(graph, NUM_CLUSTERS, "exact")
@@ -153,7 +168,7 @@ def peak() -> float:
 if __name__ == "__main__":
     with jax.enable_x64(True):
         small_graphs()
-        other_links()
+        wide_loops()
         giant_loop()
         exact_e_step()
         mean_field()

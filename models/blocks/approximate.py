@@ -43,7 +43,7 @@ class Inference:
         a cell, and memory for two numbers for every `num_clusters` cells.
     """
 
-    max_table: int = 2**20
+    max_table: int = 2**16
     name: ClassVar[str]
 
     def log_partition(self, belief: Array, edge_weights: Array, graph: Colouring) -> Array:

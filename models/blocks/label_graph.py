@@ -22,6 +22,9 @@ from .sweep import Peeling
 
 __all__ = ["LabelGraph", "as_label_graph"]
 
+ROW_COST = 2048
+"""Fixed cost of one row of leaves, in leaves."""
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
@@ -164,7 +167,7 @@ class LabelGraph:
         tops[edges] = True
         tops[leaves[:, 0]] = False
         tops = np.flatnonzero(tops)
-        width = _row_width(num_nodes)
+        width = _row_width(rounds, few)
         order = np.full(_rows(len(leaves) + len(tops), num_nodes) + width, num_nodes)
         order = order if num_edges else order[:0]
         order[: len(leaves)], order[len(leaves) :][: len(tops)] = leaves[:, 0], tops
@@ -340,9 +343,13 @@ def _rows(count: int, most: int) -> int:
     return most if most <= FEW_NODES else min(most, padded(count))
 
 
-def _row_width(num_nodes: int) -> int:
-    """Most leaves that one row takes."""
-    return 1 << min(max(num_nodes.bit_length() - 8, 5), 13)
+def _row_width(rounds: list[NDArray], few: bool) -> int:
+    """Most leaves that one row takes: what costs least in all, or a constant where shapes are few."""
+    if few or not rounds:
+        return 32
+    widths = 2 ** np.arange(5, 15)
+    rows = -(-np.array([len(step) for step in rounds])[:, None] // widths)
+    return int(widths[np.argmin((rows * (widths + ROW_COST)).sum(axis=0))])
 
 
 def _peeling(rounds: list[NDArray], place: NDArray, num_edges: int, width: int) -> Peeling:
