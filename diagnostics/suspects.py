@@ -94,8 +94,8 @@ def link_agreement(
 
         return lambda draws, *rest: jax.lax.map(lambda params: one(params, *rest), draws)
 
-    # a graph of the fit may have spare rows behind, those of this one are as many
-    silent = np.pad(silent, (0, first.labels.graph.num_links - len(links)), constant_values=True)
+    # the graph of the fit may have spare rows behind, and this one has as many
+    silent = np.pad(silent, (0, graph.num_links - len(links)), constant_values=True)
     rest = problem.args, graph, silent
     program, _ = compiled("agreement", problem, method, build, given, *rest)
     same, weights = program(given, *rest)

@@ -27,6 +27,8 @@ CHUNK_CELLS = 256
 """Cells of the table of one chunk, at most, if it has more than one axis."""
 ROUND_CELLS = 2**10
 """Cells of the tables of one round where messages are few; sixteen times as many where they are not."""
+MOST_CELLS = 2**31
+"""Cells beyond which, whatever the budget, places of messages would need more than 32 bits."""
 FEW_CELLS = 2**15
 """Messages with so many cells or fewer share one size; larger ones take steps of eight."""
 
@@ -172,7 +174,7 @@ def lay_out(
     cells = table_cells(order, component, num_clusters)
     cheapest = np.argsort(cells, kind="stable")
     exact = np.zeros(num_components, bool)
-    exact[cheapest] = np.cumsum(cells[cheapest]) <= max_table
+    exact[cheapest] = np.cumsum(cells[cheapest]) <= min(max_table, MOST_CELLS)
     wide = None
     if not exact.all():
         rest = ~exact[component[local[:, 0]]]
