@@ -87,15 +87,18 @@ def _why(fit: Any, trusted: Any) -> str:
     one, two = np.unravel_index(far.argmax(), far.shape)
     density = fit.tree["sample_stats"]["lp"].to_numpy().mean(axis=1)
     text = (
-        "the posterior has several modes, and its chains stay too long in one: "
-        f"two of them place {far.max():.0%} of the pairs of points differently, with mean log joint "
-        f"densities {density[[one, two]].max():.1f} and {density[[one, two]].min():.1f}"
+        "the posterior has several modes, and a chain stays long in one; two chains differ by "
+        f"{far.max():.0%} in which points share a cluster, at mean log joint densities of "
+        f"{density[[one, two]].max():.1f} and {density[[one, two]].min():.1f}"
     )
     if trusted is None:
         return text
     order = [one, two] if density[one] >= density[two] else [two, one]
     share = _share(same_cluster(trusted.tree, pairs), centres[order])
-    return f"{text}, while {share:.0%} of the trusted draws lie nearest to the first"
+    return (
+        f"{text}; of the trusted draws {share:.0%} are like those of the first chain named and "
+        f"{1 - share:.0%} like those of the second"
+    )
 
 
 def _share(draws: NDArray, centres: NDArray) -> float:

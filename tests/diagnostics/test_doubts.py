@@ -1,8 +1,11 @@
 """Sentences about samplers that have not converged."""
 
+from html import escape
+
 import numpy as np
 import pytest
 from sidebayes.diagnostics.doubts import converged, doubts
+from sidebayes.diagnostics.report import render_report
 
 from .fakes import TRUTH, FakeFit, make_tree, soft_labels
 
@@ -34,23 +37,33 @@ def test_modes_are_named_with_their_share(sound):
     for text in (
         "several modes",
         "trust long instead",
-        "100% of the trusted draws",
+        "of the trusted draws 100% are like those of the first",
         f"{densities[0]:.1f} and {densities[1]:.1f}",
     ):
         assert text in said["stuck"]
     assert said["stuck"].count(". ") == 0  # one sentence
 
 
-def test_share_follows_the_trusted_run():
+def test_two_stuck_runs_do_not_vouch_for_each_other():
     first, second = sampler(soft_labels(), OTHER), sampler(OTHER, soft_labels())
-    assert "nearest" not in doubts({"a": first, "b": second})["a"]
-    assert "trust none" in doubts({"a": first, "b": second})["a"]
+    said = doubts({"a": first, "b": second})
+    assert list(said) == ["a", "b"]
+    assert all("trust none" in text and "trusted draws" not in text for text in said.values())
 
 
 def test_slow_chains_of_one_mode_are_no_modes(sound):
     said = doubts({"short": sampler(soft_labels(), soft_labels(), draws=20), "long": sound})
     assert "several modes" not in said["short"]
     assert "too few draws" in said["short"]
+    assert "trust long instead" in said["short"]
+
+
+def test_the_page_carries_the_sentence(sound):
+    fits = {"stuck": sampler(soft_labels(), OTHER), "long": sound}
+    assert (
+        render_report(fits).count(escape(doubts(fits)["stuck"])) == 2
+    )  # in the list and its section
+    assert "has not converged" not in render_report({"long": sound})
 
 
 def test_another_model_is_no_advice(sound):
