@@ -34,7 +34,8 @@ __all__ = [
 
 
 _REDUCTION = 0.1
-"""Share of the slope in the mixing weights of a field that an M-step leaves: the next one goes on."""
+"""Share of the slope in the weights of a field that an M-step leaves where sums over loops take long:
+the next step goes on from there, and none lowers the surrogate."""
 
 
 def ppc_m_step(
@@ -116,7 +117,8 @@ def _m_step(
         options: Any = {"reading": reading, "sampling": sampling, "inference": inference}
         count = slope["log_weights"]
         given = count, params["weights"], graph, concentration
-        new["weights"] = weights_step(*given, reduction=_REDUCTION, **options)
+        reduction = _REDUCTION if graph.is_large else 0.0
+        new["weights"] = weights_step(*given, reduction=reduction, **options)
     if flip_rate is not None:
         prior = dist.Beta(*FLIP_RATE_PRIOR) if isinstance(flip_rate, str) else flip_rate
         new["flip_rate"] = _flip_rate_step(slope["pair_weights"], graph, prior)
