@@ -46,6 +46,9 @@ VARIANTS = ("gmm", "hard ppc", "soft ppc", "learned ppc")
 _SWEEPS = {"gmm": 600, "hard ppc": 10, "soft ppc": 30, "learned ppc": 60}
 """Sweeps of Gibbs a draw: the further apart the modes are, the more."""
 
+_DRAWS = {"gmm": 260}
+"""Draws that are enough after so many sweeps each, where these are fewer than `num_draws`."""
+
 _SAMPLERS = ("nuts", "gibbs")
 
 
@@ -186,7 +189,7 @@ def run_job(job: Job, folder: Path, num_draws: int) -> str | None:
         ),
         "gibbs": sidebayes.BlockedGibbs(
             num_warmup=20,
-            num_samples=num_draws,
+            num_samples=min(num_draws, _DRAWS.get(job.variant, num_draws)),
             num_chains=4,
             thinning=_SWEEPS[job.variant],
         ),
