@@ -39,7 +39,7 @@ FITS = {
 SHORT = {
     "nuts": {"num_warmup": 50, "num_samples": 50},
     "gibbs": {"num_warmup": 50, "num_samples": 50},
-    "smc": {"num_particles": 100, "num_chains": 1},
+    "smc": {"num_particles": 100},
 }
 """Lengths of samplers: what is measured is the wait before they run."""
 DRAWS = [
