@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any, Self
 
+import jax
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["Groups", "PartialLabels", "frozen"]
 
@@ -63,19 +65,32 @@ class PartialLabels:
         return (self.values[:, None] < 0) | (self.values[:, None] == np.arange(num_classes))
 
 
+@jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True, eq=False)
 class Groups:
     """Group (subject, domain, population, chunklet) that each row belongs to.
+
+    A pytree: compiled code is given the codes as data and the number of groups as a constant. What
+    it returns, and every other rebuilt pytree, has None for values and names.
 
     Parameters
     ----------
     values : array_like, shape (num_points,)
         Group names or numbers; -1 or a missing value belongs to no group.
+
+    Attributes
+    ----------
+    codes : ndarray of int, shape (num_points,)
+        Number of the group of each row, from 0 on in sorted order of the names; -1 for no group.
+    names : ndarray, shape (num_groups,)
+    num_groups : int
+        Number of distinct groups.
     """
 
     values: NDArray
     codes: NDArray[np.int64] = field(init=False)
     names: NDArray = field(init=False)
+    num_groups: int = field(init=False)
 
     def __post_init__(self) -> None:
         values = np.asarray(self.values)
@@ -86,11 +101,53 @@ class Groups:
         codes, names = pd.factorize(values, sort=True)
         object.__setattr__(self, "codes", frozen(codes.astype(np.int64)))
         object.__setattr__(self, "names", np.asarray(names))
+        object.__setattr__(self, "num_groups", len(names))
 
-    @property
-    def num_groups(self) -> int:
-        """Number of distinct groups."""
-        return len(self.names)
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.codes)
+
+    def subset(self, rows: ArrayLike | slice) -> Self:
+        """Groups of some of the rows; those that still occur, renumbered in the same order.
+
+        Parameters
+        ----------
+        rows : array_like of int or bool, or slice
+            Rows to keep, as NumPy indexes an array.
+        """
+        source = self.codes if self.values is None else self.values
+        kept = rows if isinstance(rows, slice) else np.asarray(rows)
+        return type(self)(np.asarray(source)[kept])
+
+    def codes_of(self, values: ArrayLike) -> NDArray[np.int64]:
+        """Codes of other rows under the names of these groups; -1 for groups not among them.
+
+        Parameters
+        ----------
+        values : array_like, shape (num_rows,)
+            Group names or numbers, of the type that these groups were built from.
+
+        Raises
+        ------
+        ValueError
+            If the names are gone because the pytree was rebuilt.
+        """
+        if self.names is None:
+            raise ValueError("these groups passed through compiled code, which keeps no names")
+        return pd.Index(self.names).get_indexer(pd.Index(np.asarray(values))).astype(np.int64)
+
+    def tree_flatten(self) -> tuple[tuple[Any], tuple[int]]:
+        """Split into the codes, which may be traced, and the number of groups."""
+        return (self.codes,), (self.num_groups,)
+
+    @classmethod
+    def tree_unflatten(cls, aux: tuple[int], children: tuple[Any]) -> Self:
+        """Rebuild without names and without any check, as JAX also passes placeholders."""
+        groups = object.__new__(cls)
+        known = {"codes": children[0], "num_groups": aux[0], "values": None, "names": None}
+        for name, value in known.items():
+            object.__setattr__(groups, name, value)
+        return groups
 
 
 def frozen(array: NDArray) -> NDArray:

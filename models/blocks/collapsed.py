@@ -1,0 +1,156 @@
+"""Latent variables that a model integrates in closed form, and the one protocol they keep."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array
+
+__all__ = ["Collapsed", "IndependentMixture", "as_collapsed"]
+
+
+class Collapsed(dist.Distribution):
+    r"""Distribution of observed data whose latent variables are summed or integrated out.
+
+    The joint density of data and latent variables is an exponential family in the latent ones,
+    :math:`p(x, z) = \exp(\langle t(z), L(x) \rangle) / \Omega`, so that
+
+    .. math:: \log p(x) = \log Z(L(x)) - \log\Omega, \qquad
+              \partial \log Z / \partial L = E[t(z) \mid x].
+
+    Subclasses give the log-factors L, their log partition function Z and what follows from them.
+    EM, Gibbs sampling, coordinate ascent, leave-one-out terms and predictions use nothing else.
+    """
+
+    arg_constraints: ClassVar[dict] = {}
+
+    latent: ClassVar[str]
+    """What is integrated out: "labels" or "effects"."""
+
+    num_units: int
+    """Number of exchangeable units, whose terms `by_unit` returns."""
+
+    def log_factors(self, value: Array) -> dict[str, Array]:
+        """Natural parameters L of the latent variables given the data."""
+        raise NotImplementedError
+
+    def log_partition(self, factors: dict[str, Array]) -> Array:
+        """Log partition function, shape (); convex, its slope is the E-step."""
+        raise NotImplementedError
+
+    def log_normalizer(self) -> Array:
+        """Logarithm of the normaliser that does not depend on the data, shape ()."""
+        return jnp.zeros(())
+
+    def log_prob(self, value: Array) -> Array:
+        """Joint log density of all data, shape ()."""
+        return self.log_partition(self.log_factors(value)) - self.log_normalizer()
+
+    def by_unit(self, value: Array) -> Array:
+        """Terms of `log_prob` by unit; beyond `num_units` zero-padded."""
+        raise NotImplementedError
+
+    def posterior(self, value: Array) -> dict[str, Array]:
+        """Summaries of the latent variables given data and parameters, by name."""
+        raise NotImplementedError
+
+    def draw(self, rng_key: Array, value: Array) -> Any:
+        """Draw all latent variables jointly given data and parameters."""
+        raise NotImplementedError
+
+    def statistic(self, latent: Any) -> dict[str, Array]:
+        """Sufficient statistic t of drawn latent variables, of the structure of `log_factors`."""
+        raise NotImplementedError
+
+    def mode(self, value: Array) -> Any:
+        """Most probable latent variables, jointly."""
+        raise NotImplementedError
+
+    def approximation(self) -> str | None:
+        """Name what is approximate in `log_prob`, None where it is exact."""
+        return None
+
+    @property
+    def has_curvature(self) -> bool:
+        """Whether `log_prob` can be differentiated twice."""
+        return True
+
+
+class IndependentMixture(Collapsed):
+    """NumPyro's mixtures under the protocol: labels of all points, independent of one another.
+
+    Parameters
+    ----------
+    mixture : MixtureSameFamily or MixtureGeneral
+    """
+
+    latent = "labels"
+
+    def __init__(self, mixture: dist.Distribution, num_units: int) -> None:
+        self.mixture, self.num_units = mixture, num_units
+        super().__init__(mixture.batch_shape, mixture.event_shape, validate_args=False)
+
+    @property
+    def num_clusters(self) -> int:
+        """Number of components."""
+        return self.mixture.mixture_size
+
+    @property
+    def support(self) -> Any:
+        """Support of the mixture."""
+        return self.mixture.support
+
+    def log_factors(self, value: Array) -> dict[str, Array]:
+        """Log joint densities of label and data, ``unary`` (num_points, num_clusters)."""
+        joint = self.mixture.component_log_probs(value)
+        return {"unary": joint.reshape(-1, joint.shape[-1])}
+
+    def log_partition(self, factors: dict[str, Array]) -> Array:
+        """Sum over the labels of every point, in logs."""
+        return jax.nn.logsumexp(factors["unary"], axis=-1).sum()
+
+    def by_unit(self, value: Array) -> Array:
+        """Log density of every point."""
+        return jax.nn.logsumexp(self.log_factors(value)["unary"], axis=-1)
+
+    def posterior(self, value: Array) -> dict[str, Array]:
+        """Return ``responsibilities`` (num_points, num_clusters)."""
+        return {"responsibilities": jax.nn.softmax(self.log_factors(value)["unary"], axis=-1)}
+
+    def draw(self, rng_key: Array, value: Array) -> Array:
+        """Draw labels, shape (num_points,)."""
+        return jax.random.categorical(rng_key, self.log_factors(value)["unary"])
+
+    def statistic(self, latent: Array) -> dict[str, Array]:
+        """Membership of every point."""
+        return {"unary": jax.nn.one_hot(latent, self.num_clusters)}
+
+    def mode(self, value: Array) -> Array:
+        """Most probable label of every point."""
+        return self.log_factors(value)["unary"].argmax(axis=-1)
+
+
+def as_collapsed(fn: Any, value: Any = None) -> Collapsed | None:
+    """Distribution of a site under the protocol; None if it integrates nothing out.
+
+    Parameters
+    ----------
+    fn : Distribution
+        Of an observed site; freed of the expansion that a plate wraps it in.
+    value : array, optional
+        The data, which say how many points NumPyro's mixtures are observed at.
+    """
+    while isinstance(fn, dist.ExpandedDistribution):
+        fn = fn.base_dist
+    if isinstance(fn, Collapsed):
+        return fn
+    if isinstance(fn, dist.MixtureSameFamily | dist.MixtureGeneral):
+        points = jnp.shape(value)[: jnp.ndim(value) - fn.event_dim]
+        size = 1
+        for extent in points:
+            size *= extent
+        return IndependentMixture(fn, size)
+    return None

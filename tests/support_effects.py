@@ -1,0 +1,52 @@
+"""A small long table, and its dense covariance, that tests of random effects share."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import numpy as np
+from sidebayes.models.blocks.partial_labels import Groups
+from sidebayes.models.blocks.random_effects import RandomEffects
+
+SUBJECT = np.array(["d", "a", "b", "a", "d", "d", "c", "d", "b", "d", "a"])  # 3, 2, 1 and 5 rows
+CODES = np.array([3, 0, 1, 0, 3, 3, 2, 3, 1, 3, 0])
+FACTORS = {
+    "full": [[1.3, 0.0], [-0.4, 0.7]],
+    "singular": [[1.3, 0.0], [-0.4, 0.0]],
+    "one": [[0.0, 0.0], [0.0, 0.7]],
+    "zero": [[0.0, 0.0], [0.0, 0.0]],
+}
+
+
+def small_table():
+    """Eleven rows of four groups, unbalanced and out of order."""
+    rng = np.random.default_rng(5)
+    rows = len(SUBJECT)
+    return SimpleNamespace(
+        mean=rng.normal(size=rows),
+        design=np.column_stack([np.ones(rows), rng.normal(size=rows)]),
+        groups=Groups(SUBJECT),
+        noises={"one": np.array(0.6), "rows": rng.uniform(0.4, 1.5, size=rows)},
+        y=2.0 * rng.normal(size=rows),
+    )
+
+
+def build(table, scale_tril="full", noise="one"):
+    return RandomEffects(
+        table.mean,
+        table.design,
+        table.groups,
+        scale_tril=np.array(FACTORS[scale_tril]),
+        noise=table.noises[noise],
+    )
+
+
+def dense_covariance(design, codes, scale_tril, noise):
+    """Z blockdiag(T T') Z' + diag(noise^2), with explicit blocks."""
+    num_groups, size = codes.max() + 1, design.shape[1]
+    spread = jnp.zeros((len(codes), num_groups * size))
+    for row, code in enumerate(codes):
+        spread = spread.at[row, code * size : (code + 1) * size].set(design[row])
+    effects = jnp.kron(jnp.eye(num_groups), scale_tril @ scale_tril.T)
+    return spread @ effects @ spread.T + jnp.diag(jnp.broadcast_to(noise**2, (len(codes),)))
