@@ -28,7 +28,8 @@ _NUM_TRIALS = 4000
 def functionals(
     draws: Mapping[str, NDArray],
     dims: Mapping[str, Sequence[Hashable]],
-    prob: NDArray,
+    roles: Mapping[str, str],
+    prob: NDArray | None,
     log_likelihood: NDArray,
     links: NDArray,
     num_pairs: int = 2,
@@ -40,7 +41,9 @@ def functionals(
     draws : mapping of str to ndarray, shape (chain, draw, ...)
     dims : mapping of str to sequence of str
         Names of the axes of each site.
-    prob : ndarray, shape (chain, draw, num_points, num_clusters)
+    roles : mapping of str to str
+        What sites are; see `of_parameters`.
+    prob : ndarray, shape (chain, draw, num_points, num_clusters), or None
         Responsibilities.
     log_likelihood : ndarray, shape (chain, draw)
         Stands in for the log joint, whose Jacobian depends on the engine.
@@ -54,7 +57,9 @@ def functionals(
         A row a draw, chains one after another, with columns such as ``log_likelihood``,
         ``sorted_weights[0]`` and ``flip_rate``.
     """
-    found = of_parameters(draws, dims) | of_labels(prob, links, num_pairs)
+    found = of_parameters(draws, dims, roles)
+    if prob is not None:
+        found |= of_labels(prob, links, num_pairs)
     columns = {"log_likelihood": log_likelihood.ravel()}
     for name, values in found.items():
         flat = values.reshape(values.shape[0] * values.shape[1], -1)

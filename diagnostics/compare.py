@@ -14,6 +14,7 @@ import pandas as pd
 from .distance import farthest
 from .invariants import same_cluster
 from .scores import score_labels, violated_links
+from .sites import site_of
 
 __all__ = ["Comparison", "compare_fits", "same_question", "verdict"]
 
@@ -37,14 +38,14 @@ _HEADINGS = {
     "trust": "trust",
     "links": "links",
     "violated": "violated",
-    "flip_rate": "flip",
+    "flip": "flip",
     "compile_s": "compile s",
     "run_s": "run s",
     "ess_per_s": "ESS / s",
     "approximate": "approximate",
 }
 _WHOLE = ("divergences", "links", "violated", "ess")
-_OUTCOME = ("method", "engine", "ari", "nmi", "accuracy", "links", "violated", "flip_rate")
+_OUTCOME = ("method", "engine", "ari", "nmi", "accuracy", "links", "violated", "flip")
 _COST = ("compile_s", "run_s", "ess_per_s", "approximate")
 _BEST = {"ari": max, "nmi": max, "accuracy": max}
 _SHIFT, _ERRORS = 0.1, 3.0
@@ -65,7 +66,7 @@ class Comparison:
         ``elpd_loo``, leaving out one connected component of the links at a time, and ``bad_k``,
         the share of them whose Pareto k is too high for the number of draws (see `Fit.loo`);
         worst ``rhat`` and least ``ess`` over label-invariant functionals; ``divergences``;
-        ``links`` and those ``violated`` by the labels; ``flip_rate``, posterior mean;
+        ``links`` and those ``violated`` by the labels; ``flip``, posterior mean of a flip rate;
         ``compile_s``, ``run_s``, ``ess_per_s``; ``approximate``. Fits of one model to the same
         data are measured against one of them: ``distance``, mean absolute difference in the
         probability that two points share a cluster; ``shift``, largest distance of their
@@ -209,28 +210,30 @@ def _alone(history: np.ndarray) -> bool:
 def _row(fit: Any) -> dict[str, Any]:
     stats = fit.tree["sample_stats"]
     links = fit.tree["constant_data"]
-    labels = fit.labels()
     found, seconds = fit.convergence, fit.seconds
     row = {
         "method": fit.method,
         "engine": fit.engine,
-        "log_joint": float(stats["lp"].max()) if fit.engine != "kmeans" else np.nan,
+        "log_joint": np.nan if fit.config.hard_labels else float(stats["lp"].max()),
         "log_evidence": fit.tree["fit_info"].attrs.get("log_evidence", np.nan),
         "evidence": fit.tree["fit_info"].attrs.get("log_evidence_kind", ""),
         **_leave_one_out(fit),
         **found,
         "divergences": float(stats["diverging"].sum()) if "diverging" in stats else np.nan,
         "links": links.sizes.get("link", 0),
-        "violated": violated_links(labels, links["links"], links["link_weights"]),
         "compile_s": seconds["compile"],
         "run_s": seconds["run"],
         "ess_per_s": found["ess"] / max(seconds["run"], 1e-9),
         "approximate": fit.approximate or "",
     }
-    if "flip_rate" in fit.tree["posterior"]:
-        row["flip_rate"] = float(fit.tree["posterior"]["flip_rate"].mean())
-    if "truth" in fit.tree["observed_data"]:
-        row |= score_labels(fit.tree["observed_data"]["truth"].to_numpy(), labels)
+    rate = site_of(fit.tree, "reliability")
+    if rate is not None:
+        row["flip"] = float(fit.tree["posterior"][rate].mean())
+    if fit.has_labels:
+        labels = fit.tree["responsibilities"]["labels"].to_numpy()
+        row["violated"] = violated_links(labels, links["links"], links["link_weights"])
+        if "truth" in fit.tree["observed_data"]:
+            row |= score_labels(fit.tree["observed_data"]["truth"].to_numpy(), labels)
     return row
 
 
@@ -261,7 +264,7 @@ def _measure(fits: list[Any], frame: pd.DataFrame) -> pd.DataFrame:
             row["trust"] = "no" if failed else "reference"
             continue
         leader = fits[best]
-        row["distance"] = _distance(fit, leader)
+        row["distance"] = _distance(fit, leader) if fit.has_labels else np.nan
         if fit.tree["posterior"].sizes["draw"] == 1:
             continue
         row["shift"], row["shift_of"] = farthest(fit.tree, leader.tree)
@@ -305,10 +308,13 @@ def same_question(fit: Any) -> tuple:
     fit : Fit
     """
     observed, constant = fit.tree["observed_data"], fit.tree["constant_data"]
-    arrays = (observed["x"], constant["links"], constant["link_weights"])
+    known = ("truth", "feature_names")
+    arrays = [v for n, v in observed.data_vars.items() if n not in known]
+    arrays += [v for n, v in constant.data_vars.items() if n not in known]
     return (
         fit.method,
         fit.tree.attrs.get("sidebayes_options", ""),
+        fit.tree.attrs.get("sidebayes_sets", ""),
         *(values.to_numpy().tobytes() for values in arrays),
     )
 

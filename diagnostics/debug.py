@@ -18,7 +18,7 @@ from jax.interpreters import partial_eval
 from numpyro import handlers
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import (
-    as_mixture,
+    collapsed_sites,
     filling,
     log_joint,
     place,
@@ -212,7 +212,7 @@ def _observed(trace: Mapping[str, dict]) -> Rung:
         return Rung(
             "observed", "fail", what, "pass the data, numpyro.sample('x', distribution, obs=x)"
         )
-    if not any(as_mixture(trace[name]["fn"]) for name in sites):
+    if not collapsed_sites(trace):
         return Rung(
             "observed",
             "note",

@@ -7,6 +7,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from .invariants import is_label_dim
+from .sites import role_of
 
 __all__ = ["comparable", "farthest", "wasserstein"]
 
@@ -36,7 +37,7 @@ def comparable(tree: xr.DataTree) -> dict[str, NDArray[np.float64]]:
     for name, site in tree["posterior"].data_vars.items():
         values = site.to_numpy()
         axes = tuple(i for i, dim in enumerate(map(str, site.dims)) if _permutes(dim))
-        if name == "weights":
+        if role_of(site) == "mixing_weights":
             parts = {"sorted weights": -np.sort(-values, axis=-1)}
         elif axes:
             parts = {

@@ -10,6 +10,8 @@ from arviz_base import dict_to_dataset
 from numpy.typing import NDArray
 from scipy.special import entr
 
+from .sites import has_labels, role_of
+
 __all__ = [
     "convergence",
     "invariants",
@@ -31,8 +33,12 @@ def is_label_dim(name: str) -> bool:
 
 def stored_draws(tree: xr.DataTree) -> NDArray[np.int64]:
     """Positions, within a chain, of the draws whose responsibilities are stored."""
-    stored = tree["responsibilities"]["draw"].to_numpy()
+    stored = tree[_stored_group(tree)]["draw"].to_numpy()
     return np.searchsorted(tree["posterior"]["draw"].to_numpy(), stored)
+
+
+def _stored_group(tree: xr.DataTree) -> str:
+    return "responsibilities" if has_labels(tree) else "posterior"
 
 
 def same_cluster(tree: xr.DataTree, pairs: NDArray) -> NDArray[np.float64]:
@@ -81,7 +87,7 @@ def invariants(tree: xr.DataTree, num_pairs: int = 20) -> xr.Dataset:
     return dict_to_dataset(
         by_draw | _of_labels(tree, num_pairs),
         dims=dims,
-        coords={"draw": tree["responsibilities"]["draw"].to_numpy()},
+        coords={"draw": tree[_stored_group(tree)]["draw"].to_numpy()},
     )
 
 
@@ -98,12 +104,14 @@ def convergence(tree: xr.DataTree) -> dict[str, float]:
         ``rhat`` (NaN with a single chain, inf where chains are stuck apart) and ``ess``; both NaN
         with fewer than four draws.
     """
-    if tree["posterior"].sizes["draw"] < 4 or tree["responsibilities"].sizes["draw"] < 4:
+    if tree["posterior"].sizes["draw"] < 4 or tree[_stored_group(tree)].sizes["draw"] < 4:
         return {"rhat": np.nan, "ess": np.nan}
-    full, stored = _columns(_of_parameters(tree)), _columns(_of_labels(tree, 20))
+    full = _columns(_of_parameters(tree))
+    labels = _of_labels(tree, 20)
+    stored = _columns(labels) if labels else full[..., :0]
     rhat = np.concatenate([_rhat(full), _rhat(stored)])
     ess = _ess(full)
-    if tree["responsibilities"].sizes["draw"] == tree["posterior"].sizes["draw"]:
+    if tree[_stored_group(tree)].sizes["draw"] == tree["posterior"].sizes["draw"]:
         ess = np.concatenate([ess, _ess(stored)])
     else:
         thinned = _ess(stored)
@@ -115,7 +123,9 @@ def convergence(tree: xr.DataTree) -> dict[str, float]:
 
 
 def of_parameters(
-    draws: Mapping[str, NDArray], dims: Mapping[str, Sequence[Hashable]]
+    draws: Mapping[str, NDArray],
+    dims: Mapping[str, Sequence[Hashable]],
+    roles: Mapping[str, str],
 ) -> dict[str, NDArray]:
     """Functionals of the parameters: sorted weights, and small sites without a cluster axis.
 
@@ -124,6 +134,8 @@ def of_parameters(
     draws : mapping of str to ndarray, shape (chain, draw, ...)
     dims : mapping of str to sequence of str
         Names of the axes of each site.
+    roles : mapping of str to str
+        What sites are; weights of the clusters are "mixing_weights".
 
     Returns
     -------
@@ -131,7 +143,7 @@ def of_parameters(
     """
     values = {}
     for name, site in draws.items():
-        if name == "weights":
+        if roles.get(name) == "mixing_weights":
             values["sorted_weights"] = -np.sort(-site, axis=-1)
         elif not any(is_label_dim(str(d)) for d in dims[name]) and site[0, 0].size <= _MOST_ENTRIES:
             values[name] = site
@@ -173,11 +185,14 @@ def _same(prob: NDArray, pairs: NDArray) -> NDArray[np.float64]:
 def _of_parameters(tree: xr.DataTree) -> dict[str, NDArray]:
     sites = tree["posterior"].data_vars.items()
     draws = {str(name): site.to_numpy() for name, site in sites}
-    found = of_parameters(draws, {str(name): site.dims for name, site in sites})
+    dims = {str(name): site.dims for name, site in sites}
+    found = of_parameters(draws, dims, {str(name): role_of(site) for name, site in sites})
     return {"lp": tree["sample_stats"]["lp"].to_numpy()} | found
 
 
 def _of_labels(tree: xr.DataTree, num_pairs: int) -> dict[str, NDArray]:
+    if not has_labels(tree):
+        return {}
     prob = tree["responsibilities"]["prob"].to_numpy()
     return of_labels(prob, tree["constant_data"]["links"].to_numpy(), num_pairs)
 

@@ -98,7 +98,7 @@ def agreement(
     given = {name: jnp.asarray(value) for name, value in draws.items()}
     fn, value = site(problem, {name: v[0] for name, v in given.items()}, problem.args)
     num_points = len(value)
-    ties = problem.args[1] if isinstance(fn, LinkedMixture) and len(problem.args) > 1 else None
+    ties = fn.labels.graph if isinstance(fn, LinkedMixture) and fn.labels.graph.num_links else None
     before = as_label_graph(ties, num_points)
     within = np.flatnonzero(np.equal(*np.asarray(before.component)[pairs].T))
     links = before.links + Links(pairs[within], np.ones(len(within)), num_points)
@@ -114,12 +114,13 @@ def agreement(
             pairs, within, old, asked = indices
             fn, value = site(replace(bare, args=args), params, args)
             if not isinstance(fn, LinkedMixture):
-                prob = jax.nn.softmax(fn.component_log_probs(value), axis=-1)
+                prob = fn.posterior(value)["responsibilities"]
                 return _independent(prob, pairs), _chance(prob)
             found = fn.log_factors(value)
-            weights = jnp.zeros(graph.num_links, found["unary"].dtype)
+            unary = fn.label_factors(found)
+            weights = jnp.zeros(graph.num_links, unary.dtype)
             weights = weights.at[old].set(found["pair_weights"][: len(old)])
-            factors = found["unary"], graph, found["log_weights"], weights
+            factors = unary, graph, found["log_weights"], weights
             options = {"sampling": fn.labels.sampling, "inference": method}
             prob = partition.responsibilities(*factors, **options)
             same = _independent(prob, pairs)

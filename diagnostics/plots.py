@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from .colours import CHAINS, INK, MUTED, WARN, cluster_colours, new_figure
 from .invariants import invariants
 from .scores import violated
+from .sites import labelled_table, site_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,7 +35,7 @@ def plot_clusters(fit: Any) -> Figure:
     ----------
     fit : Fit
     """
-    x = fit.tree["observed_data"]["x"].to_numpy()
+    x = labelled_table(fit.tree)
     prob = fit.responsibilities()
     where, centre, axes, names = _plane(x, _feature_names(fit))
     figure, axis = new_figure(6.4, 4.9)
@@ -49,7 +50,7 @@ def plot_clusters(fit: Any) -> Figure:
         lw=0.5,
         zorder=2,
     )
-    _draw_components(axis, fit.params, centre, axes, colour)
+    _draw_components(axis, fit, centre, axes, colour)
     axis.set(xlabel=names[0], ylabel=names[1])
     axis.autoscale_view()
     num_links = fit.tree["constant_data"].sizes.get("link", 0)
@@ -69,21 +70,29 @@ def plot_parameters(fit: Any) -> Figure:
     Parameters
     ----------
     fit : Fit
-        With a site ``mean``.
+        Whose components have locations.
+
+    Raises
+    ------
+    ValueError
+        If they have none.
     """
     draws = _label_draws(fit)
-    x = fit.tree["observed_data"]["x"].to_numpy()
+    where, share = site_of(fit.tree, "location"), site_of(fit.tree, "mixing_weights")
+    if where is None:
+        raise ValueError(f"{fit.method} has no locations of components to draw")
+    x = labelled_table(fit.tree)
     names = _feature_names(fit)
-    middle, low, high = (v.reshape(-1, x.shape[1]) for v in _interval(draws["mean"]))
-    num_clusters, (num_cells, num_features) = draws["mean"].shape[1], middle.shape
+    middle, low, high = (v.reshape(-1, x.shape[1]) for v in _interval(draws[where]))
+    num_clusters, (num_cells, num_features) = draws[where].shape[1], middle.shape
     scale = np.where(x.std(axis=0) > 0, x.std(axis=0), 1.0)
-    covariance = _covariances(fit.params, num_features)
+    covariance = _covariances(fit, num_features)
     colour = cluster_colours(num_clusters)
     step = 0.7 / num_cells
     height = float(np.clip(1.1 + 0.13 * num_features * (num_cells + 1), 2.6, 9.0))
     figure, (left, right) = new_figure(6.4, height, ncols=2, width_ratios=(1, 2.6))
-    if "weights" in draws:
-        centre, lowest, highest = _interval(draws["weights"])
+    if share is not None:
+        centre, lowest, highest = _interval(draws[share])
         place = np.arange(num_clusters)
         left.barh(place, centre, color=colour, height=0.62)
         left.hlines(place, lowest, highest, color=INK, lw=1.6)
@@ -202,14 +211,17 @@ def plot_traces(fit: Any) -> Figure:
     if fit.tree["posterior"].sizes["draw"] < 2:
         raise ValueError(f"{fit.engine} made a single draw; draw plot_objective instead")
     data = invariants(fit.tree)
-    columns = {"log density": data["lp"], "label entropy": data["entropy"]}
-    if "flip_rate" in data:
-        columns["flip rate"] = data["flip_rate"]
+    columns = {"log density": data["lp"]}
+    if "entropy" in data:
+        columns["label entropy"] = data["entropy"]
+    rate, weight = (site_of(fit.tree, role) for role in ("reliability", "mixing_weights"))
+    if rate is not None:
+        columns["flip rate"] = data[rate]
     if "sorted_weights" in data:
         columns["largest weight"] = data["sorted_weights"][..., 0]
     tree, score = fit.relabelled
-    if score >= _TRUSTED_MATCH and "weights" in tree["posterior"]:
-        columns["weight 0,\nrelabelled"] = tree["posterior"]["weights"][..., 0]
+    if score >= _TRUSTED_MATCH and weight is not None:
+        columns["weight 0,\nrelabelled"] = tree["posterior"][weight][..., 0]
     figure, axes = new_figure(
         10.6,
         1.55 * len(columns) + 0.5,
@@ -293,13 +305,14 @@ def _link_legend(axis: Axes, num_violated: int) -> None:
     )
 
 
-def _draw_components(
-    axis: Axes, params: dict[str, NDArray], centre: NDArray, axes: NDArray, colour: NDArray
-) -> None:
+def _draw_components(axis: Axes, fit: Any, centre: NDArray, axes: NDArray, colour: NDArray) -> None:
     from matplotlib.patches import Ellipse
 
-    covariance = _covariances(params, len(centre))
-    means = np.reshape(params.get("mean", []), (-1, len(centre)))
+    where = site_of(fit.tree, "location")
+    if where is None:
+        return
+    covariance = _covariances(fit, len(centre))
+    means = np.reshape(fit.params[where], (-1, len(centre)))
     colour = np.repeat(colour, max(len(means) // len(colour), 1), axis=0)
     for k, mean in enumerate(means):
         spot = (mean - centre) @ axes
@@ -315,19 +328,23 @@ def _draw_components(
             axis.add_patch(shape)
 
 
-def _covariances(params: dict[str, NDArray], num_features: int) -> NDArray | None:
+def _covariances(fit: Any, num_features: int) -> NDArray | None:
     """Covariance of every Gaussian, the components of a cluster one after the other."""
-    if "mean" not in params:
+    where, spread = (site_of(fit.tree, role) for role in ("location", "spread"))
+    if where is None or spread is None:
         return None
-    num_cells = np.size(params["mean"]) // num_features
-    shape = (num_cells, num_features, num_features)
-    if "covariance" in params:
-        given = np.reshape(params["covariance"], (-1, num_features, num_features))
-        return np.broadcast_to(given, shape)
-    if "variance" in params:
-        variance = np.asarray(params["variance"]).reshape(num_cells, -1)
-        return np.broadcast_to(variance, shape[:2])[:, :, None] * np.eye(num_features)
-    return None
+    num_cells = np.size(fit.params[where]) // num_features
+    given = np.asarray(fit.params[spread])
+    if given.shape[-2:] == (num_features, num_features) and _is_matrix(fit, spread):
+        matrices = np.reshape(given, (-1, num_features, num_features))
+        return np.broadcast_to(matrices, (num_cells, num_features, num_features))
+    variance = np.broadcast_to(given.reshape(num_cells, -1), (num_cells, num_features))
+    return variance[:, :, None] * np.eye(num_features)
+
+
+def _is_matrix(fit: Any, site: str) -> bool:
+    """Whether the last two axes of a site are features."""
+    return fit.tree["posterior"][site].dims[-2:] == ("features", "features_1")
 
 
 def _label_draws(fit: Any) -> dict[str, NDArray]:

@@ -19,6 +19,7 @@ from . import plots
 from .compare import Comparison, compare_fits
 from .doubts import doubts
 from .scores import violated
+from .sites import labelled_table, site_of
 
 __all__ = ["render_report", "write_report"]
 
@@ -142,8 +143,14 @@ def render_report(
 
 
 def _subtitle(fits: Mapping[str, Any]) -> str:
-    shapes = dict.fromkeys(fit.tree["observed_data"]["x"].shape for fit in fits.values())
-    sizes = ", ".join(f"{points} points × {features} features" for points, features in shapes)
+    tables = (
+        values
+        for fit in fits.values()
+        for name, values in fit.tree["observed_data"].data_vars.items()
+        if name != "truth"
+    )
+    shapes = dict.fromkeys(tuple(zip(values.shape, values.dims, strict=True)) for values in tables)
+    sizes = ", ".join(" × ".join(f"{size} {dim}" for size, dim in shape) for shape in shapes)
     made = max(fit.tree["posterior"].attrs.get("created_at", "")[:10] for fit in fits.values())
     count = f"{len(fits)} fit{'s' if len(fits) > 1 else ''}"
     return " · ".join(part for part in (count, sizes, made) if part)
@@ -183,21 +190,24 @@ def _facts(fit: Any) -> dict[str, str]:
     facts = {
         "method": fit.method,
         "engine": fit.engine,
-        "clusters": str(tree["responsibilities"].sizes["clusters"]),
     }
-    if len(weights):
+    if fit.has_labels:
+        facts["clusters"] = str(tree["responsibilities"].sizes["clusters"])
+    if len(weights) and fit.has_labels:
         broken = violated(fit.labels(), constant["links"], weights)
         facts["must-links"] = str(int(np.sum(weights > 0)))
         facts["cannot-links"] = str(int(np.sum(weights < 0)))
         facts["violated"] = str(int(broken.sum()))
-    if "flip_rate" in posterior:
-        low, middle, high = np.quantile(posterior["flip_rate"].to_numpy(), [0.055, 0.5, 0.945])
+    rate = site_of(tree, "reliability")
+    if rate is not None:
+        low, middle, high = np.quantile(posterior[rate].to_numpy(), [0.055, 0.5, 0.945])
         between = f" ({low:.3f} to {high:.3f})" if high > low else ""
         facts["learned flip rate"] = f"{middle:.3f}{between}"
     draws = posterior.sizes["chain"] * posterior.sizes["draw"]
     if draws > 1:
         facts["draws"] = f"{posterior.sizes['chain']} × {posterior.sizes['draw']}"
-        facts["labels matched across draws"] = f"{fit.relabelled[1]:.0%}"
+        if fit.has_labels:
+            facts["labels matched across draws"] = f"{fit.relabelled[1]:.0%}"
     facts["seconds to compile"] = f"{seconds['compile']:.1f}"
     facts["seconds to run"] = f"{seconds['run']:.1f}"
     if "sidebayes_seed" in tree.attrs:
@@ -206,11 +216,13 @@ def _facts(fit: Any) -> dict[str, str]:
 
 
 def _figures(fit: Any) -> list[str]:
-    figures = [
-        _figure("clusters", "Data, links and soft assignments", plots.plot_clusters, fit),
-        _figure("coclustering", "Who shares a cluster", plots.plot_coclustering, fit),
-    ]
-    if "mean" in fit.tree["posterior"]:
+    figures = []
+    if fit.has_labels:
+        figures += [
+            _figure("clusters", "Data, links and soft assignments", plots.plot_clusters, fit),
+            _figure("coclustering", "Who shares a cluster", plots.plot_coclustering, fit),
+        ]
+    if fit.has_labels and _in_space_of_data(fit):
         figures.append(_figure("parameters", "Parameters", plots.plot_parameters, fit))
     if fit.tree["posterior"].sizes["draw"] > 1:
         heading = "Traces and ranks, independent of cluster numbering first"
@@ -218,6 +230,14 @@ def _figures(fit: Any) -> list[str]:
     elif np.isfinite(fit.objective).any():
         figures.append(_figure("objective", "Objective by start", plots.plot_objective, fit))
     return figures
+
+
+def _in_space_of_data(fit: Any) -> bool:
+    """Whether locations of components are points of the table that has the labels."""
+    where = site_of(fit.tree, "location")
+    if where is None:
+        return False
+    return fit.tree["posterior"][where].shape[-1] == labelled_table(fit.tree).shape[1]
 
 
 def _figure(

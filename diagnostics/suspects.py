@@ -67,7 +67,6 @@ def link_agreement(
         raise ValueError("the fit has no links, so there are none to suspect; pass links= to fit")
     if not 0 < flip_rate < 0.5:
         raise ValueError(f"flip_rate = {flip_rate!r}; expected a number between 0 and 1/2")
-    num_points = len(problem.args[0])
     given = {name: jnp.asarray(value) for name, value in draws.items()}
     first, _ = _site(site, problem, {name: value[0] for name, value in given.items()})
     tied = first.labels.graph.num_links > 0  # else weights are prices, not log-odds of labels
@@ -77,7 +76,7 @@ def link_agreement(
     num_clusters = first.labels.log_weights.shape[-1]
     rows = first.labels.graph.num_links
     stated = links.with_strength(strength)
-    graph = LabelGraph.build(stated, num_points, num_clusters, method, rows)
+    graph = LabelGraph.build(stated, first.labels.graph.num_points, num_clusters, method, rows)
     approximate = partition.check_inference(graph, num_clusters, method)
 
     def build(bare: Problem) -> Callable:
@@ -87,8 +86,9 @@ def link_agreement(
             weights = graph.pair_weights
             if tied:
                 weights = jnp.where(silent, weights, factors["pair_weights"])
+            unary, sampling = fn.label_factors(factors), fn.labels.sampling
             same = partition.pair_marginals(
-                factors["unary"], graph, factors["log_weights"], weights, inference=method
+                unary, graph, factors["log_weights"], weights, sampling=sampling, inference=method
             )
             return same, weights
 

@@ -21,10 +21,13 @@ def to_datatree(
     *,
     observed: Mapping[str, Any],
     constant: Mapping[str, Any],
-    responsibilities: ArrayLike,
-    log_likelihood: ArrayLike,
+    responsibilities: ArrayLike | None,
+    log_likelihood: Mapping[str, ArrayLike],
+    unit_dims: Mapping[str, str],
     dims: Mapping[str, tuple[str, ...]],
     attrs: Mapping[str, Any],
+    effects: Mapping[str, ArrayLike] | None = None,
+    roles: Mapping[str, str] | None = None,
 ) -> xr.DataTree:
     """Collect a fit in ArviZ's schema, draws always of shape (chain, draw, ...).
 
@@ -33,36 +36,47 @@ def to_datatree(
     result : EngineResult
     observed, constant : mapping of str to (dims, array)
         Data, and what is known about them: ``links`` (link, end), ``link_weights`` (link).
-    responsibilities : array_like, shape (chain, stored, num_points, num_clusters)
-        At draws spread evenly over each chain; coordinate ``draw`` says which.
-    log_likelihood : array_like, shape (chain, stored, unit)
-        One term a connected component of the links, the exchangeable unit.
+    responsibilities : array_like, shape (chain, stored, num_points, num_clusters), or None
+        At draws spread evenly over each chain; coordinate ``draw`` says which. None without labels.
+    log_likelihood : mapping of str to array_like, shape (chain, stored, unit)
+        By observed site, one term per exchangeable unit.
+    unit_dims : mapping of str to str
+        Name of the axis of units of each of these sites.
     dims : mapping of str to tuple of str
         Names of each site's axes.
     attrs : mapping
         Written to the root.
+    effects : mapping of str to array_like, shape (chain, stored, ...), optional
+        Summaries of other latent variables that are integrated out.
+    roles : mapping of str to str, optional
+        What sites are, such as "mixing_weights" or "location": the attribute ``role`` of each.
 
     Returns
     -------
     xarray.DataTree
         Groups ``posterior``, ``sample_stats``, ``log_likelihood``, ``responsibilities``,
-        ``observed_data``, ``constant_data``, ``fit_info``.
+        ``observed_data``, ``constant_data``, ``fit_info``; ``responsibilities`` and ``effects`` where
+        there are some.
 
     Raises
     ------
     ValueError
         If the shapes of draws, responsibilities and log-likelihood do not fit together.
     """
-    responsibilities, log_likelihood = np.asarray(responsibilities), np.asarray(log_likelihood)
     chains, draws = result.sample_stats["lp"].shape
-    stored = responsibilities.shape[1]
-    for name, values, rank in (
-        ("responsibilities", responsibilities, 4),
-        ("log_likelihood", log_likelihood, 3),
-    ):
-        if values.ndim != rank or values.shape[:2] != (chains, stored) or stored > draws:
+    derived: list[tuple[str, str, Any, tuple[str, ...]]] = [
+        ("log_likelihood", name, values, (unit_dims[name],))
+        for name, values in log_likelihood.items()
+    ]
+    if responsibilities is not None:
+        derived.append(("responsibilities", "prob", responsibilities, ("points", "clusters")))
+    stored = min((np.shape(values)[1] for _, _, values, _ in derived), default=draws)
+    for group, name, values, axes in derived:
+        shape = np.shape(values)
+        rank = 2 + len(axes)
+        if len(shape) != rank or shape[:2] != (chains, stored) or stored > draws:
             raise ValueError(
-                f"{name} has shape {values.shape}; expected {rank} axes that start with "
+                f"{group} {name!r} has shape {shape}; expected {rank} axes that start with "
                 f"({chains}, {stored}), at most the {draws} draws of the engine"
             )
     draw = np.linspace(0, draws - 1, stored).astype(int)
@@ -72,14 +86,21 @@ def to_datatree(
     named: dict[Hashable, Sequence[Hashable]] = dict(dims.items())
     posterior = dict_to_dataset(dict(result.draws), dims=named)
     posterior.attrs["point_estimate"] = int(chains * draws == 1)
+    for name, role in (roles or {}).items():
+        posterior[name].attrs["role"] = role
     tree["posterior"] = xr.DataTree(posterior)
     tree["sample_stats"] = xr.DataTree(dict_to_dataset(dict(result.sample_stats)))
-    for group, name, values, axes in (
-        ("log_likelihood", "x", log_likelihood, ("unit",)),
-        ("responsibilities", "prob", responsibilities, ("points", "clusters")),
-    ):
-        data = dict_to_dataset({name: values}, dims={name: axes}, coords={"draw": draw})
+    for group in dict.fromkeys(group for group, *_ in derived):
+        own = [(name, np.asarray(values), axes) for g, name, values, axes in derived if g == group]
+        data = dict_to_dataset(
+            {name: values for name, values, _ in own},
+            dims={name: axes for name, _, axes in own},
+            coords={"draw": draw},
+        )
         tree[group] = xr.DataTree(data)
+    if effects:
+        found = {name: np.asarray(values) for name, values in effects.items()}
+        tree["effects"] = xr.DataTree(dict_to_dataset(found, coords={"draw": draw}))
     for group, given in (("observed_data", observed), ("constant_data", constant)):
         tree[group] = xr.DataTree(xr.Dataset(dict(given)))
     info = xr.Dataset({"objective": (("restart", "step"), result.objective)})

@@ -16,7 +16,7 @@ from sidebayes.models.blocks import partition
 from sidebayes.models.blocks.approximate import Inference, as_inference
 from sidebayes.models.blocks.label_graph import as_label_graph
 
-from .engines.base import EngineResult, FitError, Problem, Status, check_positive
+from .engines.base import Engine, EngineResult, FitError, Problem, Status, check_positive
 from .engines.programs import compiled
 from .engines.progress import progress_bar
 from .engines.starts import initial_values
@@ -25,7 +25,7 @@ __all__ = ["KMeans"]
 
 
 @dataclass(frozen=True)
-class KMeans:
+class KMeans(Engine):
     """Lloyd's algorithm on the limit objective of `constrained_kmeans` and `soft_kmeans`.
 
     All points of a linked component are assigned jointly, at least cost, by max-product
@@ -44,6 +44,7 @@ class KMeans:
     max_steps: int = 100
     num_restarts: int = 10
     name: ClassVar[str] = "kmeans"
+    hard_labels: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_positive(self, max_steps=1, num_restarts=1)

@@ -18,18 +18,18 @@ from sidebayes.models.blocks.label_graph import as_label_graph
 from sidebayes.models.blocks.links import Links
 from sidebayes.models.constraint_fit import constraint_fit
 
-from .engines.base import EngineResult, Problem, check_positive
+from .engines.base import Engine, EngineResult, Problem, check_positive
 from .engines.density import approximation, latent_supports, trace_model
 from .engines.optimise import ascend, mode_result
 from .engines.programs import compiled
-from .engines.starts import data_matrix, has_centres, initial_values
+from .engines.starts import initial_values, observed_table
 from .fisher import natural_newton
 
 __all__ = ["Continuation", "StrengthChoice", "choose_strength"]
 
 
 @dataclass(frozen=True)
-class Continuation:
+class Continuation(Engine):
     """Maximum a posteriori at falling temperatures, from several starts at once.
 
     For models with a `temperature`, such as `constraint_fit`: warm labels make divergences smooth in
@@ -135,9 +135,9 @@ def _starts(problem: Problem, seed: int, number: int) -> dict[str, NDArray]:
     Constraints matter most where they contradict the partition that k-means finds from every start.
     """
     starts = initial_values(problem, seed, number)
-    data = data_matrix(problem.args)
+    data = observed_table(problem, "x")
     shapes = {name: value.shape[1:] for name, value in starts.items()}
-    if data is None or not has_centres(shapes, data):
+    if data is None or shapes["mean"][-1] != data.shape[1]:
         return starts
     rng = np.random.default_rng(seed)
     size = math.prod(shapes["mean"]) // data.shape[1]

@@ -1,10 +1,8 @@
-"""Closed-form EM steps of the mixture with pairwise relations, and its evidence."""
+"""Starts, weights by imputation, and evidence of the mixture with pairwise relations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,113 +11,22 @@ from jax import Array, lax
 from scipy.special import gammaln, multigammaln
 from sidebayes.models.blocks import partition
 from sidebayes.models.blocks.approximate import Inference
-from sidebayes.models.blocks.components import GaussianPrior, resolve_prior
-from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
-from sidebayes.models.blocks.linked import LinkedMixture
-from sidebayes.models.pair_mixture import law_options
+from sidebayes.models.blocks.components import resolve_prior
+from sidebayes.models.blocks.gaussian_stats import weighted_moments
+from sidebayes.models.blocks.label_graph import LabelGraph
 
 from .engines.base import Problem
 from .engines.density import trace_model
-from .engines.gaussian_stats import weighted_moments
 from .engines.programs import compiled
 from .engines.starts import initial_values
 from .engines.surrogate import expectation
-from .ppc import covariance_step, variance_step, weighted_squares, weights_step
+from .engines.updates import closed_forms, maximised, plan_updates
 
 __all__ = [
     "annealed_start",
     "augmented_weights",
     "log_evidence",
-    "pair_mixture_e_step",
-    "pair_mixture_m_step",
 ]
-
-
-def pair_mixture_e_step(**options: Any) -> Callable[..., tuple[Array, dict[str, Any]]]:
-    """E-step that also tells the components of a class apart (Yu 2016, eqs. A.5-A.10, corrected).
-
-    Given the class of a point, its component depends on that point alone, so the probabilities are
-    ``unary`` (num_points, num_clusters) times ``within`` (num_points, num_clusters,
-    num_components).
-    """
-    return _e_step
-
-
-def _e_step(problem: Problem, params: dict, args: tuple) -> tuple[Array, dict[str, Any]]:
-    log_joint, posterior = expectation(problem, params, args)
-    mixture = trace_model(problem, params, args)["x"]["fn"]
-    return log_joint, {"x": posterior["x"] | {"within": _within(mixture, args[0])}}
-
-
-def _within(mixture: LinkedMixture, x: Array) -> Array:
-    """Probability of each component given point and class."""
-    joint = mixture.components.component_log_probs(jnp.expand_dims(x, 1))
-    return jax.nn.softmax(joint, axis=-1)
-
-
-def pair_mixture_m_step(
-    *,
-    num_clusters: int,
-    num_components: int = 1,
-    covariance: str = "full",
-    prior: str | GaussianPrior = "empirical",
-    concentration: float = 1.0,
-    pair_law: str = "shared",
-    inference: str | Inference = "exact",
-    num_points: int | None = None,
-    solve_weights: Callable[..., Array] = weights_step,
-) -> Callable[..., dict[str, Array]]:
-    """M-step for `pair_mixture`, after `pair_mixture_e_step`.
-
-    Parameters are the model's own options. Means, covariances and component weights are conjugate
-    modes (Yu 2016, eqs. A.12-A.18, with a prior).
-
-    Parameters
-    ----------
-    solve_weights : callable
-        Of the class weights (eq. 4.19): `weights_step` maximises, in closed form under
-        ``pair_law="joint"`` and by Newton steps in the logits else; `augmented_weights` improves.
-    """
-    return partial(
-        _m_step,
-        shape=(num_clusters, num_components),
-        covariance=covariance,
-        prior=prior,
-        concentration=concentration,
-        solve_weights=partial(solve_weights, inference=inference, **law_options(pair_law)),
-    )
-
-
-def _m_step(
-    params: Mapping[str, Array],
-    args: tuple,
-    posterior: Mapping[str, Any],
-    *,
-    shape: tuple[int, int],
-    covariance: str,
-    prior: str | GaussianPrior,
-    concentration: float,
-    solve_weights: Callable[..., Array],
-) -> dict[str, Array]:
-    x = jnp.asarray(args[0])
-    slope = posterior["x"]
-    num_cells = shape[0] * shape[1]
-    graph = as_label_graph(args[1] if len(args) > 1 else None, x.shape[0])
-    resolved = resolve_prior(prior, x, num_cells)
-    share = (slope["unary"][:, :, None] * slope["within"]).reshape(-1, num_cells)
-    if covariance in ("full", "tied"):
-        mean = params["mean"].reshape(num_cells, -1)
-        new = covariance_step(weighted_moments(x, share, mean), mean, covariance, resolved)
-    else:
-        new = variance_step(*weighted_squares(x, share), covariance, resolved)
-    new = {name: value.reshape(params[name].shape) for name, value in new.items()}
-    count = slope["log_weights"]
-    new["weights"] = solve_weights(count, params["weights"], graph, concentration)
-    if shape[1] > 1:
-        raised = share.sum(axis=0).reshape(shape) + concentration - 1.0
-        raised = jnp.maximum(raised, 1e-10)
-        new["component_weights"] = raised / raised.sum(axis=1, keepdims=True)
-    return new
 
 
 def augmented_weights(
@@ -132,7 +39,7 @@ def augmented_weights(
     sampling: str = "points",
     inference: str | Inference = "exact",
 ) -> Array:
-    r"""Raise the objective of `weights_step` by imputing the labelings that the links rejected.
+    r"""Raise the surrogate in the class weights by imputing the labelings that the links rejected.
 
     .. math:: \alpha \propto n + \sum_c n_c \alpha / \Omega_c - \partial \log\Omega / \partial
               \log\alpha
@@ -144,10 +51,24 @@ def augmented_weights(
     cannot-link and, where must-linked points draw one by one, :math:`2\alpha(1 - \alpha) /
     \sum\alpha^2` a must-link (own derivation for other graphs).
 
-    Parameters and return value are those of `weights_step`.
+    `MixingWeights.mode` maximises the same surrogate (Yu 2016, eq. 4.19) instead.
+
+    Parameters
+    ----------
+    count, weights : Array, shape (num_clusters,)
+        Expected counts, of points or of chunklets by `sampling`; weights to start from.
+    graph : LabelGraph
+    concentration : float
+    reading, sampling, inference
+        See `LinkedCategorical`.
+
+    Returns
+    -------
+    Array, shape (num_clusters,)
     """
     if reading == "relation":
-        return weights_step(count, weights, graph, concentration, reading=reading)
+        raised = jnp.maximum(count + concentration - 1.0, 1e-10)
+        return raised / raised.sum()
     blank = jnp.zeros((graph.num_points, len(weights)), weights.dtype)
     log_omega, pull = jax.vjp(
         lambda eta: partition.by_component(
@@ -179,7 +100,7 @@ def annealed_start(
     Parameters
     ----------
     problem : Problem
-        A `pair_mixture` with its M-step.
+        A `pair_mixture`.
     seed : int
         Of the k-means partition to begin with.
     num_steps : int
@@ -197,19 +118,24 @@ def annealed_start(
     """
     if not 0 < heat <= 1:
         raise ValueError(f"heat = {heat}; expected a number in (0, 1]")
-    if problem.m_step is None:
-        raise ValueError("problem has no m_step; pass m_step=pair_mixture_m_step(**options)")
-    m_step = problem.m_step
+    plan = plan_updates(problem)
     first = {name: value[0] for name, value in initial_values(problem, seed, 1).items()}
 
     def build(bare: Problem) -> Callable:
         def step(params: dict, power: Array, args: tuple) -> dict[str, Array]:
             mixture = trace_model(bare, params, args)["x"]["fn"]
             factors = mixture.log_factors(args[0])
-            warm = {name: power * factors[name] for name in ("unary", "log_weights")}
-            slope = jax.grad(mixture.log_partition)(factors | warm)
-            posterior = slope | {"within": _within(mixture, args[0])}
-            return m_step(params, args, {"x": posterior})
+            heated = {
+                "unary": power * mixture.label_factors(factors),
+                "log_weights": power * factors["log_weights"],
+                "pair_weights": factors["pair_weights"],
+            }
+            slope = jax.grad(mixture.log_partition)(heated)
+            if "log_within" in factors:  # components of a class are told apart at full heat
+                within = jax.nn.softmax(factors["unary"] + factors["log_within"], axis=-1)
+                slope["unary"] = slope["unary"][:, :, None] * within
+                slope["log_within"] = slope["unary"].sum(axis=0)
+            return closed_forms(bare, plan, params, args, {"x": slope}, maximised)
 
         return lambda params, powers, args: lax.scan(
             lambda params, power: (step(params, power, args), None), params, powers
@@ -256,8 +182,8 @@ def log_evidence(problem: Problem, params: Mapping[str, Array]) -> float:
             "prior = 'flat' has no evidence; pass prior='empirical' or a GaussianPrior"
         )
     site = trace_model(problem, params)["x"]
-    slope = _e_step(problem, dict(params), problem.args)[1]["x"]
-    share = np.asarray(slope["unary"][:, :, None] * slope["within"]).reshape(-1, num_cells)
+    slope = expectation(problem, dict(params), problem.args)[1]["x"]
+    share = np.asarray(slope["unary"]).reshape(-1, num_cells)
     gaussians = site["fn"].components.component_distribution
     at_mode = np.asarray(gaussians.log_prob(x[:, None, None, :])).reshape(-1, num_cells)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
@@ -17,8 +18,8 @@ __all__ = ["constrained_em"]
 
 
 def constrained_em(
-    x: ArrayLike | None,
-    links: Links | LabelGraph | None = None,
+    x: Annotated[ArrayLike | None, "points features"],
+    links: Annotated[Links | LabelGraph | None, "points"] = None,
     *,
     num_clusters: int,
     covariance: str = "full",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import jax.numpy as jnp
 import numpyro
-import numpyro.distributions as dist
 from jax.typing import ArrayLike
-from numpyro.distributions import constraints
 
 from .blocks.approximate import Inference
+from .blocks.centroids import Centroids
 from .blocks.label_graph import LabelGraph, as_label_graph
 from .blocks.linked import LinkedCategorical, LinkedMixture
 from .blocks.links import Links
@@ -17,8 +18,8 @@ __all__ = ["constrained_kmeans"]
 
 
 def constrained_kmeans(
-    x: ArrayLike,
-    links: Links | LabelGraph | None = None,
+    x: Annotated[ArrayLike, "points features"],
+    links: Annotated[Links | LabelGraph | None, "points"] = None,
     *,
     num_clusters: int,
     scale: float = 1.0,
@@ -52,11 +53,8 @@ def constrained_kmeans(
     Wagstaff et al. (2001), ICML. Basu, Banerjee and Mooney (2004), SDM. Lu (2008), chapter 3.
     """
     num_points, num_features = jnp.shape(x)
-    with numpyro.plate("clusters", num_clusters):
-        flat = dist.ImproperUniform(constraints.real_vector, (), (num_features,))
-        mean = numpyro.sample("mean", flat)
+    components = Centroids(num_clusters, num_features, scale).sample()
     log_weights = jnp.full(num_clusters, -jnp.log(1.0 * num_clusters))
     graph = as_label_graph(links, num_points, num_clusters, inference)
     labels = LinkedCategorical(log_weights, graph, inference=inference)
-    components = dist.Normal(mean, scale).to_event(1)
     numpyro.sample("x", LinkedMixture(labels, components), obs=x)

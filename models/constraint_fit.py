@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
 import jax.numpy as jnp
 import numpyro
@@ -15,13 +16,14 @@ from .blocks.label_graph import LabelGraph, as_label_graph
 from .blocks.label_sets import jensen_shannon, padded_sets
 from .blocks.linked import LinkedCategorical, LinkedMixture
 from .blocks.links import Links
+from .blocks.weights import mixing_weights
 
 __all__ = ["constrain_labels", "constraint_fit"]
 
 
 def constraint_fit(
-    x: ArrayLike,
-    links: Links | LabelGraph | None = None,
+    x: Annotated[ArrayLike, "points features"],
+    links: Annotated[Links | LabelGraph | None, "points"] = None,
     *,
     num_clusters: int,
     covariance: str = "tied",
@@ -30,8 +32,8 @@ def constraint_fit(
     concentration: float = 1.0,
     strength: float | None = None,
     temperature: float = 0.25,
-    must_groups: Sequence[ArrayLike] = (),
-    cannot_groups: Sequence[ArrayLike] = (),
+    must_groups: Annotated[Sequence[ArrayLike], "points"] = (),
+    cannot_groups: Annotated[Sequence[ArrayLike], "points"] = (),
 ) -> None:
     r"""Mixture whose parameters are pulled towards labels that keep the constraints.
 
@@ -79,7 +81,7 @@ def constraint_fit(
     if x is None:
         raise ValueError("constraint_fit is a penalised objective: nothing is simulated; pass x")
     num_points = jnp.shape(x)[0]
-    pi = numpyro.sample("weights", dist.Dirichlet(jnp.full(num_clusters, concentration)))
+    pi = mixing_weights(num_clusters, concentration)
     density = mixture_components(x, num_clusters, covariance, prior, component)
     mixture = LinkedMixture(
         LinkedCategorical(jnp.log(pi), as_label_graph(None, num_points)), density

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +17,15 @@ from .blocks.gaussian import Gaussian
 from .blocks.label_graph import LabelGraph, as_label_graph
 from .blocks.linked import LinkedCategorical, LinkedMixture
 from .blocks.links import Links
+from .blocks.weights import mixing_weights
 from .constraint_fit import constrain_labels
 
 __all__ = ["constraint_projection"]
 
 
 def constraint_projection(
-    x: ArrayLike,
-    links: Links | LabelGraph | None = None,
+    x: Annotated[ArrayLike, "points features"],
+    links: Annotated[Links | LabelGraph | None, "points"] = None,
     *,
     num_clusters: int,
     num_extracted: int = 1,
@@ -31,8 +33,8 @@ def constraint_projection(
     concentration: float = 1.0,
     strength: float | None = None,
     temperature: float = 0.25,
-    must_groups: Sequence[ArrayLike] = (),
-    cannot_groups: Sequence[ArrayLike] = (),
+    must_groups: Annotated[Sequence[ArrayLike], "points"] = (),
+    cannot_groups: Annotated[Sequence[ArrayLike], "points"] = (),
 ) -> None:
     r"""Clusters that differ in a few linear features only, pulled towards the constraints.
 
@@ -84,7 +86,7 @@ def constraint_projection(
     x = jnp.asarray(x)
     center = numpyro.deterministic("center", x.mean(axis=0))
     whitening = numpyro.deterministic("whitening", _whitening(x))
-    pi = numpyro.sample("weights", dist.Dirichlet(jnp.full(num_clusters, concentration)))
+    pi = mixing_weights(num_clusters, concentration)
     shape = (num_features, num_extracted)
     named = {"event_dims": ["features", "extracted"]}
     projection = numpyro.sample(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import jax.numpy as jnp
 import numpyro
@@ -12,12 +13,13 @@ from jax.typing import ArrayLike
 from .blocks.components import GaussianPrior, mixture_components, num_rows
 from .blocks.label_graph import as_label_graph
 from .blocks.linked import LinkedCategorical, LinkedMixture
+from .blocks.weights import mixing_weights
 
 __all__ = ["gmm"]
 
 
 def gmm(
-    x: ArrayLike | None,
+    x: Annotated[ArrayLike | None, "points features"],
     *,
     num_clusters: int,
     covariance: str = "full",
@@ -50,7 +52,7 @@ def gmm(
     Lu (2008), section 2.1. Fraley and Raftery (2007), J. Classification 24, 155-181,
     doi:10.1007/s00357-007-0004-5, for the empirical prior.
     """
-    weights = numpyro.sample("weights", dist.Dirichlet(jnp.full(num_clusters, concentration)))
+    weights = mixing_weights(num_clusters, concentration)
     density = mixture_components(x, num_clusters, covariance, prior, component)
     labels = LinkedCategorical(jnp.log(weights), as_label_graph(None, num_rows(x, num_points)))
     numpyro.sample("x", LinkedMixture(labels, density), obs=x)

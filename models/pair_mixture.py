@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import jax.numpy as jnp
 import numpyro
-import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
 from .blocks.approximate import Inference
@@ -15,6 +14,7 @@ from .blocks.label_graph import LabelGraph, as_label_graph
 from .blocks.linked import LinkedCategorical, LinkedMixture
 from .blocks.links import Links
 from .blocks.partition import check_inference
+from .blocks.weights import mixing_weights
 
 __all__ = ["PAIR_LAWS", "law_options", "pair_mixture"]
 
@@ -40,8 +40,8 @@ def law_options(pair_law: str) -> dict[str, Any]:
 
 
 def pair_mixture(
-    x: ArrayLike | None,
-    links: Links | LabelGraph | None = None,
+    x: Annotated[ArrayLike | None, "points features"],
+    links: Annotated[Links | LabelGraph | None, "points"] = None,
     *,
     num_clusters: int,
     num_components: int = 1,
@@ -105,7 +105,7 @@ def pair_mixture(
             f"pair_law = {pair_law!r} needs the normaliser of the links exactly, and {approximation} "
             "is not exact; use pair_law='joint', or separate_pairs(links, num_points)"
         )
-    weights = numpyro.sample("weights", dist.Dirichlet(jnp.full(num_clusters, concentration)))
+    weights = mixing_weights(num_clusters, concentration)
     density = class_components(x, num_clusters, num_components, covariance, prior, concentration)
     labels = LinkedCategorical(jnp.log(weights), graph, inference=inference, **law)
     numpyro.sample("x", LinkedMixture(labels, density), obs=x)

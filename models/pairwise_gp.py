@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +24,8 @@ __all__ = ["FactorisedPairs", "JensenPairs", "LatentClassifier", "pairwise_gp"]
 
 
 def pairwise_gp(
-    x: ArrayLike,
-    links: Links | LabelGraph | None = None,
+    x: Annotated[ArrayLike, "points features"],
+    links: Annotated[Links | LabelGraph | None, "points"] = None,
     *,
     num_clusters: int,
     variance: float | dist.Distribution = 10.0,
@@ -154,9 +154,22 @@ class FactorisedPairs(LinkedMixture):
 
     def log_prob(self, value: Array) -> Array:
         """Approximate log-probability of the statements."""
+        return self._by_statement(value).sum()
+
+    def _by_statement(self, value: Array) -> Array:
         same, differ = self._agreement(value)
         right, wrong = self._reliability()
-        return jnp.logaddexp(right + same, wrong + differ).sum()
+        return jnp.logaddexp(right + same, wrong + differ)
+
+    def by_unit(self, value: Array) -> Array:
+        """Terms of `log_prob` by connected component, zero-padded."""
+        graph = self.labels.graph
+        owner = jnp.asarray(graph.component)[jnp.asarray(graph.pairs)[:, 0]]
+        return jax.ops.segment_sum(self._by_statement(value), owner, graph.num_nodes)
+
+    def summaries(self, value: Array) -> tuple[dict[str, Array], Array]:
+        """Labels are inferred jointly; terms are those of this likelihood."""
+        return self.posterior(value), self.by_unit(value)
 
     def _reliability(self) -> tuple[Array, Array]:
         """Log-probability of each statement where labels agree, and where they differ."""
@@ -187,11 +200,11 @@ class JensenPairs(FactorisedPairs):
         """Name the bound."""
         return ", ".join(filter(None, ("Jensen's bound", LinkedMixture.approximation(self))))
 
-    def log_prob(self, value: Array) -> Array:
-        """Lower bound on the log-probability of the statements."""
+    def _by_statement(self, value: Array) -> Array:
+        """Lower bound on the log-probability of each statement."""
         same, differ = map(jnp.exp, self._agreement(value))
         right, wrong = self._reliability()
-        return jnp.sum(same * right + differ * wrong)
+        return same * right + differ * wrong
 
 
 _MIXTURES: dict[str, type[LinkedMixture]] = {

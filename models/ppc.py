@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,8 @@ from .blocks.label_graph import LabelGraph, as_label_graph
 from .blocks.linked import LinkedCategorical, LinkedMixture
 from .blocks.links import Links
 from .blocks.partition import check_inference
+from .blocks.reliability import FlipRate
+from .blocks.weights import mixing_weights
 
 __all__ = ["FLIP_RATE_PRIOR", "learned_weights", "ppc"]
 
@@ -25,8 +28,8 @@ FLIP_RATE_PRIOR = (1.0, 4.0)
 
 
 def ppc(
-    x: ArrayLike | None,
-    links: Links | LabelGraph | None = None,
+    x: Annotated[ArrayLike | None, "points features"],
+    links: Annotated[Links | LabelGraph | None, "points"] = None,
     *,
     num_clusters: int,
     covariance: str = "full",
@@ -84,9 +87,10 @@ def ppc(
     graph = as_label_graph(links, num_rows(x, num_points), num_clusters, inference)
     if weights is None:
         _refuse_inexact_field(graph, num_clusters, reading, inference)
-        pi = numpyro.sample("weights", dist.Dirichlet(jnp.full(num_clusters, concentration)))
+        pi = mixing_weights(num_clusters, concentration)
     else:
-        pi = numpyro.deterministic("weights", _fixed_weights(weights, num_clusters))
+        with numpyro.plate("clusters", num_clusters):
+            pi = numpyro.deterministic("weights", _fixed_weights(weights, num_clusters))
     density = mixture_components(x, num_clusters, covariance, prior, component)
     labels = LinkedCategorical(
         jnp.log(pi),
@@ -121,7 +125,10 @@ def learned_weights(
             "doubt; pass links.with_strength(1.0)"
         )
     prior = dist.Beta(*FLIP_RATE_PRIOR) if isinstance(flip_rate, str) else flip_rate
-    rate = numpyro.sample("flip_rate", prior)
+    if isinstance(prior, dist.Beta):
+        rate = FlipRate(prior, graph).sample("flip_rate")
+    else:
+        rate = numpyro.sample("flip_rate", prior)
     return jnp.where(given > 0, 1.0, -1.0) * (jnp.log1p(-rate) - jnp.log(rate))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from jax.typing import ArrayLike
 
 from .blocks.approximate import Inference
@@ -13,8 +15,8 @@ __all__ = ["soft_kmeans"]
 
 
 def soft_kmeans(
-    x: ArrayLike,
-    links: Links | LabelGraph | None = None,
+    x: Annotated[ArrayLike, "points features"],
+    links: Annotated[Links | LabelGraph | None, "points"] = None,
     *,
     num_clusters: int,
     scale: float = 1.0,

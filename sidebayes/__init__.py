@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .sbc import calibrate
     from .simulate import simulate_links
     from .suggest import suggest_links
-    from .zoo import CARDS, Card
+    from .zoo import CARDS, Card, register
 
 _HOME = {
     "BeliefPropagation": "models.blocks.approximate",
@@ -83,6 +83,7 @@ _HOME = {
     "flip_rate_weight": "models.blocks.link_weights",
     "load": "api",
     "load_dataset": "datasets",
+    "register": "zoo",
     "separate_pairs": "models.blocks.copies",
     "simulate_links": "simulate",
     "suggest_links": "suggest",
@@ -133,6 +134,7 @@ __all__ = [
     "flip_rate_weight",
     "load",
     "load_dataset",
+    "register",
     "separate_pairs",
     "simulate_links",
     "suggest_links",

@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
+import jax.numpy as jnp
 import xarray as xr
-from jax import Array
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from sidebayes.diagnostics.compare import Comparison, compare_fits
-from sidebayes.diagnostics.tree import to_datatree
-from sidebayes.guides.engines.base import Engine, EngineResult, FitError, Problem
-from sidebayes.guides.engines.density import linked_mixture, site_dims
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.links import Links
+from sidebayes.guides.engines.base import Engine
+from sidebayes.guides.engines.density import abstract_trace, site_dims
+from sidebayes.models.blocks.roles import signature_of
 
-from . import checks, posterior, record
+from . import checks, record
 from .result import Fit
-from .zoo import CARDS, Card, find_card, inference_used, links_taken, make_engine
+from .run import Run, stored_run
+from .zoo import CARDS, Card, find_card, make_engine
 
-__all__ = ["compare", "find_method", "fit", "load", "make_problem", "starting_values"]
+__all__ = ["compare", "find_method", "fit", "load"]
 
 
 def fit(
     method: str | Callable[..., None],
-    x: ArrayLike,
-    links: Links | LabelGraph | None = None,
-    *,
-    num_clusters: int | None = None,
+    *data: Any,
     engine: str | Engine | None = None,
     seed: int = 0,
     init: Mapping[str, Any] | Fit | None = None,
@@ -42,20 +33,19 @@ def fit(
     truth: ArrayLike | None = None,
     feature_names: Sequence[str] | None = None,
     progress: bool = True,
-    **options: Any,
+    **arguments: Any,
 ) -> Fit:
-    """Fit a method, or your own NumPyro model, to data with links.
+    """Fit a method, or your own NumPyro model, to data.
 
     Parameters
     ----------
     method : str or callable
-        Name of a card (``sidebayes list``), or a model ``model(x, links, *, num_clusters, ...)``
-        that observes its data through a `LinkedMixture` or NumPyro's ``MixtureSameFamily``; the
-        parameters after `x` may be left out.
-    x : array_like, shape (num_points, num_features)
-    links : Links, LabelGraph or None
-    num_clusters : int
-        Needed by every card.
+        Name of a card (``sidebayes list``), or a NumPyro model. Its signature says which arguments are
+        data, see `sidebayes.models.blocks.roles.signature_of`; without annotations the first one is
+        a table of points by features, and one called ``links`` joins points.
+    *data
+        Data in the order of the model's arguments: arrays and data frames, `Links`, `Groups` or names
+        of groups by row, `PartialLabels`. They may be passed by name as well.
     engine : str or engine, optional
         Name, such as "em", "laplace" or "nuts" (``sidebayes list`` shows them all), or a
         configuration such as ``EM(num_restarts=20)``. By default the first that the card names.
@@ -68,10 +58,11 @@ def fit(
     truth : array_like, shape (num_points,), optional
         Known classes; kept beside the fit for scoring, never used in it.
     feature_names : sequence of str, optional
+        Of the columns of the first table.
     progress : bool
         Show progress where there is a terminal.
-    **options
-        Options of the model, such as ``covariance="tied"``.
+    **arguments
+        Data by name, and options of the model, such as ``num_clusters=3`` or ``covariance="tied"``.
 
     Returns
     -------
@@ -94,34 +85,39 @@ def fit(
     (150,)
     """
     card, model, name = find_method(method)
-    if hasattr(x, "columns") and feature_names is None:
-        feature_names = [str(column) for column in x.columns]
-    x = checks.check_data(x, gaussian=card is not None)
-    parameters = inspect.signature(model).parameters
-    if card is not None or "num_clusters" in parameters:
-        num_clusters = checks.check_num_clusters(num_clusters, len(x))
-        shared = {"num_clusters": num_clusters}
-    elif num_clusters is not None:
-        raise TypeError(f"{name} has no parameter num_clusters; leave it out, or add it")
-    else:
-        shared = {}
     runner = make_engine(engine, card)
-    checks.check_options(model, options, name)
+    signature = signature_of(model)
+    given, options = checks.sort_arguments(signature, data, arguments, name)
+    table: Any = next((given[r.name] for r in signature.of_kind("table") if r.name in given), None)
+    if hasattr(table, "columns") and feature_names is None:
+        feature_names = [str(column) for column in table.columns]
+    checked = checks.check_given(signature, given, name)
+    sizes = checks.check_dims(signature, checked)
+    first = next((checked[r.name] for r in signature.of_kind("table") if r.name in checked), None)
+    if card is not None or "num_clusters" in signature.options:
+        points = sizes.get(signature.unit or "", len(first) if first is not None else 1)
+        clusters = checks.check_num_clusters(options.get("num_clusters"), points)
+        options = {"num_clusters": clusters} | {**options, "num_clusters": clusters}
+    checks.check_options(signature, options, name)
     checks.check_seed(seed)
     _check_dtype(dtype)
-    kind, inference = links_taken(card, model), inference_used(card, model, options)
-    graph = checks.check_links(links, len(x), num_clusters, kind, name, inference)
-    truth = checks.check_truth(truth, len(x))
-    names = checks.check_names(feature_names, x.shape[1])
-    options = {**shared, **options}
-    with jax.enable_x64(dtype == "float64"):
-        problem = make_problem(card, model, jax.device_put(x.astype(dtype)), graph, options)
-        problem = _suit_links(problem)
-        start = starting_values(init, problem, runner, make_engine(None, card), seed)
-        result = runner.run(problem, seed=seed, init=start, progress=progress)
-        return _collect(
-            result, problem, runner, name, seed=seed, dtype=dtype, truth=truth, names=names
+    if init is not None and not isinstance(init, Fit | Mapping):
+        raise TypeError(
+            f"init is a {type(init).__name__}; pass a mapping of site values, or another Fit"
         )
+    columns = first.shape[1] if first is not None and first.ndim == 2 else 1
+    run = Run(
+        method=name,
+        model=model,
+        data=checked,
+        options=options,
+        engine=runner,
+        seed=seed,
+        dtype=dtype,
+        truth=checks.check_truth(truth, sizes.get(signature.unit or "", 0)),
+        feature_names=tuple(checks.check_names(feature_names, columns)),
+    )
+    return Fit.of(run, init, progress=progress)
 
 
 def compare(fits: Mapping[str, Fit]) -> Comparison:
@@ -151,7 +147,7 @@ def compare(fits: Mapping[str, Fit]) -> Comparison:
     return compare_fits(fits)
 
 
-def load(path: str | Path, model: Callable[..., None] | None = None) -> Fit:
+def load(path: str | Path, model: Callable[..., None] | None = None, **options: Any) -> Fit:
     """Read a fit that `Fit.save` wrote.
 
     Parameters
@@ -159,11 +155,15 @@ def load(path: str | Path, model: Callable[..., None] | None = None) -> Fit:
     path : path
     model : callable, optional
         Needed to predict with your own model; cards know theirs.
+    **options
+        What a file cannot hold, given again by name: an option that was a function, such as
+        ``component=``, or ``engine=`` where that was your own. Without an option the fit can be read,
+        but what needs its model is refused.
 
     Raises
     ------
     ValueError
-        If there is no such file, or it is not a saved fit.
+        If there is no such file, it is not a saved fit, or the model is not the one that was fitted.
     """
     path = Path(path)
     if not path.is_file():
@@ -178,16 +178,52 @@ def load(path: str | Path, model: Callable[..., None] | None = None) -> Fit:
     if "sidebayes_method" not in tree.attrs:
         raise ValueError(f"{path} is no sidebayes fit; give a file that Fit.save wrote")
     name = tree.attrs["sidebayes_method"]
-    options, lost = record.parse(tree.attrs["sidebayes_options"])
-    config, _ = record.parse(tree.attrs["sidebayes_engine"])
-    known = CARDS[name].model if name in CARDS and not lost else None
-    return Fit(
-        tree=tree,
-        method=name,
-        model=known if model is None else model,
-        options=options,
-        config=config["engine"],
+    stored, lost = record.parse(tree.attrs["sidebayes_options"])
+    config, lost_engine = record.parse(tree.attrs["sidebayes_engine"])
+    card = None if tree.attrs["sidebayes_own_model"] else find_card(name)
+    surplus = sorted(options.keys() - lost.keys() - lost_engine.keys())
+    if surplus:
+        raise ValueError(
+            f"load was given {surplus}; give only what the file does not hold, here "
+            f"{sorted(lost | lost_engine)}"
+        )
+    lacking = {n: was for n, was in (lost | lost_engine).items() if n not in options}
+    if lost_engine.keys() & lacking.keys() or (lacking and (model is not None or options)):
+        raise ValueError(record.remedy(name, lacking, own_model=card is None and model is None))
+    if card is not None and model not in (None, card.model):
+        raise ValueError(f"the file holds a fit of the card {name!r}; leave model out")
+    run = stored_run(
+        tree,
+        model=None if lacking else card.model if card else model,
+        options=stored | {n: options[n] for n in lost if n in options},
+        engine=config["engine"] if "engine" in config else options["engine"],
     )
+    if run.model is not None and (model is not None or options):
+        _check_sites(tree, run)
+    return Fit(tree, run)
+
+
+def _check_sites(tree: xr.DataTree, run: Run) -> None:
+    """Refuse a model that is not the one whose sites a file holds."""
+    stored = {str(n): v.shape[2:] for n, v in tree["posterior"].data_vars.items()}
+    try:
+        with run.precision:
+            trace = abstract_trace(run.problem)
+            sites = {n: jnp.shape(trace[n]["value"]) for n in site_dims(run.problem)}
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"the model does not run on the data and options in the file ({error}); pass the model "
+            "and the options that were fitted"
+        ) from error
+    if sites != stored:
+        raise ValueError(
+            f"the model has the sites {sites}, the file those of {stored}; pass the model and the "
+            "options that were fitted"
+        )
+    if tree["constant_data"].sizes.get("link", 0) and run.links is None:
+        raise ValueError(
+            "the model takes no links, the fit in the file has some; pass the model that was fitted"
+        )
 
 
 def find_method(method: str | Callable[..., None]) -> tuple[Card | None, Callable[..., None], str]:
@@ -207,105 +243,3 @@ def find_method(method: str | Callable[..., None]) -> tuple[Card | None, Callabl
 def _check_dtype(dtype: str) -> None:
     if dtype not in ("float32", "float64"):
         raise ValueError(f"dtype = {dtype!r}; expected 'float64' or 'float32'")
-
-
-def make_problem(
-    card: Card | None,
-    model: Callable[..., None],
-    x: Array,
-    graph: LabelGraph | None,
-    options: Mapping[str, Any],
-) -> Problem:
-    """Model and data, with the closed forms that the card knows."""
-    args = (x,) if graph is None else (x, graph)
-    forms = (card.m_step, card.e_step, card.conjugacy) if card else ()
-    return Problem(model, args, dict(options), *(form(**options) for form in forms))
-
-
-def _suit_links(problem: Problem) -> Problem:
-    """Lay links out for the clusters and the budget that the model itself names."""
-    mixture = linked_mixture(problem)
-    if mixture is None or len(problem.args) < 2:
-        return problem
-    labels = mixture.labels
-    graph = problem.args[1].suited(labels.inference, labels.log_weights.shape[-1])
-    if graph is problem.args[1]:
-        return problem
-    return replace(problem, args=(problem.args[0], graph))
-
-
-def starting_values(
-    init: Mapping[str, Any] | Fit | None,
-    problem: Problem,
-    runner: Engine,
-    finder: Engine,
-    seed: int,
-) -> dict[str, NDArray] | None:
-    """Check starting values; a sampler without any starts from the mode that `finder` finds."""
-    shapes = posterior.latent_shapes(problem)
-    if init is None:
-        if runner.name not in ("nuts", "hmc", "gibbs"):
-            return None
-        try:
-            mode = finder.run(problem, seed=seed, progress=False)
-        except FitError:
-            return None
-        return {name: mode.params[name] for name in shapes}
-    if not isinstance(init, Fit | Mapping):
-        raise TypeError(
-            f"init is a {type(init).__name__}; pass a mapping of site values, or another Fit"
-        )
-    values = init.params if isinstance(init, Fit) else init
-    return checks.check_init(values, shapes)
-
-
-def _collect(
-    result: EngineResult,
-    problem: Problem,
-    runner: Engine,
-    name: str,
-    *,
-    seed: int,
-    dtype: str,
-    truth: NDArray | None,
-    names: list[str],
-) -> Fit:
-    """Derive labels from the draws, and wrap everything into one tree."""
-    chains, draws = result.sample_stats["lp"].shape
-    keep = posterior.thin(draws)
-    flat = {n: v[:, keep].reshape(-1, *v.shape[2:]) for n, v in result.draws.items()}
-    prob, terms, mode = posterior.derive(problem, flat, hard=runner.name == "kmeans")
-    observed: dict[str, Any] = {"x": (("points", "features"), np.asarray(problem.args[0]))}
-    if truth is not None:
-        observed["truth"] = ("points", truth)
-    graph = problem.args[1] if len(problem.args) > 1 else LabelGraph.build(None, prob.shape[1])
-    tied = terms.shape[1] == graph.num_components  # else links do not tie labels: a point a term
-    tree = to_datatree(
-        result,
-        observed=observed,
-        constant={
-            "links": (("link", "end"), graph.links.pairs.astype(np.int32)),
-            "link_weights": ("link", graph.links.weights),
-            "unit": ("points", np.asarray(graph.component) if tied else np.arange(prob.shape[1])),
-            "feature_names": ("features", np.asarray(names, dtype=object)),
-        },
-        responsibilities=prob.reshape(chains, len(keep), *prob.shape[1:]),
-        log_likelihood=terms.reshape(chains, len(keep), *terms.shape[1:]),
-        dims=site_dims(problem),
-        attrs={
-            "sidebayes_method": name,
-            "sidebayes_options": record.dump(problem.kwargs),
-            "sidebayes_engine": record.dump({"engine": runner}),
-            "sidebayes_seed": seed,
-            "sidebayes_dtype": dtype,
-            "sidebayes_version": version("sidebayes"),
-            "jax_version": jax.__version__,
-        },
-    )
-    found = Fit(
-        tree=tree, method=name, model=problem.model, options=dict(problem.kwargs), config=runner
-    )
-    group = tree["responsibilities"].to_dataset()
-    labels = mode if chains * draws == 1 else found._find_labels()
-    tree["responsibilities"] = xr.DataTree(group.assign(labels=("points", labels)))
-    return found

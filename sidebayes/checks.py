@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,13 @@ from sidebayes.models.blocks.approximate import Inference
 from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.blocks.links import Links
 from sidebayes.models.blocks.padding import link_rows
+from sidebayes.models.blocks.partial_labels import Groups, PartialLabels
+from sidebayes.models.blocks.roles import Signature
 
 __all__ = [
     "check_data",
+    "check_dims",
+    "check_given",
     "check_init",
     "check_links",
     "check_names",
@@ -25,63 +28,175 @@ __all__ = [
     "check_options",
     "check_seed",
     "check_truth",
+    "sort_arguments",
 ]
 
 
-def check_data(x: Any, *, gaussian: bool = True) -> NDArray[np.float64]:
-    """Check a data matrix.
+def sort_arguments(
+    signature: Signature, data: tuple, arguments: Mapping[str, Any], method: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tell data from options among the arguments of a model.
+
+    Raises
+    ------
+    TypeError
+        If there are too many data, some are given twice, or some are missing.
+    """
+    positional = [role.name for role in signature.data[: signature.positional]]
+    if len(data) > len(positional):
+        raise TypeError(
+            f"{method} takes {len(positional)} data by position, {positional}; got {len(data)}. Pass "
+            "options by name"
+        )
+    given = dict(zip(positional, data, strict=False))
+    twice = sorted(given.keys() & arguments.keys())
+    if twice:
+        raise TypeError(f"{method} got {twice} by position and by name; pass each once")
+    given |= {name: value for name, value in arguments.items() if name in signature}
+    given = {name: value for name, value in given.items() if value is not None}
+    missing = [r.name for r in signature.data if r.required and r.name not in given]
+    if missing:
+        raise TypeError(
+            f"{method} lacks its data {missing}: {missing[0]} = None is not data; pass them, e.g. "
+            "sidebayes.load_dataset('iris').x for a table"
+        )
+    return given, {n: v for n, v in arguments.items() if n not in signature}
+
+
+def check_given(signature: Signature, given: Mapping[str, Any], method: str) -> dict[str, Any]:
+    """Check data by role: tables, links, groups, partial labels, sets of rows.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it was and what to do.
+    """
+    checked: dict[str, Any] = {}
+    for role in signature.data:
+        if role.name not in given:
+            continue
+        value = given[role.name]
+        if role.kind == "table":
+            checked[role.name] = check_data(value, role.name, role.dims)
+        elif role.kind == "links":
+            checked[role.name] = _check_ties(value, role.name, method)
+        elif role.kind == "groups":
+            checked[role.name] = _check_groups(value, role.name)
+        elif role.kind == "labels":
+            labels = value if isinstance(value, PartialLabels) else PartialLabels(np.asarray(value))
+            checked[role.name] = labels
+        else:
+            checked[role.name] = tuple(value)
+    return checked
+
+
+def _check_ties(links: Any, name: str, method: str) -> Links:
+    if not isinstance(links, Links | LabelGraph):
+        raise TypeError(
+            f"{name} is a {type(links).__name__}, expected sidebayes.Links; build them with "
+            "Links.from_pairs(pairs, same) or read them with Links.read(path)"
+        )
+    return links.links if isinstance(links, LabelGraph) else links
+
+
+def _check_groups(value: Any, name: str) -> Groups:
+    groups = value if isinstance(value, Groups) else Groups(np.asarray(value))
+    without = np.flatnonzero(np.asarray(groups.codes) < 0)
+    if len(without):
+        raise ValueError(
+            f"{name} says no group for row {without[0]} and {len(without) - 1} others; drop these rows, "
+            "or give them a group of their own"
+        )
+    return groups
+
+
+def check_dims(signature: Signature, data: Mapping[str, Any]) -> dict[str, int]:
+    """Sizes of the named dimensions, which all data must agree on.
+
+    Raises
+    ------
+    ValueError
+        If two arguments disagree, naming both.
+    """
+    sizes: dict[str, tuple[int, str]] = {}
+    for role in signature.data:
+        value = data.get(role.name)
+        if value is None or role.kind in ("links", "sets"):
+            continue
+        if role.kind == "groups":
+            shape, dims = (len(value.codes),), role.dims
+            sizes[role.name] = value.num_groups, role.name
+        else:
+            shape = value.values.shape if role.kind == "labels" else value.shape
+            dims = role.dims
+        for dim, size in zip(dims, shape, strict=False):
+            if dim == "...":
+                break
+            known, owner = sizes.setdefault(dim, (size, role.name))
+            if known != size:
+                raise ValueError(
+                    f"{role.name} has {size} {dim} and {owner} has {known}; pass data of the same {dim}"
+                )
+    return {dim: size for dim, (size, _) in sizes.items()}
+
+
+def check_data(x: Any, name: str = "x", dims: Sequence[str] = ("points", "features")) -> NDArray:
+    """Check a table of numbers.
 
     Parameters
     ----------
-    x : array_like, shape (num_points, num_features)
-    gaussian : bool
-        Whether a constant feature makes no sense.
+    x : array_like
+    name : str
+        Of the argument, for messages.
+    dims : sequence of str
+        Its axes; "..." stands for any further ones.
 
     Raises
     ------
     TypeError
         If it does not hold numbers.
     ValueError
-        On a wrong shape, missing or infinite entries (rows are named) or constant features.
+        On a wrong shape, or missing or infinite entries (rows are named).
     """
     if x is None or isinstance(x, str | Mapping):
         raise TypeError(
-            f"x = {x!r:.40} is not a data matrix; pass an array of shape (points, features), e.g. "
+            f"{name} = {x!r:.40} is not a data matrix; pass an array of shape ({', '.join(dims)}), e.g. "
             "sidebayes.load_dataset('iris').x"
         )
     if hasattr(x, "toarray"):
-        raise TypeError("x is a sparse matrix; pass x.toarray() if it fits, or reduce it first")
+        raise TypeError(
+            f"{name} is a sparse matrix; pass {name}.toarray() if it fits, or reduce it first"
+        )
     values = np.asarray(x)
     if values.dtype.kind == "O":
         with contextlib.suppress(TypeError, ValueError):
             values = values.astype(float)
     if values.dtype.kind not in "fiub":
         raise TypeError(
-            f"x holds {values.dtype}, expected real numbers; encode or drop the columns that are not "
-            "numeric"
+            f"{name} holds {values.dtype}, expected real numbers; encode or drop the columns that are "
+            "not numeric"
         )
-    if values.ndim != 2:
-        advice = "for one feature pass x[:, None]" if values.ndim == 1 else "one row a point"
-        raise ValueError(f"x has shape {values.shape}, expected (points, features); {advice}")
-    values = values.astype(float)
-    if values.shape[0] == 0 or values.shape[1] == 0:
+    fixed = [dim for dim in dims if dim != "..."]
+    if values.ndim != len(fixed) and not ("..." in dims and values.ndim > len(fixed)):
+        wanted = f"({', '.join(dims)}{',' if len(dims) == 1 else ''})"
+        advice = (
+            f"for one column pass {name}[:, None]" if values.ndim == 1 else "one row per element"
+        )
+        raise ValueError(f"{name} has shape {values.shape}, expected {wanted}; {advice}")
+    if not isinstance(values, np.memmap) and values.dtype.kind != "f":
+        values = values.astype(float)
+    if 0 in values.shape:
         raise ValueError(
-            f"x has shape {values.shape}: there is nothing to fit; check how it was filtered"
+            f"{name} has shape {values.shape}: there is nothing to fit; check how it was filtered"
         )
-    bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
+    flat = values.reshape(len(values), -1)
+    bad = np.flatnonzero(~np.isfinite(flat).all(axis=1))
     if len(bad):
         rows = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
         raise ValueError(
-            f"x has missing or infinite values in {len(bad)} of {len(values)} rows: {rows}; keep "
-            "the complete ones, rows = np.isfinite(x).all(axis=1), with x[rows] and "
+            f"{name} has missing or infinite values in {len(bad)} of {len(values)} rows: {rows}; keep "
+            f"the complete ones, rows = np.isfinite({name}).all(axis=1), with {name}[rows] and "
             "links.subset(rows), or impute"
-        )
-    constant = np.flatnonzero(np.ptp(values, axis=0) == 0)
-    if gaussian and len(values) > 1 and len(constant):
-        raise ValueError(
-            f"x has constant features, in columns {', '.join(map(str, constant[:5]))}"
-            f"{', ...' if len(constant) > 5 else ''}; they say nothing about clusters: drop them, "
-            "x[:, np.ptp(x, axis=0) > 0]"
         )
     return values
 
@@ -153,17 +268,21 @@ def check_links(
     return graph if num_clusters is None else graph.suited(known, num_clusters)
 
 
-def check_options(model: Callable, options: Mapping[str, Any], method: str) -> None:
+def check_options(signature: Signature, options: Mapping[str, Any], method: str) -> None:
     """Refuse options that the model does not have, naming the nearest."""
-    parameters = inspect.signature(model).parameters
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+    if signature.open:
         return
-    known = [n for n in parameters if n not in ("x", "links", "num_points", "num_clusters")]
+    known = [name for name in signature.options if name != "num_points"]
     for name in options:
         if name not in known:
+            shown = sorted(set(known) - {"num_clusters"})
+            if name == "num_clusters":
+                raise TypeError(f"{method} has no parameter num_clusters; leave it out, or add it")
+            if name == "links":
+                raise ValueError(f"{method} takes no links; use 'ppc', or leave links out")
             close = difflib.get_close_matches(name, known, n=1)
             hint = f" (did you mean {close[0]!r}?)" if close else ""
-            raise TypeError(f"{method} has no option {name!r}{hint}; its options: {sorted(known)}")
+            raise TypeError(f"{method} has no option {name!r}{hint}; its options: {shown}")
 
 
 def check_seed(seed: Any) -> int:

@@ -69,8 +69,6 @@ def list_methods(
                 "engines": list(card.engines),
                 "links": card.links,
                 "options": list(card.options),
-                "label_sites": card.label_sites,
-                "invariants": list(card.invariants),
                 "reference": card.reference,
                 "doi": card.doi,
                 "tags": list(card.tags),

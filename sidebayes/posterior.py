@@ -1,4 +1,4 @@
-"""Labels given parameters: what is derived from every draw, whatever engine made it."""
+"""Latent variables given parameters: what is derived from every draw, whatever engine made it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 from jax import Array
 from numpy.typing import NDArray
 from xarray import DataTree
@@ -17,20 +16,21 @@ from xarray import DataTree
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import (
     abstract_trace,
-    as_mixture,
+    collapsed_sites,
     latent_sites,
     trace_model,
 )
 from sidebayes.guides.engines.programs import compiled
-from sidebayes.models.blocks import partition
-from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
+from sidebayes.guides.engines.units import lay_out_units, log_terms
+from sidebayes.models.blocks.collapsed import Collapsed
+from sidebayes.models.blocks.linked import LinkedMixture
 
 __all__ = [
     "MOST_DRAWS",
     "Derived",
-    "component_log_densities",
     "derive",
     "joint_mode",
+    "label_sites",
     "latent_shapes",
     "mixture_site",
     "pooled_draws",
@@ -48,29 +48,27 @@ _LARGE = 20_000
 """Points from which on they are derived draw by draw."""
 
 
+def label_sites(problem: Problem) -> dict[str, Collapsed]:
+    """Observed sites whose labels are summed out, as the abstract trace has them."""
+    sources = collapsed_sites(abstract_trace(problem)).items()
+    return {name: fn for name, (fn, _) in sources if fn.latent == "labels"}
+
+
 def mixture_site(
     problem: Problem, params: Mapping[str, Any], args: tuple | None = None
-) -> tuple[dist.Distribution, Array]:
-    """Observed site whose labels are summed out, and its data.
+) -> tuple[Collapsed, Array]:
+    """First observed site whose labels are summed out, and its data.
 
     Raises
     ------
     ValueError
         If the model has none.
     """
-    return _find_mixture(trace_model(problem, params, args))
-
-
-def _find_mixture(trace: Mapping[str, dict]) -> tuple[dist.Distribution, Array]:
-    for site in trace.values():
-        if site["type"] == "sample" and site["is_observed"]:
-            fn = as_mixture(site["fn"])
-            if fn is not None:
-                return fn, site["value"]
-    raise ValueError(
-        "the model has no observed mixture; observe the data through a LinkedMixture (or NumPyro's "
-        "MixtureSameFamily), so that labels can be inferred"
-    )
+    sources = collapsed_sites(trace_model(problem, params, args)).values()
+    found = next(((fn, value) for fn, value in sources if fn.latent == "labels"), None)
+    if found is None:
+        raise ValueError("the model has no labels: it observes no mixture")
+    return found
 
 
 def latent_shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
@@ -78,43 +76,38 @@ def latent_shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
 
     Raises
     ------
-    TypeError, ValueError
-        If a latent site is discrete, or the model has no observed mixture.
+    TypeError
+        If a latent site is discrete.
     """
-    trace = abstract_trace(problem)
-    latent = latent_sites(trace)
-    _find_mixture(trace)
+    latent = latent_sites(abstract_trace(problem))
     return {name: jnp.shape(site["value"]) for name, site in latent.items()}
 
 
-def component_log_densities(fn: dist.Distribution, value: Array) -> Array:
-    """Log joint density of label and data, links left out, shape (num_points, num_clusters)."""
-    if isinstance(fn, LinkedMixture):
-        factors = fn.log_factors(value)
-        return factors["unary"] + factors["log_weights"]
-    return fn.component_log_probs(value)
-
-
 class Derived(NamedTuple):
-    """What parameters say about labels.
+    """What parameters say about latent variables; the first axis of each array numbers draws.
 
     Attributes
     ----------
-    responsibilities : ndarray, shape (num_draws, num_points, num_clusters)
-    log_likelihood : ndarray, shape (num_draws, num_units)
-        A term for each connected component of the links; they sum to the log density of the data.
-    mode : ndarray of int, shape (num_points,)
+    responsibilities : ndarray, shape (num_draws, num_points, num_clusters), or None
+        Of all sites with labels, one after another; None without labels.
+    log_likelihood : dict of ndarray, shape (num_draws, num_units)
+        By observed site; a connected component of the links is one unit.
+    mode : ndarray of int, shape (num_points,), or None
         Most probable joint labeling at the first draw, which keeps hard links; the most probable
         label of each point where labels are summed out approximately.
+    effects : dict of ndarray
+        Other summaries, such as means of random effects; the site's name is in front where several
+        sites have some.
     """
 
-    responsibilities: NDArray
-    log_likelihood: NDArray
-    mode: NDArray[np.int64]
+    responsibilities: NDArray | None
+    log_likelihood: dict[str, NDArray]
+    mode: NDArray[np.int64] | None
+    effects: dict[str, NDArray]
 
 
 def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False) -> Derived:
-    """Responsibilities and log-likelihood terms at every draw, and labels at the first.
+    """Labels, effects and log-likelihood terms at every draw, and the joint labeling at the first.
 
     Parameters
     ----------
@@ -124,12 +117,13 @@ def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False
         Take the most probable joint labeling in place of marginal probabilities.
     """
     number = len(next(iter(draws.values())))
+    layout = lay_out_units(problem)
+    owners = {name: None if o is None else jnp.asarray(o) for name, o in layout.owners.items()}
     # blocks of one size, so that every number of draws above one shares the program; a single draw of
     # much data has no use for the other places
     single = number == 1
-    size = 1 if single or len(jax.tree.leaves(problem.args)[0]) >= _LARGE else _BLOCK
-    # closed forms play no part here: without them a fit and what is asked of it share the program
-    plain = Problem(problem.model, problem.args, problem.kwargs)
+    large = max((len(unit) for unit in layout.unit.values()), default=0) >= _LARGE
+    size = 1 if single or large else _BLOCK
     found = []
     for first in range(0, number, size):
         part = {name: np.asarray(value[first : first + size]) for name, value in draws.items()}
@@ -138,93 +132,79 @@ def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False
             name: np.pad(value, [(0, size - count)] + [(0, 0)] * (value.ndim - 1))
             for name, value in part.items()
         }
-        inputs = given, problem.args, np.asarray(count)
-        build = partial(_over_draws, hard)
-        program, _ = compiled("derive", plain, (hard, size), build, *inputs, once=single)
-        prob, terms, mode = map(np.asarray, program(*inputs))
-        found.append(Derived(prob[:count], terms[:count], mode))
-    prob, terms = (np.concatenate(parts) for parts in list(zip(*found, strict=True))[:2])
-    fn, _ = _find_mixture(abstract_trace(problem))
-    if isinstance(fn, LinkedMixture):
-        terms = terms[:, : fn.labels.graph.num_components]
-    return Derived(prob, terms, found[0].mode.astype(np.int64))
+        inputs = given, problem.args, owners, np.asarray(count)
+        build = partial(_over_draws, hard, layout)
+        # how terms fall to units shapes the program
+        units = tuple((name, layout.num_units(name)) for name in layout.site_dims)
+        program, _ = compiled("derive", problem, (hard, size, units), build, *inputs, once=single)
+        found.append(jax.tree.map(lambda leaf, n=count: np.asarray(leaf)[:n], program(*inputs)))
+    prob, terms, mode, effects = (
+        jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+        for parts in zip(*found, strict=True)
+    )
+    terms = {name: value[:, : layout.num_units(name)] for name, value in terms.items()}
+    if prob is None:
+        return Derived(None, terms, None, effects)
+    return Derived(prob, terms, mode[0].astype(np.int64), effects)
 
 
-def _over_draws(hard: bool, problem: Problem) -> Callable:
+def _over_draws(hard: bool, layout: Any, problem: Problem) -> Callable:
     """Program that describes the first `count` draws of a block."""
 
     @jax.jit  # so that it is traced once only
-    def at(number: Array, params: dict, args: tuple) -> tuple[Array, Array, Array]:
+    def at(number: Array, params: dict, args: tuple, owners: dict) -> tuple:
         params = {name: value[number] for name, value in params.items()}
-        fn, value = mixture_site(problem, params, args)
-        if not isinstance(fn, LinkedMixture):
-            joint = fn.component_log_probs(value)
-            return jax.nn.softmax(joint), jax.nn.logsumexp(joint, axis=-1), joint.argmax(axis=-1)
-        unary, labels = fn.log_factors(value)["unary"], fn.labels
-        prob, terms = _posterior(fn, unary)
-        likeliest = prob.argmax(axis=-1)
-        if labels.graph.num_links == 0 or (fn.approximation() is not None and not hard):
-            return prob, terms, likeliest
+        trace = trace_model(problem, params, args)
+        terms, summaries = log_terms(trace, layout, owners)
+        labels: list[Array] = []
+        modes: list[Array] = []
+        effects: dict[str, Array] = {}
+        sources = collapsed_sites(trace)
+        for name, (fn, value) in sources.items():
+            found = dict(summaries[name])
+            prob = found.pop("responsibilities", None)
+            if prob is not None:
+                best = _labeling(fn, value, prob, hard, number)
+                modes.append(best)
+                labels.append(
+                    jax.nn.one_hot(best, prob.shape[-1], dtype=prob.dtype) if hard else prob
+                )
+            several = sum(fn.latent == "effects" for fn, _ in sources.values()) > 1
+            effects |= {f"{name}_{n}" if several else n: v for n, v in found.items()}
+        if not labels:
+            return None, terms, None, effects
+        return jnp.concatenate(labels), terms, jnp.concatenate(modes), effects
 
-        def mode() -> Array:
-            weights = labels.log_weights, labels.pair_weights
-            return partition.mode(unary, labels.graph, *weights, **labels.options)
-
-        best = jax.lax.cond(hard | (number == 0), mode, lambda: likeliest)
-        return jax.nn.one_hot(best, prob.shape[-1], dtype=prob.dtype) if hard else prob, terms, best
-
-    def block(params: dict, args: tuple, count: Array) -> tuple[Array, Array, Array]:
-        size = len(next(iter(params.values())))
-
-        def step(number: Array, kept: tuple) -> tuple:
-            prob, terms, mode = at(number, params, args)
-            at_first = jnp.where(number == 0, mode, kept[2])
-            return kept[0].at[number].set(prob), kept[1].at[number].set(terms), at_first
-
-        prob, terms, mode = jax.eval_shape(at, count, params, args)
-        blank = (jnp.zeros((size, *part.shape), part.dtype) for part in (prob, terms))
-        return jax.lax.fori_loop(0, count, step, (*blank, jnp.zeros(mode.shape, mode.dtype)))
-
-    return block
-
-
-def joint_mode(problem: Problem, params: Mapping[str, Any]) -> NDArray[np.int64]:
-    """Most probable joint labeling at given parameters, shape (num_points,); keeps hard links."""
-    # twice, to share the program of many draws
-    return derive(problem, {name: np.stack([value] * 2) for name, value in params.items()}).mode
-
-
-def _posterior(fn: LinkedMixture, unary: Array) -> tuple[Array, Array]:
-    """Responsibilities, and the terms of `LinkedMixture.log_prob`, as `LinkedMixture.by_component`."""
-    labels = fn.labels
-    coupled = labels.reading == "field" and labels.graph.num_links > 0
-
-    def terms(unary: Array) -> Array:
-        return partition.by_component(
-            unary, labels.graph, labels.log_weights, labels.pair_weights, **labels.options
+    def over_draws(params: dict, args: tuple, owners: dict, count: Array) -> Any:
+        blank = jax.tree.map(
+            lambda leaf: jnp.zeros((len(next(iter(params.values()))), *leaf.shape), leaf.dtype),
+            jax.eval_shape(at, jnp.asarray(0), params, args, owners),
         )
 
-    def with_normalizer(unary: Array) -> tuple[Array, Array]:
-        if not coupled:
-            found = terms(unary)
-            return found.sum(), found
-        found, blank = jax.vmap(terms)(jnp.stack([unary, jnp.zeros_like(unary)]))
-        return found.sum(), found - blank
+        def step(number: Array, out: Any) -> Any:
+            found = at(number, params, args, owners)
+            return jax.tree.map(lambda all_, one: all_.at[number].set(one), out, found)
 
-    prob, found = jax.grad(with_normalizer, has_aux=True)(unary)
-    return prob, found if coupled else found - _normalizer_by_component(labels)
+        return jax.lax.fori_loop(0, count, step, blank)
+
+    return over_draws
 
 
-def _normalizer_by_component(labels: LinkedCategorical) -> Array:
-    """Share of each connected component in the normaliser where labels are independent."""
-    graph = labels.graph
-    if graph.num_links == 0:
-        return labels.log_normalizer() / graph.num_points
-    soft = ~jnp.isinf(jnp.asarray(graph.pair_weights))
-    weights = jnp.where(soft, jnp.asarray(labels.pair_weights), 0.0)
-    each = jnp.where(soft, jnp.logaddexp(0.0, weights), 0.0)
-    owner = jnp.asarray(graph.component)[jnp.asarray(graph.pairs)[:, 0]]
-    return jnp.zeros(graph.num_nodes).at[owner].add(each)
+def _labeling(fn: Collapsed, value: Array, prob: Array, hard: bool, number: Array) -> Array:
+    """Most probable labels: jointly at the first draw or for `hard` labels, else point by point."""
+    likeliest = prob.argmax(axis=-1)
+    free = not isinstance(fn, LinkedMixture) or fn.labels.graph.num_links == 0
+    if free or (fn.approximation() is not None and not hard):
+        return likeliest
+    best = jax.lax.cond(hard | (number == 0), lambda: fn.mode(value), lambda: likeliest)
+    return best.astype(likeliest.dtype)
+
+
+def joint_mode(problem: Problem, params: Mapping[str, NDArray]) -> NDArray[np.int64]:
+    """Most probable joint labeling at parameters, as `Derived.mode`."""
+    found = derive(problem, {name: np.stack([value] * 2) for name, value in params.items()}).mode
+    assert found is not None  # asked for models with labels only
+    return found
 
 
 def thin(num_draws: int, most: int = MOST_DRAWS) -> NDArray[np.int64]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -22,30 +21,20 @@ from sidebayes.diagnostics.compare import verdict
 from sidebayes.diagnostics.invariants import convergence
 from sidebayes.diagnostics.relabel import relabel
 from sidebayes.guides.engines.base import Engine, Evidence, Problem, SideBayesWarning, Status
+from sidebayes.guides.engines.density import collapsed_sites, trace_model
 from sidebayes.guides.engines.programs import compiled
+from sidebayes.guides.engines.units import lay_out_units, log_terms
 from sidebayes.models.blocks.approximate import Inference
-from sidebayes.models.blocks.components import GaussianPrior
-from sidebayes.models.blocks.linked import LinkedMixture
 from sidebayes.models.blocks.links import Links
 
-from . import posterior
-from .checks import check_data, check_links
+from . import checks, posterior
+from .run import Run
 from .validation import Validation
-from .zoo import CARDS, Card, inference_used, links_taken
 
 __all__ = ["Fit"]
 
 _POOR_MATCH = 0.8
 """Score of relabelling below which averages over draws mean little."""
-
-_LENGTH = {
-    "nuts": "num_samples",
-    "hmc": "num_samples",
-    "gibbs": "num_samples",
-    "svi": "num_steps",
-    "stochastic_em": "max_epochs",
-}
-"""What the field is called that says how long an engine goes on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,21 +45,59 @@ class Fit(Validation):
     ----------
     tree : xarray.DataTree
         ArviZ groups; see `sidebayes.diagnostics.tree.to_datatree`.
-    method : str
-        Name of the card, or of the user's model.
-    model : callable or None
-        None after loading a user's own model without naming it again.
-    options : dict
-        Model options, ``num_clusters`` among them.
-    config : Engine
-        Configuration of the engine that ran.
+    run : Run
+        Model, data, options and engine.
     """
 
     tree: xr.DataTree
-    method: str
-    model: Callable[..., None] | None
-    options: Mapping[str, Any]
-    config: Engine
+    run: Run
+
+    @classmethod
+    def of(
+        cls, run: Run, init: Mapping[str, Any] | Fit | None = None, *, progress: bool = True
+    ) -> Self:
+        """Execute a run.
+
+        Parameters
+        ----------
+        run : Run
+        init : mapping or Fit, optional
+            Where to start.
+        progress : bool
+        """
+        values = init.params if isinstance(init, Fit) else init
+        found = cls(run.execute(values, progress=progress), run)
+        if found.has_labels:
+            group = found.tree["responsibilities"].to_dataset()
+            if "labels" not in group:
+                group = group.assign(labels=("points", found._find_labels()))
+                found.tree["responsibilities"] = xr.DataTree(group)
+        return found
+
+    @property
+    def method(self) -> str:
+        """Name of the card, or of the user's model."""
+        return self.run.method
+
+    @property
+    def model(self) -> Callable[..., None] | None:
+        """The model; None after loading without a user's own, or an option that files cannot hold."""
+        return self.run.model
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """Options of the model, ``num_clusters`` among them."""
+        return self.run.options
+
+    @property
+    def config(self) -> Engine:
+        """Configuration of the engine that ran."""
+        return self.run.engine
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the model has labels, or other latent variables and parameters only."""
+        return "responsibilities" in self.tree
 
     @property
     def engine(self) -> str:
@@ -115,15 +142,19 @@ class Fit(Validation):
     def links(self) -> Links:
         """The links that were used."""
         group = self.tree["constant_data"]
-        return Links(
-            group["links"].to_numpy().astype(int),
-            group["link_weights"].to_numpy(),
-            self._x.shape[0],
-        )
+        pairs = group["links"].to_numpy().astype(int)
+        return Links(pairs, group["link_weights"].to_numpy(), self._num_points)
 
     @property
-    def _x(self) -> NDArray[np.float64]:
-        return self.tree["observed_data"]["x"].to_numpy()
+    def _num_points(self) -> int | None:
+        """Number of points that have labels."""
+        return self.tree["responsibilities"].sizes["points"] if self.has_labels else None
+
+    def _need_labels(self, asked: str) -> None:
+        if not self.has_labels:
+            raise ValueError(
+                f"{self.method} has no labels, so there are no {asked}: it observes no mixture"
+            )
 
     @property
     def log_evidence(self) -> Evidence | None:
@@ -141,6 +172,8 @@ class Fit(Validation):
     @cached_property
     def relabelled(self) -> tuple[xr.DataTree, float]:
         """The tree with label switching undone, and the quality score of the matching."""
+        if not self.has_labels:
+            return self.tree, 1.0
         tree, score = relabel(self.tree)
         if score < _POOR_MATCH:
             warnings.warn(
@@ -168,33 +201,90 @@ class Fit(Validation):
         chain, draw = np.unravel_index(np.argmax(density), density.shape)
         return int(chain), int(draw)
 
-    def responsibilities(self) -> NDArray[np.float64]:
+    def responsibilities(self, site: str | None = None) -> NDArray[np.float64]:
         """Posterior probabilities of the labels, averaged over relabelled draws.
+
+        Parameters
+        ----------
+        site : str, optional
+            Observed site, where several have labels.
 
         Returns
         -------
         ndarray, shape (num_points, num_clusters)
         """
+        self._need_labels("responsibilities")
         tree, score = self.relabelled
         prob = tree["responsibilities"]["prob"].to_numpy()
+        rows = self._rows_of(site)
         if score >= _POOR_MATCH:
-            return prob.mean(axis=(0, 1))
+            return prob.mean(axis=(0, 1))[rows]
         chain, draw = self._best_draw
         kept = posterior.thin(self.tree["posterior"].sizes["draw"], prob.shape[1])
-        return prob[chain, int(np.abs(kept - draw).argmin())]
+        return prob[chain, int(np.abs(kept - draw).argmin())][rows]
 
-    def labels(self) -> NDArray[np.int64]:
+    def labels(self, site: str | None = None) -> NDArray[np.int64]:
         """Labels of all points, shape (num_points,).
 
         The most probable joint labeling at `params`, which keeps every hard link, where the labels
         are summed out exactly; else the most probable label of each point.
+
+        Parameters
+        ----------
+        site : str, optional
+            Observed site, where several have labels.
+
+        Raises
+        ------
+        ValueError
+            If the model has no labels, or several sites have some and none is named.
         """
-        return self.tree["responsibilities"]["labels"].to_numpy()
+        self._need_labels("labels")
+        return self.tree["responsibilities"]["labels"].to_numpy()[self._rows_of(site)]
+
+    def _rows_of(self, site: str | None) -> slice:
+        slices = json.loads(self.tree["responsibilities"].attrs["label_sites"])
+        if site is None and len(slices) == 1:
+            site = next(iter(slices))
+        if site not in slices:
+            raise ValueError(
+                f"site = {site!r}; expected one of {sorted(slices)}, which have labels"
+            )
+        return slice(*slices[site])
+
+    def effects(self) -> xr.Dataset:
+        """Random effects that were integrated out: posterior mean and standard deviation.
+
+        Over draws of the parameters, the law of total variance puts both kinds of uncertainty
+        together.
+
+        Returns
+        -------
+        Dataset
+            ``mean`` and ``sd``, by group and effect.
+
+        Raises
+        ------
+        ValueError
+            If the model has none.
+        """
+        if "effects" not in self.tree:
+            raise ValueError(
+                f"{self.method} integrates no random effects out; it observes no RandomEffects"
+            )
+        group = self.tree["effects"]
+        mean = group["effects"].to_numpy()
+        own = np.diagonal(group["effects_covariance"].to_numpy(), axis1=-2, axis2=-1)
+        spread = np.sqrt(own.mean(axis=(0, 1)) + mean.var(axis=(0, 1)))
+        dims = ("group", "effect")
+        return xr.Dataset({"mean": (dims, mean.mean(axis=(0, 1))), "sd": (dims, spread)})
 
     def _find_labels(self) -> NDArray[np.int64]:
-        if self.approximate is not None or self.config.name == "kmeans":
-            return self.responsibilities().argmax(axis=1)
-        return posterior.joint_mode(self._problem(), self.params)
+        if self.approximate is not None or self.config.hard_labels:
+            tree, _ = self.relabelled
+            return tree["responsibilities"]["prob"].to_numpy().mean(axis=(0, 1)).argmax(axis=1)
+        with self.run.precision:
+            return posterior.joint_mode(self.run.problem, self.params)
 
     def same_cluster(self, pairs: ArrayLike) -> NDArray[np.float64]:
         """Posterior probability that pairs of points share a cluster, shape (num_pairs,).
@@ -202,6 +292,7 @@ class Fit(Validation):
         Averages over draws; within a draw the two labels are taken as independent, which is exact
         for pairs in different components of the links.
         """
+        self._need_labels("clusters to share")
         pairs = np.asarray(pairs)
         prob = self.tree["responsibilities"]["prob"].to_numpy()
         return np.einsum("cdpk,cdpk->cdp", prob[:, :, pairs[:, 0]], prob[:, :, pairs[:, 1]]).mean(
@@ -228,9 +319,10 @@ class Fit(Validation):
         """
         from sidebayes.diagnostics.suspects import link_agreement, rank_suspects
 
-        with self._precision():
+        self._need_labels("links to suspect")
+        with self.run.precision:
             same, weights, approximate = link_agreement(
-                self._problem(),
+                self.run.problem,
                 posterior.pooled_draws(self.tree),
                 self.links,
                 site=posterior.mixture_site,
@@ -241,110 +333,101 @@ class Fit(Validation):
         table.attrs["approximate"] = approximate
         return table
 
-    def predict_proba(self, x_new: ArrayLike, links: Links | None = None) -> NDArray[np.float64]:
+    def predict_proba(self, *data: Any, **named: Any) -> NDArray[np.float64]:
         """Label probabilities of new points (Lu 2008, eq. 2.24), averaged over draws.
 
         Parameters
         ----------
-        x_new : array_like, shape (num_new, num_features)
-        links : Links, optional
-            Links among the new points.
+        *data, **named
+            New data in the roles of the model's arguments, such as ``x_new`` and `Links` among the
+            new points; what may be left out of the model may be left out here.
 
         Returns
         -------
         ndarray, shape (num_new, num_clusters)
         """
 
-        def probabilities(fn: Any, value: Any) -> Any:
-            if isinstance(fn, LinkedMixture):
-                return fn.responsibilities(value)
-            return jax.nn.softmax(fn.component_log_probs(value), axis=-1)
+        def probabilities(trace: dict, layout: Any, owners: dict) -> Any:
+            sources = collapsed_sites(trace).values()
+            labelled = [(fn, value) for fn, value in sources if fn.latent == "labels"]
+            if not labelled:
+                raise ValueError(f"{self.method} has no labels to predict")
+            return jnp.concatenate(
+                [fn.posterior(value)["responsibilities"] for fn, value in labelled]
+            )
 
-        return self._over_draws(probabilities, x_new, links).mean(axis=0)
+        return self._over_draws(probabilities, self._anew(data, named)).mean(axis=0)
 
-    def predict(self, x_new: ArrayLike, links: Links | None = None) -> NDArray[np.int64]:
+    def predict(self, *data: Any, **named: Any) -> NDArray[np.int64]:
         """Most probable label of each new point, shape (num_new,); see `predict_proba`."""
-        return self.predict_proba(x_new, links).argmax(axis=1)
+        return self.predict_proba(*data, **named).argmax(axis=1)
 
-    def log_prob(self, x_new: ArrayLike) -> NDArray[np.float64]:
-        """Log predictive density of new points without links, shape (num_new,)."""
+    def log_prob(self, *data: Any, **named: Any) -> NDArray[np.float64]:
+        """Log predictive density of new data by unit, links left out; shape (num_new,).
 
-        def log_density(fn: Any, value: Any) -> Any:
-            joint = posterior.component_log_densities(fn, value)
-            return jax.nn.logsumexp(joint, axis=-1)
+        Parameters are those of `predict_proba`.
+        """
 
-        per_draw = self._over_draws(log_density, x_new, None)
+        def log_density(trace: dict, layout: Any, owners: dict) -> Any:
+            terms, _ = log_terms(trace, layout, owners)
+            by_dim: dict[Any, Any] = {}
+            for name, term in terms.items():
+                dim = layout.site_dims[name]
+                term = term[: layout.num_units(name)]
+                by_dim[dim] = by_dim[dim] + term if dim in by_dim else term
+            return jnp.concatenate(list(by_dim.values()))
+
+        run = self._anew(data, named)
+        unlinked = {n: v for n, v in run.data.items() if not isinstance(v, Links)}
+        per_draw = self._over_draws(log_density, replace(run, data=unlinked))
         return np.logaddexp.reduce(per_draw, axis=0) - np.log(len(per_draw))
 
-    def _over_draws(
-        self, function: Callable, x_new: ArrayLike, links: Links | None
-    ) -> NDArray[np.float64]:
-        """Apply a function of the mixture over new points to up to 200 relabelled draws."""
-        x_new = check_data(x_new, gaussian=False)
-        if x_new.shape[1] != self._x.shape[1]:
-            raise ValueError(
-                f"x_new has {x_new.shape[1]} features, the fit has {self._x.shape[1]}; pass the same "
-                "columns in the same order"
-            )
+    def _anew(self, data: tuple, named: Mapping[str, Any]) -> Run:
+        """The run on new data."""
+        self.run.problem  # noqa: B018  a model that is not known refuses
+        signature = self.run.signature
+        given, surplus = checks.sort_arguments(signature, data, named, self.method)
+        if surplus:
+            raise TypeError(f"{sorted(surplus)} are options; new data are all that can be given")
+        checked = checks.check_given(signature, given, self.method)
+        checks.check_dims(signature, checked)
+        for role in signature.of_kind("table"):
+            old, new = self.run.data.get(role.name), checked.get(role.name)
+            if old is not None and new is not None and old.shape[1:] != new.shape[1:]:
+                what = f"{new.shape[1:]} columns, the fit has {old.shape[1:]}"
+                if old.ndim == 2:
+                    what = f"{new.shape[1]} features, the fit has {old.shape[1]}"
+                raise ValueError(
+                    f"{role.name}_new has {what}; pass the same columns in the same order"
+                )
+        return self.run.with_data(checked)
+
+    def _over_draws(self, function: Callable, run: Run) -> NDArray[np.float64]:
+        """Apply a function of the model's trace on other data to up to 200 relabelled draws."""
         tree, score = self.relabelled
         if score >= _POOR_MATCH:
             chosen = posterior.pooled_draws(tree)
         else:
             sites = tree["posterior"].data_vars.items()
             chosen = {str(n): v.to_numpy()[self._best_draw][None] for n, v in sites}
-        with self._precision():
-            problem = self._problem(x_new, links)
+        with run.precision:
+            problem = run.problem
+            layout = lay_out_units(problem)
+            owners = {n: None if o is None else jnp.asarray(o) for n, o in layout.owners.items()}
 
             def over_draws(bare: Problem) -> Callable:
-                def one(params: dict, args: tuple) -> Any:
-                    return function(*posterior.mixture_site(bare, params, args))
+                def one(params: dict, args: tuple, owners: dict) -> Any:
+                    return function(trace_model(bare, params, args), layout, owners)
 
-                return lambda draws, args: jax.lax.map(lambda p: one(p, args), draws)
+                return lambda draws, *rest: jax.lax.map(
+                    partial(one, args=rest[0], owners=rest[1]), draws
+                )
 
             draws = {n: jnp.asarray(v) for n, v in chosen.items()}
-            program, _ = compiled(function.__name__, problem, None, over_draws, draws, problem.args)
-            return np.asarray(program(draws, problem.args))
-
-    def _precision(self) -> Any:
-        return jax.enable_x64(self.tree.attrs["sidebayes_dtype"] == "float64")
-
-    @property
-    def _card(self) -> Card | None:
-        """The card of the model, unless it is another one that goes by the same name."""
-        card = CARDS.get(self.method)
-        return card if card is not None and card.model is self.model else None
-
-    def _problem(self, x_new: NDArray | None = None, links: Links | None = None) -> Problem:
-        """The model with its data, or with new data under the same prior."""
-        if self.model is None:
-            raise ValueError(
-                f"the model {self.method!r} is not known here; load the fit with "
-                "sidebayes.load(path, model=your_model)"
-            )
-        parameters = inspect.signature(self.model).parameters
-        x = jnp.asarray(self._x if x_new is None else x_new, self.tree.attrs["sidebayes_dtype"])
-        options = dict(self.options) if x_new is None else self._fixed_options()
-        if "links" not in parameters:
-            if links is not None:
-                raise ValueError(f"{self.method} takes no links; leave links out")
-            return Problem(self.model, (x,), options)
-        chosen = self.links if x_new is None else links
-        kind = links_taken(self._card, self.model)
-        inference = inference_used(self._card, self.model, options)
-        num_clusters = options.get("num_clusters")
-        graph = check_links(chosen, len(x), num_clusters, kind, self.method, inference)
-        return Problem(self.model, (x, graph), options)
-
-    def _fixed_options(self) -> dict[str, Any]:
-        """Options of the model for other points: the prior these data gave, nothing of their rows."""
-        assert self.model is not None
-        options = dict(self.options)
-        default = inspect.signature(self.model).parameters.get("prior")
-        prior = options.get("prior", getattr(default, "default", None))
-        if isinstance(prior, str) and prior == "empirical":
-            options["prior"] = GaussianPrior.empirical(self._x, options["num_clusters"])
-        rows = self._card.row_options if self._card else ()
-        return {name: value for name, value in options.items() if name not in rows}
+            inputs = draws, problem.args, owners
+            units = tuple((name, layout.num_units(name)) for name in layout.site_dims)
+            program, _ = compiled(function.__name__, problem, units, over_draws, *inputs)
+            return np.asarray(program(*inputs))
 
     def resume(self, more: int) -> Fit:
         """Go on from where this fit ended.
@@ -360,26 +443,11 @@ class Fit(Validation):
         -------
         Fit
         """
-        from .api import fit
-
         if isinstance(more, bool) or not isinstance(more, int | np.integer) or more < 1:
             raise ValueError(f"more = {more!r}; expected an integer >= 1")
-        with self._precision():
-            model = self._problem().model
-        field = _LENGTH.get(self.config.name, "max_steps")
-        observed, constant = self.tree["observed_data"], self.tree["constant_data"]
-        return fit(
-            model,
-            self._x,
-            self.links if len(self.links) else None,
-            engine=replace(self.config, **{field: int(more)}),  # type: ignore[type-var]
-            seed=int(self.tree.attrs["sidebayes_seed"]) + 1,
-            init=self,
-            dtype=self.tree.attrs["sidebayes_dtype"],
-            truth=observed["truth"].to_numpy() if "truth" in observed else None,
-            feature_names=constant["feature_names"].to_numpy().tolist(),
-            **self.options,
-        )
+        config = replace(self.config, **{self.config.length: int(more)})  # type: ignore[type-var]
+        self.run.problem  # noqa: B018  a model that is not known refuses
+        return self.of(replace(self.run, engine=config, seed=self.run.seed + 1), self)
 
     def summary(self) -> pd.DataFrame:
         """Table of the parameters: mean, spread and diagnostics, labels matched across draws."""
@@ -396,7 +464,10 @@ class Fit(Validation):
         return pd.DataFrame({"estimate": rows})
 
     def save(self, path: str | Path) -> None:
-        """Write to a NetCDF file that `sidebayes.load` reads."""
+        """Write to a NetCDF file that `sidebayes.load` reads.
+
+        An option that no file can hold, such as a function, is named there, and `load` asks for it.
+        """
         path = Path(path)
         if not path.parent.is_dir():
             raise ValueError(f"there is no folder {path.parent}; create it first")
@@ -406,14 +477,18 @@ class Fit(Validation):
         """Draw the data with links and soft assignments; returns the matplotlib figure."""
         from sidebayes.diagnostics.plots import plot_clusters
 
+        self._need_labels("clusters to draw")
         return plot_clusters(self)
 
     def __repr__(self) -> str:
         """Say method, engine, size and verdict."""
-        points, clusters = self.tree["responsibilities"]["prob"].shape[-2:]
         verdict = "" if self.status.converged else " NOT CONVERGED:"
         labels = f"\n  labels summed out by {self.approximate}" if self.approximate else ""
-        return (
-            f"Fit({self.method} by {self.engine}, {points} points, {clusters} clusters, "
-            f"{len(self.links)} links)\n {verdict} {self.status}{labels}"
-        )
+        if self.has_labels:
+            points, clusters = self.tree["responsibilities"]["prob"].shape[-2:]
+            size = f"{points} points, {clusters} clusters, {len(self.links)} links"
+        else:
+            tables = self.tree["observed_data"].data_vars.items()
+            shapes = [f"{name} {v.shape}" for name, v in tables if name != "truth"]
+            size = ", ".join(shapes)
+        return f"Fit({self.method} by {self.engine}, {size})\n {verdict} {self.status}{labels}"

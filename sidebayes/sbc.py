@@ -17,16 +17,23 @@ from numpyro import handlers
 
 from sidebayes.diagnostics.calibration import Calibration, functionals, rank_of_truth
 from sidebayes.guides.engines.base import Engine, EngineResult, FitError, Problem, SideBayesWarning
-from sidebayes.guides.engines.density import as_mixture, deterministics, site_dims
+from sidebayes.guides.engines.density import (
+    collapsed_sites,
+    deterministics,
+    site_dims,
+    site_roles,
+)
 from sidebayes.guides.engines.programs import compiled
 from sidebayes.guides.engines.progress import progress_bar
-from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
+from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.linked import LinkedMixture
 from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.roles import Signature, signature_of
 
 from . import checks, posterior
-from .api import find_method, make_problem, starting_values
-from .zoo import links_taken, make_engine
+from .api import find_method
+from .run import Run
+from .zoo import make_engine
 
 __all__ = ["calibrate"]
 
@@ -84,11 +91,12 @@ def calibrate(
     Vehtari (2022), Stat. Comput. 32, doi:10.1007/s11222-022-10090-6.
     """
     card, model, name = find_method(method)
-    runner, finder = make_engine(engine, card), make_engine(None, card)
+    runner = make_engine(engine, card)
+    signature = signature_of(model)
     if (num_points is None) == (x is None):
         raise TypeError("pass either num_points, or x where features are given and not drawn")
     if x is not None:
-        x = checks.check_data(x, gaussian=False)
+        x = checks.check_data(x)
         num_points = len(x)
     for title, value, least in (
         ("num_points", num_points, 1),
@@ -100,8 +108,16 @@ def calibrate(
     num_clusters = options.get("num_clusters")
     if card is not None:
         checks.check_num_clusters(num_clusters, num_points)
-    checks.check_options(model, {n: v for n, v in options.items() if n != "num_clusters"}, name)
-    graph = checks.check_links(links, num_points, num_clusters, links_taken(card, model), name)
+    checks.check_options(signature, options, name)
+    table, ties = _roles(signature, links, name)
+
+    def run_on(rows: NDArray, links: Links | None, seed: int = seed) -> Run:
+        data = {table: rows} | ({} if links is None or ties is None else {ties: links})
+        return Run(name, model, data, options, runner, seed=seed)
+
+    with jax.enable_x64(True):
+        template = run_on(np.zeros((num_points, 1)), links)
+        graph = template.graph(signature.of_kind("links")[0], num_points) if ties else None
     ranks, failed = [], 0
     with (
         jax.enable_x64(True),
@@ -116,13 +132,16 @@ def calibrate(
             )
         for run in range(num_simulations):
             if agree is not None and links is not None:
-                graph = as_label_graph(_stated(links, agree[run]), num_points, num_clusters)
-            problem = make_problem(card, model, jnp.asarray(data[run]), graph, options)
+                said: Links | None = _stated(links, agree[run])
+            else:
+                said = links
+            one = run_on(data[run], said, seed + run)
             truth = {site: value[run] for site, value in truths.items()}
             try:
-                start = starting_values(None, problem, runner, finder, seed + run)
-                result = runner.run(problem, seed=seed + run, init=start, progress=False)
-                ranks.append(_ranks(problem, result, truth, seed + run))
+                result = runner.run(
+                    one.problem, seed=seed + run, init=one.start(None), progress=False
+                )
+                ranks.append(_ranks(one.problem, result, truth, seed + run))
             except FitError:
                 failed += 1
             advance(1, f"{failed} failed")
@@ -147,14 +166,16 @@ def _ranks(
         real = np.broadcast_to(truth[name], (chains, 1, *values.shape[2:]))
         draws[name] = np.concatenate([values[:, keep], real], axis=1)
     flat = {name: values.reshape(-1, *values.shape[2:]) for name, values in draws.items()}
-    prob, terms, _ = posterior.derive(problem, flat)
-    links = problem.args[1].links.pairs if len(problem.args) > 1 else np.zeros((0, 2), int)
+    derived = posterior.derive(problem, flat)
+    prob = derived.responsibilities
+    graphs = [arg for arg in problem.args if isinstance(arg, LabelGraph)]
     found = functionals(
         draws,
         site_dims(problem),
-        prob.reshape(chains, -1, *prob.shape[1:]),
-        terms.sum(axis=1),
-        links,
+        site_roles(problem),
+        None if prob is None else prob.reshape(chains, -1, *prob.shape[1:]),
+        np.sum([terms.sum(axis=1) for terms in derived.log_likelihood.values()], axis=0),
+        graphs[0].links.pairs if graphs else np.zeros((0, 2), int),
     )
     real = np.arange(len(found)) % (len(keep) + 1) == len(keep)
     return rank_of_truth(found[real][:1], found[~real], num_chains=chains, seed=seed)
@@ -190,7 +211,8 @@ def _simulate(
                 *args, **bare.kwargs
             )
             sampled = {n: s for n, s in sites.items() if s["type"] == "sample"}
-            mixed = [n for n, s in sampled.items() if as_mixture(s["fn"]) is not None]
+            fixed = {n: s | {"is_observed": True} for n, s in sampled.items()}
+            mixed = list(collapsed_sites(fixed))
             if not mixed:
                 raise ValueError("the model draws no data from a mixture; use a LinkedMixture")
             data = sampled.pop(mixed[-1])
@@ -242,3 +264,13 @@ def _stated(links: Links, agree: NDArray) -> Links:
     """Links of one simulation."""
     told = agree[: len(links)]  # spare rows say nothing
     return Links.from_pairs(links.pairs, told, np.abs(links.weights), links.num_points)
+
+
+def _roles(signature: Signature, links: Links | None, name: str) -> tuple[str, str | None]:
+    """Arguments that hold the table of points and the links among them."""
+    tables, ties = signature.of_kind("table"), signature.of_kind("links")
+    if len(tables) != 1:
+        raise TypeError(f"calibrate draws one table of points; {name} has {len(tables)} tables")
+    if links is not None and not ties:
+        raise ValueError(f"{name} takes no links; use 'ppc', or leave links out")
+    return tables[0].name, ties[0].name if ties else None

@@ -1,24 +1,29 @@
-"""How well a fit foresees what it has not seen: components left out, and held-out links."""
+"""How well a fit foresees what it has not seen: units left out, and held-out links."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from arviz_base import dict_to_dataset
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from scipy.special import logsumexp
-from xarray import DataArray
+from xarray import DataArray, DataTree
 
 from sidebayes.diagnostics.link_score import LinkScore, agreement, score_statements
 from sidebayes.guides.engines.base import SideBayesWarning
 from sidebayes.guides.engines.progress import progress_bar
+from sidebayes.guides.engines.units import Layout, lay_out_units
 from sidebayes.models.blocks.approximate import Inference
-from sidebayes.models.blocks.label_graph import as_label_graph
 from sidebayes.models.blocks.links import Links
 
 from . import posterior
+from .run import Run
 
 __all__ = ["Validation", "deal_folds"]
 
@@ -27,18 +32,20 @@ class Validation:
     """What a `Fit` is asked about data that it did not see."""
 
     def loo(self: Any) -> Any:
-        """Leave out one connected component of the links at a time, by importance sampling (PSIS).
+        """Leave out one unit at a time, by Pareto-smoothed importance sampling (PSIS).
+
+        A unit is what is exchangeable: a row, a group, or all that a chain of links connects.
 
         Returns
         -------
         arviz_stats.utils.ELPDDataLOO
-            With ``elpd_i`` and ``pareto_k`` a component, the unit; lone points are components. A warning
-            counts the components that the draws are too narrow for, and names `kfold`.
+            With ``elpd_i`` and ``pareto_k`` by unit. A warning counts the units that the draws are too
+            narrow for, and names `kfold`.
 
         Raises
         ------
         ValueError
-            If the fit is a point, or gives some rows no density.
+            If the fit is a point, or gives some units no density.
 
         References
         ----------
@@ -46,17 +53,19 @@ class Validation:
         """
         from arviz_stats import loo as psis
 
-        terms = self.tree["log_likelihood"]["x"]
-        if terms.sizes["chain"] * terms.sizes["draw"] < 100:
+        terms = self.unit_terms
+        if np.prod(terms.shape[:2]) < 100:
             raise ValueError(
-                f"{self.engine} gave {terms.sizes['chain'] * terms.sizes['draw']} draws, too few to leave "
-                "data out by their weights; use fit.kfold(), or an engine that draws"
+                f"{self.engine} gave {np.prod(terms.shape[:2])} draws, too few to leave data out by "
+                "their weights; use fit.kfold(), or an engine that draws"
             )
         if not np.isfinite(terms).all():
             raise ValueError("the fit gives some rows no density; there is nothing to leave out")
-        with warnings.catch_warnings():  # ArviZ's is told in the terms of links below
+        data = dict_to_dataset({"unit_terms": terms}, dims={"unit_terms": ["unit"]})
+        tree = DataTree.from_dict({"posterior": self.tree["posterior"], "log_likelihood": data})
+        with warnings.catch_warnings():  # ArviZ's is told in the terms of units below
             warnings.simplefilter("ignore")
-            found = psis(self.tree, var_name="x", reff=1.0, pointwise=True)
+            found = psis(tree, var_name="unit_terms", reff=1.0, pointwise=True)
         wide = int((found.pareto_k > found.good_k).sum())
         if wide:
             warnings.warn(
@@ -68,17 +77,27 @@ class Validation:
             )
         return found
 
-    def kfold(self: Any, num_folds: int = 10, *, seed: int = 0, progress: bool = True) -> Any:
-        r"""Leave out a fold of connected components of the links at a time, and fit the rest again.
+    @property
+    def unit_terms(self: Any) -> NDArray[np.float64]:
+        """Log-likelihood terms by unit, summed over observed sites, shape (chain, draw, unit)."""
+        by_dim: dict[str, NDArray] = {}
+        for values in self.tree["log_likelihood"].data_vars.values():
+            dim, terms = str(values.dims[-1]), values.to_numpy()
+            by_dim[dim] = by_dim[dim] + terms if dim in by_dim else terms
+        return np.concatenate(list(by_dim.values()), axis=-1)
 
-        No link is cut: a component is held out with all its points and links, and scored by
+    def kfold(self: Any, num_folds: int = 10, *, seed: int = 0, progress: bool = True) -> Any:
+        r"""Leave out a fold of units at a time, and fit the rest again.
+
+        No link is cut: a connected component of the links is held out with all its points and links,
+        a group with all its rows, and scored by
 
         .. math:: \log \frac1S \sum_s p(x_c, \ell_c \mid \theta_s), \qquad
                   \theta_s \sim p(\theta \mid x_{-F}, \ell_{-F}),
 
-        labels summed out, F the fold that c is in; where links are a field, the density is of the data
-        given the links. Exact up to Monte Carlo error, where `loo` relies on importance weights. The
-        prior stays that of the whole fit, also where it was read off the data.
+        latent variables integrated out, F the fold that c is in; where links are a field, the density is
+        of the data given the links. Exact up to Monte Carlo error, where `loo` relies on importance
+        weights. The prior stays that of the whole fit, also where it was read off the data.
 
         Method, options and engine are the fit's own, without a checkpoint.
 
@@ -93,45 +112,40 @@ class Validation:
         Returns
         -------
         arviz_stats.utils.ELPDDataLOOKFold
-            With ``elpd_i`` and ``p_kfold_i`` a component; `arviz_stats.compare` takes it.
+            With ``elpd_i`` and ``p_kfold_i`` by unit; `arviz_stats.compare` takes it.
 
         Raises
         ------
         ValueError
-            If there are fewer components than folds, or parameters belong to single rows, so that rows
-            held out have no density.
+            If there are fewer units than folds, units are not told by the data, or parameters belong to
+            single rows, so that rows held out have no density.
         """
         from arviz_stats.utils import ELPDDataLOOKFold
 
-        from .api import fit as refit
-
-        if self.engine == "kmeans":
+        if self.config.hard_labels:
             raise ValueError("K-means has no density of held-out data; fit with 'em' or 'map'")
-        unit = self.tree["constant_data"]["unit"].to_numpy().astype(int)
-        fold = deal_folds(unit, num_folds, seed)
-        elpd = np.full(len(fold), np.nan)
+        with self.run.precision:
+            layout = lay_out_units(self.run.problem)
+        unit = _joined_units(self.run, layout)
+        starts = dict(
+            zip(unit, np.cumsum([0, *(u.max() + 1 for u in unit.values())]), strict=False)
+        )
+        size = sum(int(u.max()) + 1 for u in unit.values())
+        flat = np.concatenate([starts[dim] + u for dim, u in unit.items()])
+        fold = deal_folds(flat, num_folds, seed)
+        elpd = np.full(size, np.nan)
         config = self.config
         if getattr(config, "checkpoint", None) is not None:
             config = replace(config, checkpoint=None)  # type: ignore[type-var]
         unsettled = []
-        with self._precision():
-            model = self._problem().model
+        base = replace(self.run.settled(), engine=config, seed=seed)
         with progress_bar("k-fold", num_folds, shown=progress) as advance:
             for number in range(num_folds):
-                held = fold[unit] == number
-                some = refit(
-                    model,
-                    self._x[~held],
-                    _subset(self.links, ~held),
-                    engine=config,
-                    seed=seed,
-                    dtype=self.tree.attrs["sidebayes_dtype"],
-                    progress=False,
-                    **self._fixed_options(),
-                )
-                found = _held_out(some, self._x[held], _subset(self.links, held), unit[held])
-                numbers, density, draws = found
-                elpd[numbers] = density
+                held = {dim: fold[starts[dim] + u] == number for dim, u in unit.items()}
+                some = self.of(base.subset({d: ~mask for d, mask in held.items()}), progress=False)
+                found, draws = _held_out(some, base.subset(held), held, unit)
+                for dim, (numbers, density) in found.items():
+                    elpd[starts[dim] + numbers] = density
                 if not some.status.converged:
                     unsettled.append(number)
                 advance(1, f"fold {number + 1}")
@@ -141,7 +155,7 @@ class Validation:
                 SideBayesWarning,
                 stacklevel=2,
             )
-        terms = self.tree["log_likelihood"]["x"].to_numpy()
+        terms = self.unit_terms
         inside = _log_mean(terms.reshape(-1, terms.shape[-1]))
         return ELPDDataLOOKFold(
             elpd=float(elpd.sum()),
@@ -191,7 +205,8 @@ class Validation:
             raise ValueError("links is empty; pass the links that were held out")
         if not 0 <= flip_rate < 0.5:
             raise ValueError(f"flip_rate = {flip_rate!r}; expected a number in [0, 1/2)")
-        num_points = len(self._x)
+        self._need_labels("links to score")
+        num_points = self._num_points
         if links.pairs.max() >= num_points:
             raise ValueError(f"links name row {links.pairs.max()}; the fit has {num_points} rows")
         seen = np.isin(links.pairs @ [num_points, 1], self.links.pairs @ [num_points, 1])
@@ -200,9 +215,9 @@ class Validation:
                 f"{seen.sum()} of the links, {tuple(map(int, links.pairs[np.argmax(seen)]))} say, join "
                 "pairs that the fit was given a link for; leave these out, they are not held out"
             )
-        with self._precision():
+        with self.run.precision:
             same, chance, approximate = agreement(
-                self._problem(),
+                self.run.problem,
                 posterior.pooled_draws(self.tree),
                 links.pairs,
                 site=posterior.mixture_site,
@@ -246,18 +261,50 @@ def deal_folds(unit: NDArray, num_folds: int, seed: int) -> NDArray[np.int64]:
     return fold
 
 
-def _subset(links: Links, rows: NDArray) -> Links | None:
-    some = links.subset(rows)
-    return some if len(some) else None
+def _joined_units(run: Run, layout: Layout) -> dict[str, NDArray[np.int64]]:
+    """Unit of every element by dimension; elements that links join share one, tied labels or not.
+
+    Raises
+    ------
+    ValueError
+        If the data do not tell the units apart, so that none can be left out.
+    """
+    signature, sizes = run.signature, {dim: len(unit) for dim, unit in layout.unit.items()}
+    named = {dim for role in signature.data for dim in (*role.dims, role.name)}
+    unknown = [dim for dim in layout.dims if dim not in named]
+    if unknown or not layout.dims:
+        raise ValueError(
+            f"{run.method} has data that do not fall apart into units ({unknown or 'one site'}); name "
+            "their rows by annotations, or by a plate of the same name"
+        )
+    joined = {dim: layout.unit[dim] for dim in layout.dims}
+    for role in signature.data:
+        value = run.data.get(role.name)
+        dim = role.dims[0] if role.dims else ""
+        if value is None or dim not in joined or role.kind not in ("links", "sets"):
+            continue
+        sets = value.pairs if role.kind == "links" else value
+        joined[dim] = _connected(joined[dim], sets, sizes[dim])
+    return joined
+
+
+def _connected(unit: NDArray, sets: Any, size: int) -> NDArray[np.int64]:
+    """Components of elements that share a unit or a set."""
+    first = np.unique(unit, return_index=True)[1][unit]
+    ends = [(np.arange(size), first)]
+    ends += [(np.full(len(one), one[0]), np.asarray(one)) for one in sets]
+    rows, columns = (np.concatenate(part) for part in zip(*ends, strict=True))
+    table = coo_array((np.ones(len(rows)), (rows, columns)), shape=(size, size))
+    return connected_components(table, directed=False)[1].astype(np.int64)
 
 
 def _held_out(
-    fit: Any, x: NDArray, links: Links | None, unit: NDArray
-) -> tuple[NDArray, NDArray, int]:
-    """Components of other data, numbered by `unit`, their log predictive density, and draws used."""
-    with fit._precision():
-        problem = fit._problem(x, links)
-        own, other = map(posterior.latent_shapes, (fit._problem(), problem))
+    fit: Any, held: Run, masks: Mapping[str, NDArray], unit: Mapping[str, NDArray]
+) -> tuple[dict[str, tuple[NDArray, NDArray]], int]:
+    """Log predictive density of units left out, by dimension with their numbers; and draws used."""
+    with held.precision:
+        problem = held.problem
+        own, other = map(posterior.latent_shapes, (fit.run.problem, problem))
         rowwise = sorted(name for name in own if own[name] != other.get(name))
         if rowwise:
             raise ValueError(
@@ -266,9 +313,19 @@ def _held_out(
             )
         draws = posterior.pooled_draws(fit.tree, of_each_chain=True)
         terms = posterior.derive(problem, draws).log_likelihood
-    numbers = np.empty(terms.shape[1], np.int64)
-    numbers[np.asarray(as_label_graph(links, len(x)).component)] = unit
-    return numbers, _log_mean(terms), len(terms)
+        layout = lay_out_units(problem)
+    found: dict[str, tuple[NDArray, NDArray]] = {}
+    for dim, joined in unit.items():
+        numbers, place = np.unique(joined[masks[dim]], return_inverse=True)
+        total = np.zeros((len(next(iter(terms.values()))), len(numbers)))
+        for name, values in terms.items():
+            if layout.site_dims[name] == dim:
+                owner = np.zeros(values.shape[1], np.int64)
+                owner[layout.unit[dim]] = place
+                np.add.at(total.T, owner, values.T)
+        if len(numbers):
+            found[dim] = numbers, _log_mean(total)
+    return found, len(next(iter(terms.values())))
 
 
 def _log_mean(terms: NDArray) -> NDArray:

@@ -9,7 +9,16 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-__all__ = ["CARDS", "ENGINES", "Card", "find_card", "inference_used", "links_taken", "make_engine"]
+__all__ = [
+    "CARDS",
+    "ENGINES",
+    "Card",
+    "find_card",
+    "inference_used",
+    "links_taken",
+    "make_engine",
+    "register",
+]
 
 
 def _resolve(path: str) -> Any:
@@ -26,43 +35,30 @@ class Card:
     name : str
     title : str
         In one line, what it believes.
-    model_path, m_step_path, e_step_path, conjugacy_path : str
-        Where the model, and the makers of its closed-form M-step, of an E-step faster than the
-        generic one, and of its conjugate blocks, are found.
+    model_path : str or callable
+        The model, or where it is found, "module:function".
     engines : tuple of str
         Engines that suit it, the default first.
     links : {"none", "any", "hard", "priced"}
         Which links it takes; "priced" are any, and tie no labels.
-    label_sites : dict of str to int
-        Sites that permute with the labels, and the axis that does.
-    invariants : tuple of str
-        Functionals that do not change when clusters are renumbered.
     reference : str
     doi : str
     tags : tuple of str
-    row_options : tuple of str
-        Options that speak of rows of the data, and so are left out where new rows are looked at.
     """
 
     name: str
     title: str
-    model_path: str
+    model_path: str | Callable[..., None]
     engines: tuple[str, ...]
     links: str
-    label_sites: dict[str, int]
-    invariants: tuple[str, ...]
     reference: str
     doi: str = ""
-    m_step_path: str | None = None
-    e_step_path: str | None = None
-    conjugacy_path: str | None = None
     tags: tuple[str, ...] = field(default=())
-    row_options: tuple[str, ...] = ()
 
     @property
     def model(self) -> Callable[..., None]:
         """The generative NumPyro function."""
-        return _resolve(self.model_path)
+        return _resolve(self.model_path) if isinstance(self.model_path, str) else self.model_path
 
     @property
     def default_engine(self) -> str:
@@ -71,25 +67,13 @@ class Card:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Options of the model beyond data, links and number of clusters."""
-        names = inspect.signature(self.model).parameters
-        return tuple(n for n in names if n not in ("x", "links", "num_clusters", "num_points"))
+        """Options of the model beyond data and the number of clusters."""
+        from sidebayes.models.blocks.roles import signature_of
 
-    def m_step(self, **options: Any) -> Callable | None:
-        """Closed-form M-step for these options of the model, if there is one."""
-        return _resolve(self.m_step_path)(**options) if self.m_step_path else None
-
-    def e_step(self, **options: Any) -> Callable | None:
-        """E-step faster than the generic one for these options, if there is one."""
-        return _resolve(self.e_step_path)(**options) if self.e_step_path else None
-
-    def conjugacy(self, **options: Any) -> Callable | None:
-        """Conjugate blocks for these options as a function of the data, if there are any."""
-        return _resolve(self.conjugacy_path)(**options) if self.conjugacy_path else None
+        known = signature_of(self.model).options
+        return tuple(name for name in known if name not in ("num_clusters", "num_points"))
 
 
-_GAUSSIAN_SITES = {"weights": 0, "mean": 0, "covariance": 0, "variance": 0}
-_MIXTURE_INVARIANTS = ("lp", "sorted_weights", "entropy", "same_cluster")
 _ENGINES_OF_MIXTURES = (
     "em",
     "map",
@@ -104,7 +88,6 @@ _ENGINES_OF_MIXTURES = (
     "stochastic_em",
 )
 _ENGINES_OF_CONSTRAINTS = ("continuation", "map")
-_GROUPS = ("must_groups", "cannot_groups")
 
 CARDS: dict[str, Card] = {
     card.name: card
@@ -113,13 +96,8 @@ CARDS: dict[str, Card] = {
             name="gmm",
             title="Gaussian mixture, no side information",
             model_path="sidebayes.models.gmm:gmm",
-            m_step_path="sidebayes.guides.ppc:ppc_m_step",
-            e_step_path="sidebayes.guides.gmm:gmm_e_step",
-            conjugacy_path="sidebayes.guides.conjugate:ppc_conjugacy",
             engines=_ENGINES_OF_MIXTURES,
             links="none",
-            label_sites=_GAUSSIAN_SITES,
-            invariants=_MIXTURE_INVARIANTS,
             reference="Fraley and Raftery (2007), J. Classification 24, 155-181",
             doi="10.1007/s00357-007-0004-5",
             tags=("mixture", "unsupervised"),
@@ -128,12 +106,8 @@ CARDS: dict[str, Card] = {
             name="ppc",
             title="Mixture whose labels are tied by hard, soft or unreliable links",
             model_path="sidebayes.models.ppc:ppc",
-            m_step_path="sidebayes.guides.ppc:ppc_m_step",
-            conjugacy_path="sidebayes.guides.conjugate:ppc_conjugacy",
             engines=_ENGINES_OF_MIXTURES,
             links="any",
-            label_sites=_GAUSSIAN_SITES,
-            invariants=(*_MIXTURE_INVARIANTS, "flip_rate"),
             reference="Lu and Leen (2007), Neural Computation 19, 1528-1567",
             doi="10.1162/neco.2007.19.6.1528",
             tags=("mixture", "links", "reliability"),
@@ -142,12 +116,8 @@ CARDS: dict[str, Card] = {
             name="constrained_em",
             title="Mixture whose chunklets are drawn as wholes",
             model_path="sidebayes.models.constrained_em:constrained_em",
-            m_step_path="sidebayes.guides.ppc:constrained_em_m_step",
-            conjugacy_path="sidebayes.guides.conjugate:constrained_em_conjugacy",
             engines=_ENGINES_OF_MIXTURES,
             links="any",
-            label_sites=_GAUSSIAN_SITES,
-            invariants=_MIXTURE_INVARIANTS,
             reference="Shental, Bar-Hillel, Hertz and Weinshall (2004), NIPS 16, 465-472",
             tags=("mixture", "links", "chunklets"),
         ),
@@ -155,12 +125,8 @@ CARDS: dict[str, Card] = {
             name="pair_mixture",
             title="Several Gaussians a class, with a joint density of linked pairs",
             model_path="sidebayes.models.pair_mixture:pair_mixture",
-            m_step_path="sidebayes.guides.pair_mixture:pair_mixture_m_step",
-            e_step_path="sidebayes.guides.pair_mixture:pair_mixture_e_step",
             engines=("em", "map", "laplace", "svi", "nuts", "hmc"),
             links="any",
-            label_sites=_GAUSSIAN_SITES | {"component_weights": 0},
-            invariants=_MIXTURE_INVARIANTS,
             reference="Yu (2016), PhD thesis, University of Utah, chapter 4",
             tags=("mixture", "links"),
         ),
@@ -170,8 +136,6 @@ CARDS: dict[str, Card] = {
             model_path="sidebayes.models.constrained_kmeans:constrained_kmeans",
             engines=("kmeans", "em", "map"),
             links="hard",
-            label_sites={"mean": 0},
-            invariants=("lp", "entropy", "same_cluster"),
             reference="Wagstaff, Cardie, Rogers and Schroedl (2001), ICML, 577-584",
             tags=("k-means", "links"),
         ),
@@ -181,8 +145,6 @@ CARDS: dict[str, Card] = {
             model_path="sidebayes.models.soft_kmeans:soft_kmeans",
             engines=("kmeans", "em", "map"),
             links="any",
-            label_sites={"mean": 0},
-            invariants=("lp", "entropy", "same_cluster"),
             reference="Basu, Banerjee and Mooney (2004), SDM, 333-344",
             doi="10.1137/1.9781611972740.31",
             tags=("k-means", "links"),
@@ -193,11 +155,8 @@ CARDS: dict[str, Card] = {
             model_path="sidebayes.models.constraint_fit:constraint_fit",
             engines=_ENGINES_OF_CONSTRAINTS,
             links="priced",
-            label_sites=_GAUSSIAN_SITES,
-            invariants=_MIXTURE_INVARIANTS,
             reference="Law (2006), Michigan State University, chapter 5",
             tags=("mixture", "links", "groups", "penalised"),
-            row_options=_GROUPS,
         ),
         Card(
             name="constraint_projection",
@@ -205,11 +164,8 @@ CARDS: dict[str, Card] = {
             model_path="sidebayes.models.constraint_projection:constraint_projection",
             engines=_ENGINES_OF_CONSTRAINTS,
             links="priced",
-            label_sites={"weights": 0, "mean": 0},
-            invariants=_MIXTURE_INVARIANTS,
             reference="Law (2006), Michigan State University, section 5.5",
             tags=("mixture", "links", "groups", "penalised", "features"),
-            row_options=_GROUPS,
         ),
         Card(
             name="pairwise_gp",
@@ -217,8 +173,6 @@ CARDS: dict[str, Card] = {
             model_path="sidebayes.models.pairwise_gp:pairwise_gp",
             engines=("map", "laplace", "svi", "nuts", "hmc"),
             links="any",
-            label_sites={"coefficients": 0},
-            invariants=("lp", "entropy", "same_cluster", "flip_rate", "variance"),
             reference="Lu (2008), PhD thesis, Oregon Health & Science University, chapter 4",
             tags=("classifier", "links", "reliability"),
         ),
@@ -244,6 +198,36 @@ ENGINES: dict[str, str] = {
 """Every engine by name, and where it is found."""
 
 
+def register(card: Card) -> Card:
+    """Add a method of your own to the zoo: to ``sidebayes.fit("name")``, the table and the report.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no card, its name is taken, or it names an engine that does not exist.
+
+    Examples
+    --------
+    >>> import sidebayes
+    >>> from sidebayes.models.gmm import gmm
+    >>> card = sidebayes.register(
+    ...     sidebayes.Card("mine", "A mixture of mine", gmm, engines=("em", "nuts"), links="none",
+    ...                    reference="unpublished")
+    ... )
+    >>> sidebayes.CARDS.pop("mine") is card
+    True
+    """
+    if not isinstance(card, Card):
+        raise TypeError(f"card is a {type(card).__name__}; pass a sidebayes.Card")
+    if card.name in CARDS:
+        raise ValueError(f"there is a method {card.name!r} already; choose another name")
+    unknown = [engine for engine in card.engines if engine not in ENGINES]
+    if unknown or not card.engines:
+        raise ValueError(f"card.engines = {card.engines}; expected some of {sorted(ENGINES)}")
+    CARDS[card.name] = card
+    return card
+
+
 def find_card(name: str) -> Card:
     """Card of a method.
 
@@ -264,7 +248,9 @@ def links_taken(card: Card | None, model: Callable[..., None]) -> str:
     """Kind of links that a method takes, see `Card`; without a card, any that the model has room for."""
     if card is not None:
         return card.links
-    return "any" if "links" in inspect.signature(model).parameters else "none"
+    from sidebayes.models.blocks.roles import signature_of
+
+    return "any" if signature_of(model).of_kind("links") else "none"
 
 
 def inference_used(

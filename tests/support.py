@@ -5,19 +5,37 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
+from numpyro import handlers
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.programs import compiled
-from sidebayes.guides.ppc import ppc_m_step
 from sidebayes.models.blocks.label_graph import LabelGraph
+from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
+from sidebayes.models.blocks.weights import MixingWeights
 from sidebayes.models.ppc import ppc
 
 from sidebayes.posterior import mixture_site
 
 
 def ppc_problem(x, links=None, *, closed=True, **options):
-    """PPC with its data, and with its closed-form M-step if it has one."""
+    """PPC with its data, and with the closed-form updates of its blocks or without."""
     args = jnp.asarray(x), LabelGraph.build(links, len(x))
-    return Problem(ppc, args, options, ppc_m_step(**options) if closed else None)
+    return Problem(ppc if closed else without_blocks(ppc), args, options)
+
+
+def without_blocks(model):
+    """The same model, whose sites know nothing of their updates."""
+    return handlers.infer_config(model, lambda site: {"block": None})
+
+
+def weights_mode(count, weights, graph, concentration=1.0, **law):
+    """M-step of the mixing weights: counts matched under the law of the links."""
+    size = len(weights)
+    labels = LinkedCategorical(jnp.log(weights), graph, **law)
+    fn = LinkedMixture(labels, dist.Normal(jnp.zeros(size), 1.0))
+    block = MixingWeights(size, concentration)
+    found = block.update(count, [fn])
+    return block.mode(found, {"mixing_weights": weights})["mixing_weights"]
 
 
 def responsibilities(problem, params):

@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import gammaln
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.pair_mixture import pair_mixture_e_step, pair_mixture_m_step
 from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.links import Links
 from sidebayes.models.pair_mixture import pair_mixture
@@ -20,12 +19,9 @@ DISJOINT = Links.must_link(MUST) + Links.cannot_link(CANNOT)
 
 
 def problem_of(x=X, links=None, **options):
-    """Maximum likelihood, with closed-form steps."""
+    """Maximum likelihood."""
     options = {"num_clusters": 3, "prior": "flat"} | options
-    args = jnp.asarray(x), LabelGraph.build(links, len(x))
-    return Problem(
-        pair_mixture, args, options, pair_mixture_m_step(**options), pair_mixture_e_step()
-    )
+    return Problem(pair_mixture, (jnp.asarray(x), LabelGraph.build(links, len(x))), options)
 
 
 def some_params(num_clusters=3, num_components=2, seed=0):

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
-from jax import Array
 from numpy.typing import NDArray
 
 __all__ = [
-    "Block",
-    "Conjugacy",
     "Engine",
     "EngineResult",
     "Evidence",
@@ -36,43 +33,6 @@ class SideBayesWarning(UserWarning):
     """Something a user should know about a result."""
 
 
-class Block(Protocol):
-    """Sites whose distribution given labels is of a known family, with the prior as a member.
-
-    One update serves two engines. From labels that were drawn it makes the full conditional of
-    Gibbs sampling, from expected labels the best factor of coordinate ascent.
-    """
-
-    sites: ClassVar[tuple[str, ...]]
-
-    def update(self, posterior: Mapping[str, Any], args: tuple) -> Any:
-        """Parameters of the distribution, given slopes as of `surrogate.expectation` or `drawn`."""
-        ...
-
-    def sample(self, rng_key: Array, found: Any) -> dict[str, Array]:
-        """Draw the sites from the distribution that `update` found."""
-        ...
-
-    def log_density(self, found: Any, values: Mapping[str, Array]) -> Array:
-        """Log density of that distribution at values of the sites."""
-        ...
-
-    def expected_factors(self, found: Any, args: tuple) -> dict[str, Array]:
-        """Expected log-factors, and ``log_normalizer`` where the sites enter it."""
-        ...
-
-    def divergence(self, found: Any) -> Array:
-        """Kullback-Leibler divergence of the distribution from the prior, in nats."""
-        ...
-
-
-class Conjugacy(NamedTuple):
-    """Blocks of a model, and why its other sites, if there are any, have none."""
-
-    blocks: tuple[Block, ...]
-    lacking: tuple[str, ...]
-
-
 @dataclass(frozen=True)
 class Problem:
     """A model together with its data.
@@ -82,27 +42,17 @@ class Problem:
     model : callable
         NumPyro model.
     args : tuple
-        Positional arguments: data first, then links; they may be traced.
+        Positional arguments: data, which may be traced.
     kwargs : dict
         Options that shape the model.
-    m_step : callable, optional
-        Closed-form M-step, ``m_step(params, args, posterior) -> params``; see `EM`.
-    e_step : callable, optional
-        Faster E-step than the gradient of the log partition, ``e_step(problem, params, args) ->
-        (log_joint, posterior)``, with a posterior that `m_step` understands.
-    conjugacy : callable, optional
-        ``conjugacy(args) -> Conjugacy``.
-    sites : dict
-        Abstract trace of the model, empty until `abstract_trace` has been asked for it.
+    notes : dict
+        What has been found out about the model, so that it is found out once.
     """
 
     model: Callable[..., None]
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
-    m_step: Callable[..., dict[str, Any]] | None = None
-    e_step: Callable[..., tuple[Any, dict[str, Any]]] | None = None
-    conjugacy: Callable[[tuple], Conjugacy] | None = None
-    sites: dict[str, dict] = field(default_factory=dict, init=False, repr=False, compare=False)
+    notes: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -183,10 +133,19 @@ class EngineResult:
         return {name: value[best] for name, value in self.draws.items()}
 
 
-class Engine(Protocol):
-    """A routine of inference, chosen by its configuration."""
+class Engine:
+    """A routine of inference, chosen by its configuration; base class of all engines."""
 
     name: ClassVar[str]
+
+    starts_at_mode: ClassVar[bool] = False
+    """Whether a run without starting values starts at the mode that another engine finds."""
+
+    hard_labels: ClassVar[bool] = False
+    """Whether the engine assigns labels rather than averaging over them."""
+
+    length: ClassVar[str] = "max_steps"
+    """Field that says how long a run goes on."""
 
     def run(
         self,
@@ -197,7 +156,7 @@ class Engine(Protocol):
         progress: bool = True,
     ) -> EngineResult:
         """Fit the model of `problem` to its data."""
-        ...
+        raise NotImplementedError
 
 
 def check_positive(config: object, **minimum: float) -> None:

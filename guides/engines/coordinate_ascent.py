@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -12,25 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
-from sidebayes.models.blocks.linked import LinkedMixture
+from sidebayes.models.blocks.block import Block
+from sidebayes.models.blocks.block import Evidence as _Evidence
 
-from .base import (
-    Block,
-    Conjugacy,
-    EngineResult,
-    Evidence,
-    FitError,
-    Problem,
-    Status,
-    check_positive,
-)
+from .base import Engine, EngineResult, Evidence, FitError, Problem, Status, check_positive
 from .checkpoint import Keeper, check_checkpoint, keeping
 from .density import (
     approximation,
     as_numpy,
+    collapsed_sites,
     deterministics,
     explain_nonfinite,
-    latent_supports,
     place,
     sum_log_prob,
     trace_model,
@@ -41,8 +34,9 @@ from .programs import compiled
 from .progress import in_pieces, progress_bar
 from .starts import initial_values, random_keys, starting_point
 from .surrogate import expectation
+from .updates import Part, Plan, block_of, check_updates, drawable, evidence, plan_updates, pooled
 
-__all__ = ["CoordinateAscent", "evidence_bound"]
+__all__ = ["CoordinateAscent"]
 
 _SETTLED, _CUT, _BROKEN = 1, 2, 3
 """Why a run stopped."""
@@ -62,7 +56,7 @@ class _Ascent(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CoordinateAscent:
+class CoordinateAscent(Engine):
     r"""Variational Bayes with one factor for all labels and one for each conjugate block.
 
     Maximises the evidence lower bound
@@ -125,7 +119,7 @@ class CoordinateAscent:
             If the bound is finite from no start.
         """
         approximate = approximation(problem)
-        _refuse_unconjugate(problem)
+        plan = _conjugate_plan(problem)
         if init is None:
             starts = initial_values(problem, seed, self.num_restarts)
         else:
@@ -134,16 +128,25 @@ class CoordinateAscent:
             progress_bar("Variational Bayes", shown=progress) as advance,
             keeping(self, problem, seed, init) as keep,
         ):
-            state, seconds = self._climb(problem, starts, advance, keep)
+            check_updates(problem, plan, {n: v[0] for n, v in starts.items()})
+            state, seconds = self._climb(problem, plan, starts, advance, keep)
             best = self._best(problem, state, starts)
             advance(0, "drawing")
             found = jax.tree.map(lambda leaf: np.asarray(leaf)[best], state.found)
             keys = random_keys(seed, self.num_draws)
+            first = {name: value[0] for name, value in starts.items()}
             draw, compiling = compiled(
-                "cavi-draws", problem, None, self._draws, found, keys, problem.args
+                "cavi-draws",
+                problem,
+                None,
+                partial(self._draws, plan),
+                found,
+                keys,
+                first,
+                problem.args,
             )
             began = time.perf_counter()
-            draws, lp, log_weights = jax.block_until_ready(draw(found, keys, problem.args))
+            draws, lp, log_weights = jax.block_until_ready(draw(found, keys, first, problem.args))
         seconds["compile"] += compiling
         seconds["run"] += time.perf_counter() - began
         draws = {name: value[None] for name, value in as_numpy(draws).items()}
@@ -153,17 +156,26 @@ class CoordinateAscent:
     def _climb(
         self,
         problem: Problem,
+        plan: Plan,
         starts: dict[str, NDArray],
         advance: Callable[[int, str], None],
         keep: Keeper,
     ) -> tuple[_Ascent, dict[str, float]]:
         """Raise the bound from every start until all have stopped."""
         advance(0, "compiling")
-        begin, first = compiled("cavi-begin", problem, None, self._begin, starts, problem.args)
+        begin, first = compiled(
+            "cavi-begin", problem, None, partial(self._begin, plan), starts, problem.args
+        )
         state = keep.restore(self._start(begin(starts, problem.args)))
         fixed = starts, problem.args, np.asarray(self.tol, float)
         climb, second = compiled(
-            "cavi", problem, self.max_steps, self._program, state, *fixed, np.asarray(0)
+            "cavi",
+            problem,
+            self.max_steps,
+            partial(self._program, plan),
+            state,
+            *fixed,
+            np.asarray(0),
         )
         began = time.perf_counter()
         state, _ = in_pieces(
@@ -177,12 +189,12 @@ class CoordinateAscent:
         return state, {"compile": first + second, "run": time.perf_counter() - began}
 
     @staticmethod
-    def _begin(problem: Problem) -> Callable:
-        """Factors of the parameters given the labels expected at each start."""
+    def _begin(plan: Plan, problem: Problem) -> Callable:
+        """Factors of the parameters given the latent variables expected at each start."""
 
         def one(start: dict, args: tuple) -> tuple:
             _, posterior = expectation(problem, start, args)
-            return tuple(block.update(posterior, args) for block in _blocks(problem, args))
+            return _Model(problem, plan, start, args).update(posterior)
 
         return jax.vmap(one, in_axes=(0, None))
 
@@ -196,19 +208,18 @@ class CoordinateAscent:
         }
         return _Ascent(found=found, **jax.device_put(blank))
 
-    def _program(self, problem: Problem) -> Callable:
+    def _program(self, plan: Plan, problem: Problem) -> Callable:
         """All starts at once: labels, bound, test, parameters; until all have stopped."""
 
         def one(state: _Ascent, start: dict, args: tuple, tol: Array, limit: Array):
-            blocks = _blocks(problem, args)
-            bound = evidence_bound(problem, start, args, blocks)
+            model = _Model(problem, plan, start, args)
 
             def step(state: _Ascent) -> _Ascent:
-                now, posterior = bound(state.found)
+                now, posterior = model.bound(state.found)
                 good = jnp.isfinite(now)
                 small = jnp.abs(now - state.value) <= tol * (1 + jnp.abs(now))
                 stop = ~good | small | (state.steps == self.max_steps)
-                new = tuple(block.update(posterior, args) for block in blocks)
+                new = model.update(posterior)
                 return _Ascent(
                     steps=state.steps + 1,
                     found=jax.tree.map(lambda a, b: jnp.where(stop, a, b), state.found, new),
@@ -238,19 +249,13 @@ class CoordinateAscent:
         return best
 
     @staticmethod
-    def _draws(problem: Problem) -> Callable:
-        def draws(found: tuple, keys: Array, args: tuple):
-            blocks = _blocks(problem, args)
+    def _draws(plan: Plan, problem: Problem) -> Callable:
+        def draws(found: tuple, keys: Array, start: dict, args: tuple):
+            model = _Model(problem, plan, start, args)
 
             def one(key: Array):
-                parts = zip(blocks, found, jax.random.split(key, len(blocks)), strict=True)
-                params = {
-                    n: v for block, part, k in parts for n, v in block.sample(k, part).items()
-                }
+                params, log_q = model.draw(key, found)
                 trace, log_det = place(problem, unconstrained_start(problem, params, args), args)
-                log_q = sum(
-                    b.log_density(part, params) for b, part in zip(blocks, found, strict=True)
-                )
                 log_p = sum_log_prob(trace)
                 return params | deterministics(trace), log_p + log_det, log_p - log_q
 
@@ -293,56 +298,75 @@ class CoordinateAscent:
         )
 
 
-def evidence_bound(
-    problem: Problem, params: Mapping[str, Array], args: tuple, blocks: tuple[Block, ...]
-) -> Callable[[tuple], tuple[Array, dict[str, Any]]]:
-    """Evidence lower bound with the best factor of the labels, as a function of the others.
+class _Model:
+    """Blocks of a model and what they learn from; the prior has no parameters but the blocks' own.
 
     Parameters
     ----------
     problem : Problem
+    plan : Plan
+        All of whose sites are in blocks.
     params : mapping
         Any values of the latent sites; what depends on them is replaced by expectations.
     args : tuple
-    blocks : tuple of Block
-        Of all latent sites.
-
-    Returns
-    -------
-    callable
-        ``bound(found) -> (value, posterior)``, the posterior as of `expectation`.
     """
-    sites = trace_model(problem, params, args).items()
-    name, site = next((n, s) for n, s in sites if isinstance(s.get("fn"), LinkedMixture))
-    mixture, value = site["fn"], site["value"]
-    plain = mixture.log_factors(value) | {"log_normalizer": mixture.log_normalizer()}
 
-    def bound(found: tuple) -> tuple[Array, dict[str, Any]]:
-        factors = dict(plain)
-        for block, part in zip(blocks, found, strict=True):
-            factors |= block.expected_factors(part, args)
-        normalizer = factors.pop("log_normalizer")
-        log_z, slope = jax.value_and_grad(mixture.log_partition)(factors)
-        cost = sum(block.divergence(part) for block, part in zip(blocks, found, strict=True))
-        return log_z - normalizer - cost, {name: slope}
+    def __init__(
+        self, problem: Problem, plan: Plan, params: Mapping[str, Array], args: tuple
+    ) -> None:
+        self._trace = trace_model(problem, params, args)
+        self._pairs: list[tuple[Part, Block]] = [
+            (part, block_of(self._trace, part)) for part in plan.parts
+        ]
+        self._sources = collapsed_sites(self._trace)
 
-    return bound
+    def update(self, posterior: Mapping[str, Any]) -> tuple:
+        """Best factor of every block given expected latent variables."""
+        out = []
+        for part, block in self._pairs:
+            given = evidence(self._trace, part, posterior)
+            statistics = pooled([block.statistics(one) for one in given])
+            out.append(block.update(statistics, [one.fn for one in given]))
+        return tuple(out)
 
-
-def _blocks(problem: Problem, args: tuple) -> tuple[Block, ...]:
-    assert problem.conjugacy is not None  # refused before
-    return problem.conjugacy(args).blocks
-
-
-def _refuse_unconjugate(problem: Problem) -> None:
-    """Every latent site needs a block."""
-    sites = latent_supports(problem)
-    blocks, lacking = Conjugacy((), ("the model hands over no conjugate blocks",))
-    if problem.conjugacy is not None:
-        blocks, lacking = problem.conjugacy(problem.args)
-    missing = sorted(set(sites) - {name for block in blocks for name in block.sites})
-    if missing:
-        raise ValueError(
-            f"CoordinateAscent: sites {missing} are not conjugate ({'; '.join(lacking)}); change "
-            "that, or use 'gibbs' or 'nuts'"
+    def bound(self, found: tuple) -> tuple[Array, dict[str, Any]]:
+        """Evidence lower bound with the best factor of the latent variables, and its slopes."""
+        total, posterior = jnp.zeros(()), {}
+        for name, (fn, value) in self._sources.items():
+            factors = fn.log_factors(value) | {"log_normalizer": fn.log_normalizer()}
+            given = _Evidence(fn, value, {})
+            for (part, block), factor in zip(self._pairs, found, strict=True):
+                if name in part.sources:
+                    factors |= block.expected_factors(factor, given)
+            normalizer = factors.pop("log_normalizer")
+            log_z, posterior[name] = jax.value_and_grad(fn.log_partition)(factors)
+            total = total + log_z - normalizer
+        cost = sum(
+            block.divergence(factor) for (_, block), factor in zip(self._pairs, found, strict=True)
         )
+        return total - cost, posterior
+
+    def draw(self, rng_key: Array, found: tuple) -> tuple[dict[str, Array], Array]:
+        """Draw the sites from the factors; returns them and their log density."""
+        params: dict[str, Array] = {}
+        log_q = jnp.zeros(())
+        keys = jax.random.split(rng_key, len(found))
+        for (part, block), factor, key in zip(self._pairs, found, keys, strict=True):
+            values = block.draw(key, factor)
+            log_q = log_q + block.log_density(factor, values)
+            params |= part.named(values)
+        return params, log_q
+
+
+def _conjugate_plan(problem: Problem) -> Plan:
+    """Plan of a model whose every latent site is in a block, under a prior without parents."""
+    plan = drawable(plan_updates(problem), problem)
+    chained = [name for part in plan.parts if part.chained for name in part.sites.values()]
+    missing = sorted({*plan.rest, *chained})
+    if missing:
+        why = [*plan.lacking, *(f"the prior of {name} depends on other sites" for name in chained)]
+        raise ValueError(
+            f"CoordinateAscent: sites {missing} are not conjugate ({'; '.join(why)}); change that, or "
+            "use 'gibbs' or 'nuts'"
+        )
+    return plan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -12,8 +12,8 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.core import Tracer
 from numpyro import handlers
-from numpyro.distributions import biject_to
-from sidebayes.models.blocks.linked import LinkedMixture
+from numpyro.distributions import biject_to, constraints
+from sidebayes.models.blocks.collapsed import Collapsed, as_collapsed
 
 from .base import Problem
 from .programs import unchecked
@@ -21,19 +21,19 @@ from .programs import unchecked
 __all__ = [
     "abstract_trace",
     "approximation",
-    "as_mixture",
     "as_numpy",
+    "collapsed_sites",
     "constrain",
     "deterministics",
     "explain_nonfinite",
     "filling",
     "latent_sites",
     "latent_supports",
-    "linked_mixture",
     "log_joint",
     "place",
     "site_dims",
     "site_log_prob",
+    "site_roles",
     "sum_log_prob",
     "trace_model",
     "unconstrain",
@@ -42,33 +42,63 @@ __all__ = [
 
 
 def trace_model(problem: Problem, params: Mapping[str, Any], args: tuple | None = None) -> dict:
-    """Run the model at given values of its latent sites; returns NumPyro's trace."""
+    """Run the model at given values of its latent sites; returns NumPyro's trace.
+
+    Raises
+    ------
+    ValueError
+        If a latent site has no value: it would be drawn from a fixed key.
+    """
     args = problem.args if args is None else args
     seeded = handlers.seed(problem.model, jax.random.key(0))
-    return handlers.trace(handlers.substitute(seeded, data=dict(params))).get_trace(
+    trace = handlers.trace(handlers.substitute(seeded, data=dict(params))).get_trace(
         *args, **problem.kwargs
     )
+    _refuse_unset(trace, params)
+    return trace
 
 
 def place(
-    problem: Problem, free: Mapping[str, Array], args: tuple | None = None
+    problem: Problem,
+    free: Mapping[str, Array],
+    args: tuple | None = None,
+    fixed: Mapping[str, Array] | None = None,
 ) -> tuple[dict, Array]:
     """Run the model at values given in unconstrained space.
 
     Supports are taken as the model runs, so that one site may bound another.
+
+    Parameters
+    ----------
+    problem : Problem
+    free : mapping of str to Array
+        Unconstrained values.
+    args : tuple, optional
+    fixed : mapping of str to Array, optional
+        Values of the other latent sites, in their supports.
 
     Returns
     -------
     trace : dict
         NumPyro's trace, constrained values in it.
     log_det : Array, shape ()
-        Log Jacobian determinant of the map into the supports.
+        Log Jacobian determinant of the map of `free` into the supports.
+
+    Raises
+    ------
+    ValueError
+        If a latent site has no value.
     """
     args = problem.args if args is None else args
+    known = {} if fixed is None else fixed
     log_det: list[Array] = []
 
     def fill(site: dict) -> Array | None:
-        if site["type"] != "sample" or site["name"] not in free:
+        if site["type"] != "sample":
+            return None
+        if site["name"] in known:
+            return known[site["name"]]
+        if site["name"] not in free:
             return None
         bijector, value = biject_to(site["fn"].support), free[site["name"]]
         out = bijector(value)
@@ -79,7 +109,17 @@ def place(
     trace = handlers.trace(handlers.substitute(seeded, substitute_fn=fill)).get_trace(
         *args, **problem.kwargs
     )
+    _refuse_unset(trace, {*free, *known})
     return trace, sum(log_det, start=jnp.zeros(()))
+
+
+def _refuse_unset(trace: Mapping[str, dict], given: Collection[str]) -> None:
+    unset = [name for name, site in trace.items() if _latent(site) and name not in given]
+    if unset:
+        raise ValueError(
+            f"the model has latent sites without a value: {unset}; values were given for "
+            f"{sorted(given)}. Is it the model that was fitted?"
+        )
 
 
 def _latent(site: dict) -> bool:
@@ -149,11 +189,11 @@ def abstract_trace(problem: Problem) -> dict:
         for site in found.values():
             if site["type"] == "sample":
                 _check_numbers(site["fn"])
-        problem.sites.update(found)
+        problem.notes["sites"] = found
 
-    if not problem.sites:
+    if "sites" not in problem.notes:
         jax.eval_shape(go)
-    return problem.sites
+    return problem.notes["sites"]
 
 
 def _check_numbers(fn: dist.Distribution) -> None:
@@ -179,11 +219,18 @@ def unconstrain(supports: Mapping[str, Any], params: Mapping[str, Array]) -> dic
 
 
 def unconstrained_start(
-    problem: Problem, params: Mapping[str, Array], args: tuple | None = None
+    problem: Problem,
+    params: Mapping[str, Array],
+    args: tuple | None = None,
+    names: Collection[str] | None = None,
 ) -> dict[str, Array]:
-    """Map values to unconstrained space by the supports that the model has at those values."""
+    """Map values to unconstrained space by the supports that the model has at those values.
+
+    `names` are the sites wanted, all by default.
+    """
     sites = trace_model(problem, params, args)
-    return unconstrain({name: sites[name]["fn"].support for name in params}, params)
+    chosen = {name: params[name] for name in (params if names is None else names)}
+    return unconstrain({name: sites[name]["fn"].support for name in chosen}, chosen)
 
 
 def sum_log_prob(trace: Mapping[str, dict]) -> Array:
@@ -223,32 +270,39 @@ def explain_nonfinite(problem: Problem, params: Mapping[str, Any]) -> str:
     return "; ".join(bad)
 
 
+def collapsed_sites(trace: Mapping[str, dict]) -> dict[str, tuple[Collapsed, Any]]:
+    """Observed sites that integrate latent variables out, with their data."""
+    found = {}
+    for name, site in trace.items():
+        if site["type"] == "sample" and site["is_observed"]:
+            fn = as_collapsed(site["fn"], site["value"])
+            if fn is not None:
+                found[name] = fn, site["value"]
+    return found
+
+
 def approximation(problem: Problem) -> str | None:
-    """Name the approximation that summing out the labels makes, None where it is exact.
+    """Name the approximations that integrating out makes, None where all is exact.
 
     Raises
     ------
     ValueError
         If a component of links is too wide and the model names no approximation.
     """
-    mixture = linked_mixture(problem)
-    return None if mixture is None else mixture.approximation()
-
-
-def linked_mixture(problem: Problem) -> LinkedMixture | None:
-    """Distribution of the data whose labels are summed out, if there is one; parameters are unknown."""
-    sites = abstract_trace(problem).values()
-    found = (site["fn"] for site in sites if site["type"] == "sample")
-    return next((fn for fn in found if isinstance(fn, LinkedMixture)), None)
+    sources = (fn for fn, _ in collapsed_sites(abstract_trace(problem)).values())
+    named = filter(None, (fn.approximation() for fn in sources))
+    return ", ".join(dict.fromkeys(named)) or None
 
 
 def site_dims(problem: Problem) -> dict[str, tuple[str, ...]]:
-    """Name the axes of every latent and deterministic site: plates first, then features.
+    """Name the axes of every latent and deterministic site: plates first, then its own.
 
-    A site names its own last axes by ``infer={"event_dims": [...]}``.
+    A site names its own last axes by ``infer={"event_dims": [...]}``. Those of weights on a simplex,
+    one per cluster, are ``clusters``.
     """
+    trace = abstract_trace(problem)
     dims = {}
-    for name, site in abstract_trace(problem).items():
+    for name, site in trace.items():
         if site["type"] != "deterministic" and not _latent(site):
             continue
         rank = len(jnp.shape(site["value"]))
@@ -256,7 +310,6 @@ def site_dims(problem: Problem) -> dict[str, tuple[str, ...]]:
         event = site["fn"].event_dim if site["type"] == "sample" else rank - len(plates)
         batch = rank - event
         named = [plates.get(axis - batch, f"{name}_dim_{axis}") for axis in range(batch)]
-        known = {"weights": ("clusters",)}.get(name, ("features", "features_1"))
         given = (site.get("infer") or {}).get("event_dims")
         if given is not None:
             if len(given) != event:
@@ -265,22 +318,38 @@ def site_dims(problem: Problem) -> dict[str, tuple[str, ...]]:
                     f"the site has {event} event axes"
                 )
             tail = tuple(given)
-        elif name in ("weights", "mean", "variance", "covariance"):
-            tail = known[:event]
+        elif name in _weights_of_clusters(trace):
+            tail = ("clusters",)
         else:
             tail = tuple(f"{name}_dim_{batch + axis}" for axis in range(event))
         dims[name] = (*named, *tail)
     return dims
 
 
+def site_roles(problem: Problem) -> dict[str, str]:
+    """What latent sites are, as far as blocks say so: "mixing_weights", "location", ..."""
+    trace = abstract_trace(problem)
+    roles = dict.fromkeys(_weights_of_clusters(trace), "mixing_weights")
+    for name, site in latent_sites(trace).items():
+        role = (site.get("infer") or {}).get("role")
+        if role is not None:
+            roles[name] = role
+    return roles
+
+
+def _weights_of_clusters(trace: Mapping[str, dict]) -> list[str]:
+    """Single points of a simplex with one entry per cluster, and deterministic ones of that size."""
+    sizes = {fn.num_clusters for fn, _ in collapsed_sites(trace).values() if fn.latent == "labels"}
+    return [
+        name
+        for name, site in trace.items()
+        if _latent(site)
+        and site["fn"].support is constraints.simplex
+        and len(jnp.shape(site["value"])) == 1
+        and jnp.shape(site["value"])[0] in sizes
+    ]
+
+
 def as_numpy(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Copy arrays to the host."""
     return {name: np.asarray(value) for name, value in values.items()}
-
-
-def as_mixture(fn: Any) -> dist.Distribution | None:
-    """Distribution that sums out labels, freed of the expansion that a plate wraps it in."""
-    while isinstance(fn, dist.ExpandedDistribution):
-        fn = fn.base_dist
-    kinds = LinkedMixture | dist.MixtureSameFamily | dist.MixtureGeneral
-    return fn if isinstance(fn, kinds) else None

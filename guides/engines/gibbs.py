@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -12,17 +13,17 @@ import numpy as np
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
-from numpyro import handlers
 from numpyro.infer.hmc import hmc
 from numpyro.infer.util import ParamInfo
+from sidebayes.models.blocks.block import Block
 
-from .base import Block, EngineResult, FitError, Problem, Status, check_positive
+from .base import Engine, EngineResult, FitError, Problem, Status, check_positive
 from .chains import chain_starts, draw_chains, recording
 from .checkpoint import Keeper, check_checkpoint, keeping
 from .density import (
     abstract_trace,
     approximation,
-    as_mixture,
+    collapsed_sites,
     deterministics,
     explain_nonfinite,
     latent_supports,
@@ -33,6 +34,7 @@ from .density import (
 from .programs import compiled
 from .progress import progress_bar
 from .surrogate import drawn, linearised
+from .updates import Plan, check_updates, closed_forms, drawable, plan_updates
 
 __all__ = ["BlockedGibbs"]
 
@@ -46,7 +48,7 @@ class _Chain(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BlockedGibbs:
+class BlockedGibbs(Engine):
     """Labels and parameters in turn, each drawn given the other.
 
     A sweep draws all labels jointly, exactly, one connected component of the links at a time; then
@@ -87,6 +89,8 @@ class BlockedGibbs:
     checkpoint_every: float = 60.0
     thinning: int = 1
     name: ClassVar[str] = "gibbs"
+    starts_at_mode: ClassVar[bool] = True
+    length: ClassVar[str] = "num_samples"
 
     def __post_init__(self) -> None:
         check_positive(
@@ -124,30 +128,43 @@ class BlockedGibbs:
         """
         approximate = approximation(problem)
         latent_supports(problem)
-        _refuse_without_labels(problem)
+        _refuse_without_latents(problem)
+        plan = drawable(plan_updates(problem), problem)
         starts = chain_starts(problem, seed, self.num_chains, init, self.jitter)
         with (
             progress_bar("Gibbs", self.num_warmup + self.num_samples, shown=progress) as advance,
             keeping(self, problem, seed, init) as keep,
         ):
-            draws, stats, seconds = self._sample(problem, starts, advance, keep)
+            check_updates(problem, plan, {n: v[0] for n, v in starts[-1].items()})
+            draws, stats, seconds = self._sample(problem, plan, starts, advance, keep)
         return self._result(draws, stats, seconds, approximate)
 
     def _sample(
-        self, problem: Problem, starts: tuple, advance: Callable[[int, str], None], keep: Keeper
+        self,
+        problem: Problem,
+        plan: Plan,
+        starts: tuple,
+        advance: Callable[[int, str], None],
+        keep: Keeper,
     ) -> tuple[dict[str, NDArray], dict[str, NDArray], dict[str, float]]:
         """Run all chains in step; draws and statistics are arrays of (chain, draw, ...)."""
         settings = (self.num_warmup, self.thinning, self.target_accept, self.max_tree_depth)
         advance(0, "compiling")
         begin, first = compiled(
-            "gibbs-begin", problem, settings, self._begin, *starts, problem.args
+            "gibbs-begin", problem, settings, partial(self._begin, plan), *starts, problem.args
         )
         began = time.perf_counter()
         state, density = jax.block_until_ready(begin(*starts, problem.args))
         _check_finite(problem, np.asarray(density)[:, None], state.params, "starts")
         running = time.perf_counter() - began
         march, second = compiled(
-            "gibbs-march", problem, settings, self._march, state, problem.args, np.asarray(1)
+            "gibbs-march",
+            problem,
+            settings,
+            partial(self._march, plan),
+            state,
+            problem.args,
+            np.asarray(1),
         )
         began = time.perf_counter()
         draws, stats = draw_chains(
@@ -165,17 +182,15 @@ class BlockedGibbs:
         running += time.perf_counter() - began
         return draws, stats, {"compile": first + second, "run": running}
 
-    def _begin(self, problem: Problem) -> Callable:
+    def _begin(self, plan: Plan, problem: Problem) -> Callable:
         def begin(keys: Array, moves: Array, point: dict, args: tuple):
-            blocks = _blocks(problem, args)
-
             def one(key: Array, move: Array, point: dict):
                 flat, unravel = ravel_pytree(unconstrained_start(problem, point, args))
                 free = unravel(flat + move[: flat.size])
                 trace, log_det = place(problem, free, args)
                 params = {name: trace[name]["value"] for name in free}
                 key, key_labels, key_moved = jax.random.split(key, 3)
-                rest = _rest(free, blocks)
+                rest = {name: free[name] for name in plan.rest}
                 moved = None
                 if rest:
                     ready, _ = self._kernel(problem)
@@ -188,8 +203,8 @@ class BlockedGibbs:
 
         return begin
 
-    def _march(self, problem: Problem) -> Callable:
-        sweep = self._sweep(problem)
+    def _march(self, plan: Plan, problem: Problem) -> Callable:
+        sweep = self._sweep(problem, plan)
 
         def transition(state: _Chain, args: tuple):
             state = lax.fori_loop(0, self.thinning, lambda _, at: sweep(at, args), state)
@@ -197,22 +212,23 @@ class BlockedGibbs:
 
         return recording(transition)
 
-    def _sweep(self, problem: Problem) -> Callable:
+    def _sweep(self, problem: Problem, plan: Plan) -> Callable:
         """One sweep of a chain."""
         _, move = self._kernel(problem)
 
         def sweep(state: _Chain, args: tuple) -> _Chain:
-            blocks = _blocks(problem, args)
-            key, key_labels, *keys = jax.random.split(state.rng_key, 2 + len(blocks))
+            key, key_labels, *keys = jax.random.split(state.rng_key, 2 + len(plan.parts))
             labels = drawn(problem, state.params, args, key_labels)
-            params, moved = dict(state.params), state.moved
-            for block, key_block in zip(blocks, keys, strict=True):
-                params |= block.sample(key_block, block.update(labels, args))
+
+            def pick(number: int, block: Block, found: Any, values: dict) -> dict[str, Array]:
+                return block.draw(keys[number], found)
+
+            params = closed_forms(problem, plan, state.params, args, labels, pick)
+            moved = state.moved
             if moved is not None:
                 fixed = {n: v for n, v in params.items() if n not in moved.z}
                 moved = move(moved, (args, labels, fixed))
-                given = _holding(problem, fixed)
-                trace, _ = place(given, moved.z, args)
+                trace, _ = place(problem, moved.z, args, fixed)
                 params |= {n: trace[n]["value"] for n in moved.z}
             return _Chain(key, params, moved)
 
@@ -222,11 +238,9 @@ class BlockedGibbs:
         """NUTS on some sites given labels and the other sites: how to ready and to move it."""
 
         def potential(args: tuple, labels: dict, fixed: dict) -> Callable[[dict], Array]:
-            given = _holding(problem, fixed)
-
             @jax.jit
             def energy(free: dict[str, Array]) -> Array:
-                trace, log_det = place(given, free, args)
+                trace, log_det = place(problem, free, args, fixed)
                 return -linearised(trace, labels) - log_det
 
             return energy
@@ -294,28 +308,11 @@ def _described(problem: Problem, state: _Chain, args: tuple) -> tuple[dict, dict
     return state.params | deterministics(trace), stats
 
 
-def _blocks(problem: Problem, args: tuple) -> tuple[Block, ...]:
-    return () if problem.conjugacy is None else problem.conjugacy(args).blocks
-
-
-def _rest(free: Mapping[str, Array], blocks: tuple[Block, ...]) -> dict[str, Array]:
-    """Values of the sites that no block draws."""
-    conjugate = {name for block in blocks for name in block.sites}
-    return {name: value for name, value in free.items() if name not in conjugate}
-
-
-def _holding(problem: Problem, fixed: Mapping[str, Array]) -> Problem:
-    """The model with some latent sites held at given values."""
-    return replace(problem, model=handlers.substitute(problem.model, data=dict(fixed)))
-
-
-def _refuse_without_labels(problem: Problem) -> None:
-    sites = abstract_trace(problem).values()
-    observed = (s for s in sites if s["type"] == "sample" and s["is_observed"])
-    if not any(as_mixture(site["fn"]) for site in observed):
+def _refuse_without_latents(problem: Problem) -> None:
+    if not collapsed_sites(abstract_trace(problem)):
         raise ValueError(
-            "Gibbs draws labels, and the model observes no mixture; observe the data through a "
-            "LinkedMixture, or use NUTS"
+            "Gibbs sampling draws labels or random effects, and the model integrates none out; observe "
+            "the data through a LinkedMixture, say, or use NUTS"
         )
 
 

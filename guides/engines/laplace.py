@@ -14,9 +14,9 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve, solve_triangular
 
-from .base import EngineResult, Evidence, FitError, Problem, Status, check_positive
+from .base import Engine, EngineResult, Evidence, FitError, Problem, Status, check_positive
 from .checkpoint import check_checkpoint, keeping
-from .density import approximation, linked_mixture
+from .density import abstract_trace, approximation, collapsed_sites
 from .importance import (
     flat_density,
     has_improper_prior,
@@ -39,7 +39,7 @@ _FLAT = 1e-10
 
 
 @dataclass(frozen=True)
-class Laplace:
+class Laplace(Engine):
     r"""Gaussian approximation at the posterior mode, in unconstrained space.
 
     .. math:: \theta \sim \mathcal{N}(\hat\theta, H^{-1}), \qquad
@@ -102,8 +102,9 @@ class Laplace:
         FitError
             If no start has a finite density, or the mode found is flat or a saddle.
         """
-        approximate, mixture = approximation(problem), linked_mixture(problem)
-        if mixture is not None and not mixture.has_curvature:
+        approximate = approximation(problem)
+        sources = collapsed_sites(abstract_trace(problem)).values()
+        if not all(fn.has_curvature for fn, _ in sources):
             raise ValueError(
                 f"Laplace needs second derivatives, which {approximate} does not give; use SVI or "
                 "NUTS, or inference='exact'"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from numpyro.infer.hmc import hmc
 from numpyro.infer.util import ParamInfo
 
-from .base import EngineResult, FitError, Problem, Status, check_positive
+from .base import Engine, EngineResult, FitError, Problem, Status, check_positive
 from .chains import chain_starts, draw_chains, recording
 from .checkpoint import Keeper, check_checkpoint, keeping
 from .density import (
@@ -41,7 +41,7 @@ _CHAIN_METHODS = (None, "vectorized", "sequential")
 
 
 @dataclass(frozen=True)
-class _Hamiltonian(ABC):
+class _Hamiltonian(Engine, ABC):
     """What samplers by Hamiltonian dynamics share; see `NUTS`."""
 
     num_warmup: int = 1000
@@ -54,6 +54,8 @@ class _Hamiltonian(ABC):
     checkpoint: str | None = None
     checkpoint_every: float = 60.0
     name: ClassVar[str]
+    starts_at_mode: ClassVar[bool] = True
+    length: ClassVar[str] = "num_samples"
 
     def __post_init__(self) -> None:
         check_positive(

@@ -11,11 +11,12 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
+from sidebayes.models.blocks.collapsed import as_collapsed
 from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
 
 from .base import Problem
-from .density import abstract_trace, approximation, as_mixture, site_log_prob
+from .density import abstract_trace, approximation, site_log_prob
 
 __all__ = ["Batches", "Part", "batched_log_prob", "split_components", "split_graph"]
 
@@ -140,7 +141,7 @@ def _linked(site: dict) -> LinkedMixture | None:
     """Observed mixture with linked labels at a site, if there is one."""
     if site["type"] != "sample" or not site["is_observed"]:
         return None
-    fn = as_mixture(site["fn"])
+    fn = as_collapsed(site["fn"], site["value"])
     return fn if isinstance(fn, LinkedMixture) else None
 
 
@@ -154,7 +155,8 @@ def _log_prob(fn: LinkedMixture, value: Array, part: Part) -> Array:
         pair_weights=jnp.asarray(labels.pair_weights)[part.links],
         **labels.options,
     )
-    return LinkedMixture(among, fn.components).log_prob(value[part.rows])
+    known = None if fn.evidence is None else fn.evidence[part.rows]
+    return LinkedMixture(among, fn.components, known).log_prob(value[part.rows])
 
 
 class _Parts:

@@ -13,7 +13,7 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from .base import EngineResult, Problem, Status, check_positive
+from .base import Engine, EngineResult, Problem, Status, check_positive
 from .checkpoint import check_checkpoint, keeping
 from .density import approximation, as_numpy
 from .particles import (
@@ -46,7 +46,7 @@ class _Nest(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NestedSlice:
+class NestedSlice(Engine):
     """Nested slice sampling (Yallup, Kroupa and Handley 2026), by blackjax.
 
     Live points drawn from the prior contract, likelihood contour by likelihood contour, towards the

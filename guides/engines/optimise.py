@@ -15,7 +15,7 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
-from .base import EngineResult, FitError, Problem, Status, check_positive
+from .base import Engine, EngineResult, FitError, Problem, Status, check_positive
 from .checkpoint import Keeper, check_checkpoint, keeping
 from .density import (
     approximation,
@@ -143,7 +143,7 @@ def ascend(
     """
     latent_supports(problem)
     if starts is None and init is None:
-        starts = initial_values(problem, seed, num_restarts)
+        starts = initial_values(problem, seed, num_restarts, seeded=True)
     elif starts is None:
         starts = {name: v[None] for name, v in starting_point(problem, init).items()}
     settings = (max_steps, memory, jacobian, solver)
@@ -319,7 +319,7 @@ def _no_start(title: str, problem: Problem, point: Mapping[str, NDArray]) -> str
 
 
 @dataclass(frozen=True)
-class MAP:
+class MAP(Engine):
     """Maximum a posteriori by L-BFGS, from several starts at once.
 
     Moves in unconstrained coordinates but maximises the density of the constrained parameters

@@ -44,8 +44,8 @@ def compiled(
 ) -> tuple[Callable, float]:
     """Compile a program for a problem, or find the one that an earlier fit compiled.
 
-    Two problems share a program when model, options and closed forms are equal and their data have the
-    same shapes: the data themselves are arguments, never constants. What this process does not have is
+    Two problems share a program when model and options are equal and their data have the same
+    shapes: the data themselves are arguments, never constants. What this process does not have is
     looked for on disk, by name if all code is the library's, else by what was traced.
 
     Parameters
@@ -171,9 +171,7 @@ def timed(
 
 def structure(problem: Problem) -> Hashable:
     """What a problem is apart from its data, as a value that can be compared."""
-    return _freeze(
-        (problem.model, problem.kwargs, problem.m_step, problem.e_step, problem.conjugacy)
-    )
+    return _freeze((problem.model, problem.kwargs))
 
 
 def _freeze(value: Any) -> Hashable:

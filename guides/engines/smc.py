@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from .base import EngineResult, FitError, Problem, Status, check_positive
+from .base import Engine, EngineResult, FitError, Problem, Status, check_positive
 from .checkpoint import check_checkpoint, keeping
 from .density import approximation, as_numpy
 from .particles import (
@@ -55,7 +55,7 @@ class _Cloud(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SMC:
+class SMC(Engine):
     """Adaptive tempered sequential Monte Carlo (Del Moral, Doucet and Jasra 2006), by blackjax.
 
     Particles drawn from the prior are reweighted to the likelihood raised to a power that grows from

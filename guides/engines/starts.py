@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,26 +10,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 from numpy.typing import NDArray
 from numpyro import handlers
 from numpyro.distributions import constraints
 from scipy.special import expit
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.metrics import pairwise_distances_argmin
+from sidebayes.models.blocks.kmeans_starts import kmeans_labels
 
 from .base import Problem
-from .density import abstract_trace, as_numpy, filling, latent_sites
+from .density import abstract_trace, as_numpy, collapsed_sites, filling, latent_sites
 from .programs import compiled
+from .surrogate import allot, expectation, raise_surrogate
+from .updates import block_of, plan_updates
 
-__all__ = [
-    "data_matrix",
-    "has_centres",
-    "initial_values",
-    "kmeans_centres",
-    "random_keys",
-    "starting_point",
-]
+__all__ = ["initial_values", "observed_table", "random_keys", "starting_point"]
+
+_SEEDED_STEPS = 50
+"""Gradients of L-BFGS that fit components without closed form to a partition."""
 
 _ELEMENTWISE: dict[type, Callable[[NDArray], NDArray]] = {
     type(constraints.real): np.positive,
@@ -38,9 +34,6 @@ _ELEMENTWISE: dict[type, Callable[[NDArray], NDArray]] = {
     type(constraints.unit_interval): expit,
 }
 """Maps from unconstrained numbers to supports that need no compiled program."""
-
-_MOST_ROWS = 20_000
-"""Rows that k-means looks at."""
 
 
 def starting_point(problem: Problem, init: Any) -> dict[str, Any]:
@@ -64,34 +57,85 @@ def starting_point(problem: Problem, init: Any) -> dict[str, Any]:
     return found
 
 
-def initial_values(problem: Problem, seed: int, num_starts: int) -> dict[str, NDArray]:
+def initial_values(
+    problem: Problem, seed: int, num_starts: int, *, seeded: bool = False
+) -> dict[str, NDArray]:
     """Starting values for several runs, each array with a leading axis of length `num_starts`.
 
-    Means start at the centres of k-means partitions, covariances at the data covariance shrunk to
-    the cell of a cluster, mixing weights uniform; other sites are drawn around zero in
-    unconstrained space. Starts at random rows would find higher modes of a Gaussian mixture, but
-    spurious ones: small clusters along chance alignments of points.
+    Blocks say where their sites start, Gaussians at the centres of k-means partitions, say. Weights
+    start uniform, other sites near zero in unconstrained space.
+
+    Parameters
+    ----------
+    problem : Problem
+    seed, num_starts : int
+    seeded : bool
+        Fit sites to k-means partitions of the data, where labels are latent and no block has starts.
     """
     latent = latent_sites(abstract_trace(problem))
     shapes = {name: jnp.shape(site["value"]) for name, site in latent.items()}
-    found: dict[str, NDArray] = {}
-    if "weights" in shapes and latent["weights"]["fn"].support is constraints.simplex:
-        found["weights"] = np.full(shapes["weights"], 1.0 / shapes["weights"][-1])
-    data = data_matrix(problem.args)
-    if data is not None and has_centres(shapes, data):
-        shape = shapes["mean"]
-        centres, scales = kmeans_centres(data, shape[0], seed, num_starts)
-        if len(shape) == 3:
-            centres = _centres_within(data, centres, scales, shape[1], seed)
-        found |= {"mean": centres.reshape(num_starts, *shape)} | _spread(data, shapes)
+    found = _of_blocks(problem, shapes, seed, num_starts)
+    located = bool(found)
+    for name, site in latent.items():
+        if name not in found and site["fn"].support is constraints.simplex:
+            found[name] = np.full(shapes[name], 1.0 / shapes[name][-1])
     rest = _near_zero(problem, latent, seed, num_starts, set(shapes) - set(found))
     real = jnp.result_type(float)
-    return {
+    starts = {
         name: np.broadcast_to(
             found[name] if name in found else rest[name], (num_starts, *shape)
         ).astype(real)
         for name, shape in shapes.items()
     }
+    return _seeded(problem, starts, seed) if seeded and not located else starts
+
+
+def _of_blocks(
+    problem: Problem, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
+) -> dict[str, NDArray]:
+    """Starts that blocks declare, from the data of the first observed site that they learn from."""
+    found: dict[str, NDArray] = {}
+    trace = abstract_trace(problem)
+    for part in plan_updates(problem).parts:
+        data = observed_table(problem, part.sources[0])
+        if data is not None:
+            sizes = {role: shapes[name] for role, name in part.sites.items()}
+            values = block_of(trace, part).starts(data, sizes, seed, num_starts)
+            found |= part.named(values)
+    return found
+
+
+def _seeded(problem: Problem, starts: dict[str, NDArray], seed: int) -> dict[str, NDArray]:
+    """Starts fitted to k-means partitions of the rows of the first site whose labels are latent."""
+    sources = collapsed_sites(abstract_trace(problem)).items()
+    labelled = [(name, fn) for name, (fn, _) in sources if fn.latent == "labels"]
+    if not labelled:
+        return starts
+    name, fn = labelled[0]
+    data = observed_table(problem, name)
+    if data is None or not np.isfinite(data).all():
+        return starts
+    number = len(next(iter(starts.values())))
+    labels = kmeans_labels(data.reshape(len(data), -1), fn.num_clusters, seed, number)
+
+    def build(bare: Problem) -> Callable:
+        def one(start: dict, label: Array, args: tuple) -> dict:
+            posterior = allot(expectation(bare, start, args)[1], name, label)
+            return raise_surrogate(bare, start, args, posterior, _SEEDED_STEPS)
+
+        return jax.vmap(one, in_axes=(0, 0, None))
+
+    inputs = starts, labels, problem.args
+    fit, _ = compiled("seeded", problem, _SEEDED_STEPS, build, *inputs)
+    return as_numpy(fit(*inputs))
+
+
+def observed_table(problem: Problem, name: str) -> NDArray | None:
+    """Data of an observed site, a row per unit, where they are an argument of the model as it is."""
+    value = abstract_trace(problem)[name]["value"]
+    if isinstance(value, Tracer) or jnp.ndim(value) not in (1, 2) or not len(value):
+        return None
+    return np.asarray(value, float)
 
 
 def _near_zero(
@@ -138,83 +182,3 @@ def random_keys(seed: int, count: int) -> NDArray[np.uint32]:
     return (
         np.random.SeedSequence(seed).generate_state(2 * count).astype(np.uint32).reshape(count, 2)
     )
-
-
-def data_matrix(args: tuple) -> NDArray | None:
-    """First argument that is a table of numbers, points by features; None if there is none."""
-    arrays = (a for a in args if isinstance(a, jax.Array | np.ndarray) and a.ndim in (1, 2))
-    found = next(arrays, None)
-    if found is None or not len(found):
-        return None
-    table = np.asarray(found, float).reshape(len(found), -1)
-    return table if np.isfinite(table).all() else None
-
-
-def has_centres(shapes: Mapping[str, tuple[int, ...]], data: NDArray) -> bool:
-    """Tell whether there is a site "mean" with a centre for each cluster in the space of the data."""
-    mean = shapes.get("mean", ())
-    plain = len(mean) in (2, 3) and mean[-1:] == data.shape[1:]
-    return plain or (len(mean) == 1 and data.shape[1] == 1)
-
-
-def kmeans_centres(
-    data: NDArray, num_clusters: int, seed: int, num_starts: int
-) -> tuple[NDArray, NDArray]:
-    """Centres of k-means partitions, every other one of standardised features.
-
-    Returns
-    -------
-    centres : ndarray, shape (num_starts, num_clusters, num_features)
-    scales : ndarray, shape (num_starts, num_features)
-        What the features were divided by to measure distances.
-    """
-    rng = np.random.default_rng(seed)
-    if len(data) > _MOST_ROWS:
-        data = data[rng.choice(len(data), _MOST_ROWS, replace=False)]
-    deviation = data.std(axis=0)
-    deviation[deviation == 0] = 1.0
-    scales = np.ones((num_starts, data.shape[1]))
-    scales[1::2] = deviation
-    centres = np.empty((num_starts, num_clusters, data.shape[1]))
-    for number, scale in enumerate(scales):
-        if len(data) < num_clusters:
-            centres[number] = data[rng.integers(len(data), size=num_clusters)]
-            continue
-        kmeans = KMeans(num_clusters, n_init=1, random_state=int(rng.integers(2**31)))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than clusters
-            centres[number] = kmeans.fit(data / scale).cluster_centers_ * scale
-    return centres, scales
-
-
-def _centres_within(
-    data: NDArray, centres: NDArray, scales: NDArray, num_components: int, seed: int
-) -> NDArray:
-    """Centres of k-means inside every cell, shape (num_starts, num_clusters, num_components, d)."""
-    out = np.repeat(centres[:, :, None], num_components, axis=2)
-    for number, (centre, scale) in enumerate(zip(centres, scales, strict=True)):
-        cell = pairwise_distances_argmin(data / scale, centre / scale)
-        for cluster in range(len(centre)):
-            rows = data[cell == cluster]
-            if len(rows) >= num_components:
-                found, _ = kmeans_centres(rows / scale, num_components, seed + number, 1)
-                out[number, cluster] = found[0] * scale
-    return out
-
-
-def _spread(data: NDArray, shapes: Mapping[str, tuple]) -> dict[str, NDArray]:
-    """Covariances to start from, where the model has sites of that name and shape."""
-    num_features = data.shape[1]
-    mean = shapes["mean"]
-    cells = mean[:-1] if len(mean) > 1 else mean
-    variance = data.var(axis=0) / math.prod(cells) ** (2 / num_features)
-    variance = variance + 1e-6 * variance.mean() + 1e-12
-    out = {}
-    if shapes.get("covariance", ())[-2:] == (num_features, num_features):
-        out["covariance"] = np.diag(variance)
-    spread = shapes.get("variance")
-    if spread == cells:
-        out["variance"] = variance.mean()
-    elif spread in ((num_features,), (*cells, num_features)):
-        out["variance"] = variance
-    return out

@@ -14,16 +14,18 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
+from sidebayes.models.blocks.linked import LinkedMixture
 
-from .base import EngineResult, FitError, Problem, Status, check_positive
+from .base import Engine, EngineResult, FitError, Problem, Status, check_positive
+from .batch_steps import expect, maximise
 from .batches import Batch, chunk_moments, deal_batches
 from .checkpoint import check_checkpoint, keeping
-from .density import approximation, as_numpy
+from .density import abstract_trace, approximation, as_numpy, collapsed_sites
 from .em import EM
-from .linked_stats import Statistics, expect, maximise
 from .programs import compiled
 from .progress import progress_bar
 from .starts import starting_point
+from .updates import Plan, check_updates, plan_updates
 
 __all__ = ["StochasticEM"]
 
@@ -41,14 +43,14 @@ class _Walk(NamedTuple):
 
     visited: NDArray
     params: dict[str, NDArray]
-    statistics: Statistics
-    epoch: Statistics
+    statistics: tuple
+    epoch: tuple
     value: NDArray
     history: NDArray
 
 
 @dataclass(frozen=True)
-class StochasticEM:
+class StochasticEM(Engine):
     r"""Stepwise expectation maximisation of Gaussian mixtures with links.
 
     Connected components of the link graph are dealt to batches; after the E-step of a batch the
@@ -92,6 +94,7 @@ class StochasticEM:
     checkpoint: str | None = None
     checkpoint_every: float = 60.0
     name: ClassVar[str] = "stochastic_em"
+    length: ClassVar[str] = "max_epochs"
 
     def __post_init__(self) -> None:
         check_positive(self, batch_size=1, max_epochs=1, tol=0.0, decay=0.0)
@@ -114,15 +117,10 @@ class StochasticEM:
         Raises
         ------
         ValueError
-            If the model has no closed-form M-step, or the data hold missing values.
+            If a site has no closed-form M-step, or the data hold missing values.
         FitError
             If the log joint stops being finite.
         """
-        if problem.m_step is None:
-            raise ValueError(
-                "StochasticEM needs a closed-form M-step, as gmm, ppc and constrained_em have for "
-                "Gaussian components; use 'em' or 'map'"
-            )
         began = time.perf_counter()
         data = _Data.prepare(problem, self.batch_size, seed)
         number = len(data.batches)
@@ -131,6 +129,7 @@ class StochasticEM:
             start = self._first(data, seed, clock)
         else:
             start = starting_point(data.part(0), init)
+        check_updates(data.part(0), data.plan, start)
         with (
             progress_bar("Stochastic EM", self.max_epochs * number, shown=progress) as advance,
             keeping(self, problem, seed, init) as keep,
@@ -155,14 +154,13 @@ class StochasticEM:
         """EM's mode on the first batch."""
         rows = data.batches[0].points
         links = data.graph.alike(data.graph.links.subset(rows), len(rows))
-        args = (jnp.asarray(data.x[rows], jnp.result_type(float)), links)
-        some = replace(data.problem, args=args[: len(data.problem.args)])
+        some = data.with_rows(jnp.asarray(data.x[rows], jnp.result_type(float)), links)
         found = _FIRST.run(some, seed=seed, progress=False)
         clock["compile"] += found.seconds["compile"]
         return starting_point(some, found)
 
     def _begin(self, data: _Data, start: dict[str, Array]) -> _Walk:
-        shapes = jax.eval_shape(partial(expect, data.problem), start, *data.load(0))
+        shapes = jax.eval_shape(partial(expect, data.problem, data.plan), start, *data.load(0))
         zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes[2])
         history = np.full(self.max_epochs, np.nan)
         return _Walk(np.asarray(0), as_numpy(start), zeros, zeros, np.asarray(0.0), history)
@@ -242,41 +240,48 @@ class StochasticEM:
 class _Data:
     """The data in batches, and what is known of them as a whole.
 
-    The covariance is kept for an empirical prior; `linked` is the data that the M-step is shown, blank
-    rows for the points with links.
+    `linked` is the data that the M-step is shown, blank rows for the points with links.
     """
 
     problem: Problem
+    plan: Plan
     x: NDArray
     graph: LabelGraph
     batches: list[Batch]
     centre: NDArray
-    covariance: NDArray | None
+    covariance: NDArray
     linked: tuple
 
     @classmethod
     def prepare(cls, problem: Problem, batch_size: int, seed: int) -> _Data:
-        """Read the data once, and deal the batches."""
-        x = problem.args[0]
+        """Read the data once, deal the batches, and see whether every site has an update."""
+        x = problem.args[_table(problem.args)]
         x = x if isinstance(x, np.ndarray) else np.asarray(x)
         centre, covariance = chunk_moments(x)
-        chosen = problem.kwargs.get("prior", "empirical")
-        empirical = isinstance(chosen, str) and chosen == "empirical"
-        graph = as_label_graph(problem.args[1] if len(problem.args) > 1 else None, len(x))
+        ties = [a for a in problem.args if isinstance(a, LabelGraph)]
+        graph = as_label_graph(ties[0] if ties else None, len(x))
         # points without links have no part in the partition function of normalised weights
         rows = np.unique(graph.links.pairs) if graph.num_links else np.zeros(1, int)
         some = graph.alike(graph.links.subset(rows), len(rows))
-        linked = (np.zeros((len(rows), x.shape[1])), some)[: len(problem.args)]
         batches = deal_batches(graph, batch_size, seed)
         real = jnp.result_type(float)
-        centre, covariance = centre.astype(real), covariance.astype(real)
-        return cls(problem, x, graph, batches, centre, covariance if empirical else None, linked)
+        moments = centre.astype(real), covariance.astype(real)
+        blank = Plan((), (), (), {})
+        data = cls(problem, blank, x, graph, batches, *moments, ())
+        linked = data.with_rows(np.zeros((len(rows), x.shape[1])), some).args
+        return replace(data, linked=linked, plan=_closed_plan(data.part(0)))
+
+    def with_rows(self, x: Any, graph: LabelGraph) -> Problem:
+        """The problem with other rows and links."""
+        args = list(self.problem.args)
+        args[_table(self.problem.args)] = x
+        args = [graph if isinstance(a, LabelGraph) else a for a in args]
+        return Problem(self.problem.model, tuple(args), self.problem.kwargs)
 
     def part(self, number: int) -> Problem:
         """The problem with one batch for its data."""
         batch = self.batches[number]
-        args = jnp.asarray(self.x[batch.rows], jnp.result_type(float)), batch.graph
-        return replace(self.problem, args=args[: len(self.problem.args)])
+        return self.with_rows(jnp.asarray(self.x[batch.rows], jnp.result_type(float)), batch.graph)
 
     def load(self, number: int) -> tuple:
         """One batch, which of its rows count, and mean and covariance of all data."""
@@ -287,13 +292,17 @@ class _Data:
         """`expect` of one batch, on the host."""
         inputs = params, *self.load(number)
         program, spent = compiled(
-            "stochastic-em-expect", self.problem, None, lambda bare: partial(expect, bare), *inputs
+            "stochastic-em-expect",
+            self.problem,
+            None,
+            lambda bare: partial(expect, bare, self.plan),
+            *inputs,
         )
         clock["compile"] += spent
         return jax.tree.map(np.asarray, program(*inputs))
 
     def maximise(
-        self, params: dict[str, NDArray], statistics: Statistics, clock: dict[str, float]
+        self, params: dict[str, NDArray], statistics: tuple, clock: dict[str, float]
     ) -> dict[str, NDArray]:
         """`maximise`, on the host."""
         inputs = params, statistics, self.linked, self.centre, self.covariance
@@ -301,7 +310,7 @@ class _Data:
             "stochastic-em-maximise",
             self.problem,
             None,
-            lambda bare: partial(maximise, bare),
+            lambda bare: partial(maximise, bare, self.plan),
             *inputs,
         )
         clock["compile"] += spent
@@ -313,3 +322,22 @@ class _Data:
         loopy = (n for n, batch in enumerate(self.batches) if batch.graph.has_loops)
         named = (approximation(self.part(n)) for n in loopy)
         return next((name for name in named if name is not None), None)
+
+
+def _table(args: tuple) -> int:
+    """Which argument is the table of points."""
+    return next(n for n, a in enumerate(args) if isinstance(a, np.ndarray | jax.Array))
+
+
+def _closed_plan(problem: Problem) -> Plan:
+    """Plan of a model of linked points in which every site has an update."""
+    plan = plan_updates(problem)
+    sources = collapsed_sites(abstract_trace(problem)).values()
+    linked = [fn for fn, _ in sources if isinstance(fn, LinkedMixture)]
+    if plan.rest or len(linked) != 1 or len(sources) != 1:
+        why = "; ".join(plan.lacking) or "it observes no LinkedMixture, or other sites beside it"
+        raise ValueError(
+            f"StochasticEM needs closed-form M-steps for every site of one LinkedMixture, and the model "
+            f"has none for some ({why}); use 'em' or 'map'"
+        )
+    return plan

@@ -1,4 +1,4 @@
-r"""The EM surrogate of any model whose labels are summed out.
+r"""The EM surrogate of any model whose latent variables are integrated out.
 
 The log joint is :math:`\log Z(L(\theta)) - \log\Omega(\theta) + \log p(\theta)` with log-factors L.
 Since :math:`\log Z` is convex in L, its linearisation at the current parameters,
@@ -11,147 +11,188 @@ is up to a constant a lower bound that touches: exactly the expected complete-da
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpyro.distributions as dist
-from jax import Array
-from sidebayes.models.blocks.linked import LinkedMixture
+from jax import Array, lax
+from jax.flatten_util import ravel_pytree
+from sidebayes.models.blocks.collapsed import Collapsed, as_collapsed
 
 from .base import Problem
-from .density import as_mixture, trace_model
+from .density import place, site_log_prob, trace_model, unconstrained_start
+from .lbfgs import Search, search_step, start_search
 
-__all__ = ["allot", "cluster_sizes", "drawn", "expectation", "linearised", "shares", "surrogate"]
+__all__ = [
+    "allot",
+    "cluster_sizes",
+    "drawn",
+    "expectation",
+    "linearised",
+    "raise_surrogate",
+    "shares",
+]
+
+_MEMORY = 10
+"""Differences that L-BFGS remembers in an M-step."""
 
 
 def expectation(
-    problem: Problem, params: dict[str, Array], args: tuple
+    problem: Problem,
+    params: Mapping[str, Array],
+    args: tuple,
+    one_pass: Mapping[str, str] | None = None,
 ) -> tuple[Array, dict[str, Any]]:
     """E-step.
+
+    Parameters
+    ----------
+    problem, params, args
+    one_pass : mapping of str to str, optional
+        Observed sites, and a site of the block that finds their statistics in one pass.
 
     Returns
     -------
     log_joint : Array, shape ()
     posterior : dict
-        For each observed mixture site the gradient of its log partition in its log-factors:
-        responsibilities under "unary", agreement probabilities under "pair_weights".
+        For each observed site that integrates latent variables out the slope of its log partition
+        function in its log-factors: the expected sufficient statistics.
     """
     total = jnp.asarray(0.0)
     posterior = {}
-    for name, site in trace_model(problem, params, args).items():
+    trace = trace_model(problem, params, args)
+    for name, site in trace.items():
         if site["type"] != "sample":
             continue
         fn, value = _linear(site), site["value"]
-        if fn is not None:
-            log_z, posterior[name] = jax.value_and_grad(_log_partition, argnums=1)(
-                fn, _log_factors(fn, value)
-            )
-            total = total + log_z - _log_normalizer(fn)
+        if fn is None:
+            total = total + site_log_prob(site)
+        elif one_pass and name in one_pass:
+            block = trace[one_pass[name]]["infer"]["block"]
+            log_z, posterior[name] = block.one_pass(fn, value)
+            total = total + log_z - fn.log_normalizer()
         else:
-            total = total + _log_prob(site)
+            log_z, posterior[name] = jax.value_and_grad(fn.log_partition)(fn.log_factors(value))
+            total = total + log_z - fn.log_normalizer()
     return total, posterior
 
 
 def drawn(
-    problem: Problem, params: dict[str, Array], args: tuple, rng_key: Array
+    problem: Problem, params: Mapping[str, Array], args: tuple, rng_key: Array
 ) -> dict[str, Any]:
-    """Labels drawn jointly given parameters and data, as the slopes whose mean `expectation` takes.
+    """Statistics of latent variables drawn jointly given parameters and data.
 
-    With these in place of a posterior `linearised` is the log density of parameters, labels and
-    data.
+    `expectation` takes their mean. With these in its place `linearised` is the log density of
+    parameters, latent variables and data.
     """
     found = {}
     for name, site in trace_model(problem, params, args).items():
         fn = _linear(site) if site["type"] == "sample" else None
         if fn is not None:
             rng_key, key = jax.random.split(rng_key)
-            found[name] = _drawn_slope(fn, site["value"], key)
+            found[name] = fn.statistic(fn.draw(key, site["value"]))
     return found
 
 
-def _drawn_slope(fn: dist.Distribution, value: Array, rng_key: Array) -> Any:
-    if not isinstance(fn, LinkedMixture):
-        joint = fn.component_log_probs(value)
-        return jax.nn.one_hot(jax.random.categorical(rng_key, joint), joint.shape[-1])
-    graph, num_clusters = fn.labels.graph, fn.labels.log_weights.shape[-1]
-    labels = fn.sample_labels(rng_key, value)
-    member = jax.nn.one_hot(labels, num_clusters)
-    share = 1.0 if fn.labels.sampling == "points" else 1.0 / graph.node_size[graph.node][:, None]
-    pairs = jnp.asarray(graph.pairs)
-    agree = (labels[pairs[:, 0]] == labels[pairs[:, 1]]) & ~jnp.isinf(graph.pair_weights)
-    return {
-        "unary": member,
-        "log_weights": (member * share).sum(axis=0),
-        "pair_weights": agree.astype(member.dtype),
-    }
-
-
-def surrogate(
-    problem: Problem, params: dict[str, Array], args: tuple, posterior: dict[str, Any]
-) -> Array:
-    """Q at `params`, up to a constant, for the posterior that `expectation` found."""
-    return linearised(trace_model(problem, params, args), posterior)
-
-
-def linearised(trace: dict[str, dict], posterior: dict[str, Any]) -> Array:
-    """Q of a trace of the model."""
+def linearised(trace: Mapping[str, dict], posterior: Mapping[str, Any]) -> Array:
+    """Q of a trace of the model, up to a constant, for the posterior that `expectation` found."""
     total = jnp.asarray(0.0)
     for name, site in trace.items():
         if site["type"] != "sample":
             continue
-        fn, value = _linear(site), site["value"]
-        if fn is not None and name in posterior:
-            total = total + _inner(posterior[name], _log_factors(fn, value)) - _log_normalizer(fn)
+        fn = _linear(site) if name in posterior else None
+        if fn is None:
+            total = total + site_log_prob(site)
         else:
-            total = total + _log_prob(site)
+            factors = fn.log_factors(site["value"])
+            total = total + _inner(posterior[name], factors) - fn.log_normalizer()
     return total
 
 
-def allot(posterior: dict[str, Any], labels: Array) -> dict[str, Any]:
-    """Give each point mostly to one cluster, in place of responsibilities of the first mixture.
+def raise_surrogate(
+    problem: Problem,
+    params: Mapping[str, Array],
+    args: tuple,
+    posterior: Mapping[str, Any],
+    num_steps: int,
+    names: tuple[str, ...] | None = None,
+) -> dict[str, Array]:
+    """Raise Q in some sites, all by default, by L-BFGS in unconstrained coordinates; never lower it.
+
+    Parameters
+    ----------
+    problem, params, args, posterior
+    num_steps : int
+        Gradients at most.
+    names : tuple of str, optional
+        Sites to move; the others stay.
+    """
+    chosen = tuple(params) if names is None else names
+    fixed = {name: value for name, value in params.items() if name not in chosen}
+    start = unconstrained_start(problem, params, args, chosen)
+    free, unravel = ravel_pytree(start)
+    loss = jax.value_and_grad(
+        lambda free: -linearised(place(problem, unravel(free), args, fixed)[0], posterior)
+    )
+
+    def unfinished(search: Search) -> Array:
+        steepest = jnp.abs(search.gradient).max(initial=0.0)
+        flat = (search.steps > 0) & (steepest <= 1e-10 * (1 + jnp.abs(search.value)))
+        return (search.steps < num_steps) & ~flat & ~search.stalled
+
+    found = lax.while_loop(
+        unfinished, lambda search: search_step(loss, search, _MEMORY), start_search(free, _MEMORY)
+    )
+    sites, _ = place(problem, unravel(found.point), args, fixed)
+    return fixed | {name: sites[name]["value"] for name in chosen}
+
+
+def allot(posterior: Mapping[str, Any], site: str, labels: Array) -> dict[str, Any]:
+    """Give each point of an observed site mostly to one cluster, in place of responsibilities.
 
     Parameters
     ----------
     posterior : dict
         As from `expectation`.
+    site : str
     labels : Array, shape (num_points,)
     """
-    name = next(iter(posterior))
-    slope, num_clusters = posterior[name], shares(posterior).shape[-1]
+    slope = dict(posterior[site])
+    unary = slope["unary"]
+    num_clusters = unary.shape[1]
     # a share for every cluster keeps one that has few points from shrinking onto them
     share = 0.9 * jax.nn.one_hot(labels, num_clusters) + 0.1 / num_clusters
-    if isinstance(slope, dict):
-        return posterior | {name: slope | {"unary": share, "log_weights": share.sum(axis=0)}}
-    return posterior | {name: share}
+    if unary.ndim == 3:
+        slope["unary"] = jnp.broadcast_to(share[..., None] / unary.shape[2], unary.shape)
+        slope["log_within"] = slope["unary"].sum(axis=0)
+    else:
+        slope["unary"] = share
+    if "log_weights" in slope:
+        slope["log_weights"] = share.sum(axis=0)
+    return {**posterior, site: slope}
 
 
-def shares(posterior: dict[str, Any]) -> Array:
-    """Responsibilities of the first mixture, shape (num_points, num_clusters); (0, 0) without one."""
-    if not posterior:
-        return jnp.zeros((0, 0))
-    slope = next(iter(posterior.values()))
-    each = slope["unary"] if isinstance(slope, dict) else slope
-    return each.reshape(-1, each.shape[-1])
+def shares(slope: Mapping[str, Any]) -> Array:
+    """Responsibilities among the expected statistics of one site, shape (num_points, num_clusters)."""
+    unary = slope["unary"]
+    return unary.sum(axis=2) if unary.ndim == 3 else unary
 
 
-def cluster_sizes(posterior: dict[str, Any]) -> Array:
-    """Expected number of points in each cluster of the first mixture, shape (num_clusters,)."""
-    slope = next(iter(posterior.values()), None)
-    if isinstance(slope, dict) and "moments" in slope:
-        return slope["moments"].total
-    return shares(posterior).sum(axis=0)
+def cluster_sizes(posterior: Mapping[str, Any]) -> Array:
+    """Expected number of points in each cluster of the first site with labels; empty without one."""
+    for slope in posterior.values():
+        if "moments" in slope:
+            return slope["moments"].total
+        if "unary" in slope:
+            return shares(slope).sum(axis=0)
+    return jnp.zeros(0)
 
 
-def _linear(site: dict) -> dist.Distribution | None:
-    """Mixture that EM linearises; a site under a scale is left as the density that it is."""
+def _linear(site: dict) -> Collapsed | None:
+    """Distribution that EM linearises; a site under a scale is left as the density that it is."""
     plain = site["is_observed"] and site.get("scale") is None
-    return as_mixture(site["fn"]) if plain else None
-
-
-def _log_prob(site: dict) -> Array:
-    total = jnp.sum(site["fn"].log_prob(site["value"]))
-    return total if site.get("scale") is None else site["scale"] * total
+    return as_collapsed(site["fn"], site["value"]) if plain else None
 
 
 def _inner(slope: Any, factors: Any) -> Array:
@@ -160,17 +201,3 @@ def _inner(slope: Any, factors: Any) -> Array:
         return jnp.sum(jnp.where(used, weight * jnp.where(used, factor, 0.0), 0.0))
 
     return sum(jax.tree.leaves(jax.tree.map(one, slope, factors)), start=jnp.zeros(()))
-
-
-def _log_factors(fn: dist.Distribution, value: Array) -> Any:
-    return fn.log_factors(value) if isinstance(fn, LinkedMixture) else fn.component_log_probs(value)
-
-
-def _log_partition(fn: dist.Distribution, factors: Any) -> Array:
-    if isinstance(fn, LinkedMixture):
-        return fn.log_partition(factors)
-    return jax.nn.logsumexp(factors, axis=-1).sum()
-
-
-def _log_normalizer(fn: dist.Distribution) -> Array:
-    return fn.log_normalizer() if isinstance(fn, LinkedMixture) else jnp.asarray(0.0)

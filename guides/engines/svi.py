@@ -15,7 +15,7 @@ import optax
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from .base import EngineResult, Evidence, FitError, Problem, Status, check_positive
+from .base import Engine, EngineResult, Evidence, FitError, Problem, Status, check_positive
 from .checkpoint import Keeper, check_checkpoint, keeping
 from .density import approximation, sum_log_prob
 from .families import FAMILIES
@@ -80,7 +80,7 @@ class _Search(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SVI:
+class SVI(Engine):
     r"""Variational inference by one of NumPyro's families of guides, in unconstrained space.
 
     Maximises the lower bound :math:`\mathbb{E}_q[\log p(x, \theta) - \log q(\theta)]` on the log
@@ -136,6 +136,7 @@ class SVI:
     checkpoint: str | None = None
     checkpoint_every: float = 60.0
     name: ClassVar[str] = "svi"
+    length: ClassVar[str] = "num_steps"
 
     def __post_init__(self) -> None:
         if self.guide not in FAMILIES:

@@ -57,8 +57,12 @@ class Collapsed(dist.Distribution):
         """Summaries of the latent variables given data and parameters, by name."""
         raise NotImplementedError
 
+    def summaries(self, value: Array) -> tuple[dict[str, Array], Array]:
+        """`posterior` and `by_unit`, for distributions that find both at once."""
+        return self.posterior(value), self.by_unit(value)
+
     def draw(self, rng_key: Array, value: Array) -> Any:
-        """Draw all latent variables jointly given data and parameters."""
+        """Draw all latent variables jointly given data and parameters, as `statistic` takes them."""
         raise NotImplementedError
 
     def statistic(self, latent: Any) -> dict[str, Array]:
@@ -78,6 +82,16 @@ class Collapsed(dist.Distribution):
         """Whether `log_prob` can be differentiated twice."""
         return True
 
+    @property
+    def has_free_weights(self) -> bool:
+        """Whether the normaliser does not depend on mixing weights."""
+        return True
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the partition function takes long."""
+        return False
+
 
 class IndependentMixture(Collapsed):
     """NumPyro's mixtures under the protocol: labels of all points, independent of one another.
@@ -87,6 +101,8 @@ class IndependentMixture(Collapsed):
     mixture : MixtureSameFamily or MixtureGeneral
     """
 
+    pytree_data_fields = ("mixture",)
+    pytree_aux_fields = ("num_units",)
     latent = "labels"
 
     def __init__(self, mixture: dist.Distribution, num_units: int) -> None:
@@ -104,33 +120,53 @@ class IndependentMixture(Collapsed):
         return self.mixture.support
 
     def log_factors(self, value: Array) -> dict[str, Array]:
-        """Log joint densities of label and data, ``unary`` (num_points, num_clusters)."""
-        joint = self.mixture.component_log_probs(value)
-        return {"unary": joint.reshape(-1, joint.shape[-1])}
+        """Log densities ``unary`` (num_points, num_clusters), and ``log_weights`` (num_clusters,).
+
+        Weights that differ between points are part of ``unary``.
+        """
+        mixture = self.mixture
+        joint = mixture.component_log_probs(value)
+        joint = joint.reshape(-1, joint.shape[-1])
+        logits = mixture.mixing_distribution.logits
+        if jnp.ndim(logits) > 1:
+            return {"unary": joint}
+        log_weights = jax.nn.log_softmax(logits)
+        return {"unary": joint - log_weights, "log_weights": log_weights}
+
+    @staticmethod
+    def label_factors(factors: dict[str, Array]) -> Array:
+        """Log joint densities of label and data, shape (num_points, num_clusters)."""
+        return factors["unary"] + factors.get("log_weights", 0.0)
 
     def log_partition(self, factors: dict[str, Array]) -> Array:
         """Sum over the labels of every point, in logs."""
-        return jax.nn.logsumexp(factors["unary"], axis=-1).sum()
+        return jax.nn.logsumexp(self.label_factors(factors), axis=-1).sum()
 
     def by_unit(self, value: Array) -> Array:
         """Log density of every point."""
-        return jax.nn.logsumexp(self.log_factors(value)["unary"], axis=-1)
+        return jax.nn.logsumexp(self._joint(value), axis=-1)
+
+    def _joint(self, value: Array) -> Array:
+        return self.label_factors(self.log_factors(value))
 
     def posterior(self, value: Array) -> dict[str, Array]:
         """Return ``responsibilities`` (num_points, num_clusters)."""
-        return {"responsibilities": jax.nn.softmax(self.log_factors(value)["unary"], axis=-1)}
+        return {"responsibilities": jax.nn.softmax(self._joint(value), axis=-1)}
 
     def draw(self, rng_key: Array, value: Array) -> Array:
         """Draw labels, shape (num_points,)."""
-        return jax.random.categorical(rng_key, self.log_factors(value)["unary"])
+        return jax.random.categorical(rng_key, self._joint(value))
 
     def statistic(self, latent: Array) -> dict[str, Array]:
-        """Membership of every point."""
-        return {"unary": jax.nn.one_hot(latent, self.num_clusters)}
+        """Membership of every point, and counts."""
+        member = jax.nn.one_hot(latent, self.num_clusters)
+        if jnp.ndim(self.mixture.mixing_distribution.logits) > 1:
+            return {"unary": member}
+        return {"unary": member, "log_weights": member.sum(axis=0)}
 
     def mode(self, value: Array) -> Array:
         """Most probable label of every point."""
-        return self.log_factors(value)["unary"].argmax(axis=-1)
+        return self._joint(value).argmax(axis=-1)
 
 
 def as_collapsed(fn: Any, value: Any = None) -> Collapsed | None:

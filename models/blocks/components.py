@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import Array
+from jax.core import Tracer
 from jax.typing import ArrayLike
-from numpyro.distributions import constraints
 from scipy.optimize import minimize_scalar
 from scipy.special import multigammaln
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
-from .gaussian import Gaussian
+from .gaussian_block import GaussianComponents
+from .weights import WithinWeights
 
 __all__ = [
     "COVARIANCES",
@@ -71,15 +72,20 @@ class GaussianPrior:
     scale: ArrayLike
 
     def __post_init__(self) -> None:
+        for name in ("mean", "scale"):
+            value = getattr(self, name)
+            if not isinstance(value, np.ndarray | jax.Array):
+                object.__setattr__(self, name, np.asarray(value, float))
         shape = jnp.shape(self.mean)
         if len(shape) != 1 or jnp.shape(self.scale) != shape * 2:
             raise ValueError(
                 f"GaussianPrior: mean has shape {shape} and scale {jnp.shape(self.scale)}; expected "
                 "(num_features,) and (num_features, num_features)"
             )
-        if not self.shrinkage > 0:
+        # learned hyperparameters are traced; their own priors keep them in range
+        if not isinstance(self.shrinkage, Tracer) and not self.shrinkage > 0:
             raise ValueError(f"GaussianPrior(shrinkage={self.shrinkage!r}): expected a number > 0")
-        if not self.df > shape[0] - 1:
+        if not isinstance(self.df, Tracer) and not self.df > shape[0] - 1:
             raise ValueError(
                 f"GaussianPrior(df={self.df!r}): expected a number > num_features - 1 = {shape[0] - 1}"
             )
@@ -205,6 +211,7 @@ def mixture_components(
     covariance: str = "full",
     prior: str | GaussianPrior = "empirical",
     component: Callable[[], dist.Distribution] | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> dist.Distribution:
     """Sample the parameters of all clusters; return their densities, batch shape (num_clusters,).
 
@@ -217,6 +224,8 @@ def mixture_components(
     component : callable, optional
         Runs inside the plate ``clusters``: samples sites of its own, each once for every cluster,
         and returns the density of a point.
+    names : mapping of str to str, optional
+        What to call the sites ``mean``, ``covariance`` and ``variance`` instead.
 
     Raises
     ------
@@ -238,7 +247,14 @@ def mixture_components(
     if component is None:
         resolved = resolve_prior(prior, x, num_clusters)
         num_features = jnp.shape(jnp.asarray(x) if resolved is None else resolved.scale)[1]
-        return gaussian_components(num_clusters, num_features, covariance, resolved)
+        return gaussian_components(
+            num_clusters,
+            num_features,
+            covariance,
+            resolved,
+            names,
+            from_data=isinstance(prior, str),
+        )
     with numpyro.plate("clusters", num_clusters):
         density = component()
     if not isinstance(density, dist.Distribution):
@@ -299,84 +315,28 @@ def class_components(
     shape = (num_clusters, num_components)
     within = jnp.ones(shape)
     if num_components > 1:
-        with numpyro.plate("clusters", num_clusters):
-            flat = dist.Dirichlet(jnp.full(num_components, concentration))
-            names = {"event_dims": ["components"]}
-            within = numpyro.sample("component_weights", flat, infer=names)
-    gaussians = gaussian_components(shape, num_features, covariance, resolved)
+        block = WithinWeights(num_components, concentration)
+        within = block.sample(num_clusters, "component_weights")
+    gaussians = gaussian_components(
+        shape, num_features, covariance, resolved, from_data=isinstance(prior, str)
+    )
     return dist.MixtureSameFamily(dist.Categorical(probs=within), gaussians)
 
 
 def gaussian_components(
-    shape: int | tuple[int, int], num_features: int, covariance: str, prior: GaussianPrior | None
+    shape: int | tuple[int, int],
+    num_features: int,
+    covariance: str,
+    prior: GaussianPrior | None,
+    names: Mapping[str, str] | None = None,
+    *,
+    from_data: bool = False,
 ) -> dist.Distribution:
     """Sample means and covariances; return the components, batch shape `shape`.
 
-    Parameters
-    ----------
-    shape : int or (int, int)
-        Number of clusters; or of clusters and of components in each.
-    num_features : int
-    covariance : {"full", "tied", "diagonal", "spherical"}
-        "tied" is one covariance for all.
-    prior : GaussianPrior or None
-        None is an improper flat prior on means and covariances: maximum likelihood.
+    Parameters are those of `GaussianComponents`.
     """
     if covariance not in COVARIANCES:
         raise ValueError(f"covariance = {covariance!r}; expected one of {COVARIANCES}")
-    if covariance == "tied":
-        sigma = numpyro.sample("covariance", _covariance_prior(num_features, prior))
-    elif covariance == "full":
-        with _plates(shape):
-            sigma = numpyro.sample("covariance", _covariance_prior(num_features, prior))
-    if covariance in ("full", "tied"):
-        scale_tril = jnp.linalg.cholesky(sigma)
-    else:
-        with _plates(shape):
-            variance = numpyro.sample("variance", _variance_prior(num_features, covariance, prior))
-        deviation = jnp.sqrt(variance if covariance == "diagonal" else variance[..., None])
-        scale_tril = deviation[..., None] * jnp.eye(num_features)
-    with _plates(shape):
-        mean = numpyro.sample("mean", _mean_prior(num_features, scale_tril, prior))
-    if covariance in ("full", "tied"):
-        return Gaussian(mean, scale_tril=scale_tril)
-    return dist.Normal(mean, jnp.broadcast_to(deviation, mean.shape)).to_event(1)
-
-
-@contextmanager
-def _plates(shape: int | tuple[int, int]) -> Iterator[None]:
-    """Plate of the clusters, and inside it that of their components if they have some."""
-    if isinstance(shape, int):
-        with numpyro.plate("clusters", shape):
-            yield
-    else:
-        with numpyro.plate("clusters", shape[0], dim=-2), numpyro.plate("components", shape[1]):
-            yield
-
-
-def _covariance_prior(num_features: int, prior: GaussianPrior | None) -> dist.Distribution:
-    if prior is None:
-        shape = (num_features, num_features)
-        return dist.ImproperUniform(constraints.positive_definite, (), shape)
-    return dist.InverseWishart(prior.df, scale_matrix=jnp.asarray(prior.scale))
-
-
-def _variance_prior(
-    num_features: int, covariance: str, prior: GaussianPrior | None
-) -> dist.Distribution:
-    shape = (num_features,) if covariance == "diagonal" else ()
-    if prior is None:
-        support = constraints.independent(constraints.positive, len(shape))
-        return dist.ImproperUniform(support, (), shape)
-    diagonal = jnp.diagonal(jnp.asarray(prior.scale))
-    rate = diagonal if covariance == "diagonal" else diagonal.mean()
-    return dist.InverseGamma(jnp.full(shape, prior.df / 2), rate / 2).to_event(len(shape))
-
-
-def _mean_prior(
-    num_features: int, scale_tril: Array, prior: GaussianPrior | None
-) -> dist.Distribution:
-    if prior is None:
-        return dist.ImproperUniform(constraints.real_vector, (), (num_features,))
-    loc = jnp.asarray(prior.mean)
-    return dist.MultivariateNormal(loc, scale_tril=scale_tril / jnp.sqrt(prior.shrinkage))
+    block = GaussianComponents(shape, num_features, covariance, prior, names, from_data=from_data)
+    return block.sample()

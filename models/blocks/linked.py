@@ -12,6 +12,7 @@ from numpyro.distributions import constraints
 
 from . import partition
 from .approximate import Inference, as_inference
+from .collapsed import Collapsed
 from .label_graph import LabelGraph
 
 __all__ = ["LinkedCategorical", "LinkedMixture"]
@@ -81,6 +82,13 @@ class LinkedCategorical(dist.Distribution):
         """Keyword arguments of the routines in `partition`."""
         return {"sampling": self.sampling, "inference": self.inference}
 
+    @property
+    def has_free_weights(self) -> bool:
+        """Whether no partition function ties the mixing weights: a Dirichlet is then conjugate."""
+        graph = self.graph
+        free = self.reading == "relation" or graph.num_links == 0
+        return free or (self.sampling == "chunklets" and graph.num_edges == 0)
+
     def log_normalizer(self) -> Array:
         r"""What the unnormalised sum must be divided by, in logs.
 
@@ -105,7 +113,7 @@ class LinkedCategorical(dist.Distribution):
         )
 
     def log_normalizer_by_component(self) -> Array:
-        """Share of each connected component in `log_normalizer`, zeros behind, shape (num_nodes,)."""
+        """Share of each connected component in `log_normalizer`, zero-padded, shape (num_nodes,)."""
         graph = self.graph
         if self.reading == "field":
             blank = jnp.zeros(
@@ -162,7 +170,7 @@ class LinkedCategorical(dist.Distribution):
         return drawn.reshape(*sample_shape, shape[0])
 
 
-class LinkedMixture(dist.Distribution):
+class LinkedMixture(Collapsed):
     r"""Data of all points, with their linked labels summed out.
 
     .. math:: \log p(x) = \log \sum_z \prod_i \pi_{z_i} p(x_i | \theta_{z_i})
@@ -174,16 +182,21 @@ class LinkedMixture(dist.Distribution):
     ----------
     labels : LinkedCategorical
     components : Distribution, batch_shape (num_clusters,)
-        Density of a point in each cluster.
+        Density of a point in each cluster. Of a `MixtureSameFamily` the components of the clusters
+        are latent as well, and have factors of their own.
+    evidence : Array, shape (num_points, num_clusters), optional
+        Further log-factors of the labels, such as log-probabilities of known classes.
     """
 
     arg_constraints: ClassVar[dict] = {}
-    pytree_data_fields = ("labels", "components")
+    pytree_data_fields = ("labels", "components", "evidence")
+    latent = "labels"
 
     def __init__(
         self,
         labels: LinkedCategorical,
         components: dist.Distribution,
+        evidence: Array | None = None,
         *,
         validate_args: bool | None = None,
     ) -> None:
@@ -193,16 +206,34 @@ class LinkedMixture(dist.Distribution):
                 f"components have batch shape {components.batch_shape}; expected ({num_clusters},), one "
                 "per mixing weight"
             )
-        self.labels, self.components = labels, components
-        super().__init__(
-            event_shape=(labels.graph.num_points, *components.event_shape),
-            validate_args=validate_args,
-        )
+        points = labels.graph.num_points
+        if evidence is not None and jnp.shape(evidence) != (points, num_clusters):
+            raise ValueError(
+                f"evidence has shape {jnp.shape(evidence)}; expected {(points, num_clusters)}, a "
+                "log-factor per point and cluster"
+            )
+        self.labels, self.components, self.evidence = labels, components, evidence
+        super().__init__(event_shape=(points, *components.event_shape), validate_args=validate_args)
+
+    @property
+    def num_clusters(self) -> int:
+        """Number of clusters."""
+        return self.labels.log_weights.shape[-1]
+
+    @property
+    def num_units(self) -> int:  # type: ignore[override]
+        """Number of connected components of the links."""
+        return self.labels.graph.num_components
 
     @property
     def support(self) -> constraints.Constraint:
         """Support of the components, one row a point."""
         return constraints.independent(self.components.support, 1)
+
+    @property
+    def _nested(self) -> bool:
+        """Whether clusters are mixtures themselves."""
+        return isinstance(self.components, dist.MixtureSameFamily)
 
     def log_factors(self, value: Array) -> dict[str, Array]:
         """Log-factors that couple data, labels and links.
@@ -211,28 +242,47 @@ class LinkedMixture(dist.Distribution):
         -------
         dict
             ``unary`` (num_points, num_clusters), without mixing weights; ``log_weights``
-            (num_clusters,); ``pair_weights`` (num_links,).
+            (num_clusters,); ``pair_weights`` (num_links,). Where clusters are mixtures, ``unary`` has
+            an axis of components, and ``log_within`` (num_clusters, num_components) are their log
+            weights. ``evidence``, where there is some.
         """
         full = max(len(value) - 1, 0) // _ROWS  # some rows are left for the last block
+        component: Any = self.components
+        each = component.component_distribution if self._nested else component
 
         def density(rows: Array) -> Array:
-            return self.components.log_prob(jnp.expand_dims(rows, 1))
+            return each.log_prob(
+                rows.reshape(len(rows), *(1,) * len(each.batch_shape), *rows.shape[1:])
+            )
 
         unary = density(value[full * _ROWS :])
         if full:  # no array of points by clusters by features, in gradients neither
             blocks = value[: full * _ROWS].reshape(full, _ROWS, *value.shape[1:])
-            most = jax.lax.map(jax.checkpoint(density), blocks).reshape(-1, unary.shape[1])
-            unary = jnp.concatenate([most, unary])
-        return {
+            most = jax.lax.map(jax.checkpoint(density), blocks)
+            unary = jnp.concatenate([most.reshape(-1, *unary.shape[1:]), unary])
+        factors = {
             "unary": unary,
             "log_weights": self.labels.log_weights,
             "pair_weights": jnp.asarray(self.labels.pair_weights),
         }
+        if self._nested:
+            factors["log_within"] = jnp.log(component.mixing_distribution.probs)
+        if self.evidence is not None:
+            factors["evidence"] = self.evidence
+        return factors
+
+    @staticmethod
+    def label_factors(factors: dict[str, Array]) -> Array:
+        """Log-factors of the labels alone, shape (num_points, num_clusters)."""
+        unary = factors["unary"]
+        if "log_within" in factors:
+            unary = jax.nn.logsumexp(unary + factors["log_within"], axis=-1)
+        return unary + factors["evidence"] if "evidence" in factors else unary
 
     def log_partition(self, factors: dict[str, Array]) -> Array:
         """Sum of the factors over all joint labelings, in logs."""
         return partition.log_partition(
-            factors["unary"],
+            self.label_factors(factors),
             self.labels.graph,
             factors["log_weights"],
             factors["pair_weights"],
@@ -251,9 +301,25 @@ class LinkedMixture(dist.Distribution):
         """Whether `log_prob` can be differentiated twice; sums by fixed points can once."""
         return self.approximation() is None
 
+    @property
+    def is_large(self) -> bool:
+        """Whether sums over the labels take long."""
+        return self.labels.graph.is_large
+
+    @property
+    def has_free_weights(self) -> bool:
+        """See `LinkedCategorical.has_free_weights`."""
+        return self.labels.has_free_weights
+
     def log_normalizer(self) -> Array:
         """See `LinkedCategorical.log_normalizer`."""
         return self.labels.log_normalizer()
+
+    def log_normalizer_at(self, log_weights: Array) -> Array:
+        """Log partition function of the links at other log mixing weights."""
+        labels = self.labels
+        blank = jnp.zeros((labels.graph.num_points, self.num_clusters), log_weights.dtype)
+        return partition.log_partition(blank, labels.graph, log_weights, **labels.options)
 
     def log_prob(self, value: Array) -> Array:
         """Joint log-density of all points (and of the statements, under the relation reading)."""
@@ -261,36 +327,107 @@ class LinkedMixture(dist.Distribution):
         if self.labels.reading == "relation" or self.labels.graph.num_links == 0:
             return self.log_partition(factors) - self.log_normalizer()
         # the normaliser of a field is the same sum without data: as a batch it is compiled once
-        unary = jnp.stack([factors["unary"], jnp.zeros_like(factors["unary"])])
-        log_z, log_omega = jax.vmap(lambda u: self.log_partition(factors | {"unary": u}))(unary)
+        unary = self.label_factors(factors)
+        plain = {name: factors[name] for name in ("log_weights", "pair_weights")}
+        both = jnp.stack([unary, jnp.zeros_like(unary)])
+        log_z, log_omega = jax.vmap(lambda u: self.log_partition(plain | {"unary": u}))(both)
         return log_z - log_omega
 
-    def _posterior(self, routine: Any, value: Array, *before: Array) -> Array:
-        factors = self.log_factors(value)
+    def _from_factors(self, routine: Any, factors: dict[str, Array], *before: Array) -> Array:
         return routine(
             *before,
-            factors["unary"],
+            self.label_factors(factors),
             self.labels.graph,
             factors["log_weights"],
             factors["pair_weights"],
             **self.labels.options,
         )
 
+    def _posterior(self, routine: Any, value: Array, *before: Array) -> Array:
+        return self._from_factors(routine, self.log_factors(value), *before)
+
     def responsibilities(self, value: Array) -> Array:
         """Posterior label probabilities, shape (num_points, num_clusters)."""
         return self._posterior(partition.responsibilities, value)
+
+    def posterior(self, value: Array) -> dict[str, Array]:
+        """Return ``responsibilities`` (num_points, num_clusters)."""
+        return {"responsibilities": self.responsibilities(value)}
 
     def pair_marginals(self, value: Array) -> Array:
         """Posterior probability that each linked pair agrees, shape (num_links,)."""
         return self._posterior(partition.pair_marginals, value)
 
     def by_component(self, value: Array) -> Array:
-        """Unnormalised terms of `log_prob` a connected component, zeros behind, shape (num_nodes,)."""
+        """Unnormalised terms of `log_prob` by connected component, zero-padded, shape (num_nodes,)."""
         return self._posterior(partition.by_component, value)
+
+    def by_unit(self, value: Array) -> Array:
+        """Terms of `log_prob` by connected component, zero-padded, shape (num_nodes,)."""
+        return self.by_component(value) - self.labels.log_normalizer_by_component()
+
+    def summaries(self, value: Array) -> tuple[dict[str, Array], Array]:
+        """`posterior` and `by_unit` by one pass over the links, and its slope."""
+        factors, labels = self.log_factors(value), self.labels
+        coupled = labels.reading == "field" and labels.graph.num_links > 0
+
+        def terms(unary: Array) -> Array:
+            plain = {name: factors[name] for name in ("log_weights", "pair_weights")}
+            return self._from_factors(partition.by_component, plain | {"unary": unary})
+
+        def with_normalizer(unary: Array) -> tuple[Array, Array]:
+            if not coupled:
+                found = terms(unary)
+                return found.sum(), found
+            found, blank = jax.vmap(terms)(jnp.stack([unary, jnp.zeros_like(unary)]))
+            return found.sum(), found - blank
+
+        prob, found = jax.grad(with_normalizer, has_aux=True)(self.label_factors(factors))
+        if not coupled:
+            found = found - self._free_normalizer_by_component()
+        return {"responsibilities": prob}, found
+
+    def _free_normalizer_by_component(self) -> Array:
+        """`log_normalizer_by_component` where labels are independent a priori."""
+        if self.labels.graph.num_links == 0:
+            return self.labels.log_normalizer() / self.labels.graph.num_points
+        return self.labels.log_normalizer_by_component()
 
     def sample_labels(self, rng_key: Array, value: Array) -> Array:
         """Draw all labels jointly from their posterior, shape (num_points,)."""
         return self._posterior(partition.sample, value, rng_key)
+
+    def draw(self, rng_key: Array, value: Array) -> tuple[Array, Array | None]:
+        """Draw all labels jointly, and the components of clusters that are mixtures."""
+        factors = self.log_factors(value)
+        if "log_within" not in factors:
+            return self._from_factors(partition.sample, factors, rng_key), None
+        key_labels, key_within = jax.random.split(rng_key)
+        labels = self._from_factors(partition.sample, factors, key_labels)
+        joint = factors["unary"] + factors["log_within"]
+        own = jnp.take_along_axis(joint, labels[:, None, None], axis=1)[:, 0]
+        return labels, jax.random.categorical(key_within, own)
+
+    def statistic(self, latent: tuple[Array, Array | None]) -> dict[str, Array]:
+        """Sufficient statistics of drawn labels, of the structure of `log_factors`."""
+        labels, within = latent
+        graph = self.labels.graph
+        member = jax.nn.one_hot(labels, self.num_clusters)
+        share = (
+            1.0 if self.labels.sampling == "points" else 1.0 / graph.node_size[graph.node][:, None]
+        )
+        pairs = jnp.asarray(graph.pairs)
+        agree = (labels[pairs[:, 0]] == labels[pairs[:, 1]]) & ~jnp.isinf(graph.pair_weights)
+        found = {
+            "unary": member,
+            "log_weights": (member * share).sum(axis=0),
+            "pair_weights": agree.astype(member.dtype),
+        }
+        if within is not None:
+            size = self.components.mixing_distribution.probs.shape[-1]  # type: ignore[attr-defined]
+            inside = member[:, :, None] * jax.nn.one_hot(within, size)[:, None]
+            found |= {"unary": inside, "log_within": inside.sum(axis=0)}
+        return found | ({} if self.evidence is None else {"evidence": member})
 
     def mode(self, value: Array) -> Array:
         """Most probable joint labeling given the data, shape (num_points,)."""

@@ -13,9 +13,10 @@ from numpy.typing import ArrayLike, NDArray
 __all__ = ["Groups", "PartialLabels", "frozen"]
 
 
+@jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True, eq=False)
 class PartialLabels:
-    """Classes known for some of the points.
+    """Classes known for some of the points; a pytree, whose values may be traced.
 
     Parameters
     ----------
@@ -58,11 +59,23 @@ class PartialLabels:
                     f"labels allow {self.values.shape[1]} classes, the model has {num_classes}"
                 )
             return self.values
-        if self.values.max(initial=-1) >= num_classes:
+        traced = isinstance(self.values, jax.core.Tracer)  # checked at the door
+        if not traced and np.max(self.values, initial=-1) >= num_classes:
             raise ValueError(
-                f"labels name class {self.values.max()}, but there are only {num_classes} clusters"
+                f"labels name class {np.max(self.values)}, but there are only {num_classes} clusters"
             )
         return (self.values[:, None] < 0) | (self.values[:, None] == np.arange(num_classes))
+
+    def tree_flatten(self) -> tuple[tuple[Any], None]:
+        """The values alone."""
+        return (self.values,), None
+
+    @classmethod
+    def tree_unflatten(cls, aux: None, children: tuple[Any]) -> Self:
+        """Rebuild without any check, as JAX also passes placeholders."""
+        labels = object.__new__(cls)
+        object.__setattr__(labels, "values", children[0])
+        return labels
 
 
 @jax.tree_util.register_pytree_node_class

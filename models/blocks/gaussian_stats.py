@@ -20,7 +20,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
-from sidebayes.models.blocks.gaussian import whitening
+
+from .gaussian import whitening
 
 __all__ = ["GaussianPass", "Moments", "gaussian_log_prob", "gaussian_pass", "weighted_moments"]
 

@@ -1,0 +1,40 @@
+"""Sites of a tree by what they are, whatever they are called."""
+
+from __future__ import annotations
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+__all__ = ["has_labels", "labelled_table", "role_of", "site_of"]
+
+
+def role_of(site: xr.DataArray) -> str:
+    """What a site of the posterior is: "mixing_weights", "location", ...; empty if nobody says."""
+    return str(site.attrs.get("role", ""))
+
+
+def site_of(tree: xr.DataTree, role: str) -> str | None:
+    """Name of the first site of a role, None if there is none."""
+    sites = tree["posterior"].data_vars.items()
+    return next((str(name) for name, site in sites if role_of(site) == role), None)
+
+
+def has_labels(tree: xr.DataTree) -> bool:
+    """Whether the model has labels."""
+    return "responsibilities" in tree
+
+
+def labelled_table(tree: xr.DataTree) -> NDArray[np.float64]:
+    """The first table of numbers with a row for every point that has a label.
+
+    Raises
+    ------
+    ValueError
+        If there is none.
+    """
+    points = tree["responsibilities"].sizes["points"] if has_labels(tree) else None
+    for name, values in tree["observed_data"].data_vars.items():
+        if name != "truth" and values.ndim == 2 and points in (None, len(values)):
+            return values.to_numpy()
+    raise ValueError("the fit has no table with a row for every point; draw its sites with ArviZ")

@@ -1,0 +1,322 @@
+"""Which sites of a model have updates in closed form, found in its trace, and how they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpyro.ops.provenance import eval_provenance
+from sidebayes.models.blocks.block import Block, Evidence
+from sidebayes.models.blocks.collapsed import Collapsed
+
+from .base import Problem
+from .density import abstract_trace, collapsed_sites, latent_sites, site_log_prob, trace_model
+from .programs import compiled
+from .surrogate import expectation, linearised
+
+__all__ = [
+    "Part",
+    "Plan",
+    "block_of",
+    "check_updates",
+    "closed_forms",
+    "degenerate",
+    "drawable",
+    "evidence",
+    "maximised",
+    "plan_updates",
+    "pooled",
+]
+
+_TOLERANCE = 1e-5
+"""Relative difference between an update and the model's density that rounding may leave."""
+
+
+class Part(NamedTuple):
+    """A block as a model uses it.
+
+    Attributes
+    ----------
+    sites : dict of str to str
+        Name of each site by its role.
+    sources : tuple of str
+        Observed sites whose latent variables the block learns from.
+    chained : bool
+        Whether its prior depends on other latent sites.
+    """
+
+    sites: dict[str, str]
+    sources: tuple[str, ...]
+    chained: bool
+
+    def values(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Values of the sites by role."""
+        return {role: params[name] for role, name in self.sites.items()}
+
+    def named(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Values by name of the site."""
+        return {self.sites[role]: value for role, value in values.items()}
+
+
+class Plan(NamedTuple):
+    """How the latent sites of a model are updated.
+
+    Attributes
+    ----------
+    parts : tuple of Part
+        In closed form.
+    rest : tuple of str
+        Sites that have none.
+    lacking : tuple of str
+        Why not, in sentences.
+    one_pass : dict of str to str
+        Observed sites whose statistics a block finds in one pass, and a site of that block.
+    """
+
+    parts: tuple[Part, ...]
+    rest: tuple[str, ...]
+    lacking: tuple[str, ...]
+    one_pass: dict[str, str]
+
+
+def plan_updates(problem: Problem) -> Plan:
+    """Find the blocks of a model, and whether the model uses them so that their updates hold.
+
+    A block's update holds where its sites enter their own priors, and one log-factor of observed
+    sites that integrate their latent variables out, but no other density.
+    """
+    if "plan" not in problem.notes:
+        problem.notes["plan"] = _plan(problem)
+    return problem.notes["plan"]
+
+
+def _plan(problem: Problem) -> Plan:
+    latent = latent_sites(abstract_trace(problem))
+    found: dict[int, tuple[Block, dict[str, str]]] = {}
+    for name, site in latent.items():
+        infer = site.get("infer") or {}
+        if infer.get("block") is not None:
+            found.setdefault(id(infer["block"]), (infer["block"], {}))[1][infer["role"]] = name
+    parts, lacking = [], []
+    uses = _uses(problem) if found else {}
+    for block, sites in found.values():
+        own = set(sites.values())
+        sources: list[str] = []
+        others: list[str] = []
+        for (user, factor), needed in uses.items():
+            if not own & needed or user in own:
+                continue
+            if factor == block.factor:
+                sources.append(user)
+            else:
+                others.append(user if factor is None else f"{user} ({factor})")
+        if others:
+            lacking.append(f"{_listed(own)} also enter {_listed(others)}")
+        elif not sources:
+            lacking.append(f"{_listed(own)} enter no observed site that integrates labels out")
+        else:
+            chained = any(uses.get((name, None), own) - own for name in own)
+            parts.append(Part(sites, tuple(sources), chained))
+    closed = {name for part in parts for name in part.sites.values()}
+    rest = tuple(name for name in latent if name not in closed)
+    plain = [n for n in rest if (latent[n].get("infer") or {}).get("block") is None]
+    if plain:
+        lacking.append(f"{_listed(plain)} belong to no block")
+    return Plan(tuple(parts), rest, tuple(lacking), {} if rest else _one_pass(problem, parts))
+
+
+def _one_pass(problem: Problem, parts: list[Part]) -> dict[str, str]:
+    """Observed sites of which nothing but the statistics of such a pass is asked."""
+    trace = abstract_trace(problem)
+    found = {}
+    for name, (fn, _) in collapsed_sites(trace).items():
+        feeding = [part for part in parts if name in part.sources]
+        blocks = [block_of(trace, part) for part in feeding]
+        for part, block in zip(feeding, blocks, strict=True):
+            others = {other.factor for other in blocks if other is not block}
+            if block.has_one_pass(fn) and others <= {"log_weights"}:
+                found[name] = next(iter(part.sites.values()))
+    return found
+
+
+def _listed(names: Any) -> str:
+    return ", ".join(sorted(map(str, names)))
+
+
+def _uses(problem: Problem) -> dict[tuple[str, str | None], frozenset[str]]:
+    """Latent sites that each density depends on: by site, and by log-factor where it has some."""
+    latent = latent_sites(abstract_trace(problem))
+
+    def densities(**params: Any) -> dict[str, Any]:
+        trace = trace_model(problem, params)
+        sources = collapsed_sites(trace)
+        return {
+            name: sources[name][0].log_factors(sources[name][1])
+            if name in sources
+            else {"": site_log_prob(site)}
+            for name, site in trace.items()
+            if site["type"] == "sample"
+        }
+
+    shapes = {name: _shape(site["value"]) for name, site in latent.items()}
+    return {
+        (site, factor or None): needed
+        for site, factors in eval_provenance(densities, **shapes).items()
+        for factor, needed in factors.items()
+    }
+
+
+def _shape(value: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(jnp.shape(value), jnp.result_type(value))
+
+
+def block_of(trace: Mapping[str, dict], part: Part) -> Block:
+    """The block as it stands in a trace, with the values that its prior has there."""
+    return trace[next(iter(part.sites.values()))]["infer"]["block"]
+
+
+def evidence(trace: Mapping[str, dict], part: Part, posterior: Mapping[str, Any]) -> list[Evidence]:
+    """What the observed sites say about a block, given expected or drawn latent variables."""
+    sources = collapsed_sites({name: trace[name] for name in part.sources})
+    return [Evidence(*sources[name], posterior[name]) for name in part.sources]
+
+
+def closed_forms(
+    problem: Problem,
+    plan: Plan,
+    params: Mapping[str, Array],
+    args: tuple,
+    posterior: Mapping[str, Any],
+    pick: Callable[[int, Block, Any, dict[str, Array]], dict[str, Array]],
+) -> dict[str, Array]:
+    """Renew the sites of all blocks, one block after another.
+
+    Parameters
+    ----------
+    problem, plan, params, args
+    posterior : mapping
+        As of `expectation` or `drawn`.
+    pick : callable
+        ``pick(number, block, found, values) -> values``: mode or draw of what `Block.update` found.
+    """
+    params = dict(params)
+    trace = trace_model(problem, params, args)
+    for number, part in enumerate(plan.parts):
+        if number and part.chained:
+            trace = trace_model(problem, params, args)
+        block = block_of(trace, part)
+        found = _update(block, evidence(trace, part, posterior))
+        params |= part.named(pick(number, block, found, part.values(params)))
+    return params
+
+
+def maximised(number: int, block: Block, found: Any, values: dict[str, Array]) -> dict[str, Array]:
+    """For `closed_forms`: the mode."""
+    return block.mode(found, values)
+
+
+def _update(block: Block, given: list[Evidence]) -> Any:
+    return block.update(pooled([block.statistics(one) for one in given]), [g.fn for g in given])
+
+
+def pooled(statistics: list[Any]) -> Any:
+    """Statistics of several sites or batches, added up."""
+    return jax.tree.map(lambda *leaves: sum(leaves[1:], start=leaves[0]), *statistics)
+
+
+def drawable(plan: Plan, problem: Problem) -> Plan:
+    """The plan with those blocks only that have a full conditional to draw from.
+
+    Raises
+    ------
+    ValueError
+        If the prior of a block leaves no posterior.
+    """
+    trace = abstract_trace(problem)
+    parts, rest, lacking = [], list(plan.rest), list(plan.lacking)
+    for part in plan.parts:
+        block = block_of(trace, part)
+        improper = block.improper()
+        if improper is not None:
+            raise ValueError(improper)
+        reason = block.obstacle(_fns(trace, part))
+        if reason is None and not block.is_conditional:
+            reason = f"the update of {_listed(part.sites.values())} is no full conditional"
+        if reason is None:
+            parts.append(part)
+        else:
+            rest += part.sites.values()
+            lacking.append(reason)
+    return Plan(tuple(parts), tuple(rest), tuple(lacking), {})
+
+
+def check_updates(problem: Problem, plan: Plan, params: Mapping[str, Any]) -> None:
+    """Compare the updates of a user's model with its density, at two points.
+
+    Blocks of the library in models of the library are tested; a model of one's own may use them in a
+    way that their updates do not know, such as weights that are transformed on their way.
+
+    Raises
+    ------
+    ValueError
+        Naming the sites whose update contradicts the density.
+    """
+    if _is_ours(problem) or not plan.parts:
+        return
+
+    def build(bare: Problem) -> Callable:
+        def differences(params: dict[str, Array], args: tuple) -> list[Array]:
+            _, posterior = expectation(bare, params, args)
+            trace = trace_model(bare, params, args)
+            before = linearised(trace, posterior)
+            out = []
+            for part in plan.parts:
+                block, values = block_of(trace, part), part.values(params)
+                found = _update(block, evidence(trace, part, posterior))
+                new = block.mode(found, values)
+                moved = trace_model(bare, params | part.named(new), args)
+                gain = linearised(moved, posterior) - before
+                if not block.is_conditional or block.obstacle(_fns(trace, part)) is not None:
+                    out.append(jnp.where(gain >= -_TOLERANCE * (1 + jnp.abs(before)), 0.0, gain))
+                    continue
+                claimed = block.log_density(found, new) - block.log_density(found, values)
+                out.append((gain - claimed) / (1 + jnp.abs(gain)))
+            return out
+
+        return differences
+
+    inputs = {name: jnp.asarray(value) for name, value in params.items()}, problem.args
+    program, _ = compiled("updates", problem, None, build, *inputs, once=True)
+    for part, difference in zip(plan.parts, program(*inputs), strict=True):
+        if abs(float(difference)) > _TOLERANCE * 10:
+            raise ValueError(
+                f"the update of {_listed(part.sites.values())} contradicts the model's density (by "
+                f"{float(difference):.3g}): the model does not use these sites as their block says. "
+                "Pass them on unchanged, or sample them without a block"
+            )
+
+
+def _fns(trace: Mapping[str, dict], part: Part) -> list[Collapsed]:
+    return [fn for fn, _ in collapsed_sites({n: trace[n] for n in part.sources}).values()]
+
+
+def _is_ours(problem: Problem) -> bool:
+    module = getattr(problem.model, "__module__", None)
+    return isinstance(module, str) and module.startswith("sidebayes.models")
+
+
+def degenerate(problem: Problem, params: Mapping[str, np.ndarray]) -> tuple[int, str] | None:
+    """First collapsed cluster that a block reports, and what happened to it."""
+    trace = abstract_trace(problem)
+    seen: dict[int, tuple[Block, dict[str, Any]]] = {}
+    for name, site in latent_sites(trace).items():
+        infer = site.get("infer") or {}
+        if infer.get("block") is not None:
+            block = infer["block"]
+            seen.setdefault(id(block), (block, {}))[1][infer["role"]] = params[name]
+    found = (block.degenerate(values) for block, values in seen.values())
+    return next((one for one in found if one is not None), None)

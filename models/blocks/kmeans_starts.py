@@ -1,0 +1,71 @@
+"""Centres of k-means partitions, where locations of clusters start."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics import pairwise_distances_argmin
+
+__all__ = ["centres_within", "kmeans_centres", "kmeans_labels"]
+
+_MOST_ROWS = 20_000
+"""Rows that k-means looks at."""
+
+
+def kmeans_centres(
+    data: NDArray, num_clusters: int, seed: int, num_starts: int
+) -> tuple[NDArray, NDArray]:
+    """Centres of k-means partitions, every other one of standardised features.
+
+    Starts at random rows would find higher modes of a Gaussian mixture, but spurious ones: small
+    clusters along chance alignments of points.
+
+    Returns
+    -------
+    centres : ndarray, shape (num_starts, num_clusters, num_features)
+    scales : ndarray, shape (num_starts, num_features)
+        What the features were divided by to measure distances.
+    """
+    rng = np.random.default_rng(seed)
+    if len(data) > _MOST_ROWS:
+        data = data[rng.choice(len(data), _MOST_ROWS, replace=False)]
+    deviation = data.std(axis=0)
+    deviation[deviation == 0] = 1.0
+    scales = np.ones((num_starts, data.shape[1]))
+    scales[1::2] = deviation
+    centres = np.empty((num_starts, num_clusters, data.shape[1]))
+    for number, scale in enumerate(scales):
+        if len(data) < num_clusters:
+            centres[number] = data[rng.integers(len(data), size=num_clusters)]
+            continue
+        kmeans = KMeans(num_clusters, n_init=1, random_state=int(rng.integers(2**31)))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than clusters
+            centres[number] = kmeans.fit(data / scale).cluster_centers_ * scale
+    return centres, scales
+
+
+def kmeans_labels(data: NDArray, num_clusters: int, seed: int, num_starts: int) -> NDArray:
+    """Labels of the rows in such partitions, shape (num_starts, num_points)."""
+    centres, scales = kmeans_centres(data, num_clusters, seed, num_starts)
+    pairs = zip(centres, scales, strict=True)
+    return np.stack([pairwise_distances_argmin(data / s, c / s) for c, s in pairs])
+
+
+def centres_within(
+    data: NDArray, centres: NDArray, scales: NDArray, num_components: int, seed: int
+) -> NDArray:
+    """Centres of k-means inside every cell, shape (num_starts, num_clusters, num_components, d)."""
+    out = np.repeat(centres[:, :, None], num_components, axis=2)
+    for number, (centre, scale) in enumerate(zip(centres, scales, strict=True)):
+        cell = pairwise_distances_argmin(data / scale, centre / scale)
+        for cluster in range(len(centre)):
+            rows = data[cell == cluster]
+            if len(rows) >= num_components:
+                found, _ = kmeans_centres(rows / scale, num_components, seed + number, 1)
+                out[number, cluster] = found[0] * scale
+    return out

@@ -1,0 +1,189 @@
+"""Which arguments of a model are data, and what they are data about: read off its signature."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from .label_graph import LabelGraph
+from .links import Links
+from .partial_labels import Groups, PartialLabels
+
+__all__ = ["Role", "Signature", "signature_of"]
+
+_KINDS: dict[Any, str] = {
+    Links: "links",
+    LabelGraph: "links",
+    Groups: "groups",
+    PartialLabels: "labels",
+}
+
+
+@dataclass(frozen=True)
+class Role:
+    """What an argument of a model is.
+
+    Attributes
+    ----------
+    name : str
+    kind : {"table", "links", "groups", "labels", "sets"}
+    dims : tuple of str
+        Named dimensions. A dimension that is named after an argument of kind "groups" runs over
+        its groups; "..." stands for any further ones.
+    required : bool
+        Whether the argument has no default.
+    declared : bool
+        Whether it is annotated as data; else it is data by the convention for plain models.
+    """
+
+    name: str
+    kind: str
+    dims: tuple[str, ...]
+    required: bool = True
+    declared: bool = True
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Arguments of a model, data and options apart.
+
+    Attributes
+    ----------
+    data : tuple of Role
+        In the order of the signature.
+    options : tuple of str
+    positional : int
+        How many of the data may be passed by position.
+    open : bool
+        Whether the model takes any further options (``**kwargs``).
+    """
+
+    data: tuple[Role, ...]
+    options: tuple[str, ...]
+    positional: int
+    open: bool
+
+    def __contains__(self, name: str) -> bool:
+        """Whether an argument is data."""
+        return any(role.name == name for role in self.data)
+
+    def of_kind(self, kind: str) -> tuple[Role, ...]:
+        """Data of one kind."""
+        return tuple(role for role in self.data if role.kind == kind)
+
+    @property
+    def unit(self) -> str | None:
+        """Dimension of the exchangeable units.
+
+        What links join, else the first groups, else the rows of the first table.
+        """
+        for kind in ("links", "groups", "table"):
+            for role in self.of_kind(kind):
+                return role.name if kind == "groups" else next(iter(role.dims), None)
+        return None
+
+
+@functools.lru_cache(maxsize=256)
+def signature_of(model: Callable[..., None]) -> Signature:
+    """Read the roles of a model's arguments off its annotations.
+
+    Data are annotated ``Annotated[type, "dimensions"]``, for instance
+
+    - ``y: Annotated[ArrayLike, "rows outputs"]``, or ``Float[Array, "rows outputs"]`` of jaxtyping;
+    - ``subjects: Annotated[Groups, "rows"]``, the subject that each row belongs to;
+    - ``links: Annotated[Links | None, "subjects"] = None``, links between subjects;
+    - ``known: Annotated[PartialLabels | None, "rows"] = None``;
+    - ``sets: Annotated[Sequence[ArrayLike], "rows"] = ()``, sets of row numbers.
+
+    All other arguments are options. In a model without such annotations the first argument is a table
+    of points by features, one called ``links`` holds links between points, and the rest are options.
+
+    Raises
+    ------
+    TypeError
+        If an annotation cannot be evaluated.
+    """
+    parameters = inspect.signature(model).parameters
+    hints = _hints(model)
+    data, options, positional = [], [], 0
+    for name, parameter in parameters.items():
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        role = _declared(name, hints.get(name), parameter.default is parameter.empty)
+        if role is None:
+            options.append(name)
+            continue
+        data.append(role)
+        positional += parameter.kind is not parameter.KEYWORD_ONLY
+    if not data:
+        data = _by_convention(parameters)
+        options = [name for name in options if name not in {role.name for role in data}]
+        positional = len(data)
+    is_open = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    return Signature(tuple(data), tuple(options), positional, is_open)
+
+
+def _hints(model: Callable[..., None]) -> dict[str, Any]:
+    function: Any = model
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    if not inspect.isfunction(function):
+        function = type(function).__call__ if not inspect.isclass(function) else function.__init__
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        written = [str(hint) for hint in getattr(function, "__annotations__", {}).values()]
+        if any("Annotated[" in hint for hint in written):
+            raise TypeError(
+                f"the annotations of {getattr(function, '__name__', 'the model')} cannot be evaluated "
+                f"({error}); import that name where the model is defined, not only for type checking"
+            ) from None
+        return {}
+
+
+def _declared(name: str, hint: Any, required: bool) -> Role | None:
+    """Role of one annotated argument, None for an option."""
+    if get_origin(hint) is Annotated:
+        kind, *notes = get_args(hint)
+        dims = next((note for note in notes if isinstance(note, str)), None)
+        if dims is None:
+            return None
+        return Role(name, _kind(kind), tuple(dims.split()), required)
+    parts = [part for part in _members(hint) if part is not type(None)]
+    shapes = [part.dim_str for part in parts if hasattr(part, "dim_str")]  # jaxtyping
+    if shapes:
+        return Role(name, "table", tuple(shapes[0].split()), required)
+    return None
+
+
+def _members(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _kind(hint: Any) -> str:
+    for part in _members(hint):
+        if part in _KINDS:
+            return _KINDS[part]
+        if get_origin(part) is Sequence:
+            return "sets"
+    return "table"
+
+
+def _by_convention(parameters: typing.Mapping[str, inspect.Parameter]) -> list[Role]:
+    """Data of a model without annotations: its first argument, and ``links``."""
+    found = []
+    for number, (name, parameter) in enumerate(parameters.items()):
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        required = parameter.default is parameter.empty
+        if number == 0 and parameter.kind is not parameter.KEYWORD_ONLY:
+            found.append(Role(name, "table", ("points", "features"), required, declared=False))
+        elif name == "links":
+            found.append(Role(name, "links", ("points",), required, declared=False))
+    return found

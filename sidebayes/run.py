@@ -1,0 +1,432 @@
+"""One run: a model, its data and options, and the engine; everything that a fit can be repeated from."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from importlib.metadata import version
+from typing import Any
+
+import jax
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from sidebayes.diagnostics.tree import to_datatree
+from sidebayes.guides.engines.base import Engine, FitError, Problem
+from sidebayes.guides.engines.density import (
+    abstract_trace,
+    collapsed_sites,
+    latent_sites,
+    site_dims,
+    site_roles,
+)
+from sidebayes.guides.engines.starts import observed_table
+from sidebayes.guides.engines.units import Layout, Named, dimensions, lay_out_units
+from sidebayes.guides.engines.updates import plan_updates
+from sidebayes.models.blocks.label_graph import LabelGraph
+from sidebayes.models.blocks.linked import LinkedMixture
+from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.partial_labels import Groups, PartialLabels
+from sidebayes.models.blocks.roles import Role, Signature, signature_of
+
+from . import checks, posterior, record
+from .zoo import CARDS, Card, inference_used, links_taken, make_engine
+
+__all__ = ["Run", "stored_run"]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What to fit, to which data, and how; `dataclasses.replace` makes another of it.
+
+    Attributes
+    ----------
+    method : str
+        Name of the card, or of the user's model.
+    model : callable or None
+        None where a loaded fit's own model was not given again.
+    data : mapping of str to object
+        Data by name of the argument: arrays, `Links`, `Groups`, `PartialLabels`, sets of rows.
+    options : mapping of str to object
+        Options of the model.
+    engine : Engine
+    seed : int
+    dtype : {"float64", "float32"}
+    truth : ndarray of int, or None
+        Known classes, for scoring.
+    feature_names : tuple of str
+        Of the columns of the first table.
+    lost : mapping of str to str
+        Options that a loaded file could not hold, and what they were.
+    is_own : bool
+        Whether a loaded fit is of a user's own model.
+    """
+
+    method: str
+    model: Callable[..., None] | None
+    data: Mapping[str, Any]
+    options: Mapping[str, Any]
+    engine: Engine
+    seed: int = 0
+    dtype: str = "float64"
+    truth: NDArray[np.int64] | None = None
+    feature_names: tuple[str, ...] = ()
+    lost: Mapping[str, str] = field(default_factory=dict)
+    is_own: bool = False
+
+    @property
+    def signature(self) -> Signature:
+        """Roles of the model's arguments."""
+        assert self.model is not None  # refused by `problem`
+        return signature_of(self.model)
+
+    @property
+    def card(self) -> Card | None:
+        """The card of the model, unless it is another one that goes by the same name."""
+        card = CARDS.get(self.method)
+        return card if card is not None and card.model is self.model else None
+
+    @property
+    def links(self) -> Links | None:
+        """Links among the data."""
+        found = (value for value in self.data.values() if isinstance(value, Links))
+        return next(found, None)
+
+    @property
+    def precision(self) -> Any:
+        """Context in which arrays have the precision asked for."""
+        return jax.enable_x64(self.dtype == "float64")
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The model with its data on the device; ask for it under `precision`."""
+        if self.model is None:
+            raise ValueError(record.remedy(self.method, self.lost, own_model=self.is_own))
+        names, args, static = [], [], {}
+        host = {n: v for n, v in self.data.items() if not isinstance(v, Links)}
+        sizes = dimensions(self.signature, host)
+        for role in self.signature.data:
+            value = self.data.get(role.name)
+            if role.kind == "links":
+                value = self.graph(role, sizes.get(role.dims[0]))
+            if value is None:
+                continue
+            if role.kind == "sets":
+                static[role.name] = value
+                continue
+            names.append(role.name)
+            args.append(self._on_device(value))
+        model = self.model
+        traced = [r.name for r in self.signature.data if r.kind != "sets"]
+        in_order = names == traced[: len(names)] and len(names) <= self.signature.positional
+        problem = Problem(
+            model if in_order else Named(model, tuple(names)),
+            tuple(args),
+            {**self.options, **static},
+        )
+        return _suit_links(problem)
+
+    def _on_device(self, value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            floats = value.dtype.kind == "f"
+            return jax.device_put(value.astype(self.dtype) if floats else value)
+        if isinstance(value, LabelGraph):
+            return value
+        return jax.tree.map(jax.device_put, value)
+
+    def graph(self, role: Role, size: int | None) -> LabelGraph | None:
+        """Links of an argument compiled, between `size` elements."""
+        assert self.model is not None  # refused by `problem`
+        kind = links_taken(self.card, self.model)
+        links = self.data.get(role.name)
+        if size is None:
+            raise ValueError(
+                f"{role.name} joins {role.dims[0]}, and no other data say how many there are; annotate "
+                f"a table by {role.dims[0]!r}, or Groups of that name"
+            )
+        inference = inference_used(self.card, self.model, self.options)
+        clusters = self.options.get("num_clusters")
+        return checks.check_links(links, size, clusters, kind, self.method, inference)
+
+    def subset(self, keep: Mapping[str, NDArray[np.bool_]]) -> Run:
+        """The run on a part of the data.
+
+        Parameters
+        ----------
+        keep : mapping of str to ndarray of bool
+            Elements to keep along dimensions. Rows of groups that are left out are left out.
+        """
+        masks = dict(keep)
+        groups = [role for role in self.signature.of_kind("groups") if self.data.get(role.name)]
+        for role in groups:
+            if role.name in masks:
+                codes = np.asarray(self.data[role.name].codes)
+                masks.setdefault(role.dims[0], masks[role.name][codes])
+        data = {}
+        for role in self.signature.data:
+            value = self.data.get(role.name)
+            if value is not None:
+                data[role.name] = _cut(role, value, masks)
+        return replace(self, data=data, truth=None)
+
+    def with_data(self, data: Mapping[str, Any]) -> Run:
+        """The run on other data, with the prior that these data gave; what is left out is without."""
+        return replace(self.settled(), data=data, truth=None)
+
+    def settled(self) -> Run:
+        """The run with its prior fixed, where that was read off the data."""
+        assert self.model is not None  # refused by `problem`
+        default = inspect.signature(self.model).parameters.get("prior")
+        prior = self.options.get("prior", getattr(default, "default", None))
+        if not (isinstance(prior, str) and prior == "empirical"):
+            return self
+        with self.precision:
+            found = _empirical_prior(self.problem)
+        if found is None:
+            return self
+        return replace(self, options={**self.options, "prior": found})
+
+    def execute(
+        self, init: Mapping[str, Any] | None = None, *, progress: bool = True
+    ) -> xr.DataTree:
+        """Run the engine, and describe what came out as a DataTree."""
+        with self.precision:
+            problem = self.problem
+            _check_blocks(problem)
+            start = self.start(init)
+            result = self.engine.run(problem, seed=self.seed, init=start, progress=progress)
+            chains, draws = result.sample_stats["lp"].shape
+            keep = posterior.thin(draws)
+            flat = {n: v[:, keep].reshape(-1, *v.shape[2:]) for n, v in result.draws.items()}
+            hard = self.engine.hard_labels
+            found = posterior.derive(problem, flat, hard=hard)
+            layout = lay_out_units(problem)
+
+            def by_chain(values: NDArray) -> NDArray:
+                return values.reshape(chains, len(keep), *values.shape[1:])
+
+            tree = to_datatree(
+                result,
+                observed=self._observed(),
+                constant=self._constant(layout),
+                responsibilities=None
+                if found.responsibilities is None
+                else by_chain(found.responsibilities),
+                log_likelihood={n: by_chain(v) for n, v in found.log_likelihood.items()},
+                unit_dims={
+                    n: "unit" if len(layout.dims) < 2 else f"unit_{dim or n}"
+                    for n, dim in layout.site_dims.items()
+                },
+                effects={n: by_chain(v) for n, v in found.effects.items()},
+                dims=site_dims(problem),
+                roles=site_roles(problem),
+                attrs=self._attributes(),
+            )
+            if found.mode is not None:
+                group = tree["responsibilities"].to_dataset()
+                group = (
+                    group.assign(labels=("points", found.mode))
+                    if len(keep) * chains == 1
+                    else group
+                )
+                group.attrs["label_sites"] = _label_slices(problem)
+                tree["responsibilities"] = xr.DataTree(group)
+            return tree
+
+    def start(self, init: Mapping[str, Any] | None) -> dict[str, NDArray] | None:
+        """Check starting values; a sampler without any starts from the mode that EM finds."""
+        problem = self.problem
+        shapes = posterior.latent_shapes(problem)
+        if init is not None:
+            return checks.check_init(init, shapes)
+        if not self.engine.starts_at_mode:
+            return None
+        finder = make_engine(None, self.card)
+        try:
+            mode = finder.run(problem, seed=self.seed, progress=False)
+        except FitError:
+            return None
+        return {name: mode.params[name] for name in shapes}
+
+    def _observed(self) -> dict[str, Any]:
+        observed: dict[str, Any] = {}
+        for role in self.signature.of_kind("table"):
+            value = self.data.get(role.name)
+            if value is not None:
+                observed[role.name] = _dims(role, value.ndim), value
+        if self.truth is not None:
+            observed["truth"] = "points", self.truth
+        return observed
+
+    def _constant(self, layout: Layout) -> dict[str, Any]:
+        links = self.links or Links(np.zeros((0, 2), int), np.zeros(0))
+        constant: dict[str, Any] = {
+            "links": (("link", "end"), links.pairs.astype(np.int32)),
+            "link_weights": ("link", links.weights),
+            "feature_names": ("features", np.asarray(self.feature_names, dtype=object)),
+        }
+        for dim, unit in layout.unit.items():
+            name = "unit" if len(layout.dims) < 2 else f"unit_{dim}"
+            constant[name] = "points" if len(layout.dims) < 2 else dim, unit
+        for role in self.signature.data:
+            value = self.data.get(role.name)
+            if isinstance(value, Groups):
+                constant[role.name] = role.dims[0], np.asarray(value.codes)
+                names = np.asarray(value.names)
+                plain = names if names.dtype.kind in "fiu" else names.astype(object)
+                constant[f"{role.name}_names"] = role.name, plain
+            elif isinstance(value, PartialLabels):
+                classes = "" if value.values.ndim == 1 else f"{role.name}_classes"
+                constant[role.name] = (role.dims[0], classes)[: value.values.ndim], value.values
+        return constant
+
+    def _attributes(self) -> dict[str, Any]:
+        sets = {
+            r.name: self.data[r.name] for r in self.signature.of_kind("sets") if r.name in self.data
+        }
+        return {
+            "sidebayes_method": self.method,
+            "sidebayes_own_model": int(self.card is None),
+            "sidebayes_options": record.dump(self.options),
+            "sidebayes_sets": record.dump(sets),
+            "sidebayes_engine": record.dump({"engine": self.engine}),
+            "sidebayes_seed": self.seed,
+            "sidebayes_dtype": self.dtype,
+            "sidebayes_version": version("sidebayes"),
+            "jax_version": jax.__version__,
+        }
+
+
+def _dims(role: Role, rank: int) -> tuple[str, ...]:
+    """Names of the axes of a table."""
+    named = [dim for dim in role.dims if dim != "..."][:rank]
+    return (*named, *(f"{role.name}_dim_{axis}" for axis in range(len(named), rank)))
+
+
+def _cut(role: Role, value: Any, masks: Mapping[str, NDArray[np.bool_]]) -> Any:
+    if role.kind == "table":
+        for axis, dim in enumerate(role.dims[: value.ndim]):
+            if dim in masks:
+                value = value[(slice(None),) * axis + (masks[dim],)]
+        return value
+    mask = masks.get(role.dims[0])
+    if mask is None:
+        return value
+    if role.kind == "links":
+        some = value.subset(mask)
+        return some if len(some) else None
+    if role.kind == "groups":
+        return value.subset(np.flatnonzero(mask))
+    if role.kind == "labels":
+        return PartialLabels(value.values[mask])
+    place = np.cumsum(mask) - 1
+    inside = [np.asarray(one)[mask[np.asarray(one)]] for one in value]
+    return tuple(place[one] for one in inside if len(one) > 1)
+
+
+def _suit_links(problem: Problem) -> Problem:
+    """Lay links out for the clusters and the budget that the model itself names."""
+    graphs = [n for n, a in enumerate(problem.args) if isinstance(a, LabelGraph)]
+    sources = [fn for fn, _ in collapsed_sites(abstract_trace(problem)).values()]
+    linked = [fn for fn in sources if isinstance(fn, LinkedMixture)]
+    if not graphs or not linked:
+        return problem
+    args = list(problem.args)
+    labels = linked[0].labels
+    for number in graphs:
+        args[number] = args[number].suited(labels.inference, linked[0].num_clusters)
+    if all(new is old for new, old in zip(args, problem.args, strict=True)):
+        return problem
+    return replace(problem, args=tuple(args))
+
+
+def _check_blocks(problem: Problem) -> None:
+    """Have blocks look at the data that they describe."""
+    trace = abstract_trace(problem)
+    for part in plan_updates(problem).parts:
+        block = trace[next(iter(part.sites.values()))]["infer"]["block"]
+        for name in part.sources:
+            data = observed_table(problem, name)
+            if data is not None:
+                block.check(name, data)
+
+
+def _empirical_prior(problem: Problem) -> Any:
+    """Prior that a block reads off the data, as numbers; None if there is no such block."""
+    trace = abstract_trace(problem)
+    for site in latent_sites(trace).values():
+        block: Any = (site.get("infer") or {}).get("block")
+        if getattr(block, "from_data", False):
+            name = next(iter(posterior.label_sites(problem)))
+            data = observed_table(problem, name)
+            found = type(block.prior).empirical(data, block.num_cells)
+            return replace(found, mean=np.asarray(found.mean), scale=np.asarray(found.scale))
+    return None
+
+
+def _label_slices(problem: Problem) -> str:
+    """Where the labels of each observed site stand among those of all, as JSON."""
+    start, found = 0, {}
+    for name, fn in posterior.label_sites(problem).items():
+        size = fn.labels.graph.num_points if isinstance(fn, LinkedMixture) else fn.num_units
+        found[name] = [start, start + size]
+        start += size
+    return json.dumps(found)
+
+
+def stored_run(
+    tree: xr.DataTree,
+    model: Callable[..., None] | None,
+    options: Mapping[str, Any],
+    engine: Engine,
+) -> Run:
+    """The run that a saved tree came from.
+
+    Parameters
+    ----------
+    tree : DataTree
+    model : callable or None
+        None if it is not known; the data are then told by the names in the tree.
+    options : mapping
+    engine : Engine
+    """
+    observed, constant = tree["observed_data"], tree["constant_data"]
+    data: dict[str, Any] = {
+        str(name): values.to_numpy()
+        for name, values in observed.data_vars.items()
+        if name != "truth"
+    }
+    weights = constant["link_weights"].to_numpy()
+    links = Links(constant["links"].to_numpy().astype(int), weights) if len(weights) else None
+    if model is None:
+        if links is not None:
+            data["links"] = links
+    else:
+        sets, _ = record.parse(tree.attrs["sidebayes_sets"])
+        for role in signature_of(model).data:
+            if role.kind == "links" and links is not None:
+                data[role.name] = links
+            elif role.kind == "groups" and role.name in constant:
+                names = constant[f"{role.name}_names"].to_numpy()
+                data[role.name] = Groups(names[constant[role.name].to_numpy()])
+            elif role.kind == "labels" and role.name in constant:
+                data[role.name] = PartialLabels(constant[role.name].to_numpy())
+            elif role.kind == "sets" and role.name in sets:
+                data[role.name] = tuple(sets[role.name])
+    return Run(
+        method=tree.attrs["sidebayes_method"],
+        model=model,
+        data=data,
+        options=options,
+        engine=engine,
+        seed=int(tree.attrs["sidebayes_seed"]),
+        dtype=tree.attrs["sidebayes_dtype"],
+        truth=observed["truth"].to_numpy() if "truth" in observed else None,
+        feature_names=tuple(map(str, constant["feature_names"].to_numpy())),
+        lost=record.parse(tree.attrs["sidebayes_options"])[1],
+        is_own=bool(tree.attrs["sidebayes_own_model"]),
+    )
