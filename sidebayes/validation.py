@@ -69,8 +69,8 @@ class Validation:
         wide = int((found.pareto_k > found.good_k).sum())
         if wide:
             warnings.warn(
-                f"Pareto k is above {found.good_k:.2f} at {wide} of {found.n_data_points} components of "
-                "the links: without them the posterior is another, and the estimate is not to be trusted; "
+                f"Pareto k is above {found.good_k:.2f} at {wide} of {found.n_data_points} units: "
+                "without them the posterior is another, and the estimate is not to be trusted; "
                 "fit.kfold() refits instead",
                 SideBayesWarning,
                 stacklevel=2,

@@ -169,7 +169,7 @@ def allot(posterior: Mapping[str, Any], site: str, labels: Array) -> dict[str, A
     else:
         slope["unary"] = share
     if "log_weights" in slope:
-        slope["log_weights"] = share.sum(axis=0)
+        slope["log_weights"] = share.mean(axis=0) * slope["log_weights"].sum()
     return {**posterior, site: slope}
 
 

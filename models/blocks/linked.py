@@ -14,6 +14,7 @@ from . import partition
 from .approximate import Inference, as_inference
 from .collapsed import Collapsed
 from .label_graph import LabelGraph
+from .partial_labels import Groups
 
 __all__ = ["LinkedCategorical", "LinkedMixture"]
 
@@ -181,15 +182,19 @@ class LinkedMixture(Collapsed):
     Parameters
     ----------
     labels : LinkedCategorical
-    components : Distribution, batch_shape (num_clusters,)
-        Density of a point in each cluster. Of a `MixtureSameFamily` the components of the clusters
-        are latent as well, and have factors of their own.
+    components : Distribution, batch_shape (num_clusters,) or (num_rows, num_clusters)
+        Density of a row in each cluster, the same for all rows or with parameters of its own. Where
+        it is a `MixtureSameFamily`, the components of the clusters are latent as well, and have
+        factors of their own.
     evidence : Array, shape (num_points, num_clusters), optional
         Further log-factors of the labels, such as log-probabilities of known classes.
+    groups : Groups, optional
+        The point, of several rows each, that a row of the data belongs to: all its rows have its
+        label. Without groups every point is one row.
     """
 
     arg_constraints: ClassVar[dict] = {}
-    pytree_data_fields = ("labels", "components", "evidence")
+    pytree_data_fields = ("labels", "components", "evidence", "groups")
     latent = "labels"
 
     def __init__(
@@ -197,23 +202,31 @@ class LinkedMixture(Collapsed):
         labels: LinkedCategorical,
         components: dist.Distribution,
         evidence: Array | None = None,
+        groups: Groups | None = None,
         *,
         validate_args: bool | None = None,
     ) -> None:
         num_clusters = labels.log_weights.shape[-1]
-        if components.batch_shape != (num_clusters,):
+        points = labels.graph.num_points
+        rows = points if groups is None else len(groups)
+        if components.batch_shape not in ((num_clusters,), (rows, num_clusters)):
             raise ValueError(
                 f"components have batch shape {components.batch_shape}; expected ({num_clusters},), one "
-                "per mixing weight"
+                f"per mixing weight, or ({rows}, {num_clusters}), one per row and mixing weight"
             )
-        points = labels.graph.num_points
+        if groups is not None and groups.num_groups != points:
+            raise ValueError(
+                f"groups has {groups.num_groups} groups, and there are labels for {points} points; links "
+                "join groups, one label each"
+            )
         if evidence is not None and jnp.shape(evidence) != (points, num_clusters):
             raise ValueError(
                 f"evidence has shape {jnp.shape(evidence)}; expected {(points, num_clusters)}, a "
                 "log-factor per point and cluster"
             )
-        self.labels, self.components, self.evidence = labels, components, evidence
-        super().__init__(event_shape=(points, *components.event_shape), validate_args=validate_args)
+        self.labels, self.components = labels, components
+        self.evidence, self.groups = evidence, groups
+        super().__init__(event_shape=(rows, *components.event_shape), validate_args=validate_args)
 
     @property
     def num_clusters(self) -> int:
@@ -246,14 +259,15 @@ class LinkedMixture(Collapsed):
             an axis of components, and ``log_within`` (num_clusters, num_components) are their log
             weights. ``evidence``, where there is some.
         """
-        full = max(len(value) - 1, 0) // _ROWS  # some rows are left for the last block
+        by_row = len(self.components.batch_shape) == 2
+        # some rows are left for the last block; parameters by row are not cut
+        full = 0 if by_row else max(len(value) - 1, 0) // _ROWS
         component: Any = self.components
         each = component.component_distribution if self._nested else component
 
         def density(rows: Array) -> Array:
-            return each.log_prob(
-                rows.reshape(len(rows), *(1,) * len(each.batch_shape), *rows.shape[1:])
-            )
+            own = len(each.batch_shape) - (1 if by_row else 0)
+            return each.log_prob(rows.reshape(len(rows), *(1,) * own, *rows.shape[1:]))
 
         unary = density(value[full * _ROWS :])
         if full:  # no array of points by clusters by features, in gradients neither
@@ -271,23 +285,22 @@ class LinkedMixture(Collapsed):
             factors["evidence"] = self.evidence
         return factors
 
-    @staticmethod
-    def label_factors(factors: dict[str, Array]) -> Array:
+    def label_factors(self, factors: dict[str, Array]) -> Array:
         """Log-factors of the labels alone, shape (num_points, num_clusters)."""
         unary = factors["unary"]
         if "log_within" in factors:
             unary = jax.nn.logsumexp(unary + factors["log_within"], axis=-1)
+        if self.groups is not None:
+            unary = jax.ops.segment_sum(unary, self.groups.codes, self.groups.num_groups)
         return unary + factors["evidence"] if "evidence" in factors else unary
 
     def log_partition(self, factors: dict[str, Array]) -> Array:
         """Sum of the factors over all joint labelings, in logs."""
-        return partition.log_partition(
-            self.label_factors(factors),
-            self.labels.graph,
-            factors["log_weights"],
-            factors["pair_weights"],
-            **self.labels.options,
-        )
+        return self._sum_labels(factors | {"unary": self.label_factors(factors)})
+
+    def _sum_labels(self, factors: dict[str, Array]) -> Array:
+        """`log_partition` of factors whose ``unary`` is that of the labels alone."""
+        return self._apply(partition.log_partition, factors)
 
     def approximation(self) -> str | None:
         """Name what is approximate in `log_prob`, None where it is exact; see `check_inference`."""
@@ -330,13 +343,16 @@ class LinkedMixture(Collapsed):
         unary = self.label_factors(factors)
         plain = {name: factors[name] for name in ("log_weights", "pair_weights")}
         both = jnp.stack([unary, jnp.zeros_like(unary)])
-        log_z, log_omega = jax.vmap(lambda u: self.log_partition(plain | {"unary": u}))(both)
+        log_z, log_omega = jax.vmap(lambda u: self._sum_labels(plain | {"unary": u}))(both)
         return log_z - log_omega
 
     def _from_factors(self, routine: Any, factors: dict[str, Array], *before: Array) -> Array:
+        return self._apply(routine, factors | {"unary": self.label_factors(factors)}, *before)
+
+    def _apply(self, routine: Any, factors: dict[str, Array], *before: Array) -> Array:
         return routine(
             *before,
-            self.label_factors(factors),
+            factors["unary"],
             self.labels.graph,
             factors["log_weights"],
             factors["pair_weights"],
@@ -373,7 +389,7 @@ class LinkedMixture(Collapsed):
 
         def terms(unary: Array) -> Array:
             plain = {name: factors[name] for name in ("log_weights", "pair_weights")}
-            return self._from_factors(partition.by_component, plain | {"unary": unary})
+            return self._apply(partition.by_component, plain | {"unary": unary})
 
         def with_normalizer(unary: Array) -> tuple[Array, Array]:
             if not coupled:
@@ -405,7 +421,7 @@ class LinkedMixture(Collapsed):
         key_labels, key_within = jax.random.split(rng_key)
         labels = self._from_factors(partition.sample, factors, key_labels)
         joint = factors["unary"] + factors["log_within"]
-        own = jnp.take_along_axis(joint, labels[:, None, None], axis=1)[:, 0]
+        own = jnp.take_along_axis(joint, self._by_row(labels)[:, None, None], axis=1)[:, 0]
         return labels, jax.random.categorical(key_within, own)
 
     def statistic(self, latent: tuple[Array, Array | None]) -> dict[str, Array]:
@@ -418,14 +434,15 @@ class LinkedMixture(Collapsed):
         )
         pairs = jnp.asarray(graph.pairs)
         agree = (labels[pairs[:, 0]] == labels[pairs[:, 1]]) & ~jnp.isinf(graph.pair_weights)
+        rows = self._by_row(member)
         found = {
-            "unary": member,
+            "unary": rows,
             "log_weights": (member * share).sum(axis=0),
             "pair_weights": agree.astype(member.dtype),
         }
         if within is not None:
             size = self.components.mixing_distribution.probs.shape[-1]  # type: ignore[attr-defined]
-            inside = member[:, :, None] * jax.nn.one_hot(within, size)[:, None]
+            inside = rows[:, :, None] * jax.nn.one_hot(within, size)[:, None]
             found |= {"unary": inside, "log_within": inside.sum(axis=0)}
         return found | ({} if self.evidence is None else {"evidence": member})
 
@@ -433,11 +450,17 @@ class LinkedMixture(Collapsed):
         """Most probable joint labeling given the data, shape (num_points,)."""
         return self._posterior(partition.mode, value)
 
+    def _by_row(self, values: Array) -> Array:
+        """Values of the points, repeated for all their rows."""
+        return values if self.groups is None else values[self.groups.codes]
+
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw labels, then data."""
         key_labels, key_data = jax.random.split(key)
-        labels = self.labels.sample(key_labels, sample_shape)
-        points = self.labels.graph.num_points
-        drawn = self.components.sample(key_data, (*sample_shape, points))
+        labels = jnp.moveaxis(self.labels.sample(key_labels, sample_shape), -1, 0)
+        labels = jnp.moveaxis(self._by_row(labels), 0, -1)
+        by_row = len(self.components.batch_shape) == 2
+        shape = sample_shape if by_row else (*sample_shape, labels.shape[-1])
+        drawn = self.components.sample(key_data, shape)
         index = labels.reshape(labels.shape + (1,) * (drawn.ndim - labels.ndim))
         return jnp.take_along_axis(drawn, index, axis=labels.ndim).squeeze(labels.ndim)

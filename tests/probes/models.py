@@ -1,0 +1,158 @@
+"""Models as a user writes them: no card, and nothing of the library changed for them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jax.typing import ArrayLike
+from sidebayes.models.blocks.components import GaussianPrior, gaussian_components
+from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
+from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
+from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.partial_labels import Groups, PartialLabels
+from sidebayes.models.blocks.random_effects import RandomEffects
+from sidebayes.models.blocks.weights import mixing_weights
+
+
+def growth(
+    y: Annotated[ArrayLike, "rows"],
+    times: Annotated[ArrayLike, "rows"],
+    subjects: Annotated[Groups, "rows"],
+    *,
+    slopes: bool = True,
+):
+    """Random intercepts and slopes, integrated out."""
+    design = jnp.stack([jnp.ones_like(times), times], axis=1)
+    beta = numpyro.sample("beta", dist.Normal(0.0, 1e3).expand([2]).to_event(1))
+    size = 2 if slopes else 1
+    spread = numpyro.sample("spread", dist.HalfNormal(1e3).expand([size]).to_event(1))
+    noise = numpyro.sample("noise", dist.HalfNormal(1e3))
+    effects = RandomEffects(
+        design @ beta, design[:, :size], subjects, scale_tril=jnp.diag(spread), noise=noise
+    )
+    numpyro.sample("y", effects, obs=y)
+
+
+def counts(events: Annotated[ArrayLike, "rows"], design: Annotated[ArrayLike, "rows columns"]):
+    """Poisson regression."""
+    prior = dist.Normal(0.0, 2.0).expand([design.shape[1]]).to_event(1)
+    beta = numpyro.sample("beta", prior)
+    with numpyro.plate("rows", len(design)):
+        numpyro.sample("events", dist.Poisson(jnp.exp(design @ beta)), obs=events)
+
+
+def lines(
+    y: Annotated[ArrayLike, "rows"],
+    times: Annotated[ArrayLike, "rows"],
+    subjects: Annotated[Groups, "rows"],
+    links: Annotated[Links | LabelGraph | None, "subjects"] = None,
+    *,
+    num_clusters: int,
+):
+    """Mixture of regressions with links between subjects, each with its own rows and times."""
+    weights = mixing_weights(num_clusters)
+    with numpyro.plate("clusters", num_clusters):
+        intercept = numpyro.sample("intercept", dist.Normal(0.0, 10.0))
+        slope = numpyro.sample("slope", dist.Normal(0.0, 10.0))
+        noise = numpyro.sample("noise", dist.LogNormal(0.0, 1.0))
+    graph = as_label_graph(links, subjects.num_groups, num_clusters)
+    density = dist.Normal(intercept + slope * times[:, None], noise)
+    labels = LinkedCategorical(jnp.log(weights), graph)
+    numpyro.sample("y", LinkedMixture(labels, density, groups=subjects), obs=y)
+
+
+def labelled(
+    x: Annotated[ArrayLike, "points features"],
+    known: Annotated[PartialLabels, "points"],
+    *,
+    num_clusters: int,
+    num_classes: int,
+):
+    """Components with classes of their own: class labels on some rows, their probabilities learned."""
+    weights = mixing_weights(num_clusters)
+    prior = GaussianPrior.empirical(x, num_clusters)
+    density = gaussian_components(num_clusters, x.shape[1], "full", prior)
+    with numpyro.plate("clusters", num_clusters):
+        classes = numpyro.sample(
+            "class_probs",
+            dist.Dirichlet(jnp.ones(num_classes)),
+            infer={"event_dims": ["classes"]},
+        )
+    admitted = known.admissible(num_classes).astype(float) @ classes.T
+    labels = LinkedCategorical(jnp.log(weights), as_label_graph(None, len(x)))
+    numpyro.sample("x", LinkedMixture(labels, density, evidence=jnp.log(admitted)), obs=x)
+
+
+def shifted(
+    source: Annotated[ArrayLike, "source_points features"],
+    target: Annotated[ArrayLike, "target_points features"],
+    *,
+    num_clusters: int,
+):
+    """Two tables: means of the target lie around those of the source, component by component."""
+    size = source.shape[1]
+    weights = mixing_weights(num_clusters)
+    prior = GaussianPrior.empirical(source, num_clusters)
+    density = gaussian_components(num_clusters, size, "tied", prior)
+    shift = numpyro.sample("shift", dist.HalfNormal(1.0))
+    with numpyro.plate("clusters", num_clusters):
+        around = dist.Normal(density.loc, shift).to_event(1)
+        moved = numpyro.sample("moved", around, infer={"event_dims": ["features"]})
+    there = dist.MultivariateNormal(moved, scale_tril=density.scale_tril)
+    for name, data, components in (("source", source, density), ("target", target, there)):
+        labels = LinkedCategorical(jnp.log(weights), as_label_graph(None, len(data)))
+        numpyro.sample(name, LinkedMixture(labels, components), obs=data)
+
+
+def joint_survival(
+    y: Annotated[ArrayLike, "rows"],
+    times: Annotated[ArrayLike, "rows"],
+    subjects: Annotated[Groups, "rows"],
+    until: Annotated[ArrayLike, "subjects"],
+    died: Annotated[ArrayLike, "subjects"],
+):
+    """A measure over time and a censored time to an event share a random intercept."""
+    level = numpyro.sample("level", dist.Normal(0.0, 5.0))
+    spread = numpyro.sample("spread", dist.HalfNormal(2.0))
+    noise = numpyro.sample("noise", dist.HalfNormal(2.0))
+    hazard = numpyro.sample("hazard", dist.Normal(0.0, 2.0))
+    pull = numpyro.sample("pull", dist.Normal(0.0, 1.0))
+    with numpyro.plate("subjects", len(until)):
+        effect = numpyro.sample("effect", dist.Normal(0.0, 1.0))
+        rate = jnp.exp(hazard + pull * effect)
+        numpyro.sample("until", Censored(rate, died), obs=until)
+    with numpyro.plate("rows", len(times)):
+        mean = level + spread * effect[subjects.codes]
+        numpyro.sample("y", dist.Normal(mean, noise), obs=y)
+
+
+class Censored(dist.Exponential):
+    """Exponential times, of which some are known to be longer only."""
+
+    def __init__(self, rate, died):
+        self.died = died
+        super().__init__(rate, validate_args=False)
+
+    def log_prob(self, value):
+        """Log density, or log probability of lasting longer."""
+        return self.died * jnp.log(self.rate) - self.rate * value
+
+
+def hierarchical(
+    x: Annotated[ArrayLike, "points features"],
+    links: Annotated[Links | LabelGraph | None, "points"] = None,
+    *,
+    num_clusters: int,
+):
+    """Linked mixture whose means have a centre and a shrinkage that are learned."""
+    size = x.shape[1]
+    weights = mixing_weights(num_clusters)
+    centre = numpyro.sample("centre", dist.Normal(0.0, 10.0).expand([size]).to_event(1))
+    shrinkage = numpyro.sample("shrinkage", dist.Gamma(2.0, 2.0))
+    prior = GaussianPrior(centre, shrinkage, size + 2.0, jnp.eye(size))
+    density = gaussian_components(num_clusters, size, "full", prior)
+    graph = as_label_graph(links, len(x), num_clusters)
+    numpyro.sample("x", LinkedMixture(LinkedCategorical(jnp.log(weights), graph), density), obs=x)
