@@ -28,6 +28,8 @@ from sidebayes.guides.engines.density import (
 )
 from sidebayes.models.blocks.label_graph import as_label_graph
 from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.partial_labels import Groups, PartialLabels
+from sidebayes.models.blocks.roles import signature_of
 
 __all__ = ["DebugReport", "Rung", "debug"]
 
@@ -115,13 +117,26 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
     if any(rung.verdict == "fail" for rung in links):
         return
 
-    def convert(value: Any) -> Any:
+    signature = signature_of(model)
+    roles = {role.name: role.kind for role in signature.data}
+    order = [role.name for role in signature.data]
+
+    def convert(value: Any, name: str) -> Any:
         if isinstance(value, Links):
-            return as_label_graph(value, value.num_points or size, kwargs.get("num_clusters"))
+            points = value.num_points or (joined[0].num_groups if joined else size)
+            return as_label_graph(value, points, kwargs.get("num_clusters"))
+        if roles.get(name) == "groups" and not isinstance(value, Groups):
+            return Groups(np.asarray(value))
+        if roles.get(name) == "labels" and not isinstance(value, PartialLabels):
+            return PartialLabels(np.asarray(value))
         return jnp.asarray(value) if isinstance(value, np.ndarray) else value
 
+    named = [(value, order[n] if n < len(order) else "") for n, value in enumerate(args)]
+    joined = [convert(v, n) for v, n in named if roles.get(n) == "groups"]
     problem = Problem(
-        model, tuple(map(convert, args)), {name: convert(value) for name, value in kwargs.items()}
+        model,
+        tuple(convert(value, name) for value, name in named),
+        {name: convert(value, name) for name, value in kwargs.items()},
     )
     try:
         trace = _run(problem, seed)

@@ -346,15 +346,12 @@ class Fit(Validation):
         -------
         ndarray, shape (num_new, num_clusters)
         """
+        self._need_labels("labels to predict")
 
         def probabilities(trace: dict, layout: Any, owners: dict) -> Any:
             sources = collapsed_sites(trace).values()
-            labelled = [(fn, value) for fn, value in sources if fn.latent == "labels"]
-            if not labelled:
-                raise ValueError(f"{self.method} has no labels to predict")
-            return jnp.concatenate(
-                [fn.posterior(value)["responsibilities"] for fn, value in labelled]
-            )
+            found = [fn.posterior(value) for fn, value in sources if fn.latent == "labels"]
+            return jnp.concatenate([one["responsibilities"] for one in found])
 
         return self._over_draws(probabilities, self._anew(data, named)).mean(axis=0)
 

@@ -174,8 +174,35 @@ class Run:
         return replace(self, data=data, truth=None)
 
     def with_data(self, data: Mapping[str, Any]) -> Run:
-        """The run on other data, with the prior that these data gave; what is left out is without."""
+        """The run on other data, with the prior that these data gave; what is left out is without.
+
+        Raises
+        ------
+        ValueError
+            If sites belong to single units of the data, so that other data have none.
+        """
+        own = self.unit_sites
+        if own:
+            raise ValueError(
+                f"{self.method}: sites {own} belong to single units of the data that were fitted, so "
+                "that other data have no density given the fit"
+            )
         return replace(self.settled(), data=data, truth=None)
+
+    @cached_property
+    def unit_sites(self) -> list[str]:
+        """Latent sites whose shape depends on how many units there are."""
+        with self.precision:
+            layout = lay_out_units(self.problem)
+            fewer = {
+                dim: unit != unit[0] for dim, unit in layout.unit.items() if dim in layout.dims
+            }
+            named = {name for role in self.signature.data for name in (*role.dims, role.name)}
+            if not all(mask.any() and dim in named for dim, mask in fewer.items()):
+                return []
+            full = posterior.latent_shapes(self.problem)
+            part = posterior.latent_shapes(self.subset(fewer).problem)
+        return sorted(name for name in full if full[name] != part.get(name))
 
     def settled(self) -> Run:
         """The run with its prior fixed, where that was read off the data."""

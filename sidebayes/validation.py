@@ -127,6 +127,11 @@ class Validation:
         with self.run.precision:
             layout = lay_out_units(self.run.problem)
         unit = _joined_units(self.run, layout)
+        if self.run.unit_sites:
+            raise ValueError(
+                f"{self.method}: sites {self.run.unit_sites} change shape with the data, so that rows "
+                "held out have no density given a fit to the others"
+            )
         starts = dict(
             zip(unit, np.cumsum([0, *(u.max() + 1 for u in unit.values())]), strict=False)
         )
@@ -304,13 +309,6 @@ def _held_out(
     """Log predictive density of units left out, by dimension with their numbers; and draws used."""
     with held.precision:
         problem = held.problem
-        own, other = map(posterior.latent_shapes, (fit.run.problem, problem))
-        rowwise = sorted(name for name in own if own[name] != other.get(name))
-        if rowwise:
-            raise ValueError(
-                f"{fit.method}: sites {rowwise} change shape with the data, so that rows held out have "
-                "no density given a fit to the others"
-            )
         draws = posterior.pooled_draws(fit.tree, of_each_chain=True)
         terms = posterior.derive(problem, draws).log_likelihood
         layout = lay_out_units(problem)

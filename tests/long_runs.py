@@ -13,10 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from sidebayes.guides.conjugate import ppc_conjugacy
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.checkpoint import Keeper
-from sidebayes.guides.ppc import ppc_m_step
 from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.links import Links
 from sidebayes.models.ppc import ppc
@@ -53,7 +51,7 @@ def problem(name):
     links = Links.from_pairs(pairs, np.arange(200) % 2 == 0, 2.0, len(x))
     options = {"num_clusters": 3, "reading": "relation"}
     args = jnp.asarray(x), LabelGraph.build(links, len(x))
-    return Problem(ppc, args, options, ppc_m_step(**options), None, ppc_conjugacy(**options))
+    return Problem(ppc, args, options)
 
 
 def run(name, path=None):

@@ -9,6 +9,7 @@ import numpyro.distributions as dist
 from numpyro import handlers
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.programs import compiled
+from sidebayes.guides.engines.updates import closed_forms, maximised, plan_updates
 from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
 from sidebayes.models.blocks.weights import MixingWeights
@@ -63,3 +64,11 @@ def best_trace(result):
 def slope_in_simplex(gradient, weights):
     """Gradient of a function of weights on the simplex, along it."""
     return jax.device_get(gradient - gradient @ weights)
+
+
+def closed_step(problem, params, posterior, args=None):
+    """M-step of EM by the blocks of the model, given expected statistics."""
+    plan = plan_updates(problem)
+    params = {name: jnp.asarray(value) for name, value in params.items()}
+    args = problem.args if args is None else args
+    return closed_forms(problem, plan, params, args, posterior, maximised)

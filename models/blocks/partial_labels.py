@@ -60,10 +60,9 @@ class PartialLabels:
                 )
             return self.values
         traced = isinstance(self.values, jax.core.Tracer)  # checked at the door
-        if not traced and np.max(self.values, initial=-1) >= num_classes:
-            raise ValueError(
-                f"labels name class {np.max(self.values)}, but there are only {num_classes} clusters"
-            )
+        most = -1 if traced else int(np.asarray(self.values).max(initial=-1))
+        if most >= num_classes:
+            raise ValueError(f"labels name class {most}, but there are only {num_classes} clusters")
         return (self.values[:, None] < 0) | (self.values[:, None] == np.arange(num_classes))
 
     def tree_flatten(self) -> tuple[tuple[Any], None]:

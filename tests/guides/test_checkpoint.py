@@ -13,10 +13,8 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from sidebayes.guides.conjugate import ppc_conjugacy
 from sidebayes.guides.engines.base import Problem, SideBayesWarning
 from sidebayes.guides.engines.checkpoint import Keeper, read_state, write_state
-from sidebayes.guides.ppc import ppc_m_step
 from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.links import Links
 from sidebayes.models.ppc import ppc
@@ -154,7 +152,7 @@ def clusters(y=Y):
     options = {"num_clusters": 2, "reading": "relation", "covariance": "spherical"}
     x = np.concatenate([y, y + 3])[:, None]
     args = jnp.asarray(x), LabelGraph.build(Links.must_link([(0, 1)], 1.0), len(x))
-    return Problem(ppc, args, options, ppc_m_step(**options), None, ppc_conjugacy(**options))
+    return Problem(ppc, args, options)
 
 
 # how often the state was offered before: SVI goes on within its ascent, or after it

@@ -5,17 +5,20 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pytest
 from scipy.stats import invwishart
-from sidebayes.guides.conjugate import constrained_em_conjugacy, ppc_conjugacy
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import trace_model
+from sidebayes.guides.engines.density import collapsed_sites, trace_model
+from sidebayes.guides.engines.starts import initial_values
 from sidebayes.guides.engines.surrogate import linearised
-from sidebayes.guides.ppc import ppc_m_step
+from sidebayes.guides.engines.updates import block_of, drawable, evidence, plan_updates, pooled
+from sidebayes.models.blocks.block import Evidence
 from sidebayes.models.blocks.components import COVARIANCES, GaussianPrior
 from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.links import Links
+from sidebayes.models.constrained_em import constrained_em
 from sidebayes.models.ppc import FLIP_RATE_PRIOR, ppc
 
 RNG = np.random.default_rng(0)
@@ -36,12 +39,23 @@ def _float64():
         yield
 
 
+ROLES = [{"spread", "location"}, {"mixing_weights"}, {"reliability"}]
+
+
 def build(covariance, **options):
+    """The model, its Gaussians, mixing weights and flip rate in this order, and a place to start."""
     options = {"num_clusters": 3, "covariance": covariance, "prior": PRIOR, **options}
     options = {"concentration": 1.7, "reading": "relation", "flip_rate": "learned", **options}
-    args = jnp.asarray(X), LabelGraph.build(LINKS, len(X))
-    problem = Problem(ppc, args, options, conjugacy=ppc_conjugacy(**options))
-    return problem, problem.conjugacy(args).blocks
+    problem = Problem(ppc, (jnp.asarray(X), LabelGraph.build(LINKS, len(X))), options)
+    parts = {frozenset(part.sites): part for part in plan_updates(problem).parts}
+    assert len(parts) == 3
+    start = {name: jnp.asarray(value[0]) for name, value in initial_values(problem, 0, 1).items()}
+    return problem, [parts[frozenset(roles)] for roles in ROLES], start
+
+
+def blocks_at(problem, parts, params):
+    trace = trace_model(problem, params)
+    return trace, [block_of(trace, part) for part in parts]
 
 
 def slopes(labels):
@@ -67,7 +81,7 @@ def log_density(covariance, found, params):
         total = dist.InverseGamma(gaussian.shape, gaussian.rate).log_prob(variance).sum()
         spread = (variance / shrinkage[:, None])[:, :, None] * jnp.eye(2)
     total += dist.MultivariateNormal(mean, spread).log_prob(params["mean"]).sum()
-    total += dist.Dirichlet(weights).log_prob(params["weights"])
+    total += dist.Dirichlet(weights.concentration).log_prob(params["weights"])
     return total + dist.Beta(*flips).log_prob(params["flip_rate"])
 
 
@@ -95,12 +109,24 @@ def host_draws(covariance, found, number=3000):
             "variance": variance if covariance == "diagonal" else variance[..., 0],
             "mean": mean,
         }
-    values["weights"] = rng.dirichlet(weights, number)
+    values["weights"] = rng.dirichlet(weights.concentration, number)
     return values | {"flip_rate": rng.beta(*flips, number)}
 
 
-def updates(problem, blocks, posterior):
-    return jax.jit(lambda p: [block.update(p, problem.args) for block in blocks])(posterior)
+def updates(problem, parts, start, posterior):
+    """What the blocks find given statistics of the labels."""
+
+    @jax.jit
+    def found(params, posterior):
+        trace, blocks = blocks_at(problem, parts, params)
+        out = []
+        for part, block in zip(parts, blocks, strict=True):
+            given = evidence(trace, part, posterior)
+            statistics = pooled([block.statistics(one) for one in given])
+            out.append(block.update(statistics, [one.fn for one in given]))
+        return out
+
+    return found(start, posterior)
 
 
 def assert_mean(samples, expected):
@@ -113,24 +139,30 @@ def assert_mean(samples, expected):
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
 def test_conditionals_expectations_and_divergence(covariance):
-    problem, blocks = build(covariance)
+    problem, parts, start = build(covariance)
     posterior = slopes(LABELS)
-    found = updates(problem, blocks, posterior)
-    before = updates(problem, blocks, jax.tree.map(jnp.zeros_like, posterior))
-    before[2] = tuple(map(jnp.asarray, FLIP_RATE_PRIOR))  # statements are never without a verdict
+    found = updates(problem, parts, start, posterior)
+    before = updates(problem, parts, start, jax.tree.map(jnp.zeros_like, posterior))
+    # statements are never without a verdict
+    before[2] = type(before[2])(*map(jnp.asarray, FLIP_RATE_PRIOR))
 
     @jax.jit
     def evaluate(draws):
         def one(params):
-            trace = trace_model(problem, params)
+            trace, own = blocks_at(problem, parts, params)
             mixture = trace["x"]["fn"]
             factors = mixture.log_factors(X) | {"log_normalizer": mixture.log_normalizer()}
             densities = [log_density(covariance, part, params) for part in (found, before)]
-            return factors, linearised(trace, posterior), *densities
+            claimed = [
+                block.log_density(of, part.values(params))
+                for block, of, part in zip(own, found, parts, strict=True)
+            ]
+            return factors, linearised(trace, posterior), sum(claimed), *densities
 
-        expected = {}
+        trace, blocks = blocks_at(problem, parts, start)
+        given, expected = Evidence(*collapsed_sites(trace)["x"], {}), {}
         for block, part in zip(blocks, found, strict=True):
-            expected |= block.expected_factors(part, problem.args)
+            expected |= block.expected_factors(part, given)
         apart = [
             sum(block.divergence(part) for block, part in zip(blocks, parts, strict=True))
             for parts in (found, before)
@@ -138,9 +170,10 @@ def test_conditionals_expectations_and_divergence(covariance):
         return jax.vmap(one)(draws), expected, apart
 
     draws = host_draws(covariance, found)
-    (factors, complete, after, prior), expected, apart = evaluate(draws)
+    (factors, complete, claimed, after, prior), expected, apart = evaluate(draws)
     # the conditional is the complete density up to a constant
     np.testing.assert_allclose(complete - after, (complete - after)[0], atol=1e-8)
+    np.testing.assert_allclose(claimed, after, atol=1e-8)
     soft = np.isfinite(LINKS.weights)
     for values in (factors, expected):
         values["pair_weights"] = values["pair_weights"][..., soft]
@@ -152,18 +185,31 @@ def test_conditionals_expectations_and_divergence(covariance):
 
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
+def test_where_moments_are_about_makes_no_difference(covariance):
+    """Updates are posteriors of the data alone; the current means only keep the sums accurate."""
+    problem, parts, start = build(covariance)
+    other = start | {"mean": start["mean"] + jnp.array([[3.0, -2.0], [0.5, 1.0], [-4.0, 6.0]])}
+    one, two = (updates(problem, parts, at, slopes(LABELS)) for at in (start, other))
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("covariance", COVARIANCES)
 def test_draws_have_the_moments_of_independent_ones(covariance):
-    problem, blocks = build(covariance)
-    found = updates(problem, blocks, slopes(LABELS))
+    problem, parts, start = build(covariance)
+    found = updates(problem, parts, start, slopes(LABELS))
 
     @jax.jit
     @jax.vmap
     def sample(key):
-        keys = jax.random.split(key, 3)
-        parts = list(zip(blocks, found, keys, strict=True))
+        _, blocks = blocks_at(problem, parts, start)
+        chosen = list(zip(parts, blocks, found, jax.random.split(key, 3), strict=True))
         # mixing weights and flip rates are drawn alike whatever the covariances are
-        parts = parts if covariance == "full" else parts[:1]
-        return {n: v for block, part, k in parts for n, v in block.sample(k, part).items()}
+        chosen = chosen if covariance == "full" else chosen[:1]
+        drawn = {}
+        for part, block, of, own in chosen:
+            drawn |= part.named(block.draw(own, of))
+        return drawn
 
     def moments(draws):
         """First moments, and how the means scatter in units of their covariance."""
@@ -191,28 +237,36 @@ def test_draws_have_the_moments_of_independent_ones(covariance):
         np.testing.assert_array_less(gap, 5 * error, err_msg=name)
 
 
+def drawn_from(model, links, **options):
+    """Sites of the conjugate blocks, and why others have none."""
+    args = jnp.asarray(X), LabelGraph.build(links, len(X))
+    problem = Problem(model, args, {"num_clusters": 3} | options)
+    plan = drawable(plan_updates(problem), problem)
+    return {name for part in plan.parts for name in part.sites.values()}, "; ".join(plan.lacking)
+
+
+def lone():
+    level = numpyro.sample("level", dist.Normal(0.0, 5.0).expand([2]).to_event(1))
+    return dist.Normal(level, 1.0).to_event(1)
+
+
 def test_what_is_not_conjugate_says_why():
-    _, blocks = build("full")
-    sites = [b.sites for b in blocks]
-    assert sites == [("covariance", "mean"), ("weights",), ("flip_rate",)]
-    args = jnp.asarray(X), LabelGraph.build(LINKS, len(X))
-    must = jnp.asarray(X), LabelGraph.build(Links.must_link([(0, 1), (1, 2)]), len(X))
-    field = ppc_conjugacy(num_clusters=3)
-    assert [b.sites for b in field(args).blocks] == [("covariance", "mean")]
-    assert "partition function" in field(args).lacking[0]
-    assert "partition function" in field(must).lacking[0]
-    assert not field(args[:1]).lacking
-    assert not ppc_conjugacy(num_clusters=3, weights="uniform")(args).lacking
+    gaussians = {"covariance", "mean"}
+    statements = {"reading": "relation", "flip_rate": "learned"}
+    assert drawn_from(ppc, LINKS, **statements) == (gaussians | {"weights", "flip_rate"}, "")
+    must = Links.must_link([(0, 1), (1, 2)])
+    for links in (LINKS, must):
+        sites, lacking = drawn_from(ppc, links)
+        assert sites == gaussians
+        assert "partition function" in lacking
+    assert drawn_from(ppc, None) == (gaussians | {"weights"}, "")
+    assert drawn_from(ppc, LINKS, weights="uniform") == (gaussians, "")
     # chunklets drawn as wholes: conjugate unless soft links or cannot-links join them
-    assert not constrained_em_conjugacy(num_clusters=3)(must).lacking
-    assert constrained_em_conjugacy(num_clusters=3)(args).lacking
-    assert "component=" in ppc_conjugacy(num_clusters=3, component=lambda: None)(must).lacking[0]
-    logit = ppc_conjugacy(num_clusters=3, reading="relation", flip_rate=dist.Uniform(0.0, 0.5))
-    assert "no Beta" in logit(args).lacking[0]
+    assert drawn_from(constrained_em, must) == (gaussians | {"weights"}, "")
+    assert "partition function" in drawn_from(constrained_em, LINKS)[1]
+    own = drawn_from(ppc, LINKS, reading="relation", component=lone)
+    assert own == ({"weights"}, "level belong to no block")
+    flips = {"reading": "relation", "flip_rate": dist.Uniform(0.0, 0.5)}
+    assert drawn_from(ppc, LINKS, **flips) == (gaussians | {"weights"}, "flip_rate belong to no block")
     with pytest.raises(ValueError, match="prior='flat' leaves no posterior"):
-        ppc_conjugacy(num_clusters=3, prior="flat")(args)
-
-
-def test_options_have_the_defaults_of_the_m_step():
-    assert ppc_conjugacy.__kwdefaults__ == ppc_m_step.__kwdefaults__
-    assert constrained_em_conjugacy.__kwdefaults__ == {"sampling": "chunklets"}
+        drawn_from(ppc, LINKS, prior="flat")

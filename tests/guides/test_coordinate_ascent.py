@@ -7,22 +7,26 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from scipy.stats import multivariate_t
-from sidebayes.guides.conjugate import ppc_conjugacy
 from sidebayes.guides.engines.base import FitError, Problem
 from sidebayes.guides.engines.checkpoint import Keeper
-from sidebayes.guides.engines.coordinate_ascent import CoordinateAscent, evidence_bound
+from sidebayes.guides.engines.coordinate_ascent import CoordinateAscent, _conjugate_plan, _Model
 from sidebayes.guides.engines.starts import initial_values
-from sidebayes.models.blocks.components import COVARIANCES, GaussianPrior
+from sidebayes.models.blocks.components import COVARIANCES, GaussianPrior, mixture_components
 from sidebayes.models.blocks.label_graph import LabelGraph
+from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
 from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.weights import mixing_weights
 from sidebayes.models.gmm import gmm
 from sidebayes.models.ppc import FLIP_RATE_PRIOR, ppc
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import BayesianGaussianMixture
 
 from tests.reference import exact_mixture as exact
+from tests.support import without_blocks
 
 RNG = np.random.default_rng(4)
 X = RNG.normal(size=(40, 2)) + RNG.integers(0, 2, (40, 1)) * [4.0, 1.0]
@@ -41,7 +45,7 @@ def _float64():
 
 def build(model, x, links=None, **options):
     args = (jnp.asarray(x),) if model is gmm else (jnp.asarray(x), LabelGraph.build(links, len(x)))
-    return Problem(model, args, options, conjugacy=ppc_conjugacy(**options))
+    return Problem(model, args, options)
 
 
 def statements(**options):
@@ -49,9 +53,19 @@ def statements(**options):
     return build(ppc, POINTS, LINKS, flip_rate="learned", **options)
 
 
+def one_scale(x):
+    """Gaussians in blocks, under a prior that has parameters of its own."""
+    scale = numpyro.sample("scale", dist.Gamma(4.0, 4.0))
+    prior = GaussianPrior(jnp.zeros(2), 0.5, 6.0, scale * jnp.eye(2))
+    components = mixture_components(x, 2, prior=prior)
+    labels = LinkedCategorical(jnp.log(mixing_weights(2)), LabelGraph.build(None, len(x)))
+    numpyro.sample("x", LinkedMixture(labels, components), obs=x)
+
+
 def climb(problem, starts):
     """Where the engine gets to, without draws."""
-    return ENGINE._climb(problem, starts, lambda steps, stage: None, Keeper(None, 0.0, ""))[0]
+    plan = _conjugate_plan(problem)
+    return ENGINE._climb(problem, plan, starts, lambda *_: None, Keeper(None, 0.0, ""))[0]
 
 
 @pytest.fixture(scope="module")
@@ -151,15 +165,17 @@ def test_bound_is_the_evidence_where_labels_are_known(covariance):
 
 def test_without_links_it_is_scikit_learn():
     problem = build(gmm, X, num_clusters=3, prior=PRIOR)
-    blocks = problem.conjugacy(problem.args).blocks
+    plan = _conjugate_plan(problem)
     params = {name: value[0] for name, value in initial_values(problem, 0, 1).items()}
 
     @jax.jit
     def at_labels(member):
         slope = {"x": {"unary": member, "log_weights": member.sum(axis=0)}}
-        found = [block.update(slope, problem.args) for block in blocks]
-        value, posterior = evidence_bound(problem, params, problem.args, blocks)(found)
-        return value, *found, posterior["x"]["unary"]
+        model = _Model(problem, plan, params, problem.args)
+        found = model.update(slope)
+        value, posterior = model.bound(found)
+        weights, gaussian = found
+        return value, gaussian, weights.concentration, posterior["x"]["unary"]
 
     bounds = []
     for seed in (0, 1, 2):
@@ -198,8 +214,11 @@ def test_what_is_not_conjugate_is_refused():
     field = build(ppc, POINTS, LINKS, num_clusters=2)
     with pytest.raises(ValueError, match=r"\['weights'\] are not conjugate .*weights='uniform'"):
         ENGINE.run(field)
-    with pytest.raises(ValueError, match="hands over no conjugate blocks"):
-        ENGINE.run(Problem(gmm, (jnp.asarray(X),), {"num_clusters": 2}))
+    blind = Problem(without_blocks(gmm), (jnp.asarray(X),), {"num_clusters": 2})
+    with pytest.raises(ValueError, match="covariance, mean, weights belong to no block"):
+        ENGINE.run(blind)
+    with pytest.raises(ValueError, match="the prior of mean depends on other sites"):
+        ENGINE.run(Problem(one_scale, (jnp.asarray(X),)))
     with pytest.raises(ValueError, match="prior='flat'"):
         ENGINE.run(build(gmm, X, num_clusters=2, prior="flat"))
 

@@ -1,7 +1,5 @@
 """EM: Fisher's identity, closed against generic steps, monotone ascent, restarts, refusals."""
 
-import inspect
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,21 +8,18 @@ import numpyro.distributions as dist
 import pytest
 from scipy.optimize import minimize
 from sidebayes.guides.engines.base import FitError, Problem
-from sidebayes.guides.engines.density import log_joint
+from sidebayes.guides.engines.density import log_joint, trace_model
 from sidebayes.guides.engines.em import EM
 from sidebayes.guides.engines.programs import structure
-from sidebayes.guides.engines.surrogate import expectation, surrogate
-from sidebayes.guides.ppc import constrained_em_m_step, match_moments, ppc_m_step
+from sidebayes.guides.engines.surrogate import expectation, linearised
 from sidebayes.models.blocks import partition
 from sidebayes.models.blocks.components import GaussianPrior
 from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.links import Links
-from sidebayes.models.constrained_em import constrained_em
-from sidebayes.models.gmm import gmm
-from sidebayes.models.ppc import ppc
+from sidebayes.models.blocks.weights import match_moments
 from sklearn.datasets import load_iris
 
-from tests.support import best_trace, ppc_problem, slope_in_simplex
+from tests.support import best_trace, closed_step, ppc_problem, slope_in_simplex
 
 X, Y = load_iris(return_X_y=True)
 
@@ -76,12 +71,12 @@ def test_fisher_identity_and_closed_step(options):
         value, posterior = expectation(problem, start, args)
 
         def q(params):
-            return surrogate(problem, params, args, posterior)
+            return linearised(trace_model(problem, params, args), posterior)
 
         def joint(params):
             return log_joint(problem, params, args)
 
-        new = problem.m_step(start, args, posterior)
+        new = closed_step(problem, start, posterior, args)
         return (
             value,
             joint(start),
@@ -205,19 +200,6 @@ def test_moment_matching_from_a_far_start():
     start = jnp.log(jnp.array([1e-8, 1e-3, 1.0]))
     step = jax.jit(lambda n: match_moments(n, start, lambda w: 99.001 * jax.nn.logsumexp(w), 2.0))
     np.testing.assert_allclose(step(count), (count + 1) / (count + 1).sum(), rtol=1e-6)
-
-
-def test_m_steps_have_the_defaults_of_their_models():
-    def defaults(function):
-        parameters = inspect.signature(function).parameters.values()
-        return {
-            p.name: p.default for p in parameters if p.default is not p.empty and p.name != "links"
-        }
-
-    assert defaults(ppc_m_step) == defaults(ppc)
-    assert defaults(gmm).items() <= defaults(ppc_m_step).items()
-    merged = defaults(ppc_m_step) | defaults(constrained_em_m_step)
-    assert defaults(constrained_em).items() <= merged.items()
 
 
 def test_a_second_fit_of_equal_shapes_does_not_compile():

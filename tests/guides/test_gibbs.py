@@ -11,11 +11,11 @@ import numpyro.distributions as dist
 import pytest
 from jax import lax
 from scipy.special import gammaln
-from sidebayes.guides.conjugate import ppc_conjugacy
 from sidebayes.guides.engines.base import FitError, Problem
 from sidebayes.guides.engines.density import trace_model
 from sidebayes.guides.engines.gibbs import BlockedGibbs
 from sidebayes.guides.engines.surrogate import drawn, linearised
+from sidebayes.guides.engines.updates import drawable, plan_updates
 from sidebayes.models.blocks.components import GaussianPrior
 from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
@@ -40,7 +40,7 @@ def _float64():
 def build(**options):
     options = {"num_clusters": 2, "prior": PRIOR, "covariance": "diagonal", **options}
     args = jnp.asarray(X), LabelGraph.build(LINKS, len(X))
-    return Problem(ppc, args, options, conjugacy=ppc_conjugacy(**options))
+    return Problem(ppc, args, options)
 
 
 def statements():
@@ -234,14 +234,16 @@ def test_successive_conditional_draws_have_the_prior():
     starts = {n: jnp.stack([v] * 4) for n, v in one.items()}
     keys = jax.random.key_data(jax.random.split(jax.random.key(0), 4))
     graph = problem.args[1]
-    state, _ = jax.jit(engine._begin(problem))(keys, jnp.zeros((4, 6)), starts, problem.args)
-    sweep = engine._sweep(problem)
+    plan = drawable(plan_updates(problem), problem)
+    assert plan.rest == ("weights",)
+    state, _ = jax.jit(engine._begin(plan, problem))(keys, jnp.zeros((4, 6)), starts, problem.args)
+    sweep = engine._sweep(problem, plan)
 
     def successive(carry, key):
         state, x = carry
-        state, (draw, _) = sweep(state, (x, graph))
+        state = sweep(state, (x, graph))
         mixture = trace_model(problem, state.params, (x, graph))["x"]["fn"]
-        return (state, mixture.sample(key)), draw
+        return (state, mixture.sample(key)), state.params
 
     @jax.jit
     @jax.vmap
@@ -306,7 +308,7 @@ def test_what_cannot_be_sampled_is_refused():
         mean = numpyro.sample("mean", dist.Normal(0, 1))
         numpyro.sample("x", dist.Normal(mean, 1), obs=x)
 
-    with pytest.raises(ValueError, match="observes no mixture"):
+    with pytest.raises(ValueError, match="the model integrates none out"):
         ENGINE.run(Problem(no_mixture, (jnp.ones(3),)))
     with pytest.raises(ValueError, match="prior='flat' leaves no posterior"):
         ENGINE.run(build(reading="relation", prior="flat"))
@@ -316,7 +318,7 @@ def test_bad_start_names_the_site():
     problem = statements()
     args = problem.args[0].at[2].set(jnp.nan), problem.args[1]
     with pytest.raises(FitError, match=r"chain 0 starts .* site 'x' has log density -inf"):
-        ENGINE.run(Problem(ppc, args, problem.kwargs, conjugacy=problem.conjugacy))
+        ENGINE.run(Problem(ppc, args, problem.kwargs))
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,14 @@ from scipy.optimize import minimize
 from scipy.special import multigammaln
 from scipy.stats import multivariate_normal
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import log_joint
+from sidebayes.guides.engines.density import log_joint, trace_model
 from sidebayes.guides.engines.em import EM
 from sidebayes.guides.engines.starts import initial_values
 from sidebayes.guides.pair_mixture import (
     annealed_start,
     augmented_weights,
     log_evidence,
-    pair_mixture_m_step,
 )
-from sidebayes.guides.ppc import weights_step
 from sidebayes.models.blocks.components import GaussianPrior
 from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.links import Links
@@ -25,7 +23,7 @@ from sidebayes.models.pair_mixture import PAIR_LAWS, pair_mixture
 
 import sidebayes
 from tests.reference import pair_relations
-from tests.support import best_trace
+from tests.support import best_trace, weights_mode, without_blocks
 from tests.support_pairs import DISJOINT, X, Y, latent, log_prior, problem_of, some_params
 
 
@@ -64,7 +62,7 @@ def test_generic_em_ends_where_the_closed_steps_end():
     closed = problem_of(X, DISJOINT, **options)
     start = latent(some_params(seed=2))
     found = EM(tol=1e-13, max_steps=3000).run(closed, init=start)
-    generic = Problem(pair_mixture, closed.args, closed.kwargs)
+    generic = Problem(without_blocks(pair_mixture), closed.args, closed.kwargs)
     other = EM(tol=1e-11, max_steps=300).run(generic, init=found.params)
     np.testing.assert_allclose(other.sample_stats["lp"], found.sample_stats["lp"], atol=1e-6)
     for name in start:
@@ -104,7 +102,7 @@ def test_weights_by_three_routes(law):
     split = rng.dirichlet(np.ones(3))
     count = jnp.asarray(count + num_cannot * (split + (1 - split) / 2))
     graph, start = LabelGraph.build(links, 100), jnp.full(3, 1 / 3)
-    exact = weights_step(count, start, graph, **PAIR_LAWS[law])
+    exact = weights_mode(count, start, graph, **PAIR_LAWS[law])
     sweep = jax.jit(lambda w, g: augmented_weights(count, w, g, **PAIR_LAWS[law]))
     weights, value = start, []
     for _ in range(400):
@@ -128,20 +126,20 @@ def test_weights_of_linked_chains_by_two_routes():
     links = Links([(0, 1), (1, 2), (3, 4), (5, 6)], [-np.inf, -np.inf, 1.5, np.inf], 20)
     graph = LabelGraph.build(links, 20)
     count = jnp.array([9.0, 7.0, 4.0])
-    exact = weights_step(count, jnp.full(3, 1 / 3), graph)
+    exact = weights_mode(count, jnp.full(3, 1 / 3), graph)
     sweep = jax.jit(lambda w, g: augmented_weights(count, w, g))
     weights = jnp.full(3, 1 / 3)
     for _ in range(300):
         weights = sweep(weights, graph)
     np.testing.assert_allclose(weights, exact, atol=1e-7)
-    closed = weights_step(count, weights, graph, reading="relation")
+    closed = weights_mode(count, weights, graph, reading="relation")
     np.testing.assert_allclose(augmented_weights(count, weights, graph, reading="relation"), closed)
 
 
 def test_cannot_links_between_two_classes_say_nothing_about_weights():
     """Dossier P.4: their share of the counts is one half each, whatever the weights."""
     graph = LabelGraph.build(Links.cannot_link([(0, 1), (2, 3)]), 10)
-    weights = weights_step(
+    weights = weights_mode(
         jnp.array([4.5, 1.5]) + 2.0, jnp.full(2, 0.5), graph, sampling="chunklets"
     )
     np.testing.assert_allclose(weights, [0.75, 0.25], atol=1e-7)
@@ -155,9 +153,13 @@ def test_only_the_joint_law_suits_random_pairs(law, weight):
     count = np.bincount(labels).astype(float)  # eight deviations apart, no label is in doubt
     if law == "shared":
         count -= np.bincount(labels[links.pairs[links.same, 0]])
-    step = pair_mixture_m_step(num_clusters=2, pair_law=law).keywords["solve_weights"]
-    found = step(jnp.asarray(count), jnp.full(2, 0.5), LabelGraph.build(links, 1000), 1.0)
-    np.testing.assert_allclose(found[0], weight, atol=0.02)
+    problem = problem_of(np.eye(2)[labels * 1], links, num_clusters=2, pair_law=law)
+    start = {name: value[0] for name, value in initial_values(problem, 0, 1).items()}
+    trace = trace_model(problem, start)
+    block = trace["weights"]["infer"]["block"]
+    found = block.update(jnp.asarray(count), [trace["x"]["fn"]])
+    values = block.mode(found, {"mixing_weights": start["weights"]})
+    np.testing.assert_allclose(values["mixing_weights"][0], weight, atol=0.02)
 
 
 def test_a_few_links_turn_an_ambiguous_mixture():

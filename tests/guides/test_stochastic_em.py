@@ -16,7 +16,7 @@ from sidebayes.guides.engines.surrogate import expectation
 from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.links import Links
 
-from tests.support import ppc_problem
+from tests.support import closed_step, ppc_problem
 
 RNG = np.random.default_rng(0)
 TRUTH = RNG.integers(2, size=240)
@@ -119,7 +119,7 @@ def test_batches_sum_to_the_whole(options):
     statistics = jax.tree.map(lambda *leaves: sum(leaves), *(part[2] for part in parts))
     expected, slope = jax.jit(lambda p, args: expectation(given, p, args))(params, given.args)
     np.testing.assert_allclose(value, expected, rtol=1e-10)
-    step = jax.jit(given.m_step)(params, given.args, slope)
+    step = closed_step(given, params, slope)
     for name, new in data.maximise(params, statistics, clock).items():
         np.testing.assert_allclose(new, step[name], rtol=1e-6, atol=1e-9, err_msg=name)
 
@@ -132,7 +132,6 @@ def test_data_on_disk_give_the_same(found, tmp_path):
         given.model,
         (np.memmap(path, float, "r", shape=X.shape), given.args[1]),
         given.kwargs,
-        given.m_step,
     )
     again = ENGINE.run(on_disk, seed=1)
     np.testing.assert_array_equal(again.params["mean"], found.params["mean"])
@@ -165,7 +164,7 @@ def test_refusals():
         mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
         numpyro.sample("x", dist.Normal(mean, 1.0), obs=x)
 
-    with pytest.raises(ValueError, match="needs a closed-form M-step"):
+    with pytest.raises(ValueError, match="needs closed-form M-steps.*mean belong to no block"):
         ENGINE.run(Problem(model, (jnp.asarray(X),)))
     for decay in (0.5, 1.5):
         with pytest.raises(ValueError, match=r"above 0.5 and at most 1"):

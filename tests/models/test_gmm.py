@@ -11,10 +11,14 @@ from scipy.stats import invgamma, invwishart, multivariate_normal
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import log_joint
 from sidebayes.guides.engines.em import EM
-from sidebayes.guides.gmm import gmm_e_step
-from sidebayes.guides.ppc import ppc_m_step
+from sidebayes.guides.engines.surrogate import expectation
+from sidebayes.guides.engines.updates import closed_forms, maximised, plan_updates
 from sidebayes.models.blocks.components import COVARIANCES, GaussianPrior, mixture_components
+from sidebayes.models.blocks.label_graph import as_label_graph
+from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
+from sidebayes.models.blocks.weights import mixing_weights
 from sidebayes.models.gmm import gmm
+from sidebayes.models.pair_mixture import pair_mixture
 from sklearn.datasets import load_iris
 from sklearn.mixture import GaussianMixture
 
@@ -36,13 +40,14 @@ def test_maximum_likelihood_is_that_of_scikit_learn(covariance):
         3, covariance_type=NAMES[covariance], random_state=0, tol=1e-10, max_iter=5000, reg_covar=0
     ).fit(X)
     options = {"num_clusters": 3, "covariance": covariance, "prior": "flat"}
-    problem = Problem(gmm, (jnp.asarray(X),), options, ppc_m_step(**options))
+    problem = Problem(gmm, (jnp.asarray(X),), options)
     spread = "covariance" if covariance in ("full", "tied") else "variance"
     params = {"weights": theirs.weights_, "mean": theirs.means_, spread: theirs.covariances_}
     value = float(log_joint(problem, params)) - LOG_TWO
     np.testing.assert_allclose(value, theirs.score(X) * 150, rtol=1e-12)
     if covariance == "full":
         np.testing.assert_allclose(value, -180.1855, atol=1e-3)
+    assert plan_updates(problem).rest == ()
     result = EM(tol=1e-12).run(problem, init=params)
     np.testing.assert_allclose(result.sample_stats["lp"].item() - LOG_TWO, value, atol=1e-5)
     for name, start in params.items():
@@ -67,7 +72,7 @@ def test_one_em_step_is_that_of_scikit_learn():
         theirs.fit(X)
     options = {"num_clusters": 3, "prior": "flat"}
     ours = EM(max_steps=1).run(
-        Problem(gmm, (jnp.asarray(X),), options, ppc_m_step(**options)), init=start
+        Problem(gmm, (jnp.asarray(X),), options), init=start
     )
     np.testing.assert_allclose(ours.params["mean"], theirs.means_, rtol=1e-8)
     np.testing.assert_allclose(ours.params["covariance"], theirs.covariances_, rtol=1e-6, atol=1e-9)
@@ -183,18 +188,62 @@ def test_prior_refuses(change, message):
         GaussianPrior(**fields)
 
 
+def point_by_point(x, num_clusters, covariance):
+    """The same mixture with silent evidence about its labels, which no pass over the data serves."""
+    weights = mixing_weights(num_clusters)
+    density = mixture_components(x, num_clusters, covariance, "empirical")
+    labels = LinkedCategorical(jnp.log(weights), as_label_graph(None, len(x)))
+    silent = jnp.zeros((len(x), num_clusters))
+    numpyro.sample("x", LinkedMixture(labels, density, silent), obs=x)
+
+
 @pytest.mark.parametrize("covariance", ["full", "tied"])
 def test_one_pass_climbs_as_the_generic_e_step(covariance):
     options = {"num_clusters": 3, "covariance": covariance}
-    steps = ppc_m_step(**options), gmm_e_step(**options)
+    problems = [Problem(model, (jnp.asarray(X),), options) for model in (gmm, point_by_point)]
+    assert [set(plan_updates(p).one_pass) for p in problems] == [{"x"}, set()]
     engine = EM(max_steps=5, num_restarts=2, tol=1e-15)
-    plain = engine.run(Problem(gmm, (jnp.asarray(X),), options, steps[0]), seed=1)
-    fast = engine.run(Problem(gmm, (jnp.asarray(X),), options, *steps), seed=1)
+    fast, plain = (engine.run(problem, seed=1) for problem in problems)
     np.testing.assert_allclose(fast.objective, plain.objective, rtol=1e-10)
     for name, value in plain.params.items():
         np.testing.assert_allclose(fast.params[name], value, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("covariance", ["full", "tied"])
+def test_one_pass_leaves_the_m_step_of_responsibilities(covariance):
+    problem = Problem(gmm, (jnp.asarray(X),), {"num_clusters": 3, "covariance": covariance})
+    plan = plan_updates(problem)
+    params = {
+        "weights": jnp.array([0.5, 0.3, 0.2]),
+        "mean": jnp.asarray(X[[3, 60, 120]]),
+        "covariance": jnp.eye(4) if covariance == "tied" else jnp.stack([jnp.eye(4)] * 3),
+    }
+
+    @jax.jit
+    def step(params, args):
+        both = [expectation(problem, params, args, how) for how in (plan.one_pass, None)]
+        return [
+            (value, counts(slope), closed_forms(problem, plan, params, args, slope, maximised))
+            for value, slope in both
+        ]
+
+    def counts(slope):
+        return slope["x"]["log_weights"]
+
+    fast, plain = step(params, problem.args)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-11), fast, plain)
+    assert np.abs(plain[2]["mean"] - params["mean"]).max() > 0.1
+
+
 def test_one_pass_where_there_is_one():
-    assert gmm_e_step(covariance="diagonal") is None
-    assert gmm_e_step(component=lambda: None) is None
+    def has_one(model, **options):
+        problem = Problem(model, (jnp.asarray(X),), {"num_clusters": 3} | options)
+        return plan_updates(problem).one_pass != {}
+
+    def four():
+        return dist.Normal(numpyro.sample("loc", dist.Normal(0, 9).expand([4]).to_event(1)), 1.0)
+
+    assert has_one(gmm)
+    assert not has_one(gmm, covariance="diagonal")
+    assert not has_one(gmm, component=lambda: four().to_event(1))
+    assert not has_one(pair_mixture, num_components=2)

@@ -14,10 +14,10 @@ import pytest
 from scipy.stats import multivariate_normal
 from sidebayes.diagnostics.scores import accuracy
 from sidebayes.guides.engines.em import EM
-from sidebayes.guides.ppc import match_moments
 from sidebayes.models.blocks import partition
 from sidebayes.models.blocks.label_graph import LabelGraph
 from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.weights import match_moments
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_iris
 

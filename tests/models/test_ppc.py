@@ -11,7 +11,6 @@ from sidebayes.diagnostics.scores import accuracy
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import log_joint
 from sidebayes.guides.engines.em import EM
-from sidebayes.guides.ppc import constrained_em_m_step
 from sidebayes.models.blocks import partition
 from sidebayes.models.blocks.components import GaussianPrior
 from sidebayes.models.blocks.label_graph import LabelGraph
@@ -105,14 +104,14 @@ def test_chunklets_are_drawn_once_or_point_by_point():
     args = jnp.asarray(X), graph
     options = {"num_clusters": 3, "covariance": "tied"}
     engine = EM(tol=1e-12, num_restarts=2)
-    once = Problem(constrained_em, args, options, constrained_em_m_step(**options))
+    once = Problem(constrained_em, args, options)
     params = engine.run(once).params
     first = [int(np.argmax(graph.node == chunklet)) for chunklet in range(graph.node.max() + 1)]
     mean = responsibilities(once, params)[first].mean(axis=0)
     np.testing.assert_allclose(params["weights"], mean, atol=1e-5)
 
     each = options | {"sampling": "points"}
-    second = Problem(constrained_em, args, each, constrained_em_m_step(**each))
+    second = Problem(constrained_em, args, each)
     hard = engine.run(ppc_problem(X, links, **options)).params
     np.testing.assert_allclose(engine.run(second).params["weights"], hard["weights"], atol=1e-12)
     assert np.abs(hard["weights"] - params["weights"]).max() > 1e-3

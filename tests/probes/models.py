@@ -97,7 +97,7 @@ def shifted(
     weights = mixing_weights(num_clusters)
     prior = GaussianPrior.empirical(source, num_clusters)
     density = gaussian_components(num_clusters, size, "tied", prior)
-    shift = numpyro.sample("shift", dist.HalfNormal(1.0))
+    shift = numpyro.sample("shift", dist.InverseGamma(3.0, 1.0))
     with numpyro.plate("clusters", num_clusters):
         around = dist.Normal(density.loc, shift).to_event(1)
         moved = numpyro.sample("moved", around, infer={"event_dims": ["features"]})
