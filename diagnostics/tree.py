@@ -121,5 +121,7 @@ def to_datatree(
             log_evidence_kind=result.log_evidence.kind,
             log_evidence_error=np.nan if error is None else error,
         )
+    for name, error in (result.standard_errors or {}).items():
+        info[f"monte_carlo_error_{name}"] = named.get(name, ()), error
     tree["fit_info"] = xr.DataTree(info)
     return tree

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .guides.engines.gibbs import BlockedGibbs
     from .guides.engines.laplace import Laplace
     from .guides.engines.mcmc import HMC, NUTS
+    from .guides.engines.monte_carlo_em import MonteCarloEM
     from .guides.engines.nested import NestedSlice
     from .guides.engines.optimise import MAP
     from .guides.engines.smc import SMC
@@ -64,6 +65,7 @@ _HOME = {
     "LinkedMixtureClusterer": "estimators",
     "Links": "models.blocks.links",
     "MAP": "guides.engines.optimise",
+    "MonteCarloEM": "guides.engines.monte_carlo_em",
     "MeanField": "models.blocks.approximate",
     "NUTS": "guides.engines.mcmc",
     "NestedSlice": "guides.engines.nested",
@@ -118,6 +120,7 @@ __all__ = [
     "LinkedMixtureClusterer",
     "Links",
     "MeanField",
+    "MonteCarloEM",
     "NestedSlice",
     "PartialLabels",
     "SideBayesWarning",

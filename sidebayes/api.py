@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -94,10 +95,11 @@ def fit(
     checked = checks.check_given(signature, given, name)
     sizes = checks.check_dims(signature, checked)
     first = next((checked[r.name] for r in signature.of_kind("table") if r.name in checked), None)
-    if card is not None or "num_clusters" in signature.options:
+    if "num_clusters" in signature.options:
         points = sizes.get(signature.unit or "", len(first) if first is not None else 1)
-        clusters = checks.check_num_clusters(options.get("num_clusters"), points)
-        options = {"num_clusters": clusters} | {**options, "num_clusters": clusters}
+        default = inspect.signature(model).parameters["num_clusters"].default
+        asked = options.get("num_clusters", None if default is inspect.Parameter.empty else default)
+        options = {**options, "num_clusters": checks.check_num_clusters(asked, points)}
     checks.check_options(signature, options, name)
     checks.check_seed(seed)
     _check_dtype(dtype)

@@ -15,7 +15,7 @@ from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.blocks.links import Links
 from sidebayes.models.blocks.padding import link_rows
 from sidebayes.models.blocks.partial_labels import Groups, PartialLabels
-from sidebayes.models.blocks.roles import Signature
+from sidebayes.models.blocks.roles import Role, Signature
 
 __all__ = [
     "check_data",
@@ -39,11 +39,17 @@ def sort_arguments(
 
     Raises
     ------
-    TypeError
-        If there are too many data, some are given twice, or some are missing.
+    TypeError, ValueError
+        If there are too many data, some are given twice, or some are missing. Links are side
+        information, and may be missing.
     """
     positional = [role.name for role in signature.data[: signature.positional]]
+    while len(data) > len(positional) and data[-1] is None:
+        data = data[:-1]
     if len(data) > len(positional):
+        surplus = data[len(positional) :]
+        if all(isinstance(one, Links | LabelGraph) for one in surplus):
+            raise _takes_no_links(method, signature)
         raise TypeError(
             f"{method} takes {len(positional)} data by position, {positional}; got {len(data)}. Pass "
             "options by name"
@@ -54,13 +60,38 @@ def sort_arguments(
         raise TypeError(f"{method} got {twice} by position and by name; pass each once")
     given |= {name: value for name, value in arguments.items() if name in signature}
     given = {name: value for name, value in given.items() if value is not None}
-    missing = [r.name for r in signature.data if r.required and r.name not in given]
+    missing = [
+        role
+        for role in signature.data
+        if role.required and role.kind != "links" and role.name not in given
+    ]
     if missing:
-        raise TypeError(
-            f"{method} lacks its data {missing}: {missing[0]} = None is not data; pass them, e.g. "
-            "sidebayes.load_dataset('iris').x for a table"
+        wanted = "; ".join(
+            f"{role.name} is missing or None, pass {_wanted(role)}" for role in missing
         )
-    return given, {n: v for n, v in arguments.items() if n not in signature}
+        raise TypeError(f"{method} lacks data: {wanted}")
+    rest = {n: v for n, v in arguments.items() if n not in signature}
+    if rest.get("links", False) is None:
+        del rest["links"]  # no links are none for any method
+    return given, rest
+
+
+def _wanted(role: Role) -> str:
+    """What to pass as an argument, in words."""
+    of = role.dims[0] if role.dims else "elements"
+    return {
+        "table": f"an array of shape ({', '.join(role.dims)}), e.g. sidebayes.load_dataset('iris').x",
+        "groups": f"the group that each of the {of} belongs to",
+        "labels": f"the class of each of the {of}, -1 where it is not known",
+        "sets": f"sets of {of}, each a sequence of their numbers",
+    }[role.kind]
+
+
+def _takes_no_links(method: str, signature: Signature) -> Exception:
+    ties = [role.name for role in signature.of_kind("links")]
+    if ties:
+        return TypeError(f"{method} takes links by name only: {ties[0]}=...")
+    return ValueError(f"{method} takes no links; use 'ppc', or leave links out")
 
 
 def check_given(signature: Signature, given: Mapping[str, Any], method: str) -> dict[str, Any]:
@@ -86,8 +117,14 @@ def check_given(signature: Signature, given: Mapping[str, Any], method: str) -> 
             labels = value if isinstance(value, PartialLabels) else PartialLabels(np.asarray(value))
             checked[role.name] = labels
         else:
-            checked[role.name] = tuple(value)
+            checked[role.name] = _check_sets(value, role)
     return checked
+
+
+def _check_sets(value: Any, role: Role) -> tuple:
+    if isinstance(value, str | Mapping) or not np.iterable(value):
+        raise TypeError(f"{role.name} = {value!r:.40}; pass {_wanted(role)}")
+    return tuple(value)
 
 
 def _check_ties(links: Any, name: str, method: str) -> Links:
@@ -100,12 +137,16 @@ def _check_ties(links: Any, name: str, method: str) -> Links:
 
 
 def _check_groups(value: Any, name: str) -> Groups:
-    groups = value if isinstance(value, Groups) else Groups(np.asarray(value))
+    try:
+        groups = value if isinstance(value, Groups) else Groups(np.asarray(value))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}; pass the group of each row") from None
     without = np.flatnonzero(np.asarray(groups.codes) < 0)
     if len(without):
         raise ValueError(
-            f"{name} says no group for row {without[0]} and {len(without) - 1} others; drop these rows, "
-            "or give them a group of their own"
+            f"{name} says no group for row {without[0]}"
+            f"{f' and {len(without) - 1} others' if len(without) > 1 else ''}; drop what has none, or "
+            "give it a group of its own"
         )
     return groups
 
@@ -179,9 +220,11 @@ def check_data(x: Any, name: str = "x", dims: Sequence[str] = ("points", "featur
     fixed = [dim for dim in dims if dim != "..."]
     if values.ndim != len(fixed) and not ("..." in dims and values.ndim > len(fixed)):
         wanted = f"({', '.join(dims)}{',' if len(dims) == 1 else ''})"
-        advice = (
-            f"for one column pass {name}[:, None]" if values.ndim == 1 else "one row per element"
-        )
+        advice = "one row per element"
+        if values.ndim == 1 and len(fixed) == 2:
+            advice = f"for one column pass {name}[:, None]"
+        elif values.ndim == 2 and values.shape[1] == 1 and len(fixed) == 1:
+            advice = f"of one column pass {name}[:, 0]"
         raise ValueError(f"{name} has shape {values.shape}, expected {wanted}; {advice}")
     if not isinstance(values, np.memmap) and values.dtype.kind != "f":
         values = values.astype(float)
@@ -279,7 +322,7 @@ def check_options(signature: Signature, options: Mapping[str, Any], method: str)
             if name == "num_clusters":
                 raise TypeError(f"{method} has no parameter num_clusters; leave it out, or add it")
             if name == "links":
-                raise ValueError(f"{method} takes no links; use 'ppc', or leave links out")
+                raise _takes_no_links(method, signature)
             close = difflib.get_close_matches(name, known, n=1)
             hint = f" (did you mean {close[0]!r}?)" if close else ""
             raise TypeError(f"{method} has no option {name!r}{hint}; its options: {shown}")

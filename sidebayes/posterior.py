@@ -134,8 +134,9 @@ def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False
         }
         inputs = given, problem.args, owners, np.asarray(count)
         build = partial(_over_draws, hard, layout)
-        # how terms fall to units shapes the program
-        units = tuple((name, layout.num_units(name)) for name in layout.site_dims)
+        # where terms are summed by unit, the number of units shapes the program
+        owned = tuple((n, layout.num_units(n)) for n, o in owners.items() if o is not None)
+        units = tuple(layout.site_dims.items()), owned
         program, _ = compiled("derive", problem, (hard, size, units), build, *inputs, once=single)
         found.append(jax.tree.map(lambda leaf, n=count: np.asarray(leaf)[:n], program(*inputs)))
     prob, terms, mode, effects = (

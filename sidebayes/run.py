@@ -64,6 +64,8 @@ class Run:
         Options that a loaded file could not hold, and what they were.
     is_own : bool
         Whether a loaded fit is of a user's own model.
+    unseen : bool
+        Whether the data are others than those of the fit.
     """
 
     method: str
@@ -77,6 +79,7 @@ class Run:
     feature_names: tuple[str, ...] = ()
     lost: Mapping[str, str] = field(default_factory=dict)
     is_own: bool = False
+    unseen: bool = False
 
     @property
     def signature(self) -> Signature:
@@ -111,7 +114,7 @@ class Run:
         sizes = dimensions(self.signature, host)
         for role in self.signature.data:
             value = self.data.get(role.name)
-            if role.kind == "links":
+            if role.kind == "links" and (value is not None or role.dims[0] in sizes):
                 value = self.graph(role, sizes.get(role.dims[0]))
             if value is None:
                 continue
@@ -122,11 +125,13 @@ class Run:
             args.append(self._on_device(value))
         model = self.model
         traced = [r.name for r in self.signature.data if r.kind != "sets"]
-        in_order = names == traced[: len(names)] and len(names) <= self.signature.positional
+        first = list(inspect.signature(model).parameters)[: self.signature.positional]
+        in_order = names == traced[: len(names)] == first[: len(names)]
         problem = Problem(
             model if in_order else Named(model, tuple(names)),
             tuple(args),
             {**self.options, **static},
+            unseen=self.unseen,
         )
         return _suit_links(problem)
 
@@ -187,7 +192,7 @@ class Run:
                 f"{self.method}: sites {own} belong to single units of the data that were fitted, so "
                 "that other data have no density given the fit"
             )
-        return replace(self.settled(), data=data, truth=None)
+        return replace(self.settled(), data=data, truth=None, unseen=True)
 
     @cached_property
     def unit_sites(self) -> list[str]:
@@ -201,7 +206,7 @@ class Run:
             if not all(mask.any() and dim in named for dim, mask in fewer.items()):
                 return []
             full = posterior.latent_shapes(self.problem)
-            part = posterior.latent_shapes(self.subset(fewer).problem)
+            part = posterior.latent_shapes(replace(self.subset(fewer), unseen=True).problem)
         return sorted(name for name in full if full[name] != part.get(name))
 
     def settled(self) -> Run:

@@ -105,9 +105,8 @@ def calibrate(
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
             raise ValueError(f"{title} = {value!r}; expected an integer >= {least}")
     assert num_points is not None
-    num_clusters = options.get("num_clusters")
-    if card is not None:
-        checks.check_num_clusters(num_clusters, num_points)
+    if "num_clusters" in signature.options:
+        checks.check_num_clusters(options.get("num_clusters"), num_points)
     checks.check_options(signature, options, name)
     table, ties = _roles(signature, links, name)
 

@@ -148,7 +148,8 @@ class Validation:
             for number in range(num_folds):
                 held = {dim: fold[starts[dim] + u] == number for dim, u in unit.items()}
                 some = self.of(base.subset({d: ~mask for d, mask in held.items()}), progress=False)
-                found, draws = _held_out(some, base.subset(held), held, unit)
+                rest = replace(base.subset(held), unseen=True)
+                found, draws = _held_out(some, rest, held, unit)
                 for dim, (numbers, density) in found.items():
                     elpd[starts[dim] + numbers] = density
                 if not some.status.converged:

@@ -189,6 +189,7 @@ ENGINES: dict[str, str] = {
     "kmeans": "sidebayes.guides.constrained_kmeans:KMeans",
     "laplace": "sidebayes.guides.engines.laplace:Laplace",
     "map": "sidebayes.guides.engines.optimise:MAP",
+    "monte_carlo_em": "sidebayes.guides.engines.monte_carlo_em:MonteCarloEM",
     "nested": "sidebayes.guides.engines.nested:NestedSlice",
     "nuts": "sidebayes.guides.engines.mcmc:NUTS",
     "svi": "sidebayes.guides.engines.svi:SVI",
@@ -287,10 +288,13 @@ def make_engine(engine: Any, card: Card | None = None) -> Any:
                 f"{sorted(ENGINES)}"
             )
         engine = _resolve(ENGINES[engine])()
-    if isinstance(engine, type) or not callable(getattr(engine, "run", None)):
+    if not isinstance(engine, _resolve("sidebayes.guides.engines.base:Engine")):
+        own = (
+            "" if isinstance(engine, type) else "; derive your own from guides.engines.base.Engine"
+        )
         raise TypeError(
             f"engine = {engine!r} is not an engine; pass a name, one of {sorted(ENGINES)}, or a "
-            "configuration such as EM(num_restarts=20)"
+            f"configuration such as EM(num_restarts=20){own}"
         )
     if card is not None and engine.name in ENGINES and engine.name not in card.engines:
         raise ValueError(

@@ -47,12 +47,16 @@ class Problem:
         Options that shape the model.
     notes : dict
         What has been found out about the model, so that it is found out once.
+    unseen : bool
+        Whether the data are others than those of the fit: a model that checks numbers, which must do
+        for a fit, is then shown none.
     """
 
     model: Callable[..., None]
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    unseen: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,6 +118,8 @@ class EngineResult:
     density_space : {"constrained", "unconstrained"}
         Space in which a mode was sought.
     log_evidence : Evidence or None
+    standard_errors : dict of ndarray, or None
+        Monte Carlo standard errors of a point estimate that was found by sampling.
     """
 
     engine: str
@@ -125,6 +131,7 @@ class EngineResult:
     approximate: str | None = None
     density_space: str = "constrained"
     log_evidence: Evidence | None = None
+    standard_errors: dict[str, NDArray] | None = None
 
     @property
     def params(self) -> dict[str, NDArray]:

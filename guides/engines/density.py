@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ from jax.core import Tracer
 from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
 from sidebayes.models.blocks.collapsed import Collapsed, as_collapsed
+from sidebayes.models.blocks.label_graph import LabelGraph
 
 from .base import Problem
 from .programs import unchecked
@@ -181,19 +183,37 @@ def abstract_trace(problem: Problem) -> dict:
         If parameters of a distribution that are known numbers are out of their range.
     """
 
-    def go() -> None:
+    def go(numbers: list) -> None:
+        args = tuple(map(_with_numbers, problem.args, numbers))
         seeded = handlers.seed(problem.model, jax.random.key(0))
         substituted = handlers.substitute(seeded, substitute_fn=filling(jnp.zeros))
         with unchecked():
-            found = handlers.trace(substituted).get_trace(*problem.args, **problem.kwargs)
+            found = handlers.trace(substituted).get_trace(*args, **problem.kwargs)
         for site in found.values():
             if site["type"] == "sample":
                 _check_numbers(site["fn"])
+                given = (
+                    old for old, new in zip(problem.args, args, strict=True) if new is site["value"]
+                )
+                site["value"] = next(given, site["value"])
         problem.notes["sites"] = found
 
     if "sites" not in problem.notes:
-        jax.eval_shape(go)
+        jax.eval_shape(go, [_numbers(a) if problem.unseen else None for a in problem.args])
     return problem.notes["sites"]
+
+
+def _numbers(data: Any) -> Any:
+    """Numbers of a table, or weights of links, which may be hidden from a model."""
+    if isinstance(data, LabelGraph):
+        return data.pair_weights
+    return data if isinstance(data, jax.Array) else None
+
+
+def _with_numbers(data: Any, numbers: Any) -> Any:
+    if numbers is None:
+        return data
+    return replace(data, pair_weights=numbers) if isinstance(data, LabelGraph) else numbers
 
 
 def _check_numbers(fn: dist.Distribution) -> None:

@@ -98,7 +98,7 @@ def _of_blocks(
     trace = abstract_trace(problem)
     for part in plan_updates(problem).parts:
         data = observed_table(problem, part.sources[0])
-        if data is not None:
+        if data is not None and np.isfinite(data).all():
             sizes = {role: shapes[name] for role, name in part.sites.items()}
             values = block_of(trace, part).starts(data, sizes, seed, num_starts)
             found |= part.named(values)

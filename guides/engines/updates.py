@@ -15,7 +15,7 @@ from sidebayes.models.blocks.collapsed import Collapsed
 
 from .base import Problem
 from .density import abstract_trace, collapsed_sites, latent_sites, site_log_prob, trace_model
-from .programs import compiled
+from .programs import compiled, unchecked
 from .surrogate import expectation, linearised
 
 __all__ = [
@@ -163,9 +163,11 @@ def _uses(problem: Problem) -> dict[tuple[str, str | None], frozenset[str]]:
         }
 
     shapes = {name: _shape(site["value"]) for name, site in latent.items()}
+    with unchecked():
+        found = eval_provenance(densities, **shapes)
     return {
         (site, factor or None): needed
-        for site, factors in eval_provenance(densities, **shapes).items()
+        for site, factors in found.items()
         for factor, needed in factors.items()
     }
 

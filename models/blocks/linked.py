@@ -332,7 +332,9 @@ class LinkedMixture(Collapsed):
         """Log partition function of the links at other log mixing weights."""
         labels = self.labels
         blank = jnp.zeros((labels.graph.num_points, self.num_clusters), log_weights.dtype)
-        return partition.log_partition(blank, labels.graph, log_weights, **labels.options)
+        return partition.log_partition(
+            blank, labels.graph, log_weights, labels.pair_weights, **labels.options
+        )
 
     def log_prob(self, value: Array) -> Array:
         """Joint log-density of all points (and of the statements, under the relation reading)."""
@@ -441,9 +443,10 @@ class LinkedMixture(Collapsed):
             "pair_weights": agree.astype(member.dtype),
         }
         if within is not None:
-            size = self.components.mixing_distribution.probs.shape[-1]  # type: ignore[attr-defined]
-            inside = rows[:, :, None] * jax.nn.one_hot(within, size)[:, None]
-            found |= {"unary": inside, "log_within": inside.sum(axis=0)}
+            weights = self.components.mixing_distribution.probs  # type: ignore[attr-defined]
+            inside = rows[:, :, None] * jax.nn.one_hot(within, weights.shape[-1])[:, None]
+            own = weights.ndim == 3  # each row has weights of its own
+            found |= {"unary": inside, "log_within": inside if own else inside.sum(axis=0)}
         return found | ({} if self.evidence is None else {"evidence": member})
 
     def mode(self, value: Array) -> Array:

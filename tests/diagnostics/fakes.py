@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -12,13 +12,19 @@ from sidebayes.diagnostics.compare import verdict
 from sidebayes.diagnostics.invariants import convergence
 from sidebayes.diagnostics.relabel import relabel
 from sidebayes.diagnostics.tree import to_datatree
-from sidebayes.guides.engines.base import EngineResult, Status
+from sidebayes.guides.engines.base import Engine, EngineResult, Status
 
 from sidebayes.validation import Validation
 
 TRUTH = np.repeat([0, 1, 2], [20, 14, 6])
 CENTRES = np.array([[0.0, 0.0, 1.0], [6.0, 0.0, 2.0], [0.0, 7.0, 3.0]])
 PAIRS = np.array([[0, 1], [2, 25], [3, 39], [21, 22], [5, 30]])
+ROLES = {
+    "weights": "mixing_weights",
+    "mean": "location",
+    "covariance": "spread",
+    "flip_rate": "reliability",
+}
 WEIGHTS = np.array([2.0, -2.0, -np.inf, np.inf, 2.0])  # the last one is wrong
 
 
@@ -26,6 +32,8 @@ WEIGHTS = np.array([2.0, -2.0, -np.inf, np.inf, 2.0])  # the last one is wrong
 class FakeFit(Validation):
     tree: xr.DataTree
     method: str = "ppc"
+    config: Engine = field(default_factory=Engine)
+    has_labels = True
 
     @property
     def engine(self):
@@ -64,7 +72,7 @@ class FakeFit(Validation):
         return self.relabelled[0]["responsibilities"]["prob"].to_numpy().mean(axis=(0, 1))
 
     def labels(self):
-        return self.responsibilities().argmax(axis=1)
+        return self.tree["responsibilities"]["labels"].to_numpy()
 
 
 def soft_labels(truth=TRUTH, sure=0.98, num_clusters=3):
@@ -124,12 +132,19 @@ def make_tree(
             "feature_names": ("features", np.array(["length", "width", "<mass>"], dtype=object)),
         },
         responsibilities=np.take_along_axis(prob, order[:, :, None], axis=3)[:, keep],
-        log_likelihood=units,
+        log_likelihood={"x": units},
+        unit_dims={"x": "unit"},
         dims={
             "weights": ("clusters",),
             "mean": ("clusters", "features"),
             "covariance": ("clusters", "features", "features_1"),
         },
+        roles=dict(ROLES),
         attrs={"sidebayes_seed": 3, "sidebayes_version": "0.1.0"},
     )
+    matched, _ = relabel(tree)
+    labels = matched["responsibilities"]["prob"].to_numpy().mean(axis=(0, 1)).argmax(axis=1)
+    group = tree["responsibilities"].to_dataset().assign(labels=("points", labels))
+    group.attrs["label_sites"] = json.dumps({"x": [0, len(TRUTH)]})
+    tree["responsibilities"] = xr.DataTree(group)
     return tree, order

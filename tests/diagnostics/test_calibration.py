@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 from scipy.stats import kstest
-from sidebayes.diagnostics.calibration import Calibration, rank_of_truth, uniformity
+from sidebayes.diagnostics.calibration import (
+    Calibration,
+    functionals,
+    rank_of_truth,
+    uniformity,
+)
 
 RNG = np.random.default_rng(0)
 
@@ -76,3 +81,34 @@ def test_plot_marks_what_is_off():
     figure = Calibration("narrow", ranks(spread=0.6, size=60)).plot()
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["f"]
     assert Calibration("exact", ranks(size=60), level=1e-3).plot().axes[0].get_legend() is None
+
+
+def test_functionals_do_not_see_how_clusters_are_numbered():
+    rng = np.random.default_rng(4)
+    draws = {
+        "share": rng.dirichlet(np.ones(3), (2, 5)),
+        "mean": rng.normal(size=(2, 5, 3, 2)),
+        "rate": rng.random((2, 5)),
+        "slope": rng.normal(size=(2, 5, 2)),
+    }
+    dims = {"share": ("clusters",), "mean": ("clusters", "features"), "rate": (), "slope": ("d",)}
+    prob = rng.dirichlet(np.ones(3), (2, 5, 8))
+    value, links = rng.normal(size=(2, 5)), np.array([[0, 1], [2, 3], [4, 5]])
+    given = dims, {"share": "mixing_weights"}
+    found = functionals(draws, *given, prob, value, links)
+    assert set(found) == {
+        "log_likelihood", *(f"sorted_weights[{k}]" for k in range(3)), "rate", "slope[0]", "slope[1]",
+        "occupied", "entropy", "same_linked[0]", "same_linked[1]",
+        "same_sampled[0]", "same_sampled[1]",
+    }  # fmt: skip
+    ranked = np.sort(draws["share"], axis=-1)[..., ::-1].reshape(10, 3)
+    np.testing.assert_allclose(found[[f"sorted_weights[{k}]" for k in range(3)]], ranked)
+    np.testing.assert_allclose(
+        found["same_linked[1]"], (prob[:, :, 2] * prob[:, :, 3]).sum(axis=-1).ravel()
+    )
+    order = rng.permuted(np.tile(np.arange(3), (2, 5, 1)), axis=2)
+    moved = draws | {"share": np.take_along_axis(draws["share"], order, axis=2)}
+    turned = np.take_along_axis(prob, order[:, :, None], axis=3)
+    pd.testing.assert_frame_equal(functionals(moved, *given, turned, value, links), found)
+    bare = functionals({"rate": draws["rate"]}, dims, {}, None, value, links)
+    assert list(bare) == ["log_likelihood", "rate"]

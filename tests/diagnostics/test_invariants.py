@@ -40,6 +40,17 @@ def test_values_by_hand():
     )
 
 
+def test_weights_are_known_by_their_role_whatever_their_name():
+    tree, _ = make_tree(2, 6)
+    posterior = tree["posterior"].to_dataset().rename(weights="shares")
+    tree["posterior"] = xr.DataTree(posterior)
+    np.testing.assert_allclose(
+        invariants(tree)["sorted_weights"], -np.sort(-posterior["shares"], axis=-1)
+    )
+    del tree["posterior"]["shares"].attrs["role"]
+    assert "sorted_weights" not in invariants(tree)
+
+
 def test_one_draw_has_no_rhat():
     found = convergence(make_tree()[0])
     assert np.isnan(found["rhat"])

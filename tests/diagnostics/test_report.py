@@ -28,6 +28,8 @@ def test_one_row_a_fit(fits):
     assert frame.loc["point", "ari"] == 1.0
     assert frame["violated"].tolist() == [1, 1]
     assert frame["links"].tolist() == [5, 5]
+    rates = [fit.tree["posterior"]["flip_rate"].to_numpy().mean() for fit in fits.values()]
+    np.testing.assert_allclose(frame["flip"], rates)
     assert np.isnan(frame.loc["point", "rhat"])
     assert frame.loc["sampler", "rhat"] < 1.1
     assert frame.loc["sampler", "ess_per_s"] == pytest.approx(frame.loc["sampler", "ess"] / 2.0)

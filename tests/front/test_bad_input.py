@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +15,7 @@ from sidebayes.cli import app
 X = np.random.default_rng(0).normal(size=(12, 2))
 LABELS = np.repeat([0, 1, 2], 4)
 LINKS = Links.must_link([(0, 1), (2, 3)])
+QUICK = sidebayes.EM(num_restarts=1, max_steps=3)
 
 
 def with_nan():
@@ -48,7 +51,7 @@ def discrete(x, links):
 CASES = {
     "data missing": (lambda: ppc(None), TypeError, "pass an array of shape"),
     "data a name": (lambda: ppc("iris"), TypeError, "load_dataset"),
-    "one axis": (lambda: ppc(X[:, 0]), ValueError, r"for one feature pass x\[:, None\]"),
+    "one axis": (lambda: ppc(X[:, 0]), ValueError, r"for one column pass x\[:, None\]"),
     "three axes": (lambda: ppc(X[None]), ValueError, r"expected \(points, features\)"),
     "no rows": (lambda: ppc(X[:0]), ValueError, "nothing to fit"),
     "no columns": (lambda: ppc(X[:, :0]), ValueError, "nothing to fit"),
@@ -70,6 +73,11 @@ CASES = {
         r"\['cavi', 'continuation', 'em', 'gibbs', 'hmc', 'kmeans', 'laplace', 'map'",
     ),
     "unsuited engine": (lambda: ppc(engine="kmeans"), ValueError, "does not suit ppc"),
+    "engine without the base class": (
+        lambda: ppc(engine=SimpleNamespace(name="own", run=print)),
+        TypeError,
+        "guides.engines.base.Engine",
+    ),
     "engine class": (lambda: ppc(engine=sidebayes.EM), TypeError, r"EM\(num_restarts=20\)"),
     "engine steps": (lambda: sidebayes.EM(max_steps=0), ValueError, "expected a number >= 1"),
     "engine restarts": (lambda: sidebayes.MAP(num_restarts="5"), ValueError, "expected a number"),
@@ -138,9 +146,28 @@ CASES = {
         ValueError,
         "cluster",
     ),
-    "no mixture": (lambda: fit(no_mixture, X), ValueError, "no observed mixture"),
+    "no labels": (
+        lambda: fit(no_mixture, X, engine=QUICK).labels(),
+        ValueError,
+        "no_mixture has no labels.* it observes no mixture",
+    ),
+    "clusters for a model without": (
+        lambda: fit(no_mixture, X, num_clusters=2),
+        TypeError,
+        "no parameter num_clusters",
+    ),
+    "constant feature of another model": (
+        lambda: fit("gmm", constant(), num_clusters=2),
+        ValueError,
+        r"drop them, x\[:, np.ptp\(x, axis=0\) > 0\]",
+    ),
     "discrete site": (lambda: fit(discrete, X), TypeError, "discrete latent"),
     "links for a model without": (lambda: fit(no_mixture, X, LINKS), ValueError, "takes no links"),
+    "named links for a model without": (
+        lambda: fit(no_mixture, X, links=LINKS),
+        ValueError,
+        "takes no links",
+    ),
     "unknown data": (lambda: load_dataset("irsi"), ValueError, "did you mean 'iris'"),
     "size of real data": (lambda: load_dataset("iris", num_points=5), ValueError, "simulated"),
     "too many pairs": (lambda: simulate_links(LABELS, 67), ValueError, "at most 66 pairs"),

@@ -13,7 +13,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from sidebayes.guides.engines.base import EngineResult, FitError, Status
+from sidebayes.guides.engines.base import Engine, EngineResult, FitError, Status
 from sidebayes.models.pairwise_gp import pairwise_gp
 from sidebayes.models.ppc import ppc
 
@@ -40,7 +40,7 @@ def shifted(x, *, num_points=None):
 
 
 @dataclass(frozen=True)
-class Conjugate:
+class Conjugate(Engine):
     """Draws from the posterior of `shifted`, or from one that is too narrow."""
 
     spread: float = 1.0

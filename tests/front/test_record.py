@@ -14,6 +14,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.distributions import constraints, transforms
+from sidebayes.guides.engines.base import Engine
 from sidebayes.models.gmm import gmm
 from sidebayes.models.ppc import ppc
 
@@ -147,7 +148,7 @@ def _text(kind, name, **fields):
 
 
 @dataclass(frozen=True)
-class Own:
+class Own(Engine):
     """An engine that is no part of the library."""
 
     num_restarts: int = 1

@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 import pytest
 from arviz_stats import compare
 from scipy.stats import multivariate_normal, norm
-from sidebayes.guides.engines.base import EngineResult, Status
+from sidebayes.guides.engines.base import Engine, EngineResult, Status
 
 import sidebayes
 from sidebayes import EM, GaussianPrior, LinkedCategorical, LinkedMixture, Links, SideBayesWarning
@@ -35,7 +35,7 @@ def posterior_of_mean(x):
 
 
 @dataclass(frozen=True)
-class Quantiles:
+class Quantiles(Engine):
     """Evenly spaced quantiles of the mean's posterior, in place of random draws."""
 
     name: ClassVar[str] = "quantiles"

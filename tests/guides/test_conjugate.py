@@ -267,6 +267,9 @@ def test_what_is_not_conjugate_says_why():
     own = drawn_from(ppc, LINKS, reading="relation", component=lone)
     assert own == ({"weights"}, "level belong to no block")
     flips = {"reading": "relation", "flip_rate": dist.Uniform(0.0, 0.5)}
-    assert drawn_from(ppc, LINKS, **flips) == (gaussians | {"weights"}, "flip_rate belong to no block")
+    assert drawn_from(ppc, LINKS, **flips) == (
+        gaussians | {"weights"},
+        "flip_rate belong to no block",
+    )
     with pytest.raises(ValueError, match="prior='flat' leaves no posterior"):
         drawn_from(ppc, LINKS, prior="flat")

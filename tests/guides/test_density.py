@@ -16,11 +16,13 @@ from sidebayes.guides.engines.density import (
     log_joint,
     place,
     site_dims,
+    site_roles,
     sum_log_prob,
     trace_model,
     unconstrained_start,
 )
 from sidebayes.guides.engines.starts import initial_values, starting_point
+from sidebayes.models.gmm import gmm
 
 
 @pytest.fixture(autouse=True)
@@ -99,9 +101,28 @@ def test_dims_come_from_plates_and_event_dims():
         "share": ("groups", "halves"),
         "gap": (),
     }
-    dims = site_dims(Problem(mixture, (jnp.asarray(blobs()),)))
-    assert dims["mean"] == ("clusters", "features")
-    assert dims["weights"] == ("clusters",)
+    x = jnp.asarray(blobs())
+    assert site_dims(Problem(gmm, (x,), {"num_clusters": 3})) == {
+        "weights": ("clusters",),
+        "covariance": ("clusters", "features", "features_1"),
+        "mean": ("clusters", "features"),
+    }
+    # of one's own mixture only the weights are known for what they are
+    assert site_dims(Problem(mixture, (x,))) == {
+        "weights": ("clusters",),
+        "mean": ("clusters", "mean_dim_1"),
+        "variance": ("clusters",),
+    }
+
+
+def test_roles_come_from_blocks_and_from_what_is_mixed():
+    x = jnp.asarray(blobs())
+    gaussians = {"covariance": "spread", "mean": "location"}
+    assert site_roles(Problem(gmm, (x,), {"num_clusters": 3})) == gaussians | {
+        "weights": "mixing_weights"
+    }
+    assert site_roles(Problem(mixture, (x,))) == {"weights": "mixing_weights"}
+    assert site_roles(ladder_problem()) == {}
 
 
 def test_wrong_number_of_event_dims_is_refused():
@@ -130,13 +151,26 @@ def test_starts_lie_inside_supports_that_depend_on_sites():
 
 def test_mixture_means_start_at_centres_of_kmeans():
     x = blobs()
-    starts = initial_values(Problem(mixture, (jnp.asarray(x),)), 1, 4)
-    assert starts["mean"].shape == (4, 3, 2)
-    for means in np.asarray(starts["mean"]):
+    options = {"num_clusters": 3, "covariance": "spherical"}
+    starts = initial_values(Problem(gmm, (jnp.asarray(x),), options), 1, 4)
+    assert_at_centres(starts["mean"], 0.1)  # two standard deviations of a point
+    np.testing.assert_allclose(starts["variance"][0], x.var(axis=0).mean() / 3, rtol=1e-4)
+
+
+def assert_at_centres(starts, within):
+    """Every start has one mean at each centre of `blobs`."""
+    assert starts.shape == (4, 3, 2)
+    for means in np.asarray(starts):
         apart = np.linalg.norm(means[:, None] - [[-8, 0], [0, 8], [8, 0]], axis=-1)
         assert sorted(apart.argmin(axis=1)) == [0, 1, 2]
-        assert apart.min(axis=1).max() < 0.1  # two standard deviations of a point
-    np.testing.assert_allclose(starts["variance"][0], x.var(axis=0).mean() / 3, rtol=1e-4)
+        assert apart.min(axis=1).max() < within
+
+
+def test_own_mixtures_are_fitted_to_partitions_of_kmeans():
+    x = blobs()
+    starts = initial_values(Problem(mixture, (jnp.asarray(x),)), 1, 4, seeded=True)
+    # a tenth of the points is dealt to all clusters alike, so that none shrinks onto few
+    assert_at_centres(starts["mean"], 1.0)
 
 
 def test_sites_of_other_meaning_are_left_alone():

@@ -298,9 +298,10 @@ def test_labels_of_a_plain_mixture():
     problem = Problem(normals, (x,))
     keys = jax.random.split(jax.random.key(0), 10_000)
     found = jax.vmap(jax.jit(lambda k: drawn(problem, {}, problem.args, k)["x"]))(keys)
+    np.testing.assert_array_equal(found["log_weights"], found["unary"].sum(axis=1))
     prob = 1 / (1 + np.exp(-2 * np.asarray(x)))
     error = np.sqrt(prob * (1 - prob) / len(keys))
-    assert np.all(np.abs(found[..., 1].mean(axis=0) - prob) < 5 * error)
+    assert np.all(np.abs(found["unary"][..., 1].mean(axis=0) - prob) < 5 * error)
 
 
 def test_what_cannot_be_sampled_is_refused():

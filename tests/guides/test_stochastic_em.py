@@ -160,7 +160,7 @@ def test_moments_by_chunks(monkeypatch):
 
 
 def test_refusals():
-    def model(x, graph):
+    def model(x):
         mean = numpyro.sample("mean", dist.Normal(0.0, 1.0))
         numpyro.sample("x", dist.Normal(mean, 1.0), obs=x)
 

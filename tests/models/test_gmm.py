@@ -71,9 +71,7 @@ def test_one_em_step_is_that_of_scikit_learn():
     with pytest.warns(Warning, match="converge"):
         theirs.fit(X)
     options = {"num_clusters": 3, "prior": "flat"}
-    ours = EM(max_steps=1).run(
-        Problem(gmm, (jnp.asarray(X),), options), init=start
-    )
+    ours = EM(max_steps=1).run(Problem(gmm, (jnp.asarray(X),), options), init=start)
     np.testing.assert_allclose(ours.params["mean"], theirs.means_, rtol=1e-8)
     np.testing.assert_allclose(ours.params["covariance"], theirs.covariances_, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(ours.params["weights"], theirs.weights_, rtol=1e-8)

@@ -5,16 +5,24 @@ from __future__ import annotations
 from typing import Annotated
 
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
-from sidebayes.models.blocks.components import GaussianPrior, gaussian_components
+from sidebayes.models.blocks.block import Block
+from sidebayes.models.blocks.components import (
+    GaussianPrior,
+    gaussian_components,
+    mixture_components,
+)
 from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
 from sidebayes.models.blocks.links import Links
 from sidebayes.models.blocks.partial_labels import Groups, PartialLabels
 from sidebayes.models.blocks.random_effects import RandomEffects
+from sidebayes.models.blocks.reliability import FlipRate
 from sidebayes.models.blocks.weights import mixing_weights
+from sidebayes.models.ppc import FLIP_RATE_PRIOR
 
 
 def growth(
@@ -156,3 +164,96 @@ def hierarchical(
     density = gaussian_components(num_clusters, size, "full", prior)
     graph = as_label_graph(links, len(x), num_clusters)
     numpyro.sample("x", LinkedMixture(LinkedCategorical(jnp.log(weights), graph), density), obs=x)
+
+
+class Robust(Block):
+    """Location and scale of Student-t components of known degrees of freedom, by ECME."""
+
+    factor, roles, is_conditional = "unary", ("location", "spread"), False
+
+    def __init__(self, num_clusters, df):
+        self.num_clusters, self.df = num_clusters, df
+
+    def sample(self):
+        """Sample flat locations and scales; return the components."""
+        with numpyro.plate("clusters", self.num_clusters):
+            flat = dist.ImproperUniform(dist.constraints.real, (), ())
+            self.centre = self.declare("location", "centre", flat)
+            flat = dist.ImproperUniform(dist.constraints.positive, (), ())
+            self.scale = self.declare("spread", "scale", flat)
+        return dist.StudentT(self.df, self.centre, self.scale)
+
+    def statistics(self, evidence):
+        """Expected members, precisions, and moments of the points about the current locations."""
+        member, apart = evidence.expected["unary"], evidence.value[:, None] - self.centre
+        known = member * (self.df + 1) / (self.df + (apart / self.scale) ** 2)
+        return tuple(jnp.sum(w, axis=0) for w in (member, known, known * apart, known * apart**2))
+
+    def update(self, statistics, sources):
+        """The statistics are all there is."""
+        return statistics
+
+    def mode(self, found, values):
+        """Weighted means, and spread about them."""
+        size, known, first, second = found
+        move = first / known
+        return {
+            "location": values["location"] + move,
+            "spread": jnp.sqrt((second - known * move**2) / size),
+        }
+
+    def starts(self, value, shapes, seed, num_starts):
+        """Quantiles of the data."""
+        places = np.quantile(value, (np.arange(self.num_clusters) + 0.5) / self.num_clusters)
+        return {"location": np.tile(places, (num_starts, 1)), "spread": np.std(value)}
+
+
+def robust(x: Annotated[ArrayLike, "points"], *, num_clusters: int, df: float = 4.0):
+    """Mixture of Student-t components with an update of the user's own."""
+    weights = mixing_weights(num_clusters)
+    density = Robust(num_clusters, df).sample()
+    labels = LinkedCategorical(jnp.log(weights), as_label_graph(None, len(x)))
+    numpyro.sample("x", LinkedMixture(labels, density), obs=x)
+
+
+def sampled_growth(
+    y: Annotated[ArrayLike, "rows"],
+    times: Annotated[ArrayLike, "rows"],
+    subjects: Annotated[Groups, "rows"],
+):
+    """The model of `growth`, whose effects are sites of their own."""
+    beta = numpyro.sample("beta", dist.Normal(0.0, 1e3).expand([2]).to_event(1))
+    spread = numpyro.sample("spread", dist.HalfNormal(1e3).expand([2]).to_event(1))
+    noise = numpyro.sample("noise", dist.HalfNormal(1e3))
+    with numpyro.plate("subjects", subjects.num_groups):
+        white = numpyro.sample("white", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    own = (beta + spread * white)[subjects.codes]
+    with numpyro.plate("rows", len(times)):
+        numpyro.sample("y", dist.Normal(own[:, 0] + own[:, 1] * times, noise), obs=y)
+
+
+def renamed_gmm(table: Annotated[ArrayLike, "items columns"], *, num_clusters: int):
+    """`gmm` with every name changed."""
+    pi = mixing_weights(num_clusters, name="pi")
+    names = {"mean": "loc", "covariance": "c_sigma"}
+    density = mixture_components(table, num_clusters, names=names)
+    labels = LinkedCategorical(jnp.log(pi), as_label_graph(None, len(table)))
+    numpyro.sample("obs", LinkedMixture(labels, density), obs=table)
+
+
+def renamed_ppc(
+    table: Annotated[ArrayLike, "items columns"],
+    ties: Annotated[Links | LabelGraph | None, "items"] = None,
+    *,
+    num_clusters: int,
+):
+    """`ppc` with statements of learned reliability, and every name changed."""
+    graph = as_label_graph(ties, len(table), num_clusters)
+    pi = mixing_weights(num_clusters, name="pi")
+    names = {"mean": "loc", "covariance": "c_sigma"}
+    density = mixture_components(table, num_clusters, names=names)
+    error = FlipRate(dist.Beta(*FLIP_RATE_PRIOR), graph).sample("error")
+    sign = jnp.where(graph.pair_weights > 0, 1.0, -1.0)
+    odds = sign * (jnp.log1p(-error) - jnp.log(error))
+    labels = LinkedCategorical(jnp.log(pi), graph, reading="relation", pair_weights=odds)
+    numpyro.sample("obs", LinkedMixture(labels, density), obs=table)

@@ -1,0 +1,179 @@
+"""The terms of a density by unit add up to it, for every method of the zoo and its options."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpyro import handlers
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.density import collapsed_sites, filling, trace_model
+from sidebayes.guides.engines.programs import unchecked
+from sidebayes.guides.engines.units import lay_out_units, log_terms
+from sidebayes.models.blocks.approximate import BeliefPropagation, MeanField
+from sidebayes.models.blocks.label_graph import LabelGraph
+from sidebayes.models.blocks.links import Links
+from sklearn.datasets import load_iris
+
+from sidebayes import CARDS
+
+X = load_iris().data[::10]
+NUM_POINTS = len(X)
+SOFT = Links(
+    [(0, 1), (1, 2), (0, 2), (2, 3), (5, 6), (8, 9)],  # a loop with a tail, pairs, lone points
+    [1.2, -0.7, 0.4, 2.0, -1.5, 0.9],
+    NUM_POINTS,
+)
+HARD = Links(
+    [(0, 1), (1, 2), (2, 3), (5, 6), (8, 9), (9, 10)],
+    [np.inf, np.inf, -np.inf, -np.inf, np.inf, -np.inf],
+    NUM_POINTS,
+)
+MIXED = Links(SOFT.pairs, [np.inf, -np.inf, -0.4, 2.0, -1.5, np.inf], NUM_POINTS)
+KINDS = {"none": None, "soft": SOFT, "hard": HARD, "mixed": MIXED}
+SETS = {"must_groups": ((0, 6, 8),), "cannot_groups": ((1, 4, 11),)}
+
+OPTIONS = {
+    "gmm": [{}, {"covariance": "tied"}, {"covariance": "diagonal", "prior": "flat"}],
+    "ppc": [
+        {"reading": reading, "sampling": sampling}
+        for reading in ("field", "relation")
+        for sampling in ("points", "chunklets")
+    ]
+    + [
+        {"weights": "uniform"},
+        {"reading": "relation", "flip_rate": "learned"},
+        {"reading": "relation", "inference": BeliefPropagation(max_table=0)},
+        {"reading": "relation", "inference": MeanField(max_table=0)},
+    ],
+    "constrained_em": [{}, {"sampling": "points"}],
+    "pair_mixture": [
+        {"num_components": components, "pair_law": law}
+        for components in (1, 2)
+        for law in ("shared", "conditional", "joint")
+    ],
+    "constrained_kmeans": [{"scale": 0.7}],
+    "soft_kmeans": [{"scale": 0.7}],
+    "constraint_fit": [{}, SETS],
+    "constraint_projection": [{"num_extracted": 2}],
+    "pairwise_gp": [{"likelihood": likelihood} for likelihood in ("exact", "factorised", "jensen")]
+    + [{"likelihood": "factorised", "flip_rate": "learned"}],
+}
+
+
+def kinds_of(name, options):
+    """Kinds of links that a method takes under these options."""
+    card = CARDS[name]
+    if card.links == "none":
+        return ["none"]
+    if card.links == "hard":
+        return ["none", "hard"]
+    if options.get("likelihood") == "jensen":
+        return ["none", "soft"]
+    if options.get("flip_rate") == "learned":
+        return ["soft", "mixed"]
+    return ["none", "soft", "hard", "mixed"] if options == OPTIONS[name][0] else ["soft", "hard"]
+
+
+CASES = [
+    pytest.param(
+        name,
+        kind,
+        options,
+        id="-".join([name, kind, *(str(v).split("(")[0] for v in options.values() if v != ())]),
+    )
+    for name, several in OPTIONS.items()
+    for options in several
+    for kind in kinds_of(name, options)
+]
+
+
+@pytest.fixture(autouse=True)
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+def test_every_card_is_here():
+    assert set(OPTIONS) == set(CARDS)
+
+
+def problem_of(name, links, options):
+    args = (jnp.asarray(X),)
+    if CARDS[name].links != "none":
+        inference = options.get("inference", "exact")
+        args = (*args, LabelGraph.build(links, NUM_POINTS, 3, inference))
+    return Problem(CARDS[name].model, args, {"num_clusters": 3} | options)
+
+
+def random_params(problem):
+    """Values of all latent sites, drawn around zero in unconstrained space."""
+    rng = np.random.default_rng(7)
+    fill = filling(lambda shape: jnp.asarray(rng.uniform(-1.0, 1.0, shape)))
+    model = handlers.substitute(handlers.seed(problem.model, 0), substitute_fn=fill)
+    with unchecked():
+        trace = handlers.trace(model).get_trace(*problem.args, **problem.kwargs)
+    return {
+        name: site["value"]
+        for name, site in trace.items()
+        if site["type"] == "sample" and not site["is_observed"]
+    }
+
+
+@pytest.mark.parametrize(("name", "kind", "options"), CASES)
+def test_terms_add_up_to_the_density(name, kind, options):
+    problem = problem_of(name, KINDS[kind], options)
+    layout = lay_out_units(problem)
+    (source,) = collapsed_sites(trace_model(problem, random_params(problem)))
+
+    @jax.jit
+    def everything(params, args):
+        trace = trace_model(problem, params, args)
+        fn, value = collapsed_sites(trace)[source]
+        owners = {site: None if o is None else jnp.asarray(o) for site, o in layout.owners.items()}
+        return {
+            "total": fn.log_prob(value),
+            "by_unit": fn.by_unit(value),
+            "summaries": fn.summaries(value),
+            "posterior": fn.posterior(value),
+            "terms": log_terms(trace, layout, owners)[0][source],
+        }
+
+    fn, _ = collapsed_sites(trace_model(problem, random_params(problem)))[source]
+    found = everything(random_params(problem), problem.args)
+    total, size = float(found["total"]), fn.num_units
+    assert np.isfinite(total)
+    assert total != 0 or kind == "none"
+    tolerance = {"rtol": 1e-9, "atol": 1e-9}
+    by_unit = np.asarray(found["by_unit"])
+    np.testing.assert_allclose(by_unit[:size].sum(), total, **tolerance)
+    np.testing.assert_array_equal(by_unit[size:], 0.0)
+    summaries, terms = found["summaries"]
+    np.testing.assert_allclose(terms[:size], by_unit[:size], **tolerance)
+    np.testing.assert_allclose(terms[:size].sum(), total, **tolerance)
+    assert layout.num_units(source) == size
+    np.testing.assert_allclose(found["terms"][:size].sum(), total, **tolerance)
+    prob = summaries["responsibilities"]
+    np.testing.assert_allclose(prob, found["posterior"]["responsibilities"], atol=1e-9)
+    np.testing.assert_allclose(prob.sum(axis=1), 1.0, atol=1e-9)
+
+
+def test_a_unit_is_what_links_connect():
+    """Its term is the density of its own points, as if there were no others."""
+    problem = problem_of("ppc", MIXED, {"weights": [0.5, 0.3, 0.2], "prior": "flat"})
+    params = random_params(problem)
+    component = problem.args[1].component
+
+    @jax.jit
+    def terms(params, args):
+        fn, value = collapsed_sites(trace_model(problem, params, args))["x"]
+        return fn.by_unit(value)
+
+    together = terms(params, problem.args)
+    for unit in (component[0], component[5], component[7], component[9]):
+        rows = np.flatnonzero(component == unit)
+        few = jnp.asarray(X[rows]), LabelGraph.build(MIXED.subset(rows), len(rows))
+        alone = Problem(problem.model, few, problem.kwargs)
+        fn, value = collapsed_sites(trace_model(alone, params))["x"]
+        np.testing.assert_allclose(together[unit], fn.log_prob(value), rtol=1e-10)
