@@ -35,7 +35,7 @@ def fit_components(x, links, num_clusters, num_components, num_starts):
     }
     card = CARDS["pair_mixture"]
     args = jnp.asarray(x), LabelGraph.build(links, len(x))
-    problem = Problem(card.model, args, options, card.m_step(**options), card.e_step(**options))
+    problem = Problem(card.model, args, options)
     fits = [
         sb.fit(
             card.name,

@@ -119,6 +119,7 @@ class LatentClassifier(dist.Distribution):
     arg_constraints: ClassVar[dict] = {}
     support = constraints.real_vector
     pytree_data_fields = ("coefficients",)
+    is_density: ClassVar[bool] = False
 
     def __init__(self, coefficients: Array, *, validate_args: bool | None = None) -> None:
         self.coefficients = coefficients

@@ -79,12 +79,17 @@ def sort_arguments(
 def _wanted(role: Role) -> str:
     """What to pass as an argument, in words."""
     of = role.dims[0] if role.dims else "elements"
+    example = ", e.g. sidebayes.load_dataset('iris').x" if len(role.dims) == 2 else ""
     return {
-        "table": f"an array of shape ({', '.join(role.dims)}), e.g. sidebayes.load_dataset('iris').x",
+        "table": f"an array of shape {_shape(role.dims)}{example}",
         "groups": f"the group that each of the {of} belongs to",
         "labels": f"the class of each of the {of}, -1 where it is not known",
         "sets": f"sets of {of}, each a sequence of their numbers",
     }[role.kind]
+
+
+def _shape(dims: Sequence[str]) -> str:
+    return f"({', '.join(dims)}{',' if len(dims) == 1 else ''})"
 
 
 def _takes_no_links(method: str, signature: Signature) -> Exception:
@@ -114,11 +119,17 @@ def check_given(signature: Signature, given: Mapping[str, Any], method: str) -> 
         elif role.kind == "groups":
             checked[role.name] = _check_groups(value, role.name)
         elif role.kind == "labels":
-            labels = value if isinstance(value, PartialLabels) else PartialLabels(np.asarray(value))
-            checked[role.name] = labels
+            checked[role.name] = _check_labels(value, role)
         else:
             checked[role.name] = _check_sets(value, role)
     return checked
+
+
+def _check_labels(value: Any, role: Role) -> PartialLabels:
+    try:
+        return value if isinstance(value, PartialLabels) else PartialLabels(np.asarray(value))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{role.name}: {error}; pass {_wanted(role)}") from None
 
 
 def _check_sets(value: Any, role: Role) -> tuple:
@@ -201,7 +212,7 @@ def check_data(x: Any, name: str = "x", dims: Sequence[str] = ("points", "featur
     """
     if x is None or isinstance(x, str | Mapping):
         raise TypeError(
-            f"{name} = {x!r:.40} is not a data matrix; pass an array of shape ({', '.join(dims)}), e.g. "
+            f"{name} = {x!r:.40} is not a data matrix; pass an array of shape {_shape(dims)}, e.g. "
             "sidebayes.load_dataset('iris').x"
         )
     if hasattr(x, "toarray"):
@@ -219,13 +230,12 @@ def check_data(x: Any, name: str = "x", dims: Sequence[str] = ("points", "featur
         )
     fixed = [dim for dim in dims if dim != "..."]
     if values.ndim != len(fixed) and not ("..." in dims and values.ndim > len(fixed)):
-        wanted = f"({', '.join(dims)}{',' if len(dims) == 1 else ''})"
         advice = "one row per element"
         if values.ndim == 1 and len(fixed) == 2:
             advice = f"for one column pass {name}[:, None]"
         elif values.ndim == 2 and values.shape[1] == 1 and len(fixed) == 1:
             advice = f"of one column pass {name}[:, 0]"
-        raise ValueError(f"{name} has shape {values.shape}, expected {wanted}; {advice}")
+        raise ValueError(f"{name} has shape {values.shape}, expected {_shape(dims)}; {advice}")
     if not isinstance(values, np.memmap) and values.dtype.kind != "f":
         values = values.astype(float)
     if 0 in values.shape:

@@ -340,7 +340,7 @@ class Fit(Validation):
         ----------
         *data, **named
             New data in the roles of the model's arguments, such as ``x_new`` and `Links` among the
-            new points; what may be left out of the model may be left out here.
+            new points. Links, and what else may be left out of the model, may be left out here.
 
         Returns
         -------

@@ -250,7 +250,7 @@ class Run:
                 else by_chain(found.responsibilities),
                 log_likelihood={n: by_chain(v) for n, v in found.log_likelihood.items()},
                 unit_dims={
-                    n: "unit" if len(layout.dims) < 2 else f"unit_{dim or n}"
+                    n: f"unit_{dim or n}" if len(layout.dims) > (dim is not None) else "unit"
                     for n, dim in layout.site_dims.items()
                 },
                 effects={n: by_chain(v) for n, v in found.effects.items()},

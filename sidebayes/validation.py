@@ -127,6 +127,9 @@ class Validation:
         with self.run.precision:
             layout = lay_out_units(self.run.problem)
         unit = _joined_units(self.run, layout)
+        stored = self.tree["log_likelihood"].data_vars  # in whose order `loo` has the units
+        own = dict.fromkeys(layout.site_dims[str(name)] for name in stored)
+        unit = {dim: unit[dim] for dim in own if dim in unit}
         if self.run.unit_sites:
             raise ValueError(
                 f"{self.method}: sites {self.run.unit_sites} change shape with the data, so that rows "
@@ -161,8 +164,7 @@ class Validation:
                 SideBayesWarning,
                 stacklevel=2,
             )
-        terms = self.unit_terms
-        inside = _log_mean(terms.reshape(-1, terms.shape[-1]))
+        inside = self._by_joined_unit(layout, unit)
         return ELPDDataLOOKFold(
             elpd=float(elpd.sum()),
             se=float(np.sqrt(len(elpd) * elpd.var())),
@@ -176,6 +178,24 @@ class Validation:
             n_folds=num_folds,
             p_kfold_i=DataArray(inside - elpd, dims="unit", name="p_kfold_i"),
         )
+
+    def _by_joined_unit(
+        self: Any, layout: Layout, unit: Mapping[str, NDArray]
+    ) -> NDArray[np.float64]:
+        """Log density of each unit given the whole fit, averaged over draws."""
+        stored = self.tree["log_likelihood"].data_vars
+        found = []
+        for dim, joined in unit.items():
+            owner = np.zeros(int(layout.unit[dim].max()) + 1, np.int64)
+            owner[layout.unit[dim]] = joined
+            terms = [
+                stored[name].to_numpy() for name, own in layout.site_dims.items() if own == dim
+            ]
+            flat = np.sum(terms, axis=0).reshape(-1, len(owner))
+            total = np.zeros((joined.max() + 1, len(flat)))
+            np.add.at(total, owner, flat.T)
+            found.append(_log_mean(total.T))
+        return np.concatenate(found)
 
     def score_links(
         self: Any,

@@ -119,14 +119,16 @@ class EM(Engine):
             keeping(self, problem, seed, init) as keep,
         ):
             advance(0, "compiling")
-            began = time.perf_counter()
+            clock = {"compile": 0.0}
             if init is None:
-                starts = initial_values(problem, seed, self.num_restarts, seeded=True)
+                starts = initial_values(
+                    problem, seed, self.num_restarts, seeded=True, seconds=clock
+                )
             else:
                 given = starting_point(problem, init)
                 starts = {name: value[None] for name, value in given.items()}
-            check_updates(problem, plan, {name: value[0] for name, value in starts.items()})
-            preparing = time.perf_counter() - began
+            first = {name: value[0] for name, value in starts.items()}
+            check_updates(problem, plan, first, clock)
             state = keep.restore(self._begin(starts))
             fixed = problem.args, np.asarray(self.tol, float)
             shape = (self.max_steps, self.num_inner_steps)
@@ -142,7 +144,7 @@ class EM(Engine):
                 lambda state: f"log joint {np.nanmax(np.asarray(state.value)):.6g}",
                 keep.offer,
             )
-        seconds = {"compile": preparing + compiling, "run": time.perf_counter() - began}
+        seconds = {"compile": clock["compile"] + compiling, "run": time.perf_counter() - began}
         if not np.isfinite(state.value).any():
             point = {name: np.asarray(value[0]) for name, value in starts.items()}
             blame = explain_nonfinite(problem, point)

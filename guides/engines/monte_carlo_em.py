@@ -301,11 +301,11 @@ class _Walk:
         build = partial(maximise, self.plan, self.config.num_inner_steps)
         theta, rise = self._compiled("mcem-maximise", build, *inputs)(*inputs)
         chains = np.asarray(rise).reshape(self.config.num_chains, -1)
-        from arviz_stats.base import array_stats
-
         spread, ess = chains.std(), float(chains.size)
         if spread > 0 and chains.shape[1] >= 4:
-            ess = max(float(array_stats.ess(chains, chain_axis=0, draw_axis=1, method="mean")), 1.0)
+            from arviz_stats.base import array_stats
+
+            ess = max(float(array_stats.ess(chains, chain_axis=0, draw_axis=1)), 1.0)
         return theta, _Gain(float(chains.mean()), float(spread / np.sqrt(min(ess, chains.size))))
 
     def newton(

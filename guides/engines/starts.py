@@ -58,7 +58,12 @@ def starting_point(problem: Problem, init: Any) -> dict[str, Any]:
 
 
 def initial_values(
-    problem: Problem, seed: int, num_starts: int, *, seeded: bool = False
+    problem: Problem,
+    seed: int,
+    num_starts: int,
+    *,
+    seeded: bool = False,
+    seconds: dict[str, float] | None = None,
 ) -> dict[str, NDArray]:
     """Starting values for several runs, each array with a leading axis of length `num_starts`.
 
@@ -71,7 +76,10 @@ def initial_values(
     seed, num_starts : int
     seeded : bool
         Fit sites to k-means partitions of the data, where labels are latent and no block has starts.
+    seconds : dict, optional
+        What compiling took is added to its entry ``compile``.
     """
+    clock = {"compile": 0.0} if seconds is None else seconds
     latent = latent_sites(abstract_trace(problem))
     shapes = {name: jnp.shape(site["value"]) for name, site in latent.items()}
     found = _of_blocks(problem, shapes, seed, num_starts)
@@ -79,7 +87,7 @@ def initial_values(
     for name, site in latent.items():
         if name not in found and site["fn"].support is constraints.simplex:
             found[name] = np.full(shapes[name], 1.0 / shapes[name][-1])
-    rest = _near_zero(problem, latent, seed, num_starts, set(shapes) - set(found))
+    rest = _near_zero(problem, latent, seed, num_starts, set(shapes) - set(found), clock)
     real = jnp.result_type(float)
     starts = {
         name: np.broadcast_to(
@@ -87,7 +95,7 @@ def initial_values(
         ).astype(real)
         for name, shape in shapes.items()
     }
-    return _seeded(problem, starts, seed) if seeded and not located else starts
+    return _seeded(problem, starts, seed, clock) if seeded and not located else starts
 
 
 def _of_blocks(
@@ -96,7 +104,7 @@ def _of_blocks(
     """Starts that blocks declare, from the data of the first observed site that they learn from."""
     found: dict[str, NDArray] = {}
     trace = abstract_trace(problem)
-    for part in plan_updates(problem).parts:
+    for part in plan_updates(problem).starting:
         data = observed_table(problem, part.sources[0])
         if data is not None and np.isfinite(data).all():
             sizes = {role: shapes[name] for role, name in part.sites.items()}
@@ -105,10 +113,12 @@ def _of_blocks(
     return found
 
 
-def _seeded(problem: Problem, starts: dict[str, NDArray], seed: int) -> dict[str, NDArray]:
+def _seeded(
+    problem: Problem, starts: dict[str, NDArray], seed: int, seconds: dict[str, float]
+) -> dict[str, NDArray]:
     """Starts fitted to k-means partitions of the rows of the first site whose labels are latent."""
     sources = collapsed_sites(abstract_trace(problem)).items()
-    labelled = [(name, fn) for name, (fn, _) in sources if fn.latent == "labels"]
+    labelled = [(n, fn) for n, (fn, _) in sources if fn.latent == "labels" and fn.is_density]
     if not labelled:
         return starts
     name, fn = labelled[0]
@@ -126,7 +136,8 @@ def _seeded(problem: Problem, starts: dict[str, NDArray], seed: int) -> dict[str
         return jax.vmap(one, in_axes=(0, 0, None))
 
     inputs = starts, labels, problem.args
-    fit, _ = compiled("seeded", problem, _SEEDED_STEPS, build, *inputs)
+    fit, spent = compiled("seeded", problem, _SEEDED_STEPS, build, *inputs)
+    seconds["compile"] += spent
     return as_numpy(fit(*inputs))
 
 
@@ -139,7 +150,12 @@ def observed_table(problem: Problem, name: str) -> NDArray | None:
 
 
 def _near_zero(
-    problem: Problem, latent: Mapping[str, dict], seed: int, num_starts: int, wanted: set[str]
+    problem: Problem,
+    latent: Mapping[str, dict],
+    seed: int,
+    num_starts: int,
+    wanted: set[str],
+    seconds: dict[str, float],
 ) -> dict[str, NDArray]:
     """Values of the wanted sites, drawn around zero in unconstrained space."""
     if not wanted:
@@ -173,7 +189,8 @@ def _near_zero(
         return jax.vmap(start, in_axes=(0, None))
 
     inputs = noise.astype(jnp.result_type(float)), problem.args
-    program, _ = compiled("starts", problem, num_starts, build, *inputs, once=True)
+    program, spent = compiled("starts", problem, num_starts, build, *inputs, once=True)
+    seconds["compile"] += spent
     return as_numpy(program(*inputs))
 
 

@@ -165,7 +165,8 @@ def allot(posterior: Mapping[str, Any], site: str, labels: Array) -> dict[str, A
     share = 0.9 * jax.nn.one_hot(labels, num_clusters) + 0.1 / num_clusters
     if unary.ndim == 3:
         slope["unary"] = jnp.broadcast_to(share[..., None] / unary.shape[2], unary.shape)
-        slope["log_within"] = slope["unary"].sum(axis=0)
+        by_row = slope["log_within"].ndim == 3
+        slope["log_within"] = slope["unary"] if by_row else slope["unary"].sum(axis=0)
     else:
         slope["unary"] = share
     if "log_weights" in slope:

@@ -75,12 +75,15 @@ class Plan(NamedTuple):
         Why not, in sentences.
     one_pass : dict of str to str
         Observed sites whose statistics a block finds in one pass, and a site of that block.
+    starting : tuple of Part
+        All blocks that learn from observed sites, in closed form or not: they know where to start.
     """
 
     parts: tuple[Part, ...]
     rest: tuple[str, ...]
     lacking: tuple[str, ...]
     one_pass: dict[str, str]
+    starting: tuple[Part, ...] = ()
 
 
 def plan_updates(problem: Problem) -> Plan:
@@ -101,7 +104,7 @@ def _plan(problem: Problem) -> Plan:
         infer = site.get("infer") or {}
         if infer.get("block") is not None:
             found.setdefault(id(infer["block"]), (infer["block"], {}))[1][infer["role"]] = name
-    parts, lacking = [], []
+    parts, lacking, starting = [], [], []
     uses = _uses(problem) if found else {}
     for block, sites in found.values():
         own = set(sites.values())
@@ -114,19 +117,22 @@ def _plan(problem: Problem) -> Plan:
                 sources.append(user)
             else:
                 others.append(user if factor is None else f"{user} ({factor})")
+        chained = any(uses.get((name, None), own) - own for name in own)
+        part = Part(sites, tuple(sources), chained)
+        starting += [part] * bool(sources)
         if others:
             lacking.append(f"{_listed(own)} also enter {_listed(others)}")
         elif not sources:
             lacking.append(f"{_listed(own)} enter no observed site that integrates labels out")
         else:
-            chained = any(uses.get((name, None), own) - own for name in own)
-            parts.append(Part(sites, tuple(sources), chained))
+            parts.append(part)
     closed = {name for part in parts for name in part.sites.values()}
     rest = tuple(name for name in latent if name not in closed)
     plain = [n for n in rest if (latent[n].get("infer") or {}).get("block") is None]
     if plain:
         lacking.append(f"{_listed(plain)} belong to no block")
-    return Plan(tuple(parts), rest, tuple(lacking), {} if rest else _one_pass(problem, parts))
+    one_pass = {} if rest else _one_pass(problem, parts)
+    return Plan(tuple(parts), rest, tuple(lacking), one_pass, tuple(starting))
 
 
 def _one_pass(problem: Problem, parts: list[Part]) -> dict[str, str]:
@@ -256,8 +262,15 @@ def drawable(plan: Plan, problem: Problem) -> Plan:
     return Plan(tuple(parts), tuple(rest), tuple(lacking), {})
 
 
-def check_updates(problem: Problem, plan: Plan, params: Mapping[str, Any]) -> None:
+def check_updates(
+    problem: Problem,
+    plan: Plan,
+    params: Mapping[str, Any],
+    seconds: dict[str, float] | None = None,
+) -> None:
     """Compare the updates of a user's model with its density, at two points.
+
+    What compiling took is added to `seconds`.
 
     Blocks of the library in models of the library are tested; a model of one's own may use them in a
     way that their updates do not know, such as weights that are transformed on their way.
@@ -282,7 +295,7 @@ def check_updates(problem: Problem, plan: Plan, params: Mapping[str, Any]) -> No
                 new = block.mode(found, values)
                 moved = trace_model(bare, params | part.named(new), args)
                 gain = linearised(moved, posterior) - before
-                if not block.is_conditional or block.obstacle(_fns(trace, part)) is not None:
+                if not block.is_conditional:
                     out.append(jnp.where(gain >= -_TOLERANCE * (1 + jnp.abs(before)), 0.0, gain))
                     continue
                 claimed = block.log_density(found, new) - block.log_density(found, values)
@@ -292,7 +305,9 @@ def check_updates(problem: Problem, plan: Plan, params: Mapping[str, Any]) -> No
         return differences
 
     inputs = {name: jnp.asarray(value) for name, value in params.items()}, problem.args
-    program, _ = compiled("updates", problem, None, build, *inputs, once=True)
+    program, spent = compiled("updates", problem, None, build, *inputs, once=True)
+    if seconds is not None:
+        seconds["compile"] += spent
     for part, difference in zip(plan.parts, program(*inputs), strict=True):
         if abs(float(difference)) > _TOLERANCE * 10:
             raise ValueError(

@@ -30,6 +30,9 @@ class Collapsed(dist.Distribution):
     latent: ClassVar[str]
     """What is integrated out: "labels" or "effects"."""
 
+    is_density: bool = True
+    """Whether data are likelier where clusters are; a classifier says nothing of where they lie."""
+
     num_units: int
     """Number of exchangeable units, whose terms `by_unit` returns."""
 

@@ -12,7 +12,6 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import Array
-from jax.core import Tracer
 from jax.typing import ArrayLike
 from scipy.optimize import minimize_scalar
 from scipy.special import multigammaln
@@ -82,10 +81,11 @@ class GaussianPrior:
                 f"GaussianPrior: mean has shape {shape} and scale {jnp.shape(self.scale)}; expected "
                 "(num_features,) and (num_features, num_features)"
             )
-        # learned hyperparameters are traced; their own priors keep them in range
-        if not isinstance(self.shrinkage, Tracer) and not self.shrinkage > 0:
+        # learned hyperparameters are JAX's; their own priors keep them in range
+        known = (int, float, np.number, np.ndarray)
+        if isinstance(self.shrinkage, known) and not self.shrinkage > 0:
             raise ValueError(f"GaussianPrior(shrinkage={self.shrinkage!r}): expected a number > 0")
-        if not isinstance(self.df, Tracer) and not self.df > shape[0] - 1:
+        if isinstance(self.df, known) and not self.df > shape[0] - 1:
             raise ValueError(
                 f"GaussianPrior(df={self.df!r}): expected a number > num_features - 1 = {shape[0] - 1}"
             )

@@ -239,6 +239,11 @@ class LinkedMixture(Collapsed):
         return self.labels.graph.num_components
 
     @property
+    def is_density(self) -> bool:  # type: ignore[override]
+        """Whether the components are densities of the data, not probabilities of classes."""
+        return getattr(self.components, "is_density", True)
+
+    @property
     def support(self) -> constraints.Constraint:
         """Support of the components, one row a point."""
         return constraints.independent(self.components.support, 1)

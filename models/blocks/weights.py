@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -128,20 +129,27 @@ class MixingWeights(_Dirichlet):
             "pass reading='relation' or weights='uniform'"
         )
 
+    def log_density(self, found: _Found, values: Mapping[str, Array]) -> Array:
+        """Log density of the weights; under partition functions up to a constant."""
+        free = super().log_density(found, values)
+        return free - _log_omega(found, jnp.log(values["mixing_weights"]))
+
     def mode(self, found: _Found, values: Mapping[str, Array]) -> dict[str, Array]:
         """Mode of the Dirichlet, or of what the partition functions make of it."""
         if not found.tied:
             return super().mode(found, values)
-
-        def log_omega(log_weights: Array) -> Array:
-            terms = [fn.log_normalizer_at(log_weights) for fn in found.tied]
-            return sum(terms, start=jnp.zeros(()))
-
+        log_omega = partial(_log_omega, found)
         reduction = _REDUCTION if any(fn.is_large for fn in found.tied) else 0.0
         count = found.concentration - self.concentration
         start = jnp.log(values["mixing_weights"])
         solved = match_moments(count, start, log_omega, self.concentration, reduction)
         return {"mixing_weights": solved}
+
+
+def _log_omega(found: _Found, log_weights: Array) -> Array:
+    """Log partition functions of the links at log weights."""
+    terms = [fn.log_normalizer_at(log_weights) for fn in found.tied]
+    return sum(terms, start=jnp.zeros(()))
 
 
 def match_moments(

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from itertools import chain
+from typing import Annotated, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
 from arviz_stats import compare
+from jax.typing import ArrayLike
 from scipy.stats import multivariate_normal, norm
 from sidebayes.guides.engines.base import Engine, EngineResult, Status
 
 import sidebayes
-from sidebayes import EM, GaussianPrior, LinkedCategorical, LinkedMixture, Links, SideBayesWarning
+from sidebayes import (
+    EM,
+    GaussianPrior,
+    LinkedCategorical,
+    LinkedMixture,
+    Links,
+    SideBayesWarning,
+)
 from sidebayes.validation import deal_folds
 from tests.reference.brute_force import enumerate_labelings, infer
 
@@ -157,6 +167,103 @@ def test_refits_by_hand_and_enumeration_agree(field):
             expected[component] = log_joint(rows, params, LINKED)
     found = field.kfold(2, seed=4)
     np.testing.assert_allclose(found.elpd_i, expected, rtol=1e-6)
+
+
+@dataclass(frozen=True)
+class Told(Engine):
+    """Gives the parameters that it is told, and keeps the problems that it is given."""
+
+    params: dict
+    problems: list
+    name: ClassVar[str] = "told"
+
+    def run(self, problem, *, seed=0, init=None, progress=True):
+        self.problems.append(problem)
+        return EngineResult(
+            engine=self.name,
+            draws={name: np.asarray(value)[None, None] for name, value in self.params.items()},
+            sample_stats={"lp": np.zeros((1, 1))},
+            objective=np.zeros((0, 0)),
+            status=Status(True, "told"),
+            seconds={"compile": 0.0, "run": 0.0},
+        )
+
+
+def test_no_fold_cuts_a_constraint_that_ties_no_labels():
+    """Prices of links and of groups: whole in the refits, or held out with all their rows."""
+    x = np.random.default_rng(5).normal(size=(16, 2))
+    links = Links([(0, 9), (9, 13), (2, 5), (11, 12)], [1.5, -np.inf, np.inf, -0.5], 16)
+    groups = {"must_groups": ((3, 8, 12), (1, 6)), "cannot_groups": ((4, 10, 15),)}
+    params = {"weights": [0.3, 0.7], "mean": [[-0.5, 0.0], [1.0, 1.0]], "covariance": np.eye(2)}
+    told = Told(params, [])
+    found = sidebayes.fit("constraint_fit", x, links, num_clusters=2, engine=told, **groups)
+    score = found.kfold(3, progress=False)
+    unit = [[0, 9, 13], [1, 6], [2, 5], [3, 8, 11, 12], [4, 10, 15], [7], [14]]
+    held_out = []
+    for problem in told.problems[1:]:
+        data = np.asarray(problem.args[0])
+        row = [int(np.flatnonzero((x == one).all(axis=1))[0]) for one in data]
+        out = [rows for rows in unit if not set(rows) & set(row)]
+        assert sorted([*row, *chain(*out)]) == list(range(16))
+        held_out += out
+        kept, expected = problem.args[1].links, links.subset(np.isin(np.arange(16), row))
+        assert len(kept) == sum(pair[0] in row for pair in links.pairs)
+        np.testing.assert_array_equal(kept.pairs, expected.pairs)
+        np.testing.assert_array_equal(kept.weights, expected.weights)
+        for name, sets in groups.items():
+            left = [tuple(row[i] for i in one) for one in problem.kwargs[name]]
+            assert left == [one for one in sets if one[0] in row]
+    assert sorted(held_out) == unit
+    parts = np.stack([multivariate_normal(mean).pdf(x) for mean in params["mean"]], axis=1)
+    density = np.log(parts @ params["weights"])
+    np.testing.assert_allclose(score.elpd_i, [density[rows].sum() for rows in unit], rtol=1e-10)
+    np.testing.assert_allclose(score.p, 0.0, atol=1e-10)  # no refit moved the parameters
+
+
+def two_tables(
+    late: Annotated[ArrayLike, "nights"],
+    early: Annotated[ArrayLike, "days"],
+    whole: Annotated[ArrayLike, "once"],
+):
+    """Units of two kinds, and one number about all, in no order of the alphabet."""
+    mean = numpyro.sample("mean", dist.Normal(0.0, 3.0))
+    with numpyro.plate("nights", len(late)):
+        numpyro.sample("late", dist.Normal(mean, 1.0), obs=late)
+    with numpyro.plate("days", len(early)):
+        numpyro.sample("early", dist.Normal(-mean, 2.0), obs=early)
+    numpyro.sample("whole", dist.Normal(10 * mean, 1.0), obs=whole[0])
+
+
+def test_folds_and_weights_have_units_in_one_order():
+    late, early = np.arange(4.0), np.arange(3.0)
+    told = Told({"mean": 0.5}, [])
+    fit = sidebayes.fit(two_tables, late, early, np.array([4.0]), engine=told)
+    score = fit.kfold(2, progress=False)
+    by_hand = [*norm.logpdf(early, -0.5, 2.0), *norm.logpdf(late, 0.5, 1.0)]
+    np.testing.assert_allclose(score.elpd_i, by_hand)
+    np.testing.assert_allclose(fit.unit_terms[0, 0], [*by_hand, norm.logpdf(4.0, 5.0, 1.0)])
+
+
+def test_refits_keep_the_prior_of_every_component():
+    """Two Gaussians a class: the prior of the whole data is divided among four, not two."""
+    params = {
+        "weights": [0.5, 0.5],
+        "component_weights": np.full((2, 2), 0.5),
+        "mean": np.arange(4.0).reshape(2, 2, 1),
+        "covariance": np.ones((2, 2, 1, 1)),
+    }
+    told = Told(params, [])
+    options = {"num_clusters": 2, "num_components": 2, "engine": told}
+    sidebayes.fit("pair_mixture", ROWS, LINKED, **options).kfold(2, progress=False)
+    with jax.enable_x64(True):
+        expected = GaussianPrior.empirical(ROWS, 4)
+    whole, *refits = [problem.kwargs.get("prior") for problem in told.problems]
+    assert whole is None  # read off the data by the model
+    assert len(refits) == 2
+    for prior in refits:
+        np.testing.assert_allclose(prior.scale, expected.scale, rtol=1e-12)
+        np.testing.assert_allclose(prior.mean, expected.mean, rtol=1e-12)
+        assert (prior.df, prior.shrinkage) == (expected.df, expected.shrinkage)
 
 
 def test_folds_keep_components_whole_and_are_even():
