@@ -14,7 +14,15 @@ from sidebayes.models.blocks.block import Block, Evidence
 from sidebayes.models.blocks.collapsed import Collapsed
 
 from .base import Problem
-from .density import abstract_trace, collapsed_sites, latent_sites, site_log_prob, trace_model
+from .density import (
+    abstract_trace,
+    collapsed_sites,
+    latent_sites,
+    place,
+    site_log_prob,
+    trace_model,
+    unconstrained_start,
+)
 from .programs import compiled, unchecked
 from .surrogate import expectation, linearised
 
@@ -34,6 +42,9 @@ __all__ = [
 
 _TOLERANCE = 1e-5
 """Relative difference between an update and the model's density that rounding may leave."""
+
+_RENEWALS = 100
+"""Updates after which a block that only raises the surrogate should be at rest."""
 
 
 class Part(NamedTuple):
@@ -273,7 +284,8 @@ def check_updates(
     What compiling took is added to `seconds`.
 
     Blocks of the library in models of the library are tested; a model of one's own may use them in a
-    way that their updates do not know, such as weights that are transformed on their way.
+    way that their updates do not know, such as weights that are transformed on their way. A block
+    whose update only raises the surrogate must come to rest where that is flat.
 
     Raises
     ------
@@ -296,7 +308,9 @@ def check_updates(
                 moved = trace_model(bare, params | part.named(new), args)
                 gain = linearised(moved, posterior) - before
                 if not block.is_conditional:
-                    out.append(jnp.where(gain >= -_TOLERANCE * (1 + jnp.abs(before)), 0.0, gain))
+                    fell = gain < -_TOLERANCE * (1 + jnp.abs(before))
+                    slope = _slope_at_rest(bare, part, params, args, posterior)
+                    out.append(jnp.where(fell, gain, slope / (1 + jnp.abs(before))))
                     continue
                 claimed = block.log_density(found, new) - block.log_density(found, values)
                 out.append((gain - claimed) / (1 + jnp.abs(gain)))
@@ -315,6 +329,25 @@ def check_updates(
                 f"{float(difference):.3g}): the model does not use these sites as their block says. "
                 "Pass them on unchanged, or sample them without a block"
             )
+
+
+def _slope_at_rest(
+    problem: Problem, part: Part, params: dict[str, Array], args: tuple, posterior: dict[str, Any]
+) -> Array:
+    """Largest slope of Q in the sites of a block where its update has come to rest."""
+
+    def renew(_: Array, params: dict[str, Array]) -> dict[str, Array]:
+        trace = trace_model(problem, params, args)
+        block = block_of(trace, part)
+        found = _update(block, evidence(trace, part, posterior))
+        return params | part.named(block.mode(found, part.values(params)))
+
+    rest = jax.lax.fori_loop(0, _RENEWALS, renew, dict(params))
+    names = tuple(part.sites.values())
+    fixed = {name: value for name, value in rest.items() if name not in names}
+    slope = jax.grad(lambda free: linearised(place(problem, free, args, fixed)[0], posterior))
+    found = slope(unconstrained_start(problem, rest, args, names))
+    return jnp.max(jnp.stack([jnp.abs(leaf).max() for leaf in jax.tree.leaves(found)]))
 
 
 def _fns(trace: Mapping[str, dict], part: Part) -> list[Collapsed]:
