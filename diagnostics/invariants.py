@@ -218,7 +218,8 @@ def _rhat(columns: NDArray) -> NDArray:
     stuck = _stuck(columns)
     worst = np.full(columns.shape[2], np.inf)
     if not stuck.all():
-        worst[~stuck] = array_stats.rhat(columns[..., ~stuck], chain_axis=0, draw_axis=1)
+        with np.errstate(invalid="ignore"):  # of two values, equally often, distances do not vary
+            worst[~stuck] = array_stats.rhat(columns[..., ~stuck], chain_axis=0, draw_axis=1)
     return np.where(np.isnan(worst), np.inf, worst)
 
 

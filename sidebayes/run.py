@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from importlib.metadata import version
 from typing import Any
@@ -80,6 +80,10 @@ class Run:
     lost: Mapping[str, str] = field(default_factory=dict)
     is_own: bool = False
     unseen: bool = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Fields only: what is kept beside them is found again, and traces cannot be pickled."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @property
     def signature(self) -> Signature:

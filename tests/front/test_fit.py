@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import subprocess
 import sys
 
@@ -138,6 +140,14 @@ def test_round_trip(learned, tmp_path):
     np.testing.assert_allclose(again.predict_proba(X), learned.predict_proba(X))
     np.testing.assert_allclose(again.log_prob(X[:1]), learned.log_prob(X)[:1])
     assert again.summary().equals(learned.summary())
+
+
+@pytest.mark.parametrize("copied", [lambda fit: pickle.loads(pickle.dumps(fit)), copy.deepcopy])
+def test_fits_go_to_other_processes(learned, copied):
+    learned.predict(X)  # whatever was found out by now
+    again = copied(learned)
+    np.testing.assert_array_equal(again.labels(), learned.labels())
+    np.testing.assert_array_equal(again.predict_proba(X), learned.predict_proba(X))
 
 
 def test_predict_agrees_with_the_mixture_formula(learned):
