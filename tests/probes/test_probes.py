@@ -97,6 +97,7 @@ def test_labels_are_asked_for_where_there_are_some(by_em):
         if pair[1] != "em"
     ],
 )
+@pytest.mark.filterwarnings("ignore:clusters cannot be matched")  # few draws
 def test_every_engine_runs(probe, engine):
     if (probe, engine) in SADDLES:
         with pytest.raises(FitError, match="flattest direction"):

@@ -44,6 +44,7 @@ def plain_ppc(x, links=None, *, num_clusters):
 @pytest.mark.parametrize(
     "engine", [pytest.param(e, marks=() if e in QUICK else pytest.mark.slow) for e in ENGINES]
 )
+@pytest.mark.filterwarnings("ignore:clusters cannot be matched")  # few draws
 @pytest.mark.parametrize("linked", [False, True])
 def test_names_do_not_matter(engine, linked):
     """Coordinates are in the order of the names, so that the new ones keep the order of the old."""
