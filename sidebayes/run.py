@@ -203,13 +203,17 @@ class Run:
         """Latent sites whose shape depends on how many units there are."""
         with self.precision:
             layout = lay_out_units(self.problem)
+            full = posterior.latent_shapes(self.problem)
+            sizes = {len(unit) for unit in layout.unit.values()}
+            sizes |= {len(v) for v in self.data.values() if isinstance(v, np.ndarray | Groups)}
+            if not any(sizes & set(shape) for shape in full.values()):
+                return []  # most models; nothing is copied
             fewer = {
                 dim: unit != unit[0] for dim, unit in layout.unit.items() if dim in layout.dims
             }
             named = {name for role in self.signature.data for name in (*role.dims, role.name)}
             if not all(mask.any() and dim in named for dim, mask in fewer.items()):
                 return []
-            full = posterior.latent_shapes(self.problem)
             part = posterior.latent_shapes(replace(self.subset(fewer), unseen=True).problem)
         return sorted(name for name in full if full[name] != part.get(name))
 

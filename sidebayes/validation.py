@@ -297,11 +297,11 @@ def _joined_units(run: Run, layout: Layout) -> dict[str, NDArray[np.int64]]:
     """
     signature, sizes = run.signature, {dim: len(unit) for dim, unit in layout.unit.items()}
     named = {dim for role in signature.data for dim in (*role.dims, role.name)}
-    unknown = [dim for dim in layout.dims if dim not in named]
-    if unknown or not layout.dims:
+    whole = [site for site, dim in layout.site_dims.items() if dim is None or dim not in named]
+    if whole:
         raise ValueError(
-            f"{run.method} has data that do not fall apart into units ({unknown or 'one site'}); name "
-            "their rows by annotations, or by a plate of the same name"
+            f"{run.method} observes {whole} as a whole, which does not fall apart into units to leave "
+            "out; name their rows by annotations, or by a plate of the same name"
         )
     joined = {dim: layout.unit[dim] for dim in layout.dims}
     for role in signature.data:

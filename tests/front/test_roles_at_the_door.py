@@ -294,3 +294,17 @@ def test_points_with_sites_of_their_own_are_not_predicted():
         for new in (X, X[:3]):
             with pytest.raises(ValueError, match=r"sites \['offset'\] belong to single units"):
                 asked(new)
+
+
+def test_data_observed_as_a_whole_are_not_held_out():
+    """One joint density of all rows has no terms by row."""
+
+    def joint(y: Annotated[ArrayLike, "rows"]):
+        mean = numpyro.sample("level", dist.Normal(0.0, 10.0))
+        every = dist.MultivariateNormal(jnp.full(len(y), mean), jnp.eye(len(y)))
+        numpyro.sample("y", every, obs=y)
+
+    found = fit(joint, EVENTS, engine=CLIMB, progress=False)
+    assert found.unit_terms.shape == (1, 1, 1)
+    with pytest.raises(ValueError, match=r"\['y'\] as a whole"):
+        found.kfold(2, progress=False)
