@@ -97,7 +97,8 @@ class Validation:
 
         latent variables integrated out, F the fold that c is in; where links are a field, the density is
         of the data given the links. Exact up to Monte Carlo error, where `loo` relies on importance
-        weights. The prior stays that of the whole fit, also where it was read off the data.
+        weights. The prior stays that of the whole fit, also where it was read off the data, and data
+        that are observed as a whole, beside others that have units, stay in every refit.
 
         Method, options and engine are the fit's own, without a checkpoint.
 
@@ -297,7 +298,8 @@ def _joined_units(run: Run, layout: Layout) -> dict[str, NDArray[np.int64]]:
     """
     signature, sizes = run.signature, {dim: len(unit) for dim, unit in layout.unit.items()}
     named = {dim for role in signature.data for dim in (*role.dims, role.name)}
-    whole = [site for site, dim in layout.site_dims.items() if dim is None or dim not in named]
+    whole = [s for s, dim in layout.site_dims.items() if dim is not None and dim not in named]
+    whole = whole if layout.dims else list(layout.site_dims)
     if whole:
         raise ValueError(
             f"{run.method} observes {whole} as a whole, which does not fall apart into units to leave "
