@@ -319,7 +319,8 @@ def check_updates(
         return differences
 
     inputs = {name: jnp.asarray(value) for name, value in params.items()}, problem.args
-    program, spent = compiled("updates", problem, None, build, *inputs, once=True)
+    sites = tuple(tuple(part.sites.values()) for part in plan.parts)  # engines plan differently
+    program, spent = compiled("updates", problem, sites, build, *inputs, once=True)
     if seconds is not None:
         seconds["compile"] += spent
     for part, difference in zip(plan.parts, program(*inputs), strict=True):

@@ -167,6 +167,13 @@ def test_classes_are_never_renumbered():
     assert (guess[known >= 0] == known[known >= 0]).mean() > 0.7
 
 
+def test_engines_with_other_plans_follow_each_other():
+    """Gibbs sampling has no use for an update that is no full conditional, and EM has."""
+    fit("robust", EM(num_restarts=1, max_steps=2))
+    chain = BlockedGibbs(num_warmup=10, num_samples=10, num_chains=1)
+    assert np.isfinite(fit("robust", chain).tree["sample_stats"]["lp"]).all()
+
+
 def test_own_ecme_and_numeric_steps_reach_one_mode():
     tight = EM(num_restarts=1, tol=1e-12, max_steps=2000)
     mine = fit("robust", tight)
