@@ -15,7 +15,7 @@ import numpy as np
 from accuracy_links import data_of
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.pair_mixture import annealed_start, log_evidence
-from sidebayes.models.blocks.label_graph import LabelGraph
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sklearn.metrics import adjusted_rand_score
 
 import sidebayes as sb

@@ -11,10 +11,10 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sidebayes.models.blocks import partition
-from sidebayes.models.blocks.approximate import MeanField
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.label_inference import partition
+from sidebayes.models.blocks.label_inference.approximate import MeanField
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.side_information.links import Links
 
 import sidebayes as sb
 

@@ -68,7 +68,7 @@ def load(name):
 
 def one_fit(method="ppc", links=0, hard=False, engine="em", options=None):
     """Fit once in this process; says what it took beyond imports."""
-    from sidebayes.guides.engines.programs import counted_compilations
+    from sidebayes.guides.engines.plumbing.programs import counted_compilations
 
     import sidebayes as sb
     from sidebayes.zoo import ENGINES, make_engine
@@ -103,7 +103,7 @@ def one_fit(method="ppc", links=0, hard=False, engine="em", options=None):
 
 def other_links(data, num_links, kind, draws):
     """Fit to one draw of links after another; says what each took, and what was compiled."""
-    from sidebayes.guides.engines.programs import counted_compilations
+    from sidebayes.guides.engines.plumbing.programs import counted_compilations
 
     import sidebayes as sb
 

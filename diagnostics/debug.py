@@ -26,10 +26,10 @@ from sidebayes.guides.engines.density import (
     trace_model,
     unconstrained_start,
 )
-from sidebayes.models.blocks.label_graph import as_label_graph
-from sidebayes.models.blocks.links import Links
-from sidebayes.models.blocks.partial_labels import Groups, PartialLabels
+from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.blocks.roles import signature_of
+from sidebayes.models.blocks.side_information.links import Links
+from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
 
 __all__ = ["DebugReport", "Rung", "debug"]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +12,13 @@ import pandas as pd
 from jax import Array
 from numpy.typing import NDArray
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.programs import compiled
-from sidebayes.models.blocks import partition
-from sidebayes.models.blocks.approximate import Inference, with_pair_beliefs
-from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
-from sidebayes.models.blocks.linked import LinkedMixture
-from sidebayes.models.blocks.links import Links
+from sidebayes.guides.engines.plumbing.programs import compiled
+from sidebayes.guides.engines.posterior import mixture_site
+from sidebayes.models.blocks.label_inference import partition
+from sidebayes.models.blocks.label_inference.approximate import Inference, with_pair_beliefs
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
+from sidebayes.models.blocks.mixtures.linked import LinkedMixture
+from sidebayes.models.blocks.side_information.links import Links
 
 __all__ = ["LinkScore", "agreement", "score_statements"]
 
@@ -63,7 +63,6 @@ def agreement(
     draws: Mapping[str, NDArray],
     pairs: NDArray,
     *,
-    site: Callable[..., tuple[Any, Array]],
     inference: str | Inference | None = None,
 ) -> tuple[NDArray, NDArray, str | None]:
     """Probability, draw by draw, that two labels agree, given data, parameters and the fit's links.
@@ -77,8 +76,6 @@ def agreement(
     draws : mapping of str to ndarray, shape (num_draws, ...)
     pairs : ndarray of int, shape (num_pairs, 2)
         None of them a link of the fit.
-    site : callable
-        ``site(problem, params, args) -> (mixture, data)``.
     inference : str or inference object, optional
         By default the model's own; belief propagation in place of mean field, which has no beliefs
         about pairs.
@@ -96,7 +93,7 @@ def agreement(
         If a loopy component, these pairs included, is too wide.
     """
     given = {name: jnp.asarray(value) for name, value in draws.items()}
-    fn, value = site(problem, {name: v[0] for name, v in given.items()}, problem.args)
+    fn, value = mixture_site(problem, {name: v[0] for name, v in given.items()})
     num_points = len(value)
     ties = fn.labels.graph if isinstance(fn, LinkedMixture) and fn.labels.graph.num_links else None
     before = as_label_graph(ties, num_points)
@@ -112,7 +109,7 @@ def agreement(
     def build(bare: Problem) -> Callable:
         def one(params: dict, args: tuple, graph: LabelGraph, *indices: Array) -> tuple:
             pairs, within, old, asked = indices
-            fn, value = site(replace(bare, args=args), params, args)
+            fn, value = mixture_site(replace(bare, args=args), params)
             if not isinstance(fn, LinkedMixture):
                 prob = fn.posterior(value)["responsibilities"]
                 return _independent(prob, pairs), _chance(prob)
@@ -121,7 +118,7 @@ def agreement(
             weights = jnp.zeros(graph.num_links, unary.dtype)
             weights = weights.at[old].set(found["pair_weights"][: len(old)])
             factors = unary, graph, found["log_weights"], weights
-            options = {"sampling": fn.labels.sampling, "inference": method}
+            options = {"weight_per": fn.labels.weight_per, "inference": method}
             prob = partition.responsibilities(*factors, **options)
             same = _independent(prob, pairs)
             if len(within):

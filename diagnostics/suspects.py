@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,12 +13,13 @@ from jax import Array
 from numpy.typing import NDArray
 from scipy.special import expit, log_expit, logsumexp
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.programs import compiled
-from sidebayes.models.blocks import partition
-from sidebayes.models.blocks.approximate import Inference, with_pair_beliefs
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.linked import LinkedMixture
-from sidebayes.models.blocks.links import Links, flip_rate_weight
+from sidebayes.guides.engines.plumbing.programs import compiled
+from sidebayes.guides.engines.posterior import mixture_site
+from sidebayes.models.blocks.label_inference import partition
+from sidebayes.models.blocks.label_inference.approximate import Inference, with_pair_beliefs
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.linked import LinkedMixture
+from sidebayes.models.blocks.side_information.links import Links, flip_rate_weight
 
 __all__ = ["link_agreement", "rank_suspects"]
 
@@ -29,7 +29,6 @@ def link_agreement(
     draws: Mapping[str, NDArray],
     links: Links,
     *,
-    site: Callable[..., tuple[Any, Array]],
     flip_rate: float = 0.05,
     inference: str | Inference | None = None,
 ) -> tuple[NDArray, NDArray, str | None]:
@@ -40,8 +39,6 @@ def link_agreement(
     problem : Problem
     draws : mapping of str to ndarray, shape (num_draws, ...)
     links : Links
-    site : callable
-        ``site(problem, params, args) -> (LinkedMixture, data)``.
     flip_rate : float in (0, 1/2)
         Probability that a hard link is wrong, for links that cannot be wrong cannot be suspected; or
         any link of a model whose labels are free of links.
@@ -68,7 +65,7 @@ def link_agreement(
     if not 0 < flip_rate < 0.5:
         raise ValueError(f"flip_rate = {flip_rate!r}; expected a number between 0 and 1/2")
     given = {name: jnp.asarray(value) for name, value in draws.items()}
-    first, _ = _site(site, problem, {name: value[0] for name, value in given.items()})
+    first, _ = _linked_site(problem, {name: value[0] for name, value in given.items()})
     tied = first.labels.graph.num_links > 0  # else weights are prices, not log-odds of labels
     silent = links.hard | (not tied)
     strength = np.where(silent, flip_rate_weight(flip_rate), np.abs(links.weights))
@@ -81,14 +78,19 @@ def link_agreement(
 
     def build(bare: Problem) -> Callable:
         def one(params: dict, args: tuple, graph: LabelGraph, silent: Array) -> tuple[Array, Array]:
-            fn, value = _site(site, replace(bare, args=args), params)
+            fn, value = _linked_site(replace(bare, args=args), params)
             factors = fn.log_factors(value)
             weights = graph.pair_weights
             if tied:
                 weights = jnp.where(silent, weights, factors["pair_weights"])
-            unary, sampling = fn.label_factors(factors), fn.labels.sampling
+            unary, weight_per = fn.label_factors(factors), fn.labels.weight_per
             same = partition.pair_marginals(
-                unary, graph, factors["log_weights"], weights, sampling=sampling, inference=method
+                unary,
+                graph,
+                factors["log_weights"],
+                weights,
+                weight_per=weight_per,
+                inference=method,
             )
             return same, weights
 
@@ -102,8 +104,8 @@ def link_agreement(
     return np.asarray(same)[:, : len(links)], np.asarray(weights)[:, : len(links)], approximate
 
 
-def _site(site: Callable, problem: Problem, params: Mapping) -> tuple[LinkedMixture, Array]:
-    fn, value = site(problem, params, problem.args)
+def _linked_site(problem: Problem, params: Mapping) -> tuple[LinkedMixture, Array]:
+    fn, value = mixture_site(problem, params)
     if not isinstance(fn, LinkedMixture):
         raise ValueError("the model takes no links, so there are none to suspect")
     return fn, value

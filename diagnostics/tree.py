@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from arviz_base import dict_to_dataset
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from sidebayes.guides.engines.base import EngineResult
+from sidebayes.guides.engines.posterior import thin
 
-__all__ = ["to_datatree"]
+__all__ = ["pooled_draws", "to_datatree"]
 
 
 def to_datatree(
@@ -125,3 +126,14 @@ def to_datatree(
         info[f"monte_carlo_error_{name}"] = named.get(name, ()), error
     tree["fit_info"] = xr.DataTree(info)
     return tree
+
+
+def pooled_draws(tree: xr.DataTree, *, of_each_chain: bool = False) -> dict[str, NDArray]:
+    """Draws of all chains one after another: at most `MOST_DRAWS` in all, or of each chain."""
+    group = tree["posterior"]
+    values = {str(name): site.to_numpy() for name, site in group.data_vars.items()}
+    if of_each_chain:
+        keep = thin(group.sizes["draw"])
+        return {n: v[:, keep].reshape(-1, *v.shape[2:]) for n, v in values.items()}
+    keep = thin(group.sizes["chain"] * group.sizes["draw"])
+    return {n: v.reshape(-1, *v.shape[2:])[keep] for n, v in values.items()}

@@ -94,7 +94,7 @@ def segment(mosaic, weight, *, num_restarts=3):
     shared |= {"init": plain, "weights": "uniform"}  # the grid's partition function is out of reach
     linked = {
         name: sidebayes.fit("ppc", x, links, inference=name, **shared)
-        for name in ("mean_field", "gibbs")
+        for name in ("mean_field", "gibbs_labels")
     }
     return {"gmm": plain, **linked}
 
@@ -106,12 +106,16 @@ def draw(mosaic, fits, path):
     truth = mosaic.labels.ravel()
     _show(axes[0, 0], mosaic.image, "image", cmap="gray", vmin=-2.5, vmax=2.5)
     _show(axes[0, 1], colours[mosaic.labels], f"truth, in {BLOCK} by {BLOCK} pixel blocks")
-    titles = {"gmm": "no links", "mean_field": "linked, mean field", "gibbs": "linked, Gibbs"}
+    titles = {
+        "gmm": "no links",
+        "mean_field": "linked, mean field",
+        "gibbs_labels": "linked, Gibbs",
+    }
     for axis, (name, fit) in zip((axes[0, 2], *axes[1, :2]), fits.items(), strict=True):
         labels = _renumber(truth, fit.labels())
         title = f"{titles[name]}: {accuracy(truth, labels):.1%} right"
         _show(axis, colours[labels].reshape(*mosaic.shape, 3), title)
-    doubt = 1 - fits["gibbs"].responsibilities().max(axis=1).reshape(mosaic.shape)
+    doubt = 1 - fits["gibbs_labels"].responsibilities().max(axis=1).reshape(mosaic.shape)
     last = axes[1, 2]
     shown = _show(
         last, doubt, "probability of another texture, Gibbs", cmap="magma_r", vmin=0, vmax=0.6
@@ -160,7 +164,7 @@ def main() -> None:
         scores = score_labels(mosaic.labels.ravel(), fit.labels())
         seconds = sum(fit.seconds.values())
         print(f"{name:12}{scores['ari']:8.3f}{scores['accuracy']:10.1%}{seconds:9.1f}")
-    agreement = accuracy(fits["mean_field"].labels(), fits["gibbs"].labels())
+    agreement = accuracy(fits["mean_field"].labels(), fits["gibbs_labels"].labels())
     print(f"mean field and Gibbs agree on {agreement:.1%} of the blocks")
     draw(mosaic, fits, options.output)
     print(f"{time.perf_counter() - began:.0f} s in all; picture in {options.output}")

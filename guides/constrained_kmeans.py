@@ -12,13 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from sidebayes.models.blocks import partition
-from sidebayes.models.blocks.approximate import Inference, as_inference
-from sidebayes.models.blocks.label_graph import as_label_graph
+from sidebayes.models.blocks.label_inference import partition
+from sidebayes.models.blocks.label_inference.approximate import Inference, as_inference
+from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 
 from .engines.base import Engine, EngineResult, FitError, Problem, Status, check_positive
-from .engines.programs import compiled
-from .engines.progress import progress_bar
+from .engines.plumbing.programs import compiled
+from .engines.plumbing.progress import progress_bar
 from .engines.starts import initial_values
 
 __all__ = ["KMeans"]

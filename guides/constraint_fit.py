@@ -14,14 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
-from sidebayes.models.blocks.label_graph import as_label_graph
-from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
+from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.constraint_fit import constraint_fit
 
 from .engines.base import Engine, EngineResult, Problem, check_positive
 from .engines.density import approximation, latent_supports, trace_model
-from .engines.optimise import ascend, mode_result
-from .engines.programs import compiled
+from .engines.optimisers.optimise import ascend, mode_result
+from .engines.plumbing.programs import compiled
 from .engines.starts import initial_values, observed_table
 from .fisher import natural_newton
 

@@ -11,7 +11,7 @@ from jax import Array
 
 from .engines.base import Problem
 from .engines.density import place, unconstrain
-from .engines.newton import newton_steps
+from .engines.optimisers.newton import newton_steps
 
 __all__ = ["Natural", "fisher_solve", "natural_metric", "natural_newton"]
 

@@ -9,15 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from scipy.special import gammaln, multigammaln
-from sidebayes.models.blocks import partition
-from sidebayes.models.blocks.approximate import Inference
-from sidebayes.models.blocks.components import resolve_prior
-from sidebayes.models.blocks.gaussian_stats import weighted_moments
-from sidebayes.models.blocks.label_graph import LabelGraph
+from sidebayes.models.blocks.label_inference import partition
+from sidebayes.models.blocks.label_inference.approximate import Inference
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.components import resolve_prior
+from sidebayes.models.blocks.mixtures.gaussian_stats import weighted_moments
 
 from .engines.base import Problem
 from .engines.density import trace_model
-from .engines.programs import compiled
+from .engines.plumbing.programs import compiled
 from .engines.starts import initial_values
 from .engines.surrogate import expectation
 from .engines.updates import closed_forms, maximised, plan_updates
@@ -36,7 +36,7 @@ def augmented_weights(
     concentration: float = 1.0,
     *,
     reading: str = "field",
-    sampling: str = "points",
+    weight_per: str = "point",
     inference: str | Inference = "exact",
 ) -> Array:
     r"""Raise the surrogate in the class weights by imputing the labelings that the links rejected.
@@ -56,10 +56,10 @@ def augmented_weights(
     Parameters
     ----------
     count, weights : Array, shape (num_clusters,)
-        Expected counts, of points or of chunklets by `sampling`; weights to start from.
+        Expected counts, of points or of chunklets by `weight_per`; weights to start from.
     graph : LabelGraph
     concentration : float
-    reading, sampling, inference
+    reading, weight_per, inference
         See `LinkedCategorical`.
 
     Returns
@@ -72,7 +72,7 @@ def augmented_weights(
     blank = jnp.zeros((graph.num_points, len(weights)), weights.dtype)
     log_omega, pull = jax.vjp(
         lambda eta: partition.by_component(
-            blank, graph, eta, sampling=sampling, inference=inference
+            blank, graph, eta, weight_per=weight_per, inference=inference
         ),
         jnp.log(weights),
     )
@@ -81,7 +81,7 @@ def augmented_weights(
     owner = jnp.asarray(graph.component)[jnp.asarray(graph.pairs)[:, 0]]
     log_accepted = log_omega.at[owner].add(-most)
     draws = jnp.asarray(graph.node_size)
-    draws = draws if sampling == "points" else jnp.minimum(draws, 1.0)  # spare rows hold none
+    draws = draws if weight_per == "point" else jnp.minimum(draws, 1.0)  # spare rows hold none
     draws = jax.ops.segment_sum(draws, jnp.asarray(graph.node_component), graph.num_nodes)
     imputed = weights * jnp.sum(draws * jnp.exp(-log_accepted))
     imputed = imputed - pull(jnp.ones_like(log_omega))[0]

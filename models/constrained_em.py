@@ -8,10 +8,10 @@ from typing import Annotated
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
-from .blocks.approximate import Inference
-from .blocks.components import GaussianPrior
-from .blocks.label_graph import LabelGraph
-from .blocks.links import Links
+from .blocks.label_inference.approximate import Inference
+from .blocks.label_inference.label_graph import LabelGraph
+from .blocks.mixtures.components import GaussianPrior
+from .blocks.side_information.links import Links
 from .ppc import ppc
 
 __all__ = ["constrained_em"]
@@ -26,7 +26,7 @@ def constrained_em(
     prior: str | GaussianPrior = "empirical",
     component: Callable[[], dist.Distribution] | None = None,
     concentration: float = 1.0,
-    sampling: str = "chunklets",
+    weight_per: str = "chunklet",
     inference: str | Inference = "exact",
     num_points: int | None = None,
 ) -> None:
@@ -35,7 +35,7 @@ def constrained_em(
     .. math:: p(x, z) = \Omega^{-1} \prod_{\text{cannot}} [z_l \ne z_m]
               \prod_l \pi_{z_l} \prod_{i \in X_l} p(x_i | \theta_{z_l})
 
-    Assumption 1 of Shental et al. is ``sampling="chunklets"``; assumption 2, ``"points"``, is PPC
+    Assumption 1 of Shental et al. is ``weight_per="chunklet"``; assumption 2, ``"point"``, is PPC
     with hard links. Parameters are those of `ppc`; make links hard with ``links.hardened()``.
 
     References
@@ -50,7 +50,7 @@ def constrained_em(
         prior=prior,
         component=component,
         concentration=concentration,
-        sampling=sampling,
+        weight_per=weight_per,
         inference=inference,
         num_points=num_points,
     )

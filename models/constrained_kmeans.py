@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpyro
 from jax.typing import ArrayLike
 
-from .blocks.approximate import Inference
-from .blocks.centroids import Centroids
-from .blocks.label_graph import LabelGraph, as_label_graph
-from .blocks.linked import LinkedCategorical, LinkedMixture
-from .blocks.links import Links
+from .blocks.label_inference.approximate import Inference
+from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
+from .blocks.mixtures.centroids import Centroids
+from .blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from .blocks.side_information.links import Links
 
 __all__ = ["constrained_kmeans"]
 
@@ -45,7 +45,7 @@ def constrained_kmeans(
     num_clusters : int
     scale : float
         :math:`\sigma`.
-    inference : {"exact", "mean_field", "belief_propagation", "gibbs"} or inference object
+    inference : {"exact", "mean_field", "belief_propagation", "gibbs_labels"} or inference object
         What to do with loopy components too wide for exact assignment, or exact summation.
 
     References

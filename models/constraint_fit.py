@@ -11,12 +11,12 @@ import numpyro.distributions as dist
 from jax.nn import log_softmax
 from jax.typing import ArrayLike
 
-from .blocks.components import GaussianPrior, mixture_components
-from .blocks.label_graph import LabelGraph, as_label_graph
-from .blocks.label_sets import jensen_shannon, padded_sets
-from .blocks.linked import LinkedCategorical, LinkedMixture
-from .blocks.links import Links
-from .blocks.weights import mixing_weights
+from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
+from .blocks.mixtures.components import GaussianPrior, mixture_components
+from .blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from .blocks.mixtures.weights import mixing_weights
+from .blocks.side_information.label_sets import jensen_shannon, padded_sets
+from .blocks.side_information.links import Links
 
 __all__ = ["constrain_labels", "constraint_fit"]
 

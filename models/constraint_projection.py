@@ -13,11 +13,11 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.typing import ArrayLike
 
-from .blocks.gaussian import Gaussian
-from .blocks.label_graph import LabelGraph, as_label_graph
-from .blocks.linked import LinkedCategorical, LinkedMixture
-from .blocks.links import Links
-from .blocks.weights import mixing_weights
+from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
+from .blocks.mixtures.gaussian import Gaussian
+from .blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from .blocks.mixtures.weights import mixing_weights
+from .blocks.side_information.links import Links
 from .constraint_fit import constrain_labels
 
 __all__ = ["constraint_projection"]

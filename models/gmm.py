@@ -10,10 +10,10 @@ import numpyro
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
-from .blocks.components import GaussianPrior, mixture_components, num_rows
-from .blocks.label_graph import as_label_graph
-from .blocks.linked import LinkedCategorical, LinkedMixture
-from .blocks.weights import mixing_weights
+from .blocks.label_inference.label_graph import as_label_graph
+from .blocks.mixtures.components import GaussianPrior, mixture_components, num_rows
+from .blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from .blocks.mixtures.weights import mixing_weights
 
 __all__ = ["gmm"]
 

@@ -8,20 +8,20 @@ import jax.numpy as jnp
 import numpyro
 from jax.typing import ArrayLike
 
-from .blocks.approximate import Inference
-from .blocks.components import GaussianPrior, class_components, num_rows
-from .blocks.label_graph import LabelGraph, as_label_graph
-from .blocks.linked import LinkedCategorical, LinkedMixture
-from .blocks.links import Links
-from .blocks.partition import check_inference
-from .blocks.weights import mixing_weights
+from .blocks.label_inference.approximate import Inference
+from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
+from .blocks.label_inference.partition import check_inference
+from .blocks.mixtures.components import GaussianPrior, class_components, num_rows
+from .blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from .blocks.mixtures.weights import mixing_weights
+from .blocks.side_information.links import Links
 
 __all__ = ["PAIR_LAWS", "law_options", "pair_mixture"]
 
 PAIR_LAWS: dict[str, dict[str, Any]] = {
-    "shared": {"reading": "field", "sampling": "chunklets"},
-    "conditional": {"reading": "field", "sampling": "points"},
-    "joint": {"reading": "relation", "sampling": "points"},
+    "shared": {"reading": "field", "weight_per": "chunklet"},
+    "conditional": {"reading": "field", "weight_per": "point"},
+    "joint": {"reading": "relation", "weight_per": "point"},
 }
 """Each law of the classes of a linked pair, as options of `LinkedCategorical`."""
 
@@ -86,7 +86,7 @@ def pair_mixture(
         differ, :math:`\omega = \alpha^2 / \sum\alpha^2`. "joint": pairs were drawn at random and
         then found to agree or not, :math:`\omega = \alpha^2, \nu = \alpha_m\alpha_{m'}`; the only
         one under which random pairs leave the weights unbiased.
-    inference : {"exact", "mean_field", "belief_propagation", "gibbs"} or inference object
+    inference : {"exact", "mean_field", "belief_propagation", "gibbs_labels"} or inference object
         What to do with loopy components of links too wide for exact summation; anything but
         "exact" needs ``pair_law="joint"`` there.
     num_points : int, optional

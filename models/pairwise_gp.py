@@ -13,11 +13,11 @@ from jax import Array
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from .blocks.approximate import Inference
-from .blocks.label_graph import LabelGraph, as_label_graph
-from .blocks.linked import LinkedCategorical, LinkedMixture
-from .blocks.links import Links
-from .blocks.potts import FORBIDDEN, logsumexp
+from .blocks.label_inference.approximate import Inference
+from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
+from .blocks.label_inference.potts import FORBIDDEN, logsumexp
+from .blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from .blocks.side_information.links import Links
 from .ppc import learned_weights
 
 __all__ = ["FactorisedPairs", "JensenPairs", "LatentClassifier", "pairwise_gp"]
@@ -61,7 +61,7 @@ def pairwise_gp(
         links only). Labels given the functions are inferred jointly in any case.
     flip_rate : Distribution, "learned" or None
         See `ppc`.
-    inference : {"exact", "mean_field", "belief_propagation", "gibbs"} or inference object
+    inference : {"exact", "mean_field", "belief_propagation", "gibbs_labels"} or inference object
         What to do with loopy components too wide for exact summation.
 
     References

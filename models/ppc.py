@@ -12,14 +12,14 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.typing import ArrayLike
 
-from .blocks.approximate import Inference
-from .blocks.components import GaussianPrior, mixture_components, num_rows
-from .blocks.label_graph import LabelGraph, as_label_graph
-from .blocks.linked import LinkedCategorical, LinkedMixture
-from .blocks.links import Links
-from .blocks.partition import check_inference
-from .blocks.reliability import FlipRate
-from .blocks.weights import mixing_weights
+from .blocks.label_inference.approximate import Inference
+from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
+from .blocks.label_inference.partition import check_inference
+from .blocks.mixtures.components import GaussianPrior, mixture_components, num_rows
+from .blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from .blocks.mixtures.reliability import FlipRate
+from .blocks.mixtures.weights import mixing_weights
+from .blocks.side_information.links import Links
 
 __all__ = ["FLIP_RATE_PRIOR", "learned_weights", "ppc"]
 
@@ -39,7 +39,7 @@ def ppc(
     weights: ArrayLike | str | None = None,
     reading: str = "field",
     flip_rate: dist.Distribution | str | None = None,
-    sampling: str = "points",
+    weight_per: str = "point",
     inference: str | Inference = "exact",
     num_points: int | None = None,
 ) -> None:
@@ -73,9 +73,9 @@ def ppc(
     flip_rate : Distribution, "learned" or None
         Under the relation reading, prior of the probability that a statement is wrong, learned in
         place of the finite link weights ("learned" is Beta(1, 4)). This part is not in the thesis.
-    sampling : {"points", "chunklets"}
-        Whether a chunklet carries its mixing weight once a point or once.
-    inference : {"exact", "mean_field", "belief_propagation", "gibbs"} or inference object
+    weight_per : {"point", "chunklet"}
+        Whether a chunklet of n points carries its mixing weight n times or once.
+    inference : {"exact", "mean_field", "belief_propagation", "gibbs_labels"} or inference object
         What to do with loopy components too wide for exact summation.
     num_points : int, optional
 
@@ -96,7 +96,7 @@ def ppc(
         jnp.log(pi),
         graph,
         reading=reading,
-        sampling=sampling,
+        weight_per=weight_per,
         pair_weights=learned_weights(graph, flip_rate, reading),
         inference=inference,
     )

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from jax.typing import ArrayLike
 
-from .blocks.approximate import Inference
-from .blocks.label_graph import LabelGraph
-from .blocks.links import Links
+from .blocks.label_inference.approximate import Inference
+from .blocks.label_inference.label_graph import LabelGraph
+from .blocks.side_information.links import Links
 from .constrained_kmeans import constrained_kmeans
 
 __all__ = ["soft_kmeans"]

@@ -15,26 +15,35 @@ if TYPE_CHECKING:
     from .guides.constrained_kmeans import KMeans
     from .guides.constraint_fit import Continuation, choose_strength
     from .guides.engines.base import FitError, SideBayesWarning
-    from .guides.engines.coordinate_ascent import CoordinateAscent
-    from .guides.engines.em import EM
-    from .guides.engines.gibbs import BlockedGibbs
-    from .guides.engines.laplace import Laplace
-    from .guides.engines.mcmc import HMC, NUTS
-    from .guides.engines.monte_carlo_em import MonteCarloEM
-    from .guides.engines.nested import NestedSlice
-    from .guides.engines.optimise import MAP
-    from .guides.engines.smc import SMC
-    from .guides.engines.stochastic_em import StochasticEM
-    from .guides.engines.svi import SVI
-    from .models.blocks.approximate import BeliefPropagation, Exact, Gibbs, MeanField
-    from .models.blocks.components import GaussianPrior
-    from .models.blocks.copies import separate_pairs
-    from .models.blocks.graph_kernels import GraphKernel, choose_graph_kernel
-    from .models.blocks.label_graph import LabelGraph
-    from .models.blocks.link_weights import certainty_weight, estimate_flip_rate, flip_rate_weight
-    from .models.blocks.linked import LinkedCategorical, LinkedMixture
-    from .models.blocks.links import Links
-    from .models.blocks.partial_labels import Groups, PartialLabels
+    from .guides.engines.expectation_maximisation.em import EM
+    from .guides.engines.expectation_maximisation.monte_carlo_em import MonteCarloEM
+    from .guides.engines.expectation_maximisation.stochastic_em import StochasticEM
+    from .guides.engines.optimisers.laplace import Laplace
+    from .guides.engines.optimisers.optimise import MAP
+    from .guides.engines.samplers.gibbs import BlockedGibbs
+    from .guides.engines.samplers.mcmc import HMC, NUTS
+    from .guides.engines.samplers.nested import NestedSlice
+    from .guides.engines.samplers.smc import SMC
+    from .guides.engines.variational.coordinate_ascent import CoordinateAscent
+    from .guides.engines.variational.svi import SVI
+    from .models.blocks.kernels.graph_kernels import GraphKernel, choose_graph_kernel
+    from .models.blocks.label_inference.approximate import (
+        BeliefPropagation,
+        Exact,
+        GibbsLabels,
+        MeanField,
+    )
+    from .models.blocks.label_inference.label_graph import LabelGraph
+    from .models.blocks.mixtures.components import GaussianPrior
+    from .models.blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+    from .models.blocks.side_information.copies import separate_pairs
+    from .models.blocks.side_information.link_weights import (
+        certainty_weight,
+        estimate_flip_rate,
+        flip_rate_weight,
+    )
+    from .models.blocks.side_information.links import Links
+    from .models.blocks.side_information.partial_labels import Groups, PartialLabels
     from .result import Fit
     from .sbc import calibrate
     from .simulate import simulate_links
@@ -42,51 +51,51 @@ if TYPE_CHECKING:
     from .zoo import CARDS, Card, register
 
 _HOME = {
-    "BeliefPropagation": "models.blocks.approximate",
-    "BlockedGibbs": "guides.engines.gibbs",
+    "BeliefPropagation": "models.blocks.label_inference.approximate",
+    "BlockedGibbs": "guides.engines.samplers.gibbs",
     "CARDS": "zoo",
     "Card": "zoo",
     "Continuation": "guides.constraint_fit",
-    "CoordinateAscent": "guides.engines.coordinate_ascent",
-    "EM": "guides.engines.em",
-    "Exact": "models.blocks.approximate",
+    "CoordinateAscent": "guides.engines.variational.coordinate_ascent",
+    "EM": "guides.engines.expectation_maximisation.em",
+    "Exact": "models.blocks.label_inference.approximate",
     "Fit": "result",
     "FitError": "guides.engines.base",
-    "Gibbs": "models.blocks.approximate",
-    "GaussianPrior": "models.blocks.components",
-    "GraphKernel": "models.blocks.graph_kernels",
-    "HMC": "guides.engines.mcmc",
-    "Groups": "models.blocks.partial_labels",
+    "GibbsLabels": "models.blocks.label_inference.approximate",
+    "GaussianPrior": "models.blocks.mixtures.components",
+    "GraphKernel": "models.blocks.kernels.graph_kernels",
+    "HMC": "guides.engines.samplers.mcmc",
+    "Groups": "models.blocks.side_information.partial_labels",
     "KMeans": "guides.constrained_kmeans",
-    "LabelGraph": "models.blocks.label_graph",
-    "Laplace": "guides.engines.laplace",
-    "LinkedCategorical": "models.blocks.linked",
-    "LinkedMixture": "models.blocks.linked",
+    "LabelGraph": "models.blocks.label_inference.label_graph",
+    "Laplace": "guides.engines.optimisers.laplace",
+    "LinkedCategorical": "models.blocks.mixtures.linked",
+    "LinkedMixture": "models.blocks.mixtures.linked",
     "LinkedMixtureClusterer": "estimators",
-    "Links": "models.blocks.links",
-    "MAP": "guides.engines.optimise",
-    "MonteCarloEM": "guides.engines.monte_carlo_em",
-    "MeanField": "models.blocks.approximate",
-    "NUTS": "guides.engines.mcmc",
-    "NestedSlice": "guides.engines.nested",
-    "PartialLabels": "models.blocks.partial_labels",
-    "SVI": "guides.engines.svi",
+    "Links": "models.blocks.side_information.links",
+    "MAP": "guides.engines.optimisers.optimise",
+    "MonteCarloEM": "guides.engines.expectation_maximisation.monte_carlo_em",
+    "MeanField": "models.blocks.label_inference.approximate",
+    "NUTS": "guides.engines.samplers.mcmc",
+    "NestedSlice": "guides.engines.samplers.nested",
+    "PartialLabels": "models.blocks.side_information.partial_labels",
+    "SVI": "guides.engines.variational.svi",
     "SideBayesWarning": "guides.engines.base",
     "calibrate": "sbc",
-    "SMC": "guides.engines.smc",
-    "StochasticEM": "guides.engines.stochastic_em",
-    "certainty_weight": "models.blocks.link_weights",
-    "choose_graph_kernel": "models.blocks.graph_kernels",
+    "SMC": "guides.engines.samplers.smc",
+    "StochasticEM": "guides.engines.expectation_maximisation.stochastic_em",
+    "certainty_weight": "models.blocks.side_information.link_weights",
+    "choose_graph_kernel": "models.blocks.kernels.graph_kernels",
     "choose_strength": "guides.constraint_fit",
     "compare": "api",
     "debug": "diagnostics.debug",
-    "estimate_flip_rate": "models.blocks.link_weights",
+    "estimate_flip_rate": "models.blocks.side_information.link_weights",
     "fit": "api",
-    "flip_rate_weight": "models.blocks.link_weights",
+    "flip_rate_weight": "models.blocks.side_information.link_weights",
     "load": "api",
     "load_dataset": "datasets",
     "register": "zoo",
-    "separate_pairs": "models.blocks.copies",
+    "separate_pairs": "models.blocks.side_information.copies",
     "simulate_links": "simulate",
     "suggest_links": "suggest",
 }
@@ -109,7 +118,7 @@ __all__ = [
     "Fit",
     "FitError",
     "GaussianPrior",
-    "Gibbs",
+    "GibbsLabels",
     "GraphKernel",
     "Groups",
     "KMeans",

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sidebayes.models.blocks.approximate import Inference
-from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
-from sidebayes.models.blocks.links import Links
-from sidebayes.models.blocks.padding import link_rows
-from sidebayes.models.blocks.partial_labels import Groups, PartialLabels
+from sidebayes.models.blocks.label_inference.approximate import Inference
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
+from sidebayes.models.blocks.label_inference.padding import link_rows
 from sidebayes.models.blocks.roles import Role, Signature
+from sidebayes.models.blocks.side_information.links import Links
+from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
 
 __all__ = [
     "check_data",

@@ -12,7 +12,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sidebayes.guides.engines.base import Engine
-from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.side_information.links import Links
 
 from .api import fit
 

@@ -30,7 +30,7 @@ _CLASSES = (
     "BeliefPropagation",
     "Exact",
     "GaussianPrior",
-    "Gibbs",
+    "GibbsLabels",
     "Groups",
     "Links",
     "MeanField",

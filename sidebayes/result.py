@@ -20,14 +20,16 @@ from numpy.typing import ArrayLike, NDArray
 from sidebayes.diagnostics.compare import verdict
 from sidebayes.diagnostics.invariants import convergence
 from sidebayes.diagnostics.relabel import relabel
+from sidebayes.diagnostics.tree import pooled_draws
+from sidebayes.guides.engines import posterior
 from sidebayes.guides.engines.base import Engine, Evidence, Problem, SideBayesWarning, Status
 from sidebayes.guides.engines.density import collapsed_sites, trace_model
-from sidebayes.guides.engines.programs import compiled
+from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.units import lay_out_units, log_terms
-from sidebayes.models.blocks.approximate import Inference
-from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.label_inference.approximate import Inference
+from sidebayes.models.blocks.side_information.links import Links
 
-from . import checks, posterior
+from . import checks
 from .run import Run
 from .validation import Validation
 
@@ -323,9 +325,8 @@ class Fit(Validation):
         with self.run.precision:
             same, weights, approximate = link_agreement(
                 self.run.problem,
-                posterior.pooled_draws(self.tree),
+                pooled_draws(self.tree),
                 self.links,
-                site=posterior.mixture_site,
                 flip_rate=flip_rate,
                 inference=inference,
             )
@@ -403,7 +404,7 @@ class Fit(Validation):
         """Apply a function of the model's trace on other data to up to 200 relabelled draws."""
         tree, score = self.relabelled
         if score >= _POOR_MATCH:
-            chosen = posterior.pooled_draws(tree)
+            chosen = pooled_draws(tree)
         else:
             sites = tree["posterior"].data_vars.items()
             chosen = {str(n): v.to_numpy()[self._best_draw][None] for n, v in sites}

@@ -16,6 +16,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from sidebayes.diagnostics.tree import to_datatree
+from sidebayes.guides.engines import posterior
 from sidebayes.guides.engines.base import Engine, FitError, Problem
 from sidebayes.guides.engines.density import (
     abstract_trace,
@@ -27,13 +28,13 @@ from sidebayes.guides.engines.density import (
 from sidebayes.guides.engines.starts import observed_table
 from sidebayes.guides.engines.units import Layout, Named, dimensions, lay_out_units
 from sidebayes.guides.engines.updates import plan_updates
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.linked import LinkedMixture
-from sidebayes.models.blocks.links import Links
-from sidebayes.models.blocks.partial_labels import Groups, PartialLabels
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.linked import LinkedMixture
 from sidebayes.models.blocks.roles import Role, Signature, signature_of
+from sidebayes.models.blocks.side_information.links import Links
+from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
 
-from . import checks, posterior, record
+from . import checks, record
 from .zoo import CARDS, Card, inference_used, links_taken, make_engine
 
 __all__ = ["Run", "stored_run"]

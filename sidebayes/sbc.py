@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from numpyro import handlers
 
 from sidebayes.diagnostics.calibration import Calibration, functionals, rank_of_truth
+from sidebayes.guides.engines import posterior
 from sidebayes.guides.engines.base import Engine, EngineResult, FitError, Problem, SideBayesWarning
 from sidebayes.guides.engines.density import (
     collapsed_sites,
@@ -23,14 +24,14 @@ from sidebayes.guides.engines.density import (
     site_dims,
     site_roles,
 )
-from sidebayes.guides.engines.programs import compiled
-from sidebayes.guides.engines.progress import progress_bar
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.linked import LinkedMixture
-from sidebayes.models.blocks.links import Links
+from sidebayes.guides.engines.plumbing.programs import compiled
+from sidebayes.guides.engines.plumbing.progress import progress_bar
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.linked import LinkedMixture
 from sidebayes.models.blocks.roles import Signature, signature_of
+from sidebayes.models.blocks.side_information.links import Links
 
-from . import checks, posterior
+from . import checks
 from .api import find_method
 from .run import Run
 from .zoo import make_engine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.side_information.links import Links
 
 __all__ = ["simulate_links"]
 

@@ -16,13 +16,14 @@ from scipy.special import logsumexp
 from xarray import DataArray, DataTree
 
 from sidebayes.diagnostics.link_score import LinkScore, agreement, score_statements
+from sidebayes.diagnostics.tree import pooled_draws
+from sidebayes.guides.engines import posterior
 from sidebayes.guides.engines.base import SideBayesWarning
-from sidebayes.guides.engines.progress import progress_bar
+from sidebayes.guides.engines.plumbing.progress import progress_bar
 from sidebayes.guides.engines.units import Layout, lay_out_units
-from sidebayes.models.blocks.approximate import Inference
-from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.label_inference.approximate import Inference
+from sidebayes.models.blocks.side_information.links import Links
 
-from . import posterior
 from .run import Run
 
 __all__ = ["Validation", "deal_folds"]
@@ -245,9 +246,8 @@ class Validation:
         with self.run.precision:
             same, chance, approximate = agreement(
                 self.run.problem,
-                posterior.pooled_draws(self.tree),
+                pooled_draws(self.tree),
                 links.pairs,
-                site=posterior.mixture_site,
                 inference=inference,
             )
         return score_statements(links, same, chance, flip_rate, approximate)
@@ -332,7 +332,7 @@ def _held_out(
     """Log predictive density of units left out, by dimension with their numbers; and draws used."""
     with held.precision:
         problem = held.problem
-        draws = posterior.pooled_draws(fit.tree, of_each_chain=True)
+        draws = pooled_draws(fit.tree, of_each_chain=True)
         terms = posterior.derive(problem, draws).log_likelihood
         layout = lay_out_units(problem)
     found: dict[str, tuple[NDArray, NDArray]] = {}

@@ -181,20 +181,20 @@ CARDS: dict[str, Card] = {
 """Every method by name."""
 
 ENGINES: dict[str, str] = {
-    "cavi": "sidebayes.guides.engines.coordinate_ascent:CoordinateAscent",
+    "cavi": "sidebayes.guides.engines.variational.coordinate_ascent:CoordinateAscent",
     "continuation": "sidebayes.guides.constraint_fit:Continuation",
-    "em": "sidebayes.guides.engines.em:EM",
-    "gibbs": "sidebayes.guides.engines.gibbs:BlockedGibbs",
-    "hmc": "sidebayes.guides.engines.mcmc:HMC",
+    "em": "sidebayes.guides.engines.expectation_maximisation.em:EM",
+    "gibbs": "sidebayes.guides.engines.samplers.gibbs:BlockedGibbs",
+    "hmc": "sidebayes.guides.engines.samplers.mcmc:HMC",
     "kmeans": "sidebayes.guides.constrained_kmeans:KMeans",
-    "laplace": "sidebayes.guides.engines.laplace:Laplace",
-    "map": "sidebayes.guides.engines.optimise:MAP",
-    "monte_carlo_em": "sidebayes.guides.engines.monte_carlo_em:MonteCarloEM",
-    "nested": "sidebayes.guides.engines.nested:NestedSlice",
-    "nuts": "sidebayes.guides.engines.mcmc:NUTS",
-    "svi": "sidebayes.guides.engines.svi:SVI",
-    "smc": "sidebayes.guides.engines.smc:SMC",
-    "stochastic_em": "sidebayes.guides.engines.stochastic_em:StochasticEM",
+    "laplace": "sidebayes.guides.engines.optimisers.laplace:Laplace",
+    "map": "sidebayes.guides.engines.optimisers.optimise:MAP",
+    "monte_carlo_em": "sidebayes.guides.engines.expectation_maximisation.monte_carlo_em:MonteCarloEM",
+    "nested": "sidebayes.guides.engines.samplers.nested:NestedSlice",
+    "nuts": "sidebayes.guides.engines.samplers.mcmc:NUTS",
+    "svi": "sidebayes.guides.engines.variational.svi:SVI",
+    "smc": "sidebayes.guides.engines.samplers.smc:SMC",
+    "stochastic_em": "sidebayes.guides.engines.expectation_maximisation.stochastic_em:StochasticEM",
 }
 """Every engine by name, and where it is found."""
 

@@ -11,7 +11,7 @@ import pytest
 
 os.environ.setdefault("MPLBACKEND", "Agg")
 
-from sidebayes.guides.engines.store import use_program_store
+from sidebayes.guides.engines.plumbing.store import use_program_store
 
 from sidebayes.cache import use_compilation_cache
 

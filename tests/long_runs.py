@@ -14,9 +14,9 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.checkpoint import Keeper
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.links import Links
+from sidebayes.guides.engines.plumbing.checkpoint import Keeper
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.ppc import ppc
 
 from sidebayes.zoo import make_engine

@@ -8,14 +8,13 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro import handlers
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.programs import compiled
+from sidebayes.guides.engines.plumbing.programs import compiled
+from sidebayes.guides.engines.posterior import mixture_site
 from sidebayes.guides.engines.updates import closed_forms, maximised, plan_updates
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
-from sidebayes.models.blocks.weights import MixingWeights
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from sidebayes.models.blocks.mixtures.weights import MixingWeights
 from sidebayes.models.ppc import ppc
-
-from sidebayes.posterior import mixture_site
 
 
 def ppc_problem(x, links=None, *, closed=True, **options):

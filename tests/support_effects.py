@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
-from sidebayes.models.blocks.partial_labels import Groups
 from sidebayes.models.blocks.random_effects import RandomEffects
+from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 SUBJECT = np.array(["d", "a", "b", "a", "d", "d", "c", "d", "b", "d", "a"])  # 3, 2, 1 and 5 rows
 CODES = np.array([3, 0, 1, 0, 3, 3, 2, 3, 1, 3, 0])

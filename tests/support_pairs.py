@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import gammaln
 from sidebayes.guides.engines.base import Problem
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.pair_mixture import pair_mixture
 from sklearn.datasets import load_iris
 

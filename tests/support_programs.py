@@ -5,9 +5,9 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from sidebayes.guides.engines import programs
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.programs import compiled, counted_compilations
+from sidebayes.guides.engines.plumbing import programs
+from sidebayes.guides.engines.plumbing.programs import compiled, counted_compilations
 
 
 def entries(folder):

@@ -70,9 +70,11 @@ def test_import_rule(path):
 
 
 def test_import_rule_sees_relative_imports():
-    found = own_imports(ROOT / "guides" / "engines" / "em.py")
+    found = own_imports(ROOT / "guides" / "engines" / "expectation_maximisation" / "em.py")
     assert "sidebayes.guides.engines.base" in found
-    assert own_imports(ROOT / "models" / "ppc.py") >= {"sidebayes.models.blocks.links"}
+    assert own_imports(ROOT / "models" / "ppc.py") >= {
+        "sidebayes.models.blocks.side_information.links"
+    }
 
 
 def test_import_is_quick_and_leaves_jax_alone():

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from sidebayes.diagnostics.scores import accuracy
 from sidebayes.guides.engines.base import Problem
-from sidebayes.models.blocks.graph_kernels import candidate_kernels
+from sidebayes.models.blocks.kernels.graph_kernels import candidate_kernels
 from sidebayes.models.pairwise_gp import pairwise_gp
 
 import sidebayes as sb

@@ -15,10 +15,10 @@ from jax.core import Tracer
 from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
 from sidebayes.models.blocks.collapsed import Collapsed, as_collapsed
-from sidebayes.models.blocks.label_graph import LabelGraph
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 
 from .base import Problem
-from .programs import unchecked
+from .plumbing.programs import unchecked
 
 __all__ = [
     "abstract_trace",

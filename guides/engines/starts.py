@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from numpyro import handlers
 from numpyro.distributions import constraints
 from scipy.special import expit
-from sidebayes.models.blocks.kmeans_starts import kmeans_labels
+from sidebayes.models.blocks.mixtures.kmeans_starts import kmeans_labels
 
 from .base import Problem
 from .density import abstract_trace, as_numpy, collapsed_sites, filling, latent_sites
-from .programs import compiled
+from .plumbing.programs import compiled
 from .surrogate import allot, expectation, raise_surrogate
 from .updates import block_of, plan_updates
 

@@ -22,7 +22,7 @@ from sidebayes.models.blocks.collapsed import Collapsed, as_collapsed
 
 from .base import Problem
 from .density import place, site_log_prob, trace_model, unconstrained_start
-from .lbfgs import Search, search_step, start_search
+from .optimisers.lbfgs import Search, search_step, start_search
 
 __all__ = [
     "allot",

@@ -13,10 +13,10 @@ import numpyro.distributions as dist
 from jax import Array
 from numpy.typing import NDArray
 from sidebayes.models.blocks.collapsed import Collapsed, as_collapsed
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.linked import LinkedMixture
-from sidebayes.models.blocks.partial_labels import Groups
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.linked import LinkedMixture
 from sidebayes.models.blocks.roles import Signature, signature_of
+from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from .base import Problem
 from .density import abstract_trace

@@ -23,7 +23,7 @@ from .density import (
     trace_model,
     unconstrained_start,
 )
-from .programs import compiled, unchecked
+from .plumbing.programs import compiled, unchecked
 from .surrogate import expectation, linearised
 
 __all__ = [

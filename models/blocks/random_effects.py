@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from .collapsed import Collapsed
-from .partial_labels import Groups
+from .side_information.partial_labels import Groups
 
 __all__ = ["RandomEffects"]
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Union, get_args, get_origin
 
-from .label_graph import LabelGraph
-from .links import Links
-from .partial_labels import Groups, PartialLabels
+from .label_inference.label_graph import LabelGraph
+from .side_information.links import Links
+from .side_information.partial_labels import Groups, PartialLabels
 
 __all__ = ["Role", "Signature", "signature_of"]
 

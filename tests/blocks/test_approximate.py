@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 from scipy.special import logsumexp, softmax
-from sidebayes.models.blocks import partition
-from sidebayes.models.blocks.approximate import BeliefPropagation, Gibbs, MeanField
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.label_inference import partition
+from sidebayes.models.blocks.label_inference.approximate import (
+    BeliefPropagation,
+    GibbsLabels,
+    MeanField,
+)
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.side_information.links import Links
 
 from tests.reference import brute_force
 
@@ -107,7 +111,7 @@ def test_belief_propagation_is_exact_on_trees(problem):
 def test_gibbs_draws_from_the_conditional_of_the_pair_weight(problem):
     """One sweep of one node given the others: the exponent is the weight of the unordered pair."""
     unary, graph = problem
-    method = Gibbs(max_table=0, num_sweeps=1, num_burn_in=0)
+    method = GibbsLabels(max_table=0, num_sweeps=1, num_burn_in=0)
     _, prob, _ = value_and_slopes(unary, graph, method)
     wide = graph.suited(method, unary.shape[1]).wide
     node = int(graph.order[wide.node[0]])  # updated first, the others still at their start
@@ -122,7 +126,7 @@ def test_gibbs_averages_are_within_their_monte_carlo_error(problem):
     """Marginals and agreements of 20 000 sweeps; the same numbers again at the next evaluation."""
     unary, graph = problem
     expected = brute_force.infer(unary, graph.pairs, graph.pair_weights)
-    method = Gibbs(max_table=0, num_sweeps=20_000)
+    method = GibbsLabels(max_table=0, num_sweeps=20_000)
     value, prob, agree = value_and_slopes(unary, graph, method)
     np.testing.assert_allclose(prob, expected[1], atol=0.01)
     np.testing.assert_allclose(agree, expected[2], atol=0.01)
@@ -130,7 +134,7 @@ def test_gibbs_averages_are_within_their_monte_carlo_error(problem):
     assert value == value_and_slopes(unary, graph, method)[0]
 
 
-@pytest.mark.parametrize("method", [MeanField, BeliefPropagation, Gibbs])
+@pytest.mark.parametrize("method", [MeanField, BeliefPropagation, GibbsLabels])
 def test_trees_and_chunklets_stay_exact_around_an_approximated_loop(method):
     """What hangs on the loop and what does not touch it: hard links are contracted first."""
     pairs = [(0, 1), (1, 2), (0, 2), (3, 4), (4, 5), (6, 7)]
@@ -163,7 +167,7 @@ def many_draws(unary, graph, method, num_draws=8_000):
 
 def test_gibbs_samples_wide_components_jointly(around):
     unary, graph = around
-    drawn = many_draws(unary, graph, Gibbs(max_table=0))
+    drawn = many_draws(unary, graph, GibbsLabels(max_table=0))
     _, marginals, agree, *_ = brute_force.infer(unary, graph.pairs, graph.pair_weights)
     bar = 4.5 * 0.5 / np.sqrt(len(drawn))
     shares = (drawn[:, :, None] == np.arange(3)).mean(axis=0)
@@ -183,7 +187,7 @@ def test_factorised_methods_draw_from_their_marginals(around, method):
 
 
 @pytest.mark.parametrize(
-    "method", [MeanField(max_table=0), BeliefPropagation(max_table=0), Gibbs(max_table=0)]
+    "method", [MeanField(max_table=0), BeliefPropagation(max_table=0), GibbsLabels(max_table=0)]
 )
 def test_modes_of_wide_components_cannot_be_improved_by_one_label(around, method):
     _, graph = around

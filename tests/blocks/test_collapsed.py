@@ -13,10 +13,10 @@ import pytest
 from numpyro import handlers
 from scipy.special import log_softmax, logsumexp, softmax
 from sidebayes.models.blocks.collapsed import IndependentMixture, as_collapsed
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
-from sidebayes.models.blocks.links import Links
-from sidebayes.models.blocks.partial_labels import Groups, PartialLabels
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from sidebayes.models.blocks.side_information.links import Links
+from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
 
 from tests.reference import brute_force
 
@@ -220,7 +220,7 @@ WITHIN = np.array([[0.6, 0.4], [0.9, 0.1], [0.25, 0.75]])
 LOCS = np.array([[-2.0, -0.5], [0.1, 0.6], [1.0, 2.5]])
 
 
-def enumerated(sampling):
+def enumerated(weight_per):
     """Expected statistics over all classes of the points and their components within."""
     logs = normal_logs(X[:, None, None], LOCS)
     state = np.array(list(product(range(6), repeat=NUM_POINTS)))
@@ -228,7 +228,7 @@ def enumerated(sampling):
     points = np.arange(NUM_POINTS)
     energy = logs[points, z, c].sum(axis=1) + np.log(WITHIN)[z, c].sum(axis=1)
     share = np.ones(NUM_POINTS)
-    if sampling == "chunklets":
+    if weight_per == "chunklet":
         share[[0, 2]] = 0.5  # a hard must-link: its class is drawn once
     energy += LOG_WEIGHTS[z] @ share
     same = z[:, LINKS.pairs[:, 0]] == z[:, LINKS.pairs[:, 1]]
@@ -246,11 +246,11 @@ def enumerated(sampling):
     return log_z, unary, counts, prob @ same
 
 
-@pytest.mark.parametrize("sampling", ["points", "chunklets"])
-def test_components_of_clusters_are_latent_too(sampling):
+@pytest.mark.parametrize("weight_per", ["point", "chunklet"])
+def test_components_of_clusters_are_latent_too(weight_per):
     """Slope and draws of nested mixtures against all classes and components of all points."""
-    log_z, unary, counts, agree = enumerated(sampling)
-    labels = LinkedCategorical(jnp.asarray(LOG_WEIGHTS), GRAPH, sampling=sampling)
+    log_z, unary, counts, agree = enumerated(weight_per)
+    labels = LinkedCategorical(jnp.asarray(LOG_WEIGHTS), GRAPH, weight_per=weight_per)
     nested = dist.MixtureSameFamily(dist.Categorical(probs=WITHIN), dist.Normal(LOCS, 1.0))
     fn, value = LinkedMixture(labels, nested), jnp.asarray(X)
     np.testing.assert_allclose(fn.log_partition(fn.log_factors(value)), log_z, rtol=1e-10)

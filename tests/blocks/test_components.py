@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpyro.distributions import MultivariateNormal, Normal
-from sidebayes.models.blocks.components import GaussianPrior
-from sidebayes.models.blocks.gaussian import Gaussian
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.components import GaussianPrior
+from sidebayes.models.blocks.mixtures.gaussian import Gaussian
+from sidebayes.models.blocks.mixtures.linked import LinkedCategorical, LinkedMixture
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_wine
 from sklearn.preprocessing import StandardScaler

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpyro.infer.util import log_density
 from scipy.stats import chisquare
-from sidebayes.models.blocks import partition
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.label_inference import partition
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.side_information.links import Links
 
 from tests.reference import brute_force
 

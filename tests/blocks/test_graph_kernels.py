@@ -5,13 +5,13 @@ from itertools import product
 import numpy as np
 import pytest
 from scipy.linalg import expm
-from sidebayes.models.blocks import graph_kernels, neighbor_graph
-from sidebayes.models.blocks.graph_kernels import (
+from sidebayes.models.blocks.kernels import graph_kernels, neighbor_graph
+from sidebayes.models.blocks.kernels.graph_kernels import (
     GraphKernel,
     choose_graph_kernel,
     expected_agreement,
 )
-from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.side_information.links import Links
 
 import sidebayes
 

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from sidebayes.models.blocks.partial_labels import Groups
+from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from tests.support_effects import CODES, SUBJECT
 

@@ -4,8 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
-from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
-from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
+from sidebayes.models.blocks.side_information.links import Links
 
 
 def test_a_contradiction_names_the_shortest_path():

@@ -8,10 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sidebayes.models.blocks import label_graph, loops, partition
-from sidebayes.models.blocks.approximate import BeliefPropagation, Exact, Gibbs, MeanField
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.label_inference import label_graph, loops, partition
+from sidebayes.models.blocks.label_inference.approximate import (
+    BeliefPropagation,
+    Exact,
+    GibbsLabels,
+    MeanField,
+)
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.side_information.links import Links
 
 from tests.reference import brute_force
 
@@ -149,7 +154,7 @@ def test_chunklets_carry_their_weight_once_or_once_a_point():
     blank = np.zeros((4, 3))
     points = partition.log_partition(blank, graph, np.log(weights))
     np.testing.assert_allclose(points, np.log(np.sum(weights**3)), rtol=1e-12)
-    chunklets = partition.log_partition(blank, graph, np.log(weights), sampling="chunklets")
+    chunklets = partition.log_partition(blank, graph, np.log(weights), weight_per="chunklet")
     np.testing.assert_allclose(chunklets, 0.0, atol=1e-12)
 
 
@@ -294,7 +299,7 @@ class TestApproximations:
 
     def test_gibbs_reaches_the_exact_marginals(self):
         _, marginals, *_ = self.exact()
-        value, found = self.run(Gibbs(max_table=0, num_sweeps=20_000, num_burn_in=500))
+        value, found = self.run(GibbsLabels(max_table=0, num_sweeps=20_000, num_burn_in=500))
         np.testing.assert_allclose(found, marginals, atol=0.01)
         assert value <= self.exact()[0]
 

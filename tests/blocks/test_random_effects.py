@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal, norm
-from sidebayes.models.blocks.partial_labels import Groups
 from sidebayes.models.blocks.random_effects import RandomEffects
+from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from tests.support_effects import CODES, FACTORS, build, dense_covariance, small_table
 

@@ -11,10 +11,10 @@ import pytest
 from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.links import Links
-from sidebayes.models.blocks.partial_labels import Groups, PartialLabels
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.roles import Role, signature_of
+from sidebayes.models.blocks.side_information.links import Links
+from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
 
 from sidebayes import CARDS
 

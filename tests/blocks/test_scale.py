@@ -6,11 +6,11 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from scipy.special import logsumexp
-from sidebayes.models.blocks import partition
-from sidebayes.models.blocks.approximate import Exact
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
-from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.label_inference import partition
+from sidebayes.models.blocks.label_inference.approximate import Exact
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from sidebayes.models.blocks.side_information.links import Links
 
 from sidebayes.simulate import simulate_links
 from tests.reference import brute_force
@@ -120,7 +120,7 @@ def test_a_component_too_wide_is_refused_with_all_one_needs_to_know():
         f"elimination width {wide.width}",
         f"tables of {wide.cells:.3g} cells",
         "max_table is 6.71e+07",
-        "'mean_field', 'belief_propagation' or 'gibbs'",
+        "'mean_field', 'belief_propagation' or 'gibbs_labels'",
         "Exact(max_table=...)",
     ):
         assert words in str(refused.value)

@@ -7,12 +7,13 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pytest
 from scipy.special import logsumexp
 from sidebayes.diagnostics.suspects import link_agreement, rank_suspects
 from sidebayes.guides.engines.base import Problem
-from sidebayes.models.blocks.approximate import MeanField
+from sidebayes.models.blocks.label_inference.approximate import MeanField
 
 import sidebayes
 from sidebayes import EM, LabelGraph, LinkedCategorical, LinkedMixture, Links, flip_rate_weight
@@ -29,18 +30,15 @@ DRAWS = {"mean": np.array([[-1.0, 1.0], [-0.6, 1.3], [-1.2, 0.4]])}
 LOG_WEIGHTS = np.log([0.3, 0.7])
 
 
-def site(problem, params, args, inference="exact"):
-    x, graph = args
-    labels = LinkedCategorical(jnp.asarray(LOG_WEIGHTS), graph, inference=inference)
-    return LinkedMixture(labels, dist.Normal(params["mean"][:, None], 1.0).to_event(1)), x
+def model(x, links, inference="exact"):
+    mean = numpyro.sample("mean", dist.Normal().expand([2]).to_event(1))
+    labels = LinkedCategorical(jnp.asarray(LOG_WEIGHTS), links, inference=inference)
+    mixture = LinkedMixture(labels, dist.Normal(mean[:, None], 1.0).to_event(1))
+    numpyro.sample("x", mixture, obs=x)
 
 
-def model(x, links):
-    raise AssertionError("not run")
-
-
-def problem():
-    return Problem(model, (jnp.asarray(X), LabelGraph.build(LINKS, 6)))
+def problem(**options):
+    return Problem(model, (jnp.asarray(X), LabelGraph.build(LINKS, 6)), options)
 
 
 def enumerated(mean, weights, skip=None):
@@ -60,7 +58,7 @@ def test_against_enumeration():
     strength = np.where(LINKS.hard, flip_rate_weight(rate), np.abs(LINKS.weights))
     weights = np.where(LINKS.same, strength, -strength)
     with jax.enable_x64(True):
-        same, used, approximate = link_agreement(problem(), DRAWS, LINKS, site=site, flip_rate=rate)
+        same, used, approximate = link_agreement(problem(), DRAWS, LINKS, flip_rate=rate)
     assert approximate is None
     np.testing.assert_allclose(used, np.tile(weights, (3, 1)))
     table = rank_suspects(LINKS, same, used)
@@ -77,13 +75,9 @@ def test_against_enumeration():
 
 def test_belief_propagation_stands_in_for_mean_field():
     with jax.enable_x64(True):
-        exact, _, _ = link_agreement(problem(), DRAWS, LINKS, site=site)
-        swapped, _, approximate = link_agreement(
-            problem(),
-            DRAWS,
-            LINKS,
-            site=lambda *given: site(*given, inference=MeanField(max_table=0)),
-        )
+        exact, _, _ = link_agreement(problem(), DRAWS, LINKS)
+        changed = problem(inference=MeanField(max_table=0))
+        swapped, _, approximate = link_agreement(changed, DRAWS, LINKS)
     assert approximate is not None
     assert "belief_propagation" in approximate
     np.testing.assert_allclose(swapped, exact, atol=0.02)

@@ -33,16 +33,16 @@ def fits(texture, mosaic):
 def test_links_of_the_grid_beat_the_plain_mixture(mosaic, fits):
     truth = mosaic.labels.ravel()
     score = {name: score_labels(truth, fit.labels()) for name, fit in fits.items()}
-    for name in ("mean_field", "gibbs"):
+    for name in ("mean_field", "gibbs_labels"):
         assert score[name]["ari"] > score["gmm"]["ari"] + 0.05
         assert score[name]["accuracy"] > score["gmm"]["accuracy"] + 0.02
         assert name in fits[name].approximate
 
 
 def test_mean_field_and_gibbs_agree(fits):
-    labels = [fits[name].labels() for name in ("mean_field", "gibbs")]
+    labels = [fits[name].labels() for name in ("mean_field", "gibbs_labels")]
     assert accuracy(*labels) > 0.95
-    prob = [fits[name].responsibilities() for name in ("mean_field", "gibbs")]
+    prob = [fits[name].responsibilities() for name in ("mean_field", "gibbs_labels")]
     assert np.abs(prob[0] - prob[1]).mean() < 0.03
 
 

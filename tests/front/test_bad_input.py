@@ -86,7 +86,7 @@ CASES = {
     "covariance": (lambda: ppc(covariance="round"), ValueError, "'full', 'tied'"),
     "prior": (lambda: ppc(prior="strong"), ValueError, "'empirical', 'flat' or a GaussianPrior"),
     "reading": (lambda: ppc(links=LINKS, reading="prior"), ValueError, "'field' or 'relation'"),
-    "sampling": (lambda: ppc(links=LINKS, sampling="all"), ValueError, "'points' or 'chunklets'"),
+    "weight_per": (lambda: ppc(links=LINKS, weight_per="all"), ValueError, "'point' or 'chunklet'"),
     "inference": (lambda: ppc(links=LINKS, inference="magic"), ValueError, "mean_field"),
     "reliability of a field": (
         lambda: ppc(links=LINKS.with_strength(1.0), flip_rate="learned"),

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from sidebayes.guides.engines import programs
-from sidebayes.guides.engines.programs import counted_compilations
-from sidebayes.models.blocks.label_graph import LabelGraph
+from sidebayes.guides.engines.plumbing import programs
+from sidebayes.guides.engines.plumbing.programs import counted_compilations
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 
 import sidebayes
 

@@ -312,7 +312,7 @@ def test_an_own_engine_is_given_again(tmp_path):
 
 def test_a_file_of_another_version_is_refused(heavy, tmp_path):
     tree = heavy[0].tree.copy()
-    old = '{"engine": {"type": "sidebayes.guides.engines.em:EM", "fields": {}}}'
+    old = '{"engine": {"type": "sidebayes.guides.engines.expectation_maximisation.em:EM", "fields": {}}}'
     tree.attrs = {n: v for n, v in tree.attrs.items() if n != "sidebayes_own_model"}
     tree.attrs["sidebayes_engine"] = old
     tree.to_netcdf(tmp_path / "fit.nc", engine="h5netcdf")

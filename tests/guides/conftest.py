@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
-from sidebayes.guides.engines import store
+from sidebayes.guides.engines.plumbing import store
 
 from tests.support_programs import forget
 

@@ -14,9 +14,9 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from sidebayes.guides.engines.base import Problem, SideBayesWarning
-from sidebayes.guides.engines.checkpoint import Keeper, read_state, write_state
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.links import Links
+from sidebayes.guides.engines.plumbing.checkpoint import Keeper, read_state, write_state
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.ppc import ppc
 
 from sidebayes import (
@@ -181,7 +181,7 @@ def test_interrupted_run_ends_the_same(name, after, tmp_path, monkeypatch):
         found.append(read_state(path, *given))
         return found[-1]
 
-    monkeypatch.setattr("sidebayes.guides.engines.checkpoint.read_state", restore)
+    monkeypatch.setattr("sidebayes.guides.engines.plumbing.checkpoint.read_state", restore)
     again = engines(path)[name].run(build(), seed=1)
     assert all(state is not None for state in found[: 2 if after == 3 and name == "svi" else 1])
     assert_same(again, whole)

@@ -15,9 +15,9 @@ from sidebayes.guides.engines.starts import initial_values
 from sidebayes.guides.engines.surrogate import linearised
 from sidebayes.guides.engines.updates import block_of, drawable, evidence, plan_updates, pooled
 from sidebayes.models.blocks.block import Evidence
-from sidebayes.models.blocks.components import COVARIANCES, GaussianPrior
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.components import COVARIANCES, GaussianPrior
+from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.constrained_em import constrained_em
 from sidebayes.models.ppc import FLIP_RATE_PRIOR, ppc
 

@@ -7,9 +7,9 @@ import pytest
 from sidebayes.diagnostics.scores import accuracy, f_score, violated_links
 from sidebayes.guides.constraint_fit import _split
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.optimise import MAP
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.links import Links
+from sidebayes.guides.engines.optimisers.optimise import MAP
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.constraint_fit import constraint_fit
 from sidebayes.models.gmm import gmm
 from sklearn.datasets import load_breast_cancer

@@ -12,14 +12,22 @@ import numpyro.distributions as dist
 import pytest
 from scipy.stats import multivariate_t
 from sidebayes.guides.engines.base import FitError, Problem
-from sidebayes.guides.engines.checkpoint import Keeper
-from sidebayes.guides.engines.coordinate_ascent import CoordinateAscent, _conjugate_plan, _Model
+from sidebayes.guides.engines.plumbing.checkpoint import Keeper
 from sidebayes.guides.engines.starts import initial_values
-from sidebayes.models.blocks.components import COVARIANCES, GaussianPrior, mixture_components
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
-from sidebayes.models.blocks.links import Links
-from sidebayes.models.blocks.weights import mixing_weights
+from sidebayes.guides.engines.variational.coordinate_ascent import (
+    CoordinateAscent,
+    _conjugate_plan,
+    _Model,
+)
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.components import (
+    COVARIANCES,
+    GaussianPrior,
+    mixture_components,
+)
+from sidebayes.models.blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from sidebayes.models.blocks.mixtures.weights import mixing_weights
+from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.gmm import gmm
 from sidebayes.models.ppc import FLIP_RATE_PRIOR, ppc
 from sklearn.exceptions import ConvergenceWarning

@@ -9,14 +9,14 @@ import pytest
 from scipy.optimize import minimize
 from sidebayes.guides.engines.base import FitError, Problem
 from sidebayes.guides.engines.density import log_joint, trace_model
-from sidebayes.guides.engines.em import EM
-from sidebayes.guides.engines.programs import structure
+from sidebayes.guides.engines.expectation_maximisation.em import EM
+from sidebayes.guides.engines.plumbing.programs import structure
 from sidebayes.guides.engines.surrogate import expectation, linearised
-from sidebayes.models.blocks import partition
-from sidebayes.models.blocks.components import GaussianPrior
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.links import Links
-from sidebayes.models.blocks.weights import match_moments
+from sidebayes.models.blocks.label_inference import partition
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.components import GaussianPrior
+from sidebayes.models.blocks.mixtures.weights import match_moments
+from sidebayes.models.blocks.side_information.links import Links
 from sklearn.datasets import load_iris
 
 from tests.support import best_trace, closed_step, ppc_problem, slope_in_simplex
@@ -54,7 +54,7 @@ def random_params(covariance, flip_rate=False, seed=0):
 OPTIONS = [
     *({"covariance": c, "prior": "empirical"} for c in ("full", "tied", "diagonal", "spherical")),
     *({"covariance": c, "prior": "flat"} for c in ("full", "tied", "diagonal", "spherical")),
-    {"sampling": "chunklets"},
+    {"weight_per": "chunklet"},
     {"reading": "relation", "flip_rate": "learned"},
 ]
 
@@ -96,12 +96,12 @@ def test_fisher_identity_and_closed_step(options):
         np.testing.assert_allclose(at_new[name], 0.0, atol=1e-6)
 
 
-@pytest.mark.parametrize("sampling", ["points", "chunklets"])
-def test_exact_em_never_falls_and_ends_stationary(sampling):
+@pytest.mark.parametrize("weight_per", ["point", "chunklet"])
+def test_exact_em_never_falls_and_ends_stationary(weight_per):
     """Check 9, and that a fixed point of EM is a stationary point of the log joint."""
     links = pairs_of_iris(20, weight=2.0) + Links.must_link([(0, 1), (1, 2)])
     links = links + Links.cannot_link([(0, 140), (50, 149)])
-    problem = ppc_problem(X, links, num_clusters=3, sampling=sampling)
+    problem = ppc_problem(X, links, num_clusters=3, weight_per=weight_per)
     result = EM(num_restarts=3, tol=1e-13, max_steps=2000).run(problem)
     assert result.status.converged
     assert np.nanmin(np.diff(result.objective, axis=1)) > -1e-8

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from sidebayes.guides.engines import fingerprint
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.programs import compiled, counted_compilations
+from sidebayes.guides.engines.plumbing import fingerprint
+from sidebayes.guides.engines.plumbing.programs import compiled, counted_compilations
 from sidebayes.models.gmm import gmm
 
 import sidebayes

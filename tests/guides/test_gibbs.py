@@ -13,13 +13,13 @@ from jax import lax
 from scipy.special import gammaln
 from sidebayes.guides.engines.base import FitError, Problem
 from sidebayes.guides.engines.density import trace_model
-from sidebayes.guides.engines.gibbs import BlockedGibbs
+from sidebayes.guides.engines.samplers.gibbs import BlockedGibbs
 from sidebayes.guides.engines.surrogate import drawn, linearised
 from sidebayes.guides.engines.updates import drawable, plan_updates
-from sidebayes.models.blocks.components import GaussianPrior
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
-from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.components import GaussianPrior
+from sidebayes.models.blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.ppc import FLIP_RATE_PRIOR, ppc
 
 from tests.reference import exact_mixture as exact
@@ -124,11 +124,16 @@ def test_lp_is_the_density_in_unconstrained_space(sampled):
     assert sampled.sample_stats["lp"][2, 7] == pytest.approx(float(density(params)))
 
 
-@pytest.mark.parametrize("sampling", ["points", "chunklets"])
-def test_labels_are_drawn_jointly_from_their_posterior(sampling):
+@pytest.mark.parametrize("weight_per", ["point", "chunklet"])
+def test_labels_are_drawn_jointly_from_their_posterior(weight_per):
     hard = LINKS + Links.must_link([(0, 3)])
     graph = LabelGraph.build(hard, len(X))
-    options = {"num_clusters": 2, "prior": PRIOR, "covariance": "diagonal", "sampling": sampling}
+    options = {
+        "num_clusters": 2,
+        "prior": PRIOR,
+        "covariance": "diagonal",
+        "weight_per": weight_per,
+    }
     problem = Problem(ppc, (jnp.asarray(X), graph), options)
     params = {
         "weights": jnp.array([0.3, 0.7]),
@@ -145,7 +150,7 @@ def test_labels_are_drawn_jointly_from_their_posterior(sampling):
     log_weights = np.log(params["weights"])
     z, energy = enumerate_labelings(unary, hard.pairs, hard.weights)
     member = np.eye(2)[z]
-    share = np.array([0.5, 1, 1, 0.5])[:, None] if sampling == "chunklets" else 1.0
+    share = np.array([0.5, 1, 1, 0.5])[:, None] if weight_per == "chunklet" else 1.0
     count = (member * share).sum(axis=1)
     prob, _ = exact.probabilities(energy + count @ log_weights)
     code = 2 ** np.arange(len(X))[::-1]

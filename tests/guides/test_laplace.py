@@ -14,12 +14,12 @@ from numpyro.distributions import constraints
 from scipy import stats
 from scipy.optimize import minimize
 from sidebayes.guides.engines.base import FitError, Problem
-from sidebayes.guides.engines.importance import log_mean_weight, pareto_k, quality
-from sidebayes.guides.engines.laplace import Laplace
-from sidebayes.models.blocks.approximate import MeanField
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
-from sidebayes.models.blocks.links import Links
+from sidebayes.guides.engines.optimisers.laplace import Laplace
+from sidebayes.guides.engines.samplers.importance import log_mean_weight, pareto_k, quality
+from sidebayes.models.blocks.label_inference.approximate import MeanField
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from sidebayes.models.blocks.side_information.links import Links
 
 from tests.reference import gaussians
 

@@ -10,7 +10,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from sidebayes.guides.engines.base import FitError, Problem
-from sidebayes.guides.engines.mcmc import HMC, NUTS
+from sidebayes.guides.engines.samplers.mcmc import HMC, NUTS
 
 Y = np.array([0.3, 1.2, 0.8, 2.0])
 SMALL = NUTS(num_warmup=200, num_samples=400, num_chains=2)

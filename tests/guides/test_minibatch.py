@@ -10,12 +10,16 @@ import numpyro.distributions as dist
 import pytest
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import place, sum_log_prob
-from sidebayes.guides.engines.minibatch import batched_log_prob, split_components, split_graph
-from sidebayes.guides.engines.svi import SVI
-from sidebayes.models.blocks.approximate import MeanField
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
-from sidebayes.models.blocks.links import Links
+from sidebayes.guides.engines.variational.minibatch import (
+    batched_log_prob,
+    split_components,
+    split_graph,
+)
+from sidebayes.guides.engines.variational.svi import SVI
+from sidebayes.models.blocks.label_inference.approximate import MeanField
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from sidebayes.models.blocks.side_information.links import Links
 
 from tests.support import ppc_problem
 
@@ -69,7 +73,7 @@ PPC = {"weights": (1,), "mean": (2, 2), "variance": (2,)}
 @pytest.mark.parametrize(
     ("shapes", "options"),
     [
-        (PPC, {"reading": "field", "sampling": "chunklets"}),
+        (PPC, {"reading": "field", "weight_per": "chunklet"}),
         (PPC | {"flip_rate": ()}, {"reading": "relation", "flip_rate": "learned"}),
     ],
 )

@@ -9,7 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from sidebayes.guides.engines.base import FitError, Problem
-from sidebayes.guides.engines.optimise import MAP
+from sidebayes.guides.engines.optimisers.optimise import MAP
 
 Y = np.array([0.3, 1.2, 0.8, 2.0])
 

@@ -9,16 +9,16 @@ from scipy.special import multigammaln
 from scipy.stats import multivariate_normal
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import log_joint, trace_model
-from sidebayes.guides.engines.em import EM
+from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.guides.engines.starts import initial_values
 from sidebayes.guides.pair_mixture import (
     annealed_start,
     augmented_weights,
     log_evidence,
 )
-from sidebayes.models.blocks.components import GaussianPrior
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.components import GaussianPrior
+from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.pair_mixture import PAIR_LAWS, pair_mixture
 
 import sidebayes
@@ -140,7 +140,7 @@ def test_cannot_links_between_two_classes_say_nothing_about_weights():
     """Dossier P.4: their share of the counts is one half each, whatever the weights."""
     graph = LabelGraph.build(Links.cannot_link([(0, 1), (2, 3)]), 10)
     weights = weights_mode(
-        jnp.array([4.5, 1.5]) + 2.0, jnp.full(2, 0.5), graph, sampling="chunklets"
+        jnp.array([4.5, 1.5]) + 2.0, jnp.full(2, 0.5), graph, weight_per="chunklet"
     )
     np.testing.assert_allclose(weights, [0.75, 0.25], atol=1e-7)
 

@@ -14,12 +14,12 @@ import numpyro.distributions as dist
 import pytest
 from scipy import integrate, stats
 from sidebayes.guides.engines.base import FitError, Problem
-from sidebayes.guides.engines.nested import NestedSlice
-from sidebayes.guides.engines.particles import pool_evidence
-from sidebayes.guides.engines.smc import SMC
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
-from sidebayes.models.blocks.links import Links
+from sidebayes.guides.engines.samplers.nested import NestedSlice
+from sidebayes.guides.engines.samplers.particles import pool_evidence
+from sidebayes.guides.engines.samplers.smc import SMC
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from sidebayes.models.blocks.side_information.links import Links
 
 pytest.importorskip("blackjax")
 

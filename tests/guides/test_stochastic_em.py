@@ -9,12 +9,12 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from sidebayes.guides.engines.base import FitError, Problem
-from sidebayes.guides.engines.batches import chunk_moments, deal_batches
-from sidebayes.guides.engines.em import EM
-from sidebayes.guides.engines.stochastic_em import StochasticEM, _Data
+from sidebayes.guides.engines.expectation_maximisation.em import EM
+from sidebayes.guides.engines.expectation_maximisation.stochastic_em import StochasticEM, _Data
 from sidebayes.guides.engines.surrogate import expectation
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.links import Links
+from sidebayes.guides.engines.variational.batches import chunk_moments, deal_batches
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.side_information.links import Links
 
 from tests.support import closed_step, ppc_problem
 
@@ -149,7 +149,7 @@ def test_seed_and_start(found):
 
 
 def test_moments_by_chunks(monkeypatch):
-    monkeypatch.setattr("sidebayes.guides.engines.batches._CHUNK", 50)
+    monkeypatch.setattr("sidebayes.guides.engines.variational.batches._CHUNK", 50)
     mean, covariance = chunk_moments(X)
     np.testing.assert_allclose(mean, X.mean(axis=0))
     np.testing.assert_allclose(covariance, np.cov(X.T))

@@ -21,9 +21,9 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
-from sidebayes.guides.engines import folders, programs, store
 from sidebayes.guides.engines.base import SideBayesWarning
-from sidebayes.guides.engines.programs import counted_compilations
+from sidebayes.guides.engines.plumbing import folders, programs, store
+from sidebayes.guides.engines.plumbing.programs import counted_compilations
 
 import sidebayes
 from tests.support_programs import entries, forget, run, twice

@@ -10,9 +10,9 @@ import numpyro.distributions as dist
 import pytest
 from scipy import stats
 from sidebayes.guides.engines.base import FitError, Problem
-from sidebayes.guides.engines.importance import pareto_k
-from sidebayes.guides.engines.laplace import Laplace
-from sidebayes.guides.engines.svi import SVI
+from sidebayes.guides.engines.optimisers.laplace import Laplace
+from sidebayes.guides.engines.samplers.importance import pareto_k
+from sidebayes.guides.engines.variational.svi import SVI
 
 from tests.reference import gaussians
 

@@ -10,17 +10,17 @@ import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.coordinate_ascent import CoordinateAscent
 from sidebayes.guides.engines.density import log_joint
-from sidebayes.guides.engines.em import EM
-from sidebayes.guides.engines.gibbs import BlockedGibbs
+from sidebayes.guides.engines.expectation_maximisation.em import EM
+from sidebayes.guides.engines.samplers.gibbs import BlockedGibbs
 from sidebayes.guides.engines.starts import initial_values
 from sidebayes.guides.engines.updates import check_updates, degenerate, plan_updates
-from sidebayes.models.blocks.components import GaussianPrior, mixture_components
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
-from sidebayes.models.blocks.links import Links
-from sidebayes.models.blocks.weights import mixing_weights
+from sidebayes.guides.engines.variational.coordinate_ascent import CoordinateAscent
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.components import GaussianPrior, mixture_components
+from sidebayes.models.blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from sidebayes.models.blocks.mixtures.weights import mixing_weights
+from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.constrained_kmeans import constrained_kmeans
 from sidebayes.models.gmm import gmm
 from sidebayes.models.pair_mixture import pair_mixture
@@ -156,10 +156,10 @@ def test_transformed_components_are_refused(reading):
     [
         {},
         {"reading": "field"},
-        {"sampling": "chunklets"},
+        {"weight_per": "chunklet"},
         {"use": lambda weights, _: jnp.log(weights) + 1.0},  # a constant factor of the density
     ],
-    ids=["relation", "field", "chunklets", "constant"],
+    ids=["relation", "field", "chunklet", "constant"],
 )
 def test_blocks_that_are_used_as_they_are_pass(options):
     problem = own_problem(**options)

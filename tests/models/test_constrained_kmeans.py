@@ -3,10 +3,10 @@
 import jax
 import numpy as np
 import pytest
-from sidebayes.models.blocks import partition
-from sidebayes.models.blocks.approximate import BeliefPropagation, Exact, MeanField
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.label_inference import partition
+from sidebayes.models.blocks.label_inference.approximate import BeliefPropagation, Exact, MeanField
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.side_information.links import Links
 
 import sidebayes as sb
 from tests.reference import brute_force

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import log_joint
-from sidebayes.guides.engines.optimise import MAP
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.label_sets import jensen_shannon, padded_sets
-from sidebayes.models.blocks.links import Links
+from sidebayes.guides.engines.optimisers.optimise import MAP
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.side_information.label_sets import jensen_shannon, padded_sets
+from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.constraint_fit import constraint_fit
 from sidebayes.models.gmm import gmm
 from sklearn.datasets import load_iris

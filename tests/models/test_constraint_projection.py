@@ -7,7 +7,7 @@ import pytest
 from sidebayes.diagnostics.scores import accuracy, violated_links
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import trace_model
-from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.constraint_projection import constraint_projection
 from sklearn.decomposition import KernelPCA
 from sklearn.mixture import GaussianMixture

@@ -10,13 +10,17 @@ from numpyro.handlers import seed, substitute, trace
 from scipy.stats import invgamma, invwishart, multivariate_normal
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import log_joint
-from sidebayes.guides.engines.em import EM
+from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.guides.engines.surrogate import expectation
 from sidebayes.guides.engines.updates import closed_forms, maximised, plan_updates
-from sidebayes.models.blocks.components import COVARIANCES, GaussianPrior, mixture_components
-from sidebayes.models.blocks.label_graph import as_label_graph
-from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
-from sidebayes.models.blocks.weights import mixing_weights
+from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
+from sidebayes.models.blocks.mixtures.components import (
+    COVARIANCES,
+    GaussianPrior,
+    mixture_components,
+)
+from sidebayes.models.blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from sidebayes.models.blocks.mixtures.weights import mixing_weights
 from sidebayes.models.gmm import gmm
 from sidebayes.models.pair_mixture import pair_mixture
 from sklearn.datasets import load_iris

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 from sidebayes.diagnostics.scores import accuracy
-from sidebayes.guides.engines.em import EM
-from sidebayes.models.blocks import partition
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.links import Links
-from sidebayes.models.blocks.weights import match_moments
+from sidebayes.guides.engines.expectation_maximisation.em import EM
+from sidebayes.models.blocks.label_inference import partition
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.weights import match_moments
+from sidebayes.models.blocks.side_information.links import Links
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_iris
 
@@ -102,7 +102,7 @@ def test_check_10_assumptions_differ_exactly_where_chunklets_and_weights_are_une
 
     @jax.jit
     def both(graph, log_weights):
-        options = ({"sampling": "chunklets"}, {"sampling": "points"})
+        options = ({"weight_per": "chunklet"}, {"weight_per": "point"})
         return [partition.responsibilities(unary, graph, log_weights, **o) for o in options]
 
     def gap(graph, log_weights):

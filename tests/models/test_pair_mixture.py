@@ -8,11 +8,11 @@ from numpyro.handlers import seed, trace
 from scipy.special import gammaln
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import abstract_trace, log_joint, trace_model
-from sidebayes.guides.engines.em import EM
+from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.guides.engines.surrogate import expectation, shares
-from sidebayes.models.blocks.components import GaussianPrior
-from sidebayes.models.blocks.copies import separate_pairs
-from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.mixtures.components import GaussianPrior
+from sidebayes.models.blocks.side_information.copies import separate_pairs
+from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.constrained_em import constrained_em
 from sidebayes.models.gmm import gmm
 from sidebayes.models.pair_mixture import pair_mixture

@@ -12,9 +12,9 @@ from scipy.special import log_softmax
 from sidebayes.diagnostics.scores import accuracy
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import log_joint, trace_model
-from sidebayes.models.blocks.approximate import MeanField
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.label_inference.approximate import MeanField
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.pairwise_gp import pairwise_gp
 
 import sidebayes

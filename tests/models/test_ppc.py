@@ -10,13 +10,13 @@ from numpyro.handlers import seed, trace
 from sidebayes.diagnostics.scores import accuracy
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import log_joint
-from sidebayes.guides.engines.em import EM
-from sidebayes.models.blocks import partition
-from sidebayes.models.blocks.components import GaussianPrior
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.link_weights import certainty_weight
-from sidebayes.models.blocks.linked import LinkedCategorical
-from sidebayes.models.blocks.links import Links
+from sidebayes.guides.engines.expectation_maximisation.em import EM
+from sidebayes.models.blocks.label_inference import partition
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.components import GaussianPrior
+from sidebayes.models.blocks.mixtures.linked import LinkedCategorical
+from sidebayes.models.blocks.side_information.link_weights import certainty_weight
+from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.constrained_em import constrained_em
 from sidebayes.models.ppc import ppc
 from sklearn.datasets import load_iris
@@ -110,7 +110,7 @@ def test_chunklets_are_drawn_once_or_point_by_point():
     mean = responsibilities(once, params)[first].mean(axis=0)
     np.testing.assert_allclose(params["weights"], mean, atol=1e-5)
 
-    each = options | {"sampling": "points"}
+    each = options | {"weight_per": "point"}
     second = Problem(constrained_em, args, each)
     hard = engine.run(ppc_problem(X, links, **options)).params
     np.testing.assert_allclose(engine.run(second).params["weights"], hard["weights"], atol=1e-12)
@@ -122,8 +122,8 @@ def test_chunklets_are_drawn_once_or_point_by_point():
 def test_sampling_matters_only_to_chunklets_of_several_points(mixture):
     links = Links([(0, 1), (2, 70)], [-np.inf, 1.5], 150)
     points, chunklets = (
-        float(log_joint(ppc_problem(X, links, num_clusters=3, sampling=s), mixture))
-        for s in ("points", "chunklets")
+        float(log_joint(ppc_problem(X, links, num_clusters=3, weight_per=s), mixture))
+        for s in ("point", "chunklet")
     )
     np.testing.assert_allclose(points, chunklets, atol=1e-10)
 

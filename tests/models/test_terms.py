@@ -9,11 +9,11 @@ import pytest
 from numpyro import handlers
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import collapsed_sites, filling, trace_model
-from sidebayes.guides.engines.programs import unchecked
+from sidebayes.guides.engines.plumbing.programs import unchecked
 from sidebayes.guides.engines.units import lay_out_units, log_terms
-from sidebayes.models.blocks.approximate import BeliefPropagation, MeanField
-from sidebayes.models.blocks.label_graph import LabelGraph
-from sidebayes.models.blocks.links import Links
+from sidebayes.models.blocks.label_inference.approximate import BeliefPropagation, MeanField
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.side_information.links import Links
 from sklearn.datasets import load_iris
 
 from sidebayes import CARDS
@@ -37,9 +37,9 @@ SETS = {"must_groups": ((0, 6, 8),), "cannot_groups": ((1, 4, 11),)}
 OPTIONS = {
     "gmm": [{}, {"covariance": "tied"}, {"covariance": "diagonal", "prior": "flat"}],
     "ppc": [
-        {"reading": reading, "sampling": sampling}
+        {"reading": reading, "weight_per": weight_per}
         for reading in ("field", "relation")
-        for sampling in ("points", "chunklets")
+        for weight_per in ("point", "chunklet")
     ]
     + [
         {"weights": "uniform"},
@@ -47,7 +47,7 @@ OPTIONS = {
         {"reading": "relation", "inference": BeliefPropagation(max_table=0)},
         {"reading": "relation", "inference": MeanField(max_table=0)},
     ],
-    "constrained_em": [{}, {"sampling": "points"}],
+    "constrained_em": [{}, {"weight_per": "point"}],
     "pair_mixture": [
         {"num_components": components, "pair_law": law}
         for components in (1, 2)

@@ -10,18 +10,18 @@ import numpyro
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 from sidebayes.models.blocks.block import Block
-from sidebayes.models.blocks.components import (
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
+from sidebayes.models.blocks.mixtures.components import (
     GaussianPrior,
     gaussian_components,
     mixture_components,
 )
-from sidebayes.models.blocks.label_graph import LabelGraph, as_label_graph
-from sidebayes.models.blocks.linked import LinkedCategorical, LinkedMixture
-from sidebayes.models.blocks.links import Links
-from sidebayes.models.blocks.partial_labels import Groups, PartialLabels
+from sidebayes.models.blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from sidebayes.models.blocks.mixtures.reliability import FlipRate
+from sidebayes.models.blocks.mixtures.weights import mixing_weights
 from sidebayes.models.blocks.random_effects import RandomEffects
-from sidebayes.models.blocks.reliability import FlipRate
-from sidebayes.models.blocks.weights import mixing_weights
+from sidebayes.models.blocks.side_information.links import Links
+from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
 from sidebayes.models.ppc import FLIP_RATE_PRIOR
 
 

@@ -1,0 +1,1 @@
+"""EM for any declared model: exact, in small batches, and with sampled latent variables."""

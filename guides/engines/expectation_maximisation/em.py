@@ -1,0 +1,271 @@
+"""Expectation maximisation for any declared model whose labels are summed out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from numpy.typing import NDArray
+
+from ..base import Engine, EngineResult, FitError, Problem, Status, check_positive
+from ..density import (
+    abstract_trace,
+    approximation,
+    as_numpy,
+    collapsed_sites,
+    deterministics,
+    explain_nonfinite,
+    latent_supports,
+    trace_model,
+)
+from ..plumbing.checkpoint import check_checkpoint, keeping
+from ..plumbing.programs import compiled
+from ..plumbing.progress import in_pieces, progress_bar
+from ..starts import initial_values, starting_point
+from ..surrogate import cluster_sizes, expectation, raise_surrogate
+from ..updates import Plan, check_updates, closed_forms, degenerate, maximised, plan_updates
+
+__all__ = ["EM"]
+
+_SETTLED, _CUT, _BROKEN = 1, 2, 3
+"""Why a run stopped."""
+
+_CHECK = "check for constant or duplicated features, or hard links that no labeling satisfies"
+_REMEDY = "use prior='empirical', fewer clusters, or covariance='tied'"
+
+
+class _Climb(NamedTuple):
+    """Where the runs from all starts have got; every array has one entry a start."""
+
+    steps: Array
+    params: dict[str, Array]
+    last: dict[str, Array]
+    value: Array
+    code: Array
+    history: Array
+
+
+@dataclass(frozen=True)
+class EM(Engine):
+    """Expectation maximisation, from several starts at once.
+
+    Maximises the log joint density in the constrained space. In an M-step the blocks of the model,
+    such as `GaussianComponents`, take the modes of their full conditionals, and the surrogate is
+    climbed by L-BFGS in all other sites. With exact inference of what is integrated out the
+    objective never falls. Fits of equal structure and equal shapes share one compiled program.
+
+    Parameters
+    ----------
+    tol : float
+        Stop when the log joint rises by less than `tol` times one plus its absolute value.
+    max_steps : int
+    num_restarts : int
+        Starting points; the best final objective is kept. Gaussian means start at the centres of
+        k-means partitions of the data, other components fitted to such partitions. Starts in which a
+        cluster collapses are set aside.
+    num_inner_steps : int
+        Most gradients of L-BFGS in an M-step without closed form.
+    checkpoint : path, optional
+        File that keeps the state of the run, so that the same call goes on after an interruption.
+    checkpoint_every : float
+        Seconds between two writings.
+
+    References
+    ----------
+    Dempster, Laird and Rubin (1977), J. R. Stat. Soc. B 39, 1-38,
+    doi:10.1111/j.2517-6161.1977.tb01600.x.
+    """
+
+    tol: float = 1e-7
+    max_steps: int = 500
+    num_restarts: int = 10
+    num_inner_steps: int = 15
+    checkpoint: str | None = None
+    checkpoint_every: float = 60.0
+    name: ClassVar[str] = "em"
+
+    def __post_init__(self) -> None:
+        check_positive(self, tol=0.0, max_steps=1, num_restarts=1, num_inner_steps=1)
+        check_checkpoint(self)
+
+    def run(
+        self,
+        problem: Problem,
+        *,
+        seed: int = 0,
+        init: Mapping[str, Any] | None = None,
+        progress: bool = True,
+    ) -> EngineResult:
+        """Fit; see `Engine.run`. An `init` replaces all starts by one.
+
+        Raises
+        ------
+        FitError
+            If no start has a finite log joint, or a cluster collapses from every start; its
+            `params` hold the last good state.
+        """
+        approximate = approximation(problem)
+        latent_supports(problem)
+        plan = plan_updates(problem)
+        with (
+            progress_bar("EM", shown=progress) as advance,
+            keeping(self, problem, seed, init) as keep,
+        ):
+            advance(0, "compiling")
+            clock = {"compile": 0.0}
+            if init is None:
+                starts = initial_values(
+                    problem, seed, self.num_restarts, seeded=True, seconds=clock
+                )
+            else:
+                given = starting_point(problem, init)
+                starts = {name: value[None] for name, value in given.items()}
+            first = {name: value[0] for name, value in starts.items()}
+            check_updates(problem, plan, first, clock)
+            state = keep.restore(self._begin(starts))
+            fixed = problem.args, np.asarray(self.tol, float)
+            shape = (self.max_steps, self.num_inner_steps)
+            limit = np.asarray(0)
+            sources = collapsed_sites(abstract_trace(problem)).values()
+            build = partial(self._program, plan, any(fn.is_large for fn, _ in sources))
+            climb, compiling = compiled("em", problem, shape, build, state, *fixed, limit)
+            began = time.perf_counter()
+            state, sites = in_pieces(
+                lambda state, limit: climb(state, *fixed, limit),
+                state,
+                advance,
+                lambda state: f"log joint {np.nanmax(np.asarray(state.value)):.6g}",
+                keep.offer,
+            )
+        seconds = {"compile": clock["compile"] + compiling, "run": time.perf_counter() - began}
+        if not np.isfinite(state.value).any():
+            point = {name: np.asarray(value[0]) for name, value in starts.items()}
+            blame = explain_nonfinite(problem, point)
+            raise FitError(
+                f"EM: the log joint is not finite at any start ({blame}); {_CHECK}", point
+            )
+        params = as_numpy(state.params | sites)
+        return self._result(problem, state, params, seconds, approximate)
+
+    def _begin(self, starts: dict[str, NDArray]) -> _Climb:
+        """State of every start before its first E-step."""
+        number = len(next(iter(starts.values())))
+        zero, real = np.zeros(number, int), jnp.result_type(float)
+        blank = {
+            "steps": zero,
+            "params": starts,
+            "last": starts,
+            "value": np.full(number, -np.inf, real),
+            "code": zero,
+            "history": np.full((number, self.max_steps + 1), np.nan, real),
+        }
+        return _Climb(**jax.device_put(blank))
+
+    def _program(self, plan: Plan, large: bool, problem: Problem) -> Callable:
+        """For all starts: E-step, test, M-step, until every start has stopped or done `limit`."""
+
+        def step(state: _Climb, args: tuple, tol: Array) -> _Climb:
+            now, posterior = expectation(problem, state.params, args, plan.one_pass)
+            good = jnp.isfinite(now)
+            small = jnp.abs(now - state.value) <= tol * (1 + jnp.abs(now))
+            stop = ~good | small | (state.steps == self.max_steps)
+            new = closed_forms(problem, plan, state.params, args, posterior, maximised)
+            if plan.rest:
+                new = raise_surrogate(
+                    problem, new, args, posterior, self.num_inner_steps, plan.rest
+                )
+            # what stops keeps the parameters whose E-step was the last good one
+            kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), state.params, state.last)
+            return _Climb(
+                steps=state.steps + 1,
+                params=jax.tree.map(lambda a, b: jnp.where(stop, a, b), kept, new),
+                last=kept,
+                value=jnp.where(good, now, state.value),
+                code=jnp.where(
+                    ~good, _BROKEN, jnp.where(small, _SETTLED, jnp.where(stop, _CUT, 0))
+                ),
+                history=state.history.at[state.steps].set(jnp.where(good, now, jnp.nan)),
+            )
+
+        def one(state: _Climb, args: tuple, tol: Array, limit: Array):
+            state = lax.while_loop(
+                lambda s: (s.code == 0) & (s.steps < limit), lambda s: step(s, args, tol), state
+            )
+            return state, deterministics(trace_model(problem, state.params, args))
+
+        def climb(state: _Climb, args: tuple, tol: Array, limit: Array):
+            if large:
+                # side by side the starts would wait for the slowest, and gain nothing
+                return lax.map(lambda start: one(start, args, tol, limit), state)
+            return jax.vmap(one, in_axes=(0, None, None, None))(state, args, tol, limit)
+
+        return climb
+
+    def _result(
+        self,
+        problem: Problem,
+        state: _Climb,
+        params: dict[str, NDArray],
+        seconds: dict[str, float],
+        approximate: str | None,
+    ) -> EngineResult:
+        value, code = np.asarray(state.value), np.asarray(state.code)
+        steps = np.asarray(state.steps) - 1
+        points = [{n: v[r] for n, v in params.items()} for r in range(len(value))]
+        collapsed = [degenerate(problem, point) for point in points]
+        lost = np.array([c is not None for c in collapsed]) | (code == _BROKEN)
+        sound = np.isfinite(value) & ~lost
+        best = int(
+            np.argmax(np.where(sound if sound.any() else np.isfinite(value), value, -np.inf))
+        )
+        if not sound.any():
+            last = {name: points[best][name] for name in state.params}
+            sizes = self._sizes(problem, last)
+            raise FitError(self._lost(collapsed[best], sizes), points[best])
+        converged = bool(code[best] == _SETTLED)
+        message = (
+            f"EM converged in {steps[best]} steps; the best of {len(value)} starts reached "
+            f"log joint {value[best]:.6g}"
+            if converged
+            else f"EM stopped at max_steps={self.max_steps} before the gain fell below tol={self.tol}; "
+            "raise max_steps or loosen tol"
+        )
+        if lost.any():
+            message += f"; {lost.sum()} starts that collapsed were set aside"
+        return EngineResult(
+            engine=self.name,
+            draws={name: v[None, None] for name, v in points[best].items()},
+            sample_stats={"lp": value[best][None, None]},
+            objective=np.asarray(state.history)[:, : int(steps.max()) + 1],
+            status=Status(converged, message),
+            seconds=seconds,
+            approximate=approximate,
+        )
+
+    @staticmethod
+    def _sizes(problem: Problem, params: dict[str, NDArray]) -> NDArray:
+        """Expected number of points in each cluster."""
+
+        def build(bare: Problem) -> Callable:
+            return lambda params, args: cluster_sizes(expectation(bare, params, args)[1])
+
+        program, _ = compiled("sizes", problem, None, build, params, problem.args)
+        return np.asarray(program(params, problem.args))
+
+    @staticmethod
+    def _lost(found: tuple[int, str] | None, sizes: NDArray) -> str:
+        """Say which cluster collapsed; the smallest, when the log joint itself broke down."""
+        if found is None and len(sizes):
+            found = int(np.argmin(sizes)), "the log joint stopped being finite"
+        if found is None:
+            return f"EM: the log joint stopped being finite from every start; {_CHECK}"
+        cluster, what = found
+        size = f" of effective size {sizes[cluster]:.3g} points" if len(sizes) > cluster else ""
+        return f"EM: cluster {cluster}{size} collapsed ({what}); {_REMEDY}"

@@ -1,0 +1,159 @@
+"""Steps of Monte-Carlo EM, as programs over draws of the sampled sites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.flatten_util import ravel_pytree
+
+from ..base import Problem
+from ..density import collapsed_sites, place, sum_log_prob, unconstrained_start
+from ..optimisers.lbfgs import Search, search_step, start_search
+from ..surrogate import linearised
+from ..updates import Part, Plan, block_of, evidence, pooled
+
+__all__ = ["maximise", "moved", "score"]
+
+_BATCH = 64
+"""Draws at which the model is run side by side."""
+
+_MEMORY = 10
+"""Differences that L-BFGS remembers."""
+
+
+def maximise(plan: Plan, num_steps: int, problem: Problem) -> Callable:
+    """Parameters that maximise the mean surrogate over draws, and the rise at each draw."""
+
+    def step(draws: dict, theta: dict, args: tuple) -> tuple[dict[str, Array], Array]:
+        def at(theta: dict[str, Array], free: dict[str, Array]) -> dict:
+            return place(problem, free, args, theta)[0]
+
+        def slopes(free: dict[str, Array]) -> dict[str, Any]:
+            sources = collapsed_sites(at(theta, free)).items()
+            return {n: jax.grad(fn.log_partition)(fn.log_factors(v)) for n, (fn, v) in sources}
+
+        over = partial(lax.map, batch_size=_BATCH)
+        posterior = over(slopes, draws)
+        new = dict(theta)
+        for part in plan.parts:
+            new |= _closed(part, at, new, draws, posterior, over)
+        if plan.rest:
+            new = _numeric(problem, plan.rest, new, draws, posterior, args, num_steps)
+        rise = over(lambda free: sum_log_prob(at(new, free)) - sum_log_prob(at(theta, free)), draws)
+        return new, rise
+
+    return step
+
+
+def _closed(
+    part: Part, at: Callable, theta: dict, draws: dict, posterior: dict, over: Callable
+) -> dict[str, Array]:
+    """Mode of a block given statistics averaged over draws."""
+
+    def statistics(inputs: tuple) -> Any:
+        free, slopes = inputs
+        trace = at(theta, free)
+        block = block_of(trace, part)
+        return pooled([block.statistics(one) for one in evidence(trace, part, slopes)])
+
+    mean = jax.tree.map(lambda leaf: leaf.mean(axis=0), over(statistics, (draws, posterior)))
+    first = {name: value[0] for name, value in draws.items()}
+    trace = at(theta, first)
+    block = block_of(trace, part)
+    sources = [fn for fn, _ in collapsed_sites({n: trace[n] for n in part.sources}).values()]
+    return part.named(block.mode(block.update(mean, sources), part.values(theta)))
+
+
+def _numeric(
+    problem: Problem,
+    names: tuple[str, ...],
+    theta: dict,
+    draws: dict,
+    posterior: dict,
+    args: tuple,
+    num_steps: int,
+) -> dict[str, Array]:
+    """Raise the mean surrogate in some sites by L-BFGS; never lower it."""
+    first = {name: value[0] for name, value in draws.items()}
+    trace, _ = place(problem, first, args, theta)
+    whole = {name: trace[name]["value"] for name in (*theta, *first)}
+    start, unravel = ravel_pytree(unconstrained_start(problem, whole, args, names))
+    fixed = {name: value for name, value in theta.items() if name not in names}
+
+    def loss(point: Array) -> Array:
+        moved = unravel(point)
+
+        def one(inputs: tuple) -> Array:
+            free, slopes = inputs
+            return linearised(place(problem, {**free, **moved}, args, fixed)[0], slopes)
+
+        return -lax.map(one, (draws, posterior), batch_size=_BATCH).mean()
+
+    value_and_grad = jax.value_and_grad(loss)
+
+    def unfinished(search: Search) -> Array:
+        steepest = jnp.abs(search.gradient).max(initial=0.0)
+        flat = (search.steps > 0) & (steepest <= 1e-8 * (1 + jnp.abs(search.value)))
+        return (search.steps < num_steps) & ~flat & ~search.stalled
+
+    found = lax.while_loop(
+        unfinished,
+        lambda search: search_step(value_and_grad, search, _MEMORY),
+        start_search(start, _MEMORY),
+    )
+    sites, _ = place(problem, {**first, **unravel(found.point)}, args, fixed)
+    return fixed | {name: sites[name]["value"] for name in names}
+
+
+def _coordinates(problem: Problem, theta: dict, first: dict, args: tuple) -> tuple[Array, Callable]:
+    """Unconstrained coordinates of the parameters, and the way back from the vector."""
+    trace, _ = place(problem, first, args, theta)
+    whole = {name: trace[name]["value"] for name in (*theta, *first)}
+    return ravel_pytree(unconstrained_start(problem, whole, args, tuple(theta)))
+
+
+def score(problem: Problem) -> Callable:
+    """Means over draws of score, second derivatives and squared score of the parameters."""
+
+    def at_draws(draws: dict, theta: dict, args: tuple) -> tuple[Array, Array, Array]:
+        first = {name: value[0] for name, value in draws.items()}
+        start, unravel = _coordinates(problem, theta, first, args)
+
+        def log_density(point: Array, free: dict) -> Array:
+            return sum_log_prob(place(problem, {**free, **unravel(point)}, args)[0])
+
+        slope = jax.grad(log_density)
+
+        def one(free: dict) -> tuple[Array, Array]:
+            return slope(start, free), jax.jacfwd(slope)(start, free)
+
+        def add(total: tuple, free: dict) -> tuple[tuple, None]:
+            found, bend = one(free)
+            return jax.tree.map(jnp.add, total, (found, bend, jnp.outer(found, found))), None
+
+        size = len(start)
+        blank = jnp.zeros(size), jnp.zeros((size, size)), jnp.zeros((size, size))
+        total, _ = lax.scan(add, blank, draws)
+        return jax.tree.map(lambda leaf: leaf / len(next(iter(draws.values()))), total)
+
+    return at_draws
+
+
+def moved(problem: Problem) -> Callable:
+    """Parameters after each of several steps of their unconstrained coordinates."""
+
+    def after(steps: Array, first: dict, theta: dict, args: tuple) -> dict[str, Array]:
+        start, unravel = _coordinates(problem, theta, first, args)
+
+        def one(step: Array) -> dict[str, Array]:
+            sites, _ = place(problem, {**first, **unravel(start + step)}, args)
+            return {name: sites[name]["value"] for name in theta}
+
+        return lax.map(one, steps)
+
+    return after

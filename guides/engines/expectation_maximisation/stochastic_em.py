@@ -1,0 +1,343 @@
+"""Expectation maximisation in small batches, for data larger than memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
+from sidebayes.models.blocks.mixtures.linked import LinkedMixture
+
+from ..base import Engine, EngineResult, FitError, Problem, Status, check_positive
+from ..density import abstract_trace, approximation, as_numpy, collapsed_sites
+from ..plumbing.checkpoint import check_checkpoint, keeping
+from ..plumbing.programs import compiled
+from ..plumbing.progress import progress_bar
+from ..starts import starting_point
+from ..updates import Plan, check_updates, plan_updates
+from ..variational.batches import Batch, chunk_moments, deal_batches
+from .batch_steps import expect, maximise
+from .em import EM
+
+__all__ = ["StochasticEM"]
+
+_FIRST = EM(num_restarts=5, max_steps=50)
+"""Finds where to start, on the first batch."""
+
+_LOST = (
+    "StochasticEM: the log joint stopped being finite, as a cluster lost its points or collapsed; use "
+    "prior='empirical', fewer clusters, or larger batches"
+)
+
+
+class _Walk(NamedTuple):
+    """Where a run has got; arrays of the host."""
+
+    visited: NDArray
+    params: dict[str, NDArray]
+    statistics: tuple
+    epoch: tuple
+    value: NDArray
+    history: NDArray
+
+
+@dataclass(frozen=True)
+class StochasticEM(Engine):
+    r"""Stepwise expectation maximisation of Gaussian mixtures with links.
+
+    Connected components of the link graph are dealt to batches; after the E-step of a batch the
+    running averages of the sufficient statistics move towards what that batch says of all the data,
+
+    .. math:: s \leftarrow (1 - \rho_t) s + \rho_t \hat s_t, \qquad \rho_t = (t + 1)^{-\alpha},
+
+    and the closed-form M-step follows. An epoch visits every component once; what the batches of the
+    last one said, summed, gives the result, at EM's fixed point up to how far parameters moved in it.
+    The data may be a NumPy memmap, of which one batch at a time is read.
+
+    Parameters
+    ----------
+    batch_size : int
+        Points in a batch, about; components are never cut.
+    max_epochs : int
+    decay : float
+        :math:`\alpha`, above 0.5 and at most 1: the greater, the sooner the steps shrink.
+    tol : float
+        Stop when the log joint that an epoch sees rises by less than `tol` times one plus its
+        absolute value.
+    final_pass : bool
+        Compute the log joint of all the data at the result; without it, what the last epoch saw on
+        its way is reported.
+    checkpoint : path, optional
+        File that keeps the state of the run, so that the same call goes on after an interruption.
+    checkpoint_every : float
+        Seconds between two writings.
+
+    References
+    ----------
+    Cappe and Moulines (2009), J. R. Stat. Soc. B 71, 593-613,
+    doi:10.1111/j.1467-9868.2009.00698.x; Liang and Klein (2009), NAACL, 611-619.
+    """
+
+    batch_size: int = 1000
+    max_epochs: int = 20
+    decay: float = 0.6
+    tol: float = 1e-4
+    final_pass: bool = True
+    checkpoint: str | None = None
+    checkpoint_every: float = 60.0
+    name: ClassVar[str] = "stochastic_em"
+    length: ClassVar[str] = "max_epochs"
+
+    def __post_init__(self) -> None:
+        check_positive(self, batch_size=1, max_epochs=1, tol=0.0, decay=0.0)
+        if not 0.5 < self.decay <= 1:
+            raise ValueError(
+                f"StochasticEM(decay={self.decay!r}): expected a number above 0.5 and at most 1"
+            )
+        check_checkpoint(self)
+
+    def run(
+        self,
+        problem: Problem,
+        *,
+        seed: int = 0,
+        init: Mapping[str, Any] | None = None,
+        progress: bool = True,
+    ) -> EngineResult:
+        """Fit; see `Engine.run`. Without `init` starts from EM's mode on the first batch.
+
+        Raises
+        ------
+        ValueError
+            If a site has no closed-form M-step, or the data hold missing values.
+        FitError
+            If the log joint stops being finite.
+        """
+        began = time.perf_counter()
+        data = _Data.prepare(problem, self.batch_size, seed)
+        number = len(data.batches)
+        clock = {"compile": 0.0}
+        if init is None:
+            start = self._first(data, seed, clock)
+        else:
+            start = starting_point(data.part(0), init)
+        check_updates(data.part(0), data.plan, start)
+        with (
+            progress_bar("Stochastic EM", self.max_epochs * number, shown=progress) as advance,
+            keeping(self, problem, seed, init) as keep,
+        ):
+            walk = keep.restore(self._begin(data, start))
+            while walk.visited < self.max_epochs * number and not self._settled(walk, number):
+                epoch, at = divmod(int(walk.visited), number)
+                batch = int(np.random.default_rng([seed, epoch]).permutation(number)[at])
+                before, walk = walk, self._step(data, walk, batch, clock)
+                if not np.isfinite(walk.history[epoch]):
+                    raise FitError(_LOST, before.params)
+                keep.offer(walk)
+                advance(1, f"epoch {epoch + 1}")
+            values, seen = self._finish(data, walk, clock)
+            if not np.isfinite(seen):
+                raise FitError(_LOST, walk.params)
+        seconds = clock | {"run": time.perf_counter() - began - clock["compile"]}
+        return self._result(data, walk, as_numpy(values), seen, seconds)
+
+    @staticmethod
+    def _first(data: _Data, seed: int, clock: dict[str, float]) -> dict[str, Array]:
+        """EM's mode on the first batch."""
+        rows = data.batches[0].points
+        links = data.graph.alike(data.graph.links.subset(rows), len(rows))
+        some = data.with_rows(jnp.asarray(data.x[rows], jnp.result_type(float)), links)
+        found = _FIRST.run(some, seed=seed, progress=False)
+        clock["compile"] += found.seconds["compile"]
+        return starting_point(some, found)
+
+    def _begin(self, data: _Data, start: dict[str, Array]) -> _Walk:
+        shapes = jax.eval_shape(partial(expect, data.problem, data.plan), start, *data.load(0))
+        zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes[2])
+        history = np.full(self.max_epochs, np.nan)
+        return _Walk(np.asarray(0), as_numpy(start), zeros, zeros, np.asarray(0.0), history)
+
+    def _step(self, data: _Data, walk: _Walk, batch: int, clock: dict[str, float]) -> _Walk:
+        """One batch: E-step, running averages, M-step."""
+        value, log_prior, new, _ = data.expect(walk.params, batch, clock)
+        epoch, at = divmod(int(walk.visited), len(data.batches))
+        rate = (int(walk.visited) + 1.0) ** -self.decay
+        statistics = jax.tree.map(
+            lambda s, n: (1 - rate) * s + rate * len(data.batches) * n, walk.statistics, new
+        )
+        seen = np.asarray(value + (walk.value if at else 0.0))
+        history = walk.history.copy()
+        history[epoch] = seen + log_prior
+        return _Walk(
+            visited=walk.visited + 1,
+            params=data.maximise(walk.params, statistics, clock),
+            statistics=statistics,
+            epoch=jax.tree.map(lambda sum, n: n + (sum if at else 0.0), walk.epoch, new),
+            value=seen,
+            history=history,
+        )
+
+    def _settled(self, walk: _Walk, number: int) -> bool:
+        """Whether the last of at least two whole epochs gained next to nothing."""
+        epochs, rest = divmod(int(walk.visited), number)
+        if rest or epochs < 2:
+            return False
+        last, now = walk.history[epochs - 2 : epochs]
+        return bool(abs(now - last) <= self.tol * (1 + abs(now)))
+
+    def _finish(
+        self, data: _Data, walk: _Walk, clock: dict[str, float]
+    ) -> tuple[dict[str, NDArray], float]:
+        """Parameters by the last epoch's statistics, and the log joint there, or as last seen."""
+        params = data.maximise(walk.params, walk.epoch, clock)
+        total = 0.0
+        for number in range(len(data.batches) if self.final_pass else 1):
+            value, log_prior, _, sites = data.expect(params, number, clock)
+            total += float(value)
+        epoch = (int(walk.visited) - 1) // len(data.batches)
+        seen = total + float(log_prior) if self.final_pass else float(walk.history[epoch])
+        return params | sites, seen
+
+    def _result(
+        self,
+        data: _Data,
+        walk: _Walk,
+        values: dict[str, NDArray],
+        seen: float,
+        seconds: dict[str, float],
+    ) -> EngineResult:
+        number = len(data.batches)
+        converged = self._settled(walk, number)
+        epochs = -(-int(walk.visited) // number)
+        what = "log joint" if self.final_pass else "log joint on the way"
+        message = (
+            f"stochastic EM converged in {epochs} epochs of {number} batches; {what} {seen:.6g}"
+            if converged
+            else f"stochastic EM stopped at max_epochs={self.max_epochs}, {what} {seen:.6g}, before the "
+            f"gain of an epoch fell below tol={self.tol}; raise max_epochs or loosen tol"
+        )
+        history = walk.history[:epochs]
+        return EngineResult(
+            engine=self.name,
+            draws={name: value[None, None] for name, value in values.items()},
+            sample_stats={"lp": np.asarray([[seen]])},
+            objective=np.append(history, seen)[None] if self.final_pass else history[None],
+            status=Status(converged, message),
+            seconds=seconds,
+            approximate=data.approximate,
+        )
+
+
+@dataclass(frozen=True)
+class _Data:
+    """The data in batches, and what is known of them as a whole.
+
+    `linked` is the data that the M-step is shown, blank rows for the points with links.
+    """
+
+    problem: Problem
+    plan: Plan
+    x: NDArray
+    graph: LabelGraph
+    batches: list[Batch]
+    centre: NDArray
+    covariance: NDArray
+    linked: tuple
+
+    @classmethod
+    def prepare(cls, problem: Problem, batch_size: int, seed: int) -> _Data:
+        """Read the data once, deal the batches, and see whether every site has an update."""
+        x = problem.args[_table(problem.args)]
+        x = x if isinstance(x, np.ndarray) else np.asarray(x)
+        centre, covariance = chunk_moments(x)
+        ties = [a for a in problem.args if isinstance(a, LabelGraph)]
+        graph = as_label_graph(ties[0] if ties else None, len(x))
+        # points without links have no part in the partition function of normalised weights
+        rows = np.unique(graph.links.pairs) if graph.num_links else np.zeros(1, int)
+        some = graph.alike(graph.links.subset(rows), len(rows))
+        batches = deal_batches(graph, batch_size, seed)
+        real = jnp.result_type(float)
+        moments = centre.astype(real), covariance.astype(real)
+        blank = Plan((), (), (), {})
+        data = cls(problem, blank, x, graph, batches, *moments, ())
+        linked = data.with_rows(np.zeros((len(rows), x.shape[1])), some).args
+        return replace(data, linked=linked, plan=_closed_plan(data.part(0)))
+
+    def with_rows(self, x: Any, graph: LabelGraph) -> Problem:
+        """The problem with other rows and links."""
+        args = list(self.problem.args)
+        args[_table(self.problem.args)] = x
+        args = [graph if isinstance(a, LabelGraph) else a for a in args]
+        return Problem(self.problem.model, tuple(args), self.problem.kwargs)
+
+    def part(self, number: int) -> Problem:
+        """The problem with one batch for its data."""
+        batch = self.batches[number]
+        return self.with_rows(jnp.asarray(self.x[batch.rows], jnp.result_type(float)), batch.graph)
+
+    def load(self, number: int) -> tuple:
+        """One batch, which of its rows count, and mean and covariance of all data."""
+        live = jnp.asarray(self.batches[number].live)
+        return self.part(number).args, live, self.centre, self.covariance
+
+    def expect(self, params: dict[str, NDArray], number: int, clock: dict[str, float]) -> tuple:
+        """`expect` of one batch, on the host."""
+        inputs = params, *self.load(number)
+        program, spent = compiled(
+            "stochastic-em-expect",
+            self.problem,
+            None,
+            lambda bare: partial(expect, bare, self.plan),
+            *inputs,
+        )
+        clock["compile"] += spent
+        return jax.tree.map(np.asarray, program(*inputs))
+
+    def maximise(
+        self, params: dict[str, NDArray], statistics: tuple, clock: dict[str, float]
+    ) -> dict[str, NDArray]:
+        """`maximise`, on the host."""
+        inputs = params, statistics, self.linked, self.centre, self.covariance
+        program, spent = compiled(
+            "stochastic-em-maximise",
+            self.problem,
+            None,
+            lambda bare: partial(maximise, bare, self.plan),
+            *inputs,
+        )
+        clock["compile"] += spent
+        return as_numpy(program(*inputs))
+
+    @property
+    def approximate(self) -> str | None:
+        """Approximation made in any batch; only loops need one."""
+        loopy = (n for n, batch in enumerate(self.batches) if batch.graph.has_loops)
+        named = (approximation(self.part(n)) for n in loopy)
+        return next((name for name in named if name is not None), None)
+
+
+def _table(args: tuple) -> int:
+    """Which argument is the table of points."""
+    return next(n for n, a in enumerate(args) if isinstance(a, np.ndarray | jax.Array))
+
+
+def _closed_plan(problem: Problem) -> Plan:
+    """Plan of a model of linked points in which every site has an update."""
+    plan = plan_updates(problem)
+    sources = collapsed_sites(abstract_trace(problem)).values()
+    linked = [fn for fn, _ in sources if isinstance(fn, LinkedMixture)]
+    if plan.rest or len(linked) != 1 or len(sources) != 1:
+        why = "; ".join(plan.lacking) or "it observes no LinkedMixture, or other sites beside it"
+        raise ValueError(
+            f"StochasticEM needs closed-form M-steps for every site of one LinkedMixture, and the model "
+            f"has none for some ({why}); use 'em' or 'map'"
+        )
+    return plan

@@ -1,0 +1,1 @@
+"""Posterior modes by gradients, and Laplace's approximation at them."""

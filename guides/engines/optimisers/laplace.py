@@ -1,0 +1,206 @@
+"""Laplace's approximation of a posterior with its labels summed out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from numpy.typing import NDArray
+from scipy.linalg import cho_solve, solve_triangular
+
+from ..base import Engine, EngineResult, Evidence, FitError, Problem, Status, check_positive
+from ..density import abstract_trace, approximation, collapsed_sites
+from ..plumbing.checkpoint import check_checkpoint, keeping
+from ..plumbing.programs import timed
+from ..samplers.importance import (
+    flat_density,
+    has_improper_prior,
+    in_batches,
+    log_mean_weight,
+    pareto_k,
+    quality,
+    visit,
+)
+from .optimise import Ascent, ascend
+
+__all__ = ["Laplace"]
+
+_COLUMNS = 32
+"""Columns of the Hessian computed side by side."""
+
+_FLAT = 1e-10
+"""Curvature, with a unit diagonal, that rounding cannot tell from none."""
+
+
+@dataclass(frozen=True)
+class Laplace(Engine):
+    r"""Gaussian approximation at the posterior mode, in unconstrained space.
+
+    .. math:: \theta \sim \mathcal{N}(\hat\theta, H^{-1}), \qquad
+              \log p(x) \approx \log p(x, \hat\theta) + \tfrac d2 \log 2\pi - \tfrac12 \log|H|
+
+    with the density of the unconstrained coordinates, log Jacobian included, and H its exact
+    negative Hessian where the ascent ended; what gradient is left there moves the mean to the peak
+    of that quadratic. Draws are mapped into the supports. It describes one mode: a mixture has at
+    least K! of them, so that its evidence is larger by about log K!, which is not added.
+
+    Parameters
+    ----------
+    num_draws : int
+    num_restarts : int
+        Starts of the search for the mode.
+    tol : float
+        See `MAP`.
+    max_steps : int
+        Gradients at most in that search.
+    importance : bool
+        Report as evidence the mean importance weight of the draws, with its standard error, in
+        place of the formula above.
+    checkpoint : path, optional
+        File that keeps the state of the run, so that the same call goes on after an interruption.
+    checkpoint_every : float
+        Seconds between two writings.
+
+    References
+    ----------
+    Tierney and Kadane (1986), J. Am. Stat. Assoc. 81, 82-86, doi:10.1080/01621459.1986.10478240.
+    """
+
+    num_draws: int = 1000
+    num_restarts: int = 10
+    tol: float = 1e-7
+    max_steps: int = 1000
+    importance: bool = False
+    checkpoint: str | None = None
+    checkpoint_every: float = 60.0
+    name: ClassVar[str] = "laplace"
+
+    def __post_init__(self) -> None:
+        check_positive(self, num_draws=100, num_restarts=1, tol=0.0, max_steps=1)
+        check_checkpoint(self)
+
+    def run(
+        self,
+        problem: Problem,
+        *,
+        seed: int = 0,
+        init: Mapping[str, Any] | None = None,
+        progress: bool = True,
+    ) -> EngineResult:
+        """Fit; see `Engine.run`. An `init` replaces all starts by one.
+
+        Raises
+        ------
+        ValueError
+            If labels are summed out by fixed points, which have no exact second derivatives.
+        FitError
+            If no start has a finite density, or the mode found is flat or a saddle.
+        """
+        approximate = approximation(problem)
+        sources = collapsed_sites(abstract_trace(problem)).values()
+        if not all(fn.has_curvature for fn, _ in sources):
+            raise ValueError(
+                f"Laplace needs second derivatives, which {approximate} does not give; use SVI or "
+                "NUTS, or inference='exact'"
+            )
+        with keeping(self, problem, seed, init) as keep:
+            mode = ascend(
+                problem,
+                title=type(self).__name__,
+                seed=seed,
+                init=init,
+                num_restarts=self.num_restarts,
+                tol=self.tol,
+                max_steps=self.max_steps,
+                jacobian=True,
+                progress=progress,
+                keep=keep,
+            )
+            seconds = dict(mode.seconds)
+            gradient, hessian = _second_order(problem, mode, seconds)
+            lower = _factor(mode, hessian)
+            step = cho_solve((lower, True), gradient)
+            noise = np.random.default_rng(seed).normal(size=(self.num_draws, len(step)))
+            draws = mode.point + step + solve_triangular(lower.T, noise.T).T
+            log_density, sites = visit(problem, mode.free, draws, seconds)
+        log_volume = len(step) / 2 * np.log(2 * np.pi) - np.log(np.diag(lower)).sum()
+        peak = mode.value[mode.best] + step @ gradient / 2
+        log_weights = log_density + log_volume + (noise**2).sum(axis=1) / 2
+        close, verdict = quality(pareto_k(log_weights), self.num_draws)
+        return EngineResult(
+            engine=self.name,
+            draws={name: v[None] for name, v in sites.items()},
+            sample_stats={"lp": log_density[None], "log_weight": log_weights[None]},
+            objective=mode.history,
+            status=Status(mode.settled and close, f"{mode.message}; {verdict}"),
+            seconds=seconds,
+            approximate=approximate,
+            density_space="unconstrained",
+            log_evidence=self._evidence(problem, float(peak + log_volume), log_weights),
+        )
+
+    def _evidence(self, problem: Problem, value: float, log_weights: NDArray) -> Evidence | None:
+        if has_improper_prior(problem):
+            return None
+        if self.importance:
+            mean, error = log_mean_weight(log_weights)
+            return Evidence(mean, "estimate", error)
+        return Evidence(value)
+
+
+def _second_order(
+    problem: Problem, mode: Ascent, seconds: dict[str, float]
+) -> tuple[NDArray, NDArray]:
+    """Gradient and negative Hessian of the log density at the mode."""
+
+    def build(bare: Problem) -> Callable:
+        def go(template: dict[str, Array], args: tuple) -> tuple[Array, Array]:
+            flat, _ = ravel_pytree(template)
+            slope, bend = jax.linearize(jax.grad(flat_density(bare, template, args)), flat)
+            return slope, -in_batches(bend, jnp.eye(len(flat)), _COLUMNS)
+
+        return go
+
+    given = mode.free, problem.args
+    found = timed(seconds, "laplace", problem, _COLUMNS, build, *given)
+    gradient, hessian = map(np.asarray, found)
+    return gradient, (hessian + hessian.T) / 2
+
+
+def _factor(mode: Ascent, hessian: NDArray) -> NDArray:
+    """Cholesky factor of the negative Hessian.
+
+    Raises
+    ------
+    FitError
+        If it is not positive definite, naming the site of its flattest direction.
+    """
+    if not np.isfinite(hessian).all():
+        raise FitError(
+            "Laplace: second derivatives are not finite where the ascent ended; use SVI or NUTS",
+            mode.sites,
+        )
+    size = np.sqrt(np.abs(np.diag(hessian)))
+    size[size == 0] = 1.0
+    # with a unit diagonal, so that units of the coordinates do not matter
+    curvature, directions = np.linalg.eigh(hessian / np.outer(size, size))
+    if curvature[0] > _FLAT * curvature[-1]:
+        return np.linalg.cholesky(hessian)
+    share = {
+        name: float(np.sum(np.square(value)))
+        for name, value in ravel_pytree(mode.free)[1](jnp.asarray(directions[:, 0])).items()
+    }
+    site = max(share, key=share.__getitem__)
+    what = "a saddle" if curvature[0] < -_FLAT else "flat"
+    raise FitError(
+        f"Laplace: the posterior is {what} where the ascent ended (least relative curvature "
+        f"{curvature[0]:.2g}); the flattest direction lies {share[site]:.0%} in site {site!r}: give "
+        "it an informative prior, add starts (num_restarts), or use NUTS",
+        mode.sites,
+    )

@@ -1,0 +1,1 @@
+"""Compiled programs, checkpoints, caches and progress bars, which all engines share."""

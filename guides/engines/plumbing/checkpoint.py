@@ -1,0 +1,262 @@
+"""Long runs that survive being killed: their state on disk, whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import time
+import types
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..base import Problem, SideBayesWarning
+from .programs import structure
+
+__all__ = ["Keeper", "check_checkpoint", "keeping", "read_state", "write_state"]
+
+_MAGIC = b"sidebayes checkpoint 1\n"
+_OWN_FIELDS = ("checkpoint", "checkpoint_every")
+_MOST_ROWS = 10_000
+"""Rows of an array on disk that tell one data set from another."""
+
+
+class Keeper:
+    """Keeps the latest state of one run in a file, and the one before beside it.
+
+    Parameters
+    ----------
+    path : Path or None
+        None keeps nothing.
+    every : float
+        Seconds between two writings, at least.
+    identity : str
+        What the run is; a file of another run is refused.
+    """
+
+    def __init__(self, path: Path | None, every: float, identity: str) -> None:
+        self._path, self._every, self._identity = path, every, identity
+        self._written = time.monotonic()
+        self._parts: list[Keeper] = []
+
+    def part(self, number: int) -> Keeper:
+        """Keeper of one part of the run, in a file of its own beside the others."""
+        path = self._path and self._path.with_name(f"{self._path.name}.{number}")
+        self._parts.append(Keeper(path, self._every, self._identity))
+        return self._parts[-1]
+
+    def restore(self, state: Any) -> Any:
+        """Latest state on disk, in the structure of `state`; `state` itself if there is none.
+
+        Raises
+        ------
+        ValueError
+            If the file belongs to another run.
+        """
+        if self._path is None:
+            return state
+        found = read_state(self._path, state, self._identity)
+        return state if found is None else found
+
+    def offer(self, state: Any, *, now: bool = False) -> None:
+        """Write the state, if the last writing is long enough ago or it is to be done `now`."""
+        if self._path is None:
+            return
+        if now or time.monotonic() - self._written >= self._every:
+            write_state(self._path, state, self._identity)
+            self._written = time.monotonic()
+
+    def clear(self) -> None:
+        """Remove the files of a run that has ended."""
+        if self._path is not None:
+            for path in (self._path, _previous(self._path)):
+                path.unlink(missing_ok=True)
+        for part in self._parts:
+            part.clear()
+
+
+@contextmanager
+def keeping(
+    config: Any, problem: Problem, seed: int, init: Mapping[str, Any] | None
+) -> Iterator[Keeper]:
+    """Keep the state of an engine's run, as its ``checkpoint`` and ``checkpoint_every`` say.
+
+    A run is known by configuration, model, data, seed and starting values. The files are removed when
+    the block ends without an exception.
+
+    Parameters
+    ----------
+    config : Engine
+    problem : Problem
+    seed : int
+    init : mapping or None
+
+    Yields
+    ------
+    Keeper
+    """
+    identity = ""
+    if config.checkpoint is not None:
+        chosen = {f.name: getattr(config, f.name) for f in fields(config)}
+        chosen = {name: value for name, value in chosen.items() if name not in _OWN_FIELDS}
+        init = getattr(init, "params", init)
+        what = (type(config), chosen, structure(problem), problem.args, seed, init)
+        identity = hashlib.sha256(_describe(what).encode()).hexdigest()
+    path = None if config.checkpoint is None else Path(config.checkpoint)
+    keeper = Keeper(path, config.checkpoint_every, identity)
+    yield keeper
+    keeper.clear()
+
+
+def check_checkpoint(config: Any) -> None:
+    """Check the fields of a configuration that say where a run keeps its state.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the path is none, its folder is missing, or the seconds are no number >= 0.
+    """
+    name, path, every = type(config).__name__, config.checkpoint, config.checkpoint_every
+    if path is not None:
+        if not isinstance(path, str | os.PathLike):
+            raise TypeError(f"{name}(checkpoint={path!r}): expected the path of a file")
+        if not Path(path).parent.is_dir():
+            raise ValueError(
+                f"{name}(checkpoint={str(path)!r}): there is no folder {Path(path).parent}; "
+                "create it first"
+            )
+        object.__setattr__(
+            config, "checkpoint", os.fspath(path)
+        )  # a configuration is saved as text
+    if isinstance(every, bool) or not isinstance(every, int | float) or not every >= 0:
+        raise ValueError(f"{name}(checkpoint_every={every!r}): expected seconds, a number >= 0")
+
+
+def write_state(path: Path, state: Any, identity: str) -> None:
+    """Write a pytree of arrays; the file that was there becomes ``path.previous``.
+
+    The bytes go to a temporary file, are flushed to the disk, and only then take the name.
+
+    Parameters
+    ----------
+    path : Path
+    state : pytree of arrays
+    identity : str
+    """
+    arrays = {f"leaf_{n}": _bare(leaf) for n, leaf in enumerate(jax.tree.leaves(state))}
+    buffer = io.BytesIO()
+    np.savez(buffer, identity=np.asarray(identity), **arrays)  # type: ignore[arg-type]
+    body = buffer.getvalue()
+    temporary = path.with_name(path.name + ".writing")
+    with open(temporary, "wb") as file:
+        file.write(_MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+        file.flush()
+        os.fsync(file.fileno())
+    if path.exists():
+        os.replace(path, _previous(path))
+    os.replace(temporary, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def read_state(path: Path, like: Any, identity: str) -> Any | None:
+    """Read what `write_state` wrote, or the one before if that file is damaged.
+
+    Parameters
+    ----------
+    path : Path
+    like : pytree of arrays
+        Of the structure that is read.
+    identity : str
+
+    Returns
+    -------
+    pytree of arrays, or None
+        None if there is no file, or none that is whole.
+
+    Raises
+    ------
+    ValueError
+        If the file belongs to another run.
+    """
+    for candidate in (path, _previous(path)):
+        if not candidate.is_file():
+            continue
+        arrays = _parse(candidate.read_bytes())
+        if arrays is None:
+            warnings.warn(
+                f"checkpoint {candidate} is damaged; going back to the one before, or to the start",
+                SideBayesWarning,
+                stacklevel=2,
+            )
+            continue
+        leaves, tree = jax.tree.flatten(like)
+        if str(arrays["identity"]) != identity or len(arrays) != len(leaves) + 1:
+            raise ValueError(
+                f"checkpoint {candidate} is of another run: data, model, engine, seed or init differ; "
+                "delete it, or name another file"
+            )
+        read = [_dressed(arrays[f"leaf_{n}"], leaf) for n, leaf in enumerate(leaves)]
+        return jax.tree.unflatten(tree, read)
+    return None
+
+
+def _previous(path: Path) -> Path:
+    return path.with_name(path.name + ".previous")
+
+
+def _parse(content: bytes) -> dict[str, np.ndarray] | None:
+    """Arrays of a file; None if it is not whole."""
+    head, body = content[: len(_MAGIC) + 65], content[len(_MAGIC) + 65 :]
+    if head != _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n":
+        return None
+    with np.load(io.BytesIO(body), allow_pickle=False) as stored:
+        return dict(stored)
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _bare(leaf: Any) -> np.ndarray:
+    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+
+
+def _dressed(array: np.ndarray, like: Any) -> Any:
+    if _is_key(like):
+        return jax.random.wrap_key_data(jax.numpy.asarray(array), impl=jax.random.key_impl(like))
+    return jax.numpy.asarray(array) if isinstance(like, jax.Array) else array
+
+
+def _describe(value: Any) -> str:
+    """Text that is the same in every process for what is equal; arrays enter by their digests."""
+    if isinstance(value, np.memmap):
+        rows = value[np.linspace(0, len(value) - 1, min(len(value), _MOST_ROWS)).astype(int)]
+        return f"memmap {value.shape} {_describe(np.asarray(rows))}"
+    if isinstance(value, np.ndarray | jax.Array):
+        array = np.ascontiguousarray(_bare(value))
+        return f"array {array.shape} {array.dtype} {hashlib.sha256(array.data).hexdigest()}"
+    if isinstance(value, bytes):
+        return hashlib.sha256(value).hexdigest()
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{n}: {_describe(value[n])}" for n in sorted(value)) + "}"
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(_describe, value))})"
+    if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
+        return f"{value.__module__}.{value.__qualname__}"
+    if value is None or isinstance(value, bool | int | float | complex | str | np.generic):
+        return repr(value)
+    leaves = jax.tree.leaves(value)
+    if leaves and leaves[0] is not value:
+        return f"{type(value).__qualname__} {_describe(leaves)}"
+    return type(value).__qualname__

@@ -1,0 +1,198 @@
+"""Compiled programs, kept for as long as the process lives, shared by fits of equal structure."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+
+from ..base import Problem
+from . import fingerprint
+from .store import ProgramStore, compile_anew, current_store
+
+__all__ = ["compiled", "counted_compilations", "structure", "timed", "unchecked"]
+
+_MOST_PROGRAMS = 128
+
+_SMALL = 100_000
+"""Numbers in the arguments of a program that is run in no time, however it was compiled."""
+
+_programs: OrderedDict[Hashable, tuple[Any, Any]] = OrderedDict()
+_lock = threading.Lock()
+_tracing = threading.RLock()
+_counts: list[list[str]] = []
+
+
+def compiled(
+    name: str,
+    problem: Problem,
+    config: Hashable,
+    build: Callable[[Problem], Callable],
+    *args: Any,
+    once: bool = False,
+) -> tuple[Callable, float]:
+    """Compile a program for a problem, or find the one that an earlier fit compiled.
+
+    Two problems share a program when model and options are equal and their data have the same
+    shapes: the data themselves are arguments, never constants. What this process does not have is
+    looked for on disk, by name if all code is the library's, else by what was traced.
+
+    Parameters
+    ----------
+    name : str
+        What the program does.
+    problem : Problem
+    config : hashable
+        Whatever else shapes the program, such as the engine's configuration.
+    build : callable
+        Takes the problem without its data, returns the function to compile.
+    *args
+        Arguments of that function.
+    once : bool
+        The program is run once or a few times. Where its arguments are small it is then compiled in
+        two thirds of the time, and takes some four times as long to run.
+
+    Returns
+    -------
+    program : callable
+    seconds : float
+        Spent in compiling; 0 if the program was there.
+    """
+    leaves, tree = jax.tree.flatten(args)
+    shapes = tuple(map(jax.typeof, leaves))
+    kind = jnp.result_type(float), fingerprint.settings()
+    quick = once and sum(shape.size for shape in shapes) < _SMALL
+    key = (name, structure(problem), _freeze((config, quick)), tree, shapes, kind)
+    with _lock:
+        if key in _programs:
+            _programs.move_to_end(key)
+            return _programs[key][0], 0.0
+    began = time.perf_counter()
+    bare = replace(problem, args=())
+    store = current_store()
+    digest = fingerprint.by_name(key) if store else None
+    program = store.fetch(digest) if store and digest else None
+    if program is None:
+        with unchecked():
+            lowered = jax.jit(build(bare), keep_unused=True).lower(*args)
+        program = _compile(name, lowered, store, digest, quick)
+    with _lock:
+        # the problem is kept beside its program: an object known by its id must not be collected
+        _programs[key] = program, (bare, config)
+        if len(_programs) > _MOST_PROGRAMS:
+            _programs.popitem(last=False)
+    return program, time.perf_counter() - began
+
+
+def _compile(
+    name: str,
+    lowered: jax.stages.Lowered,
+    store: ProgramStore | None,
+    digest: str | None,
+    quick: bool,
+) -> Callable:
+    """Compile what was traced and keep it; what has no name may be on disk by its text."""
+    named = digest is not None
+    if store and not named:
+        digest = fingerprint.by_trace(lowered)
+        found = store.fetch(digest, lowered) if digest else None
+        if found is not None:
+            return found
+    program, new = compile_anew(lowered, quick=quick)
+    for names in _counts:
+        names.append(name)
+    if store and digest and new and (not named or fingerprint.is_portable(lowered)):
+        store.keep(digest, program, named=named)
+    return program
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Trace without NumPyro's checks of values, unknown here, which would be compiled and ignored.
+
+    NumPyro keeps that setting for all threads, so that one of them traces at a time.
+    """
+    with _tracing, numpyro.validation_enabled(False):
+        yield
+
+
+@contextmanager
+def counted_compilations() -> Iterator[list[str]]:
+    """Count what is compiled, because it was found neither in memory nor in the program store.
+
+    Yields
+    ------
+    list of str
+        Names of the programs, in the order in which they were compiled, by any thread.
+
+    Examples
+    --------
+    >>> from sidebayes.guides.engines.plumbing.programs import counted_compilations
+    >>> with counted_compilations() as names:
+    ...     pass
+    >>> names
+    []
+    """
+    names: list[str] = []
+    _counts.append(names)
+    try:
+        yield names
+    finally:
+        _counts[:] = [other for other in _counts if other is not names]
+
+
+def timed(
+    seconds: dict[str, float],
+    name: str,
+    problem: Problem,
+    config: Hashable,
+    build: Callable[[Problem], Callable],
+    *args: Any,
+) -> Any:
+    """Compile a program to run `once`, run it, and add what both took to `seconds`."""
+    program, spent = compiled(name, problem, config, build, *args, once=True)
+    began = time.perf_counter()
+    out = jax.block_until_ready(program(*args))
+    seconds["compile"] += spent
+    seconds["run"] += time.perf_counter() - began
+    return out
+
+
+def structure(problem: Problem) -> Hashable:
+    """What a problem is apart from its data, as a value that can be compared."""
+    return _freeze((problem.model, problem.kwargs))
+
+
+def _freeze(value: Any) -> Hashable:
+    if isinstance(value, Mapping):
+        return ("mapping", *sorted((str(name), _freeze(item)) for name, item in value.items()))
+    if isinstance(value, list | tuple):
+        return (type(value), *map(_freeze, value))
+    if isinstance(value, functools.partial):
+        return ("partial", value.func, _freeze(value.args), _freeze(value.keywords))
+    if isinstance(value, np.ndarray | jax.Array):
+        array = np.asarray(value)
+        return ("array", array.shape, array.dtype.str, array.tobytes())
+    if isinstance(value, dist.Distribution):
+        # by name: NumPyro flattens a distribution in an order that differs between processes
+        names = {*value.gather_pytree_data_fields(), *value.gather_pytree_aux_fields()}
+        fields_of = ((name, _freeze(getattr(value, name, None))) for name in sorted(names))
+        return ("distribution", type(value), *fields_of)
+    if is_dataclass(value) and not isinstance(value, type):
+        return (type(value), *(_freeze(getattr(value, field.name)) for field in fields(value)))
+    try:
+        hash(value)
+    except TypeError:
+        return ("object", id(value))
+    return (type(value), value)

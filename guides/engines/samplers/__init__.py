@@ -1,0 +1,1 @@
+"""Markov chain Monte Carlo, Gibbs sampling, sequential Monte Carlo and nested sampling."""

@@ -1,0 +1,142 @@
+"""Chains of draws, made in short pieces, so that progress can be shown and kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from numpy.typing import NDArray
+
+from ..base import Problem
+from ..plumbing.checkpoint import Keeper
+from ..plumbing.progress import piece_length
+from ..starts import initial_values, random_keys, starting_point
+
+__all__ = ["chain_starts", "draw_chains", "recording"]
+
+_MOST = 50
+"""Transitions that one piece makes at most."""
+
+_FIRST = 4
+
+
+def chain_starts(
+    problem: Problem, seed: int, num_chains: int, init: Mapping[str, Any] | None, jitter: float
+) -> tuple[NDArray, NDArray, dict[str, NDArray]]:
+    """Where chains start: around `init`, or at starts of their own.
+
+    Parameters
+    ----------
+    problem : Problem
+    seed, num_chains : int
+    init : mapping or None
+    jitter : float
+        Standard deviation of the moves, in unconstrained units; none without `init`.
+
+    Returns
+    -------
+    keys : ndarray of int, shape (num_chains, 2)
+        See `random_keys`.
+    moves : ndarray, shape (num_chains, num_coordinates)
+        To be added to the unconstrained coordinates, which may be fewer.
+    point : dict of ndarray, shape (num_chains, ...)
+    """
+    if init is None:
+        point, jitter = initial_values(problem, seed, num_chains), 0.0
+    else:
+        one = starting_point(problem, init)
+        point = {n: np.broadcast_to(v, (num_chains, *v.shape)) for n, v in one.items()}
+    # drawn here: compiled random numbers cost seconds; supports have no more freedom than this
+    width = sum(value[0].size for value in point.values())
+    noise = np.random.default_rng(seed).normal(scale=jitter, size=(num_chains, width))
+    return random_keys(seed, num_chains), noise.astype(jnp.result_type(float)), point
+
+
+def recording(transition: Callable) -> Callable:
+    """Program that makes some transitions of chains in step, and records what each gives.
+
+    Parameters
+    ----------
+    transition : callable
+        ``transition(state, args) -> (state, found)`` of one chain.
+
+    Returns
+    -------
+    march : callable
+        ``march(state, args, count) -> (state, found)``; only the first `count`, at most 50, places
+        of the leading axis of `found`, which is (draw, chain, ...), are filled.
+    """
+    both = jax.jit(jax.vmap(transition, in_axes=(0, None)))  # so that it is traced once only
+
+    def march(state: Any, args: tuple, count: Array):
+        shapes = jax.eval_shape(both, state, args)[1]
+        kept = jax.tree.map(lambda s: jnp.zeros((_MOST, *s.shape), s.dtype), shapes)
+
+        def step(number: Array, carry):
+            state, kept = carry
+            state, found = both(state, args)
+            return state, jax.tree.map(lambda a, b: a.at[number].set(b), kept, found)
+
+        return lax.fori_loop(0, count, step, (state, kept))
+
+    return march
+
+
+def draw_chains(
+    march: Callable,
+    state: Any,
+    args: tuple,
+    *,
+    num_warmup: int,
+    num_samples: int,
+    advance: Callable[[int, str], None],
+    keep: Keeper,
+    check: Callable[[Any, Any], None] = lambda state, found: None,
+) -> Any:
+    """Warm chains up and draw, in pieces of about half a second.
+
+    Parameters
+    ----------
+    march : callable
+        From `recording`, compiled.
+    state : pytree
+        Of all chains, before their first transition.
+    args : tuple
+    num_warmup, num_samples : int
+        Transitions that are thrown away, and that are kept.
+    advance : callable
+        As from `progress_bar`.
+    keep : Keeper
+        Keeps state and draws.
+    check : callable
+        Is shown state and records after every piece, and may raise.
+
+    Returns
+    -------
+    pytree of ndarray, shape (chain, num_samples, ...)
+    """
+    _, found = march(state, args, np.asarray(0))
+    blank = jax.tree.map(lambda a: np.zeros((num_samples, *a.shape[1:]), a.dtype), found)
+    state, kept, done = keep.restore((state, blank, 0))
+    done, wanted = int(done), _FIRST
+    while done < num_warmup + num_samples:
+        at = done - num_warmup
+        steps = min(wanted, _MOST, -at if at < 0 else num_samples - at)
+        began = time.perf_counter()
+        state, found = jax.block_until_ready(march(state, args, np.asarray(steps)))
+        wanted = piece_length(steps, time.perf_counter() - began)
+        found = jax.tree.map(lambda leaf, n=steps: np.asarray(leaf)[:n], found)
+        check(state, found)
+        if at >= 0:
+            for whole, part in zip(jax.tree.leaves(kept), jax.tree.leaves(found), strict=True):
+                whole[at : at + steps] = part
+        done += steps
+        keep.offer((state, kept, done))
+        advance(steps, "warm-up" if at < 0 else "sampling")
+    keep.offer((state, kept, done), now=True)
+    return jax.tree.map(lambda whole: np.swapaxes(whole, 0, 1), kept)

@@ -1,0 +1,333 @@
+"""Blocked Gibbs sampling: labels of whole components, then parameters given labels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array, lax
+from jax.flatten_util import ravel_pytree
+from numpy.typing import NDArray
+from numpyro.infer.hmc import hmc
+from numpyro.infer.util import ParamInfo
+from sidebayes.models.blocks.block import Block
+
+from ..base import Engine, EngineResult, FitError, Problem, Status, check_positive
+from ..density import (
+    abstract_trace,
+    approximation,
+    collapsed_sites,
+    deterministics,
+    explain_nonfinite,
+    latent_supports,
+    place,
+    sum_log_prob,
+    unconstrained_start,
+)
+from ..plumbing.checkpoint import Keeper, check_checkpoint, keeping
+from ..plumbing.programs import compiled
+from ..plumbing.progress import progress_bar
+from ..surrogate import drawn, linearised
+from ..updates import Plan, check_updates, closed_forms, drawable, plan_updates
+from .chains import chain_starts, draw_chains, recording
+
+__all__ = ["BlockedGibbs"]
+
+
+class _Chain(NamedTuple):
+    """Where a chain is; `moved` is the state of NUTS, None if all sites are conjugate."""
+
+    rng_key: Array
+    params: dict[str, Array]
+    moved: Any
+
+
+@dataclass(frozen=True)
+class BlockedGibbs(Engine):
+    """Labels and parameters in turn, each drawn given the other.
+
+    A sweep draws all labels jointly, exactly, one connected component of the links at a time; then
+    every conjugate block that the method hands over, exactly; then the other sites, all of them for
+    a model of your own, by one transition of NUTS on the density of parameters, labels and data.
+    Labels that a draw used are not kept: those of the result are averages given the parameters,
+    which vary less. Chains start around `init`, as those of `NUTS` do.
+
+    Parameters
+    ----------
+    num_warmup, num_samples, num_chains : int
+    thinning : int
+        Sweeps a draw, of the warm-up too. Only the last is kept, and the density computed there only.
+    target_accept : float
+        Of NUTS, where some sites are not conjugate: the acceptance probability that the step size is
+        adapted to, between 0 and 1.
+    max_tree_depth : int
+    jitter : float
+        Standard deviation of the move from `init`, in unconstrained units.
+    checkpoint : path, optional
+        File that keeps the state of the run, so that the same call goes on after an interruption.
+    checkpoint_every : float
+        Seconds between two writings.
+
+    References
+    ----------
+    Geman and Geman (1984), IEEE Trans. Pattern Anal. Mach. Intell. 6, 721-741. Diebolt and Robert
+    (1994), J. R. Stat. Soc. B 56, 363-375.
+    """
+
+    num_warmup: int = 500
+    num_samples: int = 1000
+    num_chains: int = 4
+    target_accept: float = 0.8
+    max_tree_depth: int = 10
+    jitter: float = 0.05
+    checkpoint: str | None = None
+    checkpoint_every: float = 60.0
+    thinning: int = 1
+    name: ClassVar[str] = "gibbs"
+    starts_at_mode: ClassVar[bool] = True
+    length: ClassVar[str] = "num_samples"
+
+    def __post_init__(self) -> None:
+        check_positive(
+            self,
+            num_warmup=1,
+            num_samples=1,
+            num_chains=1,
+            thinning=1,
+            target_accept=0.0,
+            max_tree_depth=1,
+            jitter=0.0,
+        )
+        if not 0 < self.target_accept < 1:
+            raise ValueError(
+                f"BlockedGibbs(target_accept={self.target_accept!r}): expected a number between 0 and 1"
+            )
+        check_checkpoint(self)
+
+    def run(
+        self,
+        problem: Problem,
+        *,
+        seed: int = 0,
+        init: Mapping[str, Any] | None = None,
+        progress: bool = True,
+    ) -> EngineResult:
+        """Sample; see `Engine.run`.
+
+        Raises
+        ------
+        ValueError
+            If the model observes no mixture, or its prior leaves no posterior to draw from.
+        FitError
+            If the log density is not finite where a chain starts or later, naming the sites to blame.
+        """
+        approximate = approximation(problem)
+        latent_supports(problem)
+        _refuse_without_latents(problem)
+        plan = drawable(plan_updates(problem), problem)
+        starts = chain_starts(problem, seed, self.num_chains, init, self.jitter)
+        with (
+            progress_bar("Gibbs", self.num_warmup + self.num_samples, shown=progress) as advance,
+            keeping(self, problem, seed, init) as keep,
+        ):
+            check_updates(problem, plan, {n: v[0] for n, v in starts[-1].items()})
+            draws, stats, seconds = self._sample(problem, plan, starts, advance, keep)
+        return self._result(draws, stats, seconds, approximate)
+
+    def _sample(
+        self,
+        problem: Problem,
+        plan: Plan,
+        starts: tuple,
+        advance: Callable[[int, str], None],
+        keep: Keeper,
+    ) -> tuple[dict[str, NDArray], dict[str, NDArray], dict[str, float]]:
+        """Run all chains in step; draws and statistics are arrays of (chain, draw, ...)."""
+        settings = (self.num_warmup, self.thinning, self.target_accept, self.max_tree_depth)
+        advance(0, "compiling")
+        begin, first = compiled(
+            "gibbs-begin", problem, settings, partial(self._begin, plan), *starts, problem.args
+        )
+        began = time.perf_counter()
+        state, density = jax.block_until_ready(begin(*starts, problem.args))
+        _check_finite(problem, np.asarray(density)[:, None], state.params, "starts")
+        running = time.perf_counter() - began
+        march, second = compiled(
+            "gibbs-march",
+            problem,
+            settings,
+            partial(self._march, plan),
+            state,
+            problem.args,
+            np.asarray(1),
+        )
+        began = time.perf_counter()
+        draws, stats = draw_chains(
+            march,
+            state,
+            problem.args,
+            num_warmup=self.num_warmup,
+            num_samples=self.num_samples,
+            advance=advance,
+            keep=keep,
+            check=lambda state, found: _check_finite(
+                problem, found[1]["lp"].T, state.params, "went"
+            ),
+        )
+        running += time.perf_counter() - began
+        return draws, stats, {"compile": first + second, "run": running}
+
+    def _begin(self, plan: Plan, problem: Problem) -> Callable:
+        def begin(keys: Array, moves: Array, point: dict, args: tuple):
+            def one(key: Array, move: Array, point: dict):
+                flat, unravel = ravel_pytree(unconstrained_start(problem, point, args))
+                free = unravel(flat + move[: flat.size])
+                trace, log_det = place(problem, free, args)
+                params = {name: trace[name]["value"] for name in free}
+                key, key_labels, key_moved = jax.random.split(key, 3)
+                rest = {name: free[name] for name in plan.rest}
+                moved = None
+                if rest:
+                    ready, _ = self._kernel(problem)
+                    labels = drawn(problem, params, args, key_labels)
+                    fixed = {n: v for n, v in params.items() if n not in rest}
+                    moved = ready(rest, key_moved, (args, labels, fixed))
+                return _Chain(key, params, moved), sum_log_prob(trace) + log_det
+
+            return jax.vmap(one)(jax.random.wrap_key_data(keys), moves, point)
+
+        return begin
+
+    def _march(self, plan: Plan, problem: Problem) -> Callable:
+        sweep = self._sweep(problem, plan)
+
+        def transition(state: _Chain, args: tuple):
+            state = lax.fori_loop(0, self.thinning, lambda _, at: sweep(at, args), state)
+            return state, _described(problem, state, args)
+
+        return recording(transition)
+
+    def _sweep(self, problem: Problem, plan: Plan) -> Callable:
+        """One sweep of a chain."""
+        _, move = self._kernel(problem)
+
+        def sweep(state: _Chain, args: tuple) -> _Chain:
+            key, key_labels, *keys = jax.random.split(state.rng_key, 2 + len(plan.parts))
+            labels = drawn(problem, state.params, args, key_labels)
+
+            def pick(number: int, block: Block, found: Any, values: dict) -> dict[str, Array]:
+                return block.draw(keys[number], found)
+
+            params = closed_forms(problem, plan, state.params, args, labels, pick)
+            moved = state.moved
+            if moved is not None:
+                fixed = {n: v for n, v in params.items() if n not in moved.z}
+                moved = move(moved, (args, labels, fixed))
+                trace, _ = place(problem, moved.z, args, fixed)
+                params |= {n: trace[n]["value"] for n in moved.z}
+            return _Chain(key, params, moved)
+
+        return sweep
+
+    def _kernel(self, problem: Problem) -> tuple[Callable, Callable]:
+        """NUTS on some sites given labels and the other sites: how to ready and to move it."""
+
+        def potential(args: tuple, labels: dict, fixed: dict) -> Callable[[dict], Array]:
+            @jax.jit
+            def energy(free: dict[str, Array]) -> Array:
+                trace, log_det = place(problem, free, args, fixed)
+                return -linearised(trace, labels) - log_det
+
+            return energy
+
+        begin, transition = hmc(potential_fn_gen=potential, algo="NUTS")
+
+        def ready(free: dict[str, Array], key: Array, inputs: tuple):
+            return begin(
+                ParamInfo(free, *jax.value_and_grad(potential(*inputs))(free)),
+                num_warmup=self.num_warmup * self.thinning,
+                target_accept_prob=self.target_accept,
+                trajectory_length=None,
+                max_tree_depth=self.max_tree_depth,
+                model_args=inputs,
+                rng_key=key,
+            )
+
+        def move(state: Any, inputs: tuple):
+            # the transition reads its settings from the last initialisation; of what that returns
+            # only energy and slope under the new labels are used
+            fresh = ready(state.z, state.rng_key, inputs)
+            state = state._replace(potential_energy=fresh.potential_energy, z_grad=fresh.z_grad)
+            return transition(state, inputs, {})
+
+        return ready, move
+
+    def _result(
+        self,
+        draws: dict[str, NDArray],
+        stats: dict[str, NDArray],
+        seconds: dict[str, float],
+        approximate: str | None,
+    ) -> EngineResult:
+        message = f"Gibbs drew {self.num_chains} x {self.num_samples}"
+        sound = True
+        if "diverging" in stats:
+            divergences = int(stats["diverging"].sum())
+            sound = divergences < 0.01 * stats["diverging"].size
+            message += f" with {divergences} divergences of NUTS on sites that are not conjugate"
+            if divergences:
+                message += "; raise target_accept, or check the prior for a funnel"
+        return EngineResult(
+            engine=self.name,
+            draws=draws,
+            sample_stats=stats,
+            objective=np.zeros((0, 0)),
+            status=Status(sound, message),
+            seconds=seconds,
+            approximate=approximate,
+            density_space="unconstrained",
+        )
+
+
+def _described(problem: Problem, state: _Chain, args: tuple) -> tuple[dict, dict]:
+    """The draw that a chain is at, and its statistics."""
+    trace, log_det = place(problem, unconstrained_start(problem, state.params, args), args)
+    stats = {"lp": sum_log_prob(trace) + log_det}
+    if state.moved is not None:
+        stats |= {
+            "diverging": state.moved.diverging,
+            "acceptance_rate": state.moved.accept_prob,
+            "n_steps": state.moved.num_steps,
+            "step_size": state.moved.adapt_state.step_size,
+        }
+    return state.params | deterministics(trace), stats
+
+
+def _refuse_without_latents(problem: Problem) -> None:
+    if not collapsed_sites(abstract_trace(problem)):
+        raise ValueError(
+            "Gibbs sampling draws labels or random effects, and the model integrates none out; observe "
+            "the data through a LinkedMixture, say, or use NUTS"
+        )
+
+
+def _check_finite(
+    problem: Problem, density: NDArray, params: Mapping[str, Array], verb: str
+) -> None:
+    """Refuse log densities (chain, draw) that are not finite."""
+    good = np.isfinite(density).all(axis=1)
+    if good.all():
+        return
+    chain = int(np.argmin(good))
+    values = {name: np.asarray(value[chain]) for name, value in params.items()}
+    blame = explain_nonfinite(problem, values) or "it was passing through"
+    raise FitError(
+        f"Gibbs: chain {chain} {verb} where the log density cannot be used: {blame}; pass init= with "
+        "values inside the supports, or check the data of that site",
+        values,
+    )

@@ -1,0 +1,384 @@
+"""Markov chain Monte Carlo over continuous parameters, labels summed out."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from numpy.typing import NDArray
+from numpyro.infer.hmc import hmc
+from numpyro.infer.util import ParamInfo
+
+from ..base import Engine, EngineResult, FitError, Problem, Status, check_positive
+from ..density import (
+    approximation,
+    deterministics,
+    explain_nonfinite,
+    latent_supports,
+    place,
+    sum_log_prob,
+    unconstrained_start,
+)
+from ..plumbing.checkpoint import Keeper, check_checkpoint, keeping
+from ..plumbing.programs import compiled
+from ..plumbing.progress import progress_bar
+from .chains import chain_starts, draw_chains, recording
+
+__all__ = ["HMC", "NUTS"]
+
+_UNKNOWN = 1e20
+"""Energy of a start before it is known: any move to a finite energy is accepted."""
+
+_CHAIN_METHODS = (None, "vectorized", "sequential")
+
+
+@dataclass(frozen=True)
+class _Hamiltonian(Engine, ABC):
+    """What samplers by Hamiltonian dynamics share; see `NUTS`."""
+
+    num_warmup: int = 1000
+    num_samples: int = 1000
+    num_chains: int = 4
+    target_accept: float = 0.8
+    dense_mass: bool = False
+    jitter: float = 0.05
+    chain_method: str | None = None
+    checkpoint: str | None = None
+    checkpoint_every: float = 60.0
+    name: ClassVar[str]
+    starts_at_mode: ClassVar[bool] = True
+    length: ClassVar[str] = "num_samples"
+
+    def __post_init__(self) -> None:
+        check_positive(
+            self, num_warmup=1, num_samples=1, num_chains=1, target_accept=0.0, jitter=0.0
+        )
+        if not 0 < self.target_accept < 1:
+            raise ValueError(
+                f"{self._title}(target_accept={self.target_accept!r}): expected a number between 0 "
+                "and 1"
+            )
+        if self.chain_method not in _CHAIN_METHODS:
+            raise ValueError(
+                f"{self._title}(chain_method={self.chain_method!r}): expected one of {_CHAIN_METHODS}"
+            )
+        check_checkpoint(self)
+
+    @property
+    def _title(self) -> str:
+        return type(self).__name__
+
+    @property
+    def _one_by_one(self) -> bool:
+        if self.chain_method is None:
+            return jax.default_backend() == "cpu"
+        return self.chain_method == "sequential"
+
+    @property
+    @abstractmethod
+    def _path(self) -> dict[str, Any]:
+        """Settings of NumPyro's kernel that say how far a trajectory goes."""
+
+    @abstractmethod
+    def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:
+        """Statistics of the trajectories, and what to say about them."""
+
+    def run(
+        self,
+        problem: Problem,
+        *,
+        seed: int = 0,
+        init: Mapping[str, Any] | None = None,
+        progress: bool = True,
+    ) -> EngineResult:
+        """Sample; see `Engine.run`.
+
+        Raises
+        ------
+        FitError
+            If the log density is not finite where a chain starts, naming the sites to blame.
+        """
+        approximate = approximation(problem)
+        latent_supports(problem)
+        starts = chain_starts(problem, seed, self.num_chains, init, self.jitter)
+        per_group = 1 if self._one_by_one else self.num_chains
+        seconds = {"compile": 0.0, "run": 0.0}
+        groups = []
+        total = (self.num_warmup + self.num_samples) * (self.num_chains // per_group)
+        with (
+            progress_bar(self._title, total, shown=progress) as advance,
+            keeping(self, problem, seed, init) as keep,
+        ):
+            for first in range(0, self.num_chains, per_group):
+                group = slice(first, first + per_group)
+                chains = jax.tree.map(lambda leaf, g=group: leaf[g], starts)
+                groups.append(self._sample(problem, chains, seconds, advance, keep.part(first)))
+        draws, stats = jax.tree.map(lambda *parts: np.concatenate(parts), *groups)
+        return self._result(draws, stats, seconds, approximate)
+
+    def _sample(
+        self,
+        problem: Problem,
+        chains: tuple,
+        seconds: dict[str, float],
+        advance: Callable[[int, str], None],
+        keep: Keeper,
+    ) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
+        """Run some chains in step; returns draws and statistics, arrays of (chain, draw, ...)."""
+        path = tuple(self._path.items())
+        settings = (self.name, self.num_warmup, self.target_accept, self.dense_mass, path)
+        advance(0, "compiling")
+        begin, first = compiled(
+            "hmc-begin", problem, settings, self._begin, *chains, problem.args, once=True
+        )
+        blank = begin(*chains, problem.args)
+        march, second = compiled(
+            "hmc-march", problem, settings, self._march, blank, problem.args, np.asarray(1)
+        )
+        seconds["compile"] += first + second
+        began = time.perf_counter()
+        state = self._with_gradient(problem, blank, march)
+        found = draw_chains(
+            march,
+            state,
+            problem.args,
+            num_warmup=self.num_warmup,
+            num_samples=self.num_samples,
+            advance=advance,
+            keep=keep,
+        )
+        seconds["run"] += time.perf_counter() - began
+        return found
+
+    def _kernel(self, problem: Problem) -> tuple[Callable, Callable]:
+        """NumPyro's transition, and the function that readies it for a state."""
+
+        def potential(*args: Any) -> Callable[[dict], Array]:
+            @jax.jit
+            def energy(free: dict[str, Array]) -> Array:
+                trace, log_det = place(problem, free, args)
+                return -sum_log_prob(trace) - log_det
+
+            return energy
+
+        ready, move = hmc(potential_fn_gen=potential, algo=self.name.upper())
+
+        def initialise(at: ParamInfo, key: Array, args: tuple):
+            return ready(
+                at,
+                num_warmup=self.num_warmup,
+                dense_mass=[tuple(sorted(at.z))] if self.dense_mass else [],
+                target_accept_prob=self.target_accept,
+                model_args=args,
+                rng_key=key,
+                **self._path,
+            )
+
+        def chain_start(free: dict[str, Array], key: Array, args: tuple):
+            blank = jax.tree.map(jnp.zeros_like, free)
+            return initialise(ParamInfo(free, jnp.asarray(_UNKNOWN), blank), key, args)
+
+        def chain_move(state: Any, args: tuple):
+            # the transition reads its settings from the last initialisation; what that returns
+            # here is not used, so the compiler drops it
+            initialise(
+                ParamInfo(state.z, state.potential_energy, state.z_grad), state.rng_key, args
+            )
+            return move(state, args, {})
+
+        return chain_start, chain_move
+
+    def _begin(self, problem: Problem) -> Callable:
+        chain_start, _ = self._kernel(problem)
+
+        def begin(keys: Array, moves: Array, point: dict, args: tuple):
+            def one(key: Array, move: Array, point: dict):
+                flat, unravel = ravel_pytree(unconstrained_start(problem, point, args))
+                return chain_start(unravel(flat + move[: flat.size]), key, args)
+
+            return jax.vmap(one)(jax.random.wrap_key_data(keys), moves, point)
+
+        return begin
+
+    def _march(self, problem: Problem) -> Callable:
+        _, chain_move = self._kernel(problem)
+
+        def one(state: Any, args: tuple):
+            state = chain_move(state, args)
+            sites, _ = place(problem, state.z, args)
+            draw = {name: sites[name]["value"] for name in state.z} | deterministics(sites)
+            return state, (
+                draw,
+                {
+                    "lp": -state.potential_energy,
+                    "diverging": state.diverging,
+                    "energy": state.energy,
+                    "acceptance_rate": state.accept_prob,
+                    "n_steps": state.num_steps,
+                    "step_size": state.adapt_state.step_size,
+                },
+            )
+
+        return recording(one)
+
+    def _with_gradient(self, problem: Problem, blank: Any, march: Callable) -> Any:
+        """Find energy and gradient at the start by a transition of no length, without momentum.
+
+        A program for the gradient alone would take seconds to compile.
+        """
+        tiny = np.finfo(blank.potential_energy.dtype).tiny  # half of it rounds to nothing
+        still = blank.adapt_state._replace(
+            step_size=np.full_like(blank.adapt_state.step_size, tiny),
+            mass_matrix_sqrt=jax.tree.map(np.zeros_like, blank.adapt_state.mass_matrix_sqrt),
+        )
+        length = jax.tree.map(lambda leaf: np.full_like(leaf, tiny), blank.trajectory_length)
+        still = blank._replace(adapt_state=still, trajectory_length=length)
+        found, _ = march(still, problem.args, np.asarray(1))
+        state = blank._replace(potential_energy=found.potential_energy, z_grad=found.z_grad)
+        slopes = [np.asarray(g).reshape(len(g), -1) for g in jax.tree.leaves(state.z_grad)]
+        good = np.isfinite(np.concatenate(slopes, axis=1)).all(axis=1)
+        good &= np.asarray(state.potential_energy) < _UNKNOWN
+        if good.all():
+            return state
+        chain = int(np.argmin(good))
+        free = {name: value[chain] for name, value in state.z.items()}
+        sites, _ = place(problem, free)
+        values = {name: np.asarray(sites[name]["value"]) for name in free}
+        blame = explain_nonfinite(problem, values) or "its gradient is not finite"
+        raise FitError(
+            f"{self._title}: chain {chain} starts where the log density cannot be used: {blame}; "
+            "pass init= with values inside the supports, or check the data of that site",
+            values,
+        )
+
+    def _result(
+        self,
+        draws: dict[str, NDArray],
+        stats: dict[str, NDArray],
+        seconds: dict[str, float],
+        approximate: str | None,
+    ) -> EngineResult:
+        described, remark = self._report(stats)
+        divergences = int(stats["diverging"].sum())
+        message = f"{self._title} drew {self.num_chains} x {self.num_samples}"
+        message += f" with {divergences} divergences"
+        if divergences:
+            message += "; raise target_accept, or check the prior for a funnel"
+        return EngineResult(
+            engine=self.name,
+            draws=draws,
+            sample_stats=stats | described,
+            objective=np.zeros((0, 0)),
+            status=Status(divergences < 0.01 * stats["diverging"].size, message + remark),
+            seconds=seconds,
+            approximate=approximate,
+            density_space="unconstrained",
+        )
+
+
+@dataclass(frozen=True)
+class NUTS(_Hamiltonian):
+    """No-U-turn sampler (Hoffman and Gelman 2014), with NumPyro's kernel and adaptation.
+
+    Chains start around `init`, a mode found by EM say, each moved at random in unconstrained
+    space. Runs of equal structure and equal shapes share one compiled program, whatever their
+    data and number of samples.
+
+    Parameters
+    ----------
+    num_warmup, num_samples, num_chains : int
+    target_accept : float
+        Acceptance probability that the step size is adapted to, between 0 and 1.
+    dense_mass : bool
+        Adapt a full mass matrix rather than a diagonal one.
+    jitter : float
+        Standard deviation of the move from `init`, in unconstrained units.
+    chain_method : {"vectorized", "sequential"}, optional
+        All chains in step, or one after the other, which lets no chain wait for the longest
+        trajectory of the others. By default sequential on a processor, where a step of all chains
+        costs as much as one of each, and vectorized on an accelerator.
+    checkpoint : path, optional
+        File that keeps the state of the run, so that the same call goes on after an interruption.
+    checkpoint_every : float
+        Seconds between two writings.
+    max_tree_depth : int
+        A trajectory has less than 2 to this power steps.
+
+    References
+    ----------
+    Hoffman and Gelman (2014), J. Mach. Learn. Res. 15, 1593-1623.
+    """
+
+    max_tree_depth: int = 10
+    name: ClassVar[str] = "nuts"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, max_tree_depth=1)
+
+    @property
+    def _path(self) -> dict[str, Any]:
+        return {"trajectory_length": None, "max_tree_depth": self.max_tree_depth}
+
+    def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:
+        depth = np.ceil(np.log2(stats["n_steps"] + 1)).astype(int)
+        reached = stats["n_steps"] >= 2**self.max_tree_depth - 1
+        found = {"tree_depth": depth, "reached_max_tree_depth": reached}
+        if not reached.any():
+            return found, ""
+        return found, (
+            f"; {reached.sum()} trajectories were cut off at max_tree_depth={self.max_tree_depth}: "
+            "raise it, or rescale the data"
+        )
+
+
+@dataclass(frozen=True)
+class HMC(_Hamiltonian):
+    r"""Hamiltonian Monte Carlo (Neal 2011): trajectories of one length, kept or rejected at the end.
+
+    With NumPyro's kernel and adaptation; everything but the length of a trajectory is as in `NUTS`.
+    Every draw costs about the same, so that chains in step hardly wait for each other; but too short
+    a length makes a random walk, and one near a period of the motion comes back to where it began.
+
+    Parameters
+    ----------
+    num_warmup, num_samples, num_chains, target_accept, dense_mass, jitter, chain_method
+        See `NUTS`.
+    checkpoint, checkpoint_every
+        See `NUTS`.
+    trajectory_length : float
+        In posterior standard deviations, as the mass matrix is adapted to them. On a normal
+        posterior with its own mass matrix :math:`\pi / 2` makes independent draws, and
+        :math:`2 \pi` none at all.
+
+    References
+    ----------
+    Duane, Kennedy, Pendleton and Roweth (1987), Phys. Lett. B 195, 216-222. Neal (2011), Handbook
+    of Markov Chain Monte Carlo, chapter 5.
+    """
+
+    trajectory_length: float = 1.5
+    name: ClassVar[str] = "hmc"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(self, trajectory_length=0.0)
+        if not 0 < self.trajectory_length < np.inf:
+            raise ValueError(
+                f"HMC(trajectory_length={self.trajectory_length!r}): expected a finite number above 0"
+            )
+
+    @property
+    def _path(self) -> dict[str, Any]:
+        return {"trajectory_length": self.trajectory_length}
+
+    def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:
+        return {}, f"; {stats['n_steps'].mean():.0f} leapfrog steps a draw"

@@ -1,0 +1,271 @@
+"""Nested sampling with slice moves, labels summed out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from numpy.typing import NDArray
+
+from ..base import Engine, EngineResult, Problem, Status, check_positive
+from ..density import approximation, as_numpy
+from ..plumbing.checkpoint import check_checkpoint, keeping
+from ..plumbing.programs import compiled
+from ..plumbing.progress import in_pieces, progress_bar
+from .particles import (
+    check_prior,
+    check_start,
+    draw_prior,
+    finish,
+    load_blackjax,
+    log_densities,
+    pool_evidence,
+    unraveller,
+)
+
+__all__ = ["NestedSlice"]
+
+_VOLUMES = 100
+"""Sequences of prior volumes that are simulated."""
+
+
+class _Nest(NamedTuple):
+    """Live points, and all that died; the first axis of each array but `steps` numbers the runs."""
+
+    key: Array
+    live: Any
+    dead: Array
+    dead_likelihood: Array
+    steps: Array
+
+
+@dataclass(frozen=True)
+class NestedSlice(Engine):
+    """Nested slice sampling (Yallup, Kroupa and Handley 2026), by blackjax.
+
+    Live points drawn from the prior contract, likelihood contour by likelihood contour, towards the
+    peaks; those left behind, weighted by the prior volume between contours, give the evidence and the
+    posterior. New points come from slice moves shaped by the covariance of the live ones. Independent
+    runs give the chains of the result.
+
+    Parameters
+    ----------
+    num_live : int
+        Live points of each run.
+    num_delete : int
+        Points replaced at once, fewer than `num_live`.
+    num_slices : int, optional
+        Slice moves that a new point makes; by default twice the number of dimensions, at least 5.
+        Too few bias the evidence upwards.
+    num_runs : int
+        At least 2.
+    num_samples : int
+        Posterior draws of each run, equally weighted.
+    tol : float
+        Stop when the live points hold less than this share of the evidence in every run.
+    max_steps : int
+        Replacements at most.
+    checkpoint : path, optional
+        File that keeps the state of the run, so that the same call goes on after an interruption.
+    checkpoint_every : float
+        Seconds between two writings.
+
+    References
+    ----------
+    Skilling (2006), Bayesian Anal. 1, 833-859, doi:10.1214/06-BA127; Yallup, Kroupa and Handley
+    (2026), arXiv:2601.23252.
+    """
+
+    num_live: int = 500
+    num_delete: int = 50
+    num_slices: int | None = None
+    num_runs: int = 4
+    num_samples: int = 1000
+    tol: float = 1e-3
+    max_steps: int = 2000
+    checkpoint: str | None = None
+    checkpoint_every: float = 60.0
+    name: ClassVar[str] = "nested"
+
+    def __post_init__(self) -> None:
+        check_positive(
+            self, num_live=2, num_delete=1, num_runs=2, num_samples=1, tol=0.0, max_steps=1
+        )
+        if self.num_delete >= self.num_live:
+            raise ValueError(
+                f"NestedSlice(num_delete={self.num_delete!r}): expected less than "
+                f"num_live={self.num_live}"
+            )
+        if self.num_slices is not None:
+            check_positive(self, num_slices=1)
+        check_checkpoint(self)
+
+    def run(
+        self,
+        problem: Problem,
+        *,
+        seed: int = 0,
+        init: Mapping[str, Any] | None = None,
+        progress: bool = True,
+    ) -> EngineResult:
+        """Sample; see `Engine.run`. Takes no `init`.
+
+        Raises
+        ------
+        ImportError
+            If blackjax is not installed.
+        ValueError
+            If a prior is improper.
+        FitError
+            If the likelihood is finite at no draw of the prior.
+        """
+        version = load_blackjax("NestedSlice").__version__
+        check_prior(problem, "NestedSlice", init)
+        approximate = approximation(problem)
+        keys = jax.random.split(jax.random.key(seed), self.num_runs)
+        shape = self.num_live, self.num_delete, self.num_slices, self.max_steps, version
+        with (
+            progress_bar("Nested sampling", shown=progress) as advance,
+            keeping(self, problem, seed, init) as keep,
+        ):
+            advance(0, "compiling")
+            begin, first = compiled("nested-begin", problem, shape, self._begin, keys, problem.args)
+            state = begin(keys, problem.args)
+            live = state.live.particles
+            check_start(problem, "NestedSlice", live.position, live.loglikelihood)
+            state = keep.restore(state)
+            fixed = problem.args, jnp.asarray(float(self.tol))
+            limit = jnp.asarray(0)
+            march, second = compiled("nested", problem, shape, self._march, state, *fixed, limit)
+            began = time.perf_counter()
+            state, _ = in_pieces(
+                lambda state, limit: (march(state, *fixed, limit), None),
+                state,
+                advance,
+                lambda state: f"remaining evidence {float(_remaining(state).max()):.2g}",
+                keep.offer,
+            )
+            draws, log_evidence, variance, effective = self._weigh(state, seed)
+            ran = time.perf_counter() - began
+            look, third = compiled("particles", problem, None, finish, draws, problem.args)
+            values, lp = look(draws, problem.args)
+        seconds = {"compile": first + second + third, "run": ran}
+        pooled = pool_evidence(log_evidence, variance)
+        left = float(_remaining(state).max())
+        stopped = left < self.tol
+        message = (
+            f"nested sampling left {left:.2g} of the evidence after {int(state.steps)} replacements; "
+            f"{pooled}; {self.num_runs} x "
+            f"{self.num_samples} draws from {effective:.0f} effective ones a run"
+        )
+        if not stopped:
+            message += f"; stopped at max_steps={self.max_steps} before tol={self.tol}: raise it"
+        return EngineResult(
+            engine=self.name,
+            draws=as_numpy(values),
+            sample_stats={"lp": np.asarray(lp)},
+            objective=np.zeros((0, 0)),
+            status=Status(stopped, message),
+            seconds=seconds,
+            approximate=approximate,
+            density_space="unconstrained",
+            log_evidence=pooled if stopped else None,
+        )
+
+    def _algorithm(self, problem: Problem, args: tuple, width: int) -> Any:
+        """Nested slice sampling of vectors of length `width`."""
+        from blackjax.ns import nss
+
+        unravel = unraveller(problem, args)
+        return nss.as_top_level_api(
+            lambda v: log_densities(problem, unravel(v), args)[0],
+            lambda v: log_densities(problem, unravel(v), args)[1],
+            num_inner_steps=self.num_slices or max(5, 2 * width),
+            num_delete=self.num_delete,
+        )
+
+    def _begin(self, problem: Problem) -> Callable:
+        def one(key: Array, args: tuple) -> tuple:
+            key, use = jax.random.split(key)
+            points = draw_prior(problem, jax.random.split(use, self.num_live), args)
+            live = self._algorithm(problem, args, points.shape[1]).init(points, use)
+            dead = jnp.zeros((self.max_steps, self.num_delete, points.shape[1]), points.dtype)
+            return key, live, dead, dead[..., 0]
+
+        def begin(keys: Array, args: tuple) -> _Nest:
+            key, live, dead, value = jax.vmap(one, in_axes=(0, None))(keys, args)
+            return _Nest(key, live, dead, value, jnp.asarray(0))
+
+        return begin
+
+    def _march(self, problem: Problem) -> Callable:
+        """All runs at once, until each may stop, or `limit` replacements were made."""
+
+        def march(state: _Nest, args: tuple, tol: Array, limit: Array) -> _Nest:
+            width = state.dead.shape[-1]
+            replace = jax.vmap(self._algorithm(problem, args, width).step)
+
+            def unfinished(state: _Nest) -> Array:
+                most = jnp.minimum(limit, self.max_steps)
+                return (_remaining(state) >= tol).any() & (state.steps < most)
+
+            def step(state: _Nest) -> _Nest:
+                key, use = jnp.moveaxis(jax.vmap(jax.random.split)(state.key), 1, 0)
+                live, info = replace(use, state.live)
+                lost = info.particles
+                return _Nest(
+                    key=key,
+                    live=live,
+                    dead=state.dead.at[:, state.steps].set(lost.position),
+                    dead_likelihood=state.dead_likelihood.at[:, state.steps].set(
+                        lost.loglikelihood
+                    ),
+                    steps=state.steps + 1,
+                )
+
+            return lax.while_loop(unfinished, step, state)
+
+        return march
+
+    def _weigh(self, state: _Nest, seed: int) -> tuple[Array, NDArray, float, float]:
+        """Posterior draws of every run, its log evidence, the variance of that, and sample size."""
+        steps, particles = int(state.steps), state.live.particles
+        count = np.tile(self.num_live - np.arange(self.num_delete), steps)
+        count = np.concatenate([count, np.arange(self.num_live, 0, -1)])
+        found = []
+        for run in range(self.num_runs):
+            rng = np.random.default_rng([seed, run])
+            dead = np.asarray(state.dead_likelihood[run, :steps]).ravel()
+            live = np.asarray(particles.loglikelihood[run])
+            order = np.argsort(live)
+            points = np.concatenate(
+                [
+                    np.asarray(state.dead[run, :steps]).reshape(-1, state.dead.shape[-1]),
+                    np.asarray(particles.position[run])[order],
+                ]
+            )
+            volume = np.cumsum(np.log(rng.uniform(size=(_VOLUMES, len(count)))) / count, axis=1)
+            padded = np.pad(np.exp(volume), ((0, 0), (1, 1)), constant_values=((0, 0), (1.0, 0.0)))
+            with np.errstate(divide="ignore"):
+                width = np.log((padded[:, :-2] - padded[:, 2:]) / 2)
+            log_weight = width + np.concatenate([dead, live[order]])
+            total = np.logaddexp.reduce(log_weight, axis=1)
+            weight = np.exp(log_weight - total[:, None]).mean(axis=0)
+            at = (np.arange(self.num_samples) + rng.uniform()) / self.num_samples
+            chosen = np.searchsorted(np.cumsum(weight) / weight.sum(), at).clip(max=len(points) - 1)
+            draws = points[rng.permutation(chosen)]
+            found.append((draws, total.mean(), total.var(ddof=1), 1 / np.sum(weight**2)))
+        draws, value, variance, effective = map(np.stack, zip(*found, strict=True))
+        return jnp.asarray(draws), value, float(variance.mean()), float(effective.mean())
+
+
+def _remaining(state: _Nest) -> Array:
+    """Share of the evidence that the live points hold, shape (num_runs,)."""
+    done = state.live.integrator
+    return jnp.exp(done.logZ_live - jnp.logaddexp(done.logZ, done.logZ_live))

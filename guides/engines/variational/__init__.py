@@ -1,0 +1,1 @@
+"""Variational inference: stochastic, and by coordinate ascent."""

@@ -1,0 +1,377 @@
+"""Stochastic variational inference over continuous parameters, labels summed out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array, lax
+from numpy.typing import NDArray
+
+from ..base import Engine, EngineResult, Evidence, FitError, Problem, Status, check_positive
+from ..density import approximation, sum_log_prob
+from ..optimisers.optimise import Ascent, ascend
+from ..plumbing.checkpoint import Keeper, check_checkpoint, keeping
+from ..plumbing.programs import compiled, timed
+from ..plumbing.progress import in_pieces, progress_bar
+from ..samplers.importance import flat_density, has_improper_prior, pareto_k, quality, visit
+from ..starts import random_keys
+from .families import FAMILIES
+from .minibatch import Batches, batched_log_prob, split_components
+
+__all__ = ["SVI"]
+
+_WINDOW = 100
+"""Steps over which the bound is averaged."""
+
+_SHRINK, _SMALLEST = 0.3, 0.01
+"""Factor by which steps shrink when the bound rests, and the share of the first where they end."""
+
+_SETTLED, _CUT, _BROKEN = 1, 2, 3
+"""Why a run stopped."""
+
+
+class _Frame(NamedTuple):
+    """Coordinates of the guide: the unconstrained ones, centred at the mode, divided by widths."""
+
+    template: dict[str, Array]
+    centre: Array
+    widths: Array
+
+
+class _Search(NamedTuple):
+    """Where the search for the best guide has got.
+
+    Attributes
+    ----------
+    params, adam : pytree
+        Of the guide; state of Adam.
+    key : Array
+        Random key of the next step.
+    steps, code : Array of int, shape ()
+    rate, value : Array, shape ()
+        Size of the next step, and the bound at the last one.
+    total, sound : Array, shape ()
+        Sum and number of the finite bounds in the window that has begun.
+    best : Array, shape ()
+        Highest mean of a window.
+    history : Array, shape (num_windows,)
+        Their means, NaN where none has ended.
+    """
+
+    params: Any
+    adam: Any
+    key: Array
+    steps: Array
+    code: Array
+    rate: Array
+    value: Array
+    total: Array
+    sound: Array
+    best: Array
+    history: Array
+
+
+@dataclass(frozen=True)
+class SVI(Engine):
+    r"""Variational inference by one of NumPyro's families of guides, in unconstrained space.
+
+    Maximises the lower bound :math:`\mathbb{E}_q[\log p(x, \theta) - \log q(\theta)]` on the log
+    evidence by Adam. Coordinates are centred at a posterior mode and divided by the widths that the
+    curvature has there, so that every guide starts near a standard normal and steps are in
+    posterior standard deviations. Steps shrink whenever the bound rests, to a hundredth of the
+    first. Gradients of Gaussian guides follow the path of the draws only, so that their noise
+    vanishes where q is exact.
+
+    It describes the neighbourhood of one mode: a mixture has at least K! of them, so that the bound
+    lies about log K! below the log evidence even where q fits its mode exactly.
+
+    Parameters
+    ----------
+    guide : {"full_rank", "mean_field", "low_rank", "flow"}
+        Multivariate normal; independent normals; a normal whose covariance is diagonal plus one of
+        rank about the square root of the number of coordinates; inverse autoregressive flow.
+    num_steps : int
+        Steps at most, in windows of 100.
+    tol : float
+        The bound rests when its mean over a window does not exceed the best one before by this
+        share of one plus its absolute value.
+    learning_rate : float
+        First step size of Adam.
+    num_particles : int
+        Draws that estimate the bound at each step.
+    num_draws : int
+    num_restarts : int
+        Starts of the search for the mode.
+    batch_components : int, optional
+        Estimate the likelihood, at each step, from so many of the connected components of the
+        links (lone points are components); see `Batches`. The search for the mode and the final
+        bound use all of them.
+    checkpoint : path, optional
+        File that keeps the state of the run, so that the same call goes on after an interruption.
+    checkpoint_every : float
+        Seconds between two writings.
+
+    References
+    ----------
+    Kucukelbir et al. (2017), J. Mach. Learn. Res. 18(14), 1-45. Roeder, Wu and Duvenaud (2017),
+    NeurIPS, for gradients along the path. Kingma et al. (2016), NeurIPS, for the flow.
+    """
+
+    guide: str = "full_rank"
+    num_steps: int = 20_000
+    tol: float = 1e-5
+    learning_rate: float = 0.05
+    num_particles: int = 8
+    num_draws: int = 1000
+    num_restarts: int = 10
+    batch_components: int | None = None
+    checkpoint: str | None = None
+    checkpoint_every: float = 60.0
+    name: ClassVar[str] = "svi"
+    length: ClassVar[str] = "num_steps"
+
+    def __post_init__(self) -> None:
+        if self.guide not in FAMILIES:
+            raise ValueError(f"SVI(guide={self.guide!r}): expected one of {list(FAMILIES)}")
+        check_positive(
+            self,
+            num_steps=_WINDOW,
+            tol=0.0,
+            learning_rate=1e-6,
+            num_particles=1,
+            num_draws=100,
+            num_restarts=1,
+        )
+        if self.batch_components is not None:
+            check_positive(self, batch_components=1)
+        check_checkpoint(self)
+
+    def run(
+        self,
+        problem: Problem,
+        *,
+        seed: int = 0,
+        init: Mapping[str, Any] | None = None,
+        progress: bool = True,
+    ) -> EngineResult:
+        """Fit; see `Engine.run`. An `init` replaces all starts of the search for the mode by one.
+
+        Raises
+        ------
+        ValueError
+            If the likelihood cannot be estimated from some components of the links, or a flow is
+            asked for a single coordinate.
+        FitError
+            If no start has a finite density, or the bound stops being finite.
+        """
+        approximate = approximation(problem)
+        batches = None
+        if self.batch_components is not None:
+            batches = split_components(problem, self.batch_components, seed)
+        with keeping(self, problem, seed, init) as keep:
+            mode = ascend(
+                problem,
+                title=type(self).__name__,
+                seed=seed,
+                init=init,
+                num_restarts=self.num_restarts,
+                tol=1e-5,
+                max_steps=1000,
+                jacobian=True,
+                progress=progress,
+                keep=keep.part(0),
+            )
+            seconds = dict(mode.seconds)
+            frame = _Frame(*jax.device_put((mode.free, mode.point, _widths(mode))))
+            given = random_keys(seed, 1)[0], frame.centre, np.asarray(self.learning_rate)
+            settings = self.guide, self._num_windows
+            search = timed(seconds, "svi-begin", problem, settings, self._begin, *given)
+            with progress_bar("SVI", self.num_steps, shown=progress) as advance:
+                search = self._climb(
+                    problem, frame, search, batches, seconds, advance, keep.part(1)
+                )
+            if int(search.code) == _BROKEN:
+                raise FitError(
+                    "SVI: the bound is not finite at any step of a window; lower learning_rate, or "
+                    "tighten the priors",
+                    mode.sites,
+                )
+            settings = self.guide, self.num_draws
+            q = frame, search.params, search.key
+            flat, log_q = timed(seconds, "svi-draw", problem, settings, self._draw, *q)
+            log_density, sites = visit(problem, mode.free, np.asarray(flat), seconds)
+        log_weights = log_density - np.asarray(log_q)
+        error = float(log_weights.std(ddof=1) / np.sqrt(self.num_draws))
+        kind = "bound" if approximate is None else "estimate"
+        bound = Evidence(float(log_weights.mean()), kind, error)
+        close, verdict = quality(pareto_k(log_weights), self.num_draws)
+        settled = int(search.code) == _SETTLED
+        if settled:
+            message = f"settled after {search.steps} steps"
+        else:
+            message = f"stopped at num_steps={self.num_steps}; raise it, or learning_rate"
+        return EngineResult(
+            engine=self.name,
+            draws={name: v[None] for name, v in sites.items()},
+            sample_stats={"lp": log_density[None], "log_weight": log_weights[None]},
+            objective=np.asarray(search.history)[None, : int(search.steps) // _WINDOW],
+            status=Status(settled and close, f"SVI ({self.guide}) {message}; {bound}; {verdict}"),
+            seconds=seconds,
+            approximate=approximate,
+            density_space="unconstrained",
+            log_evidence=None if has_improper_prior(problem) else bound,
+        )
+
+    @property
+    def _num_windows(self) -> int:
+        return self.num_steps // _WINDOW
+
+    def _begin(self, problem: Problem) -> Callable:
+        def begin(key: Array, centre: Array, rate: Array) -> _Search:
+            first, rest = jax.random.split(jax.random.wrap_key_data(key))
+            params = FAMILIES[self.guide].start(first, len(centre))
+            none, nothing = jnp.asarray(0), jnp.zeros(())
+            return _Search(
+                params=params,
+                adam=optax.scale_by_adam().init(params),
+                key=rest,
+                steps=none,
+                code=none,
+                rate=rate,
+                value=nothing,
+                total=nothing,
+                sound=none,
+                best=jnp.asarray(-jnp.inf),
+                history=jnp.full(self._num_windows, jnp.nan),
+            )
+
+        return begin
+
+    def _climb(
+        self,
+        problem: Problem,
+        frame: _Frame,
+        search: _Search,
+        batches: Batches | None,
+        seconds: dict[str, float],
+        advance: Callable[[int, str], None],
+        keep: Keeper,
+    ) -> _Search:
+        """Raise the bound until it rests, or `num_steps` are done."""
+        search = keep.restore(search)
+        rates = np.asarray([self.tol, self.learning_rate])
+        fixed = frame, batches, problem.args, rates
+        settings = self.guide, self.num_particles
+        march, compiling = compiled(
+            "svi", problem, settings, self._march, search, *fixed, np.asarray(0)
+        )
+        began = time.perf_counter()
+        search, _ = in_pieces(
+            lambda search, limit: (march(search, *fixed, limit), None),
+            search,
+            advance,
+            lambda search: f"ELBO {float(search.value):.6g}",
+            keep.offer,
+        )
+        keep.offer(search, now=True)
+        seconds["compile"] += compiling
+        seconds["run"] += time.perf_counter() - began
+        return search
+
+    def _march(self, problem: Problem) -> Callable:
+        """Steps of Adam until the run stops or has done `limit`.
+
+        A step whose gradient is not finite is skipped.
+        """
+        family, adam = FAMILIES[self.guide], optax.scale_by_adam()
+
+        def march(
+            search: _Search,
+            frame: _Frame,
+            batches: Batches | None,
+            args: tuple,
+            rates: Array,
+            limit: Array,
+        ) -> _Search:
+            def loss(params: Any, key: Array) -> Array:
+                first, second = jax.random.split(key)
+                total = sum_log_prob
+                if batches is not None:
+                    number = jax.random.randint(second, (), 0, batches.num_batches)
+                    total = partial(batched_log_prob, batches=batches, number=number)
+                density = flat_density(problem, frame.template, args, total)
+                moved, log_q = family.draw(params, first, self.num_particles, path=True)
+                log_p = jax.vmap(density)(frame.centre + frame.widths * moved)
+                return jnp.mean(log_q - log_p) - jnp.log(frame.widths).sum()
+
+            def step(search: _Search) -> _Search:
+                key, now = jax.random.split(search.key)
+                value, gradient = jax.value_and_grad(loss)(search.params, now)
+                sound = jnp.isfinite(value) & jnp.isfinite(optax.tree.norm(gradient))
+                uphill, state = adam.update(gradient, search.adam)
+                params = jax.tree.map(lambda a, b: a - search.rate * b, search.params, uphill)
+                params, state = jax.tree.map(
+                    lambda a, b: jnp.where(sound, a, b),
+                    (params, state),
+                    (search.params, search.adam),
+                )
+                search = search._replace(
+                    params=params,
+                    adam=state,
+                    key=key,
+                    steps=search.steps + 1,
+                    value=jnp.where(sound, -value, search.value),
+                    total=search.total + jnp.where(sound, -value, 0.0),
+                    sound=search.sound + sound,
+                )
+                return lax.cond(search.steps % _WINDOW == 0, _close, lambda s, _: s, search, rates)
+
+            return lax.while_loop(lambda s: (s.code == 0) & (s.steps < limit), step, search)
+
+        return march
+
+    def _draw(self, problem: Problem) -> Callable:
+        def draw(frame: _Frame, params: Any, key: Array) -> tuple[Array, Array]:
+            moved, log_q = FAMILIES[self.guide].draw(params, key, self.num_draws, path=False)
+            return frame.centre + frame.widths * moved, log_q - jnp.log(frame.widths).sum()
+
+        return draw
+
+
+def _widths(mode: Ascent) -> NDArray:
+    """Widths of a normal density of the curvature at the mode along each coordinate, 1 where bent up.
+
+    By differences of gradients, which need not be exact, as they only scale the coordinates.
+    """
+    step = np.finfo(mode.point.dtype).eps ** (1 / 3) * (1 + np.abs(mode.point))
+    moves = np.diag(step)
+    rise = mode.gradient(mode.point + moves) - mode.gradient(mode.point - moves)
+    curvature = -np.diagonal(rise) / (2 * step)
+    bent_down = curvature > 0
+    return np.where(bent_down, 1 / np.sqrt(np.where(bent_down, curvature, 1.0)), 1.0)
+
+
+def _close(search: _Search, rates: Array) -> _Search:
+    """End a window: record its mean, shrink the steps if the bound rests, see whether to stop."""
+    tol, first_rate = rates
+    mean, best = search.total / search.sound, search.best
+    rests = jnp.isfinite(best) & (mean - best <= tol * (1 + jnp.abs(best)))
+    rate = jnp.where(rests, _SHRINK * search.rate, search.rate)
+    cut = search.steps == len(search.history) * _WINDOW
+    code = jnp.where(rate < _SMALLEST * first_rate, _SETTLED, jnp.where(cut, _CUT, 0))
+    return search._replace(
+        code=jnp.where(search.sound == 0, _BROKEN, code),
+        rate=rate,
+        total=jnp.zeros_like(search.total),
+        sound=jnp.zeros_like(search.sound),
+        best=jnp.fmax(best, mean),
+        history=search.history.at[search.steps // _WINDOW - 1].set(mean),
+    )

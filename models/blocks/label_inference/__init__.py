@@ -1,0 +1,1 @@
+"""Sums over the labels of linked points: exact by the structure of the links, or approximate."""

@@ -1,0 +1,225 @@
+"""Order in which the nodes of loopy components are eliminated (host side, NumPy)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..side_information.hard_links import components_of
+
+__all__ = ["MAX_WIDTH", "Order", "order_nodes", "table_cells"]
+
+MAX_WIDTH = 22
+MAX_CELLS = 2**28
+"""Ordering stops where even with two clusters the tables of a component would be larger."""
+MIN_FILL_NODES = 400
+"""Larger components are ordered by minimum degree, smaller ones by minimum fill."""
+NUM_TRIES = 20
+"""Orders, ties broken at random, of which the cheapest is kept for components that are costly."""
+COSTLY_CELLS = 2**16
+"""Cells of tables from which on a component is worth the tries."""
+HOPELESS = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Order:
+    """Order of elimination of every node, and the neighbours that each had when its turn came."""
+
+    sequence: NDArray[np.int64]
+    turn: NDArray[np.int64]
+    bag_start: NDArray[np.int64]
+    bag_size: NDArray[np.int64]
+    bag_node: NDArray[np.int64]
+    given_up: NDArray[np.bool_]
+
+
+def table_cells(order: Order, component: NDArray, num_clusters: int) -> NDArray[np.float64]:
+    """Cells of all tables of each component; infinite where ordering was given up."""
+    cells = np.where(order.given_up, np.inf, 0.0)
+    np.add.at(cells, component, float(num_clusters) ** (order.bag_size + 1))
+    return cells
+
+
+def order_nodes(edges: NDArray, component: NDArray, num_clusters: int = 3) -> Order:
+    """Order every node; components whose tables are large get the best of several orders.
+
+    Parameters
+    ----------
+    edges : ndarray of int, shape (num_edges, 2)
+    component : ndarray of int, shape (num_nodes,)
+        Connected component of each node, numbered from 0.
+    num_clusters : int
+        By which the size of tables is judged.
+    """
+    order = _order_once(edges, component)
+    cells = table_cells(order, component, num_clusters)
+    costly = (
+        (cells > COSTLY_CELLS) & np.isfinite(cells) & (np.bincount(component) <= MIN_FILL_NODES)
+    )
+    if not costly.any():
+        return order
+    num_nodes, copy = len(component), np.arange(NUM_TRIES)
+    edges = edges[costly[component[edges[:, 0]]]]
+    nodes = np.flatnonzero(costly[component])
+    local = np.zeros(num_nodes, np.int64)
+    local[nodes] = np.arange(len(nodes))
+    owner = np.unique(component[nodes], return_inverse=True)[1]
+    copies = (local[edges][None] + len(nodes) * copy[:, None, None]).reshape(-1, 2)
+    owners = (owner + (owner.max() + 1) * copy[:, None]).ravel()
+    tried = _order_once(copies, owners)
+    cost = table_cells(tried, owners, num_clusters).reshape(NUM_TRIES, -1)
+    better = cost.min(axis=0) < cells[costly]
+    chosen = np.where(better, cost.argmin(axis=0), -1)[owner]
+    taken, rows = nodes[chosen >= 0], (local[nodes] + len(nodes) * chosen)[chosen >= 0]
+    kept = np.zeros(len(owners), bool)
+    kept[rows] = True
+    replaced = np.zeros(num_nodes, bool)
+    replaced[taken] = True
+    sequence = tried.sequence[kept[tried.sequence]] % len(nodes)
+    turn, start, size = order.turn.copy(), order.bag_start.copy(), order.bag_size.copy()
+    turn[taken], size[taken] = tried.turn[rows], tried.bag_size[rows]
+    start[taken] = tried.bag_start[rows] + len(order.bag_node)
+    return Order(
+        np.concatenate([order.sequence[~replaced[order.sequence]], nodes[sequence]]),
+        turn,
+        start,
+        size,
+        np.concatenate([order.bag_node, nodes[tried.bag_node % len(nodes)]]),
+        order.given_up,
+    )
+
+
+def _order_once(edges: NDArray, component: NDArray) -> Order:
+    """Multiple elimination (Liu, 1985): in each turn an independent set of cheap nodes at once.
+
+    Small components go by minimum fill, large ones by minimum degree; ties at random keep the tree
+    of buckets low. A component is given up as soon as nothing that follows can fit the budget:
+    every node has too many neighbours, or there are more edges than that tree-width allows.
+    """
+    size = np.bincount(component)
+    widest = np.minimum(MAX_WIDTH, np.log2(MAX_CELLS / size).astype(np.int64) - 1)
+    bound = np.zeros(len(size), np.int64)
+    given_up = _surely_wider(edges, component, np.where(size > MIN_FILL_NODES, widest, len(edges)))
+    turn = np.zeros(len(component), np.int64)
+    bag_start, bag_size = np.zeros_like(turn), np.zeros_like(turn)
+    sequence, bag_node, filled = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
+
+    name = np.argsort(component, kind="stable")  # nodes that are left, by component
+    name = name[~given_up[component[name]]]
+    edges = edges[~given_up[component[edges[:, 0]]]]
+    priority = np.random.default_rng(0).permutation(len(name))
+    number = np.zeros(len(component), np.int64)
+    number[name] = np.arange(len(name))
+    source = number[edges.T.ravel()]
+    target = number[edges.T[::-1].ravel()]
+    by_key = np.argsort(source * len(name) + target)
+    source, target = source[by_key], target[by_key]
+    for step in count():
+        if not len(name):
+            break
+        owner = component[name]
+        degree = np.bincount(source, minlength=len(name))
+        start = np.cumsum(degree) - degree
+        keys = source * len(name) + target
+        by_fill = (size[owner] <= MIN_FILL_NODES) & (degree <= widest[owner])
+        cost = degree.copy()
+        for nodes, low, high in _neighbour_pairs(target, start, degree, np.flatnonzero(by_fill)):
+            cost[nodes] = (~_contains(keys, low * len(name) + high)).sum(axis=1)
+        cost[by_fill & (degree < 2)] = 0
+        cost[degree > widest[owner]] = HOPELESS
+
+        first = np.flatnonzero(np.diff(owner, prepend=-1))
+        here, nodes_here = owner[first], np.diff(first, append=len(name))
+        least = np.minimum.reduceat(cost, first)
+        crowded = np.add.reduceat(degree, first) > 2 * widest[here] * nodes_here
+        given_up[here] = (least == HOPELESS) | crowded
+        # in a large component all that costs no more than what had to go before goes: fewer turns
+        bound[here] = np.where(size[here] <= MIN_FILL_NODES, least, np.maximum(bound[here], least))
+
+        ready = (cost <= bound[owner]) & ~given_up[owner]
+        contested = ready[source] & ready[target]
+        rival = np.full(len(name), -1)
+        np.maximum.at(rival, target[contested], priority[source[contested]])
+        out = ready & (priority > rival)
+        now = np.flatnonzero(out)
+        turn[name[now]], bag_size[name[now]] = step, degree[now]
+        bag_start[name[now]] = filled + np.cumsum(degree[now]) - degree[now]
+        filled += int(degree[now].sum())
+        bag_node.append(name[target[out[source]]])
+        sequence.append(name[now])
+
+        stays = ~(out | given_up[owner])
+        pairs = [
+            (low.ravel(), high.ravel())
+            for _, low, high in _neighbour_pairs(target, start, degree, now)
+        ]
+        low, high = np.concatenate([np.zeros((2, 0), np.int64), *map(np.array, pairs)], axis=1)
+        fill = np.concatenate([low * len(name) + high, high * len(name) + low])
+        fill = _distinct(fill[~_contains(keys, fill)])
+        keys = keys[stays[source] & stays[target]]
+        keys = np.insert(keys, np.searchsorted(keys, fill), fill)
+        number = np.cumsum(stays) - 1
+        source, target = (number[end] for end in np.divmod(keys, len(name)))
+        name, priority = name[stays], priority[stays]
+    return Order(
+        np.concatenate(sequence), turn, bag_start, bag_size, np.concatenate(bag_node), given_up
+    )
+
+
+def _surely_wider(edges: NDArray, component: NDArray, width: NDArray) -> NDArray[np.bool_]:
+    """Tell for each component whether its tree-width is proven to exceed `width`.
+
+    A graph of tree-width w has fewer than w edges a node, and so has each of its minors. Contracting
+    an edge at every node leaves a half of the nodes or less, but in a random graph most edges, so
+    that a few rounds find a dense minor where there is one.
+    """
+    wider = np.zeros(len(width), bool)
+    rng = np.random.default_rng(0)
+    while len(edges):
+        num_nodes = np.bincount(component, minlength=len(width))
+        num_edges = np.bincount(component[edges[:, 0]], minlength=len(width))
+        wider |= num_edges >= np.maximum(width, 1) * num_nodes
+        # fewer than 2 w nodes cannot have w edges each
+        open_case = ~wider & (num_nodes > 2 * width)
+        edges = edges[open_case[component[edges[:, 0]]]]
+        chosen = np.full(len(component), -1)
+        number = rng.permutation(len(edges))
+        for side in (0, 1):
+            np.maximum.at(chosen, edges[:, side], number)
+        chosen = np.argsort(number)[_distinct(chosen[chosen >= 0])]
+        num_merged, merged = components_of(edges[chosen], len(component))
+        component_of_merged = np.zeros(num_merged, np.int64)
+        component_of_merged[merged] = component
+        component = component_of_merged
+        ends = np.sort(merged[edges], axis=1)
+        ends = ends[ends[:, 0] != ends[:, 1]]
+        edges = np.stack(np.divmod(_distinct(ends @ [num_merged, 1]), num_merged), axis=1)
+    return wider
+
+
+def _distinct(keys: NDArray) -> NDArray:
+    """Sorted distinct integers; faster than the hashing of `np.unique`."""
+    keys = np.sort(keys)
+    return keys[np.diff(keys, prepend=-1) > 0]
+
+
+def _neighbour_pairs(
+    target: NDArray, start: NDArray, degree: NDArray, nodes: NDArray
+) -> Iterator[tuple[NDArray, NDArray, NDArray]]:
+    """Nodes of one degree at a time, with all pairs of their neighbours (lower number first)."""
+    for d in np.unique(degree[nodes]):
+        if d > 1:
+            rows = nodes[degree[nodes] == d]
+            around = target[start[rows, None] + np.arange(d)]
+            low, high = np.triu_indices(d, 1)
+            yield rows, around[:, low], around[:, high]
+
+
+def _contains(keys: NDArray, wanted: NDArray) -> NDArray[np.bool_]:
+    """Tell which of `wanted` are among the sorted `keys`."""
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return keys[place] == wanted

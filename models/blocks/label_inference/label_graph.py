@@ -1,0 +1,389 @@
+"""Links compiled once, on the host, into the order in which labels are summed out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from ..side_information.hard_links import (
+    LinkReport,
+    check_links,
+    components_of,
+    contract,
+    refuse_uncolourable,
+)
+from ..side_information.link_weights import check_pairs
+from ..side_information.links import Links
+from .approximate import Exact, Inference, as_inference
+from .colouring import Colouring
+from .elimination import peel_leaves
+from .loops import FEW_CELLS, Buckets, LoopPlan, lay_out
+from .padding import FEW_NODES, padded
+from .sweep import Peeling
+
+__all__ = ["LabelGraph", "as_label_graph"]
+
+ROW_COST = 2048
+"""Fixed cost of one row of leaves, in leaves."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class LabelGraph:
+    """Links compiled for label inference; a pytree, so pass it to jitted functions as an argument.
+
+    Hard must-links are contracted to nodes. Trees are taken apart leaf by leaf; what remains (the
+    2-core) is ordered for variable elimination. All structure is index data in padded arrays, so that
+    graphs of as many links between as many points share compiled code, once they know the number of
+    clusters. A graph that does not knows its loops by a plan, and is compiled for by itself.
+
+    Build it with `LabelGraph.build(links, num_points, num_clusters)` or `as_label_graph`.
+
+    Attributes
+    ----------
+    num_points : int
+    num_nodes, num_edges : int
+        Rows for chunklets (a lone point is one), and for distinct edges between them, some spare.
+    node : ndarray of int, shape (num_points,)
+    node_size : ndarray, shape (num_nodes,)
+        Points in each chunklet; zero for a spare row.
+    pairs : ndarray of int, shape (num_links, 2)
+        Spare rows hold one point twice.
+    pair_weights : ndarray, shape (num_links,)
+    edge_of_link : ndarray of int, shape (num_links,)
+        Edge that a link became; `num_edges + 1` for links inside one chunklet.
+    forbidden : ndarray of bool, shape (num_edges + 2,)
+        Edges that a hard cannot-link closes.
+    component, node_component : ndarray of int
+        Connected component of each point and of each node.
+    order : ndarray of int, shape (num_places,)
+        Nodes in the order of their elimination; `num_nodes` pads.
+    place : ndarray of int, shape (num_nodes,)
+        Where a node stands in the order; `num_places` for one without links that was left out.
+    is_root : ndarray of bool, shape (num_places,)
+        Last node of each tree.
+    peeling : Peeling or None
+    buckets : Buckets or None
+        Loops whose labels are summed exactly.
+    wide : Colouring or None
+        Loops too wide for that.
+    plan : LoopPlan or None
+        Loops of a graph that is not laid out for a number of clusters.
+    laid_out : (int, int) or None
+        Number of clusters and budget that loops are laid out for.
+    contracted : bool
+        Some points share a chunklet.
+    all_ordered : bool
+        No node was left out.
+    """
+
+    node: Any
+    node_size: Any
+    pairs: Any
+    pair_weights: Any
+    edge_of_link: Any
+    forbidden: Any
+    component: Any
+    node_component: Any
+    order: Any
+    place: Any
+    is_root: Any
+    peeling: Peeling | None
+    buckets: Buckets | None
+    wide: Colouring | None
+    plan: LoopPlan | None = field(metadata={"static": True})
+    laid_out: tuple[int, int] | None = field(metadata={"static": True})
+    num_points: int = field(metadata={"static": True})
+    num_nodes: int = field(metadata={"static": True})
+    num_edges: int = field(metadata={"static": True})
+    contracted: bool = field(metadata={"static": True})
+    all_ordered: bool = field(metadata={"static": True})
+
+    @classmethod
+    def build(
+        cls,
+        links: Links | None,
+        num_points: int,
+        num_clusters: int | None = None,
+        inference: str | Inference = "exact",
+        num_rows: int | None = None,
+    ) -> LabelGraph:
+        """Compile links between `num_points` points.
+
+        Parameters
+        ----------
+        links : Links or None
+        num_points : int
+        num_clusters : int, optional
+            Refuse hard cannot-links that visibly need more clusters, and lay loops out for that
+            many; else they are laid out wherever the number is known, and no code is shared.
+        inference : str or inference object
+            Whose budget says which loops are summed exactly.
+        num_rows : int, optional
+            Rows for links. Spare ones tie a point to itself, hard, which says nothing; graphs of as
+            many rows share code.
+
+        Raises
+        ------
+        ValueError
+            If an index is out of range or hard links contradict each other (the path is named).
+        """
+        links = Links.empty() if links is None else links
+        if not isinstance(links, Links):
+            raise TypeError(
+                f"links must be sidebayes Links (or a LabelGraph), got {type(links).__name__}; build "
+                "them with Links.from_pairs(pairs, same), outside of jit"
+            )
+        if links.num_points is not None and links.num_points != num_points:
+            raise ValueError(
+                f"links refer to {links.num_points} points, the data have {num_points}; use "
+                "links.subset(rows) after filtering rows"
+            )
+        pairs, weights = check_pairs(links.pairs, num_points), links.weights
+        num_chunklets, node = contract(pairs, weights, num_points)
+        num_nodes = _rows(num_chunklets, num_points)
+        ends = np.sort(node[pairs], axis=1)
+        if num_clusters is not None:
+            refuse_uncolourable(
+                node[pairs[np.isneginf(weights)]], num_chunklets, num_clusters, node
+            )
+
+        between = ends[:, 0] != ends[:, 1]
+        key = ends[between, 0] * num_nodes + ends[between, 1]
+        unique, owner = np.unique(key, return_inverse=True)
+        rows = len(pairs) if num_rows is None else max(num_rows, len(pairs))
+        num_edges = _rows(len(unique), rows) if len(unique) else 0
+        edges = np.stack([unique // max(num_nodes, 1), unique % max(num_nodes, 1)], axis=1)
+        edge_of_link = np.full(rows, num_edges + 1)
+        edge_of_link[: len(pairs)][between] = owner.ravel()
+        forbidden = np.zeros(num_edges + 2, bool)
+        forbidden[edge_of_link[: len(pairs)][np.isneginf(weights)]] = True
+
+        rounds, peeled = peel_leaves(edges, num_nodes)
+        leaves = np.concatenate([np.zeros((0, 3), np.int64), *rounds])
+        few = num_nodes <= FEW_NODES
+        # few nodes without links stand with the roots of trees: one sum less to compile
+        tops = np.full(num_nodes, num_edges > 0 and few)
+        tops[num_chunklets:] = False
+        tops[edges] = True
+        tops[leaves[:, 0]] = False
+        tops = np.flatnonzero(tops)
+        width = _row_width(rounds, few)
+        order = np.full(_rows(len(leaves) + len(tops), num_nodes) + width, num_nodes)
+        order = order if num_edges else order[:0]
+        order[: len(leaves)], order[len(leaves) :][: len(tops)] = leaves[:, 0], tops
+        place = np.full(num_nodes + 1, len(order))
+        place[order] = np.arange(len(order))
+        place[num_nodes] = len(order)
+        core = np.column_stack([place[edges[~peeled]], np.flatnonzero(~peeled)])
+        is_root = np.isin(np.arange(len(order)), place[tops])
+        is_root[core[:, :2]] = False
+        plan = LoopPlan(core, len(order), num_edges, few)
+        buckets, wide, laid_out = None, None, None
+        if num_clusters is not None:
+            laid_out = num_clusters, as_inference(inference).max_table
+            buckets, wide = lay_out(plan, *laid_out)
+        _, node_component = components_of(edges, num_nodes)
+        return cls(
+            node=node.astype(np.int32),
+            node_size=np.bincount(node, minlength=num_nodes).astype(float),
+            pairs=np.pad(pairs, [(0, rows - len(pairs)), (0, 0)]).astype(np.int32),
+            pair_weights=np.pad(weights, (0, rows - len(pairs)), constant_values=np.inf),
+            edge_of_link=edge_of_link.astype(np.int32),
+            forbidden=forbidden,
+            component=node_component[node].astype(np.int32),
+            node_component=node_component.astype(np.int32),
+            order=order.astype(np.int32),
+            place=place[:-1].astype(np.int32),
+            is_root=is_root,
+            peeling=_peeling(rounds, place, num_edges, width) if len(edges) else None,
+            buckets=buckets,
+            wide=wide,
+            plan=plan if laid_out is None and len(core) else None,
+            laid_out=laid_out,
+            num_points=num_points,
+            num_nodes=num_nodes,
+            num_edges=num_edges,
+            contracted=num_chunklets < num_points,
+            all_ordered=bool((place[:num_chunklets] < len(order)).all()),
+        )
+
+    @property
+    def num_links(self) -> int:
+        """Rows for links, spare ones included; `links` has the links themselves."""
+        return self.pairs.shape[0]
+
+    @property
+    def num_components(self) -> int:
+        """Number of connected components, a lone point being one; not for traced graphs."""
+        return int(np.max(self.component, initial=-1)) + 1
+
+    def suited(self, inference: str | Inference, num_clusters: int) -> LabelGraph:
+        """Return the same graph with its loops laid out for a number of clusters and a budget.
+
+        A graph whose links are traced keeps the budget that it was laid out for.
+
+        Raises
+        ------
+        ValueError
+            If it was laid out for another number of clusters and its links are traced.
+        """
+        wanted = num_clusters, as_inference(inference).max_table
+        if self.laid_out == wanted:
+            return self
+        if self.plan is not None:
+            buckets, wide = lay_out(self.plan, *wanted)
+            return replace(self, buckets=buckets, wide=wide, plan=None, laid_out=wanted)
+        if self.laid_out is None or (self.buckets is None and self.wide is None):
+            return replace(self, laid_out=wanted)
+        if not isinstance(self.pairs, jax.core.Tracer):
+            rows = self.num_links
+            return LabelGraph.build(self.links, self.num_points, num_clusters, inference, rows)
+        if self.laid_out[0] != num_clusters:
+            raise ValueError(
+                f"the LabelGraph is laid out for {self.laid_out[0]} clusters, the model has "
+                f"{num_clusters}; build it with LabelGraph.build(links, num_points, {num_clusters})"
+            )
+        return self
+
+    def alike(self, links: Links | None, num_points: int) -> LabelGraph:
+        """Compile other links, with loops laid out as they are here."""
+        if self.laid_out is None:
+            return LabelGraph.build(links, num_points)
+        num_clusters, max_table = self.laid_out
+        return LabelGraph.build(links, num_points, num_clusters, Exact(max_table=max_table))
+
+    @property
+    def links(self) -> Links:
+        """The links the graph was compiled from."""
+        pairs, weights = np.asarray(self.pairs, np.int64), np.asarray(self.pair_weights)
+        real = pairs[:, 0] != pairs[:, 1]
+        return Links(pairs[real], weights[real], self.num_points)
+
+    def untied(self) -> LabelGraph:
+        """Return the same links, tying no labels: for models where a link has a price, and no more.
+
+        Its structure is that of as many links between as many points, whichever these are.
+        """
+        free = LabelGraph.build(None, self.num_points)
+        links = self.links
+        return replace(
+            free,
+            pairs=links.pairs.astype(np.int32),
+            pair_weights=links.weights,
+            edge_of_link=np.full(len(links), free.num_edges + 1, np.int32),
+        )
+
+    @property
+    def has_loops(self) -> bool:
+        """Some labels are linked in loops."""
+        if self.plan is not None or self.wide is not None:
+            return True
+        return self.buckets is not None and bool(np.any(np.asarray(self.buckets.num_rounds) > 0))
+
+    @property
+    def is_large(self) -> bool:
+        """Exact sums over loops take so long that several are no faster side by side than in turn."""
+        return self.buckets is not None and self.buckets.num_cells > FEW_CELLS
+
+    def report(self, num_clusters: int | None = None) -> LinkReport:
+        """Report on the links; see `Links.check`."""
+        links = self.links
+        return check_links(links.pairs, links.weights, self.num_points, num_clusters)
+
+    def __repr__(self) -> str:
+        """Size and the strategy that the structure calls for."""
+        loops = ""
+        if self.has_loops:
+            graph = self.suited("exact", 3) if self.plan is not None else self
+            loops = "; " + ", ".join(
+                filter(None, (_describe(graph.buckets), _describe(graph.wide)))
+            )
+        return (
+            f"LabelGraph({self.num_points} points, {len(self.links)} links, {self.num_components} "
+            f"components{loops})"
+        )
+
+
+def _describe(loops: Buckets | Colouring | None) -> str:
+    """Say how many chunklets are in loops, and how wide these are."""
+    if loops is None:
+        return ""
+    if isinstance(loops, Colouring):
+        width = f"width {int(loops.width)}" if int(loops.width) >= 0 else "width beyond any budget"
+        return f"{int(loops.num_real)} chunklets in loops too wide for exact sums, {width}"
+    count = np.count_nonzero(np.asarray(loops.place) < len(loops.row))
+    return f"{count} chunklets in loops, width {int(np.max(loops.bag_size))}"
+
+
+def as_label_graph(
+    links: Links | LabelGraph | None,
+    num_points: int,
+    num_clusters: int | None = None,
+    inference: str | Inference = "exact",
+) -> LabelGraph:
+    """Compile `links` unless they are compiled already; see `LabelGraph.build`.
+
+    Raises
+    ------
+    ValueError
+        If a compiled graph is for another number of points.
+    """
+    if not isinstance(links, LabelGraph):
+        return LabelGraph.build(links, num_points, num_clusters, inference)
+    if links.num_points != num_points:
+        raise ValueError(
+            f"the LabelGraph is for {links.num_points} points, the data have {num_points}; compile the "
+            "links again for these rows"
+        )
+    return links
+
+
+def _rows(count: int, most: int) -> int:
+    """Rows of an array of `count` things, spare ones included: `most` of them unless these are many."""
+    return most if most <= FEW_NODES else min(most, padded(count))
+
+
+def _row_width(rounds: list[NDArray], few: bool) -> int:
+    """Most leaves that one row takes: what costs least in all, or a constant where shapes are few."""
+    if few or not rounds:
+        return 32
+    widths = 2 ** np.arange(5, 15)
+    rows = -(-np.array([len(step) for step in rounds])[:, None] // widths)
+    return int(widths[np.argmin((rows * (widths + ROW_COST)).sum(axis=0))])
+
+
+def _peeling(rounds: list[NDArray], place: NDArray, num_edges: int, width: int) -> Peeling:
+    """Cut rounds into rows of leaves."""
+    num_places = int(place[-1])
+    leaves = np.concatenate([np.zeros((0, 3), np.int64), *rounds])
+    parent = np.full(num_places, num_places)
+    edge = np.full(num_places, num_edges)
+    parent[: len(leaves)], edge[: len(leaves)] = place[leaves[:, 1]], leaves[:, 2]
+    start, count = [], []
+    for first, last in pairwise(np.cumsum([0, *(len(step) for step in rounds)])):
+        start.append(np.arange(first, last, width))
+        count.append(np.minimum(last - start[-1], width))
+    # a row takes a leaf at least
+    num_rows = sum(map(len, start))
+    most = num_places if len(place) - 1 <= FEW_NODES else padded(max(num_rows, 1))
+    return Peeling(
+        parent=parent.astype(np.int32),
+        edge=edge.astype(np.int32),
+        start=_spread(start, most),
+        count=_spread(count, most),
+        num_rows=np.asarray(num_rows, np.int32),
+        width=width,
+    )
+
+
+def _spread(parts: list[NDArray], length: int) -> NDArray[np.int32]:
+    out = np.zeros(length, np.int32)
+    values = np.concatenate([np.zeros(0, np.int64), *parts])
+    out[: len(values)] = values
+    return out

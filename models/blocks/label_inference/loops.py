@@ -1,0 +1,329 @@
+"""Loopy components planned on the host: buckets laid out in one array of cells, colours for the rest.
+
+The node that is eliminated in a bucket sends a message over the labels of its bag, the neighbours
+that it had when its turn came. All messages lie in one array, cut into chunks of equal size, so that
+one loop over chunks eliminates any graph: what differs between graphs is index data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from ..side_information.hard_links import components_of
+from .colouring import Colouring, colour
+from .elimination_order import MAX_WIDTH, order_nodes, table_cells
+from .padding import padded
+
+__all__ = ["Buckets", "LoopPlan", "lay_out", "trailing_axes"]
+
+CHUNK_CELLS = 256
+"""Cells of the table of one chunk, at most, if it has more than one axis."""
+ROUND_CELLS = 2**10
+"""Cells of the tables of one round where messages are few; sixteen times as many where they are not."""
+MOST_CELLS = 2**31
+"""Cells beyond which, whatever the budget, places of messages would need more than 32 bits."""
+FEW_CELLS = 2**15
+"""Messages with so many cells or fewer share one size; larger ones take steps of eight."""
+
+
+@dataclass(frozen=True, eq=False)
+class LoopPlan:
+    """The 2-core of a label graph; equal plans have equal edges.
+
+    Attributes
+    ----------
+    edges : ndarray of int, shape (num_core_edges, 3)
+        Two places in the order of the graph, and the number of the edge.
+    num_places, num_edges : int
+        Of the whole graph; they pad.
+    few : bool
+        Shapes hang on the size of the graph alone.
+    """
+
+    edges: NDArray[np.int64]
+    num_places: int
+    num_edges: int
+    few: bool
+
+    @cached_property
+    def digest(self) -> str:
+        """What plans are compared by."""
+        text = f"{self.num_places},{self.num_edges},{self.few},".encode()
+        return hashlib.sha256(text + np.ascontiguousarray(self.edges).tobytes()).hexdigest()
+
+    def __eq__(self, other: object) -> bool:
+        """Equal edges of equal graphs."""
+        return isinstance(other, LoopPlan) and self.digest == other.digest
+
+    def __hash__(self) -> int:
+        """By content."""
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        """Short, and different for different plans."""
+        return f"LoopPlan({self.digest})"
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Buckets:
+    """Elimination of loopy components, one bucket a node, as index data of one loop.
+
+    Axis j of a bucket is the label of the node of its bag that is eliminated j-th after it: axis 0
+    is the receiver of the message. Message cells count axis 0 fastest. The table of a bucket has the
+    eliminated label behind these. Arrays of buckets have a spare entry at the end.
+
+    Attributes
+    ----------
+    place : ndarray of int, shape (num_buckets + 1,)
+        Place of the eliminated node in the order of the graph; its length pads.
+    row : ndarray of int, shape (num_places,)
+        Bucket of the node at a place; `num_buckets` if there is none.
+    edge : ndarray of int, shape (num_buckets + 1, width)
+        Edge to the node of each axis; `num_edges` where there is none.
+    slot : ndarray of int, shape (num_edges + 2,)
+        Where an edge stands in `edge`, flattened; past its end for edges elsewhere.
+    stride : ndarray of int, shape (num_buckets + 1, width)
+        Step in the message of this bucket for a step along each axis of the receiver.
+    start : ndarray of int, shape (num_buckets + 1,)
+        First chunk of the message.
+    child, first_child, num_children : ndarray of int, shape (num_buckets + 1,)
+        Buckets sorted by receiver, and where those of each receiver lie.
+    owner : ndarray of int, shape (rounds, lanes)
+        Bucket of each chunk; `num_buckets` for idle ones. Chunks of a round do not wait for each other.
+    most_children : ndarray of int, shape (rounds,)
+        Most messages that a bucket of the round receives.
+    is_root : ndarray of bool, shape (num_buckets + 1,)
+        Last node of its component.
+    bag_size : ndarray of int, shape (num_buckets + 1,)
+    num_rounds : ndarray of int, shape ()
+        Rounds that are not spare.
+    num_clusters : int
+        For which chunks are cut.
+    """
+
+    place: Any
+    row: Any
+    edge: Any
+    slot: Any
+    stride: Any
+    start: Any
+    child: Any
+    first_child: Any
+    num_children: Any
+    owner: Any
+    most_children: Any
+    is_root: Any
+    bag_size: Any
+    num_rounds: Any
+    num_clusters: int = field(metadata={"static": True})
+
+    @property
+    def chunk_cells(self) -> int:
+        """Cells of one chunk."""
+        return self.num_clusters ** trailing_axes(self.num_clusters)
+
+    @property
+    def num_cells(self) -> int:
+        """Cells of all messages, idle ones included."""
+        return int(np.prod(self.owner.shape)) * self.chunk_cells
+
+
+def trailing_axes(num_clusters: int) -> int:
+    """Axes of a message that vary within a chunk, at least one."""
+    axes = 1
+    while num_clusters ** (axes + 2) <= CHUNK_CELLS and axes < MAX_WIDTH:
+        axes += 1
+    return axes
+
+
+def lay_out(
+    plan: LoopPlan, num_clusters: int, max_table: int
+) -> tuple[Buckets | None, Colouring | None]:
+    """Cut loopy components into those to be summed exactly and those too wide.
+
+    The cheapest components come first, as long as their tables together fit the budget.
+
+    Parameters
+    ----------
+    plan : LoopPlan
+    num_clusters : int
+    max_table : int
+        Most cells of tables that exact sums may take.
+
+    Returns
+    -------
+    buckets : Buckets or None
+        None where there are no loops, or none is cheap enough and shapes need not agree.
+    wide : Colouring or None
+        None where all is exact.
+    """
+    if not len(plan.edges):
+        return None, None
+    nodes, local = np.unique(plan.edges[:, :2], return_inverse=True)
+    local = np.sort(local.reshape(-1, 2), axis=1)
+    num_components, component = components_of(local, len(nodes))
+    order = order_nodes(local, component, num_clusters)
+    cells = table_cells(order, component, num_clusters)
+    cheapest = np.argsort(cells, kind="stable")
+    exact = np.zeros(num_components, bool)
+    exact[cheapest] = np.cumsum(cells[cheapest]) <= min(max_table, MOST_CELLS)
+    wide = None
+    if not exact.all():
+        rest = ~exact[component[local[:, 0]]]
+        width = -1 if order.given_up.any() else int(order.bag_size[~exact[component]].max())
+        chosen = np.flatnonzero(~exact[component])
+        number = np.zeros(len(nodes), np.int64)
+        number[chosen] = np.arange(len(chosen))
+        wide = colour(
+            np.column_stack([number[local[rest]], plan.edges[rest, 2]]),
+            nodes[chosen],
+            num_places=plan.num_places,
+            no_edge=plan.num_edges,
+            few=plan.few,
+            width=width,
+            cells=float(cells[~exact].sum()),
+        )
+    if not exact.any() and not plan.few:
+        return None, wide
+    sequence = order.sequence[exact[component[order.sequence]]]
+    size = len(sequence)
+    position = np.full(len(nodes) + 1, size, np.int64)
+    position[sequence] = np.arange(size)
+    bag_size = order.bag_size[sequence]
+    column = np.arange(max(int(bag_size.max(initial=1)), 1))
+    inside = column < bag_size[:, None]
+    where = np.where(inside, order.bag_start[sequence, None] + column, 0)
+    bag = position[np.where(inside, order.bag_node[where], len(nodes))]
+    bag = np.sort(bag, axis=1)  # the node that is eliminated next comes first
+    edge = _edges_of_bags(local, plan.edges[:, 2], sequence, bag, position, plan.num_edges)
+    level = _levels(bag[:, 0], order.turn[sequence])
+    return _buckets(
+        plan, nodes[sequence], bag_size, bag, edge, level, num_clusters, max_table
+    ), wide
+
+
+def _edges_of_bags(
+    local: NDArray,
+    number: NDArray,
+    sequence: NDArray,
+    bag: NDArray,
+    position: NDArray,
+    padding: int,
+) -> NDArray[np.int64]:
+    """Edge from each node to each node of its bag, `padding` where there is none."""
+    size = len(sequence)
+    ends = np.sort(position[local], axis=1)
+    key = ends[:, 0] * (size + 1) + ends[:, 1]
+    by_key = np.argsort(key)
+    key = np.append(key[by_key], -1)
+    wanted = np.arange(size)[:, None] * (size + 1) + bag
+    found = np.searchsorted(key[:-1], wanted)
+    return np.where(key[found] == wanted, np.append(number[by_key], padding)[found], padding)
+
+
+def _levels(parent: NDArray, turn: NDArray) -> NDArray[np.int64]:
+    """Longest chain of buckets below each one."""
+    level = np.zeros(len(parent) + 1, np.int64)
+    by_turn = np.argsort(turn, kind="stable")
+    for group in np.split(by_turn, np.flatnonzero(np.diff(turn[by_turn])) + 1):
+        np.maximum.at(level, parent[group], level[group] + 1)
+    return level[:-1]
+
+
+def _buckets(
+    plan: LoopPlan,
+    place: NDArray,
+    bag_size: NDArray,
+    bag: NDArray,
+    edge: NDArray,
+    level: NDArray,
+    num_clusters: int,
+    max_table: int,
+) -> Buckets:
+    """Give every bucket its chunks, level by level, and name where each message is read."""
+    size, within = len(place), trailing_axes(num_clusters)
+    cells = num_clusters**within
+    chunks = num_clusters ** np.maximum(bag_size - within, 0)
+    lanes, rounds = _rounds(chunks, level, cells * num_clusters, cells, plan.few, max_table)
+    by_level = np.argsort(level, kind="stable")
+    behind = np.cumsum(chunks[by_level])
+    total = np.bincount(level, weights=chunks).astype(np.int64)
+    first = np.cumsum(-(-total // lanes) * lanes) - -(-total // lanes) * lanes
+    before = np.cumsum(total) - total
+    start = np.zeros(size, np.int64)
+    start[by_level] = behind - chunks[by_level] + (first - before)[level[by_level]]
+    num_buckets = plan.num_places if plan.few else padded(max(size, 1))
+    owner: NDArray = np.full(rounds * lanes, num_buckets)
+    spread = np.repeat(np.arange(size), chunks)
+    owner[
+        start[spread] + np.arange(len(spread)) - np.repeat(np.cumsum(chunks) - chunks, chunks)
+    ] = spread
+    owner = owner.reshape(rounds, lanes)
+
+    parent = bag[:, 0]
+    num_children = np.bincount(parent, minlength=size + 1)[:size]
+    children = np.argsort(parent, kind="stable")
+    bag_of_parent = np.concatenate([bag, np.full((1, bag.shape[1]), -1)])[parent]
+    stride = np.zeros_like(bag)
+    for axis in range(1, int(bag_size.max(initial=0))):
+        known = np.where(bag[:, axis] < size, bag[:, axis], -2)[:, None]
+        stride += (bag_of_parent == known) * num_clusters**axis
+
+    width = MAX_WIDTH
+    if num_clusters > 1:  # no wider bag has a message of so many cells
+        width = min(int(np.emath.logn(num_clusters, owner.size * cells) + 1e-9), MAX_WIDTH)
+    rows = num_buckets + 1
+
+    def fill(values: NDArray, padding: int) -> NDArray[np.int32]:
+        values = values[..., :width] if values.ndim == 2 else values
+        spare = [(0, rows - size), (0, width - values.shape[-1])][: values.ndim]
+        return np.pad(values, spare, constant_values=padding).astype(np.int32)
+
+    edges = fill(edge, plan.num_edges)
+    slot = np.full(plan.num_edges + 2, edges.size)
+    slot[edges.ravel()] = np.arange(edges.size)
+    slot[plan.num_edges :] = edges.size
+    row = np.full(plan.num_places, num_buckets)
+    row[place] = np.arange(size)
+    most = np.append(num_children, np.zeros(num_buckets + 1 - size, np.int64))[owner].max(axis=1)
+    return Buckets(
+        place=fill(place, plan.num_places),
+        row=row.astype(np.int32),
+        edge=edges,
+        slot=slot.astype(np.int32),
+        stride=fill(stride, 0),
+        start=fill(start, 0),
+        child=fill(children, num_buckets),
+        first_child=fill(np.cumsum(num_children) - num_children, 0),
+        num_children=fill(num_children, 0),
+        owner=owner.astype(np.int32),
+        most_children=most.astype(np.int32),
+        is_root=fill(parent == size, 0).astype(bool),
+        bag_size=fill(bag_size, 0),
+        num_rounds=np.asarray((-(-total // lanes)).sum(), np.int32),
+        num_clusters=num_clusters,
+    )
+
+
+def _rounds(
+    chunks: NDArray, level: NDArray, table: int, cells: int, few: bool, max_table: int
+) -> tuple[int, int]:
+    """Chunks of a round, and rounds, spare ones included, so that few distinct shapes occur."""
+    total = np.bincount(level, weights=chunks, minlength=1).astype(np.int64)
+    for size in (FEW_CELLS << 3 * step for step in range(20)):
+        work = ROUND_CELLS if few and size == FEW_CELLS else 4 * ROUND_CELLS
+        lanes = max(1, work // table)
+        needed = int((-(-total // lanes)).sum())
+        if needed * lanes * cells <= size:
+            break
+    most = 2 * max_table // (lanes * table) + 1  # what the budget admits, with idle lanes
+    rounds = max(size // (lanes * cells), 1)
+    return lanes, max(needed, min(rounds, most))

@@ -1,0 +1,301 @@
+r"""Sums over all joint labelings of linked points, exact by the structure of the link graph.
+
+Labels :math:`z_1..z_N` in :math:`\{0..K-1\}` have the unnormalised density
+
+.. math:: \prod_i e^{u_{i z_i}} \prod_{(i,j)} e^{w_{ij} [z_i = z_j]},
+
+with :math:`\log Z` its sum. Everything else follows from one differentiable function: the gradient
+of :math:`\log Z` in :math:`u` is the matrix of responsibilities, the gradient in :math:`w` the
+probability that two linked labels agree (Lu 2008, section 2.6; star and tree formulas own).
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+from .approximate import Exact, Inference, as_inference
+from .buckets import eliminate
+from .colouring import Colouring
+from .label_graph import LabelGraph
+from .potts import FORBIDDEN
+from .reduce import BEST, DRAW, SUM, Reduce
+from .sweep import reorder, sweep
+
+__all__ = [
+    "by_component",
+    "check_inference",
+    "entropy",
+    "log_partition",
+    "mode",
+    "pair_marginals",
+    "responsibilities",
+    "sample",
+]
+
+
+def log_partition(
+    unary: ArrayLike,
+    graph: LabelGraph,
+    log_weights: ArrayLike | None = None,
+    pair_weights: ArrayLike | None = None,
+    *,
+    weight_per: str = "point",
+    inference: str | Inference = "exact",
+) -> Array:
+    r"""Logarithm of the sum over all joint labelings.
+
+    Parameters
+    ----------
+    unary : array_like, shape (num_points, num_clusters)
+        Log-potentials of each label at each point; ``-inf`` excludes a label.
+    graph : LabelGraph
+    log_weights : array_like, shape (num_clusters,), optional
+        Log mixing weights, kept apart from `unary` so that the sampling assumption can be chosen.
+    pair_weights : array_like, shape (num_links,), optional
+        Replaces the finite weights of the links; hard links stay hard.
+    weight_per : {"point", "chunklet"}
+        A chunklet of n points tied by hard must-links carries :math:`\pi_k^n`, its points being
+        drawn one by one and then found to agree (Lu's PPC; Shental's assumption 2), or
+        :math:`\pi_k` once, chunklets being drawn as such (assumption 1).
+    inference : str or inference object
+        What to do with loopy components whose tables exceed the budget of `Exact`. Anything but
+        "exact" is an approximation.
+
+    Returns
+    -------
+    Array, shape ()
+
+    Raises
+    ------
+    ValueError
+        If a component is too wide for exact elimination and no approximation is named.
+    """
+    parts = _run(unary, graph, log_weights, pair_weights, weight_per, inference, SUM)
+    value = sum(value.sum() for value, _ in parts)
+    return jnp.where(value < FORBIDDEN / 2, -jnp.inf, value)
+
+
+def by_component(
+    unary: ArrayLike,
+    graph: LabelGraph,
+    log_weights: ArrayLike | None = None,
+    pair_weights: ArrayLike | None = None,
+    *,
+    weight_per: str = "point",
+    inference: str | Inference = "exact",
+) -> Array:
+    """One term of `log_partition` for each connected component, zero-padded, shape (num_nodes,)."""
+    parts = _run(unary, graph, log_weights, pair_weights, weight_per, inference, SUM)
+    out = jnp.zeros(graph.num_nodes, parts[0][0].dtype)
+    for value, component in parts:
+        out = out.at[component].add(value)
+    return jnp.where(out < FORBIDDEN / 2, -jnp.inf, out)
+
+
+def responsibilities(
+    unary: ArrayLike, graph: LabelGraph, *args: ArrayLike | None, **options
+) -> Array:
+    """Marginal label probabilities of each point, shape (num_points, num_clusters)."""
+    return jax.grad(log_partition)(jnp.asarray(unary), graph, *args, **options)
+
+
+def pair_marginals(
+    unary: ArrayLike,
+    graph: LabelGraph,
+    log_weights: ArrayLike | None = None,
+    pair_weights: ArrayLike | None = None,
+    **options,
+) -> Array:
+    """Probability that the labels of each linked pair agree, shape (num_links,)."""
+    weights = graph.pair_weights if pair_weights is None else pair_weights
+    weights = _finite(jnp.asarray(weights), graph)
+    same = jax.grad(log_partition, argnums=3)(
+        jnp.asarray(unary), graph, log_weights, weights, **options
+    )
+    return jnp.where(jnp.isposinf(graph.pair_weights), 1.0, same)
+
+
+def entropy(unary: ArrayLike, graph: LabelGraph, *args: ArrayLike | None, **options) -> Array:
+    """Entropy of the joint distribution of all labels, in nats (exact inference)."""
+    bound = _bind(unary, graph, *args)
+    value, slope = jax.value_and_grad(
+        lambda factors: log_partition(factors[0], graph, *factors[1:], **options)
+    )(bound)
+    terms = jax.tree.map(
+        lambda s, f: jnp.sum(jnp.where(s != 0, s * jnp.where(s != 0, f, 0.0), 0.0)), slope, bound
+    )
+    return value - sum(jax.tree.leaves(terms))
+
+
+def sample(
+    rng_key: Array,
+    unary: ArrayLike,
+    graph: LabelGraph,
+    log_weights: ArrayLike | None = None,
+    pair_weights: ArrayLike | None = None,
+    *,
+    weight_per: str = "point",
+    inference: str | Inference = "exact",
+) -> Array:
+    """Draw all labels jointly, shape (num_points,); exactly, unless an approximation is named.
+
+    Forward filtering, backward sampling: elimination as in `log_partition`, with each summation
+    differentiated to a drawn label instead of a distribution. In components that are too wide
+    "gibbs_labels" takes the state of a chain after its burn-in; "mean_field" and "belief_propagation" draw
+    from each marginal alone, so that links there, hard cannot-links too, may be broken.
+    """
+    if not jnp.issubdtype(rng_key.dtype, jax.dtypes.prng_key):
+        rng_key = jax.random.wrap_key_data(rng_key)
+    factors = unary, graph, log_weights, pair_weights
+    return _traceback(*factors, weight_per, inference, DRAW, rng_key)
+
+
+def mode(
+    unary: ArrayLike,
+    graph: LabelGraph,
+    log_weights: ArrayLike | None = None,
+    pair_weights: ArrayLike | None = None,
+    *,
+    weight_per: str = "point",
+    inference: str | Inference = "exact",
+) -> Array:
+    """Most probable joint labeling (max-product), shape (num_points,); it keeps all hard links.
+
+    In components that are too wide a named approximation gives its likeliest labels, improved until
+    no change of a single one helps: a local optimum, in which a hard cannot-link can be broken.
+    """
+    return _traceback(unary, graph, log_weights, pair_weights, weight_per, inference, BEST)
+
+
+def check_inference(graph: LabelGraph, num_clusters: int, inference: str | Inference) -> str | None:
+    """Name the approximation that `inference` will make on this graph, None if it stays exact.
+
+    Raises
+    ------
+    ValueError
+        If a component is too wide and no approximation is named.
+    """
+    method = as_inference(inference)
+    wide = graph.suited(method, num_clusters).wide
+    if wide is None:
+        return None
+    if isinstance(wide.num_real, jax.core.Tracer):
+        size, needs = "loops", "tables beyond the budget"
+    else:
+        size = f"{int(wide.num_real)} chunklets in loops"
+        needs = "elimination width beyond any budget"
+        if int(wide.width) >= 0:
+            needs = f"elimination width {int(wide.width)} (tables of {float(wide.cells):.3g} cells)"
+    if isinstance(method, Exact):
+        raise ValueError(
+            f"{size} have {needs}; max_table is {method.max_table:.3g} cells; name an approximation, "
+            "inference='mean_field', 'belief_propagation' or 'gibbs_labels', or raise the budget, "
+            "Exact(max_table=...)"
+        )
+    return f"{method.name} on {size}"
+
+
+# ---- elimination ---------------------------------------------------------------------------------
+
+
+def _bind(unary, graph, log_weights=None, pair_weights=None):
+    unary = jnp.asarray(unary)
+    if log_weights is None:
+        log_weights = jnp.zeros(unary.shape[1], unary.dtype)
+    if pair_weights is None:
+        pair_weights = graph.pair_weights
+    return unary, jnp.asarray(log_weights), _finite(jnp.asarray(pair_weights), graph)
+
+
+@jax.custom_jvp
+def _bounded(unary: Array) -> Array:
+    """Replace -inf; what is excluded has probability zero, so slopes pass as they are."""
+    return jnp.maximum(unary, FORBIDDEN)
+
+
+@_bounded.defjvp
+def _bounded_jvp(primals, tangents):
+    return _bounded(*primals), tangents[0]
+
+
+def _finite(weights: Array, graph: LabelGraph) -> Array:
+    return jnp.where(jnp.isinf(jnp.asarray(graph.pair_weights)), 0.0, weights)
+
+
+def _run(unary, graph, log_weights, pair_weights, weight_per, inference, reduce, rng_key=None):
+    """Eliminate every label; returns terms of log Z with the component that each belongs to."""
+    unary, log_weights, weights = _bind(unary, graph, log_weights, pair_weights)
+    if unary.ndim != 2 or unary.shape[0] != graph.num_points:
+        raise ValueError(
+            f"unary has shape {unary.shape}; expected ({graph.num_points}, num_clusters)"
+        )
+    if weight_per not in ("point", "chunklet"):
+        raise ValueError(f"weight_per = {weight_per!r}; expected 'point' or 'chunklet'")
+    method = as_inference(inference)
+    graph = graph.suited(method, unary.shape[1])
+    check_inference(graph, unary.shape[1], method)
+    unary = _bounded(unary)
+
+    if not graph.contracted:
+        belief = unary + jnp.maximum(log_weights, FORBIDDEN)
+    else:
+        count = graph.node_size[:, None] if weight_per == "point" else 1.0
+        belief = jax.ops.segment_sum(unary, graph.node, graph.num_nodes)
+        belief = belief + count * jnp.maximum(log_weights, FORBIDDEN)
+    edge_weights = jax.ops.segment_sum(weights, graph.edge_of_link, graph.num_edges + 2)
+    edge_weights = jnp.where(graph.forbidden, FORBIDDEN, edge_weights)
+
+    noise, key = None, None
+    if rng_key is not None:
+        key, draw = jax.random.split(rng_key)
+        noise = jax.random.uniform(draw, (graph.num_nodes + len(graph.order),), unary.dtype)
+    parts = []
+    if not graph.all_ordered:
+        free = (jnp.asarray(graph.place) == len(graph.order)) & (jnp.asarray(graph.node_size) > 0)
+        drawn = None if noise is None else noise[: graph.num_nodes]
+        parts.append((jnp.where(free, reduce(belief, drawn), 0.0), graph.node_component))
+    if graph.num_links and graph.contracted:
+        inside = jnp.where(graph.edge_of_link > graph.num_edges, weights, 0.0)
+        parts.append((inside, graph.component[graph.pairs[:, 0]]))
+    if not graph.num_edges:
+        return parts
+
+    drawn = None if noise is None else noise[graph.num_nodes :]
+    belief = reorder(belief, graph.order, graph.place)
+    component = jnp.asarray(graph.node_component).at[graph.order].get(mode="clip")
+    if graph.peeling is not None:
+        belief = sweep(reduce, belief, edge_weights[graph.peeling.edge], graph.peeling, drawn)
+    roots = jnp.where(graph.is_root, reduce(belief, drawn), 0.0)
+    parts.append((roots, component))
+    if graph.buckets is not None:
+        value = eliminate(belief, edge_weights, graph.buckets, reduce, drawn)
+        parts.append((value, component.at[graph.buckets.place].get(mode="clip")))
+    if graph.wide is not None:
+        value = _approximate(method, reduce, key, belief, edge_weights, graph.wide)
+        parts.append((value, component.at[graph.wide.node].get(mode="clip")))
+    return parts
+
+
+def _approximate(
+    method: Inference, reduce: Reduce, key, belief: Array, edge_weights: Array, wide: Colouring
+) -> Array:
+    """Terms of log Z of wide components, or terms whose slopes are their chosen labels."""
+    if reduce is SUM:
+        return method.log_partition(belief, edge_weights, wide)
+    if reduce is BEST:
+        labels = method.best(lax.stop_gradient(belief), edge_weights, wide)
+    else:
+        labels = method.draw(key, lax.stop_gradient(belief), edge_weights, wide)
+    return jnp.sum(labels * belief.at[wide.node].get(mode="fill", fill_value=0.0), axis=1)
+
+
+def _traceback(
+    unary, graph, log_weights, pair_weights, weight_per, inference, reduce, rng_key=None
+) -> Array:
+    """Labels chosen by `reduce`, each given those that were summed out after it."""
+    rest = graph, log_weights, pair_weights, weight_per, inference, reduce, rng_key
+    chosen = jax.grad(lambda u: sum(value.sum() for value, _ in _run(u, *rest)))(jnp.asarray(unary))
+    return jnp.argmax(chosen, axis=1)

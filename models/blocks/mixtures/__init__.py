@@ -1,0 +1,1 @@
+"""Mixtures whose labels are summed out, their components, and blocks with closed-form updates."""

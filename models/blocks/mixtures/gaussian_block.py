@@ -1,0 +1,281 @@
+"""Means and covariances of Gaussian components as one conjugate block."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax import Array
+from numpyro.distributions import constraints
+
+from ..block import Block, Evidence
+from ..collapsed import Collapsed
+from . import normal_inverse_gamma, normal_inverse_wishart
+from .gaussian import Gaussian
+from .gaussian_stats import Moments, gaussian_pass, weighted_moments
+from .kmeans_starts import centres_within, kmeans_centres
+from .linked import LinkedMixture
+
+if TYPE_CHECKING:
+    from .components import GaussianPrior
+
+__all__ = ["GaussianComponents"]
+
+_SINGULAR = 1e-10
+"""A covariance is singular when its least eigenvalue, relative to the widest, is smaller."""
+
+
+class GaussianComponents(Block):
+    """Means and covariances under a `GaussianPrior`, or a flat prior.
+
+    Parameters
+    ----------
+    shape : int or (int, int)
+        Number of clusters; or of clusters and of components in each.
+    num_features : int
+    covariance : {"full", "tied", "diagonal", "spherical"}
+        "tied" is one covariance for all.
+    prior : GaussianPrior or None
+        None is an improper flat prior: maximum likelihood.
+    names : mapping of str to str, optional
+        What to call the sites ``mean``, ``covariance`` and ``variance`` instead.
+    from_data : bool
+        Whether `prior` is `GaussianPrior.empirical` of the data at hand.
+    """
+
+    factor: ClassVar[str] = "unary"
+    roles: ClassVar[tuple[str, ...]] = ("location", "spread")
+
+    def __init__(
+        self,
+        shape: int | tuple[int, int],
+        num_features: int,
+        covariance: str,
+        prior: GaussianPrior | None,
+        names: Mapping[str, str] | None = None,
+        *,
+        from_data: bool = False,
+    ) -> None:
+        self.shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.num_features, self.covariance, self.prior = num_features, covariance, prior
+        self.names = {name: name for name in ("mean", "covariance", "variance")} | dict(names or {})
+        self.from_data = from_data
+        self.location: Array
+        """Current means."""
+
+    @property
+    def num_cells(self) -> int:
+        """Number of Gaussians."""
+        return math.prod(self.shape)
+
+    @property
+    def _is_matrix(self) -> bool:
+        return self.covariance in ("full", "tied")
+
+    @property
+    def _tied(self) -> bool:
+        return self.covariance == "tied"
+
+    def sample(self) -> dist.Distribution:
+        """Sample means and covariances; return the components, batch shape `shape`."""
+        if self._is_matrix:
+            density = normal_inverse_wishart.spread_prior(self.num_features, self.prior)
+            names: tuple[str, ...] = ("features", "features_1")
+            if self._tied:
+                spread = self.declare("spread", self.names["covariance"], density, names)
+            else:
+                with self._plates():
+                    spread = self.declare("spread", self.names["covariance"], density, names)
+            scale_tril = jnp.linalg.cholesky(spread)
+        else:
+            diagonal = self.covariance == "diagonal"
+            density = normal_inverse_gamma.spread_prior(self.num_features, diagonal, self.prior)
+            with self._plates():
+                names = ("features",) if diagonal else ()
+                spread = self.declare("spread", self.names["variance"], density, names)
+            deviation = jnp.sqrt(spread if diagonal else spread[..., None])
+            scale_tril = deviation[..., None] * jnp.eye(self.num_features)
+        with self._plates():
+            mean = self.declare(
+                "location", self.names["mean"], self._mean_prior(scale_tril), ("features",)
+            )
+        self.location = mean
+        if self._is_matrix:
+            return Gaussian(mean, scale_tril=scale_tril)
+        return dist.Normal(mean, jnp.broadcast_to(deviation, mean.shape)).to_event(1)
+
+    @contextmanager
+    def _plates(self) -> Iterator[None]:
+        """Plate of the clusters, and inside it that of their components if they have some."""
+        if len(self.shape) == 1:
+            with numpyro.plate("clusters", self.shape[0]):
+                yield
+        else:
+            with (
+                numpyro.plate("clusters", self.shape[0], dim=-2),
+                numpyro.plate("components", self.shape[1]),
+            ):
+                yield
+
+    def _mean_prior(self, scale_tril: Array) -> dist.Distribution:
+        if self.prior is None:
+            return dist.ImproperUniform(constraints.real_vector, (), (self.num_features,))
+        loc = jnp.asarray(self.prior.mean)
+        scale = scale_tril / jnp.sqrt(self.prior.shrinkage)
+        return dist.MultivariateNormal(loc, scale_tril=scale)
+
+    def statistics(self, evidence: Evidence) -> Moments:
+        """Moments of each component; second ones of features apart have no cross terms."""
+        x = jnp.asarray(evidence.value)
+        if "moments" in evidence.expected:
+            return evidence.expected["moments"]
+        member = evidence.expected["unary"].reshape(len(x), self.num_cells)
+        if self._is_matrix:
+            return weighted_moments(x, member, self.about)
+        shifted = x - self.about
+        return Moments(member.sum(axis=0), member.T @ shifted, member.T @ shifted**2)
+
+    @property
+    def about(self) -> Array:
+        """Point that moments are about: the current means; of features apart their middle."""
+        means = self.location.reshape(self.num_cells, self.num_features)
+        return means if self._is_matrix else means.mean(axis=0)
+
+    def has_one_pass(self, fn: Collapsed) -> bool:
+        """Whether points are independent, and their densities full Gaussians of one layer."""
+        free = isinstance(fn, LinkedMixture) and fn.labels.graph.num_links == 0
+        return free and isinstance(fn.components, Gaussian) and fn.evidence is None
+
+    def one_pass(self, fn: Any, value: Array) -> tuple[Array, dict[str, Any]]:
+        """Moments of the components, in chunks of points; no responsibilities are kept."""
+        density = fn.components
+        scale_tril = jnp.broadcast_to(density.scale_tril, (*density.loc.shape, self.num_features))
+        found = gaussian_pass(value, fn.labels.log_weights, density.loc, scale_tril)
+        return found.log_likelihood, {"moments": found.moments, "log_weights": found.moments.total}
+
+    def update(self, statistics: Moments, sources: Sequence[Collapsed]) -> Any:
+        """Posterior given the members of each component (Murphy 2007, sections 6 and 9)."""
+        if self._is_matrix:
+            return normal_inverse_wishart.update(
+                statistics, self.about, self.prior, tied=self._tied
+            )
+        return normal_inverse_gamma.update(
+            statistics, self.about, self.prior, spherical=self.covariance == "spherical"
+        )
+
+    def mode(self, found: Any, values: Mapping[str, Array]) -> dict[str, Array]:
+        """Joint mode of means and covariances."""
+        family = normal_inverse_wishart if self._is_matrix else normal_inverse_gamma
+        return self._shaped(*family.mode(found))
+
+    def improper(self) -> str | None:
+        """Say that a flat prior leaves no posterior."""
+        if self.prior is not None:
+            return None
+        return (
+            "prior='flat' leaves no posterior to draw from: an empty cluster could be anywhere; "
+            "pass prior='empirical' or a GaussianPrior"
+        )
+
+    def draw(self, rng_key: Array, found: Any) -> dict[str, Array]:
+        """Draw covariances, then means."""
+        family = normal_inverse_wishart if self._is_matrix else normal_inverse_gamma
+        return self._shaped(*family.draw(rng_key, found))
+
+    def log_density(self, found: Any, values: Mapping[str, Array]) -> Array:
+        """Log density of means and covariances."""
+        mean = values["location"].reshape(self.num_cells, self.num_features)
+        if self._is_matrix:
+            spread = values["spread"].reshape(-1, self.num_features, self.num_features)
+            spread = spread[0] if self._tied else spread
+            return normal_inverse_wishart.log_density(found, mean, spread)
+        spread = values["spread"].reshape(found.shape.shape)
+        return normal_inverse_gamma.log_density(found, mean, spread)
+
+    def expected_factors(self, found: Any, evidence: Evidence) -> dict[str, Array]:
+        """Expected log densities of the points."""
+        family = normal_inverse_wishart if self._is_matrix else normal_inverse_gamma
+        x = jnp.asarray(evidence.value)
+        return {"unary": family.expected_log_density(found, x).reshape(len(x), *self.shape)}
+
+    def divergence(self, found: Any) -> Array:
+        """Divergence from the prior, in nats."""
+        assert self.prior is not None  # refused by `obstacle`
+        if self._is_matrix:
+            return normal_inverse_wishart.divergence(found, self.prior)
+        return normal_inverse_gamma.divergence(
+            found, self.prior, spherical=self.covariance == "spherical"
+        )
+
+    def given_moments(self, mean: Array, covariance: Array) -> bool:
+        """Moments are about the mean of all data from now on, and an empirical prior is theirs."""
+        self.location = jnp.broadcast_to(mean, self.location.shape)
+        if self.from_data and self.prior is not None:
+            self.prior = type(self.prior).from_moments(mean, covariance, self.num_cells)
+            return True
+        return False
+
+    def starts(
+        self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
+    ) -> dict[str, Any]:
+        """Centres of k-means partitions, and the data covariance shrunk to the cell of a cluster."""
+        data = np.asarray(value, float).reshape(len(value), -1)
+        if data.shape[1] != self.num_features:
+            return {}
+        centres, scales = kmeans_centres(data, self.shape[0], seed, num_starts)
+        if len(self.shape) == 2:
+            centres = centres_within(data, centres, scales, self.shape[1], seed)
+        variance = data.var(axis=0) / self.num_cells ** (2 / self.num_features)
+        variance = variance + 1e-6 * variance.mean() + 1e-12
+        if self._is_matrix:
+            spread: Any = np.diag(variance)
+        else:
+            spread = variance if self.covariance == "diagonal" else variance.mean()
+        return {"location": centres.reshape(num_starts, *shapes["location"]), "spread": spread}
+
+    def degenerate(self, values: Mapping[str, Any]) -> tuple[int, str] | None:
+        """First cluster whose covariance is numerically singular, each feature in its own units."""
+        given = np.asarray(values["spread"])
+        if self._is_matrix:
+            variance = np.diagonal(given, axis1=-2, axis2=-1)
+            unit = np.sqrt(_mean(variance, variance.shape[-1:]))
+            spread = np.atleast_2d(np.linalg.eigvalsh(given / (unit[:, None] * unit)))
+        else:
+            each = self.covariance == "diagonal"
+            spread = given / _mean(given, given.shape[-1:] if each else ())
+        smallest = spread.reshape(len(spread), -1).min(axis=1)
+        worst = int(np.argmin(smallest))
+        if smallest[worst] >= _SINGULAR * spread.max():
+            return None
+        return worst, "its covariance is singular"
+
+    def check(self, name: str, value: Any) -> None:
+        """Refuse constant features, which say nothing about clusters."""
+        values = np.asarray(value)
+        constant = np.flatnonzero(np.ptp(values, axis=0) == 0) if len(values) > 1 else ()
+        if len(constant):
+            raise ValueError(
+                f"{name} has constant features, in columns {', '.join(map(str, constant[:5]))}"
+                f"{', ...' if len(constant) > 5 else ''}; they say nothing about clusters: drop them, "
+                f"{name}[:, np.ptp({name}, axis=0) > 0]"
+            )
+
+    def _shaped(self, mean: Array, spread: Array) -> dict[str, Array]:
+        size = (self.num_features,)
+        if self._is_matrix:
+            spread = spread if self._tied else spread.reshape(*self.shape, *size, *size)
+        else:
+            spread = spread.reshape(*self.shape, *(size if self.covariance == "diagonal" else ()))
+        return {"location": mean.reshape(*self.shape, *size), "spread": spread}
+
+
+def _mean(variance: Any, shape: tuple[int, ...]) -> Any:
+    """Mean over all clusters; one where it is zero."""
+    mean = variance.reshape(-1, *shape).mean(axis=0)
+    return np.where(mean > 0, mean, 1.0)

@@ -1,0 +1,474 @@
+"""NumPyro distributions over linked labels and over data whose labels are linked."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array
+from numpyro.distributions import constraints
+
+from ..collapsed import Collapsed
+from ..label_inference import partition
+from ..label_inference.approximate import Inference, as_inference
+from ..label_inference.label_graph import LabelGraph
+from ..side_information.partial_labels import Groups
+
+__all__ = ["LinkedCategorical", "LinkedMixture"]
+
+
+_ROWS = 1024
+"""Rows of data whose densities are computed at a time; more would leave a processor's cache."""
+
+
+class LinkedCategorical(dist.Distribution):
+    r"""Labels of all points, tied by links.
+
+    With ``reading="field"`` the links are a Markov random field prior (Lu 2008, eq. 2.10)
+
+    .. math:: P(z) = \Omega^{-1} \prod_i \pi_{z_i} \prod_{(i,j)} e^{w_{ij}[z_i = z_j]},
+
+    whose partition function :math:`\Omega(\pi, w)` is kept. With ``reading="relation"`` labels are
+    independent and each link is an observed statement, right with the log-odds :math:`|w|`
+    (Lu 2008, App. A): ``P(z, links) = prod pi * prod P(statement | z_i, z_j)``, which is a
+    normalised likelihood and has no partition function.
+
+    Parameters
+    ----------
+    log_weights : Array, shape (num_clusters,)
+        Log mixing weights.
+    graph : LabelGraph
+    reading : {"field", "relation"}
+    weight_per : {"point", "chunklet"}
+        See `log_partition`.
+    pair_weights : Array, shape (num_links,), optional
+        Replaces the finite weights of the links, e.g. by learned ones.
+    inference : str or inference object
+        See `log_partition`.
+    """
+
+    arg_constraints: ClassVar[dict] = {}
+    pytree_data_fields = ("log_weights", "graph", "pair_weights")
+    pytree_aux_fields = ("reading", "weight_per", "inference")
+
+    def __init__(
+        self,
+        log_weights: Array,
+        graph: LabelGraph,
+        *,
+        reading: str = "field",
+        weight_per: str = "point",
+        pair_weights: Array | None = None,
+        inference: str | Inference = "exact",
+        validate_args: bool | None = None,
+    ) -> None:
+        if reading not in ("field", "relation"):
+            raise ValueError(f"reading = {reading!r}; expected 'field' or 'relation'")
+        self.log_weights, self.graph, self.reading = log_weights, graph, reading
+        self.weight_per, self.inference = weight_per, as_inference(inference)
+        self.pair_weights = graph.pair_weights if pair_weights is None else pair_weights
+        super().__init__(event_shape=(graph.num_points,), validate_args=validate_args)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """Integer labels."""
+        return constraints.independent(
+            constraints.integer_interval(0, self.log_weights.shape[-1] - 1), 1
+        )
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of the routines in `partition`."""
+        return {"weight_per": self.weight_per, "inference": self.inference}
+
+    @property
+    def has_free_weights(self) -> bool:
+        """Whether no partition function ties the mixing weights: a Dirichlet is then conjugate."""
+        graph = self.graph
+        free = self.reading == "relation" or graph.num_links == 0
+        return free or (self.weight_per == "chunklet" and graph.num_edges == 0)
+
+    def log_normalizer(self) -> Array:
+        r"""What the unnormalised sum must be divided by, in logs.
+
+        :math:`\log\Omega` for a field; for relations the sum of the log-odds terms that make each
+        statement's likelihood normalised, :math:`\sum \log(1 + e^{|w|}) - [w < 0] |w|`.
+        """
+        if self.reading == "relation":
+            weights = jnp.asarray(self.pair_weights)
+            finite = jnp.where(jnp.isinf(jnp.asarray(self.graph.pair_weights)), 0.0, weights)
+            # must: P(same)=e^w/(1+e^w); cannot: P(differ)=1/(1+e^w), so the common factor is 1+e^w
+            # for a must-link relative to e^{w[same]}, and the same for a cannot-link
+            return jnp.where(
+                jnp.isinf(jnp.asarray(self.graph.pair_weights)), 0.0, jnp.logaddexp(0.0, finite)
+            ).sum()
+        if self.graph.num_links == 0:
+            return self.graph.num_points * jax.nn.logsumexp(self.log_weights)
+        blank = jnp.zeros(
+            (self.graph.num_points, self.log_weights.shape[-1]), self.log_weights.dtype
+        )
+        return partition.log_partition(
+            blank, self.graph, self.log_weights, self.pair_weights, **self.options
+        )
+
+    def log_normalizer_by_component(self) -> Array:
+        """Share of each connected component in `log_normalizer`, zero-padded, shape (num_nodes,)."""
+        graph = self.graph
+        if self.reading == "field":
+            blank = jnp.zeros(
+                (graph.num_points, self.log_weights.shape[-1]), self.log_weights.dtype
+            )
+            return partition.by_component(
+                blank, graph, self.log_weights, self.pair_weights, **self.options
+            )
+        soft = ~jnp.isinf(jnp.asarray(graph.pair_weights))
+        weights = jnp.where(soft, jnp.asarray(self.pair_weights), 0.0)
+        each = jnp.where(soft, jnp.logaddexp(0.0, weights), 0.0)
+        owner = jnp.asarray(graph.component)[jnp.asarray(graph.pairs)[:, 0]]
+        return jax.ops.segment_sum(each, owner, graph.num_nodes)
+
+    def log_prob(self, value: Array) -> Array:
+        """Log-probability of one joint labeling, shape (num_points,)."""
+        held = jnp.where(
+            value[:, None] == jnp.arange(self.log_weights.shape[-1]), 0.0, partition.FORBIDDEN
+        )
+        total = partition.log_partition(
+            held,
+            self.graph,
+            self.log_weights,
+            self.pair_weights,
+            weight_per=self.weight_per,
+            inference="exact",
+        )
+        return total - self.log_normalizer()
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Draw labels jointly: from the field, or independently under the relation reading."""
+        shape = (self.graph.num_points, self.log_weights.shape[-1])
+        if self.reading == "relation":
+            return jax.random.categorical(
+                key, self.log_weights, shape=(*sample_shape, self.graph.num_points)
+            )
+
+        def draw(one: Array) -> Array:
+            return partition.sample(
+                one,
+                jnp.zeros(shape),
+                self.graph,
+                self.log_weights,
+                self.pair_weights,
+                **self.options,
+            )
+
+        if not sample_shape:
+            return draw(key)
+        count = 1
+        for size in sample_shape:
+            count *= size
+        drawn = jax.vmap(draw)(jax.random.split(key, count))
+        return drawn.reshape(*sample_shape, shape[0])
+
+
+class LinkedMixture(Collapsed):
+    r"""Data of all points, with their linked labels summed out.
+
+    .. math:: \log p(x) = \log \sum_z \prod_i \pi_{z_i} p(x_i | \theta_{z_i})
+              \prod_{(i,j)} e^{w_{ij}[z_i = z_j]} - \log\Omega
+
+    (Lu 2008, eq. 2.14). The value holds all points: its event shape is ``(num_points, ...)``.
+
+    Parameters
+    ----------
+    labels : LinkedCategorical
+    components : Distribution, batch_shape (num_clusters,) or (num_rows, num_clusters)
+        Density of a row in each cluster, the same for all rows or with parameters of its own. Where
+        it is a `MixtureSameFamily`, the components of the clusters are latent as well, and have
+        factors of their own.
+    evidence : Array, shape (num_points, num_clusters), optional
+        Further log-factors of the labels, such as log-probabilities of known classes.
+    groups : Groups, optional
+        The point, of several rows each, that a row of the data belongs to: all its rows have its
+        label. Without groups every point is one row.
+    """
+
+    arg_constraints: ClassVar[dict] = {}
+    pytree_data_fields = ("labels", "components", "evidence", "groups")
+    latent = "labels"
+
+    def __init__(
+        self,
+        labels: LinkedCategorical,
+        components: dist.Distribution,
+        evidence: Array | None = None,
+        groups: Groups | None = None,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        num_clusters = labels.log_weights.shape[-1]
+        points = labels.graph.num_points
+        rows = points if groups is None else len(groups)
+        if components.batch_shape not in ((num_clusters,), (rows, num_clusters)):
+            raise ValueError(
+                f"components have batch shape {components.batch_shape}; expected ({num_clusters},), one "
+                f"per mixing weight, or ({rows}, {num_clusters}), one per row and mixing weight"
+            )
+        if groups is not None and groups.num_groups != points:
+            raise ValueError(
+                f"groups has {groups.num_groups} groups, and there are labels for {points} points; links "
+                "join groups, one label each"
+            )
+        if evidence is not None and jnp.shape(evidence) != (points, num_clusters):
+            raise ValueError(
+                f"evidence has shape {jnp.shape(evidence)}; expected {(points, num_clusters)}, a "
+                "log-factor per point and cluster"
+            )
+        self.labels, self.components = labels, components
+        self.evidence, self.groups = evidence, groups
+        super().__init__(event_shape=(rows, *components.event_shape), validate_args=validate_args)
+
+    @property
+    def num_clusters(self) -> int:
+        """Number of clusters."""
+        return self.labels.log_weights.shape[-1]
+
+    @property
+    def num_units(self) -> int:  # type: ignore[override]
+        """Number of connected components of the links."""
+        return self.labels.graph.num_components
+
+    @property
+    def is_density(self) -> bool:  # type: ignore[override]
+        """Whether the components are densities of the data, not probabilities of classes."""
+        return getattr(self.components, "is_density", True)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """Support of the components, one row a point."""
+        return constraints.independent(self.components.support, 1)
+
+    @property
+    def _nested(self) -> bool:
+        """Whether clusters are mixtures themselves."""
+        return isinstance(self.components, dist.MixtureSameFamily)
+
+    def log_factors(self, value: Array) -> dict[str, Array]:
+        """Log-factors that couple data, labels and links.
+
+        Returns
+        -------
+        dict
+            ``unary`` (num_points, num_clusters), without mixing weights; ``log_weights``
+            (num_clusters,); ``pair_weights`` (num_links,). Where clusters are mixtures, ``unary`` has
+            an axis of components, and ``log_within`` (num_clusters, num_components) are their log
+            weights. ``evidence``, where there is some.
+        """
+        by_row = len(self.components.batch_shape) == 2
+        # some rows are left for the last block; parameters by row are not cut
+        full = 0 if by_row else max(len(value) - 1, 0) // _ROWS
+        component: Any = self.components
+        each = component.component_distribution if self._nested else component
+
+        def density(rows: Array) -> Array:
+            own = len(each.batch_shape) - (1 if by_row else 0)
+            return each.log_prob(rows.reshape(len(rows), *(1,) * own, *rows.shape[1:]))
+
+        unary = density(value[full * _ROWS :])
+        if full:  # no array of points by clusters by features, in gradients neither
+            blocks = value[: full * _ROWS].reshape(full, _ROWS, *value.shape[1:])
+            most = jax.lax.map(jax.checkpoint(density), blocks)
+            unary = jnp.concatenate([most.reshape(-1, *unary.shape[1:]), unary])
+        factors = {
+            "unary": unary,
+            "log_weights": self.labels.log_weights,
+            "pair_weights": jnp.asarray(self.labels.pair_weights),
+        }
+        if self._nested:
+            factors["log_within"] = jnp.log(component.mixing_distribution.probs)
+        if self.evidence is not None:
+            factors["evidence"] = self.evidence
+        return factors
+
+    def label_factors(self, factors: dict[str, Array]) -> Array:
+        """Log-factors of the labels alone, shape (num_points, num_clusters)."""
+        unary = factors["unary"]
+        if "log_within" in factors:
+            unary = jax.nn.logsumexp(unary + factors["log_within"], axis=-1)
+        if self.groups is not None:
+            unary = jax.ops.segment_sum(unary, self.groups.codes, self.groups.num_groups)
+        return unary + factors["evidence"] if "evidence" in factors else unary
+
+    def log_partition(self, factors: dict[str, Array]) -> Array:
+        """Sum of the factors over all joint labelings, in logs."""
+        return self._sum_labels(factors | {"unary": self.label_factors(factors)})
+
+    def _sum_labels(self, factors: dict[str, Array]) -> Array:
+        """`log_partition` of factors whose ``unary`` is that of the labels alone."""
+        return self._apply(partition.log_partition, factors)
+
+    def approximation(self) -> str | None:
+        """Name what is approximate in `log_prob`, None where it is exact; see `check_inference`."""
+        labels = self.labels
+        return partition.check_inference(
+            labels.graph, labels.log_weights.shape[-1], labels.inference
+        )
+
+    @property
+    def has_curvature(self) -> bool:
+        """Whether `log_prob` can be differentiated twice; sums by fixed points can once."""
+        return self.approximation() is None
+
+    @property
+    def is_large(self) -> bool:
+        """Whether sums over the labels take long."""
+        return self.labels.graph.is_large
+
+    @property
+    def has_free_weights(self) -> bool:
+        """See `LinkedCategorical.has_free_weights`."""
+        return self.labels.has_free_weights
+
+    def log_normalizer(self) -> Array:
+        """See `LinkedCategorical.log_normalizer`."""
+        return self.labels.log_normalizer()
+
+    def log_normalizer_at(self, log_weights: Array) -> Array:
+        """Log partition function of the links at other log mixing weights."""
+        labels = self.labels
+        blank = jnp.zeros((labels.graph.num_points, self.num_clusters), log_weights.dtype)
+        return partition.log_partition(
+            blank, labels.graph, log_weights, labels.pair_weights, **labels.options
+        )
+
+    def log_prob(self, value: Array) -> Array:
+        """Joint log-density of all points (and of the statements, under the relation reading)."""
+        factors = self.log_factors(value)
+        if self.labels.reading == "relation" or self.labels.graph.num_links == 0:
+            return self.log_partition(factors) - self.log_normalizer()
+        # the normaliser of a field is the same sum without data: as a batch it is compiled once
+        unary = self.label_factors(factors)
+        plain = {name: factors[name] for name in ("log_weights", "pair_weights")}
+        both = jnp.stack([unary, jnp.zeros_like(unary)])
+        log_z, log_omega = jax.vmap(lambda u: self._sum_labels(plain | {"unary": u}))(both)
+        return log_z - log_omega
+
+    def _from_factors(self, routine: Any, factors: dict[str, Array], *before: Array) -> Array:
+        return self._apply(routine, factors | {"unary": self.label_factors(factors)}, *before)
+
+    def _apply(self, routine: Any, factors: dict[str, Array], *before: Array) -> Array:
+        return routine(
+            *before,
+            factors["unary"],
+            self.labels.graph,
+            factors["log_weights"],
+            factors["pair_weights"],
+            **self.labels.options,
+        )
+
+    def _posterior(self, routine: Any, value: Array, *before: Array) -> Array:
+        return self._from_factors(routine, self.log_factors(value), *before)
+
+    def responsibilities(self, value: Array) -> Array:
+        """Posterior label probabilities, shape (num_points, num_clusters)."""
+        return self._posterior(partition.responsibilities, value)
+
+    def posterior(self, value: Array) -> dict[str, Array]:
+        """Return ``responsibilities`` (num_points, num_clusters)."""
+        return {"responsibilities": self.responsibilities(value)}
+
+    def pair_marginals(self, value: Array) -> Array:
+        """Posterior probability that each linked pair agrees, shape (num_links,)."""
+        return self._posterior(partition.pair_marginals, value)
+
+    def by_component(self, value: Array) -> Array:
+        """Unnormalised terms of `log_prob` by connected component, zero-padded, shape (num_nodes,)."""
+        return self._posterior(partition.by_component, value)
+
+    def by_unit(self, value: Array) -> Array:
+        """Terms of `log_prob` by connected component, zero-padded, shape (num_nodes,)."""
+        return self.by_component(value) - self.labels.log_normalizer_by_component()
+
+    def summaries(self, value: Array) -> tuple[dict[str, Array], Array]:
+        """`posterior` and `by_unit` by one pass over the links, and its slope."""
+        factors, labels = self.log_factors(value), self.labels
+        coupled = labels.reading == "field" and labels.graph.num_links > 0
+
+        def terms(unary: Array) -> Array:
+            plain = {name: factors[name] for name in ("log_weights", "pair_weights")}
+            return self._apply(partition.by_component, plain | {"unary": unary})
+
+        def with_normalizer(unary: Array) -> tuple[Array, Array]:
+            if not coupled:
+                found = terms(unary)
+                return found.sum(), found
+            found, blank = jax.vmap(terms)(jnp.stack([unary, jnp.zeros_like(unary)]))
+            return found.sum(), found - blank
+
+        prob, found = jax.grad(with_normalizer, has_aux=True)(self.label_factors(factors))
+        if not coupled:
+            found = found - self._free_normalizer_by_component()
+        return {"responsibilities": prob}, found
+
+    def _free_normalizer_by_component(self) -> Array:
+        """`log_normalizer_by_component` where labels are independent a priori."""
+        if self.labels.graph.num_links == 0:
+            return self.labels.log_normalizer() / self.labels.graph.num_points
+        return self.labels.log_normalizer_by_component()
+
+    def sample_labels(self, rng_key: Array, value: Array) -> Array:
+        """Draw all labels jointly from their posterior, shape (num_points,)."""
+        return self._posterior(partition.sample, value, rng_key)
+
+    def draw(self, rng_key: Array, value: Array) -> tuple[Array, Array | None]:
+        """Draw all labels jointly, and the components of clusters that are mixtures."""
+        factors = self.log_factors(value)
+        if "log_within" not in factors:
+            return self._from_factors(partition.sample, factors, rng_key), None
+        key_labels, key_within = jax.random.split(rng_key)
+        labels = self._from_factors(partition.sample, factors, key_labels)
+        joint = factors["unary"] + factors["log_within"]
+        own = jnp.take_along_axis(joint, self._by_row(labels)[:, None, None], axis=1)[:, 0]
+        return labels, jax.random.categorical(key_within, own)
+
+    def statistic(self, latent: tuple[Array, Array | None]) -> dict[str, Array]:
+        """Sufficient statistics of drawn labels, of the structure of `log_factors`."""
+        labels, within = latent
+        graph = self.labels.graph
+        member = jax.nn.one_hot(labels, self.num_clusters)
+        share = (
+            1.0 if self.labels.weight_per == "point" else 1.0 / graph.node_size[graph.node][:, None]
+        )
+        pairs = jnp.asarray(graph.pairs)
+        agree = (labels[pairs[:, 0]] == labels[pairs[:, 1]]) & ~jnp.isinf(graph.pair_weights)
+        rows = self._by_row(member)
+        found = {
+            "unary": rows,
+            "log_weights": (member * share).sum(axis=0),
+            "pair_weights": agree.astype(member.dtype),
+        }
+        if within is not None:
+            weights = self.components.mixing_distribution.probs  # type: ignore[attr-defined]
+            inside = rows[:, :, None] * jax.nn.one_hot(within, weights.shape[-1])[:, None]
+            own = weights.ndim == 3  # each row has weights of its own
+            found |= {"unary": inside, "log_within": inside if own else inside.sum(axis=0)}
+        return found | ({} if self.evidence is None else {"evidence": member})
+
+    def mode(self, value: Array) -> Array:
+        """Most probable joint labeling given the data, shape (num_points,)."""
+        return self._posterior(partition.mode, value)
+
+    def _by_row(self, values: Array) -> Array:
+        """Values of the points, repeated for all their rows."""
+        return values if self.groups is None else values[self.groups.codes]
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Draw labels, then data."""
+        key_labels, key_data = jax.random.split(key)
+        labels = jnp.moveaxis(self.labels.sample(key_labels, sample_shape), -1, 0)
+        labels = jnp.moveaxis(self._by_row(labels), 0, -1)
+        by_row = len(self.components.batch_shape) == 2
+        shape = sample_shape if by_row else (*sample_shape, labels.shape[-1])
+        drawn = self.components.sample(key_data, shape)
+        index = labels.reshape(labels.shape + (1,) * (drawn.ndim - labels.ndim))
+        return jnp.take_along_axis(drawn, index, axis=labels.ndim).squeeze(labels.ndim)
