@@ -144,7 +144,7 @@ def main():
 
 
 def draw(found):
-    """ECDFs of the ranks, a panel an engine."""
+    """ECDFs of the ranks, one panel per engine."""
     rows = -(-len(found) // 4)
     figure, axes = new_figure(
         12.8, 2.9 * rows, nrows=rows, ncols=4, sharex=True, sharey=True, squeeze=False

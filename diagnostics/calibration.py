@@ -54,7 +54,7 @@ def functionals(
     Returns
     -------
     DataFrame
-        A row a draw, chains one after another, with columns such as ``log_likelihood``,
+        One row per draw, chains one after another, with columns such as ``log_likelihood``,
         ``sorted_weights[0]`` and ``flip_rate``.
     """
     found = of_parameters(draws, dims, roles)
@@ -81,7 +81,7 @@ def rank_of_truth(
     Parameters
     ----------
     truth : DataFrame, one row
-    draws : DataFrame, a row a draw, chains one after another
+    draws : DataFrame, one row per draw, chains one after another
     num_chains : int
     seed : int
         Of the ties.
@@ -150,7 +150,7 @@ class Calibration:
     name : str
         What was calibrated.
     ranks : DataFrame
-        A row a simulation, a column a functional; uniform on (0, 1) if all is well.
+        One row per simulation, one column per functional; uniform on (0, 1) if all is well.
     failed : int
         Simulations whose fit failed; they are left out of the ranks.
     level : float
@@ -164,7 +164,7 @@ class Calibration:
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row a functional: p-value of uniformity, mean rank, coverage of 50 % and 90 % intervals.
+        """One row per functional: p-value of uniformity, mean rank, coverage of 50 % and 90 % intervals.
 
         A mean rank above one half says that draws are too low; coverage below its name that the
         posterior is too sure of itself.

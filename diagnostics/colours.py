@@ -29,7 +29,7 @@ CHAINS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
 
 
 def cluster_colours(num_clusters: int) -> NDArray[np.float64]:
-    """One colour a cluster, shape (num_clusters, 3); beyond eight, lighter and darker shades.
+    """One colour per cluster, shape (num_clusters, 3); beyond eight, lighter and darker shades.
 
     Parameters
     ----------

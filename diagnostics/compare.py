@@ -54,7 +54,7 @@ _SHIFT, _ERRORS = 0.1, 3.0
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """One row a fit; columns that say nothing about any fit are left out.
+    """One row per fit; columns that are empty for every fit are left out.
 
     Attributes
     ----------

@@ -54,7 +54,7 @@ class Rung:
 
 @dataclass(frozen=True)
 class DebugReport:
-    """What `debug` found, from the bottom of the ladder to its top; prints a line a rung."""
+    """What `debug` found, from the bottom of the ladder to its top; prints one line per check."""
 
     rungs: tuple[Rung, ...]
 

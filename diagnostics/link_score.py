@@ -34,7 +34,7 @@ class LinkScore:
     baseline : float
         The same mean if two labels agreed as often as those of two points drawn at random.
     table : DataFrame
-        A row a link: ``i``, ``j``, ``sign`` (1 must-link, -1 cannot-link), ``probability`` that the
+        One row per link: ``i``, ``j``, ``sign`` (1 must-link, -1 cannot-link), ``probability`` that the
         labels are as stated, ``log_score``, ``baseline``.
     approximate : str or None
         Approximation made in summing out the labels.

@@ -117,7 +117,7 @@ def plot_parameters(fit: Any) -> Figure:
 
 
 def plot_objective(fit: Any) -> Figure:
-    """Log joint density by step, one line a start; the best is drawn strong.
+    """Log joint density by step, one line per start; the best one stands out.
 
     Parameters
     ----------
@@ -193,7 +193,7 @@ def plot_coclustering(fit: Any, most: int = 400) -> Figure:
 
 
 def plot_traces(fit: Any) -> Figure:
-    """Trace and rank plots, one colour a chain.
+    """Trace and rank plots, one colour per chain.
 
     Label-invariant functionals first; then, where clusters can be matched across draws, the
     relabelled weights. Chains that agree have flat rank plots, near the dotted line.

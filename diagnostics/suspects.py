@@ -133,7 +133,7 @@ def rank_suspects(links: Links, same: NDArray, weights: NDArray) -> pd.DataFrame
     Returns
     -------
     DataFrame
-        A row a link, numbered as in `links`: rows ``i`` and ``j``, ``sign`` (1 must-link, -1
+        One row per link, numbered as in `links`: rows ``i`` and ``j``, ``sign`` (1 must-link, -1
         cannot-link), ``weight``, ``probability`` that it is wrong and ``log_odds`` of that, and
         ``same_without``, the probability that the labels agree by all evidence but the link itself.
 

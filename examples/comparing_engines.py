@@ -75,7 +75,7 @@ def run(posterior, engines):
 
 
 def draw(fits, out):
-    """A column a posterior, a row an engine: draws of the functional on which engines differ most."""
+    """One column per posterior, one row per engine: draws of the functional on which engines differ most."""
     rows = max(map(len, fits.values()))
     size = 3.0 * len(fits), 1.1 * rows
     figure, axes = new_figure(*size, nrows=rows, ncols=len(fits), squeeze=False, sharex="col")

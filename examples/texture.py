@@ -36,7 +36,7 @@ class Mosaic:
         return self.labels.shape
 
     def features(self):
-        """Log mean squared difference of neighbouring pixels in four directions, a row a block."""
+        """Log mean squared difference of neighbouring pixels in four directions, one row per block."""
         image = np.pad(self.image, 1, mode="reflect")
         centre = image[1:-1, 1:-1]
         steps = ((1, 2), (2, 1), (2, 2), (2, 0))

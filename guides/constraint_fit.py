@@ -20,7 +20,8 @@ from sidebayes.models.constraint_fit import constraint_fit
 
 from .engines.base import Engine, EngineResult, Problem, check_positive
 from .engines.density import approximation, latent_supports, trace_model
-from .engines.optimisers.optimise import ascend, mode_result
+from .engines.optimisers.ascent import ascend
+from .engines.optimisers.optimise import mode_result
 from .engines.plumbing.programs import compiled
 from .engines.starts import initial_values, observed_table
 from .fisher import natural_newton
@@ -208,7 +209,7 @@ def choose_strength(
     Prices rise from 0.1 by factors of :math:`\sqrt{10}` until the best one has stood for
     `patience` steps; ties go to fewer broken links among those fitted, then to the lower price. Prices
     too low to change any link are not counted, as they are in the thesis, whose path then ends before
-    it began; up to one nat a point.
+    it began; up to one nat per point.
     Half of the links are held out; of fewer than ``6 * num_clusters`` links, three a cluster are
     fitted and three held out, which then overlap, and fewer than ``3 * num_clusters`` serve as
     both. At the price found all links are fitted once more. Fit ``choice.links`` with the same engine,

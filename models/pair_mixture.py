@@ -94,7 +94,7 @@ def pair_mixture(
     References
     ----------
     Yu (2016), Statistical learning: generative models for dimensionality reduction, clustering and
-    shape analysis, University of Utah, eqs. 4.1-4.9 (with one normaliser a pair), 4.20-4.21.
+    shape analysis, University of Utah, eqs. 4.1-4.9 (with one normaliser per pair), 4.20-4.21.
     Yu, Elhabian and Whitaker (2018), arXiv:1805.02285.
     """
     law = law_options(pair_law)

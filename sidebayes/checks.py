@@ -376,7 +376,7 @@ def check_truth(truth: Any, num_points: int) -> NDArray[np.int64] | None:
     classes = np.asarray(truth)
     if classes.shape != (num_points,):
         raise ValueError(
-            f"truth has shape {classes.shape}, expected ({num_points},), one class a point"
+            f"truth has shape {classes.shape}, expected ({num_points},), one class per point"
         )
     return np.unique(classes, return_inverse=True)[1].astype(np.int64)
 

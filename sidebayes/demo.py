@@ -76,10 +76,10 @@ def demo(
     Parameters
     ----------
     folder : path
-        Receives one NetCDF file a fit, and ``report.html``.
+        Receives one NetCDF file per fit, and ``report.html``.
     console : rich.console.Console, optional
     num_workers : int, optional
-        Processes; by default one a core, four at most.
+        Processes; by default one per core, four at most.
     num_draws : int
         Draws of each of four Gibbs chains; NUTS makes two chains of 120 at most.
 

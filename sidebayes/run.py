@@ -21,14 +21,14 @@ from sidebayes.guides.engines.base import Engine, FitError, Problem
 from sidebayes.guides.engines.density import (
     abstract_trace,
     collapsed_sites,
-    latent_sites,
     site_dims,
     site_roles,
 )
 from sidebayes.guides.engines.starts import observed_table
 from sidebayes.guides.engines.units import Layout, Named, dimensions, lay_out_units
-from sidebayes.guides.engines.updates import plan_updates
+from sidebayes.guides.engines.updates import block_of, declared_blocks, plan_updates
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.gaussian_block import GaussianComponents
 from sidebayes.models.blocks.mixtures.linked import LinkedMixture
 from sidebayes.models.blocks.roles import Role, Signature, signature_of
 from sidebayes.models.blocks.side_information.links import Links
@@ -389,7 +389,7 @@ def _check_blocks(problem: Problem) -> None:
     """Have blocks look at the data that they describe."""
     trace = abstract_trace(problem)
     for part in plan_updates(problem).parts:
-        block = trace[next(iter(part.sites.values()))]["infer"]["block"]
+        block = block_of(trace, part)
         for name in part.sources:
             data = observed_table(problem, name)
             if data is not None:
@@ -398,10 +398,8 @@ def _check_blocks(problem: Problem) -> None:
 
 def _empirical_prior(problem: Problem) -> Any:
     """Prior that a block reads off the data, as numbers; None if there is no such block."""
-    trace = abstract_trace(problem)
-    for site in latent_sites(trace).values():
-        block: Any = (site.get("infer") or {}).get("block")
-        if getattr(block, "from_data", False):
+    for block, _ in declared_blocks(abstract_trace(problem)):
+        if isinstance(block, GaussianComponents) and block.from_data:
             name = next(iter(posterior.label_sites(problem)))
             data = observed_table(problem, name)
             found = type(block.prior).empirical(data, block.num_cells)

@@ -220,7 +220,7 @@ class Validation:
         Returns
         -------
         LinkScore
-            Prints score and baseline; ``.table`` has a row a link.
+            Prints score and baseline; ``.table`` has one row per link.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""The zoo: one card a method, one name an engine."""
+"""The zoo: one card per method, one name per engine."""
 
 from __future__ import annotations
 

@@ -208,7 +208,7 @@ def check(correct, wrong):
 
 
 def draw(correct, wrong, path):
-    """Curves of experiment 1 over those of experiment 2, a column a data set; a table beside it."""
+    """Curves of experiment 1 over those of experiment 2, one column per data set; a table beside it."""
     names = list(correct["data"].unique())
     figure, axes = new_figure(
         4.1 * len(names), 7.2, nrows=2, ncols=len(names), squeeze=False, height_ratios=(3, 2)

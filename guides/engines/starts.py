@@ -1,4 +1,4 @@
-"""Where runs start: at k-means partitions of the data, other sites near zero, or as told."""
+"""Where runs start: at k-means partitions of the data, at zero for other sites, or at given values."""
 
 from __future__ import annotations
 

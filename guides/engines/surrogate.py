@@ -16,13 +16,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 from jax.flatten_util import ravel_pytree
 from sidebayes.models.blocks.collapsed import Collapsed, as_collapsed
 
 from .base import Problem
 from .density import place, site_log_prob, trace_model, unconstrained_start
-from .optimisers.lbfgs import Search, search_step, start_search
+from .optimisers.lbfgs import minimise
 
 __all__ = [
     "allot",
@@ -33,9 +33,6 @@ __all__ = [
     "raise_surrogate",
     "shares",
 ]
-
-_MEMORY = 10
-"""Differences that L-BFGS remembers in an M-step."""
 
 
 def expectation(
@@ -132,19 +129,11 @@ def raise_surrogate(
     fixed = {name: value for name, value in params.items() if name not in chosen}
     start = unconstrained_start(problem, params, args, chosen)
     free, unravel = ravel_pytree(start)
-    loss = jax.value_and_grad(
-        lambda free: -linearised(place(problem, unravel(free), args, fixed)[0], posterior)
-    )
 
-    def unfinished(search: Search) -> Array:
-        steepest = jnp.abs(search.gradient).max(initial=0.0)
-        flat = (search.steps > 0) & (steepest <= 1e-10 * (1 + jnp.abs(search.value)))
-        return (search.steps < num_steps) & ~flat & ~search.stalled
+    def loss(point: Array) -> Array:
+        return -linearised(place(problem, unravel(point), args, fixed)[0], posterior)
 
-    found = lax.while_loop(
-        unfinished, lambda search: search_step(loss, search, _MEMORY), start_search(free, _MEMORY)
-    )
-    sites, _ = place(problem, unravel(found.point), args, fixed)
+    sites, _ = place(problem, unravel(minimise(loss, free, num_steps)), args, fixed)
     return fixed | {name: sites[name]["value"] for name in chosen}
 
 

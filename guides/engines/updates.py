@@ -32,12 +32,14 @@ __all__ = [
     "block_of",
     "check_updates",
     "closed_forms",
+    "declared_blocks",
     "degenerate",
     "drawable",
     "evidence",
     "maximised",
     "plan_updates",
     "pooled",
+    "sources_of",
 ]
 
 _TOLERANCE = 1e-5
@@ -108,16 +110,22 @@ def plan_updates(problem: Problem) -> Plan:
     return problem.notes["plan"]
 
 
-def _plan(problem: Problem) -> Plan:
-    latent = latent_sites(abstract_trace(problem))
+def declared_blocks(trace: Mapping[str, dict]) -> list[tuple[Block, dict[str, str]]]:
+    """Blocks that sample the latent sites of a trace, each with the names of its sites by role."""
     found: dict[int, tuple[Block, dict[str, str]]] = {}
-    for name, site in latent.items():
+    for name, site in latent_sites(trace).items():
         infer = site.get("infer") or {}
         if infer.get("block") is not None:
             found.setdefault(id(infer["block"]), (infer["block"], {}))[1][infer["role"]] = name
+    return list(found.values())
+
+
+def _plan(problem: Problem) -> Plan:
+    trace = abstract_trace(problem)
+    latent, found = latent_sites(trace), declared_blocks(trace)
     parts, lacking, starting = [], [], []
     uses = _uses(problem) if found else {}
-    for block, sites in found.values():
+    for block, sites in found:
         own = set(sites.values())
         sources: list[str] = []
         others: list[str] = []
@@ -198,6 +206,11 @@ def block_of(trace: Mapping[str, dict], part: Part) -> Block:
     return trace[next(iter(part.sites.values()))]["infer"]["block"]
 
 
+def sources_of(trace: Mapping[str, dict], part: Part) -> list[Collapsed]:
+    """Distributions of the observed sites that a block learns from."""
+    return [fn for fn, _ in collapsed_sites({n: trace[n] for n in part.sources}).values()]
+
+
 def evidence(trace: Mapping[str, dict], part: Part, posterior: Mapping[str, Any]) -> list[Evidence]:
     """What the observed sites say about a block, given expected or drawn latent variables."""
     sources = collapsed_sites({name: trace[name] for name in part.sources})
@@ -212,7 +225,7 @@ def closed_forms(
     posterior: Mapping[str, Any],
     pick: Callable[[int, Block, Any, dict[str, Array]], dict[str, Array]],
 ) -> dict[str, Array]:
-    """Renew the sites of all blocks, one block after another.
+    """Update the sites of all blocks, one block after another.
 
     Parameters
     ----------
@@ -262,7 +275,7 @@ def drawable(plan: Plan, problem: Problem) -> Plan:
         improper = block.improper()
         if improper is not None:
             raise ValueError(improper)
-        reason = block.obstacle(_fns(trace, part))
+        reason = block.obstacle(sources_of(trace, part))
         if reason is None and not block.is_conditional:
             reason = f"the update of {_listed(part.sites.values())} is no full conditional"
         if reason is None:
@@ -351,10 +364,6 @@ def _slope_at_rest(
     return jnp.max(jnp.stack([jnp.abs(leaf).max() for leaf in jax.tree.leaves(found)]))
 
 
-def _fns(trace: Mapping[str, dict], part: Part) -> list[Collapsed]:
-    return [fn for fn, _ in collapsed_sites({n: trace[n] for n in part.sources}).values()]
-
-
 def _is_ours(problem: Problem) -> bool:
     module = getattr(problem.model, "__module__", None)
     return isinstance(module, str) and module.startswith("sidebayes.models")
@@ -362,12 +371,8 @@ def _is_ours(problem: Problem) -> bool:
 
 def degenerate(problem: Problem, params: Mapping[str, np.ndarray]) -> tuple[int, str] | None:
     """First collapsed cluster that a block reports, and what happened to it."""
-    trace = abstract_trace(problem)
-    seen: dict[int, tuple[Block, dict[str, Any]]] = {}
-    for name, site in latent_sites(trace).items():
-        infer = site.get("infer") or {}
-        if infer.get("block") is not None:
-            block = infer["block"]
-            seen.setdefault(id(block), (block, {}))[1][infer["role"]] = params[name]
-    found = (block.degenerate(values) for block, values in seen.values())
-    return next((one for one in found if one is not None), None)
+    for block, sites in declared_blocks(abstract_trace(problem)):
+        found = block.degenerate({role: params[name] for role, name in sites.items()})
+        if found is not None:
+            return found
+    return None

@@ -152,7 +152,7 @@ class RandomEffects(Collapsed):
         Raises
         ------
         ValueError
-            If the value is not one outcome a row.
+            If the value is not one outcome per row.
         """
         if jnp.shape(value) != self.event_shape:
             raise ValueError(

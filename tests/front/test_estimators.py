@@ -14,7 +14,7 @@ import sidebayes
 from sidebayes import EM, KMeans, LinkedMixtureClusterer
 
 TINY = EM(num_restarts=1, max_steps=20)
-"""What is checked is the wrapper; time goes into compiling, one program a shape."""
+"""What is checked is the wrapper; time goes into compiling, one program per shape."""
 
 QUICK = LinkedMixtureClusterer(3, method="soft_kmeans", engine=KMeans(num_restarts=2))
 

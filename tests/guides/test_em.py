@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from sidebayes.guides.engines.base import FitError, Problem
 from sidebayes.guides.engines.density import log_joint, trace_model
 from sidebayes.guides.engines.expectation_maximisation.em import EM
-from sidebayes.guides.engines.plumbing.programs import structure
+from sidebayes.guides.engines.plumbing.identity import structure
 from sidebayes.guides.engines.surrogate import expectation, linearised
 from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph

@@ -84,7 +84,7 @@ def test_other_covariances_end_where_the_log_joint_is_flat(covariance):
 
 
 def negative(logits, count, num_must, num_cannot, law):
-    """Eq. 4.19 with one normaliser a pair, in logits."""
+    """Eq. 4.19 with one normaliser per pair, in logits."""
     log_weights = logits - np.logaddexp.reduce(logits)
     same = np.exp(2 * log_weights).sum()
     value = count @ log_weights - num_cannot * np.log1p(-same)

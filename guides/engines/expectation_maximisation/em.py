@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -26,23 +25,22 @@ from ..density import (
     trace_model,
 )
 from ..plumbing.checkpoint import check_checkpoint, keeping
+from ..plumbing.climbs import BROKEN, SETTLED, climbed, stop_code, until_stopped
 from ..plumbing.programs import compiled
-from ..plumbing.progress import in_pieces, progress_bar
+from ..plumbing.progress import progress_bar
 from ..starts import initial_values, starting_point
 from ..surrogate import cluster_sizes, expectation, raise_surrogate
 from ..updates import Plan, check_updates, closed_forms, degenerate, maximised, plan_updates
 
 __all__ = ["EM"]
 
-_SETTLED, _CUT, _BROKEN = 1, 2, 3
-"""Why a run stopped."""
 
 _CHECK = "check for constant or duplicated features, or hard links that no labeling satisfies"
 _REMEDY = "use prior='empirical', fewer clusters, or covariance='tied'"
 
 
 class _Climb(NamedTuple):
-    """Where the runs from all starts have got; every array has one entry a start."""
+    """Where the runs from all starts have got; every array has one entry per start."""
 
     steps: Array
     params: dict[str, Array]
@@ -136,15 +134,16 @@ class EM(Engine):
             sources = collapsed_sites(abstract_trace(problem)).values()
             build = partial(self._program, plan, any(fn.is_large for fn, _ in sources))
             climb, compiling = compiled("em", problem, shape, build, state, *fixed, limit)
-            began = time.perf_counter()
-            state, sites = in_pieces(
-                lambda state, limit: climb(state, *fixed, limit),
+            clock["compile"] += compiling
+            state, sites = climbed(
+                climb,
                 state,
-                advance,
-                lambda state: f"log joint {np.nanmax(np.asarray(state.value)):.6g}",
-                keep.offer,
+                fixed,
+                describe=lambda state: f"log joint {np.nanmax(np.asarray(state.value)):.6g}",
+                advance=advance,
+                keep=keep,
+                seconds=clock,
             )
-        seconds = {"compile": clock["compile"] + compiling, "run": time.perf_counter() - began}
         if not np.isfinite(state.value).any():
             point = {name: np.asarray(value[0]) for name, value in starts.items()}
             blame = explain_nonfinite(problem, point)
@@ -152,7 +151,7 @@ class EM(Engine):
                 f"EM: the log joint is not finite at any start ({blame}); {_CHECK}", point
             )
         params = as_numpy(state.params | sites)
-        return self._result(problem, state, params, seconds, approximate)
+        return self._result(problem, state, params, clock, approximate)
 
     def _begin(self, starts: dict[str, NDArray]) -> _Climb:
         """State of every start before its first E-step."""
@@ -188,16 +187,12 @@ class EM(Engine):
                 params=jax.tree.map(lambda a, b: jnp.where(stop, a, b), kept, new),
                 last=kept,
                 value=jnp.where(good, now, state.value),
-                code=jnp.where(
-                    ~good, _BROKEN, jnp.where(small, _SETTLED, jnp.where(stop, _CUT, 0))
-                ),
+                code=stop_code(broken=~good, settled=small, cut=stop),
                 history=state.history.at[state.steps].set(jnp.where(good, now, jnp.nan)),
             )
 
         def one(state: _Climb, args: tuple, tol: Array, limit: Array):
-            state = lax.while_loop(
-                lambda s: (s.code == 0) & (s.steps < limit), lambda s: step(s, args, tol), state
-            )
+            state = until_stopped(lambda s: step(s, args, tol), state, limit)
             return state, deterministics(trace_model(problem, state.params, args))
 
         def climb(state: _Climb, args: tuple, tol: Array, limit: Array):
@@ -220,7 +215,7 @@ class EM(Engine):
         steps = np.asarray(state.steps) - 1
         points = [{n: v[r] for n, v in params.items()} for r in range(len(value))]
         collapsed = [degenerate(problem, point) for point in points]
-        lost = np.array([c is not None for c in collapsed]) | (code == _BROKEN)
+        lost = np.array([c is not None for c in collapsed]) | (code == BROKEN)
         sound = np.isfinite(value) & ~lost
         best = int(
             np.argmax(np.where(sound if sound.any() else np.isfinite(value), value, -np.inf))
@@ -229,7 +224,7 @@ class EM(Engine):
             last = {name: points[best][name] for name in state.params}
             sizes = self._sizes(problem, last)
             raise FitError(self._lost(collapsed[best], sizes), points[best])
-        converged = bool(code[best] == _SETTLED)
+        converged = bool(code[best] == SETTLED)
         message = (
             f"EM converged in {steps[best]} steps; the best of {len(value)} starts reached "
             f"log joint {value[best]:.6g}"

@@ -13,8 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
-from numpyro.infer.hmc import hmc
-from numpyro.infer.util import ParamInfo
 
 from ..base import Engine, EngineResult, FitError, Problem, Status, check_positive
 from ..density import (
@@ -28,7 +26,7 @@ from ..density import (
 )
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
-from ..samplers.chains import recording
+from ..samplers.chains import nuts_given, recording
 from ..starts import initial_values, random_keys, starting_point
 from ..updates import Plan, check_updates, plan_updates
 from .monte_carlo_steps import maximise, moved, score
@@ -148,13 +146,17 @@ class MonteCarloEM(Engine):
             start = {n: v[0] for n, v in initial_values(problem, seed, 1).items()}
         else:
             start = starting_point(problem, init)
-        check_updates(problem, plan, start)
         clock = {"compile": 0.0}
         began = time.perf_counter()
+        check_updates(problem, plan, start, clock)
         with progress_bar("Monte-Carlo EM", self.max_steps + self.num_final, shown=progress) as bar:
             walk = _Walk(self, problem, plan, start, seed, clock)
             settled = self._climb(walk, bar)
-            finals = [walk.newton(self.num_final, bar) for _ in range(_NEWTON_STEPS)][-1]
+            finals = []
+            for _ in range(_NEWTON_STEPS):
+                finals.append(walk.newton(self.num_final, bar))
+                if finals[-1] is None:
+                    break
             draws = walk.draw(walk.count)
             result = self._result(problem, walk, finals, draws, settled, approximate)
         result.seconds.update(clock, run=time.perf_counter() - began - clock["compile"])
@@ -188,8 +190,10 @@ class MonteCarloEM(Engine):
                 and gain.mean + self.confidence * gain.error > self.tol
                 and walk.count < self.max_samples
             ):
-                walk.count = min(2 * walk.count, self.max_samples)
-                theta, gain = walk.maximise(walk.draw(walk.count))
+                more = min(walk.count, self.max_samples - walk.count)
+                draws = walk.joined(draws, walk.draw(more))
+                walk.count += more
+                theta, gain = walk.maximise(draws)
             walk.theta = theta
             walk.gains.append(gain.mean)
             advance(1, f"rise {gain.mean:.3g} ± {gain.error:.2g}, {walk.count} draws")
@@ -201,15 +205,15 @@ class MonteCarloEM(Engine):
         self,
         problem: Problem,
         walk: _Walk,
-        finals: dict[str, NDArray] | None,
+        finals: list[dict[str, NDArray] | None],
         draws: dict[str, Array],
         settled: bool,
         approximate: str | None,
     ) -> EngineResult:
         theta = {name: np.asarray(value) for name, value in walk.theta.items()}
-        errors = None
-        if finals is not None:
-            errors = {n: v.std(axis=0, ddof=1) / np.sqrt(len(v)) for n, v in finals.items()}
+        errors, last = None, finals[-1]
+        if last is not None:
+            errors = {n: v.std(axis=0, ddof=1) / np.sqrt(len(v)) for n, v in last.items()}
         middle = {name: value.mean(axis=0) for name, value in draws.items()}
         fixed = {name: jnp.asarray(value) for name, value in theta.items()}
         trace, _ = place(problem, middle, problem.args, fixed)
@@ -221,8 +225,9 @@ class MonteCarloEM(Engine):
         )
         if errors is None:
             message += (
-                "; the observed information is singular, so that the Newton steps and Monte Carlo errors "
-                "are left out: a parameter lies at its limit, or there are too few draws"
+                f"; after {len(finals) - 1} Newton steps the observed information is singular, so that "
+                "further ones and Monte Carlo errors are left out: a parameter lies at its limit, or there "
+                "are too few draws"
             )
         else:
             worst = max(errors, key=lambda name: float(errors[name].max(initial=0.0)))
@@ -295,6 +300,17 @@ class _Walk:
             n: jnp.asarray(v.swapaxes(0, 1).reshape(-1, *v.shape[2:])) for n, v in whole.items()
         }
 
+    def joined(self, draws: dict[str, Array], more: dict[str, Array]) -> dict[str, Array]:
+        """Draws of both, chain by chain."""
+        chains = self.config.num_chains
+
+        def one(*both: Array) -> Array:
+            parts = [values.reshape(chains, -1, *values.shape[1:]) for values in both]
+            whole = jnp.concatenate(parts, axis=1)
+            return whole.reshape(-1, *whole.shape[2:])
+
+        return jax.tree.map(one, draws, more)
+
     def maximise(self, draws: dict[str, Array]) -> tuple[dict[str, Array], _Gain]:
         """Parameters that maximise the surrogate of some draws, and its rise."""
         inputs = draws, self.theta, self.problem.args
@@ -330,33 +346,16 @@ class _Walk:
         return {name: np.asarray(value)[1:] for name, value in found.items()}
 
     def _kernel(self, problem: Problem) -> tuple[Callable, Callable]:
+        """NUTS on the sampled sites given the parameters."""
+
         def potential(args: tuple, theta: dict) -> Callable[[dict], Array]:
-            @jax.jit
             def energy(free: dict[str, Array]) -> Array:
                 trace, log_det = place(problem, free, args, theta)
                 return -sum_log_prob(trace) - log_det
 
             return energy
 
-        begin, transition = hmc(potential_fn_gen=potential, algo="NUTS")
-
-        def ready(free: dict[str, Array], key: Array, inputs: tuple) -> Any:
-            return begin(
-                ParamInfo(free, *jax.value_and_grad(potential(*inputs))(free)),
-                num_warmup=self.config.num_warmup,
-                trajectory_length=None,
-                model_args=inputs,
-                rng_key=key,
-            )
-
-        def move(state: Any, inputs: tuple) -> Any:
-            # settings are those of the last initialisation, of which nothing but energy and slope at
-            # the new parameters is used
-            fresh = ready(state.z, state.rng_key, inputs)
-            state = state._replace(potential_energy=fresh.potential_energy, z_grad=fresh.z_grad)
-            return transition(state, inputs, {})
-
-        return ready, move
+        return nuts_given(potential, self.config.num_warmup)
 
     def _begin(self, problem: Problem) -> Callable:
         ready, _ = self._kernel(problem)

@@ -13,17 +13,14 @@ from jax.flatten_util import ravel_pytree
 
 from ..base import Problem
 from ..density import collapsed_sites, place, sum_log_prob, unconstrained_start
-from ..optimisers.lbfgs import Search, search_step, start_search
+from ..optimisers.lbfgs import minimise
 from ..surrogate import linearised
-from ..updates import Part, Plan, block_of, evidence, pooled
+from ..updates import Part, Plan, block_of, evidence, pooled, sources_of
 
 __all__ = ["maximise", "moved", "score"]
 
 _BATCH = 64
 """Draws at which the model is run side by side."""
-
-_MEMORY = 10
-"""Differences that L-BFGS remembers."""
 
 
 def maximise(plan: Plan, num_steps: int, problem: Problem) -> Callable:
@@ -65,8 +62,8 @@ def _closed(
     first = {name: value[0] for name, value in draws.items()}
     trace = at(theta, first)
     block = block_of(trace, part)
-    sources = [fn for fn, _ in collapsed_sites({n: trace[n] for n in part.sources}).values()]
-    return part.named(block.mode(block.update(mean, sources), part.values(theta)))
+    found = block.update(mean, sources_of(trace, part))
+    return part.named(block.mode(found, part.values(theta)))
 
 
 def _numeric(
@@ -94,19 +91,8 @@ def _numeric(
 
         return -lax.map(one, (draws, posterior), batch_size=_BATCH).mean()
 
-    value_and_grad = jax.value_and_grad(loss)
-
-    def unfinished(search: Search) -> Array:
-        steepest = jnp.abs(search.gradient).max(initial=0.0)
-        flat = (search.steps > 0) & (steepest <= 1e-8 * (1 + jnp.abs(search.value)))
-        return (search.steps < num_steps) & ~flat & ~search.stalled
-
-    found = lax.while_loop(
-        unfinished,
-        lambda search: search_step(value_and_grad, search, _MEMORY),
-        start_search(start, _MEMORY),
-    )
-    sites, _ = place(problem, {**first, **unravel(found.point)}, args, fixed)
+    found = unravel(minimise(loss, start, num_steps))
+    sites, _ = place(problem, {**first, **found}, args, fixed)
     return fixed | {name: sites[name]["value"] for name in names}
 
 

@@ -27,7 +27,7 @@ from ..samplers.importance import (
     quality,
     visit,
 )
-from .optimise import Ascent, ascend
+from .ascent import Ascent, ascend
 
 __all__ = ["Laplace"]
 

@@ -8,12 +8,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax import Array
+from jax import Array, lax
 
-__all__ = ["Search", "search_step", "start_search"]
+__all__ = ["Search", "minimise", "search_step", "start_search"]
 
 _FALL, _BEND = 1e-4, 0.9
 """Constants of the Wolfe conditions (Nocedal and Wright 2006, section 3.1)."""
+
+_FLAT = 1e-10
+"""Largest entry of a gradient, relative to the loss, that counts as zero."""
 
 
 class Search(NamedTuple):
@@ -120,3 +123,31 @@ def search_step(
     refused = search._replace(length=length, low=low, high=high, stalled=failed)
     new = jax.tree.map(lambda a, b: jnp.where(accept, a, b), accepted, refused)
     return new._replace(steps=search.steps + 1)
+
+
+def minimise(
+    loss: Callable[[Array], Array], start: Array, num_steps: int, *, memory_size: int = 10
+) -> Array:
+    """Point of lowest loss that some steps find; never one of higher loss than `start`.
+
+    Parameters
+    ----------
+    loss : callable
+    start : Array, shape (num_coordinates,)
+    num_steps : int
+        Gradients at most; fewer if the slope vanishes or no step lowers the loss any more.
+    memory_size : int
+        Differences that L-BFGS remembers.
+    """
+    value_and_grad = jax.value_and_grad(loss)
+
+    def unfinished(search: Search) -> Array:
+        steepest = jnp.abs(search.gradient).max(initial=0.0)
+        flat = (search.steps > 0) & (steepest <= _FLAT * (1 + jnp.abs(search.value)))
+        return (search.steps < num_steps) & ~flat & ~search.stalled
+
+    return lax.while_loop(
+        unfinished,
+        lambda search: search_step(value_and_grad, search, memory_size),
+        start_search(start, memory_size),
+    ).point

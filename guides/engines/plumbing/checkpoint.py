@@ -6,7 +6,6 @@ import hashlib
 import io
 import os
 import time
-import types
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ import jax
 import numpy as np
 
 from ..base import Problem, SideBayesWarning
-from .programs import structure
+from .identity import NamelessError, digest, freeze, written
 
 __all__ = ["Keeper", "check_checkpoint", "keeping", "read_state", "write_state"]
 
@@ -101,14 +100,27 @@ def keeping(
     Yields
     ------
     Keeper
+
+    Raises
+    ------
+    ValueError
+        If part of the run has no name that means the same in another process.
     """
     identity = ""
     if config.checkpoint is not None:
         chosen = {f.name: getattr(config, f.name) for f in fields(config)}
         chosen = {name: value for name, value in chosen.items() if name not in _OWN_FIELDS}
         init = getattr(init, "params", init)
-        what = (type(config), chosen, structure(problem), problem.args, seed, init)
-        identity = hashlib.sha256(_describe(what).encode()).hexdigest()
+        data = tuple(map(_sampled, problem.args))
+        what = freeze((type(config), chosen, problem.model, problem.kwargs, data, seed, init))
+        try:
+            identity = digest(written(what, own_code=True))
+        except NamelessError as unknown:
+            raise ValueError(
+                f"{type(config).__name__}(checkpoint={str(config.checkpoint)!r}): another process could "
+                f"not tell that it continues this run, for {unknown} has no name there; use functions "
+                "and data classes in the model's options, or leave checkpoint out"
+            ) from None
     path = None if config.checkpoint is None else Path(config.checkpoint)
     keeper = Keeper(path, config.checkpoint_every, identity)
     yield keeper
@@ -238,25 +250,9 @@ def _dressed(array: np.ndarray, like: Any) -> Any:
     return jax.numpy.asarray(array) if isinstance(like, jax.Array) else array
 
 
-def _describe(value: Any) -> str:
-    """Text that is the same in every process for what is equal; arrays enter by their digests."""
-    if isinstance(value, np.memmap):
-        rows = value[np.linspace(0, len(value) - 1, min(len(value), _MOST_ROWS)).astype(int)]
-        return f"memmap {value.shape} {_describe(np.asarray(rows))}"
-    if isinstance(value, np.ndarray | jax.Array):
-        array = np.ascontiguousarray(_bare(value))
-        return f"array {array.shape} {array.dtype} {hashlib.sha256(array.data).hexdigest()}"
-    if isinstance(value, bytes):
-        return hashlib.sha256(value).hexdigest()
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{n}: {_describe(value[n])}" for n in sorted(value)) + "}"
-    if isinstance(value, list | tuple):
-        return f"({', '.join(map(_describe, value))})"
-    if isinstance(value, type | types.FunctionType | types.BuiltinFunctionType):
-        return f"{value.__module__}.{value.__qualname__}"
-    if value is None or isinstance(value, bool | int | float | complex | str | np.generic):
-        return repr(value)
-    leaves = jax.tree.leaves(value)
-    if leaves and leaves[0] is not value:
-        return f"{type(value).__qualname__} {_describe(leaves)}"
-    return type(value).__qualname__
+def _sampled(value: Any) -> Any:
+    """Some rows of an array that lies on disk, to tell one data set from another; else the value."""
+    if not isinstance(value, np.memmap):
+        return value
+    rows = np.linspace(0, len(value) - 1, min(len(value), _MOST_ROWS)).astype(int)
+    return value.shape, np.asarray(value[rows])

@@ -17,16 +17,15 @@ from collections.abc import Hashable
 from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import jax
-import numpy as np
+
+from .identity import NamelessError, digest, written
 
 __all__ = ["by_name", "by_trace", "is_portable", "settings"]
 
 _BEGAN = time.time()
 _PACKAGES = ("sidebayes", "sidebayes.models", "sidebayes.guides", "sidebayes.diagnostics")
-_KNOWN = ("sidebayes", "numpyro", "jax", "jaxlib", "numpy", "builtins")
 _TRACED_WITH = ("jax", "jaxlib", "numpyro", "numpy", "scipy", "optax", "blackjax")
 _CALLED = re.compile(r'custom_call\s+@"?([\w.$]+)|call_target_name\s*=\s*"([^"]*)"')
 _BESIDES = (
@@ -59,8 +58,8 @@ def by_name(key: Hashable) -> str | None:
     if sources is None:
         return None
     try:
-        return _digest("name", sources, _describe(key))
-    except _NamelessError:
+        return digest(_surroundings(), "name", sources, written(key))
+    except NamelessError:
         return None
 
 
@@ -81,7 +80,7 @@ def by_trace(lowered: jax.stages.Lowered) -> str | None:
     told = repr((ends, settings()))
     if " at 0x" in told or not _is_whole(text):
         return None
-    return _digest("trace", text, told)
+    return digest(_surroundings(), "trace", text, told)
 
 
 def is_portable(lowered: jax.stages.Lowered) -> bool:
@@ -106,49 +105,6 @@ def _text(lowered: jax.stages.Lowered) -> str:
 def _is_whole(text: str) -> bool:
     called = {name for pair in _CALLED.findall(text) for name in pair if name}
     return "__elided__" not in text and all(name.startswith("lapack_") for name in called)
-
-
-class _NamelessError(Exception):
-    """Part of a key has no name that means the same in another process."""
-
-
-def _describe(value: Any) -> str:
-    if type(value) is tuple:
-        if value[:1] == ("object",):
-            raise _NamelessError
-        return f"({','.join(map(_describe, value))})"
-    if value is None or type(value) in (str, bytes, bool, int, float):
-        return repr(value)
-    if isinstance(value, np.dtype | jax.core.ShapedArray):
-        return str(value)
-    if isinstance(value, jax.tree_util.PyTreeDef):
-        text = str(value)
-        if " at 0x" in text or "..." in text:
-            raise _NamelessError
-        return text
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if module is None or name is None or module.split(".")[0] not in _KNOWN:
-        raise _NamelessError
-    # a bound method or a wrapped function bears a name that leads to something else
-    if not (module == "builtins" and isinstance(value, type)) and _find(module, name) is not value:
-        raise _NamelessError
-    return f"{module}.{name}"
-
-
-def _find(module: str, name: str) -> Any:
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
-
-
-def _digest(*parts: str) -> str:
-    told = hashlib.sha256()
-    for part in (_surroundings(), *parts):
-        encoded = part.encode()
-        told.update(len(encoded).to_bytes(8, "big"))
-        told.update(encoded)
-    return told.hexdigest()
 
 
 @functools.cache

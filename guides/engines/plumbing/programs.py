@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro
-import numpyro.distributions as dist
 
 from ..base import Problem
 from . import fingerprint
+from .identity import freeze, structure
 from .store import ProgramStore, compile_anew, current_store
 
-__all__ = ["compiled", "counted_compilations", "structure", "timed", "unchecked"]
+__all__ = ["compiled", "counted_compilations", "timed", "unchecked"]
 
 _MOST_PROGRAMS = 128
 
@@ -73,7 +71,7 @@ def compiled(
     shapes = tuple(map(jax.typeof, leaves))
     kind = jnp.result_type(float), fingerprint.settings()
     quick = once and sum(shape.size for shape in shapes) < _SMALL
-    key = (name, structure(problem), _freeze((config, quick)), tree, shapes, kind)
+    key = (name, structure(problem), freeze((config, quick)), tree, shapes, kind)
     with _lock:
         if key in _programs:
             _programs.move_to_end(key)
@@ -167,32 +165,3 @@ def timed(
     seconds["compile"] += spent
     seconds["run"] += time.perf_counter() - began
     return out
-
-
-def structure(problem: Problem) -> Hashable:
-    """What a problem is apart from its data, as a value that can be compared."""
-    return _freeze((problem.model, problem.kwargs))
-
-
-def _freeze(value: Any) -> Hashable:
-    if isinstance(value, Mapping):
-        return ("mapping", *sorted((str(name), _freeze(item)) for name, item in value.items()))
-    if isinstance(value, list | tuple):
-        return (type(value), *map(_freeze, value))
-    if isinstance(value, functools.partial):
-        return ("partial", value.func, _freeze(value.args), _freeze(value.keywords))
-    if isinstance(value, np.ndarray | jax.Array):
-        array = np.asarray(value)
-        return ("array", array.shape, array.dtype.str, array.tobytes())
-    if isinstance(value, dist.Distribution):
-        # by name: NumPyro flattens a distribution in an order that differs between processes
-        names = {*value.gather_pytree_data_fields(), *value.gather_pytree_aux_fields()}
-        fields_of = ((name, _freeze(getattr(value, name, None))) for name in sorted(names))
-        return ("distribution", type(value), *fields_of)
-    if is_dataclass(value) and not isinstance(value, type):
-        return (type(value), *(_freeze(getattr(value, field.name)) for field in fields(value)))
-    try:
-        hash(value)
-    except TypeError:
-        return ("object", id(value))
-    return (type(value), value)

@@ -11,13 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
+from numpyro.infer.hmc import hmc
+from numpyro.infer.util import ParamInfo
 
 from ..base import Problem
 from ..plumbing.checkpoint import Keeper
 from ..plumbing.progress import piece_length
 from ..starts import initial_values, random_keys, starting_point
 
-__all__ = ["chain_starts", "draw_chains", "recording"]
+__all__ = ["chain_starts", "draw_chains", "nuts_given", "recording"]
 
 _MOST = 50
 """Transitions that one piece makes at most."""
@@ -55,6 +57,58 @@ def chain_starts(
     width = sum(value[0].size for value in point.values())
     noise = np.random.default_rng(seed).normal(scale=jitter, size=(num_chains, width))
     return random_keys(seed, num_chains), noise.astype(jnp.result_type(float)), point
+
+
+def nuts_given(
+    potential: Callable[..., Callable[[dict], Array]],
+    num_warmup: int,
+    *,
+    target_accept: float = 0.8,
+    max_tree_depth: int = 10,
+) -> tuple[Callable, Callable]:
+    """NUTS on some sites given values of others that change between transitions.
+
+    Parameters
+    ----------
+    potential : callable
+        ``potential(*given)`` returns the energy as a function of the unconstrained sites.
+    num_warmup : int
+        Transitions in which step size and mass matrix adapt.
+    target_accept : float
+    max_tree_depth : int
+
+    Returns
+    -------
+    ready : callable
+        ``ready(free, rng_key, given) -> state``.
+    move : callable
+        ``move(state, given) -> state`` after one transition under what is given now.
+    """
+
+    def energy(*given: Any) -> Callable[[dict], Array]:
+        return jax.jit(potential(*given))
+
+    begin, transition = hmc(potential_fn_gen=energy, algo="NUTS")
+
+    def ready(free: dict[str, Array], key: Array, given: tuple) -> Any:
+        return begin(
+            ParamInfo(free, *jax.value_and_grad(energy(*given))(free)),
+            num_warmup=num_warmup,
+            target_accept_prob=target_accept,
+            trajectory_length=None,
+            max_tree_depth=max_tree_depth,
+            model_args=given,
+            rng_key=key,
+        )
+
+    def move(state: Any, given: tuple) -> Any:
+        # a transition reads its settings from the last initialisation, of which only the energy
+        # and the slope under the new values are used
+        fresh = ready(state.z, state.rng_key, given)
+        state = state._replace(potential_energy=fresh.potential_energy, z_grad=fresh.z_grad)
+        return transition(state, given, {})
+
+    return ready, move
 
 
 def recording(transition: Callable) -> Callable:

@@ -13,8 +13,6 @@ import numpy as np
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
-from numpyro.infer.hmc import hmc
-from numpyro.infer.util import ParamInfo
 from sidebayes.models.blocks.block import Block
 
 from ..base import Engine, EngineResult, FitError, Problem, Status, check_positive
@@ -34,7 +32,7 @@ from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..surrogate import drawn, linearised
 from ..updates import Plan, check_updates, closed_forms, drawable, plan_updates
-from .chains import chain_starts, draw_chains, recording
+from .chains import chain_starts, draw_chains, nuts_given, recording
 
 __all__ = ["BlockedGibbs"]
 
@@ -235,37 +233,21 @@ class BlockedGibbs(Engine):
         return sweep
 
     def _kernel(self, problem: Problem) -> tuple[Callable, Callable]:
-        """NUTS on some sites given labels and the other sites: how to ready and to move it."""
+        """NUTS on some sites given labels and the other sites."""
 
         def potential(args: tuple, labels: dict, fixed: dict) -> Callable[[dict], Array]:
-            @jax.jit
             def energy(free: dict[str, Array]) -> Array:
                 trace, log_det = place(problem, free, args, fixed)
                 return -linearised(trace, labels) - log_det
 
             return energy
 
-        begin, transition = hmc(potential_fn_gen=potential, algo="NUTS")
-
-        def ready(free: dict[str, Array], key: Array, inputs: tuple):
-            return begin(
-                ParamInfo(free, *jax.value_and_grad(potential(*inputs))(free)),
-                num_warmup=self.num_warmup * self.thinning,
-                target_accept_prob=self.target_accept,
-                trajectory_length=None,
-                max_tree_depth=self.max_tree_depth,
-                model_args=inputs,
-                rng_key=key,
-            )
-
-        def move(state: Any, inputs: tuple):
-            # the transition reads its settings from the last initialisation; of what that returns
-            # only energy and slope under the new labels are used
-            fresh = ready(state.z, state.rng_key, inputs)
-            state = state._replace(potential_energy=fresh.potential_energy, z_grad=fresh.z_grad)
-            return transition(state, inputs, {})
-
-        return ready, move
+        return nuts_given(
+            potential,
+            self.num_warmup * self.thinning,
+            target_accept=self.target_accept,
+            max_tree_depth=self.max_tree_depth,
+        )
 
     def _result(
         self,

@@ -381,4 +381,4 @@ class HMC(_Hamiltonian):
         return {"trajectory_length": self.trajectory_length}
 
     def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:
-        return {}, f"; {stats['n_steps'].mean():.0f} leapfrog steps a draw"
+        return {}, f"; {stats['n_steps'].mean():.0f} leapfrog steps per draw"

@@ -46,7 +46,7 @@ _ENOUGH = 100
 
 
 class _Ascent(NamedTuple):
-    """Where the runs from all starts have got; every array has one entry a start."""
+    """Where the runs from all starts have got; every array has one entry per start."""
 
     steps: Array
     found: tuple

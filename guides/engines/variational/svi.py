@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,10 +16,11 @@ from numpy.typing import NDArray
 
 from ..base import Engine, EngineResult, Evidence, FitError, Problem, Status, check_positive
 from ..density import approximation, sum_log_prob
-from ..optimisers.optimise import Ascent, ascend
+from ..optimisers.ascent import Ascent, ascend
 from ..plumbing.checkpoint import Keeper, check_checkpoint, keeping
+from ..plumbing.climbs import BROKEN, SETTLED, climbed, stop_code, until_stopped
 from ..plumbing.programs import compiled, timed
-from ..plumbing.progress import in_pieces, progress_bar
+from ..plumbing.progress import progress_bar
 from ..samplers.importance import flat_density, has_improper_prior, pareto_k, quality, visit
 from ..starts import random_keys
 from .families import FAMILIES
@@ -33,9 +33,6 @@ _WINDOW = 100
 
 _SHRINK, _SMALLEST = 0.3, 0.01
 """Factor by which steps shrink when the bound rests, and the share of the first where they end."""
-
-_SETTLED, _CUT, _BROKEN = 1, 2, 3
-"""Why a run stopped."""
 
 
 class _Frame(NamedTuple):
@@ -198,7 +195,7 @@ class SVI(Engine):
                 search = self._climb(
                     problem, frame, search, batches, seconds, advance, keep.part(1)
                 )
-            if int(search.code) == _BROKEN:
+            if int(search.code) == BROKEN:
                 raise FitError(
                     "SVI: the bound is not finite at any step of a window; lower learning_rate, or "
                     "tighten the priors",
@@ -213,7 +210,7 @@ class SVI(Engine):
         kind = "bound" if approximate is None else "estimate"
         bound = Evidence(float(log_weights.mean()), kind, error)
         close, verdict = quality(pareto_k(log_weights), self.num_draws)
-        settled = int(search.code) == _SETTLED
+        settled = int(search.code) == SETTLED
         if settled:
             message = f"settled after {search.steps} steps"
         else:
@@ -273,17 +270,16 @@ class SVI(Engine):
         march, compiling = compiled(
             "svi", problem, settings, self._march, search, *fixed, np.asarray(0)
         )
-        began = time.perf_counter()
-        search, _ = in_pieces(
-            lambda search, limit: (march(search, *fixed, limit), None),
-            search,
-            advance,
-            lambda search: f"ELBO {float(search.value):.6g}",
-            keep.offer,
-        )
-        keep.offer(search, now=True)
         seconds["compile"] += compiling
-        seconds["run"] += time.perf_counter() - began
+        search, _ = climbed(
+            march,
+            search,
+            fixed,
+            describe=lambda search: f"ELBO {float(search.value):.6g}",
+            advance=advance,
+            keep=keep,
+            seconds=seconds,
+        )
         return search
 
     def _march(self, problem: Problem) -> Callable:
@@ -300,7 +296,7 @@ class SVI(Engine):
             args: tuple,
             rates: Array,
             limit: Array,
-        ) -> _Search:
+        ) -> tuple[_Search, None]:
             def loss(params: Any, key: Array) -> Array:
                 first, second = jax.random.split(key)
                 total = sum_log_prob
@@ -334,7 +330,7 @@ class SVI(Engine):
                 )
                 return lax.cond(search.steps % _WINDOW == 0, _close, lambda s, _: s, search, rates)
 
-            return lax.while_loop(lambda s: (s.code == 0) & (s.steps < limit), step, search)
+            return until_stopped(step, search, limit), None
 
         return march
 
@@ -366,9 +362,9 @@ def _close(search: _Search, rates: Array) -> _Search:
     rests = jnp.isfinite(best) & (mean - best <= tol * (1 + jnp.abs(best)))
     rate = jnp.where(rests, _SHRINK * search.rate, search.rate)
     cut = search.steps == len(search.history) * _WINDOW
-    code = jnp.where(rate < _SMALLEST * first_rate, _SETTLED, jnp.where(cut, _CUT, 0))
+    settled = rate < _SMALLEST * first_rate
     return search._replace(
-        code=jnp.where(search.sound == 0, _BROKEN, code),
+        code=stop_code(broken=search.sound == 0, settled=settled, cut=cut),
         rate=rate,
         total=jnp.zeros_like(search.total),
         sound=jnp.zeros_like(search.sound),

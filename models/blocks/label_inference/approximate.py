@@ -47,7 +47,7 @@ class Inference:
     name: ClassVar[str]
 
     def log_partition(self, belief: Array, edge_weights: Array, graph: Colouring) -> Array:
-        """Approximation of log Z, one term a node of `graph`, shape (num_nodes,)."""
+        """Approximation of log Z, one term per node of `graph`, shape (num_nodes,)."""
         raise NotImplementedError
 
     def marginals(self, belief: Array, edge_weights: Array, graph: Colouring) -> Array:
@@ -114,7 +114,7 @@ class MeanField(Inference):
     name: ClassVar[str] = "mean_field"
 
     def log_partition(self, belief: Array, edge_weights: Array, graph: Colouring) -> Array:
-        """Lower bound on log Z, one term a node, shape (num_nodes,)."""
+        """Lower bound on log Z, one term per node, shape (num_nodes,)."""
         unary = _unary(belief, graph)
         weights = jnp.clip(edge_weights, -self.max_weight, self.max_weight)
         fixed_unary, fixed_weights = lax.stop_gradient((unary, weights))
@@ -161,7 +161,7 @@ class BeliefPropagation(Inference):
     name: ClassVar[str] = "belief_propagation"
 
     def log_partition(self, belief: Array, edge_weights: Array, graph: Colouring) -> Array:
-        """Bethe approximation of log Z, one term a node, shape (num_nodes,)."""
+        """Bethe approximation of log Z, one term per node, shape (num_nodes,)."""
         unary = _unary(belief, graph)
         weights = edge_weights[graph.edge]
         fixed_unary, fixed_weights = lax.stop_gradient((unary, weights))
@@ -228,7 +228,7 @@ class GibbsLabels(Inference):
     name: ClassVar[str] = "gibbs_labels"
 
     def log_partition(self, belief: Array, edge_weights: Array, graph: Colouring) -> Array:
-        """Noisy lower bound on log Z, one term a node, shape (num_nodes,)."""
+        """Noisy lower bound on log Z, one term per node, shape (num_nodes,)."""
         unary = _unary(belief, graph)
         fixed = lax.stop_gradient((unary, edge_weights))
 

@@ -29,7 +29,7 @@ LARGE_CELLS = 2**21
 def eliminate(
     belief: Array, edge_weights: Array, buckets: Buckets, reduce: Reduce, noise: Array | None
 ) -> Array:
-    """Terms of log Z, one a bucket, that of each component at its last node.
+    """Terms of log Z, one per bucket, that of each component at its last node.
 
     Parameters
     ----------

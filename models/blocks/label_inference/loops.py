@@ -74,7 +74,7 @@ class LoopPlan:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Buckets:
-    """Elimination of loopy components, one bucket a node, as index data of one loop.
+    """Elimination of loopy components, one bucket per node, as index data of one loop.
 
     Axis j of a bucket is the label of the node of its bag that is eliminated j-th after it: axis 0
     is the receiver of the message. Message cells count axis 0 fastest. The table of a bucket has the

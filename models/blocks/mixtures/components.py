@@ -266,7 +266,7 @@ def mixture_components(
         raise ValueError(
             f"component() returned a density of batch shape {density.batch_shape}; expected "
             f"({num_clusters},): sample its parameters inside component, and call .to_event(1) on "
-            "densities that have one factor a feature"
+            "densities that have one factor per feature"
         )
     return density
 

@@ -245,7 +245,7 @@ class LinkedMixture(Collapsed):
 
     @property
     def support(self) -> constraints.Constraint:
-        """Support of the components, one row a point."""
+        """Support of the components, one row per point."""
         return constraints.independent(self.components.support, 1)
 
     @property

@@ -58,7 +58,7 @@ def certainty_weight(certainty: ArrayLike, same: ArrayLike, weights: ArrayLike) 
 
 
 def per_pair(name: str, values: ArrayLike, num_links: int) -> NDArray[np.float64]:
-    """Values given one a link, or one for all; shape (num_links,)."""
+    """One value per link, or one for all; shape (num_links,)."""
     values = np.asarray(values, float)
     if values.shape not in ((), (num_links,)):
         raise ValueError(f"{name} has shape {values.shape}; expected () or ({num_links},)")

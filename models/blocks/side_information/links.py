@@ -147,7 +147,7 @@ class Links:
 
     @classmethod
     def from_labels(cls, labels: ArrayLike | PartialLabels) -> Links:
-        """Hard links that partial labels imply: one chunklet a class, cannot-links between classes.
+        """Hard links that partial labels imply: one chunklet per class, cannot-links between classes.
 
         Parameters
         ----------

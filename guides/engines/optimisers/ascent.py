@@ -1,0 +1,312 @@
+"""Quasi-Newton ascent of a log density from several starts at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from numpy.typing import NDArray
+
+from ..base import FitError, Problem
+from ..density import (
+    as_numpy,
+    deterministics,
+    explain_nonfinite,
+    latent_supports,
+    place,
+    sum_log_prob,
+    unconstrained_start,
+)
+from ..plumbing.checkpoint import Keeper
+from ..plumbing.climbs import SETTLED, STALLED, climbed, stop_code, until_stopped
+from ..plumbing.programs import compiled
+from ..plumbing.progress import progress_bar
+from ..starts import initial_values, starting_point
+from .lbfgs import Search, search_step, start_search
+
+__all__ = ["Ascent", "ascend"]
+
+Solver = Callable[[Problem, Callable, tuple], Callable]
+
+
+class _Climb(NamedTuple):
+    """Where the runs from all starts have got; every array has one entry a start."""
+
+    search: Search
+    code: Array
+    history: Array
+
+    @property
+    def steps(self) -> Array:
+        """Gradients computed."""
+        return self.search.steps
+
+
+@dataclass(frozen=True)
+class Ascent:
+    """Where quasi-Newton ascents from several starts ended.
+
+    Attributes
+    ----------
+    value, slope : ndarray, shape (num_starts,)
+        Log density reached, and the largest entry of its gradient there.
+    steps : ndarray of int, shape (num_starts,)
+        Gradients computed.
+    best : int
+        The start that reached the highest density.
+    settled : bool
+        Whether its gradient fell below the tolerance.
+    point : ndarray, shape (num_coordinates,)
+        Its unconstrained coordinates.
+    free, sites : dict of ndarray
+        The same by latent site; latent and deterministic sites.
+    ends : dict of ndarray
+        The same sites where every start ended, with an axis of starts in front.
+    history : ndarray, shape (num_starts, step)
+        Log density by step, NaN after the end.
+    gradient : callable
+        Slopes of that density at rows of unconstrained coordinates, by the program that climbed it;
+        NaN where it is not finite.
+    seconds : dict
+        ``compile`` and ``run``.
+    message : str
+        How it ended, in a sentence without a full stop.
+    """
+
+    value: NDArray
+    slope: NDArray
+    steps: NDArray
+    best: int
+    settled: bool
+    point: NDArray
+    free: dict[str, NDArray]
+    sites: dict[str, NDArray]
+    ends: dict[str, NDArray]
+    history: NDArray
+    gradient: Callable[[NDArray], NDArray]
+    seconds: dict[str, float]
+    message: str
+
+
+def ascend(
+    problem: Problem,
+    *,
+    title: str,
+    seed: int,
+    init: Mapping[str, Any] | None,
+    num_restarts: int,
+    tol: float,
+    max_steps: int,
+    memory: int = 20,
+    jacobian: bool,
+    progress: bool,
+    keep: Keeper | None = None,
+    starts: Mapping[str, NDArray] | None = None,
+    solver: Solver | None = None,
+) -> Ascent:
+    """Climb to the modes of a model by L-BFGS, from several starts at once.
+
+    Parameters
+    ----------
+    problem : Problem
+    title : str
+        Name of the engine that asks.
+    seed, init, progress
+        See `Engine.run`; an `init` replaces all starts by one.
+    num_restarts, tol, max_steps, memory
+        See `MAP`.
+    jacobian : bool
+        Climb the density of the unconstrained coordinates in place of the constrained one.
+    keep : Keeper, optional
+        Keeps the state on disk.
+    starts : mapping of str to ndarray, optional
+        Values of the latent sites with an axis of starts in front; in place of `seed` and `init`.
+    solver : callable, optional
+        ``solver(problem, loss, args)`` makes the function ``solve(gradient, point)`` whose steps
+        are taken in place of L-BFGS's.
+
+    Raises
+    ------
+    FitError
+        If the density is finite at no start, naming the sites to blame.
+    """
+    latent_supports(problem)
+    if starts is None and init is None:
+        starts = initial_values(problem, seed, num_restarts, seeded=True)
+    elif starts is None:
+        starts = {name: v[None] for name, v in starting_point(problem, init).items()}
+    settings = (max_steps, memory, jacobian, solver)
+    with progress_bar(title, shown=progress) as advance:
+        advance(0, "compiling")
+        build = partial(_begin, max_steps=max_steps, memory=memory)
+        begin, first = compiled(
+            "climb-begin", problem, settings, build, starts, problem.args, once=True
+        )
+        keep = keep or Keeper(None, 0.0, "")
+        blank, template = begin(starts, problem.args)
+        state = keep.restore(blank)
+        fixed = template, problem.args, np.asarray(tol, float)
+        build = partial(
+            _climb, max_steps=max_steps, memory=memory, jacobian=jacobian, solver=solver
+        )
+        climb, second = compiled("climb", problem, settings, build, state, *fixed, np.asarray(0))
+        seconds = {"compile": first + second}
+        state, (free, sites) = climbed(
+            climb,
+            state,
+            fixed,
+            describe=lambda state: f"log joint {-np.nanmin(np.asarray(state.search.value)):.6g}",
+            advance=advance,
+            keep=keep,
+            seconds=seconds,
+        )
+
+    def gradient(points: NDArray) -> NDArray:
+        found = []
+        for chunk in _chunks(points, len(blank.code)):
+            start = blank._replace(search=blank.search._replace(point=chunk))
+            search = climb(start, *fixed, np.asarray(1))[0].search
+            finite = np.isfinite(search.value)[:, None]
+            found.append(np.where(finite, -np.asarray(search.gradient), np.nan))
+        return np.concatenate(found)[: len(points)]
+
+    if not np.isfinite(state.search.value).any():
+        point = {name: np.asarray(value[0]) for name, value in starts.items()}
+        raise FitError(_no_start(title, problem, point), point)
+    ends = as_numpy(free), as_numpy(sites)
+    return _ended(title, state, *ends, gradient, seconds, tol=tol, max_steps=max_steps)
+
+
+def _flat(solve: Callable, unravel: Callable) -> Callable[[Array, Array], Array]:
+    """Steps of a solver between vectors."""
+
+    def flat(gradient: Array, point: Array) -> Array:
+        return ravel_pytree(solve(unravel(gradient), unravel(point)))[0]
+
+    return flat
+
+
+def _chunks(rows: NDArray, size: int) -> list[NDArray]:
+    """Rows in chunks of one size, the last filled up with zeros."""
+    padded = np.pad(rows, [(0, -len(rows) % size), (0, 0)])
+    return np.split(padded, len(padded) // size)
+
+
+def _begin(problem: Problem, *, max_steps: int, memory: int) -> Callable:
+    def one(start: dict[str, Array], args: tuple) -> tuple[_Climb, dict[str, Array]]:
+        free = unconstrained_start(problem, start, args)
+        history = jnp.full(max_steps, jnp.nan)
+        state = _Climb(start_search(ravel_pytree(free)[0], memory), jnp.asarray(0), history)
+        return state, jax.tree.map(jnp.zeros_like, free)
+
+    return jax.vmap(one, in_axes=(0, None), out_axes=(0, None))
+
+
+def _climb(
+    problem: Problem, *, max_steps: int, memory: int, jacobian: bool, solver: Solver | None
+) -> Callable:
+    """All starts at once, until each has stopped or computed `limit` gradients."""
+
+    def one(
+        state: _Climb, template: dict[str, Array], args: tuple, tol: Array, limit: Array
+    ) -> tuple[_Climb, tuple]:
+        _, unravel = ravel_pytree(template)
+
+        def loss(free: dict[str, Array]) -> Array:
+            sites, log_det = place(problem, free, args)
+            return -sum_log_prob(sites) - (log_det if jacobian else 0.0)
+
+        steps = None if solver is None else _flat(solver(problem, loss, args), unravel)
+        value_and_grad = jax.value_and_grad(lambda point: loss(unravel(point)))
+
+        def step(state: _Climb) -> _Climb:
+            search = search_step(value_and_grad, state.search, memory, steps)
+            settled = _relative(search) <= tol
+            cut = search.steps == max_steps
+            code = stop_code(settled=settled, stalled=search.stalled, cut=cut)
+            history = state.history.at[search.steps - 1].set(-search.value)
+            return _Climb(search, code, history)
+
+        state = until_stopped(step, state, limit)
+        free = unravel(state.search.point)
+        sites, _ = place(problem, free, args)
+        params = {name: sites[name]["value"] for name in free}
+        return state, (free, params | deterministics(sites))
+
+    return jax.vmap(one, in_axes=(0, None, None, None, None))
+
+
+def _ended(
+    title: str,
+    state: _Climb,
+    free: dict[str, NDArray],
+    sites: dict[str, NDArray],
+    gradient: Callable[[NDArray], NDArray],
+    seconds: dict[str, float],
+    *,
+    tol: float,
+    max_steps: int,
+) -> Ascent:
+    value, steps = -np.asarray(state.search.value), np.asarray(state.steps)
+    slope = np.abs(np.asarray(state.search.gradient)).max(axis=1, initial=0.0)
+    sound = np.isfinite(value)
+    best = int(np.argmax(np.where(sound, value, -np.inf)))
+    code = int(np.asarray(state.code)[best])
+    size = f"gradient at most {slope[best]:.2g}"
+    if code == SETTLED:
+        message = (
+            f"{title} converged in {steps[best]} steps ({size}); the best of {len(value)} starts "
+            f"reached log joint {value[best]:.6g}"
+        )
+    elif code == STALLED:
+        message = (
+            f"{title} made no further progress after {steps[best]} steps ({size}); loosen "
+            f"tol={tol}, or check the fit against EM"
+        )
+    else:
+        message = (
+            f"{title} stopped at max_steps={max_steps} ({size}); raise it, loosen tol, or start "
+            "from EM with init="
+        )
+    if not sound.all():
+        message += f"; {(~sound).sum()} starts that broke down were set aside"
+    return Ascent(
+        value=value,
+        slope=slope,
+        steps=steps,
+        best=best,
+        settled=code == SETTLED,
+        point=np.asarray(state.search.point)[best],
+        free={name: v[best] for name, v in free.items()},
+        sites={name: v[best] for name, v in sites.items()},
+        ends=sites,
+        history=np.where(np.isfinite(state.history), state.history, np.nan)[:, : int(steps.max())],
+        gradient=gradient,
+        seconds=seconds,
+        message=message,
+    )
+
+
+def _relative(search: Search) -> Array:
+    """Largest entry of the gradient, relative to the loss."""
+    return jnp.abs(search.gradient).max(initial=0.0) / (1 + jnp.abs(search.value))
+
+
+def _no_start(title: str, problem: Problem, point: Mapping[str, NDArray]) -> str:
+    blame = explain_nonfinite(problem, point)
+    if blame:
+        return (
+            f"{title}: the log joint is not finite at any start: {blame}; check the data of that site "
+            "for constant features or hard links that no labeling satisfies, or pass init="
+        )
+    return (
+        f"{title}: every start broke down on the way; pass init= from EM, or a prior that keeps scales "
+        "away from zero"
+    )

@@ -1,0 +1,81 @@
+"""Iterations of several starts at once, each until it stops: stop codes, loop, progress, clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+from .checkpoint import Keeper
+from .progress import in_pieces
+
+__all__ = ["BROKEN", "CUT", "SETTLED", "STALLED", "climbed", "stop_code", "until_stopped"]
+
+SETTLED, CUT, BROKEN, STALLED = 1, 2, 3, 4
+"""Why a start stopped: converged, out of steps, not finite, no step leads further up."""
+
+
+def stop_code(
+    *, settled: Array, cut: Array, broken: ArrayLike = False, stalled: ArrayLike = False
+) -> Array:
+    """Code of the first that holds: broken, settled, stalled, cut; 0 where the run goes on."""
+    code = jnp.where(stalled, STALLED, jnp.where(cut, CUT, 0))
+    return jnp.where(broken, BROKEN, jnp.where(settled, SETTLED, code))
+
+
+def until_stopped(step: Callable[[Any], Any], state: Any, limit: Array) -> Any:
+    """Iterate, in compiled code, until the state bears a stop code or has done `limit` steps.
+
+    Parameters
+    ----------
+    step : callable
+        ``step(state) -> state``.
+    state : object
+        With arrays ``code`` and ``steps``, shape ().
+    limit : Array of int, shape ()
+    """
+    return lax.while_loop(lambda s: (s.code == 0) & (s.steps < limit), step, state)
+
+
+def climbed(
+    program: Callable,
+    state: Any,
+    fixed: tuple,
+    *,
+    describe: Callable[[Any], str],
+    advance: Callable[[int, str], None],
+    keep: Keeper,
+    seconds: dict[str, float],
+) -> tuple[Any, Any]:
+    """Run a compiled climb to its end, in pieces that are shown and kept.
+
+    Parameters
+    ----------
+    program : callable
+        ``program(state, *fixed, limit) -> (state, found)``, made with `until_stopped`.
+    state : object
+    fixed : tuple
+        What the program is given besides, in every piece.
+    describe : callable
+        Says in a few words where a state has got.
+    advance : callable
+        As from `progress_bar`.
+    keep : Keeper
+    seconds : dict
+        The time that the climb takes is added to ``run``.
+
+    Returns
+    -------
+    state, found
+    """
+    began = time.perf_counter()
+    state, found = in_pieces(
+        lambda state, limit: program(state, *fixed, limit), state, advance, describe, keep.offer
+    )
+    keep.offer(state, now=True)  # what follows may take long
+    seconds["run"] = seconds.get("run", 0.0) + time.perf_counter() - began
+    return state, found
