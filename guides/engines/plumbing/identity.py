@@ -17,6 +17,8 @@ from typing import Any
 import jax
 import numpy as np
 import numpyro.distributions as dist
+from numpyro.distributions.constraints import Constraint
+from numpyro.distributions.transforms import Transform
 
 from ..base import Problem
 
@@ -54,6 +56,8 @@ def freeze(value: Any) -> Hashable:
         names = {*value.gather_pytree_data_fields(), *value.gather_pytree_aux_fields()}
         fields_of = ((name, freeze(getattr(value, name, None))) for name in sorted(names))
         return ("distribution", type(value), *fields_of)
+    if isinstance(value, Transform | Constraint):
+        return (type(value), freeze(value.tree_flatten()))
     if is_dataclass(value) and not isinstance(value, type):
         return (type(value), *(freeze(getattr(value, field.name)) for field in fields(value)))
     try:
