@@ -8,20 +8,9 @@ from scipy.stats import multivariate_normal, norm
 from sidebayes.models.blocks.random_effects import RandomEffects
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
-from tests.support_effects import CODES, FACTORS, build, dense_covariance, small_table
+from tests.support_effects import CODES, FACTORS, build, dense_covariance
 
 pytestmark = pytest.mark.usefixtures("x64")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def x64():
-    with jax.enable_x64(True):
-        yield
-
-
-@pytest.fixture(scope="module")
-def table():
-    return small_table()
 
 
 @pytest.mark.parametrize("noise", ["one", "rows"])
