@@ -112,15 +112,17 @@ class KMeans(Engine):
     def _lloyd(self, method, mean, x, graph, width):
         num_clusters = mean.shape[0]
         offset = x.mean(axis=0)  # distances from products: nothing must cancel
-        x, mean = x - offset, mean - offset
+        spread = jnp.sqrt(jnp.mean((x - offset) ** 2))
+        unit = jnp.where(spread > 0, spread, 1.0)  # costs near one, whatever the unit of the data
+        x, mean = (x - offset) / unit, (mean - offset) / unit
+        weights = jnp.asarray(graph.pair_weights) * (width / unit) ** 2
 
         def assign(mean):
             squares = jnp.sum(x**2, axis=1)[:, None] + jnp.sum(mean**2, axis=1)
-            unary = (x @ mean.T - 0.5 * squares) / width**2
-            labels = partition.mode(unary, graph, inference=method)
+            unary = x @ mean.T - 0.5 * squares
+            labels = partition.mode(unary, graph, pair_weights=weights, inference=method)
             cost = jnp.take_along_axis(unary, labels[:, None], axis=1).sum()
             same = labels[graph.pairs[:, 0]] == labels[graph.pairs[:, 1]]
-            weights = jnp.asarray(graph.pair_weights)
             held = jnp.where(jnp.isinf(weights), 0.0, jnp.where(same == (weights > 0), 0.0, 1.0))
             broken = jnp.isinf(weights) & (same != (weights > 0))
             finite = jnp.where(jnp.isinf(weights), 0.0, jnp.abs(weights))
@@ -144,4 +146,6 @@ class KMeans(Engine):
         count, mean, _, value, history, _ = lax.while_loop(
             lambda s: (s[0] < self.max_steps) & s[5], step, state
         )
-        return mean + offset, value, history, count
+        scale = (unit / width) ** 2
+        value = jnp.where(value > partition.FORBIDDEN / 2, value * scale, value)
+        return mean * unit + offset, value, history * scale, count

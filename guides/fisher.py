@@ -102,11 +102,10 @@ def natural_metric(problem: Problem, args: tuple) -> Callable:
     def metric(free: dict[str, Array]) -> Callable[[Any], Any]:
         trace, _ = place(problem, free, args)
         params = {name: trace[name]["value"] for name in free}
-        supports = {name: trace[name]["fn"].support for name in free}
         natural = Natural.of(params)
 
         def coordinates(natural: Natural) -> dict[str, Array]:
-            return unconstrain(supports, natural.params())
+            return unconstrain(trace, natural.params())
 
         _, pull = jax.vjp(coordinates, natural)
 

@@ -14,6 +14,7 @@ from jax import Array
 from jax.core import Tracer
 from numpyro import handlers
 from numpyro.distributions import biject_to, constraints
+from numpyro.distributions.transforms import Transform
 from sidebayes.models.blocks.collapsed import Collapsed, as_collapsed
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 
@@ -24,8 +25,8 @@ __all__ = [
     "abstract_trace",
     "approximation",
     "as_numpy",
+    "bijector_of",
     "collapsed_sites",
-    "constrain",
     "deterministics",
     "explain_nonfinite",
     "filling",
@@ -102,7 +103,7 @@ def place(
             return known[site["name"]]
         if site["name"] not in free:
             return None
-        bijector, value = biject_to(site["fn"].support), free[site["name"]]
+        bijector, value = bijector_of(site), free[site["name"]]
         out = bijector(value)
         log_det.append(jnp.sum(bijector.log_abs_det_jacobian(value, out)))
         return out
@@ -225,16 +226,20 @@ def _check_numbers(fn: dist.Distribution) -> None:
             _check_numbers(part)
 
 
-def constrain(supports: Mapping[str, Any], free: Mapping[str, Array]) -> dict[str, Array]:
-    """Map unconstrained values into the supports."""
-    return {name: biject_to(supports[name])(value) for name, value in free.items()}
+def bijector_of(site: Mapping[str, Any]) -> Transform:
+    """Map from unconstrained coordinates to the support of a latent site, in its block's units."""
+    bijector = biject_to(site["fn"].support)
+    infer = site.get("infer") or {}
+    block = infer.get("block")
+    return bijector if block is None else block.bijector(infer["role"], bijector)
 
 
-def unconstrain(supports: Mapping[str, Any], params: Mapping[str, Array]) -> dict[str, Array]:
-    """Map values of the latent sites to unconstrained space."""
+def unconstrain(
+    sites: Mapping[str, Mapping[str, Any]], params: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Map values to the unconstrained coordinates that `place` takes; `sites` are those of a trace."""
     return {
-        name: biject_to(support).inv(jnp.asarray(params[name]))
-        for name, support in supports.items()
+        name: bijector_of(sites[name]).inv(jnp.asarray(value)) for name, value in params.items()
     }
 
 
@@ -248,9 +253,8 @@ def unconstrained_start(
 
     `names` are the sites wanted, all by default.
     """
-    sites = trace_model(problem, params, args)
     chosen = {name: params[name] for name in (params if names is None else names)}
-    return unconstrain({name: sites[name]["fn"].support for name in chosen}, chosen)
+    return unconstrain(trace_model(problem, params, args), chosen)
 
 
 def sum_log_prob(trace: Mapping[str, dict]) -> Array:

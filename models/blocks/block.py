@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpyro
 import numpyro.distributions as dist
 from jax import Array
+from numpyro.distributions.transforms import Transform
 
 from .collapsed import Collapsed
 
@@ -119,6 +120,13 @@ class Block:
     def given_moments(self, mean: Array, covariance: Array) -> bool:
         """See all data by their mean and covariance, not one batch; whether the prior changed."""
         return False
+
+    def bijector(self, role: str, bijector: Transform) -> Transform:
+        """Map from unconstrained coordinates to the support of a site; `bijector` is NumPyro's.
+
+        Gradients and random walks move in these coordinates: they should vary by about one.
+        """
+        return bijector
 
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int

@@ -119,6 +119,7 @@ def test_lp_is_the_density_in_unconstrained_space(sampled):
         total = sum(s["fn"].log_prob(s["value"]).sum() for s in sites if s["type"] == "sample")
         weights, rate = params["weights"], params["flip_rate"]
         jacobian = jnp.log(weights).sum() + jnp.log(params["variance"]).sum()
+        jacobian += len(weights) * jnp.log(X.std(axis=0)).sum()  # means are in units of the data
         return total + jacobian + jnp.log(rate * (1 - rate))
 
     assert sampled.sample_stats["lp"][2, 7] == pytest.approx(float(density(params)))

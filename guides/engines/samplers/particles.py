@@ -92,9 +92,7 @@ def draw_prior(problem: Problem, keys: Array, args: tuple) -> Array:
 
 def _free(problem: Problem, key: Array, args: tuple) -> dict[str, Array]:
     trace = handlers.trace(handlers.seed(problem.model, key)).get_trace(*args, **problem.kwargs)
-    sites = latent_sites(trace)
-    supports = {name: site["fn"].support for name, site in sites.items()}
-    return unconstrain(supports, {name: site["value"] for name, site in sites.items()})
+    return unconstrain(trace, {name: site["value"] for name, site in latent_sites(trace).items()})
 
 
 def log_densities(

@@ -73,4 +73,6 @@ class Centroids(Block):
     ) -> dict[str, Any]:
         """Centres of k-means partitions."""
         data = np.asarray(value, float).reshape(len(value), -1)
-        return {"location": kmeans_centres(data, self.num_clusters, seed, num_starts)[0]}
+        return {
+            "location": kmeans_centres(data, self.num_clusters, seed, num_starts, isotropic=True)[0]
+        }

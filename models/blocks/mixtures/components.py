@@ -40,7 +40,8 @@ _WEAK = 0.01
 def _floor(scatter: ArrayLike) -> Array:
     """Ridge that keeps a scale regular where a feature is constant, or a copy of another."""
     variance = jnp.diagonal(jnp.asarray(scatter))
-    return 1e-6 * jnp.diag(jnp.where(variance > 0, variance, variance.mean() + 1e-6))
+    typical = jnp.where(variance.mean() > 0, variance.mean(), 1.0)
+    return 1e-6 * jnp.diag(jnp.where(variance > 0, variance, typical))
 
 
 @dataclass(frozen=True)
@@ -254,6 +255,7 @@ def mixture_components(
             resolved,
             names,
             from_data=isinstance(prior, str),
+            data=x,
         )
     with numpyro.plate("clusters", num_clusters):
         density = component()
@@ -318,7 +320,7 @@ def class_components(
         block = WithinWeights(num_components, concentration)
         within = block.sample(num_clusters, "component_weights")
     gaussians = gaussian_components(
-        shape, num_features, covariance, resolved, from_data=isinstance(prior, str)
+        shape, num_features, covariance, resolved, from_data=isinstance(prior, str), data=x
     )
     return dist.MixtureSameFamily(dist.Categorical(probs=within), gaussians)
 
@@ -331,6 +333,7 @@ def gaussian_components(
     names: Mapping[str, str] | None = None,
     *,
     from_data: bool = False,
+    data: ArrayLike | None = None,
 ) -> dist.Distribution:
     """Sample means and covariances; return the components, batch shape `shape`.
 
@@ -338,5 +341,7 @@ def gaussian_components(
     """
     if covariance not in COVARIANCES:
         raise ValueError(f"covariance = {covariance!r}; expected one of {COVARIANCES}")
-    block = GaussianComponents(shape, num_features, covariance, prior, names, from_data=from_data)
+    block = GaussianComponents(
+        shape, num_features, covariance, prior, names, from_data=from_data, data=data
+    )
     return block.sample()

@@ -12,7 +12,14 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import Array
+from jax.typing import ArrayLike
 from numpyro.distributions import constraints
+from numpyro.distributions.transforms import (
+    AffineTransform,
+    ComposeTransform,
+    IndependentTransform,
+    Transform,
+)
 
 from ..block import Block, Evidence
 from ..collapsed import Collapsed
@@ -21,6 +28,7 @@ from .gaussian import Gaussian
 from .gaussian_stats import Moments, gaussian_pass, weighted_moments
 from .kmeans_starts import centres_within, kmeans_centres
 from .linked import LinkedMixture
+from .units import Rescaled, data_units
 
 if TYPE_CHECKING:
     from .components import GaussianPrior
@@ -47,6 +55,9 @@ class GaussianComponents(Block):
         What to call the sites ``mean``, ``covariance`` and ``variance`` instead.
     from_data : bool
         Whether `prior` is `GaussianPrior.empirical` of the data at hand.
+    data : array_like, shape (num_points, num_features), optional
+        Their location and spread are the units in which gradients and random walks move, so that
+        results do not depend on the units of the features.
     """
 
     factor: ClassVar[str] = "unary"
@@ -61,11 +72,13 @@ class GaussianComponents(Block):
         names: Mapping[str, str] | None = None,
         *,
         from_data: bool = False,
+        data: ArrayLike | None = None,
     ) -> None:
         self.shape = (shape,) if isinstance(shape, int) else tuple(shape)
         self.num_features, self.covariance, self.prior = num_features, covariance, prior
         self.names = {name: name for name in ("mean", "covariance", "variance")} | dict(names or {})
         self.from_data = from_data
+        self.centre, self.unit = data_units(data, num_features)
         self.location: Array
         """Current means."""
 
@@ -109,6 +122,19 @@ class GaussianComponents(Block):
         if self._is_matrix:
             return Gaussian(mean, scale_tril=scale_tril)
         return dist.Normal(mean, jnp.broadcast_to(deviation, mean.shape)).to_event(1)
+
+    def bijector(self, role: str, bijector: Transform) -> Transform:
+        """Coordinates in units of the data."""
+        square = self.unit**2
+        if role == "location":
+            units: Transform = IndependentTransform(AffineTransform(self.centre, self.unit), 1)
+        elif self._is_matrix:
+            units = Rescaled(self.unit)
+        elif self.covariance == "diagonal":
+            units = IndependentTransform(AffineTransform(0.0, square, constraints.positive), 1)
+        else:
+            units = AffineTransform(0.0, square.mean(), constraints.positive)
+        return ComposeTransform([bijector, units])
 
     @contextmanager
     def _plates(self) -> Iterator[None]:
@@ -228,11 +254,12 @@ class GaussianComponents(Block):
         data = np.asarray(value, float).reshape(len(value), -1)
         if data.shape[1] != self.num_features:
             return {}
-        centres, scales = kmeans_centres(data, self.shape[0], seed, num_starts)
+        isotropic = self.covariance == "spherical"
+        centres, scales = kmeans_centres(data, self.shape[0], seed, num_starts, isotropic=isotropic)
         if len(self.shape) == 2:
             centres = centres_within(data, centres, scales, self.shape[1], seed)
         variance = data.var(axis=0) / self.num_cells ** (2 / self.num_features)
-        variance = variance + 1e-6 * variance.mean() + 1e-12
+        variance = np.where(variance > 0, variance, 1e-6 * variance.mean() or 1.0)
         if self._is_matrix:
             spread: Any = np.diag(variance)
         else:

@@ -15,14 +15,26 @@ __all__ = ["centres_within", "kmeans_centres", "kmeans_labels"]
 _MOST_ROWS = 20_000
 """Rows that k-means looks at."""
 
+_NOTHING = 1e-10
+"""Share of a feature's spread below which it does not vary within clusters."""
+
 
 def kmeans_centres(
-    data: NDArray, num_clusters: int, seed: int, num_starts: int
+    data: NDArray, num_clusters: int, seed: int, num_starts: int, *, isotropic: bool = False
 ) -> tuple[NDArray, NDArray]:
-    """Centres of k-means partitions, every other one of standardised features.
+    """Centres of k-means partitions of scaled features, which do not depend on the features' units.
 
-    Starts at random rows would find higher modes of a Gaussian mixture, but spurious ones: small
-    clusters along chance alignments of points.
+    Every other partition scales features by their standard deviations, the next one by those within
+    the clusters of the partition before. Starts at random rows would find higher modes of a Gaussian
+    mixture, but spurious ones: small clusters along chance alignments of points.
+
+    Parameters
+    ----------
+    data : ndarray, shape (num_points, num_features)
+    num_clusters, seed, num_starts : int
+    isotropic : bool
+        Features share a unit, as under spherical covariances: every other partition is one of
+        features as they are, in place of the first kind.
 
     Returns
     -------
@@ -33,19 +45,28 @@ def kmeans_centres(
     rng = np.random.default_rng(seed)
     if len(data) > _MOST_ROWS:
         data = data[rng.choice(len(data), _MOST_ROWS, replace=False)]
-    deviation = data.std(axis=0)
-    deviation[deviation == 0] = 1.0
-    scales = np.ones((num_starts, data.shape[1]))
-    scales[1::2] = deviation
+    whole = data.std(axis=0)
+    whole[whole == 0] = 1.0
+    scales = np.empty((num_starts, data.shape[1]))
     centres = np.empty((num_starts, num_clusters, data.shape[1]))
-    for number, scale in enumerate(scales):
+    for number in range(num_starts):
+        if number % 2 == 0:
+            scales[number] = 1.0 if isotropic else whole
+        elif isotropic:
+            scales[number] = whole
+        else:
+            before, scale = centres[number - 1], scales[number - 1]
+            label = pairwise_distances_argmin(data / scale, before / scale)
+            within = (data - before[label]).std(axis=0)
+            scales[number] = np.where(within > _NOTHING * whole, within, whole)
         if len(data) < num_clusters:
             centres[number] = data[rng.integers(len(data), size=num_clusters)]
             continue
         kmeans = KMeans(num_clusters, n_init=1, random_state=int(rng.integers(2**31)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct rows than clusters
-            centres[number] = kmeans.fit(data / scale).cluster_centers_ * scale
+            found = kmeans.fit(data / scales[number]).cluster_centers_
+        centres[number] = found * scales[number]
     return centres, scales
 
 
@@ -66,6 +87,8 @@ def centres_within(
         for cluster in range(len(centre)):
             rows = data[cell == cluster]
             if len(rows) >= num_components:
-                found, _ = kmeans_centres(rows / scale, num_components, seed + number, 1)
+                found, _ = kmeans_centres(
+                    rows / scale, num_components, seed + number, 1, isotropic=True
+                )
                 out[number, cluster] = found[0] * scale
     return out

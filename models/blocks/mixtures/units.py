@@ -1,0 +1,57 @@
+"""Units of the data, in which gradients and random walks move."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import Transform
+
+__all__ = ["Rescaled", "data_units"]
+
+
+def data_units(data: ArrayLike | None, num_features: int) -> tuple[Array, Array]:
+    """Mean and standard deviation of each feature; zero and one without data.
+
+    A feature that does not vary has a unit of one.
+    """
+    if data is None:
+        return jnp.zeros(num_features), jnp.ones(num_features)
+    x = jnp.asarray(data)
+    mean = x.mean(axis=0)
+    deviation = jnp.sqrt(jnp.mean((x - mean) ** 2, axis=0))
+    return mean, jnp.where(deviation > 0, deviation, 1.0)
+
+
+class Rescaled(Transform):
+    """Covariance matrices, each feature in a unit of its own.
+
+    Parameters
+    ----------
+    unit : Array, shape (num_features,)
+    """
+
+    domain = constraints.positive_definite
+    codomain = constraints.positive_definite
+
+    def __init__(self, unit: Array) -> None:
+        self.unit = unit
+
+    def __call__(self, x: Array) -> Array:
+        """Multiply rows and columns by the units."""
+        return x * self.unit[:, None] * self.unit
+
+    def _inverse(self, y: Array) -> Array:
+        return y / self.unit[:, None] / self.unit
+
+    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
+        """Each unit enters the symmetric matrix as often as there are features, and once more."""
+        size = len(self.unit)
+        return jnp.broadcast_to((size + 1) * jnp.log(self.unit).sum(), jnp.shape(x)[:-2])
+
+    def tree_flatten(self) -> tuple:
+        """Leaves and structure, for JAX."""
+        return (self.unit,), (("unit",), {})
