@@ -114,6 +114,7 @@ def to_datatree(
         versions=json.dumps({name: version(name) for name in packages}),
         approximate=result.approximate or "",
         density_space=result.density_space,
+        points=json.dumps(result.points),
     )
     if result.log_evidence is not None:
         error = result.log_evidence.standard_error

@@ -160,6 +160,11 @@ def _ranks(
             f"engine {result.engine!r} gives {chains * size} draws; calibrate one that draws from the "
             "posterior, such as 'nuts', at least ten times"
         )
+    if result.points:
+        raise ValueError(
+            f"engine {result.engine!r} gives {list(result.points)} a point, and a truth has no rank among "
+            "copies of one; calibrate a model whose sites all have draws"
+        )
     keep = posterior.thin(size)
     draws = {}
     for name, values in result.draws.items():

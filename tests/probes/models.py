@@ -241,6 +241,18 @@ def renamed_gmm(table: Annotated[ArrayLike, "items columns"], *, num_clusters: i
     numpyro.sample("obs", LinkedMixture(labels, density), obs=table)
 
 
+def learned_scale(table: Annotated[ArrayLike, "items columns"], *, num_clusters: int):
+    """`gmm` with every name changed, and a scale of the covariances that is learned."""
+    pi = mixing_weights(num_clusters, name="pi")
+    scale = numpyro.sample("tau", dist.Gamma(4.0, 4.0))
+    size = table.shape[1]
+    prior = GaussianPrior(jnp.zeros(size), 0.5, size + 2.0, scale * jnp.eye(size))
+    names = {"mean": "loc", "covariance": "c_sigma"}
+    density = mixture_components(table, num_clusters, prior=prior, names=names)
+    labels = LinkedCategorical(jnp.log(pi), as_label_graph(None, len(table)))
+    numpyro.sample("obs", LinkedMixture(labels, density), obs=table)
+
+
 def renamed_ppc(
     table: Annotated[ArrayLike, "items columns"],
     ties: Annotated[Links | LabelGraph | None, "items"] = None,
