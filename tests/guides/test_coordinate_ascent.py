@@ -200,7 +200,9 @@ def test_without_links_it_is_scikit_learn():
 
 def test_what_has_no_factor_at_all_is_refused():
     blind = Problem(without_blocks(gmm), (jnp.asarray(X),), {"num_clusters": 2})
-    with pytest.raises(ValueError, match=r"no site has a factor \(covariance, mean, weights belong"):
+    with pytest.raises(
+        ValueError, match=r"no site has a factor \(covariance, mean, weights belong"
+    ):
         ENGINE.run(blind)
     with pytest.raises(ValueError, match="prior='flat'"):
         ENGINE.run(build(gmm, X, num_clusters=2, prior="flat"))

@@ -161,11 +161,6 @@ def test_result_says_what_is_a_point(tmp_path):
     again = sb.load(tmp_path / "fit.nc", model=models.learned_scale)
     assert again.summary().equals(table)
     assert "point" not in fit(gmm, POINTS[:, None]).summary()
-    with pytest.raises(ValueError, match=r"gives \['weights'\] a point"):
-        links = Links.must_link([(0, 1)], weight=1.0)
-        sb.calibrate(
-            "ppc", TIGHT, num_points=5, links=links, num_clusters=2, prior=SMALL, progress=False
-        )
 
 
 def own(x, *, use=lambda log_weights: log_weights, move=0.0, weights=mixing_weights):
@@ -210,9 +205,7 @@ class Wrong(MixingWeights):
 
 
 def test_a_block_without_expectations_is_a_point():
-    found = sb.fit(
-        own, POINTS[:, None], weights=lambda k: Silent(k, 2.0).sample("w"), engine=TIGHT
-    )
+    found = sb.fit(own, POINTS[:, None], weights=lambda k: Silent(k, 2.0).sample("w"), engine=TIGHT)
     bound(found)
     assert "the block of w has no expected factors" in str(found.status)
 
