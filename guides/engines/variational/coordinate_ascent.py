@@ -25,8 +25,9 @@ from ..density import (
     unconstrained_start,
 )
 from ..plumbing.checkpoint import Keeper, check_checkpoint, keeping
+from ..plumbing.climbs import SETTLED, climbed, stop_code, until_stopped
 from ..plumbing.programs import compiled
-from ..plumbing.progress import in_pieces, progress_bar
+from ..plumbing.progress import progress_bar
 from ..samplers.importance import pareto_k, quality
 from ..starts import initial_values, random_keys, starting_point
 from ..surrogate import expectation
@@ -34,9 +35,6 @@ from ..updates import Plan, check_updates, listed
 from .factors import FactoredModel, check_factors, plan_factors
 
 __all__ = ["CoordinateAscent"]
-
-_SETTLED, _CUT, _BROKEN = 1, 2, 3
-"""Why a run stopped."""
 
 _ENOUGH = 100
 """Draws from which on their importance weights tell how close the factors are."""
@@ -187,16 +185,17 @@ class CoordinateAscent(Engine):
             *fixed,
             np.asarray(0),
         )
-        began = time.perf_counter()
-        state, _ = in_pieces(
-            lambda state, limit: (climb(state, *fixed, limit), None),
+        seconds = {"compile": first + second}
+        state, _ = climbed(
+            climb,
             state,
-            advance,
-            lambda state: f"bound {np.nanmax(np.asarray(state.value)):.6g}",
-            keep.offer,
+            fixed,
+            describe=lambda state: f"bound {np.nanmax(np.asarray(state.value)):.6g}",
+            advance=advance,
+            keep=keep,
+            seconds=seconds,
         )
-        keep.offer(state, now=True)
-        return state, {"compile": first + second, "run": time.perf_counter() - began}
+        return state, seconds
 
     @staticmethod
     def _begin(plan: Plan, problem: Problem) -> Callable:
@@ -237,13 +236,11 @@ class CoordinateAscent(Engine):
                     found=kept[0],
                     points=kept[1],
                     value=jnp.where(good, now, -jnp.inf),
-                    code=jnp.where(
-                        ~good, _BROKEN, jnp.where(small, _SETTLED, jnp.where(stop, _CUT, 0))
-                    ),
+                    code=stop_code(broken=~good, settled=small, cut=stop),
                     history=state.history.at[state.steps].set(jnp.where(good, now, jnp.nan)),
                 )
 
-            return lax.while_loop(lambda s: (s.code == 0) & (s.steps < limit), step, state)
+            return until_stopped(step, state, limit), None
 
         return jax.vmap(one, in_axes=(0, 0, None, None, None))
 
@@ -288,7 +285,7 @@ class CoordinateAscent(Engine):
     ) -> EngineResult:
         steps = np.asarray(state.steps) - 1
         value = float(np.asarray(state.value)[best])
-        converged = bool(np.asarray(state.code)[best] == _SETTLED)
+        converged = bool(np.asarray(state.code)[best] == SETTLED)
         message = (
             f"coordinate ascent converged in {steps[best]} steps; the best of {len(steps)} starts "
             f"reached the bound {value:.6g}"
