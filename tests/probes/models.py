@@ -166,6 +166,22 @@ def hierarchical(
     numpyro.sample("x", LinkedMixture(LinkedCategorical(jnp.log(weights), graph), density), obs=x)
 
 
+def factors(x: Annotated[ArrayLike, "points features"], *, num_dimensions: int):
+    """Probabilistic principal components, whose loadings are known up to a rotation only."""
+    num_features = x.shape[1]
+    centre = numpyro.sample("centre", dist.Normal(0.0, 10.0).expand([num_features]).to_event(1))
+    noise = numpyro.sample("noise", dist.HalfNormal(1.0))
+    normal = dist.Normal(0.0, 1.0).expand([num_features, num_dimensions]).to_event(2)
+    loadings = numpyro.sample(
+        "loadings",
+        normal,
+        infer={"event_dims": ["features", "dimensions"], "symmetry": {"dimensions": "orthogonal"}},
+    )
+    spread = noise**2 * jnp.ones(num_features)
+    with numpyro.plate("points", len(x)):
+        numpyro.sample("x", dist.LowRankMultivariateNormal(centre, loadings, spread), obs=x)
+
+
 class Robust(Block):
     """Location and scale of Student-t components of known degrees of freedom, by ECME."""
 
