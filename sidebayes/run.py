@@ -30,7 +30,7 @@ from sidebayes.guides.engines.units import Layout, Named, dimensions, lay_out_un
 from sidebayes.guides.engines.updates import block_of, declared_blocks, plan_updates
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.gaussian_block import GaussianComponents
-from sidebayes.models.blocks.mixtures.linked import LinkedMixture
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.roles import Role, Signature, signature_of
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels

@@ -28,7 +28,7 @@ from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.plumbing.progress import progress_bar
 from sidebayes.guides.engines.symmetry import site_symmetries
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.linked import LinkedMixture
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.roles import Signature, signature_of
 from sidebayes.models.blocks.side_information.links import Links
 

@@ -16,7 +16,8 @@ from sidebayes.models.blocks.mixtures.components import (
     gaussian_components,
     mixture_components,
 )
-from sidebayes.models.blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.mixtures.reliability import FlipRate
 from sidebayes.models.blocks.mixtures.weights import mixing_weights
 from sidebayes.models.blocks.random_effects import RandomEffects
