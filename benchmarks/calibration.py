@@ -66,7 +66,7 @@ ENGINES = {
 """Bayesian engines, with settings that make many fits affordable."""
 
 REFUSED = {("ppc, field", "cavi")}
-"""Without a conjugate block for the weights, on which the field's partition function depends."""
+"""The weights are a point there, as the field's partition function depends on them."""
 
 
 def pairs():

@@ -29,6 +29,7 @@ def functionals(
     draws: Mapping[str, NDArray],
     dims: Mapping[str, Sequence[Hashable]],
     roles: Mapping[str, str],
+    symmetries: Mapping[str, str],
     prob: NDArray | None,
     log_likelihood: NDArray,
     links: NDArray,
@@ -41,7 +42,7 @@ def functionals(
     draws : mapping of str to ndarray, shape (chain, draw, ...)
     dims : mapping of str to sequence of str
         Names of the axes of each site.
-    roles : mapping of str to str
+    roles, symmetries : mapping of str to str
         What sites are; see `of_parameters`.
     prob : ndarray, shape (chain, draw, num_points, num_clusters), or None
         Responsibilities.
@@ -57,7 +58,7 @@ def functionals(
         One row per draw, chains one after another, with columns such as ``log_likelihood``,
         ``sorted_weights[0]`` and ``flip_rate``.
     """
-    found = of_parameters(draws, dims, roles)
+    found = of_parameters(draws, dims, roles, symmetries)
     if prob is not None:
         found |= of_labels(prob, links, num_pairs)
     columns = {"log_likelihood": log_likelihood.ravel()}

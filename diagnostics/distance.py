@@ -6,8 +6,8 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from .invariants import is_label_dim
-from .sites import role_of
+from .orthogonal import gram
+from .sites import is_label_dim, role_of, symmetries_of
 
 __all__ = ["comparable", "farthest", "wasserstein"]
 
@@ -22,7 +22,8 @@ def comparable(tree: xr.DataTree) -> dict[str, NDArray[np.float64]]:
     """Label-invariant functionals of the parameters, the same for every engine.
 
     Mixing weights in order of size; parameters without a cluster axis as they are; others by
-    their average over the clusters, and their standard deviation over them.
+    their average over the clusters, and their standard deviation over them. Of what is known up to
+    an orthogonal transform the inner products.
 
     Parameters
     ----------
@@ -33,24 +34,28 @@ def comparable(tree: xr.DataTree) -> dict[str, NDArray[np.float64]]:
     dict of ndarray, shape (num_draws,)
         Entries of an array are named like ``theta[0]``.
     """
-    found = {}
-    for name, site in tree["posterior"].data_vars.items():
+    sites = {str(name): site for name, site in tree["posterior"].data_vars.items()}
+    symmetries = symmetries_of(tree)
+    turning = {name: sites[name].to_numpy() for name in symmetries}
+    parts = gram(turning, {name: sites[name].dims for name in symmetries}, symmetries)
+    for name, site in sites.items():
         values = site.to_numpy()
         axes = tuple(i for i, dim in enumerate(map(str, site.dims)) if _permutes(dim))
+        if name in symmetries:
+            continue
         if role_of(site) == "mixing_weights":
-            parts = {"sorted weights": -np.sort(-values, axis=-1)}
+            parts["sorted weights"] = -np.sort(-values, axis=-1)
         elif axes:
-            parts = {
-                f"average {name}": values.mean(axis=axes),
-                f"spread of {name}": values.std(axis=axes),
-            }
+            parts[f"average {name}"] = values.mean(axis=axes)
+            parts[f"spread of {name}"] = values.std(axis=axes)
         else:
-            parts = {str(name): values}
-        for key, part in parts.items():
-            if part[0, 0].size <= _MOST_ENTRIES:
-                for index in np.ndindex(part.shape[2:]):
-                    label = f"{key}[{', '.join(map(str, index))}]" if index else key
-                    found[label] = part[(..., *index)].reshape(-1)
+            parts[name] = values
+    found = {}
+    for key, part in parts.items():
+        if part[0, 0].size <= _MOST_ENTRIES:
+            for index in np.ndindex(part.shape[2:]):
+                label = f"{key}[{', '.join(map(str, index))}]" if index else key
+                found[label] = part[(..., *index)].reshape(-1)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Functionals of a posterior that do not change when clusters are renumbered."""
+"""Functionals of a posterior that do not change when clusters are renumbered or dimensions turned."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from arviz_base import dict_to_dataset
 from numpy.typing import NDArray
 from scipy.special import entr
 
-from .sites import has_labels, role_of
+from .orthogonal import gram
+from .sites import has_labels, is_label_dim, role_of, symmetries_of
 
 __all__ = [
     "convergence",
     "invariants",
-    "is_label_dim",
     "of_labels",
     "of_parameters",
     "same_cluster",
@@ -24,11 +24,6 @@ __all__ = [
 
 _MOST_ENTRIES = 64
 """Largest size of a label-free parameter that counts as a functional."""
-
-
-def is_label_dim(name: str) -> bool:
-    """Whether an axis of this name runs over clusters."""
-    return name == "clusters" or name.startswith("clusters_")
 
 
 def stored_draws(tree: xr.DataTree) -> NDArray[np.int64]:
@@ -73,7 +68,8 @@ def invariants(tree: xr.DataTree, num_pairs: int = 20) -> xr.Dataset:
     -------
     xarray.Dataset
         ``lp`` log joint density; ``sorted_weights`` (rank), largest first; small parameters
-        without a cluster axis, such as ``flip_rate``; ``occupied``, the clusters expected to hold a
+        without a cluster axis, such as ``flip_rate``; inner products of vectors that are known up to
+        an orthogonal transform, such as ``gram_dimensions``; ``occupied``, the clusters expected to hold a
         point or more; ``entropy`` of the labels; ``same_linked`` and ``same_sampled`` (pair),
         probabilities that a pair shares a cluster.
     """
@@ -126,8 +122,9 @@ def of_parameters(
     draws: Mapping[str, NDArray],
     dims: Mapping[str, Sequence[Hashable]],
     roles: Mapping[str, str],
+    symmetries: Mapping[str, str],
 ) -> dict[str, NDArray]:
-    """Functionals of the parameters: sorted weights, and small sites without a cluster axis.
+    """Functionals of the parameters: sorted weights, small sites without a cluster axis, `gram`.
 
     Parameters
     ----------
@@ -136,6 +133,8 @@ def of_parameters(
         Names of the axes of each site.
     roles : mapping of str to str
         What sites are; weights of the clusters are "mixing_weights".
+    symmetries : mapping of str to str
+        Axes that are known up to an orthogonal transform, by site.
 
     Returns
     -------
@@ -143,11 +142,13 @@ def of_parameters(
     """
     values = {}
     for name, site in draws.items():
+        if name in symmetries:
+            continue
         if roles.get(name) == "mixing_weights":
             values["sorted_weights"] = -np.sort(-site, axis=-1)
         elif not any(is_label_dim(str(d)) for d in dims[name]) and site[0, 0].size <= _MOST_ENTRIES:
             values[name] = site
-    return values
+    return values | gram(draws, dims, symmetries)
 
 
 def of_labels(prob: NDArray, links: NDArray, num_pairs: int) -> dict[str, NDArray]:
@@ -186,7 +187,8 @@ def _of_parameters(tree: xr.DataTree) -> dict[str, NDArray]:
     sites = tree["posterior"].data_vars.items()
     draws = {str(name): site.to_numpy() for name, site in sites}
     dims = {str(name): site.dims for name, site in sites}
-    found = of_parameters(draws, dims, {str(name): role_of(site) for name, site in sites})
+    roles = {str(name): role_of(site) for name, site in sites}
+    found = of_parameters(draws, dims, roles, symmetries_of(tree))
     return {"lp": tree["sample_stats"]["lp"].to_numpy()} | found
 
 

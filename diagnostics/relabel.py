@@ -9,7 +9,8 @@ import xarray as xr
 from numpy.typing import NDArray
 from scipy.special import rel_entr
 
-from .invariants import is_label_dim, stored_draws
+from .invariants import stored_draws
+from .sites import is_label_dim
 
 __all__ = ["relabel"]
 

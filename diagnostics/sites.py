@@ -6,7 +6,19 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-__all__ = ["has_labels", "labelled_table", "role_of", "site_of"]
+__all__ = [
+    "has_labels",
+    "is_label_dim",
+    "labelled_table",
+    "role_of",
+    "site_of",
+    "symmetries_of",
+]
+
+
+def is_label_dim(name: str) -> bool:
+    """Whether an axis of this name runs over clusters."""
+    return name == "clusters" or name.startswith("clusters_")
 
 
 def role_of(site: xr.DataArray) -> str:
@@ -18,6 +30,12 @@ def site_of(tree: xr.DataTree, role: str) -> str | None:
     """Name of the first site of a role, None if there is none."""
     sites = tree["posterior"].data_vars.items()
     return next((str(name) for name, site in sites if role_of(site) == role), None)
+
+
+def symmetries_of(tree: xr.DataTree) -> dict[str, str]:
+    """Sites that are known up to an orthogonal transform of one axis, and that axis."""
+    sites = tree["posterior"].data_vars.items()
+    return {str(n): str(s.attrs["orthogonal"]) for n, s in sites if "orthogonal" in s.attrs}
 
 
 def has_labels(tree: xr.DataTree) -> bool:

@@ -18,7 +18,7 @@ from sidebayes.guides.engines.posterior import mixture_site
 from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.label_inference.approximate import Inference, with_pair_beliefs
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.linked import LinkedMixture
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.side_information.links import Links, flip_rate_weight
 
 __all__ = ["link_agreement", "rank_suspects"]

@@ -29,6 +29,7 @@ def to_datatree(
     attrs: Mapping[str, Any],
     effects: Mapping[str, ArrayLike] | None = None,
     roles: Mapping[str, str] | None = None,
+    symmetries: Mapping[str, str] | None = None,
 ) -> xr.DataTree:
     """Collect a fit in ArviZ's schema, draws always of shape (chain, draw, ...).
 
@@ -51,6 +52,8 @@ def to_datatree(
         Summaries of other latent variables that are integrated out.
     roles : mapping of str to str, optional
         What sites are, such as "mixing_weights" or "location": the attribute ``role`` of each.
+    symmetries : mapping of str to str, optional
+        An axis of a site that is known up to an orthogonal transform: its attribute ``orthogonal``.
 
     Returns
     -------
@@ -89,6 +92,8 @@ def to_datatree(
     posterior.attrs["point_estimate"] = int(chains * draws == 1)
     for name, role in (roles or {}).items():
         posterior[name].attrs["role"] = role
+    for name, axis in (symmetries or {}).items():
+        posterior[name].attrs["orthogonal"] = axis
     tree["posterior"] = xr.DataTree(posterior)
     tree["sample_stats"] = xr.DataTree(dict_to_dataset(dict(result.sample_stats)))
     for group in dict.fromkeys(group for group, *_ in derived):
@@ -114,6 +119,7 @@ def to_datatree(
         versions=json.dumps({name: version(name) for name in packages}),
         approximate=result.approximate or "",
         density_space=result.density_space,
+        points=json.dumps(result.points),
     )
     if result.log_evidence is not None:
         error = result.log_evidence.standard_error

@@ -11,7 +11,8 @@ from jax.typing import ArrayLike
 from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.mixtures.centroids import Centroids
-from .blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from .blocks.mixtures.linked_categorical import LinkedCategorical
+from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.side_information.links import Links
 
 __all__ = ["constrained_kmeans"]

@@ -13,7 +13,8 @@ from jax.typing import ArrayLike
 
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.mixtures.components import GaussianPrior, mixture_components
-from .blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from .blocks.mixtures.linked_categorical import LinkedCategorical
+from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.weights import mixing_weights
 from .blocks.side_information.label_sets import jensen_shannon, padded_sets
 from .blocks.side_information.links import Links

@@ -15,7 +15,8 @@ from jax.typing import ArrayLike
 
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.mixtures.gaussian import Gaussian
-from .blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from .blocks.mixtures.linked_categorical import LinkedCategorical
+from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.weights import mixing_weights
 from .blocks.side_information.links import Links
 from .constraint_fit import constrain_labels

@@ -12,7 +12,8 @@ from jax.typing import ArrayLike
 
 from .blocks.label_inference.label_graph import as_label_graph
 from .blocks.mixtures.components import GaussianPrior, mixture_components, num_rows
-from .blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from .blocks.mixtures.linked_categorical import LinkedCategorical
+from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.weights import mixing_weights
 
 __all__ = ["gmm"]

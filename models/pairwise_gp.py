@@ -16,7 +16,8 @@ from numpyro.distributions import constraints
 from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.label_inference.potts import FORBIDDEN, logsumexp
-from .blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from .blocks.mixtures.linked_categorical import LinkedCategorical
+from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.side_information.links import Links
 from .ppc import learned_weights
 

@@ -16,7 +16,8 @@ from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.label_inference.partition import check_inference
 from .blocks.mixtures.components import GaussianPrior, mixture_components, num_rows
-from .blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from .blocks.mixtures.linked_categorical import LinkedCategorical
+from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.reliability import FlipRate
 from .blocks.mixtures.weights import mixing_weights
 from .blocks.side_information.links import Links

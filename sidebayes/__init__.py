@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     )
     from .models.blocks.label_inference.label_graph import LabelGraph
     from .models.blocks.mixtures.components import GaussianPrior
-    from .models.blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+    from .models.blocks.mixtures.linked_categorical import LinkedCategorical
+    from .models.blocks.mixtures.linked_mixture import LinkedMixture
     from .models.blocks.side_information.copies import separate_pairs
     from .models.blocks.side_information.link_weights import (
         certainty_weight,
@@ -69,8 +70,8 @@ _HOME = {
     "KMeans": "guides.constrained_kmeans",
     "LabelGraph": "models.blocks.label_inference.label_graph",
     "Laplace": "guides.engines.optimisers.laplace",
-    "LinkedCategorical": "models.blocks.mixtures.linked",
-    "LinkedMixture": "models.blocks.mixtures.linked",
+    "LinkedCategorical": "models.blocks.mixtures.linked_categorical",
+    "LinkedMixture": "models.blocks.mixtures.linked_mixture",
     "LinkedMixtureClusterer": "estimators",
     "Links": "models.blocks.side_information.links",
     "MAP": "guides.engines.optimisers.optimise",

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.diagnostics.compare import verdict
 from sidebayes.diagnostics.invariants import convergence
+from sidebayes.diagnostics.orthogonal import align
 from sidebayes.diagnostics.relabel import relabel
 from sidebayes.diagnostics.tree import pooled_draws
 from sidebayes.guides.engines import posterior
@@ -188,9 +189,24 @@ class Fit(Validation):
         return tree, score
 
     @cached_property
-    def params(self) -> dict[str, NDArray[np.float64]]:
-        """Point estimate: the mode found, or the mean over relabelled draws."""
+    def aligned(self) -> tuple[xr.DataTree, float]:
+        """The relabelled tree with rotations undone as well, and the lower of both quality scores."""
         tree, score = self.relabelled
+        tree, turned = align(tree)
+        if turned < _POOR_MATCH:
+            warnings.warn(
+                f"draws cannot be turned to agree (score {turned:.2f}); estimates of sites that are known "
+                "up to an orthogonal transform are taken from the draw of highest density, and only "
+                "what no transform changes, such as their inner products, describes the whole posterior",
+                SideBayesWarning,
+                stacklevel=2,
+            )
+        return tree, min(score, turned)
+
+    @cached_property
+    def params(self) -> dict[str, NDArray[np.float64]]:
+        """Point estimate: the mode found, or the mean over relabelled and aligned draws."""
+        tree, score = self.aligned
         values = {str(n): v.to_numpy() for n, v in tree["posterior"].data_vars.items()}
         if score >= _POOR_MATCH:
             return {name: value.mean(axis=(0, 1)) for name, value in values.items()}
@@ -448,18 +464,23 @@ class Fit(Validation):
         return self.of(replace(self.run, engine=config, seed=self.run.seed + 1), self)
 
     def summary(self) -> pd.DataFrame:
-        """Table of the parameters: mean, spread and diagnostics, labels matched across draws."""
-        draws = self.relabelled[0]["posterior"].to_dataset()
-        if draws.sizes["chain"] * draws.sizes["draw"] > 1:
-            import arviz as az
+        """Table of the parameters: mean, spread and diagnostics, of relabelled and aligned draws.
 
-            return az.summary(draws)
-        rows = {}
-        for name, values in draws.items():
-            for index in np.ndindex(values.shape[2:]):
-                label = f"{name}[{', '.join(map(str, index))}]" if index else str(name)
-                rows[label] = float(values.to_numpy()[(0, 0, *index)])
-        return pd.DataFrame({"estimate": rows})
+        Sites that an engine gives a point, where others have draws, have no spread; the column
+        ``point`` tells which they are.
+        """
+        draws = self.aligned[0]["posterior"].to_dataset()
+        if draws.sizes["chain"] * draws.sizes["draw"] == 1:
+            return pd.DataFrame({"estimate": _entries(draws)})
+        import arviz as az
+
+        still = [n for n, v in draws.items() if (v == v[:1, :1].to_numpy()).all()]
+        table = az.summary(draws.drop_vars(still))
+        if still:
+            table = pd.concat([table, pd.DataFrame({"mean": _entries(draws[still])})])
+        if json.loads(self.tree["fit_info"].attrs.get("points", "[]")):
+            table["point"] = table["sd"].isna()
+        return table
 
     def save(self, path: str | Path) -> None:
         """Write to a NetCDF file that `sidebayes.load` reads.
@@ -490,3 +511,13 @@ class Fit(Validation):
             shapes = [f"{name} {v.shape}" for name, v in tables if name != "truth"]
             size = ", ".join(shapes)
         return f"Fit({self.method} by {self.engine}, {size})\n {verdict} {self.status}{labels}"
+
+
+def _entries(draws: xr.Dataset) -> dict[str, float]:
+    """Numbers of the first draw by name, as ArviZ names them."""
+    rows = {}
+    for name, values in draws.items():
+        for index in np.ndindex(values.shape[2:]):
+            label = f"{name}[{', '.join(map(str, index))}]" if index else str(name)
+            rows[label] = float(values.to_numpy()[(0, 0, *index)])
+    return rows

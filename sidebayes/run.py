@@ -25,11 +25,12 @@ from sidebayes.guides.engines.density import (
     site_roles,
 )
 from sidebayes.guides.engines.starts import observed_table
+from sidebayes.guides.engines.symmetry import check_symmetries, site_symmetries
 from sidebayes.guides.engines.units import Layout, Named, dimensions, lay_out_units
 from sidebayes.guides.engines.updates import block_of, declared_blocks, plan_updates
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.gaussian_block import GaussianComponents
-from sidebayes.models.blocks.mixtures.linked import LinkedMixture
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.roles import Role, Signature, signature_of
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
@@ -238,6 +239,7 @@ class Run:
         with self.precision:
             problem = self.problem
             _check_blocks(problem)
+            check_symmetries(problem, self.seed)
             start = self.start(init)
             result = self.engine.run(problem, seed=self.seed, init=start, progress=progress)
             chains, draws = result.sample_stats["lp"].shape
@@ -265,6 +267,7 @@ class Run:
                 effects={n: by_chain(v) for n, v in found.effects.items()},
                 dims=site_dims(problem),
                 roles=site_roles(problem),
+                symmetries=site_symmetries(problem),
                 attrs=self._attributes(),
             )
             if found.mode is not None:

@@ -26,8 +26,9 @@ from sidebayes.guides.engines.density import (
 )
 from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.plumbing.progress import progress_bar
+from sidebayes.guides.engines.symmetry import site_symmetries
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.linked import LinkedMixture
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.roles import Signature, signature_of
 from sidebayes.models.blocks.side_information.links import Links
 
@@ -160,6 +161,11 @@ def _ranks(
             f"engine {result.engine!r} gives {chains * size} draws; calibrate one that draws from the "
             "posterior, such as 'nuts', at least ten times"
         )
+    if result.points:
+        raise ValueError(
+            f"engine {result.engine!r} gives {list(result.points)} a point, and a truth has no rank among "
+            "copies of one; calibrate a model whose sites all have draws"
+        )
     keep = posterior.thin(size)
     draws = {}
     for name, values in result.draws.items():
@@ -173,6 +179,7 @@ def _ranks(
         draws,
         site_dims(problem),
         site_roles(problem),
+        site_symmetries(problem),
         None if prob is None else prob.reshape(chains, -1, *prob.shape[1:]),
         np.sum([terms.sum(axis=1) for terms in derived.log_likelihood.values()], axis=0),
         graphs[0].links.pairs if graphs else np.zeros((0, 2), int),

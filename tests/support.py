@@ -12,7 +12,8 @@ from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.posterior import mixture_site
 from sidebayes.guides.engines.updates import closed_forms, maximised, plan_updates
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.mixtures.weights import MixingWeights
 from sidebayes.models.ppc import ppc
 

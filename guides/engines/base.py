@@ -120,6 +120,8 @@ class EngineResult:
     log_evidence : Evidence or None
     standard_errors : dict of ndarray, or None
         Monte Carlo standard errors of a point estimate that was found by sampling.
+    points : tuple of str
+        Sites of which the draws only repeat a point estimate, others have draws.
     """
 
     engine: str
@@ -132,6 +134,7 @@ class EngineResult:
     density_space: str = "constrained"
     log_evidence: Evidence | None = None
     standard_errors: dict[str, NDArray] | None = None
+    points: tuple[str, ...] = ()
 
     @property
     def params(self) -> dict[str, NDArray]:

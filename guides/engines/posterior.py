@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 from sidebayes.models.blocks.collapsed import Collapsed
-from sidebayes.models.blocks.mixtures.linked import LinkedMixture
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 
 from .base import Problem
 from .density import (

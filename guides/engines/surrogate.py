@@ -11,7 +11,8 @@ is up to a constant a lower bound that touches: exactly the expected complete-da
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -26,9 +27,11 @@ from .optimisers.lbfgs import minimise
 
 __all__ = [
     "allot",
+    "climb",
     "cluster_sizes",
     "drawn",
     "expectation",
+    "inner",
     "linearised",
     "raise_surrogate",
     "shares",
@@ -103,7 +106,7 @@ def linearised(trace: Mapping[str, dict], posterior: Mapping[str, Any]) -> Array
             total = total + site_log_prob(site)
         else:
             factors = fn.log_factors(site["value"])
-            total = total + _inner(posterior[name], factors) - fn.log_normalizer()
+            total = total + inner(posterior[name], factors) - fn.log_normalizer()
     return total
 
 
@@ -115,26 +118,40 @@ def raise_surrogate(
     num_steps: int,
     names: tuple[str, ...] | None = None,
 ) -> dict[str, Array]:
-    """Raise Q in some sites, all by default, by L-BFGS in unconstrained coordinates; never lower it.
+    """Raise Q in some sites, all by default; see `climb`."""
+    chosen = tuple(params) if names is None else names
+    return climb(problem, params, args, partial(linearised, posterior=posterior), num_steps, chosen)
+
+
+def climb(
+    problem: Problem,
+    params: Mapping[str, Array],
+    args: tuple,
+    objective: Callable[[Mapping[str, dict]], Array],
+    num_steps: int,
+    names: tuple[str, ...],
+) -> dict[str, Array]:
+    """Raise an objective in some sites by L-BFGS in unconstrained coordinates; never lower it.
 
     Parameters
     ----------
-    problem, params, args, posterior
+    problem, params, args
+    objective : callable
+        Of a trace of the model.
     num_steps : int
         Gradients at most.
-    names : tuple of str, optional
+    names : tuple of str
         Sites to move; the others stay.
     """
-    chosen = tuple(params) if names is None else names
-    fixed = {name: value for name, value in params.items() if name not in chosen}
-    start = unconstrained_start(problem, params, args, chosen)
+    fixed = {name: value for name, value in params.items() if name not in names}
+    start = unconstrained_start(problem, params, args, names)
     free, unravel = ravel_pytree(start)
 
     def loss(point: Array) -> Array:
-        return -linearised(place(problem, unravel(point), args, fixed)[0], posterior)
+        return -objective(place(problem, unravel(point), args, fixed)[0])
 
     sites, _ = place(problem, unravel(minimise(loss, free, num_steps)), args, fixed)
-    return fixed | {name: sites[name]["value"] for name in chosen}
+    return fixed | {name: sites[name]["value"] for name in names}
 
 
 def allot(posterior: Mapping[str, Any], site: str, labels: Array) -> dict[str, Any]:
@@ -185,7 +202,9 @@ def _linear(site: dict) -> Collapsed | None:
     return as_collapsed(site["fn"], site["value"]) if plain else None
 
 
-def _inner(slope: Any, factors: Any) -> Array:
+def inner(slope: Any, factors: Any) -> Array:
+    """Sum of the products of statistics and factors."""
+
     def one(weight: Array, factor: Array) -> Array:
         used = weight != 0  # a state of probability zero may have a factor of zero
         return jnp.sum(jnp.where(used, weight * jnp.where(used, factor, 0.0), 0.0))

@@ -36,9 +36,12 @@ __all__ = [
     "degenerate",
     "drawable",
     "evidence",
+    "is_ours",
+    "listed",
     "maximised",
     "plan_updates",
     "pooled",
+    "provenance",
     "sources_of",
 ]
 
@@ -140,16 +143,16 @@ def _plan(problem: Problem) -> Plan:
         part = Part(sites, tuple(sources), chained)
         starting += [part] * bool(sources)
         if others:
-            lacking.append(f"{_listed(own)} also enter {_listed(others)}")
+            lacking.append(f"{listed(own)} also enter {listed(others)}")
         elif not sources:
-            lacking.append(f"{_listed(own)} enter no observed site that integrates labels out")
+            lacking.append(f"{listed(own)} enter no observed site that integrates labels out")
         else:
             parts.append(part)
     closed = {name for part in parts for name in part.sites.values()}
     rest = tuple(name for name in latent if name not in closed)
     plain = [n for n in rest if (latent[n].get("infer") or {}).get("block") is None]
     if plain:
-        lacking.append(f"{_listed(plain)} belong to no block")
+        lacking.append(f"{listed(plain)} belong to no block")
     one_pass = {} if rest else _one_pass(problem, parts)
     return Plan(tuple(parts), rest, tuple(lacking), one_pass, tuple(starting))
 
@@ -168,16 +171,15 @@ def _one_pass(problem: Problem, parts: list[Part]) -> dict[str, str]:
     return found
 
 
-def _listed(names: Any) -> str:
+def listed(names: Any) -> str:
+    """Names in their order, as text."""
     return ", ".join(sorted(map(str, names)))
 
 
 def _uses(problem: Problem) -> dict[tuple[str, str | None], frozenset[str]]:
     """Latent sites that each density depends on: by site, and by log-factor where it has some."""
-    latent = latent_sites(abstract_trace(problem))
 
-    def densities(**params: Any) -> dict[str, Any]:
-        trace = trace_model(problem, params)
+    def densities(trace: Mapping[str, dict]) -> dict[str, Any]:
         sources = collapsed_sites(trace)
         return {
             name: sources[name][0].log_factors(sources[name][1])
@@ -187,14 +189,19 @@ def _uses(problem: Problem) -> dict[tuple[str, str | None], frozenset[str]]:
             if site["type"] == "sample"
         }
 
-    shapes = {name: _shape(site["value"]) for name, site in latent.items()}
-    with unchecked():
-        found = eval_provenance(densities, **shapes)
     return {
         (site, factor or None): needed
-        for site, factors in found.items()
+        for site, factors in provenance(problem, densities).items()
         for factor, needed in factors.items()
     }
+
+
+def provenance(problem: Problem, numbers: Callable[[Mapping[str, dict]], Any]) -> Any:
+    """Latent sites that numbers depend on which a function makes of a trace, in its structure."""
+    latent = latent_sites(abstract_trace(problem))
+    shapes = {name: _shape(site["value"]) for name, site in latent.items()}
+    with unchecked():
+        return eval_provenance(lambda **params: numbers(trace_model(problem, params)), **shapes)
 
 
 def _shape(value: Any) -> jax.ShapeDtypeStruct:
@@ -277,7 +284,7 @@ def drawable(plan: Plan, problem: Problem) -> Plan:
             raise ValueError(improper)
         reason = block.obstacle(sources_of(trace, part))
         if reason is None and not block.is_conditional:
-            reason = f"the update of {_listed(part.sites.values())} is no full conditional"
+            reason = f"the update of {listed(part.sites.values())} is no full conditional"
         if reason is None:
             parts.append(part)
         else:
@@ -305,7 +312,7 @@ def check_updates(
     ValueError
         Naming the sites whose update contradicts the density.
     """
-    if _is_ours(problem) or not plan.parts:
+    if is_ours(problem) or not plan.parts:
         return
 
     def build(bare: Problem) -> Callable:
@@ -339,7 +346,7 @@ def check_updates(
     for part, difference in zip(plan.parts, program(*inputs), strict=True):
         if abs(float(difference)) > _TOLERANCE * 10:
             raise ValueError(
-                f"the update of {_listed(part.sites.values())} contradicts the model's density (by "
+                f"the update of {listed(part.sites.values())} contradicts the model's density (by "
                 f"{float(difference):.3g}): the model does not use these sites as their block says. "
                 "Pass them on unchanged, or sample them without a block"
             )
@@ -364,7 +371,8 @@ def _slope_at_rest(
     return jnp.max(jnp.stack([jnp.abs(leaf).max() for leaf in jax.tree.leaves(found)]))
 
 
-def _is_ours(problem: Problem) -> bool:
+def is_ours(problem: Problem) -> bool:
+    """Whether the model is one of the library, whose use of its blocks is tested."""
     module = getattr(problem.model, "__module__", None)
     return isinstance(module, str) and module.startswith("sidebayes.models")
 

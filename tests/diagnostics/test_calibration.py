@@ -94,7 +94,7 @@ def test_functionals_do_not_see_how_clusters_are_numbered():
     dims = {"share": ("clusters",), "mean": ("clusters", "features"), "rate": (), "slope": ("d",)}
     prob = rng.dirichlet(np.ones(3), (2, 5, 8))
     value, links = rng.normal(size=(2, 5)), np.array([[0, 1], [2, 3], [4, 5]])
-    given = dims, {"share": "mixing_weights"}
+    given = dims, {"share": "mixing_weights"}, {}
     found = functionals(draws, *given, prob, value, links)
     assert set(found) == {
         "log_likelihood", *(f"sorted_weights[{k}]" for k in range(3)), "rate", "slope[0]", "slope[1]",
@@ -110,5 +110,5 @@ def test_functionals_do_not_see_how_clusters_are_numbered():
     moved = draws | {"share": np.take_along_axis(draws["share"], order, axis=2)}
     turned = np.take_along_axis(prob, order[:, :, None], axis=3)
     pd.testing.assert_frame_equal(functionals(moved, *given, turned, value, links), found)
-    bare = functionals({"rate": draws["rate"]}, dims, {}, None, value, links)
+    bare = functionals({"rate": draws["rate"]}, dims, {}, {}, None, value, links)
     assert list(bare) == ["log_likelihood", "rate"]

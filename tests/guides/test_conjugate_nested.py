@@ -12,11 +12,8 @@ from sidebayes.guides.engines.samplers.gibbs import BlockedGibbs
 from sidebayes.guides.engines.starts import initial_values
 from sidebayes.guides.engines.surrogate import drawn, linearised
 from sidebayes.guides.engines.updates import block_of
-from sidebayes.guides.engines.variational.coordinate_ascent import (
-    CoordinateAscent,
-    _conjugate_plan,
-    _Model,
-)
+from sidebayes.guides.engines.variational.coordinate_ascent import CoordinateAscent
+from sidebayes.guides.engines.variational.factors import FactoredModel, plan_factors
 from sidebayes.models.blocks.block import Evidence
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.components import COVARIANCES, GaussianPrior
@@ -42,7 +39,7 @@ def build(covariance="full"):
     options |= {"pair_law": "joint", "concentration": 1.7}
     problem = Problem(pair_mixture, (jnp.asarray(X), LabelGraph.build(LINKS, len(X))), options)
     start = {name: jnp.asarray(value[0]) for name, value in initial_values(problem, 0, 1).items()}
-    return problem, _conjugate_plan(problem), start
+    return problem, plan_factors(problem), start
 
 
 @pytest.mark.parametrize("covariance", COVARIANCES)
@@ -52,7 +49,7 @@ def test_conditionals_expectations_and_divergence(covariance):
 
     @jax.jit
     def evaluate(keys):
-        model = _Model(problem, plan, start, problem.args)
+        model = FactoredModel(problem, plan, start, problem.args)
         posterior = drawn(problem, start, problem.args, jax.random.key(5))
         found = model.update(posterior)
         before = model.update(jax.tree.map(jnp.zeros_like, posterior))

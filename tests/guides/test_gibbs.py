@@ -18,7 +18,8 @@ from sidebayes.guides.engines.surrogate import drawn, linearised
 from sidebayes.guides.engines.updates import drawable, plan_updates
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.components import GaussianPrior
-from sidebayes.models.blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.ppc import FLIP_RATE_PRIOR, ppc
 

@@ -18,7 +18,8 @@ from sidebayes.guides.engines.optimisers.laplace import Laplace
 from sidebayes.guides.engines.samplers.importance import log_mean_weight, pareto_k, quality
 from sidebayes.models.blocks.label_inference.approximate import MeanField
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.side_information.links import Links
 
 from tests.reference import gaussians

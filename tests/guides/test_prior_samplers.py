@@ -18,7 +18,8 @@ from sidebayes.guides.engines.samplers.nested import NestedSlice
 from sidebayes.guides.engines.samplers.particles import pool_evidence
 from sidebayes.guides.engines.samplers.smc import SMC
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.side_information.links import Links
 
 pytest.importorskip("blackjax")

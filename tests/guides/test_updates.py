@@ -18,7 +18,8 @@ from sidebayes.guides.engines.updates import check_updates, degenerate, plan_upd
 from sidebayes.guides.engines.variational.coordinate_ascent import CoordinateAscent
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.components import GaussianPrior, mixture_components
-from sidebayes.models.blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.mixtures.weights import mixing_weights
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.constrained_kmeans import constrained_kmeans

@@ -19,7 +19,8 @@ from sidebayes.models.blocks.mixtures.components import (
     GaussianPrior,
     mixture_components,
 )
-from sidebayes.models.blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.mixtures.weights import mixing_weights
 from sidebayes.models.gmm import gmm
 from sidebayes.models.pair_mixture import pair_mixture

@@ -14,7 +14,7 @@ from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.components import GaussianPrior
-from sidebayes.models.blocks.mixtures.linked import LinkedCategorical
+from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.side_information.link_weights import certainty_weight
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.constrained_em import constrained_em

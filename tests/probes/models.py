@@ -16,7 +16,8 @@ from sidebayes.models.blocks.mixtures.components import (
     gaussian_components,
     mixture_components,
 )
-from sidebayes.models.blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.mixtures.reliability import FlipRate
 from sidebayes.models.blocks.mixtures.weights import mixing_weights
 from sidebayes.models.blocks.random_effects import RandomEffects
@@ -166,6 +167,22 @@ def hierarchical(
     numpyro.sample("x", LinkedMixture(LinkedCategorical(jnp.log(weights), graph), density), obs=x)
 
 
+def factors(x: Annotated[ArrayLike, "points features"], *, num_dimensions: int):
+    """Probabilistic principal components, whose loadings are known up to a rotation only."""
+    num_features = x.shape[1]
+    centre = numpyro.sample("centre", dist.Normal(0.0, 10.0).expand([num_features]).to_event(1))
+    noise = numpyro.sample("noise", dist.HalfNormal(1.0))
+    normal = dist.Normal(0.0, 1.0).expand([num_features, num_dimensions]).to_event(2)
+    loadings = numpyro.sample(
+        "loadings",
+        normal,
+        infer={"event_dims": ["features", "dimensions"], "symmetry": {"dimensions": "orthogonal"}},
+    )
+    spread = noise**2 * jnp.ones(num_features)
+    with numpyro.plate("points", len(x)):
+        numpyro.sample("x", dist.LowRankMultivariateNormal(centre, loadings, spread), obs=x)
+
+
 class Robust(Block):
     """Location and scale of Student-t components of known degrees of freedom, by ECME."""
 
@@ -237,6 +254,18 @@ def renamed_gmm(table: Annotated[ArrayLike, "items columns"], *, num_clusters: i
     pi = mixing_weights(num_clusters, name="pi")
     names = {"mean": "loc", "covariance": "c_sigma"}
     density = mixture_components(table, num_clusters, names=names)
+    labels = LinkedCategorical(jnp.log(pi), as_label_graph(None, len(table)))
+    numpyro.sample("obs", LinkedMixture(labels, density), obs=table)
+
+
+def learned_scale(table: Annotated[ArrayLike, "items columns"], *, num_clusters: int):
+    """`gmm` with every name changed, and a scale of the covariances that is learned."""
+    pi = mixing_weights(num_clusters, name="pi")
+    scale = numpyro.sample("tau", dist.Gamma(4.0, 4.0))
+    size = table.shape[1]
+    prior = GaussianPrior(jnp.zeros(size), 0.5, size + 2.0, scale * jnp.eye(size))
+    names = {"mean": "loc", "covariance": "c_sigma"}
+    density = mixture_components(table, num_clusters, prior=prior, names=names)
     labels = LinkedCategorical(jnp.log(pi), as_label_graph(None, len(table)))
     numpyro.sample("obs", LinkedMixture(labels, density), obs=table)
 

@@ -147,14 +147,38 @@ def test_units_with_sites_of_their_own_are_not_held_out():
         found.log_prob(*data.survival(seed=9))
 
 
-@pytest.mark.parametrize(("engine", "known"), [(BlockedGibbs, True), (CoordinateAscent, False)])
-def test_hierarchical_means_have_a_conditional_but_no_factor(engine, known):
-    if known:
-        runner = engine(num_warmup=20, num_samples=20, num_chains=2)
-        assert np.isfinite(fit("hierarchical", runner).tree["sample_stats"]["lp"]).all()
+def test_hierarchical_means_have_a_conditional():
+    runner = BlockedGibbs(num_warmup=20, num_samples=20, num_chains=2)
+    assert np.isfinite(fit("hierarchical", runner).tree["sample_stats"]["lp"]).all()
+
+
+POINTS = {
+    "labelled": {"class_probs"},
+    "shifted": {"mean", "covariance", "moved", "shift"},
+    "hierarchical": {"centre", "shrinkage"},
+    "robust": {"centre", "scale"},
+}
+"""Sites that coordinate ascent gives a point; where no site has a factor, it refuses."""
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [pytest.param(p, marks=[pytest.mark.slow] * (p in ("labelled", "robust"))) for p in PROBES],
+)
+def test_coordinate_ascent_has_points_beside_factors_or_refuses(probe):
+    engine = CoordinateAscent(num_restarts=1, num_draws=100)
+    if probe not in POINTS:
+        with pytest.raises(ValueError, match=r"no site has a factor \(.* belong to no block"):
+            fit(probe, engine)
         return
-    with pytest.raises(ValueError, match="depends on other sites"):
-        fit("hierarchical", engine(num_restarts=1))
+    found = fit(probe, engine)
+    rises = np.diff(found.objective, axis=1)
+    assert rises.size > 3
+    assert np.nanmin(rises) > -1e-9
+    table = found.summary()
+    assert {row.split("[")[0] for row in table.index[table["point"]]} == POINTS[probe]
+    assert all(name in str(found.status) for name in POINTS[probe])
+    assert np.isfinite(found.unit_terms).all()
 
 
 def test_classes_are_never_renumbered():

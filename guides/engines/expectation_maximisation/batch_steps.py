@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from sidebayes.models.blocks.block import Evidence
 from sidebayes.models.blocks.label_inference import partition
-from sidebayes.models.blocks.mixtures.linked import LinkedMixture
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 
 from ..base import Problem
 from ..density import collapsed_sites, deterministics, site_log_prob, trace_model

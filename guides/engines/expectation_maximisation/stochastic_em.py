@@ -14,7 +14,7 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
-from sidebayes.models.blocks.mixtures.linked import LinkedMixture
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 
 from ..base import Engine, EngineResult, FitError, Problem, Status, check_positive
 from ..density import abstract_trace, approximation, as_numpy, collapsed_sites

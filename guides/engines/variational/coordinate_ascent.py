@@ -1,4 +1,4 @@
-"""Variational Bayes by coordinate ascent, for models whose every site is conjugate given labels."""
+"""Variational Bayes by coordinate ascent: factors of conjugate blocks, points of all other sites."""
 
 from __future__ import annotations
 
@@ -13,33 +13,28 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
-from sidebayes.models.blocks.block import Block
-from sidebayes.models.blocks.block import Evidence as _Evidence
 
 from ..base import Engine, EngineResult, Evidence, FitError, Problem, Status, check_positive
 from ..density import (
     approximation,
     as_numpy,
-    collapsed_sites,
     deterministics,
     explain_nonfinite,
     place,
     sum_log_prob,
-    trace_model,
     unconstrained_start,
 )
 from ..plumbing.checkpoint import Keeper, check_checkpoint, keeping
+from ..plumbing.climbs import SETTLED, climbed, stop_code, until_stopped
 from ..plumbing.programs import compiled
-from ..plumbing.progress import in_pieces, progress_bar
+from ..plumbing.progress import progress_bar
 from ..samplers.importance import pareto_k, quality
 from ..starts import initial_values, random_keys, starting_point
 from ..surrogate import expectation
-from ..updates import Part, Plan, block_of, check_updates, drawable, evidence, plan_updates, pooled
+from ..updates import Plan, check_updates, listed
+from .factors import FactoredModel, check_factors, plan_factors
 
 __all__ = ["CoordinateAscent"]
-
-_SETTLED, _CUT, _BROKEN = 1, 2, 3
-"""Why a run stopped."""
 
 _ENOUGH = 100
 """Draws from which on their importance weights tell how close the factors are."""
@@ -50,6 +45,7 @@ class _Ascent(NamedTuple):
 
     steps: Array
     found: tuple
+    points: dict[str, Array]
     value: Array
     code: Array
     history: Array
@@ -68,16 +64,22 @@ class CoordinateAscent(Engine):
     expected log-factors L. The bound never falls. Where it is computed exactly, which needs exact
     label inference, it is reported as the result's `log_evidence`.
 
+    Sites without an exact factor get points :math:`\phi`, which L-BFGS moves up the expected log
+    joint density: variational EM. The bound is then one of :math:`\log p(x, \phi)` at the points, which
+    says nothing of the evidence. The status says which sites these are, and why.
+
     Parameters
     ----------
     tol : float
         Stop when the bound rises by less than `tol` times one plus its absolute value.
     max_steps : int
+    num_inner_steps : int
+        Most gradients of L-BFGS in a step, where some sites are points.
     num_restarts : int
         Starts, at k-means partitions as those of `EM`; the best bound is kept.
     num_draws : int
-        Draws from the parameters' factors in the result; from 100 on, the Pareto k-hat of their
-        importance weights is part of the verdict, as for `SVI`.
+        Draws from the parameters' factors in the result, points repeated; from 100 on, the Pareto
+        k-hat of their importance weights, given the points, is part of the verdict, as for `SVI`.
     checkpoint : path, optional
         File that keeps the state of the run, so that the same call goes on after an interruption.
     checkpoint_every : float
@@ -86,19 +88,20 @@ class CoordinateAscent(Engine):
     References
     ----------
     Attias (2000), NIPS 12, 209-215. Bishop (2006), Pattern Recognition and Machine Learning, section
-    10.2.
+    10.2. Neal and Hinton (1998), Learning in Graphical Models, 355-368, on points beside factors.
     """
 
     tol: float = 1e-8
     max_steps: int = 1000
     num_restarts: int = 10
     num_draws: int = 1000
+    num_inner_steps: int = 15
     checkpoint: str | None = None
     checkpoint_every: float = 60.0
     name: ClassVar[str] = "cavi"
 
     def __post_init__(self) -> None:
-        check_positive(self, tol=0.0, max_steps=1, num_restarts=1, num_draws=1)
+        check_positive(self, tol=0.0, max_steps=1, num_restarts=1, num_draws=1, num_inner_steps=1)
         check_checkpoint(self)
 
     def run(
@@ -114,27 +117,31 @@ class CoordinateAscent(Engine):
         Raises
         ------
         ValueError
-            If a site has no conjugate block; the message says why.
+            If no site has an exact factor; the message says why.
         FitError
             If the bound is finite from no start.
         """
         approximate = approximation(problem)
-        plan = _conjugate_plan(problem)
+        plan = plan_factors(problem)
         if init is None:
-            starts = initial_values(problem, seed, self.num_restarts)
+            starts = initial_values(problem, seed, self.num_restarts, seeded=True)
         else:
             starts = {n: v[None] for n, v in starting_point(problem, init).items()}
         with (
             progress_bar("Variational Bayes", shown=progress) as advance,
             keeping(self, problem, seed, init) as keep,
         ):
-            check_updates(problem, plan, {n: v[0] for n, v in starts.items()})
+            first = {name: value[0] for name, value in starts.items()}
+            check_updates(problem, plan, first)
+            check_factors(problem, plan, first)
             state, seconds = self._climb(problem, plan, starts, advance, keep)
             best = self._best(problem, state, starts)
             advance(0, "drawing")
-            found = jax.tree.map(lambda leaf: np.asarray(leaf)[best], state.found)
+            found, points = jax.tree.map(
+                lambda leaf: np.asarray(leaf)[best], (state.found, state.points)
+            )
+            params = first | points
             keys = random_keys(seed, self.num_draws)
-            first = {name: value[0] for name, value in starts.items()}
             draw, compiling = compiled(
                 "cavi-draws",
                 problem,
@@ -142,16 +149,16 @@ class CoordinateAscent(Engine):
                 partial(self._draws, plan),
                 found,
                 keys,
-                first,
+                params,
                 problem.args,
             )
             began = time.perf_counter()
-            draws, lp, log_weights = jax.block_until_ready(draw(found, keys, first, problem.args))
+            draws, lp, log_weights = jax.block_until_ready(draw(found, keys, params, problem.args))
         seconds["compile"] += compiling
         seconds["run"] += time.perf_counter() - began
         draws = {name: value[None] for name, value in as_numpy(draws).items()}
         stats = {"lp": np.asarray(lp)[None], "log_weight": np.asarray(log_weights)[None]}
-        return self._result(state, best, draws, stats, seconds, approximate)
+        return self._result(plan, state, best, draws, stats, seconds, approximate)
 
     def _climb(
         self,
@@ -166,27 +173,29 @@ class CoordinateAscent(Engine):
         begin, first = compiled(
             "cavi-begin", problem, None, partial(self._begin, plan), starts, problem.args
         )
-        state = keep.restore(self._start(begin(starts, problem.args)))
+        points = {name: jnp.asarray(starts[name]) for name in plan.rest}
+        state = keep.restore(self._start(begin(starts, problem.args), points))
         fixed = starts, problem.args, np.asarray(self.tol, float)
         climb, second = compiled(
             "cavi",
             problem,
-            self.max_steps,
+            (self.max_steps, self.num_inner_steps),
             partial(self._program, plan),
             state,
             *fixed,
             np.asarray(0),
         )
-        began = time.perf_counter()
-        state, _ = in_pieces(
-            lambda state, limit: (climb(state, *fixed, limit), None),
+        seconds = {"compile": first + second}
+        state, _ = climbed(
+            climb,
             state,
-            advance,
-            lambda state: f"bound {np.nanmax(np.asarray(state.value)):.6g}",
-            keep.offer,
+            fixed,
+            describe=lambda state: f"bound {np.nanmax(np.asarray(state.value)):.6g}",
+            advance=advance,
+            keep=keep,
+            seconds=seconds,
         )
-        keep.offer(state, now=True)
-        return state, {"compile": first + second, "run": time.perf_counter() - began}
+        return state, seconds
 
     @staticmethod
     def _begin(plan: Plan, problem: Problem) -> Callable:
@@ -194,11 +203,11 @@ class CoordinateAscent(Engine):
 
         def one(start: dict, args: tuple) -> tuple:
             _, posterior = expectation(problem, start, args)
-            return _Model(problem, plan, start, args).update(posterior)
+            return FactoredModel(problem, plan, start, args).update(posterior)
 
         return jax.vmap(one, in_axes=(0, None))
 
-    def _start(self, found: tuple) -> _Ascent:
+    def _start(self, found: tuple, points: dict[str, Array]) -> _Ascent:
         number, real = len(jax.tree.leaves(found)[0]), jnp.result_type(float)
         blank = {
             "steps": np.zeros(number, int),
@@ -206,31 +215,32 @@ class CoordinateAscent(Engine):
             "code": np.zeros(number, int),
             "history": np.full((number, self.max_steps + 1), np.nan, real),
         }
-        return _Ascent(found=found, **jax.device_put(blank))
+        return _Ascent(found=found, points=points, **jax.device_put(blank))
 
     def _program(self, plan: Plan, problem: Problem) -> Callable:
-        """All starts at once: labels, bound, test, parameters; until all have stopped."""
+        """All starts at once: labels, bound, test, factors, points; until all have stopped."""
 
         def one(state: _Ascent, start: dict, args: tuple, tol: Array, limit: Array):
-            model = _Model(problem, plan, start, args)
-
             def step(state: _Ascent) -> _Ascent:
+                model = FactoredModel(problem, plan, start | state.points, args)
                 now, posterior = model.bound(state.found)
                 good = jnp.isfinite(now)
                 small = jnp.abs(now - state.value) <= tol * (1 + jnp.abs(now))
                 stop = ~good | small | (state.steps == self.max_steps)
-                new = model.update(posterior)
+                found = model.update(posterior)
+                points = model.climb(found, posterior, self.num_inner_steps)
+                kept, new = (state.found, state.points), (found, points)
+                kept = jax.tree.map(lambda a, b: jnp.where(stop, a, b), kept, new)
                 return _Ascent(
                     steps=state.steps + 1,
-                    found=jax.tree.map(lambda a, b: jnp.where(stop, a, b), state.found, new),
+                    found=kept[0],
+                    points=kept[1],
                     value=jnp.where(good, now, -jnp.inf),
-                    code=jnp.where(
-                        ~good, _BROKEN, jnp.where(small, _SETTLED, jnp.where(stop, _CUT, 0))
-                    ),
+                    code=stop_code(broken=~good, settled=small, cut=stop),
                     history=state.history.at[state.steps].set(jnp.where(good, now, jnp.nan)),
                 )
 
-            return lax.while_loop(lambda s: (s.code == 0) & (s.steps < limit), step, state)
+            return until_stopped(step, state, limit), None
 
         return jax.vmap(one, in_axes=(0, 0, None, None, None))
 
@@ -250,8 +260,8 @@ class CoordinateAscent(Engine):
 
     @staticmethod
     def _draws(plan: Plan, problem: Problem) -> Callable:
-        def draws(found: tuple, keys: Array, start: dict, args: tuple):
-            model = _Model(problem, plan, start, args)
+        def draws(found: tuple, keys: Array, params: dict, args: tuple):
+            model = FactoredModel(problem, plan, params, args)
 
             def one(key: Array):
                 params, log_q = model.draw(key, found)
@@ -265,6 +275,7 @@ class CoordinateAscent(Engine):
 
     def _result(
         self,
+        plan: Plan,
         state: _Ascent,
         best: int,
         draws: dict[str, NDArray],
@@ -274,7 +285,7 @@ class CoordinateAscent(Engine):
     ) -> EngineResult:
         steps = np.asarray(state.steps) - 1
         value = float(np.asarray(state.value)[best])
-        converged = bool(np.asarray(state.code)[best] == _SETTLED)
+        converged = bool(np.asarray(state.code)[best] == SETTLED)
         message = (
             f"coordinate ascent converged in {steps[best]} steps; the best of {len(steps)} starts "
             f"reached the bound {value:.6g}"
@@ -282,9 +293,16 @@ class CoordinateAscent(Engine):
             else f"coordinate ascent stopped at max_steps={self.max_steps} before the bound rose by less "
             f"than tol={self.tol}; raise max_steps or loosen tol"
         )
+        if plan.rest:
+            message += (
+                f"; points: {listed(plan.rest)} ({'; '.join(plan.lacking)}), so that the bound is on the "
+                "joint density there"
+            )
         if self.num_draws >= _ENOUGH:
             close, verdict = quality(pareto_k(stats["log_weight"][0]), self.num_draws)
-            converged, message = converged and close, f"{message}; {verdict}"
+            given = "given the points, " if plan.rest else ""
+            converged, message = converged and close, f"{message}; {given}{verdict}"
+        exact = approximate is None and not plan.rest
         return EngineResult(
             engine=self.name,
             draws=draws,
@@ -294,79 +312,6 @@ class CoordinateAscent(Engine):
             seconds=seconds,
             approximate=approximate,
             density_space="unconstrained",
-            log_evidence=Evidence(value, "bound") if approximate is None else None,
+            log_evidence=Evidence(value, "bound") if exact else None,
+            points=plan.rest,
         )
-
-
-class _Model:
-    """Blocks of a model and what they learn from; the prior has no parameters but the blocks' own.
-
-    Parameters
-    ----------
-    problem : Problem
-    plan : Plan
-        All of whose sites are in blocks.
-    params : mapping
-        Any values of the latent sites; what depends on them is replaced by expectations.
-    args : tuple
-    """
-
-    def __init__(
-        self, problem: Problem, plan: Plan, params: Mapping[str, Array], args: tuple
-    ) -> None:
-        self._trace = trace_model(problem, params, args)
-        self._pairs: list[tuple[Part, Block]] = [
-            (part, block_of(self._trace, part)) for part in plan.parts
-        ]
-        self._sources = collapsed_sites(self._trace)
-
-    def update(self, posterior: Mapping[str, Any]) -> tuple:
-        """Best factor of every block given expected latent variables."""
-        out = []
-        for part, block in self._pairs:
-            given = evidence(self._trace, part, posterior)
-            statistics = pooled([block.statistics(one) for one in given])
-            out.append(block.update(statistics, [one.fn for one in given]))
-        return tuple(out)
-
-    def bound(self, found: tuple) -> tuple[Array, dict[str, Any]]:
-        """Evidence lower bound with the best factor of the latent variables, and its slopes."""
-        total, posterior = jnp.zeros(()), {}
-        for name, (fn, value) in self._sources.items():
-            factors = fn.log_factors(value) | {"log_normalizer": fn.log_normalizer()}
-            given = _Evidence(fn, value, {})
-            for (part, block), factor in zip(self._pairs, found, strict=True):
-                if name in part.sources:
-                    factors |= block.expected_factors(factor, given)
-            normalizer = factors.pop("log_normalizer")
-            log_z, posterior[name] = jax.value_and_grad(fn.log_partition)(factors)
-            total = total + log_z - normalizer
-        cost = sum(
-            block.divergence(factor) for (_, block), factor in zip(self._pairs, found, strict=True)
-        )
-        return total - cost, posterior
-
-    def draw(self, rng_key: Array, found: tuple) -> tuple[dict[str, Array], Array]:
-        """Draw the sites from the factors; returns them and their log density."""
-        params: dict[str, Array] = {}
-        log_q = jnp.zeros(())
-        keys = jax.random.split(rng_key, len(found))
-        for (part, block), factor, key in zip(self._pairs, found, keys, strict=True):
-            values = block.draw(key, factor)
-            log_q = log_q + block.log_density(factor, values)
-            params |= part.named(values)
-        return params, log_q
-
-
-def _conjugate_plan(problem: Problem) -> Plan:
-    """Plan of a model whose every latent site is in a block, under a prior without parents."""
-    plan = drawable(plan_updates(problem), problem)
-    chained = [name for part in plan.parts if part.chained for name in part.sites.values()]
-    missing = sorted({*plan.rest, *chained})
-    if missing:
-        why = [*plan.lacking, *(f"the prior of {name} depends on other sites" for name in chained)]
-        raise ValueError(
-            f"CoordinateAscent: sites {missing} are not conjugate ({'; '.join(why)}); change that, or "
-            "use 'gibbs' or 'nuts'"
-        )
-    return plan

@@ -13,7 +13,8 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 from sidebayes.models.blocks.collapsed import as_collapsed
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.linked import LinkedCategorical, LinkedMixture
+from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 
 from ..base import Problem
 from ..density import abstract_trace, approximation, site_log_prob

@@ -27,7 +27,7 @@ from . import normal_inverse_gamma, normal_inverse_wishart
 from .gaussian import Gaussian
 from .gaussian_stats import Moments, gaussian_pass, weighted_moments
 from .kmeans_starts import centres_within, kmeans_centres
-from .linked import LinkedMixture
+from .linked_mixture import LinkedMixture
 from .units import Rescaled, data_units
 
 if TYPE_CHECKING:

@@ -16,14 +16,14 @@ __all__ = ["Rescaled", "data_units"]
 def data_units(data: ArrayLike | None, num_features: int) -> tuple[Array, Array]:
     """Mean and standard deviation of each feature; zero and one without data.
 
-    A feature that does not vary has a unit of one.
+    A feature that does not vary, or has values that are no numbers, has a unit of one.
     """
     if data is None:
         return jnp.zeros(num_features), jnp.ones(num_features)
     x = jnp.asarray(data)
     mean = x.mean(axis=0)
     deviation = jnp.sqrt(jnp.mean((x - mean) ** 2, axis=0))
-    return mean, jnp.where(deviation > 0, deviation, 1.0)
+    return jnp.where(jnp.isfinite(mean), mean, 0.0), jnp.where(deviation > 0, deviation, 1.0)
 
 
 class Rescaled(Transform):

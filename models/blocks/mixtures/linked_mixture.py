@@ -1,4 +1,4 @@
-"""NumPyro distributions over linked labels and over data whose labels are linked."""
+"""NumPyro distribution over data whose labels are tied by links."""
 
 from __future__ import annotations
 
@@ -12,163 +12,13 @@ from numpyro.distributions import constraints
 
 from ..collapsed import Collapsed
 from ..label_inference import partition
-from ..label_inference.approximate import Inference, as_inference
-from ..label_inference.label_graph import LabelGraph
 from ..side_information.partial_labels import Groups
+from .linked_categorical import LinkedCategorical
 
-__all__ = ["LinkedCategorical", "LinkedMixture"]
-
+__all__ = ["LinkedMixture"]
 
 _ROWS = 1024
 """Rows of data whose densities are computed at a time; more would leave a processor's cache."""
-
-
-class LinkedCategorical(dist.Distribution):
-    r"""Labels of all points, tied by links.
-
-    With ``reading="field"`` the links are a Markov random field prior (Lu 2008, eq. 2.10)
-
-    .. math:: P(z) = \Omega^{-1} \prod_i \pi_{z_i} \prod_{(i,j)} e^{w_{ij}[z_i = z_j]},
-
-    whose partition function :math:`\Omega(\pi, w)` is kept. With ``reading="relation"`` labels are
-    independent and each link is an observed statement, right with the log-odds :math:`|w|`
-    (Lu 2008, App. A): ``P(z, links) = prod pi * prod P(statement | z_i, z_j)``, which is a
-    normalised likelihood and has no partition function.
-
-    Parameters
-    ----------
-    log_weights : Array, shape (num_clusters,)
-        Log mixing weights.
-    graph : LabelGraph
-    reading : {"field", "relation"}
-    weight_per : {"point", "chunklet"}
-        See `log_partition`.
-    pair_weights : Array, shape (num_links,), optional
-        Replaces the finite weights of the links, e.g. by learned ones.
-    inference : str or inference object
-        See `log_partition`.
-    """
-
-    arg_constraints: ClassVar[dict] = {}
-    pytree_data_fields = ("log_weights", "graph", "pair_weights")
-    pytree_aux_fields = ("reading", "weight_per", "inference")
-
-    def __init__(
-        self,
-        log_weights: Array,
-        graph: LabelGraph,
-        *,
-        reading: str = "field",
-        weight_per: str = "point",
-        pair_weights: Array | None = None,
-        inference: str | Inference = "exact",
-        validate_args: bool | None = None,
-    ) -> None:
-        if reading not in ("field", "relation"):
-            raise ValueError(f"reading = {reading!r}; expected 'field' or 'relation'")
-        self.log_weights, self.graph, self.reading = log_weights, graph, reading
-        self.weight_per, self.inference = weight_per, as_inference(inference)
-        self.pair_weights = graph.pair_weights if pair_weights is None else pair_weights
-        super().__init__(event_shape=(graph.num_points,), validate_args=validate_args)
-
-    @property
-    def support(self) -> constraints.Constraint:
-        """Integer labels."""
-        return constraints.independent(
-            constraints.integer_interval(0, self.log_weights.shape[-1] - 1), 1
-        )
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Keyword arguments of the routines in `partition`."""
-        return {"weight_per": self.weight_per, "inference": self.inference}
-
-    @property
-    def has_free_weights(self) -> bool:
-        """Whether no partition function ties the mixing weights: a Dirichlet is then conjugate."""
-        graph = self.graph
-        free = self.reading == "relation" or graph.num_links == 0
-        return free or (self.weight_per == "chunklet" and graph.num_edges == 0)
-
-    def log_normalizer(self) -> Array:
-        r"""What the unnormalised sum must be divided by, in logs.
-
-        :math:`\log\Omega` for a field; for relations the sum of the log-odds terms that make each
-        statement's likelihood normalised, :math:`\sum \log(1 + e^{|w|}) - [w < 0] |w|`.
-        """
-        if self.reading == "relation":
-            weights = jnp.asarray(self.pair_weights)
-            finite = jnp.where(jnp.isinf(jnp.asarray(self.graph.pair_weights)), 0.0, weights)
-            # must: P(same)=e^w/(1+e^w); cannot: P(differ)=1/(1+e^w), so the common factor is 1+e^w
-            # for a must-link relative to e^{w[same]}, and the same for a cannot-link
-            return jnp.where(
-                jnp.isinf(jnp.asarray(self.graph.pair_weights)), 0.0, jnp.logaddexp(0.0, finite)
-            ).sum()
-        if self.graph.num_links == 0:
-            return self.graph.num_points * jax.nn.logsumexp(self.log_weights)
-        blank = jnp.zeros(
-            (self.graph.num_points, self.log_weights.shape[-1]), self.log_weights.dtype
-        )
-        return partition.log_partition(
-            blank, self.graph, self.log_weights, self.pair_weights, **self.options
-        )
-
-    def log_normalizer_by_component(self) -> Array:
-        """Share of each connected component in `log_normalizer`, zero-padded, shape (num_nodes,)."""
-        graph = self.graph
-        if self.reading == "field":
-            blank = jnp.zeros(
-                (graph.num_points, self.log_weights.shape[-1]), self.log_weights.dtype
-            )
-            return partition.by_component(
-                blank, graph, self.log_weights, self.pair_weights, **self.options
-            )
-        soft = ~jnp.isinf(jnp.asarray(graph.pair_weights))
-        weights = jnp.where(soft, jnp.asarray(self.pair_weights), 0.0)
-        each = jnp.where(soft, jnp.logaddexp(0.0, weights), 0.0)
-        owner = jnp.asarray(graph.component)[jnp.asarray(graph.pairs)[:, 0]]
-        return jax.ops.segment_sum(each, owner, graph.num_nodes)
-
-    def log_prob(self, value: Array) -> Array:
-        """Log-probability of one joint labeling, shape (num_points,)."""
-        held = jnp.where(
-            value[:, None] == jnp.arange(self.log_weights.shape[-1]), 0.0, partition.FORBIDDEN
-        )
-        total = partition.log_partition(
-            held,
-            self.graph,
-            self.log_weights,
-            self.pair_weights,
-            weight_per=self.weight_per,
-            inference="exact",
-        )
-        return total - self.log_normalizer()
-
-    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
-        """Draw labels jointly: from the field, or independently under the relation reading."""
-        shape = (self.graph.num_points, self.log_weights.shape[-1])
-        if self.reading == "relation":
-            return jax.random.categorical(
-                key, self.log_weights, shape=(*sample_shape, self.graph.num_points)
-            )
-
-        def draw(one: Array) -> Array:
-            return partition.sample(
-                one,
-                jnp.zeros(shape),
-                self.graph,
-                self.log_weights,
-                self.pair_weights,
-                **self.options,
-            )
-
-        if not sample_shape:
-            return draw(key)
-        count = 1
-        for size in sample_shape:
-            count *= size
-        drawn = jax.vmap(draw)(jax.random.split(key, count))
-        return drawn.reshape(*sample_shape, shape[0])
 
 
 class LinkedMixture(Collapsed):

@@ -1,0 +1,127 @@
+"""Symmetries that a user declares at a site: alignment, invariants, and false declarations."""
+
+import warnings
+
+import arviz as az
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+import xarray as xr
+from sidebayes.diagnostics.invariants import convergence, invariants
+from sidebayes.diagnostics.sites import symmetries_of
+
+import sidebayes as sb
+from tests.probes import models
+from tests.probes.data import IRIS
+
+LOADINGS = np.array([[2, 0], [1.5, 0.5], [0, 1.5], [-1, 1], [0.3, -1.2]])
+NOISE = 0.3
+
+
+def exact_sample():
+    """Data whose covariance is that of the model: beyond two dimensions there is nothing to see."""
+    raw = np.random.default_rng(0).normal(size=(150, 7))
+    white = np.linalg.qr(raw - raw.mean(axis=0))[0] * np.sqrt(150)
+    return white[:, :2] @ LOADINGS.T + NOISE * white[:, 2:]
+
+
+X = exact_sample()
+# short trajectories do not get far along the circle on which the loadings lie
+ENGINE = sb.NUTS(num_warmup=200, num_samples=300, num_chains=4, jitter=1.0, max_tree_depth=5)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return sb.fit(models.factors, X, num_dimensions=2, engine=ENGINE, progress=False)
+
+
+def worst(tree):
+    return float(az.rhat(tree["posterior"].to_dataset()[["loadings"]])["loadings"].max())
+
+
+def test_chains_agree_once_aligned(found):
+    tree, score = found.aligned
+    assert score == 1.0
+    assert worst(found.tree) > 1.5
+    assert worst(tree) < 1.05
+    assert found.convergence["rhat"] < 1.05
+    table = found.summary()
+    rows = [row for row in table.index if row.startswith("loadings")]
+    raw = found.tree["posterior"]["loadings"].to_numpy().std(axis=(0, 1))
+    assert table.loc[rows, "sd"].astype(float).max() < 0.3 * raw.min()
+
+
+def test_estimate_describes_the_data(found):
+    """Means of turned draws would cancel out."""
+    params = found.params
+    cover = params["loadings"] @ params["loadings"].T + params["noise"] ** 2 * np.eye(5)
+    np.testing.assert_allclose(cover, np.cov(X.T), atol=0.25)
+    raw = found.tree["posterior"]["loadings"].to_numpy().mean(axis=(0, 1))
+    assert np.abs(raw @ raw.T - LOADINGS @ LOADINGS.T).max() > 1.0
+
+
+def test_invariants_are_those_of_the_raw_draws(found):
+    aligned = found.aligned[0]
+    xr.testing.assert_allclose(invariants(aligned), invariants(found.tree))
+    assert convergence(aligned) == pytest.approx(found.convergence)
+    assert "loadings" not in invariants(found.tree)
+
+
+def test_declaration_is_saved(found, tmp_path):
+    found.save(tmp_path / "fit.nc")
+    again = sb.load(tmp_path / "fit.nc", model=models.factors)
+    assert symmetries_of(again.tree) == {"loadings": "dimensions"}
+    np.testing.assert_allclose(again.params["loadings"], found.params["loadings"])
+
+
+def test_a_superfluous_dimension_warns():
+    """Loadings of a third dimension have no direction; estimates are those of one draw."""
+    fit = sb.fit(models.factors, X, num_dimensions=3, engine=ENGINE, progress=False)
+    with pytest.warns(sb.SideBayesWarning, match="draws cannot be turned to agree"):
+        params = fit.params
+    best = fit.tree["sample_stats"]["lp"].to_numpy()
+    chain, draw = np.unravel_index(best.argmax(), best.shape)
+    np.testing.assert_allclose(params["loadings"], fit.tree["posterior"]["loadings"][chain, draw])
+
+
+def test_nothing_changes_for_other_models():
+    quick = sb.NUTS(num_warmup=10, num_samples=10, num_chains=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sb.SideBayesWarning)  # few draws
+        fit = sb.fit("gmm", IRIS, num_clusters=2, engine=quick, progress=False)
+        assert fit.aligned[0] is fit.relabelled[0]
+    assert symmetries_of(fit.tree) == {}
+    assert "alignment" not in fit.aligned[0]
+
+
+def declared(x, *, symmetry, scale=1.0, event_dims=("features", "dimensions")):
+    """Loadings whose dimensions may be of different sizes."""
+    normal = dist.Normal(0.0, scale).expand([x.shape[1], 2]).to_event(2)
+    infer = {"event_dims": list(event_dims), "symmetry": symmetry}
+    loadings = numpyro.sample("loadings", normal, infer=infer)
+    with numpyro.plate("points", len(x)):
+        fn = dist.LowRankMultivariateNormal(np.zeros(x.shape[1]), loadings, np.ones(x.shape[1]))
+        numpyro.sample("x", fn, obs=x)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"symmetry": {"dimensions": "orthogonal"}, "scale": np.array([1.0, 3.0])},
+            "axis 'dimensions' of the sites \\['loadings'\\] changes the log density by",
+        ),
+        ({"symmetry": {"features": "orthogonal"}}, "axis 'features' .* changes the log density"),
+        ({"symmetry": {"places": "orthogonal"}}, r"symmetry names axes \['places'\]"),
+        ({"symmetry": {"dimensions": "rotation"}}, "symmetry={'dimensions': 'rotation'}; expected"),
+        ({"symmetry": "orthogonal"}, "symmetry='orthogonal'; expected a mapping"),
+        (
+            {"symmetry": {"dimensions": "orthogonal", "features": "orthogonal"}},
+            "has the axes .*; one is possible",
+        ),
+    ],
+)
+def test_false_declarations_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        sb.fit(declared, X, engine="map", progress=False, **options)
