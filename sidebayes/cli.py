@@ -33,7 +33,7 @@ class _Group(TyperGroup):
             warnings.showwarning = show
             try:
                 return super().invoke(ctx)
-            except (ValueError, TypeError, OSError, FitError) as error:
+            except (ValueError, TypeError, OSError, ImportError, FitError) as error:
                 if os.environ.get("SIDEBAYES_DEBUG"):
                     raise
                 line = " ".join(str(error).split())
@@ -124,9 +124,12 @@ def fit_method(
 ) -> None:
     """Fit METHOD to DATA."""
     import sidebayes
+    from sidebayes.models.blocks.files import check_writable
 
     from .zoo import find_card, make_engine
 
+    if out is not None:
+        check_writable(out)
     card = find_card(method)
     runner = _configured(make_engine(engine, card), _pairs("setting", setting))
     dataset = sidebayes.load_dataset(data)
@@ -163,11 +166,14 @@ def compare_runs(
 ) -> None:
     """Compare saved fits in one table."""
     import sidebayes
+    from sidebayes.models.blocks.files import check_writable, write_table
 
+    if csv is not None:
+        check_writable(csv)
     table = sidebayes.compare(_load_all(runs))
     _console().print(table)
     if csv is not None:
-        table.frame.to_csv(csv, index_label="fit")
+        write_table(csv, table.frame, index_label="fit")
 
 
 @app.command("report")
@@ -179,7 +185,9 @@ def report_runs(
 ) -> None:
     """Write one self-contained page about saved fits."""
     from sidebayes.diagnostics.report import write_report
+    from sidebayes.models.blocks.files import check_writable
 
+    check_writable(out)
     _console().print(f"wrote {write_report(_load_all(runs), out)}")
 
 

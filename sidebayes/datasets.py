@@ -111,7 +111,7 @@ _SIMULATED: dict[str, Callable[[np.random.Generator, NDArray], NDArray]] = {
     "two_spirals": _two_spirals,
 }
 _BUILT_IN = ("breast_cancer", "digits", "iris", "wine")
-_ENDINGS = (".csv", ".csv.gz", ".parquet")
+_ENDINGS = (".csv", ".csv.gz", ".parquet", ".feather", ".arrow")
 _FOLDER = "SIDEBAYES_DATA"
 
 
@@ -192,7 +192,9 @@ def _tables() -> dict[str, Path]:
 def _read(path: Path) -> Dataset:
     if not path.is_file():
         raise ValueError(f"{path} does not exist; give a path to a table, or one of {names()}")
-    table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+    from sidebayes.models.blocks.files import read_table  # with JAX; names need not wait for it
+
+    table = read_table(path)
     features = table.drop(columns="label", errors="ignore")
     text = [c for c in features if not pd.api.types.is_numeric_dtype(features[c])]
     if text:

@@ -26,6 +26,7 @@ from sidebayes.guides.engines.base import Engine, Evidence, Problem, SideBayesWa
 from sidebayes.guides.engines.density import collapsed_sites, trace_model
 from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.units import lay_out_units, log_terms
+from sidebayes.models.blocks.files import check_writable, write_whole
 from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.side_information.links import Links
 
@@ -465,11 +466,18 @@ class Fit(Validation):
         """Write to a NetCDF file that `sidebayes.load` reads.
 
         An option that no file can hold, such as a function, is named there, and `load` asks for it.
+        The file is written whole or not at all; one of that name is replaced only by all of the new.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If nothing can be written to `path`.
+        OSError
+            If the disk is full, fails, or refuses; what was there is as before.
         """
-        path = Path(path)
-        if not path.parent.is_dir():
-            raise ValueError(f"there is no folder {path.parent}; create it first")
-        self.tree.to_netcdf(path, engine="h5netcdf")
+        path = check_writable(path)
+        # built in memory: HDF5 crashes the process when it cannot write what it has begun
+        write_whole(path, self.tree.to_netcdf(engine="h5netcdf"))
 
     def plot(self) -> Any:
         """Draw the data with links and soft assignments; returns the matplotlib figure."""

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from ..files import write_table
 from .hard_links import LinkReport, check_links
 from .link_weights import check_pairs, flip_rate_weight, per_pair
 from .partial_labels import Groups, PartialLabels, frozen
@@ -237,13 +238,9 @@ class Links:
         return cls.from_pairs(pairs, same, num_points=num_points)
 
     def write(self, path: str | Path) -> None:
-        """Write the links as a CSV or Parquet table that `read` understands."""
+        """Write the links as a table that `read` understands, whole or not at all."""
         table = pd.DataFrame({"i": self.pairs[:, 0], "j": self.pairs[:, 1], "weight": self.weights})
-        path = Path(path)
-        if path.suffix == ".parquet":
-            table.to_parquet(path)
-        else:
-            table.to_csv(path, index=False)
+        write_table(path, table)
 
     # ---- views ----------------------------------------------------------------------------------
 
