@@ -24,8 +24,10 @@ from sidebayes.guides.engines.density import (
     place,
     sum_log_prob,
     trace_model,
+    traced,
     unconstrained_start,
 )
+from sidebayes.guides.engines.plumbing.programs import refuse_fork
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.blocks.roles import signature_of
 from sidebayes.models.blocks.side_information.links import Links
@@ -106,6 +108,7 @@ def debug(model: Callable[..., None], *args: Any, seed: int = 0, **kwargs: Any) 
     """
     if not callable(model):
         raise TypeError(f"model is a {type(model).__name__}; pass the NumPyro function itself")
+    refuse_fork()
     with jax.enable_x64(True):
         return DebugReport(tuple(_climb(model, args, kwargs, seed)))
 
@@ -200,9 +203,7 @@ def _run(problem: Problem, seed: int) -> dict:
     rng = np.random.default_rng(seed)
     fill = filling(lambda shape: jnp.asarray(rng.uniform(-1.0, 1.0, shape)))
     seeded = handlers.seed(problem.model, jax.random.key(seed))
-    return handlers.trace(handlers.substitute(seeded, substitute_fn=fill)).get_trace(
-        *problem.args, **problem.kwargs
-    )
+    return traced(handlers.substitute(seeded, substitute_fn=fill), problem.args, problem.kwargs)
 
 
 def _is_latent(site: dict) -> bool:

@@ -24,6 +24,7 @@ from sidebayes.guides.engines.density import (
     site_dims,
     site_roles,
 )
+from sidebayes.guides.engines.plumbing.programs import refuse_fork
 from sidebayes.guides.engines.starts import observed_table
 from sidebayes.guides.engines.units import Layout, Named, dimensions, lay_out_units
 from sidebayes.guides.engines.updates import block_of, declared_blocks, plan_updates
@@ -107,6 +108,7 @@ class Run:
     @property
     def precision(self) -> Any:
         """Context in which arrays have the precision asked for."""
+        refuse_fork()  # before anything is put on the device
         return jax.enable_x64(self.dtype == "float64")
 
     @cached_property

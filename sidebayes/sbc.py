@@ -23,6 +23,7 @@ from sidebayes.guides.engines.density import (
     deterministics,
     site_dims,
     site_roles,
+    traced,
 )
 from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.plumbing.progress import progress_bar
@@ -207,9 +208,7 @@ def _simulate(
     def build(bare: Problem) -> Callable:
         def one(key: Array, args: tuple) -> tuple[dict[str, Array], Array, Array | None]:
             key_model, *keys = jax.random.split(key, 4)
-            sites = handlers.trace(handlers.seed(bare.model, key_model)).get_trace(
-                *args, **bare.kwargs
-            )
+            sites = traced(handlers.seed(bare.model, key_model), args, bare.kwargs)
             sampled = {n: s for n, s in sites.items() if s["type"] == "sample"}
             fixed = {n: s | {"is_observed": True} for n, s in sampled.items()}
             mixed = list(collapsed_sites(fixed))

@@ -262,7 +262,11 @@ def test_two_runs_do_not_share_a_file(tmp_path, monkeypatch):
 
 def test_a_killed_process_leaves_no_lock_and_no_part(tmp_path):
     path = tmp_path / "run.state"
-    for name in (".run.state.12ab.writing", ".run.state.0.12ab.writing", ".run.state.sidebayes-lock"):
+    for name in (
+        ".run.state.12ab.writing",
+        ".run.state.0.12ab.writing",
+        ".run.state.sidebayes-lock",
+    ):
         (tmp_path / name).touch()
     run_in(path)
     assert not list(tmp_path.iterdir())
