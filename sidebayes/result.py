@@ -32,6 +32,7 @@ from sidebayes.models.blocks.side_information.links import Links
 
 from . import checks
 from .run import Run
+from .tables import align
 from .validation import Validation
 
 __all__ = ["Fit"]
@@ -388,6 +389,10 @@ class Fit(Validation):
         given, surplus = checks.sort_arguments(signature, data, named, self.method)
         if surplus:
             raise TypeError(f"{sorted(surplus)} are options; new data are all that can be given")
+        for role in signature.of_kind("table"):
+            if role.name in given:
+                columns = self.run.columns.get(role.name)
+                given[role.name] = align(given[role.name], role.name, columns)
         checked = checks.check_given(signature, given, self.method)
         checks.check_dims(signature, checked)
         for role in signature.of_kind("table"):

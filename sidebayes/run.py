@@ -61,7 +61,9 @@ class Run:
     truth : ndarray of int, or None
         Known classes, for scoring.
     feature_names : tuple of str
-        Of the columns of the first table.
+        Of the columns of the first table that has some.
+    columns : mapping of str to tuple of str
+        Names of the columns of tables that were given with names.
     lost : mapping of str to str
         Options that a loaded file could not hold, and what they were.
     is_own : bool
@@ -79,6 +81,7 @@ class Run:
     dtype: str = "float64"
     truth: NDArray[np.int64] | None = None
     feature_names: tuple[str, ...] = ()
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lost: Mapping[str, str] = field(default_factory=dict)
     is_own: bool = False
     unseen: bool = False
@@ -337,6 +340,7 @@ class Run:
             "sidebayes_options": record.dump(self.options),
             "sidebayes_sets": record.dump(sets),
             "sidebayes_engine": record.dump({"engine": self.engine}),
+            "sidebayes_columns": json.dumps(self.columns),
             "sidebayes_seed": self.seed,
             "sidebayes_dtype": self.dtype,
             "sidebayes_version": version("sidebayes"),
@@ -468,6 +472,10 @@ def stored_run(
         dtype=tree.attrs["sidebayes_dtype"],
         truth=observed["truth"].to_numpy() if "truth" in observed else None,
         feature_names=tuple(map(str, constant["feature_names"].to_numpy())),
+        columns={
+            name: tuple(columns)
+            for name, columns in json.loads(tree.attrs.get("sidebayes_columns", "{}")).items()
+        },
         lost=record.parse(tree.attrs["sidebayes_options"])[1],
         is_own=bool(tree.attrs["sidebayes_own_model"]),
     )

@@ -35,6 +35,7 @@ from sidebayes.models.blocks.side_information.links import Links
 from . import checks
 from .api import find_method
 from .run import Run
+from .tables import check_data
 from .zoo import make_engine
 
 __all__ = ["calibrate"]
@@ -98,7 +99,7 @@ def calibrate(
     if (num_points is None) == (x is None):
         raise TypeError("pass either num_points, or x where features are given and not drawn")
     if x is not None:
-        x = checks.check_data(x)
+        x = check_data(x)
         num_points = len(x)
     for title, value, least in (
         ("num_points", num_points, 1),
