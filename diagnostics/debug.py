@@ -28,6 +28,7 @@ from sidebayes.guides.engines.density import (
     unconstrained_start,
 )
 from sidebayes.guides.engines.plumbing.programs import refuse_fork
+from sidebayes.guides.engines.values import outside_support
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.blocks.roles import signature_of
 from sidebayes.models.blocks.side_information.links import Links
@@ -251,31 +252,11 @@ def _discrete(latent: Mapping[str, dict]) -> Rung:
 
 
 def _support(trace: Mapping[str, dict]) -> Rung:
-    for name, site in trace.items():
-        if not _is_data(site):
-            continue
-        support, value = site["fn"].support, np.asarray(site["value"])
-        event = value.ndim - support.event_dim
-        inside = np.asarray(support(site["value"])) & np.isfinite(value).all(
-            axis=tuple(range(event, value.ndim))
-        )
-        if not inside.all():
-            spot = tuple(map(int, np.argwhere(~inside)[0]))
-            what = repr(value[spot].tolist()) if value[spot].size <= 8 else "a long row"
-            return Rung(
-                "support",
-                "fail",
-                f"{(~inside).sum()} of {inside.size} values of {name!r} are missing or outside its "
-                f"support ({_name(support)}), the first at {spot}: {what}",
-                "transform or drop them, or observe through a distribution that allows them",
-            )
-    return Rung("support", "ok", "all data lie in the supports of their sites")
-
-
-def _name(support: Any) -> str:
-    while hasattr(support, "base_constraint"):
-        support = support.base_constraint
-    return type(support).__name__.strip("_").lower()
+    found = outside_support({name: site for name, site in trace.items() if _is_data(site)})
+    if found is None:
+        return Rung("support", "ok", "all data lie in the supports of their sites")
+    remedy = "transform or drop them, or observe through a distribution that allows them"
+    return Rung("support", "fail", found, remedy)
 
 
 def _density(problem: Problem, points: list[dict[str, Array]]) -> Rung:

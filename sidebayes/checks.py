@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
@@ -21,7 +20,6 @@ from .tables import as_plain, check_data, shape_of
 __all__ = [
     "check_dims",
     "check_given",
-    "check_init",
     "check_links",
     "check_num_clusters",
     "check_options",
@@ -278,27 +276,3 @@ def check_seed(seed: Any) -> int:
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
         raise ValueError(f"seed = {seed!r}; expected an integer >= 0")
     return int(seed)
-
-
-def check_init(
-    init: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, NDArray]:
-    """Check starting values against the shapes of the latent sites.
-
-    Raises
-    ------
-    ValueError
-        If a site is missing, unknown, of another shape, or not finite.
-    """
-    missing = sorted(set(shapes) - set(init))
-    if missing:
-        raise ValueError(f"init lacks {missing}; it must hold every latent site: {sorted(shapes)}")
-    out = {}
-    for name, shape in shapes.items():
-        value = np.asarray(init[name], float)
-        if value.shape != shape:
-            raise ValueError(f"init[{name!r}] has shape {value.shape}, expected {shape}")
-        if not np.isfinite(value).all():
-            raise ValueError(f"init[{name!r}] is not finite; check the values to start from")
-        out[name] = value
-    return out

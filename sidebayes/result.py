@@ -28,6 +28,7 @@ from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.units import lay_out_units, log_terms
 from sidebayes.models.blocks.files import check_writable, write_whole
 from sidebayes.models.blocks.label_inference.approximate import Inference
+from sidebayes.models.blocks.side_information.link_weights import check_pairs
 from sidebayes.models.blocks.side_information.links import Links
 
 from . import checks
@@ -295,13 +296,22 @@ class Fit(Validation):
 
         Averages over draws; within a draw the two labels are taken as independent, which is exact
         for pairs in different components of the links.
+
+        Parameters
+        ----------
+        pairs : array_like of int, shape (num_pairs, 2)
+            Row numbers of different points.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the model has no labels, or a pair does not name two of the points.
         """
         self._need_labels("clusters to share")
-        pairs = np.asarray(pairs)
         prob = self.tree["responsibilities"]["prob"].to_numpy()
-        return np.einsum("cdpk,cdpk->cdp", prob[:, :, pairs[:, 0]], prob[:, :, pairs[:, 1]]).mean(
-            axis=(0, 1)
-        )
+        ends = check_pairs(pairs, prob.shape[2], "pairs").T
+        one, other = (prob[:, :, points] for points in ends)
+        return np.einsum("cdpk,cdpk->cdp", one, other).mean(axis=(0, 1))
 
     def suspect_links(
         self, *, flip_rate: float = 0.05, inference: str | Inference | None = None

@@ -28,6 +28,7 @@ from sidebayes.guides.engines.plumbing.programs import refuse_fork
 from sidebayes.guides.engines.starts import observed_table
 from sidebayes.guides.engines.units import Layout, Named, dimensions, lay_out_units
 from sidebayes.guides.engines.updates import block_of, declared_blocks, plan_updates
+from sidebayes.guides.engines.values import check_start, check_values
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.gaussian_block import GaussianComponents
 from sidebayes.models.blocks.mixtures.linked import LinkedMixture
@@ -243,6 +244,8 @@ class Run:
         with self.precision:
             problem = self.problem
             _check_blocks(problem)
+            if self.card is None:
+                check_values(problem)
             start = self.start(init)
             result = self.engine.run(problem, seed=self.seed, init=start, progress=progress)
             chains, draws = result.sample_stats["lp"].shape
@@ -288,7 +291,7 @@ class Run:
         problem = self.problem
         shapes = posterior.latent_shapes(problem)
         if init is not None:
-            return checks.check_init(init, shapes)
+            return check_start(problem, init)
         if not self.engine.starts_at_mode:
             return None
         finder = make_engine(None, self.card)
