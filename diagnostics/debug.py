@@ -24,8 +24,11 @@ from sidebayes.guides.engines.density import (
     place,
     sum_log_prob,
     trace_model,
+    traced,
     unconstrained_start,
 )
+from sidebayes.guides.engines.plumbing.programs import refuse_fork
+from sidebayes.guides.engines.values import outside_support
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.blocks.roles import signature_of
 from sidebayes.models.blocks.side_information.links import Links
@@ -106,6 +109,7 @@ def debug(model: Callable[..., None], *args: Any, seed: int = 0, **kwargs: Any) 
     """
     if not callable(model):
         raise TypeError(f"model is a {type(model).__name__}; pass the NumPyro function itself")
+    refuse_fork()
     with jax.enable_x64(True):
         return DebugReport(tuple(_climb(model, args, kwargs, seed)))
 
@@ -200,9 +204,7 @@ def _run(problem: Problem, seed: int) -> dict:
     rng = np.random.default_rng(seed)
     fill = filling(lambda shape: jnp.asarray(rng.uniform(-1.0, 1.0, shape)))
     seeded = handlers.seed(problem.model, jax.random.key(seed))
-    return handlers.trace(handlers.substitute(seeded, substitute_fn=fill)).get_trace(
-        *problem.args, **problem.kwargs
-    )
+    return traced(handlers.substitute(seeded, substitute_fn=fill), problem.args, problem.kwargs)
 
 
 def _is_latent(site: dict) -> bool:
@@ -250,31 +252,11 @@ def _discrete(latent: Mapping[str, dict]) -> Rung:
 
 
 def _support(trace: Mapping[str, dict]) -> Rung:
-    for name, site in trace.items():
-        if not _is_data(site):
-            continue
-        support, value = site["fn"].support, np.asarray(site["value"])
-        event = value.ndim - support.event_dim
-        inside = np.asarray(support(site["value"])) & np.isfinite(value).all(
-            axis=tuple(range(event, value.ndim))
-        )
-        if not inside.all():
-            spot = tuple(map(int, np.argwhere(~inside)[0]))
-            what = repr(value[spot].tolist()) if value[spot].size <= 8 else "a long row"
-            return Rung(
-                "support",
-                "fail",
-                f"{(~inside).sum()} of {inside.size} values of {name!r} are missing or outside its "
-                f"support ({_name(support)}), the first at {spot}: {what}",
-                "transform or drop them, or observe through a distribution that allows them",
-            )
-    return Rung("support", "ok", "all data lie in the supports of their sites")
-
-
-def _name(support: Any) -> str:
-    while hasattr(support, "base_constraint"):
-        support = support.base_constraint
-    return type(support).__name__.strip("_").lower()
+    found = outside_support({name: site for name, site in trace.items() if _is_data(site)})
+    if found is None:
+        return Rung("support", "ok", "all data lie in the supports of their sites")
+    remedy = "transform or drop them, or observe through a distribution that allows them"
+    return Rung("support", "fail", found, remedy)
 
 
 def _density(problem: Problem, points: list[dict[str, Array]]) -> Rung:

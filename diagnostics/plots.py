@@ -174,8 +174,9 @@ def plot_coclustering(fit: Any, most: int = 400) -> Figure:
     colour = cluster_colours(prob.shape[-1])
     strips = [("cluster", colour[labels[order]])]
     if "truth" in fit.tree["observed_data"]:
-        _, truth = np.unique(fit.tree["observed_data"]["truth"].to_numpy(), return_inverse=True)
-        grey = np.linspace(0.15, 0.85, truth.max() + 1)[truth[order], None] * np.ones(3)
+        truth = fit.tree["observed_data"]["truth"].to_numpy()[order]
+        grey = np.linspace(0.15, 0.85, max(truth.max(), 0) + 1)[truth, None] * np.ones(3)
+        grey[truth < 0] = 1.0  # not known
         strips.append(("truth", grey))
     for number, (name, colours) in enumerate(strips):
         strip = axis.inset_axes((0, 1.015 + 0.045 * number, 1, 0.035))
@@ -252,7 +253,8 @@ def plot_traces(fit: Any) -> Figure:
 def _feature_names(fit: Any) -> list[str]:
     constant = fit.tree["constant_data"]
     if "feature_names" in constant:
-        return [str(name) for name in constant["feature_names"].to_numpy()]
+        # dollars would be read as mathematics
+        return [str(name).replace("$", r"\$") for name in constant["feature_names"].to_numpy()]
     return [f"feature {i}" for i in range(fit.tree["observed_data"].sizes["features"])]
 
 

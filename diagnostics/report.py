@@ -14,6 +14,7 @@ from string import Template
 from typing import Any
 
 import numpy as np
+from sidebayes.models.blocks.files import check_writable, write_whole
 
 from . import plots
 from .compare import Comparison, compare_fits
@@ -78,14 +79,13 @@ def write_report(
     Raises
     ------
     ValueError
-        If there is no fit, or no folder to write to.
+        If there is no fit, or nothing can be written to `path`.
+    OSError
+        If the disk is full, fails, or refuses; what was there is as before.
     """
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise ValueError(f"there is no folder {path.parent}; create it first")
+    path = check_writable(path)
     page = render_report(fits, title=title, notes=notes, comparison=comparison, executor=executor)
-    path.write_text(page, encoding="utf-8")
-    return path
+    return write_whole(path, page.encode())
 
 
 def render_report(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sidebayes.models.blocks.side_information.partial_labels import class_codes
 
 __all__ = [
     "accuracy",
@@ -16,22 +17,31 @@ __all__ = [
 ]
 
 
+def _known(truth: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Classes and labels of the points whose class is known."""
+    classes, labels = class_codes(truth, "truth"), np.asarray(labels)
+    if classes.shape != labels.shape:
+        raise ValueError(f"truth is of {len(classes)} points, labels of shape {labels.shape}")
+    return classes[classes >= 0], labels[classes >= 0]
+
+
 def accuracy(truth: ArrayLike, labels: ArrayLike) -> float:
     """Share of points right under the best one-to-one matching of clusters to classes.
 
     Parameters
     ----------
     truth, labels : array_like, shape (num_points,)
+        Points whose class is not known (-1, NaN, None, blank) do not count.
 
     Raises
     ------
     ValueError
-        If the lengths differ.
+        If the lengths differ, or no class is known.
     """
     from scipy.optimize import linear_sum_assignment
     from sklearn.metrics.cluster import contingency_matrix
 
-    table = contingency_matrix(truth, labels)
+    table = contingency_matrix(*_known(truth, labels))
     rows, columns = linear_sum_assignment(-table)
     return float(table[rows, columns].sum() / table.sum())
 
@@ -45,15 +55,16 @@ def purity(truth: ArrayLike, labels: ArrayLike) -> float:
     Parameters
     ----------
     truth, labels : array_like, shape (num_points,)
+        Points whose class is not known (-1, NaN, None, blank) do not count.
 
     Raises
     ------
     ValueError
-        If the lengths differ.
+        If the lengths differ, or no class is known.
     """
     from sklearn.metrics.cluster import contingency_matrix
 
-    table = contingency_matrix(truth, labels)
+    table = contingency_matrix(*_known(truth, labels))
     return float(table.max(axis=0).sum() / table.sum())
 
 
@@ -63,11 +74,12 @@ def f_score(truth: ArrayLike, labels: ArrayLike) -> float:
     Parameters
     ----------
     truth, labels : array_like, shape (num_points,)
+        Points whose class is not known (-1, NaN, None, blank) do not count.
 
     Raises
     ------
     ValueError
-        If the lengths differ.
+        If the lengths differ, or no class is known.
 
     References
     ----------
@@ -75,7 +87,7 @@ def f_score(truth: ArrayLike, labels: ArrayLike) -> float:
     """
     from sklearn.metrics.cluster import contingency_matrix
 
-    table = contingency_matrix(truth, labels)
+    table = contingency_matrix(*_known(truth, labels))
     classes, clusters = table.sum(axis=1), table.sum(axis=0)
     measure = 2 * table / (classes[:, None] + clusters)
     return float(classes @ measure.max(axis=1) / table.sum())
@@ -111,6 +123,7 @@ def score_labels(truth: ArrayLike, labels: ArrayLike) -> dict[str, float]:
     Parameters
     ----------
     truth, labels : array_like, shape (num_points,)
+        Points whose class is not known (-1, NaN, None, blank) do not count.
 
     Returns
     -------
@@ -119,6 +132,7 @@ def score_labels(truth: ArrayLike, labels: ArrayLike) -> dict[str, float]:
     """
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
+    truth, labels = _known(truth, labels)
     return {
         "ari": float(adjusted_rand_score(truth, labels)),
         "nmi": float(normalized_mutual_info_score(truth, labels)),

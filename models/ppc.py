@@ -10,6 +10,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import Array
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from .blocks.label_inference.approximate import Inference
@@ -134,7 +135,11 @@ def learned_weights(
 
 
 def _is_prior(value: object) -> bool:
-    return isinstance(value, dist.Distribution)
+    """Whether a value is a distribution of one number between 0 and 1."""
+    if not isinstance(value, dist.Distribution) or value.shape() != ():
+        return False
+    low, high = (getattr(value.support, f"{end}_bound", np.nan) for end in ("lower", "upper"))
+    return isinstance(low, Tracer) or isinstance(high, Tracer) or bool(0 <= low < high <= 1)
 
 
 def _fixed_weights(weights: ArrayLike | str, num_clusters: int) -> Array:

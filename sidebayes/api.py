@@ -19,6 +19,7 @@ from sidebayes.models.blocks.roles import signature_of
 from . import checks, record
 from .result import Fit
 from .run import Run, stored_run
+from .tables import check_names, check_truth, column_names
 from .zoo import CARDS, Card, find_card, make_engine
 
 __all__ = ["compare", "find_method", "fit", "load"]
@@ -57,9 +58,11 @@ def fit(
         Start from these values of the latent sites, or from another fit's.
     dtype : {"float64", "float32"}
     truth : array_like, shape (num_points,), optional
-        Known classes; kept beside the fit for scoring, never used in it.
+        Known classes; kept beside the fit for scoring, never used in it. Names or whole numbers; -1,
+        NaN, None and blank text where the class is not known.
     feature_names : sequence of str, optional
-        Of the columns of the first table.
+        Of the columns of the first table that has some; by default those of a data frame. New data
+        with names are matched by them.
     progress : bool
         Show progress where there is a terminal.
     **arguments
@@ -89,12 +92,21 @@ def fit(
     runner = make_engine(engine, card)
     signature = signature_of(model)
     given, options = checks.sort_arguments(signature, data, arguments, name)
-    table: Any = next((given[r.name] for r in signature.of_kind("table") if r.name in given), None)
-    if hasattr(table, "columns") and feature_names is None:
-        feature_names = [str(column) for column in table.columns]
+    columns = {
+        role.name: names
+        for role in signature.of_kind("table")
+        if (names := column_names(given.get(role.name), role.name)) is not None
+    }
     checked = checks.check_given(signature, given, name)
     sizes = checks.check_dims(signature, checked)
-    first = next((checked[r.name] for r in signature.of_kind("table") if r.name in checked), None)
+    tables = {r.name: checked[r.name] for r in signature.of_kind("table") if r.name in checked}
+    first = next(iter(tables.values()), None)
+    # names of features are of the first table with columns
+    wide = next((one for one, values in tables.items() if values.ndim == 2), "")
+    given_names = columns.get(wide) if feature_names is None else feature_names
+    features = check_names(given_names, tables[wide].shape[1] if wide else 1)
+    if given_names is not None and wide:
+        columns[wide] = features
     if "num_clusters" in signature.options:
         points = sizes.get(signature.unit or "", len(first) if first is not None else 1)
         default = inspect.signature(model).parameters["num_clusters"].default
@@ -107,7 +119,6 @@ def fit(
         raise TypeError(
             f"init is a {type(init).__name__}; pass a mapping of site values, or another Fit"
         )
-    columns = first.shape[1] if first is not None and first.ndim == 2 else 1
     run = Run(
         method=name,
         model=model,
@@ -116,8 +127,9 @@ def fit(
         engine=runner,
         seed=seed,
         dtype=dtype,
-        truth=checks.check_truth(truth, sizes.get(signature.unit or "", 0)),
-        feature_names=tuple(checks.check_names(feature_names, columns)),
+        truth=check_truth(truth, sizes.get(signature.unit or "", 0)),
+        feature_names=features,
+        columns=columns,
     )
     return Fit.of(run, init, progress=progress)
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
@@ -17,17 +15,15 @@ from sidebayes.models.blocks.roles import Role, Signature
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
 
+from .tables import as_plain, check_data, shape_of
+
 __all__ = [
-    "check_data",
     "check_dims",
     "check_given",
-    "check_init",
     "check_links",
-    "check_names",
     "check_num_clusters",
     "check_options",
     "check_seed",
-    "check_truth",
     "sort_arguments",
 ]
 
@@ -81,15 +77,11 @@ def _wanted(role: Role) -> str:
     of = role.dims[0] if role.dims else "elements"
     example = ", e.g. sidebayes.load_dataset('iris').x" if len(role.dims) == 2 else ""
     return {
-        "table": f"an array of shape {_shape(role.dims)}{example}",
+        "table": f"an array of shape {shape_of(role.dims)}{example}",
         "groups": f"the group that each of the {of} belongs to",
         "labels": f"the class of each of the {of}, -1 where it is not known",
         "sets": f"sets of {of}, each a sequence of their numbers",
     }[role.kind]
-
-
-def _shape(dims: Sequence[str]) -> str:
-    return f"({', '.join(dims)}{',' if len(dims) == 1 else ''})"
 
 
 def _takes_no_links(method: str, signature: Signature) -> Exception:
@@ -127,7 +119,9 @@ def check_given(signature: Signature, given: Mapping[str, Any], method: str) -> 
 
 def _check_labels(value: Any, role: Role) -> PartialLabels:
     try:
-        return value if isinstance(value, PartialLabels) else PartialLabels(np.asarray(value))
+        if isinstance(value, PartialLabels):
+            return value
+        return PartialLabels(np.asarray(as_plain(value, role.name)))
     except (TypeError, ValueError) as error:
         raise type(error)(f"{role.name}: {error}; pass {_wanted(role)}") from None
 
@@ -149,7 +143,8 @@ def _check_ties(links: Any, name: str, method: str) -> Links:
 
 def _check_groups(value: Any, name: str) -> Groups:
     try:
-        groups = value if isinstance(value, Groups) else Groups(np.asarray(value))
+        plain = as_plain(value, name)
+        groups = value if isinstance(value, Groups) else Groups(np.asarray(plain))
     except ValueError as error:
         raise ValueError(f"{name}: {error}; pass the group of each row") from None
     without = np.flatnonzero(np.asarray(groups.codes) < 0)
@@ -190,68 +185,6 @@ def check_dims(signature: Signature, data: Mapping[str, Any]) -> dict[str, int]:
                     f"{role.name} has {size} {dim} and {owner} has {known}; pass data of the same {dim}"
                 )
     return {dim: size for dim, (size, _) in sizes.items()}
-
-
-def check_data(x: Any, name: str = "x", dims: Sequence[str] = ("points", "features")) -> NDArray:
-    """Check a table of numbers.
-
-    Parameters
-    ----------
-    x : array_like
-    name : str
-        Of the argument, for messages.
-    dims : sequence of str
-        Its axes; "..." stands for any further ones.
-
-    Raises
-    ------
-    TypeError
-        If it does not hold numbers.
-    ValueError
-        On a wrong shape, or missing or infinite entries (rows are named).
-    """
-    if x is None or isinstance(x, str | Mapping):
-        raise TypeError(
-            f"{name} = {x!r:.40} is not a data matrix; pass an array of shape {_shape(dims)}, e.g. "
-            "sidebayes.load_dataset('iris').x"
-        )
-    if hasattr(x, "toarray"):
-        raise TypeError(
-            f"{name} is a sparse matrix; pass {name}.toarray() if it fits, or reduce it first"
-        )
-    values = np.asarray(x)
-    if values.dtype.kind == "O":
-        with contextlib.suppress(TypeError, ValueError):
-            values = values.astype(float)
-    if values.dtype.kind not in "fiub":
-        raise TypeError(
-            f"{name} holds {values.dtype}, expected real numbers; encode or drop the columns that are "
-            "not numeric"
-        )
-    fixed = [dim for dim in dims if dim != "..."]
-    if values.ndim != len(fixed) and not ("..." in dims and values.ndim > len(fixed)):
-        advice = "one row per element"
-        if values.ndim == 1 and len(fixed) == 2:
-            advice = f"for one column pass {name}[:, None]"
-        elif values.ndim == 2 and values.shape[1] == 1 and len(fixed) == 1:
-            advice = f"of one column pass {name}[:, 0]"
-        raise ValueError(f"{name} has shape {values.shape}, expected {_shape(dims)}; {advice}")
-    if not isinstance(values, np.memmap) and values.dtype.kind != "f":
-        values = values.astype(float)
-    if 0 in values.shape:
-        raise ValueError(
-            f"{name} has shape {values.shape}: there is nothing to fit; check how it was filtered"
-        )
-    flat = values.reshape(len(values), -1)
-    bad = np.flatnonzero(~np.isfinite(flat).all(axis=1))
-    if len(bad):
-        rows = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
-        raise ValueError(
-            f"{name} has missing or infinite values in {len(bad)} of {len(values)} rows: {rows}; keep "
-            f"the complete ones, rows = np.isfinite({name}).all(axis=1), with {name}[rows] and "
-            "links.subset(rows), or impute"
-        )
-    return values
 
 
 def check_num_clusters(num_clusters: Any, num_points: int) -> int:
@@ -343,51 +276,3 @@ def check_seed(seed: Any) -> int:
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
         raise ValueError(f"seed = {seed!r}; expected an integer >= 0")
     return int(seed)
-
-
-def check_init(
-    init: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, NDArray]:
-    """Check starting values against the shapes of the latent sites.
-
-    Raises
-    ------
-    ValueError
-        If a site is missing, unknown, of another shape, or not finite.
-    """
-    missing = sorted(set(shapes) - set(init))
-    if missing:
-        raise ValueError(f"init lacks {missing}; it must hold every latent site: {sorted(shapes)}")
-    out = {}
-    for name, shape in shapes.items():
-        value = np.asarray(init[name], float)
-        if value.shape != shape:
-            raise ValueError(f"init[{name!r}] has shape {value.shape}, expected {shape}")
-        if not np.isfinite(value).all():
-            raise ValueError(f"init[{name!r}] is not finite; check the values to start from")
-        out[name] = value
-    return out
-
-
-def check_truth(truth: Any, num_points: int) -> NDArray[np.int64] | None:
-    """Check known classes, used only to score a fit; returns them numbered from 0."""
-    if truth is None:
-        return None
-    classes = np.asarray(truth)
-    if classes.shape != (num_points,):
-        raise ValueError(
-            f"truth has shape {classes.shape}, expected ({num_points},), one class per point"
-        )
-    return np.unique(classes, return_inverse=True)[1].astype(np.int64)
-
-
-def check_names(names: Sequence[str] | None, num_features: int) -> list[str]:
-    """Check names of features; numbers stand in where there are none."""
-    if names is None:
-        return [f"x{number}" for number in range(num_features)]
-    if isinstance(names, str) or len(names) != num_features:
-        count = 1 if isinstance(names, str) else len(names)
-        raise ValueError(
-            f"feature_names has {count} names for {num_features} features; give one each"
-        )
-    return list(map(str, names))

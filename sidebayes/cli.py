@@ -33,7 +33,7 @@ class _Group(TyperGroup):
             warnings.showwarning = show
             try:
                 return super().invoke(ctx)
-            except (ValueError, TypeError, OSError, FitError) as error:
+            except (ValueError, TypeError, OSError, ImportError, FitError) as error:
                 if os.environ.get("SIDEBAYES_DEBUG"):
                     raise
                 line = " ".join(str(error).split())
@@ -94,7 +94,9 @@ def fit_method(
     num_links: Annotated[
         int | None, typer.Option(help="Simulate so many links from the known classes.")
     ] = None,
-    flip_rate: Annotated[float, typer.Option(help="Share of simulated links that is wrong.")] = 0.0,
+    flip_rate: Annotated[
+        float | None, typer.Option(help="Share of simulated links that is wrong; by default none.")
+    ] = None,
     weight: Annotated[
         float | None,
         typer.Option(help="Strength of simulated links; by default it matches --flip-rate."),
@@ -109,6 +111,15 @@ def fit_method(
         int | None, typer.Option(help="By default the number of known classes.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of links, starts and draws.")] = 0,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of the table with the classes; by default 'label', if it is there."
+        ),
+    ] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(help="Column of the table to leave out; may be repeated.")
+    ] = None,
     standardize: Annotated[
         bool, typer.Option("--standardize", help="Give every feature mean 0 and variance 1.")
     ] = False,
@@ -124,14 +135,18 @@ def fit_method(
 ) -> None:
     """Fit METHOD to DATA."""
     import sidebayes
+    from sidebayes.models.blocks.files import check_writable
 
     from .zoo import find_card, make_engine
 
+    if out is not None:
+        check_writable(out)
+    _check_flags(links, num_links, flip_rate, weight, learn_reliability)
     card = find_card(method)
     runner = _configured(make_engine(engine, card), _pairs("setting", setting))
-    dataset = sidebayes.load_dataset(data)
+    dataset = sidebayes.load_dataset(data, label=label, drop=drop or ())
     dataset = dataset.standardized() if standardize else dataset
-    given = _links(dataset, links, num_links, flip_rate, weight, seed)
+    given = _links(dataset, links, num_links, flip_rate or 0.0, weight, seed)
     if given is not None and card.links == "hard" and weight is None and links is None:
         given = given.hardened()
     options = _pairs("option", option)
@@ -163,11 +178,14 @@ def compare_runs(
 ) -> None:
     """Compare saved fits in one table."""
     import sidebayes
+    from sidebayes.models.blocks.files import check_writable, write_table
 
+    if csv is not None:
+        check_writable(csv)
     table = sidebayes.compare(_load_all(runs))
     _console().print(table)
     if csv is not None:
-        table.frame.to_csv(csv, index_label="fit")
+        write_table(csv, table.frame, index_label="fit")
 
 
 @app.command("report")
@@ -179,7 +197,9 @@ def report_runs(
 ) -> None:
     """Write one self-contained page about saved fits."""
     from sidebayes.diagnostics.report import write_report
+    from sidebayes.models.blocks.files import check_writable
 
+    check_writable(out)
     _console().print(f"wrote {write_report(_load_all(runs), out)}")
 
 
@@ -204,6 +224,29 @@ def _load_all(runs: list[Path]) -> dict[str, Any]:
     return {name: sidebayes.load(run) for name, run in zip(names, runs, strict=True)}
 
 
+def _check_flags(
+    links: Path | None,
+    num_links: int | None,
+    flip_rate: float | None,
+    weight: float | None,
+    learn_reliability: bool,
+) -> None:
+    """Refuse flags that would do nothing."""
+    if links is not None and num_links is not None:
+        raise ValueError("both --links and --num-links are given; choose one")
+    if num_links is None:
+        for flag, value in (("--flip-rate", flip_rate), ("--weight", weight)):
+            if value is not None:
+                raise ValueError(
+                    f"{flag} {value} is of simulated links; give --num-links too, or leave it out (a "
+                    "file of links has weights of its own)"
+                )
+    if learn_reliability and links is None and num_links is None:
+        raise ValueError(
+            "--learn-reliability needs links; give --links or --num-links, or leave it out"
+        )
+
+
 def _links(
     dataset: Any,
     path: Path | None,
@@ -214,8 +257,6 @@ def _links(
 ) -> Any:
     import sidebayes
 
-    if path is not None and num_links is not None:
-        raise ValueError("both --links and --num-links are given; choose one")
     if path is not None:
         if not path.is_file():
             raise ValueError(f"there is no file {path}; check --links")
@@ -224,7 +265,8 @@ def _links(
         return None
     if dataset.labels is None:
         raise ValueError(
-            f"{dataset.name} has no column 'label' to simulate links from; pass --links FILE"
+            f"{dataset.name} has no known classes to simulate links from; name their column by --label, "
+            "or pass --links FILE"
         )
     if weight is None:
         strength = float(sidebayes.flip_rate_weight(flip_rate)) if flip_rate else float("inf")

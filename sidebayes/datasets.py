@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +26,7 @@ class Dataset:
     name : str
     x : ndarray, shape (num_points, num_features)
     labels : ndarray of int, shape (num_points,), or None
-        Classes numbered from 0; None where they are unknown.
+        Classes numbered from 0, -1 where one is unknown; None where all are.
     feature_names : list of str
     """
 
@@ -38,7 +38,7 @@ class Dataset:
     @property
     def num_classes(self) -> int | None:
         """Number of classes, None where they are unknown."""
-        return None if self.labels is None else len(np.unique(self.labels))
+        return None if self.labels is None else len(np.unique(self.labels[self.labels >= 0]))
 
     def standardized(self) -> Dataset:
         """Every feature at mean zero and unit variance; constant features become zero."""
@@ -111,7 +111,7 @@ _SIMULATED: dict[str, Callable[[np.random.Generator, NDArray], NDArray]] = {
     "two_spirals": _two_spirals,
 }
 _BUILT_IN = ("breast_cancer", "digits", "iris", "wine")
-_ENDINGS = (".csv", ".csv.gz", ".parquet")
+_ENDINGS = (".csv", ".csv.gz", ".parquet", ".feather", ".arrow")
 _FOLDER = "SIDEBAYES_DATA"
 
 
@@ -120,13 +120,21 @@ def names() -> list[str]:
     return sorted({*_BUILT_IN, *_SIMULATED, *_tables()})
 
 
-def load_dataset(name: str, *, num_points: int | None = None, seed: int = 0) -> Dataset:
+def load_dataset(
+    name: str,
+    *,
+    num_points: int | None = None,
+    seed: int = 0,
+    label: str | None = None,
+    drop: Sequence[str] = (),
+) -> Dataset:
     """Load or simulate a data set by name, or read a table.
 
-    Looked for in this order: a path to a CSV or Parquet table (its column ``label``, if there is
-    one, holds the classes), scikit-learn's built-in sets, the simulated sets of Lu (2008, sections
-    2.7 and 4.3; the generators are our own, the thesis gives pictures only), the folder that the
-    environment variable ``SIDEBAYES_DATA`` names, OpenML (kept in the cache folder).
+    Looked for in this order: a path to a table, scikit-learn's built-in sets, the simulated sets of Lu
+    (2008, sections 2.7 and 4.3; the generators are our own, the thesis gives pictures only), the folder
+    that the environment variable ``SIDEBAYES_DATA`` names, OpenML (kept in the cache folder). Tables are
+    CSV, Parquet or Feather, with names of columns; a first column without a name that counts the rows
+    is left out.
 
     Parameters
     ----------
@@ -135,11 +143,18 @@ def load_dataset(name: str, *, num_points: int | None = None, seed: int = 0) -> 
         For simulated sets.
     seed : int
         For simulated sets.
+    label : str, optional
+        Column of a table that holds the classes; by default one called ``label``, if there is one. A
+        class that is missing, blank or -1 is not known.
+    drop : sequence of str
+        Columns of a table to leave out.
 
     Raises
     ------
-    ValueError
-        If nothing of that name is found.
+    TypeError, ValueError
+        If nothing of that name is found, or the table has other columns than numbers and classes.
+    ImportError
+        If a Parquet or Feather table is read without pyarrow.
 
     Examples
     --------
@@ -154,22 +169,27 @@ def load_dataset(name: str, *, num_points: int | None = None, seed: int = 0) -> 
         raise ValueError(
             f"num_points is for simulated sets, one of {sorted(_SIMULATED)}; leave it out for {name!r}"
         )
-    if name.endswith(_ENDINGS):
-        return _read(Path(name))
+    drop = [drop] if isinstance(drop, str) else list(drop)
+    built_in = name in _BUILT_IN or name in _SIMULATED
+    path = Path(name) if name.endswith(_ENDINGS) else None if built_in else _tables().get(name)
+    if path is not None:
+        return _read(path, label, drop)
+    if label is not None or drop:
+        raise ValueError(f"label and drop are for tables, and {name!r} is none; leave them out")
     if name in _BUILT_IN:
-        from sklearn import datasets as built_in
+        from sklearn import datasets
 
-        bunch = getattr(built_in, f"load_{name}")()
+        bunch = getattr(datasets, f"load_{name}")()
         return Dataset(name, bunch.data.astype(float), bunch.target, list(bunch.feature_names))
     if name in _SIMULATED:
         size = 400 if num_points is None else num_points
         if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 2:
             raise ValueError(f"num_points = {size!r}; expected an integer >= 2")
-        label = np.arange(size) % 2
+        classes = np.arange(size) % 2
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+            raise ValueError(f"seed = {seed!r}; expected an integer >= 0")
         rng = np.random.default_rng(seed)
-        return Dataset(name, _SIMULATED[name](rng, label), label, ["x1", "x2"])
-    if name in _tables():
-        return _read(_tables()[name])
+        return Dataset(name, _SIMULATED[name](rng, classes), classes, ["x1", "x2"])
     close = difflib.get_close_matches(name, names(), n=1)
     if close:
         raise ValueError(
@@ -189,22 +209,65 @@ def _tables() -> dict[str, Path]:
     return {path.name.partition(".")[0]: path for path in found}
 
 
-def _read(path: Path) -> Dataset:
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist; give a path to a table, or one of {names()}")
-    table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-    features = table.drop(columns="label", errors="ignore")
+def _read(path: Path, label: str | None, drop: Sequence[str]) -> Dataset:
+    from sidebayes.models.blocks.files import read_table  # with JAX; names need not wait for it
+    from sidebayes.models.blocks.side_information.partial_labels import class_codes
+
+    table = read_table(path)
+    table.columns = [str(column).strip() for column in table.columns]
+    names = list(table.columns)
+    if _without_header(names):
+        raise ValueError(
+            f"{path.name}: the first line, {', '.join(names[:5])}, ..., is taken for the names of columns, "
+            "and these are numbers; put a line of names before it"
+        )
+    index = next((name for name in names[:1] if name in ("", "Unnamed: 0")), None)
+    if index is not None and _is_index(table[index]):
+        table = table.drop(columns=index)  # pandas and R write the numbers of rows there
+    unnamed = [name for name in table.columns if not name or name.startswith("Unnamed: ")]
+    for name in (*drop, *([label] if label is not None else ())):
+        if name not in table:
+            raise ValueError(f"{path.name} has no column {name!r}; it has {list(table.columns)}")
+    if label in drop:
+        raise ValueError(f"column {label!r} is both label and dropped; choose one")
+    if label is None and "label" in table and "label" not in drop:
+        label = "label"
+    features = table.drop(columns=[*drop, *([label] if label is not None else ())])
+    if 0 in features.shape:
+        rows, columns = features.shape
+        raise ValueError(f"{path.name} has {rows} rows and {columns} features; give some of both")
     text = [c for c in features if not pd.api.types.is_numeric_dtype(features[c])]
-    if text:
-        raise ValueError(f"{path.name}: columns {text} are not numbers; encode or drop them")
-    codes = pd.factorize(table["label"], sort=True)[0] if "label" in table else None
-    return Dataset(
-        path.name.partition(".")[0], features.to_numpy(float), codes, list(features.columns)
+    wrong = [*text, *(name for name in unnamed if name in features and name not in text)]
+    if wrong:
+        why = "are not numbers" if text else "have no name"
+        raise ValueError(
+            f"{path.name}: columns {wrong} {why}. The one that holds the classes is named by "
+            "label= (--label on the command line), those to leave out by drop= (--drop)"
+        )
+    codes = None if label is None else class_codes(table[label], f"column {label!r} of {path.name}")
+    x = features.to_numpy(float, na_value=np.nan)
+    return Dataset(path.name.partition(".")[0], x, codes, list(features.columns))
+
+
+def _without_header(names: list[str]) -> bool:
+    """Whether names of columns are numbers, other than those that count the columns."""
+    numbers = (
+        pd.to_numeric(pd.Series(names, dtype=object), errors="coerce").dropna().to_numpy(float)
     )
+    counted = len(numbers) == len(names) and bool((np.diff(numbers) == 1).all())
+    return len(numbers) > 0 and not counted
+
+
+def _is_index(column: pd.Series) -> bool:
+    """Whether a column counts the rows, from 0 or 1 on."""
+    start = column.iloc[0] if len(column) else 0
+    return start in (0, 1) and column.tolist() == list(range(start, start + len(column)))
 
 
 def _openml(name: str) -> Dataset:
     from sklearn.datasets import fetch_openml
+
+    from sidebayes.models.blocks.side_information.partial_labels import class_codes
 
     folder = cache_folder()
     home = str(folder / "openml") if folder is not None and is_private(folder) else None
@@ -217,5 +280,12 @@ def _openml(name: str) -> Dataset:
             f"data set {name!r} was not found here nor on OpenML ({type(error).__name__}); known "
             f"names are {names()}; {_FOLDER} may name a folder of CSV files with more"
         ) from error
-    codes = None if bunch.target is None else pd.factorize(bunch.target, sort=True)[0]
-    return Dataset(name, np.asarray(bunch.data, float), codes, list(bunch.feature_names))
+    try:
+        x = np.asarray(bunch.data, float)
+    except (TypeError, ValueError):
+        raise ValueError(
+            f"data set {name!r} of OpenML has features that are not numbers; save it as a table, and "
+            "name its columns by label= and drop="
+        ) from None
+    codes = None if bunch.target is None else class_codes(bunch.target, f"the classes of {name!r}")
+    return Dataset(name, x, codes, list(bunch.feature_names))

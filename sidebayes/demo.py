@@ -90,6 +90,8 @@ def demo(
     """
     console = console or Console()
     folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder} is a file; name a folder for the fits and the report")
     folder.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
     console.print(

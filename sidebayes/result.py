@@ -27,11 +27,14 @@ from sidebayes.guides.engines.base import Engine, Evidence, Problem, SideBayesWa
 from sidebayes.guides.engines.density import collapsed_sites, trace_model
 from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.units import lay_out_units, log_terms
+from sidebayes.models.blocks.files import check_writable, write_whole
 from sidebayes.models.blocks.label_inference.approximate import Inference
+from sidebayes.models.blocks.side_information.link_weights import check_pairs
 from sidebayes.models.blocks.side_information.links import Links
 
 from . import checks
 from .run import Run
+from .tables import in_order_of
 from .validation import Validation
 
 __all__ = ["Fit"]
@@ -309,13 +312,22 @@ class Fit(Validation):
 
         Averages over draws; within a draw the two labels are taken as independent, which is exact
         for pairs in different components of the links.
+
+        Parameters
+        ----------
+        pairs : array_like of int, shape (num_pairs, 2)
+            Row numbers of different points.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the model has no labels, or a pair does not name two of the points.
         """
         self._need_labels("clusters to share")
-        pairs = np.asarray(pairs)
         prob = self.tree["responsibilities"]["prob"].to_numpy()
-        return np.einsum("cdpk,cdpk->cdp", prob[:, :, pairs[:, 0]], prob[:, :, pairs[:, 1]]).mean(
-            axis=(0, 1)
-        )
+        ends = check_pairs(pairs, prob.shape[2], "pairs").T
+        one, other = (prob[:, :, points] for points in ends)
+        return np.einsum("cdpk,cdpk->cdp", one, other).mean(axis=(0, 1))
 
     def suspect_links(
         self, *, flip_rate: float = 0.05, inference: str | Inference | None = None
@@ -403,6 +415,10 @@ class Fit(Validation):
         given, surplus = checks.sort_arguments(signature, data, named, self.method)
         if surplus:
             raise TypeError(f"{sorted(surplus)} are options; new data are all that can be given")
+        for role in signature.of_kind("table"):
+            if role.name in given:
+                columns = self.run.columns.get(role.name)
+                given[role.name] = in_order_of(given[role.name], role.name, columns)
         checked = checks.check_given(signature, given, self.method)
         checks.check_dims(signature, checked)
         for role in signature.of_kind("table"):
@@ -486,11 +502,18 @@ class Fit(Validation):
         """Write to a NetCDF file that `sidebayes.load` reads.
 
         An option that no file can hold, such as a function, is named there, and `load` asks for it.
+        The file is written whole or not at all; one of that name is replaced only by all of the new.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If nothing can be written to `path`.
+        OSError
+            If the disk is full, fails, or refuses; what was there is as before.
         """
-        path = Path(path)
-        if not path.parent.is_dir():
-            raise ValueError(f"there is no folder {path.parent}; create it first")
-        self.tree.to_netcdf(path, engine="h5netcdf")
+        path = check_writable(path)
+        # built in memory: HDF5 crashes the process when it cannot write what it has begun
+        write_whole(path, self.tree.to_netcdf(engine="h5netcdf"))
 
     def plot(self) -> Any:
         """Draw the data with links and soft assignments; returns the matplotlib figure."""

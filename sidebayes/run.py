@@ -24,10 +24,12 @@ from sidebayes.guides.engines.density import (
     site_dims,
     site_roles,
 )
+from sidebayes.guides.engines.plumbing.programs import refuse_fork
 from sidebayes.guides.engines.starts import observed_table
 from sidebayes.guides.engines.symmetry import check_symmetries, site_symmetries
 from sidebayes.guides.engines.units import Layout, Named, dimensions, lay_out_units
 from sidebayes.guides.engines.updates import block_of, declared_blocks, plan_updates
+from sidebayes.guides.engines.values import check_start, check_values
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.gaussian_block import GaussianComponents
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
@@ -61,7 +63,9 @@ class Run:
     truth : ndarray of int, or None
         Known classes, for scoring.
     feature_names : tuple of str
-        Of the columns of the first table.
+        Of the columns of the first table that has some.
+    columns : mapping of str to tuple of str
+        Names of the columns of tables that were given with names.
     lost : mapping of str to str
         Options that a loaded file could not hold, and what they were.
     is_own : bool
@@ -79,6 +83,7 @@ class Run:
     dtype: str = "float64"
     truth: NDArray[np.int64] | None = None
     feature_names: tuple[str, ...] = ()
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     lost: Mapping[str, str] = field(default_factory=dict)
     is_own: bool = False
     unseen: bool = False
@@ -108,6 +113,7 @@ class Run:
     @property
     def precision(self) -> Any:
         """Context in which arrays have the precision asked for."""
+        refuse_fork()  # before anything is put on the device
         return jax.enable_x64(self.dtype == "float64")
 
     @cached_property
@@ -240,6 +246,8 @@ class Run:
             problem = self.problem
             _check_blocks(problem)
             check_symmetries(problem, self.seed)
+            if self.card is None:
+                check_values(problem)
             start = self.start(init)
             result = self.engine.run(problem, seed=self.seed, init=start, progress=progress)
             chains, draws = result.sample_stats["lp"].shape
@@ -286,7 +294,7 @@ class Run:
         problem = self.problem
         shapes = posterior.latent_shapes(problem)
         if init is not None:
-            return checks.check_init(init, shapes)
+            return check_start(problem, init)
         if not self.engine.starts_at_mode:
             return None
         finder = make_engine(None, self.card)
@@ -338,6 +346,7 @@ class Run:
             "sidebayes_options": record.dump(self.options),
             "sidebayes_sets": record.dump(sets),
             "sidebayes_engine": record.dump({"engine": self.engine}),
+            "sidebayes_columns": json.dumps(self.columns),
             "sidebayes_seed": self.seed,
             "sidebayes_dtype": self.dtype,
             "sidebayes_version": version("sidebayes"),
@@ -469,6 +478,10 @@ def stored_run(
         dtype=tree.attrs["sidebayes_dtype"],
         truth=observed["truth"].to_numpy() if "truth" in observed else None,
         feature_names=tuple(map(str, constant["feature_names"].to_numpy())),
+        columns={
+            name: tuple(columns)
+            for name, columns in json.loads(tree.attrs.get("sidebayes_columns", "{}")).items()
+        },
         lost=record.parse(tree.attrs["sidebayes_options"])[1],
         is_own=bool(tree.attrs["sidebayes_own_model"]),
     )

@@ -23,6 +23,7 @@ from sidebayes.guides.engines.density import (
     deterministics,
     site_dims,
     site_roles,
+    traced,
 )
 from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.plumbing.progress import progress_bar
@@ -35,6 +36,7 @@ from sidebayes.models.blocks.side_information.links import Links
 from . import checks
 from .api import find_method
 from .run import Run
+from .tables import check_data
 from .zoo import make_engine
 
 __all__ = ["calibrate"]
@@ -98,7 +100,7 @@ def calibrate(
     if (num_points is None) == (x is None):
         raise TypeError("pass either num_points, or x where features are given and not drawn")
     if x is not None:
-        x = checks.check_data(x)
+        x = check_data(x)
         num_points = len(x)
     for title, value, least in (
         ("num_points", num_points, 1),
@@ -214,9 +216,7 @@ def _simulate(
     def build(bare: Problem) -> Callable:
         def one(key: Array, args: tuple) -> tuple[dict[str, Array], Array, Array | None]:
             key_model, *keys = jax.random.split(key, 4)
-            sites = handlers.trace(handlers.seed(bare.model, key_model)).get_trace(
-                *args, **bare.kwargs
-            )
+            sites = traced(handlers.seed(bare.model, key_model), args, bare.kwargs)
             sampled = {n: s for n, s in sites.items() if s["type"] == "sample"}
             fixed = {n: s | {"is_observed": True} for n, s in sampled.items()}
             mixed = list(collapsed_sites(fixed))

@@ -6,6 +6,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sidebayes.models.blocks.side_information.links import Links
+from sidebayes.models.blocks.side_information.partial_labels import class_codes
+
+from .checks import check_seed
 
 __all__ = ["simulate_links"]
 
@@ -24,6 +27,7 @@ def simulate_links(
     Parameters
     ----------
     labels : array_like, shape (num_points,)
+        Names or whole numbers. Points whose class is not known (-1, NaN, None, blank) occur in no pair.
     num_pairs : int
         Distinct pairs, drawn without replacement.
     flip_rate : float in [0, 1]
@@ -39,24 +43,31 @@ def simulate_links(
     ValueError
         If there are fewer such pairs than asked for, or the flip rate is no probability.
     """
-    labels = np.asarray(labels)
-    num_points = len(labels)
+    classes = class_codes(labels)
+    known = np.flatnonzero(classes >= 0)
+    num_points = len(known)
+    whole = isinstance(num_pairs, int | np.integer) and not isinstance(num_pairs, bool)
+    if not whole:
+        raise TypeError(f"num_pairs = {num_pairs!r}; expected an integer >= 0")
     most = num_points // 2 if disjoint else num_points * (num_points - 1) // 2
     if not 0 <= num_pairs <= most:
         kind = "disjoint pairs" if disjoint else "pairs"
-        raise ValueError(f"num_pairs = {num_pairs}; {num_points} points have at most {most} {kind}")
+        raise ValueError(
+            f"num_pairs = {num_pairs}; {num_points} points of known class have at most {most} {kind}"
+        )
     if not 0 <= flip_rate <= 1:
         raise ValueError(f"flip_rate = {flip_rate}; expected a number in [0, 1]")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(check_seed(seed))
     if disjoint:
         pairs = rng.permutation(num_points)[: 2 * num_pairs].reshape(-1, 2)
     else:
         code = rng.choice(most, num_pairs, replace=False, shuffle=False)
         pairs = _decode(code, num_points)
-    same = labels[pairs[:, 0]] == labels[pairs[:, 1]]
+    pairs = known[pairs]
+    same = classes[pairs[:, 0]] == classes[pairs[:, 1]]
     flipped = rng.permutation(num_pairs)[: round(flip_rate * num_pairs)]
     same[flipped] = ~same[flipped]
-    return Links.from_pairs(pairs, same, weight, num_points)
+    return Links.from_pairs(pairs, same, weight, len(classes))
 
 
 def _decode(code: np.ndarray, num_points: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from sidebayes.models.blocks.collapsed import Collapsed, as_collapsed
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 
 from .base import Problem
-from .plumbing.programs import unchecked
+from .plumbing.programs import tracing, unchecked
 
 __all__ = [
     "abstract_trace",
@@ -39,9 +39,19 @@ __all__ = [
     "site_roles",
     "sum_log_prob",
     "trace_model",
+    "traced",
     "unconstrain",
     "unconstrained_start",
 ]
+
+
+def traced(model: Callable[..., None], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict:
+    """Run a model; returns NumPyro's trace.
+
+    NumPyro keeps one stack of handlers for all threads, so one of them runs a model at a time.
+    """
+    with tracing:
+        return handlers.trace(model).get_trace(*args, **kwargs)
 
 
 def trace_model(problem: Problem, params: Mapping[str, Any], args: tuple | None = None) -> dict:
@@ -54,9 +64,7 @@ def trace_model(problem: Problem, params: Mapping[str, Any], args: tuple | None 
     """
     args = problem.args if args is None else args
     seeded = handlers.seed(problem.model, jax.random.key(0))
-    trace = handlers.trace(handlers.substitute(seeded, data=dict(params))).get_trace(
-        *args, **problem.kwargs
-    )
+    trace = traced(handlers.substitute(seeded, data=dict(params)), args, problem.kwargs)
     _refuse_unset(trace, params)
     return trace
 
@@ -109,9 +117,7 @@ def place(
         return out
 
     seeded = handlers.seed(problem.model, jax.random.key(0))
-    trace = handlers.trace(handlers.substitute(seeded, substitute_fn=fill)).get_trace(
-        *args, **problem.kwargs
-    )
+    trace = traced(handlers.substitute(seeded, substitute_fn=fill), args, problem.kwargs)
     _refuse_unset(trace, {*free, *known})
     return trace, sum(log_det, start=jnp.zeros(()))
 
@@ -189,7 +195,7 @@ def abstract_trace(problem: Problem) -> dict:
         seeded = handlers.seed(problem.model, jax.random.key(0))
         substituted = handlers.substitute(seeded, substitute_fn=filling(jnp.zeros))
         with unchecked():
-            found = handlers.trace(substituted).get_trace(*args, **problem.kwargs)
+            found = traced(substituted, args, problem.kwargs)
         for site in found.values():
             if site["type"] == "sample":
                 _check_numbers(site["fn"])

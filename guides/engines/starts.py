@@ -18,7 +18,7 @@ from scipy.special import expit
 from sidebayes.models.blocks.mixtures.kmeans_starts import kmeans_labels
 
 from .base import Problem
-from .density import abstract_trace, as_numpy, collapsed_sites, filling, latent_sites
+from .density import abstract_trace, as_numpy, collapsed_sites, filling, latent_sites, traced
 from .plumbing.programs import compiled
 from .surrogate import allot, expectation, raise_surrogate
 from .updates import block_of, plan_updates
@@ -183,7 +183,7 @@ def _near_zero(
 
             seeded = handlers.seed(bare.model, jax.random.key(0))
             substituted = handlers.substitute(seeded, substitute_fn=filling(draw))
-            sites = handlers.trace(substituted).get_trace(*args, **bare.kwargs)
+            sites = traced(substituted, args, bare.kwargs)
             return {name: sites[name]["value"] for name in latent}
 
         return jax.vmap(start, in_axes=(0, None))

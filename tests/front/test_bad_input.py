@@ -192,7 +192,7 @@ COMMANDS = {
     "method": (["fit", "kmeanz", "iris"], "there is no method 'kmeanz'"),
     "engine": (["fit", "ppc", "iris", "--engine", "vi"], "there is no engine 'vi'"),
     "data": (["fit", "ppc", "wines"], "did you mean 'wine'"),
-    "data file": (["fit", "ppc", "nowhere.csv"], "nowhere.csv does not exist"),
+    "data file": (["fit", "ppc", "nowhere.csv"], "there is no file nowhere.csv"),
     "links file": (["fit", "ppc", "iris", "--links", "no.csv"], "there is no file no.csv"),
     "both links": (
         ["fit", "ppc", "iris", "--links", "a.csv", "--num-links", "3"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import subprocess
 import sys
@@ -219,3 +220,73 @@ def test_killed_run_ends_the_same(name, kills, tmp_path):
     assert list(tmp_path.iterdir())
     assert_same(long_runs.run(name, path), whole)
     assert not list(tmp_path.iterdir())
+
+
+def run_in(path, **settings):
+    return EM(num_restarts=1, checkpoint=path, checkpoint_every=0.0, **settings).run(clusters())
+
+
+@pytest.mark.parametrize("name", ["thesis.txt", "run.state.previous", "run.state.0.previous"])
+def test_a_foreign_file_is_never_touched(tmp_path, name):
+    foreign = tmp_path / name
+    foreign.write_text("a thesis")
+    path = tmp_path / "run.state" if "run" in name else foreign
+    short = {"num_warmup": 5, "num_samples": 5, "num_chains": 1}
+    with pytest.raises(ValueError, match=f"{name} is no file that a run has written"):
+        NUTS(**short, checkpoint=path).run(problem())
+    assert foreign.read_text() == "a thesis"
+
+
+def test_a_folder_or_a_device_is_no_checkpoint(tmp_path):
+    for path in (tmp_path, "/dev/null"):
+        with pytest.raises(ValueError, match="is no file that a run has written"):
+            EM(checkpoint=path)
+
+
+def test_two_runs_do_not_share_a_file(tmp_path, monkeypatch):
+    path, refused, offer = tmp_path / "run.state", [], Keeper.offer
+
+    def meanwhile(self, state, **given):
+        offer(self, state, **given)
+        with pytest.raises(ValueError, match="another run is using the checkpoint .*run.state"):
+            run_in(path)
+        refused.append(1)
+
+    monkeypatch.setattr(Keeper, "offer", meanwhile)
+    run_in(path)
+    assert refused
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_killed_process_leaves_no_lock_and_no_part(tmp_path):
+    path = tmp_path / "run.state"
+    for name in (
+        ".run.state.12ab.writing",
+        ".run.state.0.12ab.writing",
+        ".run.state.sidebayes-lock",
+    ):
+        (tmp_path / name).touch()
+    run_in(path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_no_run(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    whole = EM(num_restarts=1).run(clusters())
+    monkeypatch.setattr("sidebayes.models.blocks.files.os.fsync", full)
+    with pytest.warns(SideBayesWarning, match="no checkpoint is kept.*run.state.*No space") as told:
+        found = run_in(tmp_path / "run.state", tol=1e-7)
+    assert len(told) == 1
+    assert_same(found, whole)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_disappears_ends_no_run(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    engine = EM(num_restarts=1, checkpoint=folder / "run.state", checkpoint_every=0.0)
+    folder.rmdir()
+    with pytest.warns(SideBayesWarning, match="there is no folder"):
+        assert engine.run(clusters()).status.converged

@@ -6,18 +6,26 @@ import hashlib
 import io
 import os
 import time
+import types
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from sidebayes.models.blocks.files import stale_parts, write_whole
 
 from ..base import Problem, SideBayesWarning
 from .identity import NamelessError, digest, freeze, written
+
+fcntl: types.ModuleType | None
+try:
+    import fcntl
+except ImportError:  # not a POSIX system; nothing is locked there
+    fcntl = None
 
 __all__ = ["Keeper", "check_checkpoint", "keeping", "read_state", "write_state"]
 
@@ -38,17 +46,26 @@ class Keeper:
         Seconds between two writings, at least.
     identity : str
         What the run is; a file of another run is refused.
+
+    Raises
+    ------
+    ValueError
+        If the path or the one for the state before is of a file that no run wrote.
     """
 
     def __init__(self, path: Path | None, every: float, identity: str) -> None:
         self._path, self._every, self._identity = path, every, identity
         self._written = time.monotonic()
         self._parts: list[Keeper] = []
+        self._warned: list[Exception] = []
+        if path is not None:
+            _refuse_foreign(path)
 
     def part(self, number: int) -> Keeper:
         """Keeper of one part of the run, in a file of its own beside the others."""
         path = self._path and self._path.with_name(f"{self._path.name}.{number}")
         self._parts.append(Keeper(path, self._every, self._identity))
+        self._parts[-1]._warned = self._warned
         return self._parts[-1]
 
     def restore(self, state: Any) -> Any:
@@ -65,18 +82,34 @@ class Keeper:
         return state if found is None else found
 
     def offer(self, state: Any, *, now: bool = False) -> None:
-        """Write the state, if the last writing is long enough ago or it is to be done `now`."""
+        """Write the state, if the last writing is long enough ago or it is to be done `now`.
+
+        What cannot be written ends no run: a warning says so once.
+        """
         if self._path is None:
             return
         if now or time.monotonic() - self._written >= self._every:
-            write_state(self._path, state, self._identity)
+            try:
+                write_state(self._path, state, self._identity)
+            except (OSError, ValueError) as error:
+                self._tell(error)
             self._written = time.monotonic()
+
+    def _tell(self, error: Exception) -> None:
+        if not self._warned:
+            self._warned.append(error)
+            warnings.warn(
+                f"no checkpoint is kept: {error}. The run goes on, and starts anew if it is interrupted",
+                SideBayesWarning,
+                stacklevel=3,
+            )
 
     def clear(self) -> None:
         """Remove the files of a run that has ended."""
         if self._path is not None:
-            for path in (self._path, _previous(self._path)):
-                path.unlink(missing_ok=True)
+            for path in (self._path, _previous(self._path), *stale_parts(self._path)):
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
         for part in self._parts:
             part.clear()
 
@@ -88,7 +121,7 @@ def keeping(
     """Keep the state of an engine's run, as its ``checkpoint`` and ``checkpoint_every`` say.
 
     A run is known by configuration, model, data, seed and starting values. The files are removed when
-    the block ends without an exception.
+    the block ends without an exception. As long as it lasts no other run is let to them.
 
     Parameters
     ----------
@@ -104,7 +137,8 @@ def keeping(
     Raises
     ------
     ValueError
-        If part of the run has no name that means the same in another process.
+        If the file is no checkpoint, belongs to another run, or another run is using it; or if part
+        of this one has no name that means the same in another process.
     """
     identity = ""
     if config.checkpoint is not None:
@@ -122,9 +156,48 @@ def keeping(
                 "and data classes in the model's options, or leave checkpoint out"
             ) from None
     path = None if config.checkpoint is None else Path(config.checkpoint)
-    keeper = Keeper(path, config.checkpoint_every, identity)
-    yield keeper
-    keeper.clear()
+    with _alone(path):
+        keeper = Keeper(path, config.checkpoint_every, identity)
+        yield keeper
+        keeper.clear()
+
+
+@contextmanager
+def _alone(path: Path | None) -> Iterator[None]:
+    """Hold a lock beside a checkpoint; the system frees it whatever becomes of the process."""
+    handle = None
+    if path is not None and fcntl is not None:
+        lock = path.with_name(f".{path.name}.sidebayes-lock")
+        try:
+            handle = _lock(lock)
+        except BlockingIOError:
+            raise ValueError(
+                f"another run is using the checkpoint {path}; wait until it has ended, or name another "
+                "file"
+            ) from None
+        except OSError:  # nothing can be written there, as will be said, or nothing can be locked
+            pass
+    try:
+        yield
+    finally:
+        if handle is not None:
+            with suppress(OSError):
+                lock.unlink()
+            os.close(handle)
+
+
+def _lock(path: Path) -> int:
+    """Lock a file, made if it is missing."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # type: ignore[union-attr]
+            if path.exists() and os.path.samestat(os.fstat(handle), path.stat()):
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)  # the one who held it has just removed it
 
 
 def check_checkpoint(config: Any) -> None:
@@ -133,7 +206,8 @@ def check_checkpoint(config: Any) -> None:
     Raises
     ------
     TypeError, ValueError
-        If the path is none, its folder is missing, or the seconds are no number >= 0.
+        If the path is none, its folder is missing, it holds something else than a checkpoint, or the
+        seconds are no number >= 0.
     """
     name, path, every = type(config).__name__, config.checkpoint, config.checkpoint_every
     if path is not None:
@@ -144,6 +218,7 @@ def check_checkpoint(config: Any) -> None:
                 f"{name}(checkpoint={str(path)!r}): there is no folder {Path(path).parent}; "
                 "create it first"
             )
+        _refuse_foreign(Path(path))
         object.__setattr__(
             config, "checkpoint", os.fspath(path)
         )  # a configuration is saved as text
@@ -152,9 +227,7 @@ def check_checkpoint(config: Any) -> None:
 
 
 def write_state(path: Path, state: Any, identity: str) -> None:
-    """Write a pytree of arrays; the file that was there becomes ``path.previous``.
-
-    The bytes go to a temporary file, are flushed to the disk, and only then take the name.
+    """Write a pytree of arrays, whole or not at all; the file before becomes ``path.previous``.
 
     Parameters
     ----------
@@ -166,19 +239,8 @@ def write_state(path: Path, state: Any, identity: str) -> None:
     buffer = io.BytesIO()
     np.savez(buffer, identity=np.asarray(identity), **arrays)  # type: ignore[arg-type]
     body = buffer.getvalue()
-    temporary = path.with_name(path.name + ".writing")
-    with open(temporary, "wb") as file:
-        file.write(_MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
-        file.flush()
-        os.fsync(file.fileno())
-    if path.exists():
-        os.replace(path, _previous(path))
-    os.replace(temporary, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    content = _MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+    write_whole(path, content, aside=_previous(path))
 
 
 def read_state(path: Path, like: Any, identity: str) -> Any | None:
@@ -225,6 +287,23 @@ def read_state(path: Path, like: Any, identity: str) -> Any | None:
 
 def _previous(path: Path) -> Path:
     return path.with_name(path.name + ".previous")
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Refuse a path whose files, which a run overwrites and removes, are not those of a run."""
+    for candidate in (path, _previous(path)):
+        if not candidate.exists():
+            continue
+        ours = candidate.is_file()
+        if ours:
+            with candidate.open("rb") as file:
+                begin = file.read(len(_MAGIC))
+            ours = begin in (b"", _MAGIC)
+        if not ours:
+            raise ValueError(
+                f"checkpoint {candidate} is no file that a run has written, and a run would overwrite "
+                "and remove it; name another file"
+            )
 
 
 def _parse(content: bytes) -> dict[str, np.ndarray] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import OrderedDict
@@ -14,12 +15,19 @@ import jax
 import jax.numpy as jnp
 import numpyro
 
-from ..base import Problem
+from ..base import FitError, Problem
 from . import fingerprint
 from .identity import freeze, structure
 from .store import ProgramStore, compile_anew, current_store
 
-__all__ = ["compiled", "counted_compilations", "timed", "unchecked"]
+__all__ = [
+    "compiled",
+    "counted_compilations",
+    "refuse_fork",
+    "timed",
+    "tracing",
+    "unchecked",
+]
 
 _MOST_PROGRAMS = 128
 
@@ -28,8 +36,31 @@ _SMALL = 100_000
 
 _programs: OrderedDict[Hashable, tuple[Any, Any]] = OrderedDict()
 _lock = threading.Lock()
-_tracing = threading.RLock()
 _counts: list[list[str]] = []
+
+tracing = threading.RLock()
+"""Held by the thread that runs a model: NumPyro's stack of handlers and its settings are of all."""
+
+_process: int | None = None
+"""The one in which JAX was first used here."""
+
+
+def refuse_fork() -> None:
+    """Refuse to go on in a process that was forked from one in which JAX had run.
+
+    Raises
+    ------
+    FitError
+        JAX's threads are not in the child, which would wait for them for ever.
+    """
+    global _process
+    _process = _process or os.getpid()
+    if _process != os.getpid():
+        raise FitError(
+            "this process was forked from one that had used JAX, whose threads do not live on in it: "
+            "it would wait for them for ever. Start it anew, by multiprocessing.get_context('spawn') or "
+            "with joblib's own processes"
+        )
 
 
 def compiled(
@@ -67,6 +98,7 @@ def compiled(
     seconds : float
         Spent in compiling; 0 if the program was there.
     """
+    refuse_fork()
     leaves, tree = jax.tree.flatten(args)
     shapes = tuple(map(jax.typeof, leaves))
     kind = jnp.result_type(float), fingerprint.settings()
@@ -117,11 +149,8 @@ def _compile(
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Trace without NumPyro's checks of values, unknown here, which would be compiled and ignored.
-
-    NumPyro keeps that setting for all threads, so that one of them traces at a time.
-    """
-    with _tracing, numpyro.validation_enabled(False):
+    """Trace without NumPyro's checks of values, unknown here, which would be compiled and ignored."""
+    with tracing, numpyro.validation_enabled(False):
         yield
 
 

@@ -24,6 +24,7 @@ from ..density import (
     latent_sites,
     place,
     sum_log_prob,
+    traced,
     unconstrain,
 )
 
@@ -91,7 +92,7 @@ def draw_prior(problem: Problem, keys: Array, args: tuple) -> Array:
 
 
 def _free(problem: Problem, key: Array, args: tuple) -> dict[str, Array]:
-    trace = handlers.trace(handlers.seed(problem.model, key)).get_trace(*args, **problem.kwargs)
+    trace = traced(handlers.seed(problem.model, key), args, problem.kwargs)
     return unconstrain(trace, {name: site["value"] for name, site in latent_sites(trace).items()})
 
 

@@ -13,6 +13,7 @@ import numpyro
 import numpyro.distributions as dist
 from jax import Array
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import multigammaln
 from sklearn.cluster import KMeans
@@ -90,6 +91,8 @@ class GaussianPrior:
             raise ValueError(
                 f"GaussianPrior(df={self.df!r}): expected a number > num_features - 1 = {shape[0] - 1}"
             )
+        if not any(isinstance(value, jax.core.Tracer) for value in (self.mean, self.scale)):
+            _check_numbers(np.asarray(self.mean, float), np.asarray(self.scale, float))
 
     @classmethod
     def empirical(cls, x: ArrayLike, num_clusters: int) -> GaussianPrior:
@@ -166,6 +169,27 @@ class GaussianPrior:
         return cls(x.mean(axis=0), _WEAK, float(df), excess * pooled)
 
 
+def _check_numbers(mean: NDArray, scale: NDArray) -> None:
+    """Refuse numbers that are not finite, and a scale that is not symmetric, positive definite."""
+    for name, value in (("mean", mean), ("scale", scale)):
+        if not np.isfinite(value).all():
+            raise ValueError(f"GaussianPrior: {name} has entries that are not finite; replace them")
+    apart = np.abs(scale - scale.T)
+    if apart.max(initial=0.0) > 1e-8 * np.abs(scale).max(initial=0.0):
+        i, j = np.unravel_index(np.argmax(apart), scale.shape)
+        raise ValueError(
+            f"GaussianPrior: scale is not symmetric, scale[{i}, {j}] = {scale[i, j]:.6g} and scale[{j}, "
+            f"{i}] = {scale[j, i]:.6g}; pass the average of it and its transpose"
+        )
+    try:
+        np.linalg.cholesky(scale)
+    except np.linalg.LinAlgError:
+        raise ValueError(
+            "GaussianPrior: scale is not positive definite, its least eigenvalue is "
+            f"{np.linalg.eigvalsh(scale)[0]:.3g}; add a small multiple of the identity"
+        ) from None
+
+
 def resolve_prior(
     prior: str | GaussianPrior, x: ArrayLike | None, num_clusters: int
 ) -> GaussianPrior | None:
@@ -186,6 +210,20 @@ def resolve_prior(
             "shrinkage, df, scale)"
         )
     return None if prior == "flat" else GaussianPrior.empirical(x, num_clusters)
+
+
+def _num_features(x: ArrayLike | None, prior: GaussianPrior | None) -> int:
+    """Number of features, on which data and prior must agree."""
+    if x is None:
+        assert prior is not None  # refused by `resolve_prior`
+        return jnp.shape(prior.scale)[0]
+    num_features = jnp.shape(x)[1]
+    if prior is not None and jnp.shape(prior.scale)[0] != num_features:
+        raise ValueError(
+            f"prior is for {jnp.shape(prior.scale)[0]} features, x has {num_features}; give a "
+            f"GaussianPrior whose mean has shape ({num_features},)"
+        )
+    return num_features
 
 
 def num_rows(x: ArrayLike | None, num_points: int | None) -> int:
@@ -247,7 +285,7 @@ def mixture_components(
     """
     if component is None:
         resolved = resolve_prior(prior, x, num_clusters)
-        num_features = jnp.shape(jnp.asarray(x) if resolved is None else resolved.scale)[1]
+        num_features = _num_features(x, resolved)
         return gaussian_components(
             num_clusters,
             num_features,
@@ -313,7 +351,7 @@ def class_components(
     if num_components < 1:
         raise ValueError(f"num_components = {num_components}; expected an integer >= 1")
     resolved = resolve_prior(prior, x, num_clusters * num_components)
-    num_features = jnp.shape(jnp.asarray(x) if resolved is None else resolved.scale)[1]
+    num_features = _num_features(x, resolved)
     shape = (num_clusters, num_components)
     within = jnp.ones(shape)
     if num_components > 1:

@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["certainty_weight", "check_pairs", "estimate_flip_rate", "flip_rate_weight", "per_pair"]
+_MOST_POINTS = 2**31
+"""Row numbers from here on would not fit into the integers that links are kept in."""
+
+__all__ = [
+    "certainty_weight",
+    "check_pairs",
+    "check_rows",
+    "estimate_flip_rate",
+    "flip_rate_weight",
+    "per_pair",
+]
 
 
 def flip_rate_weight(flip_rate: ArrayLike) -> NDArray[np.float64]:
@@ -69,8 +79,42 @@ def per_pair(name: str, values: ArrayLike, num_links: int) -> NDArray[np.float64
     return np.broadcast_to(values, (num_links,))
 
 
-def check_pairs(pairs: ArrayLike, num_points: int | None) -> NDArray[np.int64]:
-    """Pairs of row numbers, shape (num_links, 2).
+def check_rows(rows: ArrayLike, num_points: int | None, least: int = 0) -> NDArray[np.int64]:
+    """Row numbers, given as such or as a mask over all points; shape (num_rows,).
+
+    Parameters
+    ----------
+    rows : array_like of int or bool
+    num_points : int or None
+        None where it is not known.
+    least : int
+        Points that there are at least.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For other types and shapes, a mask of another length, and numbers out of range.
+    """
+    rows = np.asarray(rows)
+    if rows.ndim != 1:
+        raise ValueError(f"rows has shape {rows.shape}; give row numbers or a mask, of one axis")
+    if rows.dtype == bool:
+        if len(rows) != (num_points or len(rows)) or len(rows) < least:
+            size = num_points or f"at least {least}"
+            raise ValueError(f"rows is a mask over {len(rows)} points, the links are over {size}")
+        return np.flatnonzero(rows)
+    if rows.size and not np.issubdtype(rows.dtype, np.integer):
+        raise TypeError(f"rows holds {rows.dtype}; give integers, or a mask of booleans")
+    bad = (rows < 0) | (rows >= (num_points or _MOST_POINTS))
+    if bad.any():
+        where = int(np.argmax(bad))
+        among = f"the {num_points} points" if num_points else "the points, which count from 0"
+        raise ValueError(f"rows[{where}] = {rows[where]} is not among {among}; correct or drop it")
+    return rows.astype(np.int64)
+
+
+def check_pairs(pairs: ArrayLike, num_points: int | None, name: str = "links") -> NDArray[np.int64]:
+    """Pairs of different row numbers, shape (num_links, 2).
 
     Raises
     ------
@@ -81,18 +125,16 @@ def check_pairs(pairs: ArrayLike, num_points: int | None) -> NDArray[np.int64]:
     if pairs.size == 0:
         return np.zeros((0, 2), np.int64)
     if pairs.ndim != 2 or pairs.shape[1] != 2:
-        raise ValueError(f"links must have shape (links, 2), got {pairs.shape}")
+        raise ValueError(f"{name} must have shape ({name}, 2), got {pairs.shape}")
     if not np.issubdtype(pairs.dtype, np.integer):
-        raise TypeError(f"links must hold integer row numbers, got dtype {pairs.dtype}")
+        raise TypeError(f"{name} must hold integer row numbers, got dtype {pairs.dtype}")
+    most = _MOST_POINTS if num_points is None else num_points
     for bad, why in (
         (pairs.min(axis=1) < 0, "has a negative index; rows count from 0"),
         (pairs[:, 0] == pairs[:, 1], "joins a point to itself; drop it"),
-        (
-            pairs.max(axis=1) >= (np.inf if num_points is None else num_points),
-            f"is out of range for {num_points} points",
-        ),
+        (pairs.max(axis=1) >= most, f"is out of range for {most} points"),
     ):
         if bad.any():
             row = int(np.argmax(bad))
-            raise ValueError(f"links[{row}] = ({pairs[row, 0]}, {pairs[row, 1]}) {why}")
+            raise ValueError(f"{name}[{row}] = ({pairs[row, 0]}, {pairs[row, 1]}) {why}")
     return pairs.astype(np.int64)

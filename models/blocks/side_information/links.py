@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from ..files import write_table
 from .hard_links import LinkReport, check_links
-from .link_weights import check_pairs, flip_rate_weight, per_pair
+from .link_weights import check_pairs, check_rows, flip_rate_weight, per_pair
 from .partial_labels import Groups, PartialLabels, frozen
 
 __all__ = ["Links"]
@@ -237,13 +238,9 @@ class Links:
         return cls.from_pairs(pairs, same, num_points=num_points)
 
     def write(self, path: str | Path) -> None:
-        """Write the links as a CSV or Parquet table that `read` understands."""
+        """Write the links as a table that `read` understands, whole or not at all."""
         table = pd.DataFrame({"i": self.pairs[:, 0], "j": self.pairs[:, 1], "weight": self.weights})
-        path = Path(path)
-        if path.suffix == ".parquet":
-            table.to_parquet(path)
-        else:
-            table.to_csv(path, index=False)
+        write_table(path, table)
 
     # ---- views ----------------------------------------------------------------------------------
 
@@ -295,12 +292,17 @@ class Links:
         rows : array_like of int or bool
             Rows kept, as indices without repeats or as a mask over all points. Links that touch a
             dropped row are dropped.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If rows are neither, repeat, or are not among the points.
         """
-        rows = np.asarray(rows)
-        rows = np.flatnonzero(rows) if rows.dtype == bool else rows.astype(np.int64)
+        most = int(self.pairs.max(initial=-1)) + 1
+        rows = check_rows(rows, self.num_points, most)
         if len(np.unique(rows)) != len(rows):
             raise ValueError("rows names a point more than once; give each row once")
-        size = 1 + max(int(self.pairs.max(initial=-1)), int(rows.max(initial=-1)))
+        size = max(most, int(rows.max(initial=-1)) + 1)
         position = np.full(size, -1, np.int64)
         position[rows] = np.arange(len(rows))
         pairs = position[self.pairs]

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Groups", "PartialLabels", "frozen"]
+__all__ = ["Groups", "PartialLabels", "class_codes", "frozen"]
 
 
 @jax.tree_util.register_pytree_node_class
@@ -160,6 +160,63 @@ class Groups:
         for name, value in known.items():
             object.__setattr__(groups, name, value)
         return groups
+
+
+def class_codes(values: Any, name: str = "labels") -> NDArray[np.int64]:
+    """Classes numbered from 0 in sorted order; -1 where a class is not known.
+
+    Parameters
+    ----------
+    values : array_like, shape (num_points,)
+        Names or whole numbers. Not known are -1, NaN, None, what is masked, and text that is blank.
+    name : str
+        Of the argument, for messages.
+
+    Returns
+    -------
+    ndarray of int, shape (num_points,)
+
+    Raises
+    ------
+    TypeError
+        If names are mixed with something else, or there are neither names nor numbers.
+    ValueError
+        On another shape, numbers that are not whole, if no class is known, or if -1 and 1 are the
+        only values: then nobody can tell whether -1 is a class.
+    """
+    known = ~np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else True
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise ValueError(
+            f"{name} has shape {array.shape}, expected one class a point, (num_points,)"
+        )
+    known = known & ~pd.isna(array)
+    if array.dtype.kind in "OUST":
+        known &= np.array([not (isinstance(v, str) and not v.strip()) for v in array], bool)
+    found = pd.Series(array[known]).infer_objects()
+    if pd.api.types.is_numeric_dtype(found) and found.dtype != bool:
+        numbers = found.to_numpy(float)
+        broken = ~np.isfinite(numbers) | (numbers != np.round(numbers))
+        if broken.any():
+            row = int(np.flatnonzero(known)[np.argmax(broken)])
+            raise ValueError(
+                f"{name}[{row}] = {array[row]} is no class; give whole numbers or names"
+            )
+        if set(numbers) == {-1.0, 1.0}:
+            raise ValueError(
+                f"{name} holds -1 and 1 only, and -1 stands for a class that is not known; number the "
+                "classes from 0, with NaN where they are not known"
+            )
+        known[known] = numbers != -1
+        found = found[numbers != -1]
+    if not len(found):
+        raise ValueError(f"{name} names no class of any point; leave it out")
+    text = np.array([isinstance(value, str) for value in found], bool)
+    if found.dtype == object and (text.any() != text.all() or not all(map(np.isscalar, found))):
+        raise TypeError(f"{name} mixes names with other things; give names or whole numbers")
+    out = np.full(len(array), -1, np.int64)
+    out[known] = pd.factorize(found, sort=True)[0]
+    return out
 
 
 def frozen(array: NDArray) -> NDArray:

@@ -1,0 +1,219 @@
+"""Files that are written whole or not at all, and tables read from files."""
+
+from __future__ import annotations
+
+import io
+import os
+import secrets
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+__all__ = [
+    "TABLES",
+    "as_path",
+    "check_writable",
+    "read_table",
+    "stale_parts",
+    "write_table",
+    "write_whole",
+]
+
+TABLES = (".csv", ".csv.gz", ".parquet", ".feather", ".arrow")
+"""Endings of tables that can be read."""
+
+_ARROW = (".parquet", ".feather", ".arrow")
+_PACKED = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zip": "zip"}
+
+
+def as_path(path: Any) -> Path:
+    """Path of a file, given as text or as a path.
+
+    Raises
+    ------
+    TypeError
+        If it is neither.
+    ValueError
+        If it is empty or no system takes it.
+    """
+    if not isinstance(path, str | os.PathLike) or isinstance(os.fspath(path), bytes):
+        raise TypeError(f"path = {path!r:.80} is no path; give text, such as 'fit.nc', or a Path")
+    if not os.fspath(path) or "\0" in os.fspath(path):
+        raise ValueError(
+            f"path = {os.fspath(path)!r:.80} names no file; give one, such as 'fit.nc'"
+        )
+    return Path(path)
+
+
+def check_writable(path: Any) -> Path:
+    """Refuse a path to which nothing can be written, before the work that it should hold.
+
+    Parameters
+    ----------
+    path : path
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no path, its folder is missing, or it is a folder itself.
+    PermissionError
+        If the user may not write there.
+    """
+    path = as_path(path)
+    try:
+        is_folder, has_parent, exists = path.is_dir(), path.parent.is_dir(), path.exists()
+    except OSError as error:  # such as a name that is too long
+        raise ValueError(f"{path} names no file ({error.strerror}); give another path") from None
+    if is_folder:
+        raise ValueError(f"{path} is a folder; name a file in it")
+    if not has_parent:
+        raise ValueError(f"there is no folder {path.parent}; create it first")
+    where = path if exists else path.parent
+    if not os.access(where, os.W_OK):
+        raise PermissionError(
+            f"{where} may not be written to by this user; change its mode, or name another path"
+        )
+    return path
+
+
+def write_whole(path: Any, content: Any, *, aside: Path | None = None) -> Path:
+    """Write a file whole or not at all: what stood there is replaced only by all of the new.
+
+    The bytes go to a file of another name in the same folder, are flushed to the disk, and only then
+    take the name. Pipes and devices are written to directly.
+
+    Parameters
+    ----------
+    path : path
+    content : bytes-like
+    aside : Path, optional
+        Name that the old file gets.
+
+    Returns
+    -------
+    Path
+        As given.
+
+    Raises
+    ------
+    TypeError, ValueError
+        See `check_writable`.
+    OSError
+        If the disk is full or fails; its number says why. The old file is then as it was.
+    """
+    path = check_writable(path)
+    goal = Path(os.path.realpath(path))  # of a link: the file that it points to
+    part = goal.with_name(f".{goal.name}.{secrets.token_hex(4)}.writing")
+    try:
+        if goal.exists() and not goal.is_file():
+            goal.write_bytes(content)
+            return path
+        with part.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        if goal.exists():
+            shutil.copymode(goal, part)
+            if aside is not None:
+                os.replace(goal, aside)
+        os.replace(part, goal)
+    except OSError as error:
+        kept = "what was there is as before" if goal.is_file() else "nothing was left there"
+        why = error.strerror or str(error)
+        raise OSError(
+            error.errno,
+            f"{path} could not be written ({why}), and {kept}; make room, or name another path",
+        ) from error
+    finally:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+    _flush_folder(goal.parent)
+    return path
+
+
+def write_table(path: Any, table: pd.DataFrame, index_label: str | None = None) -> None:
+    """Write a table as CSV, Parquet or Feather, by the ending of the name; see `write_whole`.
+
+    Parameters
+    ----------
+    path : path
+    table : DataFrame
+    index_label : str, optional
+        Heading of a first column that holds the index; without one the index is left out.
+    """
+    path = check_writable(path)
+    if index_label is not None:
+        table = table.rename_axis(index_label).reset_index()
+    kind = path.suffix.lower()
+    buffer = io.BytesIO()
+    if kind not in _ARROW:
+        packed: Any = _PACKED.get(kind)
+        table.to_csv(buffer, index=False, compression=packed)
+    else:
+        _need_arrow(path)
+        (table.to_parquet if kind == ".parquet" else table.to_feather)(buffer)
+    write_whole(path, buffer.getbuffer())
+
+
+def stale_parts(path: Path) -> list[Path]:
+    """What processes that were killed while they wrote a file, or one beside it, left behind."""
+    begin = f".{path.name}."
+    return [p for p in path.parent.glob(".*.writing") if p.name.startswith(begin)]
+
+
+def _flush_folder(folder: Path) -> None:
+    """Have the new name on the disk too, where the system can do that."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _need_arrow(path: Path) -> None:
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            f"{path.name} needs pyarrow, which is not installed: pip install 'sidebayes[tables]', or "
+            "use a table of CSV"
+        ) from error
+
+
+def read_table(path: Any) -> pd.DataFrame:
+    """Read a table of CSV, Parquet or Arrow's Feather, told by the ending of its name.
+
+    Parameters
+    ----------
+    path : path
+
+    Raises
+    ------
+    TypeError, ValueError
+        If there is no such file, or it holds no table.
+    ImportError
+        If what the file needs is not installed, with the command that installs it.
+    """
+    path = as_path(path)
+    if path.is_dir():
+        raise ValueError(
+            f"{path} is a folder; name a table in it, a file that ends in one of {TABLES}"
+        )
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}; give the path of a table, one of {TABLES}")
+    kind = path.suffix.lower()
+    if kind in _ARROW:
+        _need_arrow(path)
+    arrow = pd.read_parquet if kind == ".parquet" else pd.read_feather
+    try:
+        return arrow(path) if kind in _ARROW else pd.read_csv(path)
+    except Exception as error:  # pandas and pyarrow have errors of many kinds
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise ValueError(
+            f"{path} could not be read as a table ({reason}); give a whole file, with names of columns in "
+            "its first line if it is CSV"
+        ) from error

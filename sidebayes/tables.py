@@ -1,0 +1,244 @@
+"""Tables, names of columns and classes, as users give them: arrays, masked arrays, data frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from sidebayes.models.blocks.side_information.partial_labels import class_codes
+
+__all__ = [
+    "as_plain",
+    "check_data",
+    "check_names",
+    "check_truth",
+    "column_names",
+    "in_order_of",
+    "shape_of",
+]
+
+
+def shape_of(dims: Sequence[str]) -> str:
+    """Axes as the shape of an array is written."""
+    return f"({', '.join(dims)}{',' if len(dims) == 1 else ''})"
+
+
+def as_plain(values: Any, name: str) -> Any:
+    """An array without a mask; refuses masked entries.
+
+    Raises
+    ------
+    ValueError
+        Naming the first masked entry.
+    """
+    mask = np.ma.getmask(values) if isinstance(values, np.ma.MaskedArray) else np.ma.nomask
+    if mask is not np.ma.nomask and np.any(mask):
+        where = tuple(map(int, np.argwhere(mask)[0]))
+        raise ValueError(
+            f"{name} is masked at {int(np.sum(mask))} entries, the first {where}; drop what is masked, "
+            "or fill it"
+        )
+    return np.ma.getdata(values) if isinstance(values, np.ma.MaskedArray) else values
+
+
+def check_data(x: Any, name: str = "x", dims: Sequence[str] = ("points", "features")) -> NDArray:
+    """Check a table of numbers.
+
+    Parameters
+    ----------
+    x : array_like or data frame
+        Frames of pandas, polars and Arrow are taken by column.
+    name : str
+        Of the argument, for messages.
+    dims : sequence of str
+        Its axes; "..." stands for any further ones.
+
+    Raises
+    ------
+    TypeError
+        If it does not hold numbers.
+    ValueError
+        On a wrong shape, or missing, masked or infinite entries (rows are named).
+    """
+    if x is None or isinstance(x, str | Mapping | set):
+        raise TypeError(
+            f"{name} = {x!r:.40} is not a data matrix; pass an array of shape {shape_of(dims)}, e.g. "
+            "sidebayes.load_dataset('iris').x"
+        )
+    if hasattr(x, "toarray"):
+        raise TypeError(
+            f"{name} is a sparse matrix; pass {name}.toarray() if it fits, or reduce it first"
+        )
+    values = _numbers(x, name)
+    fixed = [dim for dim in dims if dim != "..."]
+    if values.ndim != len(fixed) and not ("..." in dims and values.ndim > len(fixed)):
+        advice = "one row per element"
+        if values.ndim == 1 and len(fixed) == 2:
+            advice = f"for one column pass {name}[:, None]"
+        elif values.ndim == 2 and values.shape[1] == 1 and len(fixed) == 1:
+            advice = f"of one column pass {name}[:, 0]"
+        raise ValueError(f"{name} has shape {values.shape}, expected {shape_of(dims)}; {advice}")
+    if not isinstance(values, np.memmap) and values.dtype.kind != "f":
+        values = values.astype(float)
+    if 0 in values.shape:
+        raise ValueError(
+            f"{name} has shape {values.shape}: there is nothing to fit; check how it was filtered"
+        )
+    flat = values.reshape(len(values), -1)
+    bad = np.flatnonzero(~np.isfinite(flat).all(axis=1))
+    if len(bad):
+        rows = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+        raise ValueError(
+            f"{name} has missing or infinite values in {len(bad)} of {len(values)} rows: {rows}; keep "
+            f"the complete ones, rows = np.isfinite({name}).all(axis=1), with {name}[rows] and "
+            "links.subset(rows), or impute"
+        )
+    return values
+
+
+def _numbers(x: Any, name: str) -> NDArray:
+    """Array of real numbers, NaN where something is missing or masked."""
+    names = column_names(x, name)
+    if names is not None:
+        columns = [
+            x.iloc[:, n] if isinstance(x, pd.DataFrame) else x[c] for n, c in enumerate(names)
+        ]
+        arrays = list(map(_column, columns))
+        text = [n for n, array in zip(names, arrays, strict=True) if array is None]
+        if text:
+            raise TypeError(
+                f"{name} has columns {text} that are not numbers; encode them as numbers or drop them"
+            )
+        rows = len(x)
+        return np.stack(arrays, axis=1) if arrays else np.zeros((rows, 0))  # type: ignore[arg-type]
+    try:
+        values: Any = _column(x) if isinstance(x, pd.Series) else np.asanyarray(x)
+    except (TypeError, ValueError) as error:  # rows of different lengths, say
+        raise TypeError(
+            f"{name} is no array of numbers ({error}); give every row as many"
+        ) from None
+    if isinstance(values, np.ma.MaskedArray):
+        values = (
+            np.ma.filled(values.astype(float), np.nan) if values.dtype.kind in "fiub" else values
+        )
+    if values is not None and values.dtype.kind == "O":
+        values = _column(values)
+    if values is None or values.dtype.kind not in "fiub":
+        kind = getattr(np.asanyarray(x), "dtype", "something else")
+        raise TypeError(
+            f"{name} holds {kind}, expected real numbers; encode or drop the columns that are not "
+            "numeric"
+        )
+    return values if isinstance(values, np.memmap) else np.asarray(values)
+
+
+def _column(column: Any) -> NDArray | None:
+    """Numbers of a column, NaN where they are missing; None if it holds something else."""
+    if isinstance(column, pd.Series):
+        numeric = pd.api.types.is_numeric_dtype(column) or column.dtype == object
+        if not numeric or pd.api.types.is_complex_dtype(column):
+            return None
+        try:
+            return column.to_numpy(float, na_value=np.nan)
+        except (TypeError, ValueError):
+            return None
+    array = np.asarray(column)
+    if array.dtype.kind == "O":
+        try:
+            return np.where(pd.isna(array), np.nan, array).astype(float)
+        except (TypeError, ValueError):
+            return None
+    return array if array.dtype.kind in "fiub" else None
+
+
+def column_names(table: Any, name: str = "x") -> tuple[str, ...] | None:
+    """Names of the columns of a data frame, None of an array.
+
+    Raises
+    ------
+    ValueError
+        If a name occurs more than once.
+    """
+    given = getattr(table, "column_names", getattr(table, "columns", None))  # Arrow's, others'
+    if given is None or callable(given) or isinstance(table, np.ndarray):
+        return None
+    names = tuple(map(str, given))
+    _refuse_repeats(names, f"the columns of {name}")
+    return names
+
+
+def in_order_of(table: Any, name: str, columns: Sequence[str] | None) -> Any:
+    """A new table with its columns in the order of the fit's, where both have names.
+
+    Parameters
+    ----------
+    table : array_like or data frame
+    name : str
+    columns : sequence of str or None
+        Names of the fit's columns, if it had any.
+
+    Raises
+    ------
+    ValueError
+        If a column is missing, or one is a stranger.
+    """
+    given = column_names(table, name)
+    if given is None or columns is None or given == tuple(columns):
+        return table
+    missing = [column for column in columns if column not in given]
+    strange = [column for column in given if column not in columns]
+    if missing or strange:
+        parts = [f"lacks {missing}"] * bool(missing) + [f"has {strange}"] * bool(strange)
+        raise ValueError(
+            f"{name} {' and '.join(parts)} among its columns, the fit has {list(columns)}; give those, "
+            "or an array with its columns in that order"
+        )
+    return _numbers(table, name)[:, [given.index(column) for column in columns]]
+
+
+def check_names(names: Any, num_features: int) -> tuple[str, ...]:
+    """Check names of features; numbers stand in where there are none.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If there is not one for each, one occurs twice, or no file could hold one.
+    """
+    if names is None:
+        return tuple(f"x{number}" for number in range(num_features))
+    if isinstance(names, str | Mapping) or not np.iterable(names):
+        raise TypeError(f"feature_names = {names!r:.60}; give a list, one name a feature")
+    found = tuple(map(str, names))
+    if len(found) != num_features:
+        raise ValueError(
+            f"feature_names has {len(found)} names for {num_features} features; give one each"
+        )
+    _refuse_repeats(found, "feature_names")
+    for one in found:
+        if "\0" in one or not one.isprintable():
+            raise ValueError(
+                f"feature_names holds {one!r}, with a character that cannot be shown; rename it"
+            )
+    return found
+
+
+def _refuse_repeats(names: Sequence[str], what: str) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"{what} repeat {twice[:5]}; give every one a name of its own")
+
+
+def check_truth(truth: Any, num_points: int) -> NDArray[np.int64] | None:
+    """Check known classes, used only to score a fit; returns them numbered from 0, -1 if unknown."""
+    if truth is None:
+        return None
+    classes = np.asarray(truth)
+    if classes.shape != (num_points,):
+        raise ValueError(
+            f"truth has shape {classes.shape}, expected ({num_points},), one class a point"
+        )
+    return class_codes(truth, "truth")

@@ -1,0 +1,87 @@
+"""Whatever writes a file leaves the old one as it was when it cannot write the new."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import sidebayes
+from sidebayes.cli import app
+
+SCRIPT = """
+import resource, sys
+from pathlib import Path
+import sidebayes as sb
+from sidebayes.diagnostics.report import write_report
+
+data = sb.load_dataset("iris")
+links = sb.simulate_links(data.labels, 100)
+engine = sb.EM(num_restarts=1, max_steps=2)
+fit = sb.fit("gmm", data.x, num_clusters=2, engine=engine, progress=False)
+writers = {
+    "fit.nc": fit.save,
+    "page.html": lambda path: write_report({"em": fit}, path),
+    "links.csv": links.write,
+}
+folder = Path(sys.argv[1])
+whole = {}
+for name, write in writers.items():
+    write(folder / name)
+    whole[name] = (folder / name).read_bytes()
+smallest = min(map(len, whole.values()))
+resource.setrlimit(resource.RLIMIT_FSIZE, (smallest // 2, smallest // 2))
+for name, write in writers.items():
+    try:
+        write(folder / name)
+    except OSError as error:
+        print(error)
+    assert (folder / name).read_bytes() == whole[name]
+assert sorted(path.name for path in folder.iterdir()) == sorted(whole)
+"""
+
+
+def test_a_full_disk_costs_no_file_and_no_process(tmp_path):
+    pytest.importorskip("resource")  # of POSIX systems
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr  # HDF5 crashed the process
+    for name in ("fit.nc", "page.html", "links.csv"):
+        assert f"{tmp_path / name} could not be written (File too large)" in run.stdout
+
+
+COMMANDS = {
+    "fit": ["fit", "gmm", "no_such_data", "--out"],
+    "compare": ["compare", "no_such.nc", "--csv"],
+    "report": ["report", "no_such.nc", "--out"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_look_at_the_path_before_they_work(command, tmp_path):
+    for target, message in (
+        (tmp_path, "is a folder"),
+        (tmp_path / "a" / "b", "there is no folder"),
+    ):
+        result = CliRunner().invoke(app, [*COMMANDS[command], str(target)])
+        assert result.exit_code == 2
+        assert message in result.stderr
+
+
+def test_demo_needs_a_folder(tmp_path):
+    (tmp_path / "file").touch()
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "file")])
+    assert result.exit_code == 2
+    assert "is a file; name a folder" in result.stderr
+
+
+def test_a_missing_package_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "links.parquet").touch()
+    with pytest.raises(ImportError, match="pip install"):
+        sidebayes.Links.empty().write(tmp_path / "links.parquet")
+    result = CliRunner().invoke(app, ["fit", "gmm", str(tmp_path / "links.parquet")])
+    assert result.exit_code == 2
+    assert "pyarrow, which is not installed" in result.stderr
