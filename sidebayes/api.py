@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,12 @@ from sidebayes.guides.engines.density import abstract_trace, site_dims
 from sidebayes.models.blocks.roles import signature_of
 
 from . import checks, record
+from .arguments import find_method, read_arguments
 from .result import Fit
 from .run import Run, stored_run
-from .zoo import CARDS, Card, find_card, make_engine
+from .zoo import find_card, make_engine
 
-__all__ = ["compare", "find_method", "fit", "load"]
+__all__ = ["compare", "fit", "load"]
 
 
 def fit(
@@ -88,19 +88,11 @@ def fit(
     card, model, name = find_method(method)
     runner = make_engine(engine, card)
     signature = signature_of(model)
-    given, options = checks.sort_arguments(signature, data, arguments, name)
-    table: Any = next((given[r.name] for r in signature.of_kind("table") if r.name in given), None)
-    if hasattr(table, "columns") and feature_names is None:
-        feature_names = [str(column) for column in table.columns]
-    checked = checks.check_given(signature, given, name)
-    sizes = checks.check_dims(signature, checked)
-    first = next((checked[r.name] for r in signature.of_kind("table") if r.name in checked), None)
-    if "num_clusters" in signature.options:
-        points = sizes.get(signature.unit or "", len(first) if first is not None else 1)
-        default = inspect.signature(model).parameters["num_clusters"].default
-        asked = options.get("num_clusters", None if default is inspect.Parameter.empty else default)
-        options = {**options, "num_clusters": checks.check_num_clusters(asked, points)}
-    checks.check_options(signature, options, name)
+    read = read_arguments(model, name, data, arguments)
+    tables = [role.name for role in signature.of_kind("table") if role.name in read.data]
+    first = read.data[tables[0]] if tables else None
+    if feature_names is None and tables and hasattr(read.given[tables[0]], "columns"):
+        feature_names = [str(column) for column in read.given[tables[0]].columns]
     checks.check_seed(seed)
     _check_dtype(dtype)
     if init is not None and not isinstance(init, Fit | Mapping):
@@ -111,12 +103,12 @@ def fit(
     run = Run(
         method=name,
         model=model,
-        data=checked,
-        options=options,
+        data=read.data,
+        options=read.options,
         engine=runner,
         seed=seed,
         dtype=dtype,
-        truth=checks.check_truth(truth, sizes.get(signature.unit or "", 0)),
+        truth=checks.check_truth(truth, read.sizes.get(signature.unit or "", 0)),
         feature_names=tuple(checks.check_names(feature_names, columns)),
     )
     return Fit.of(run, init, progress=progress)
@@ -226,20 +218,6 @@ def _check_sites(tree: xr.DataTree, run: Run) -> None:
         raise ValueError(
             "the model takes no links, the fit in the file has some; pass the model that was fitted"
         )
-
-
-def find_method(method: str | Callable[..., None]) -> tuple[Card | None, Callable[..., None], str]:
-    """Card, if there is one, model and name of what `fit` was asked for."""
-    if isinstance(method, str):
-        card = find_card(method)
-        return card, card.model, card.name
-    if not callable(method):
-        raise TypeError(
-            f"method is a {type(method).__name__}; pass a name, one of {sorted(CARDS)}, or a NumPyro "
-            "model function"
-        )
-    own = next((c for c in CARDS.values() if c.model is method), None)
-    return own, method, own.name if own else getattr(method, "__name__", "model")
 
 
 def _check_dtype(dtype: str) -> None:

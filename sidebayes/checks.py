@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,19 +29,23 @@ __all__ = [
     "check_seed",
     "check_truth",
     "sort_arguments",
+    "wanted",
 ]
 
 
 def sort_arguments(
-    signature: Signature, data: tuple, arguments: Mapping[str, Any], method: str
+    signature: Signature,
+    data: tuple,
+    arguments: Mapping[str, Any],
+    method: str,
+    optional: Collection[str] = ("links",),
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Tell data from options among the arguments of a model.
+    """Tell data from options among the arguments of a model; `optional` kinds may be missing.
 
     Raises
     ------
     TypeError, ValueError
-        If there are too many data, some are given twice, or some are missing. Links are side
-        information, and may be missing.
+        If there are too many data, some are given twice, or some are missing.
     """
     positional = [role.name for role in signature.data[: signature.positional]]
     while len(data) > len(positional) and data[-1] is None:
@@ -63,11 +67,11 @@ def sort_arguments(
     missing = [
         role
         for role in signature.data
-        if role.required and role.kind != "links" and role.name not in given
+        if role.required and role.kind not in optional and role.name not in given
     ]
     if missing:
         wanted = "; ".join(
-            f"{role.name} is missing or None, pass {_wanted(role)}" for role in missing
+            f"{role.name} is missing or None, pass {wanted(role)}" for role in missing
         )
         raise TypeError(f"{method} lacks data: {wanted}")
     rest = {n: v for n, v in arguments.items() if n not in signature}
@@ -76,7 +80,7 @@ def sort_arguments(
     return given, rest
 
 
-def _wanted(role: Role) -> str:
+def wanted(role: Role) -> str:
     """What to pass as an argument, in words."""
     of = role.dims[0] if role.dims else "elements"
     example = ", e.g. sidebayes.load_dataset('iris').x" if len(role.dims) == 2 else ""
@@ -129,12 +133,12 @@ def _check_labels(value: Any, role: Role) -> PartialLabels:
     try:
         return value if isinstance(value, PartialLabels) else PartialLabels(np.asarray(value))
     except (TypeError, ValueError) as error:
-        raise type(error)(f"{role.name}: {error}; pass {_wanted(role)}") from None
+        raise type(error)(f"{role.name}: {error}; pass {wanted(role)}") from None
 
 
 def _check_sets(value: Any, role: Role) -> tuple:
     if isinstance(value, str | Mapping) or not np.iterable(value):
-        raise TypeError(f"{role.name} = {value!r:.40}; pass {_wanted(role)}")
+        raise TypeError(f"{role.name} = {value!r:.40}; pass {wanted(role)}")
     return tuple(value)
 
 

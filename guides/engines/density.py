@@ -43,8 +43,15 @@ __all__ = [
 ]
 
 
-def trace_model(problem: Problem, params: Mapping[str, Any], args: tuple | None = None) -> dict:
+def trace_model(
+    problem: Problem,
+    params: Mapping[str, Any],
+    args: tuple | None = None,
+    replace_data: Callable[[dict], Array | None] | None = None,
+) -> dict:
     """Run the model at given values of its latent sites; returns NumPyro's trace.
+
+    `replace_data` is asked for another value of each observed site.
 
     Raises
     ------
@@ -52,8 +59,15 @@ def trace_model(problem: Problem, params: Mapping[str, Any], args: tuple | None 
         If a latent site has no value: it would be drawn from a fixed key.
     """
     args = problem.args if args is None else args
+
+    def fill(site: dict) -> Any:
+        if site["name"] in params:
+            return params[site["name"]]
+        observed = replace_data is not None and site["type"] == "sample" and site["is_observed"]
+        return replace_data(site) if observed else None  # type: ignore[misc]
+
     seeded = handlers.seed(problem.model, jax.random.key(0))
-    trace = handlers.trace(handlers.substitute(seeded, data=dict(params))).get_trace(
+    trace = handlers.trace(handlers.substitute(seeded, substitute_fn=fill)).get_trace(
         *args, **problem.kwargs
     )
     _refuse_unset(trace, params)
