@@ -70,10 +70,10 @@ def sort_arguments(
         if role.required and role.kind not in optional and role.name not in given
     ]
     if missing:
-        wanted = "; ".join(
+        lacking = "; ".join(
             f"{role.name} is missing or None, pass {wanted(role)}" for role in missing
         )
-        raise TypeError(f"{method} lacks data: {wanted}")
+        raise TypeError(f"{method} lacks data: {lacking}")
     rest = {n: v for n, v in arguments.items() if n not in signature}
     if rest.get("links", False) is None:
         del rest["links"]  # no links are none for any method

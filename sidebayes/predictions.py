@@ -203,7 +203,7 @@ def _replicates(
     problem, tables, values = run.problem, set(filter(None, found.values())), _flat(draws)
     drawn = draw_data(hide(problem, tables), values, seed, fitted=problem)
     refuse_unknown(run, drawn, ())
-    observed = observed_values(problem, {n: v[0] for n, v in values.items()}, found)
+    observed = observed_values(run, {n: v[0] for n, v in values.items()}, found)
     alike = {n: v.astype(drawn.values[n].dtype) for n, v in observed.items()}
     groups = {
         "posterior_predictive": to_dataset(run, found, drawn.values, draws.coords),
@@ -256,11 +256,11 @@ def _known_groups(run: Run, given: Mapping[str, Any]) -> dict[str, NDArray[np.in
         old, new = run.data.get(role.name), given.get(role.name)
         if old is None or new is None:
             continue
-        kinds = ["numbers" if one.names.dtype.kind in "fiu" else "text" for one in (old, new)]
-        if kinds[0] != kinds[1]:
+        if (old.names.dtype.kind in "fiu") != (new.names.dtype.kind in "fiu"):
+            names = [one.names.tolist()[0] for one in (new, old)]
             raise TypeError(
-                f"{role.name} are {kinds[1]}, such as {new.names[0]!r}, and those that were fitted are "
-                f"{kinds[0]}, such as {old.names[0]!r}; name them as in the fit"
+                f"{role.name} are named by {type(names[0]).__name__}, such as {names[0]!r}, and those that "
+                f"were fitted by {type(names[1]).__name__}, such as {names[1]!r}; name them as in the fit"
             )
         codes[role.name] = old.codes_of(new.names)
     return codes
@@ -276,8 +276,9 @@ def _refuse_links_to_known(
         ends = np.unique(links.pairs)
         known = ends[numbers[ends] >= 0]
         if len(known):
+            names = given[role.dims[0]].names
             raise ValueError(
-                f"{role.name} join {given[role.dims[0]].names[known[0]]!r}, one of the {role.dims[0]} that "
+                f"{role.name} join {names.tolist()[known[0]]!r}, of the {role.dims[0]} that "
                 "were fitted: labels of these are drawn given the data of the fit. Link new ones only, "
                 "or fit again with these links"
             )

@@ -278,11 +278,15 @@ def refuse_unknown(run: Run, drawn: Drawn, left_out: Collection[str]) -> None:
 
 
 def observed_values(
-    problem: Problem, params: Mapping[str, NDArray], found: Collection[str]
+    run: Run, params: Mapping[str, NDArray], found: Mapping[str, str | None]
 ) -> dict[str, NDArray]:
-    """Data of observed sites."""
-    trace = trace_model(problem, params)
-    return {name: np.asarray(trace[name]["value"]) for name in found}
+    """Data of observed sites: arguments of the model, or what it makes of them."""
+    made = [site for site, table in found.items() if table is None]
+    trace = trace_model(run.problem, params) if made else {}
+    return {
+        site: np.asarray(trace[site]["value"]) if table is None else run.data[table]
+        for site, table in found.items()
+    }
 
 
 def to_dataset(
