@@ -16,10 +16,10 @@ import pytest
 from numpyro import handlers
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal, norm, poisson, t
-from tests.probes import models
-from tests.support_draws import Told
 
 import sidebayes as sb
+from tests.probes import models
+from tests.support_draws import Told
 
 CHAINS, DRAWS = 40, 200
 
@@ -76,7 +76,15 @@ def lines():
     held = {"weights": weights, "slope": slope, "noise": noise}
     prior = norm.logpdf(points, 0, 10).sum(axis=1)
     given = y, times, subjects, links
-    return models.lines, held, given, {"num_clusters": 2}, {"intercept": points}, prior, np.stack(terms, axis=1)
+    return (
+        models.lines,
+        held,
+        given,
+        {"num_clusters": 2},
+        {"intercept": points},
+        prior,
+        np.stack(terms, axis=1),
+    )
 
 
 def gaussians(mean, covariance, x):
@@ -153,7 +161,10 @@ def hierarchical():
     mean = grid(axis, axis, axis, axis).reshape(-1, 2, 2)
     apart = x[None, :, None] - mean[:, None]
     density = np.stack(
-        [multivariate_normal(np.zeros(2), c).logpdf(apart[:, :, k]) for k, c in enumerate(covariance)],
+        [
+            multivariate_normal(np.zeros(2), c).logpdf(apart[:, :, k])
+            for k, c in enumerate(covariance)
+        ],
         axis=-1,
     )
     joint = density + np.log(weights)
@@ -169,9 +180,15 @@ def hierarchical():
 
 def robust():
     """Locations of two components under flat priors."""
-    x, weights, scale = np.array([-2.0, -1.2, 0.8, 1.5, 2.6]), np.array([0.5, 0.5]), np.array([0.7, 1.1])
+    x, weights, scale = (
+        np.array([-2.0, -1.2, 0.8, 1.5, 2.6]),
+        np.array([0.5, 0.5]),
+        np.array([0.7, 1.1]),
+    )
     points = grid(np.linspace(-40, 40, 401), np.linspace(-40, 40, 401))
-    terms = mixture(np.log(weights), t(4).logpdf((x[:, None] - points[:, None]) / scale) - np.log(scale))
+    terms = mixture(
+        np.log(weights), t(4).logpdf((x[:, None] - points[:, None]) / scale) - np.log(scale)
+    )
     held = {"weights": weights, "scale": scale}
     prior = np.zeros(len(points))
     return models.robust, held, (x,), {"num_clusters": 2}, {"centre": points}, prior, terms
@@ -190,7 +207,8 @@ def counts():
 
 
 CASES = {
-    case.__name__: case for case in (lines, labelled, shifted, survival, hierarchical, robust, counts)
+    case.__name__: case
+    for case in (lines, labelled, shifted, survival, hierarchical, robust, counts)
 }
 
 

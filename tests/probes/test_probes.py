@@ -105,7 +105,7 @@ NEW = {
 
 
 def test_data_are_drawn_like_those_that_were_seen(by_em):
-    probe, found = by_em
+    _, found = by_em
     tree = found.predictive()
     for site, seen in tree["observed_data"].data_vars.items():
         drawn = tree["posterior_predictive"][site]
