@@ -28,6 +28,7 @@ def to_datatree(
     dims: Mapping[str, tuple[str, ...]],
     attrs: Mapping[str, Any],
     effects: Mapping[str, ArrayLike] | None = None,
+    log_prior: Mapping[str, ArrayLike] | None = None,
     roles: Mapping[str, str] | None = None,
     symmetries: Mapping[str, str] | None = None,
 ) -> xr.DataTree:
@@ -50,6 +51,8 @@ def to_datatree(
         Written to the root.
     effects : mapping of str to array_like, shape (chain, stored, ...), optional
         Summaries of other latent variables that are integrated out.
+    log_prior : mapping of str to array_like, shape (chain, stored), optional
+        By latent site.
     roles : mapping of str to str, optional
         What sites are, such as "mixing_weights" or "location": the attribute ``role`` of each.
     symmetries : mapping of str to str, optional
@@ -58,7 +61,7 @@ def to_datatree(
     Returns
     -------
     xarray.DataTree
-        Groups ``posterior``, ``sample_stats``, ``log_likelihood``, ``responsibilities``,
+        Groups ``posterior``, ``sample_stats``, ``log_likelihood``, ``log_prior``,
         ``observed_data``, ``constant_data``, ``fit_info``; ``responsibilities`` and ``effects`` where
         there are some.
 
@@ -72,6 +75,7 @@ def to_datatree(
         ("log_likelihood", name, values, (unit_dims[name],))
         for name, values in log_likelihood.items()
     ]
+    derived += [("log_prior", name, values, ()) for name, values in (log_prior or {}).items()]
     if responsibilities is not None:
         derived.append(("responsibilities", "prob", responsibilities, ("points", "clusters")))
     stored = min((np.shape(values)[1] for _, _, values, _ in derived), default=draws)

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     )
     from .models.blocks.side_information.links import Links
     from .models.blocks.side_information.partial_labels import Groups, PartialLabels
+    from .prior import prior_predictive
     from .result import Fit
     from .sbc import calibrate
     from .simulate import simulate_links
@@ -83,6 +84,7 @@ _HOME = {
     "SVI": "guides.engines.variational.svi",
     "SideBayesWarning": "guides.engines.base",
     "calibrate": "sbc",
+    "prior_predictive": "prior",
     "SMC": "guides.engines.samplers.smc",
     "StochasticEM": "guides.engines.expectation_maximisation.stochastic_em",
     "certainty_weight": "models.blocks.side_information.link_weights",
@@ -147,6 +149,7 @@ __all__ = [
     "flip_rate_weight",
     "load",
     "load_dataset",
+    "prior_predictive",
     "register",
     "separate_pairs",
     "simulate_links",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,13 @@ from sidebayes.guides.engines.density import abstract_trace, site_dims
 from sidebayes.models.blocks.roles import signature_of
 
 from . import checks, record
+from .arguments import find_method, read_arguments
 from .result import Fit
 from .run import Run, stored_run
 from .tables import check_names, check_truth, column_names
-from .zoo import CARDS, Card, find_card, make_engine
+from .zoo import find_card, make_engine
 
-__all__ = ["compare", "find_method", "fit", "load"]
+__all__ = ["compare", "fit", "load"]
 
 
 def fit(
@@ -91,28 +91,19 @@ def fit(
     card, model, name = find_method(method)
     runner = make_engine(engine, card)
     signature = signature_of(model)
-    given, options = checks.sort_arguments(signature, data, arguments, name)
+    read = read_arguments(model, name, data, arguments)
     columns = {
         role.name: names
         for role in signature.of_kind("table")
-        if (names := column_names(given.get(role.name), role.name)) is not None
+        if (names := column_names(read.given.get(role.name), role.name)) is not None
     }
-    checked = checks.check_given(signature, given, name)
-    sizes = checks.check_dims(signature, checked)
-    tables = {r.name: checked[r.name] for r in signature.of_kind("table") if r.name in checked}
-    first = next(iter(tables.values()), None)
+    tables = {r.name: read.data[r.name] for r in signature.of_kind("table") if r.name in read.data}
     # names of features are of the first table with columns
     wide = next((one for one, values in tables.items() if values.ndim == 2), "")
     given_names = columns.get(wide) if feature_names is None else feature_names
     features = check_names(given_names, tables[wide].shape[1] if wide else 1)
     if given_names is not None and wide:
         columns[wide] = features
-    if "num_clusters" in signature.options:
-        points = sizes.get(signature.unit or "", len(first) if first is not None else 1)
-        default = inspect.signature(model).parameters["num_clusters"].default
-        asked = options.get("num_clusters", None if default is inspect.Parameter.empty else default)
-        options = {**options, "num_clusters": checks.check_num_clusters(asked, points)}
-    checks.check_options(signature, options, name)
     checks.check_seed(seed)
     _check_dtype(dtype)
     if init is not None and not isinstance(init, Fit | Mapping):
@@ -122,12 +113,12 @@ def fit(
     run = Run(
         method=name,
         model=model,
-        data=checked,
-        options=options,
+        data=read.data,
+        options=read.options,
         engine=runner,
         seed=seed,
         dtype=dtype,
-        truth=check_truth(truth, sizes.get(signature.unit or "", 0)),
+        truth=check_truth(truth, read.sizes.get(signature.unit or "", 0)),
         feature_names=features,
         columns=columns,
     )
@@ -238,20 +229,6 @@ def _check_sites(tree: xr.DataTree, run: Run) -> None:
         raise ValueError(
             "the model takes no links, the fit in the file has some; pass the model that was fitted"
         )
-
-
-def find_method(method: str | Callable[..., None]) -> tuple[Card | None, Callable[..., None], str]:
-    """Card, if there is one, model and name of what `fit` was asked for."""
-    if isinstance(method, str):
-        card = find_card(method)
-        return card, card.model, card.name
-    if not callable(method):
-        raise TypeError(
-            f"method is a {type(method).__name__}; pass a name, one of {sorted(CARDS)}, or a NumPyro "
-            "model function"
-        )
-    own = next((c for c in CARDS.values() if c.model is method), None)
-    return own, method, own.name if own else getattr(method, "__name__", "model")
 
 
 def _check_dtype(dtype: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,19 +25,23 @@ __all__ = [
     "check_options",
     "check_seed",
     "sort_arguments",
+    "wanted",
 ]
 
 
 def sort_arguments(
-    signature: Signature, data: tuple, arguments: Mapping[str, Any], method: str
+    signature: Signature,
+    data: tuple,
+    arguments: Mapping[str, Any],
+    method: str,
+    optional: Collection[str] = ("links",),
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Tell data from options among the arguments of a model.
+    """Tell data from options among the arguments of a model; `optional` kinds may be missing.
 
     Raises
     ------
     TypeError, ValueError
-        If there are too many data, some are given twice, or some are missing. Links are side
-        information, and may be missing.
+        If there are too many data, some are given twice, or some are missing.
     """
     positional = [role.name for role in signature.data[: signature.positional]]
     while len(data) > len(positional) and data[-1] is None:
@@ -59,20 +63,20 @@ def sort_arguments(
     missing = [
         role
         for role in signature.data
-        if role.required and role.kind != "links" and role.name not in given
+        if role.required and role.kind not in optional and role.name not in given
     ]
     if missing:
-        wanted = "; ".join(
-            f"{role.name} is missing or None, pass {_wanted(role)}" for role in missing
+        lacking = "; ".join(
+            f"{role.name} is missing or None, pass {wanted(role)}" for role in missing
         )
-        raise TypeError(f"{method} lacks data: {wanted}")
+        raise TypeError(f"{method} lacks data: {lacking}")
     rest = {n: v for n, v in arguments.items() if n not in signature}
     if rest.get("links", False) is None:
         del rest["links"]  # no links are none for any method
     return given, rest
 
 
-def _wanted(role: Role) -> str:
+def wanted(role: Role) -> str:
     """What to pass as an argument, in words."""
     of = role.dims[0] if role.dims else "elements"
     example = ", e.g. sidebayes.load_dataset('iris').x" if len(role.dims) == 2 else ""
@@ -123,12 +127,12 @@ def _check_labels(value: Any, role: Role) -> PartialLabels:
             return value
         return PartialLabels(np.asarray(as_plain(value, role.name)))
     except (TypeError, ValueError) as error:
-        raise type(error)(f"{role.name}: {error}; pass {_wanted(role)}") from None
+        raise type(error)(f"{role.name}: {error}; pass {wanted(role)}") from None
 
 
 def _check_sets(value: Any, role: Role) -> tuple:
     if isinstance(value, str | Mapping) or not np.iterable(value):
-        raise TypeError(f"{role.name} = {value!r:.40}; pass {_wanted(role)}")
+        raise TypeError(f"{role.name} = {value!r:.40}; pass {wanted(role)}")
     return tuple(value)
 
 

@@ -6,35 +6,26 @@ import json
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import xarray as xr
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from sidebayes.diagnostics.compare import verdict
 from sidebayes.diagnostics.invariants import convergence
 from sidebayes.diagnostics.orthogonal import align
 from sidebayes.diagnostics.relabel import relabel
-from sidebayes.diagnostics.tree import pooled_draws
-from sidebayes.guides.engines import posterior
-from sidebayes.guides.engines.base import Engine, Evidence, Problem, SideBayesWarning, Status
-from sidebayes.guides.engines.density import collapsed_sites, trace_model
-from sidebayes.guides.engines.plumbing.programs import compiled
-from sidebayes.guides.engines.units import lay_out_units, log_terms
+from sidebayes.guides.engines.base import Engine, Evidence, SideBayesWarning, Status
 from sidebayes.models.blocks.files import check_writable, write_whole
-from sidebayes.models.blocks.label_inference.approximate import Inference
-from sidebayes.models.blocks.side_information.link_weights import check_pairs
 from sidebayes.models.blocks.side_information.links import Links
 
-from . import checks
+from .latents import Latents
+from .predictions import Predictions
 from .run import Run
-from .tables import in_order_of
 from .validation import Validation
 
 __all__ = ["Fit"]
@@ -44,7 +35,7 @@ _POOR_MATCH = 0.8
 
 
 @dataclass(frozen=True, eq=False)
-class Fit(Validation):
+class Fit(Latents, Predictions, Validation):
     """What came out of a fit: one DataTree, and what users ask of it.
 
     Attributes
@@ -101,11 +92,6 @@ class Fit(Validation):
         return self.run.engine
 
     @property
-    def has_labels(self) -> bool:
-        """Whether the model has labels, or other latent variables and parameters only."""
-        return "responsibilities" in self.tree
-
-    @property
     def engine(self) -> str:
         """Name of the engine."""
         return self.tree["fit_info"].attrs["engine"]
@@ -152,17 +138,6 @@ class Fit(Validation):
         return Links(pairs, group["link_weights"].to_numpy(), self._num_points)
 
     @property
-    def _num_points(self) -> int | None:
-        """Number of points that have labels."""
-        return self.tree["responsibilities"].sizes["points"] if self.has_labels else None
-
-    def _need_labels(self, asked: str) -> None:
-        if not self.has_labels:
-            raise ValueError(
-                f"{self.method} has no labels, so there are no {asked}: it observes no mixture"
-            )
-
-    @property
     def log_evidence(self) -> Evidence | None:
         """Log marginal likelihood; None for engines that do not estimate it."""
         info = self.tree["fit_info"].attrs
@@ -190,6 +165,20 @@ class Fit(Validation):
                 stacklevel=2,
             )
         return tree, score
+
+    @property
+    def _is_matched(self) -> bool:
+        """Whether clusters are matched well enough for averages by cluster."""
+        return self.relabelled[1] >= _POOR_MATCH
+
+    @property
+    def thinned(self) -> xr.DataTree:
+        """The tree at the draws that labels and densities are stored at, clusters matched.
+
+        What sets draws beside densities, such as `arviz_stats.psense_summary`, needs both at the
+        same draws: chains of more than 200 store densities at some only.
+        """
+        return self.relabelled[0].sel(draw=self.tree["log_likelihood"]["draw"])
 
     @cached_property
     def aligned(self) -> tuple[xr.DataTree, float]:
@@ -221,243 +210,6 @@ class Fit(Validation):
         density = self.tree["sample_stats"]["lp"].to_numpy()
         chain, draw = np.unravel_index(np.argmax(density), density.shape)
         return int(chain), int(draw)
-
-    def responsibilities(self, site: str | None = None) -> NDArray[np.float64]:
-        """Posterior probabilities of the labels, averaged over relabelled draws.
-
-        Parameters
-        ----------
-        site : str, optional
-            Observed site, where several have labels.
-
-        Returns
-        -------
-        ndarray, shape (num_points, num_clusters)
-        """
-        self._need_labels("responsibilities")
-        tree, score = self.relabelled
-        prob = tree["responsibilities"]["prob"].to_numpy()
-        rows = self._rows_of(site)
-        if score >= _POOR_MATCH:
-            return prob.mean(axis=(0, 1))[rows]
-        chain, draw = self._best_draw
-        kept = posterior.thin(self.tree["posterior"].sizes["draw"], prob.shape[1])
-        return prob[chain, int(np.abs(kept - draw).argmin())][rows]
-
-    def labels(self, site: str | None = None) -> NDArray[np.int64]:
-        """Labels of all points, shape (num_points,).
-
-        The most probable joint labeling at `params`, which keeps every hard link, where the labels
-        are summed out exactly; else the most probable label of each point.
-
-        Parameters
-        ----------
-        site : str, optional
-            Observed site, where several have labels.
-
-        Raises
-        ------
-        ValueError
-            If the model has no labels, or several sites have some and none is named.
-        """
-        self._need_labels("labels")
-        return self.tree["responsibilities"]["labels"].to_numpy()[self._rows_of(site)]
-
-    def _rows_of(self, site: str | None) -> slice:
-        slices = json.loads(self.tree["responsibilities"].attrs["label_sites"])
-        if site is None and len(slices) == 1:
-            site = next(iter(slices))
-        if site not in slices:
-            raise ValueError(
-                f"site = {site!r}; expected one of {sorted(slices)}, which have labels"
-            )
-        return slice(*slices[site])
-
-    def effects(self) -> xr.Dataset:
-        """Random effects that were integrated out: posterior mean and standard deviation.
-
-        Over draws of the parameters, the law of total variance puts both kinds of uncertainty
-        together.
-
-        Returns
-        -------
-        Dataset
-            ``mean`` and ``sd``, by group and effect.
-
-        Raises
-        ------
-        ValueError
-            If the model has none.
-        """
-        if "effects" not in self.tree:
-            raise ValueError(
-                f"{self.method} integrates no random effects out; it observes no RandomEffects"
-            )
-        group = self.tree["effects"]
-        mean = group["effects"].to_numpy()
-        own = np.diagonal(group["effects_covariance"].to_numpy(), axis1=-2, axis2=-1)
-        spread = np.sqrt(own.mean(axis=(0, 1)) + mean.var(axis=(0, 1)))
-        dims = ("group", "effect")
-        return xr.Dataset({"mean": (dims, mean.mean(axis=(0, 1))), "sd": (dims, spread)})
-
-    def _find_labels(self) -> NDArray[np.int64]:
-        if self.approximate is not None or self.config.hard_labels:
-            tree, _ = self.relabelled
-            return tree["responsibilities"]["prob"].to_numpy().mean(axis=(0, 1)).argmax(axis=1)
-        with self.run.precision:
-            return posterior.joint_mode(self.run.problem, self.params)
-
-    def same_cluster(self, pairs: ArrayLike) -> NDArray[np.float64]:
-        """Posterior probability that pairs of points share a cluster, shape (num_pairs,).
-
-        Averages over draws; within a draw the two labels are taken as independent, which is exact
-        for pairs in different components of the links.
-
-        Parameters
-        ----------
-        pairs : array_like of int, shape (num_pairs, 2)
-            Row numbers of different points.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If the model has no labels, or a pair does not name two of the points.
-        """
-        self._need_labels("clusters to share")
-        prob = self.tree["responsibilities"]["prob"].to_numpy()
-        ends = check_pairs(pairs, prob.shape[2], "pairs").T
-        one, other = (prob[:, :, points] for points in ends)
-        return np.einsum("cdpk,cdpk->cdp", one, other).mean(axis=(0, 1))
-
-    def suspect_links(
-        self, *, flip_rate: float = 0.05, inference: str | Inference | None = None
-    ) -> pd.DataFrame:
-        """Links by the posterior probability that they are wrong, the most suspect first.
-
-        Parameters
-        ----------
-        flip_rate : float in (0, 1/2)
-            Taken for hard links, which claim none; soft links carry their own.
-        inference : str or inference object, optional
-            By default the model's own; see `LinkedCategorical`.
-
-        Returns
-        -------
-        DataFrame
-            See `sidebayes.diagnostics.suspects.rank_suspects`; ``attrs["approximate"]`` names the
-            approximation made, None where labels are summed out exactly.
-        """
-        from sidebayes.diagnostics.suspects import link_agreement, rank_suspects
-
-        self._need_labels("links to suspect")
-        with self.run.precision:
-            same, weights, approximate = link_agreement(
-                self.run.problem,
-                pooled_draws(self.tree),
-                self.links,
-                flip_rate=flip_rate,
-                inference=inference,
-            )
-        table = rank_suspects(self.links, same, weights)
-        table.attrs["approximate"] = approximate
-        return table
-
-    def predict_proba(self, *data: Any, **named: Any) -> NDArray[np.float64]:
-        """Label probabilities of new points (Lu 2008, eq. 2.24), averaged over draws.
-
-        Parameters
-        ----------
-        *data, **named
-            New data in the roles of the model's arguments, such as ``x_new`` and `Links` among the
-            new points. Links, and what else may be left out of the model, may be left out here.
-
-        Returns
-        -------
-        ndarray, shape (num_new, num_clusters)
-        """
-        self._need_labels("labels to predict")
-
-        def probabilities(trace: dict, layout: Any, owners: dict) -> Any:
-            sources = collapsed_sites(trace).values()
-            found = [fn.posterior(value) for fn, value in sources if fn.latent == "labels"]
-            return jnp.concatenate([one["responsibilities"] for one in found])
-
-        return self._over_draws(probabilities, self._anew(data, named)).mean(axis=0)
-
-    def predict(self, *data: Any, **named: Any) -> NDArray[np.int64]:
-        """Most probable label of each new point, shape (num_new,); see `predict_proba`."""
-        return self.predict_proba(*data, **named).argmax(axis=1)
-
-    def log_prob(self, *data: Any, **named: Any) -> NDArray[np.float64]:
-        """Log predictive density of new data by unit, links left out; shape (num_new,).
-
-        Parameters are those of `predict_proba`.
-        """
-
-        def log_density(trace: dict, layout: Any, owners: dict) -> Any:
-            terms, _ = log_terms(trace, layout, owners)
-            by_dim: dict[Any, Any] = {}
-            for name, term in terms.items():
-                dim = layout.site_dims[name]
-                term = term[: layout.num_units(name)]
-                by_dim[dim] = by_dim[dim] + term if dim in by_dim else term
-            return jnp.concatenate(list(by_dim.values()))
-
-        run = self._anew(data, named)
-        unlinked = {n: v for n, v in run.data.items() if not isinstance(v, Links)}
-        per_draw = self._over_draws(log_density, replace(run, data=unlinked))
-        return np.logaddexp.reduce(per_draw, axis=0) - np.log(len(per_draw))
-
-    def _anew(self, data: tuple, named: Mapping[str, Any]) -> Run:
-        """The run on new data."""
-        self.run.problem  # noqa: B018  a model that is not known refuses
-        signature = self.run.signature
-        given, surplus = checks.sort_arguments(signature, data, named, self.method)
-        if surplus:
-            raise TypeError(f"{sorted(surplus)} are options; new data are all that can be given")
-        for role in signature.of_kind("table"):
-            if role.name in given:
-                columns = self.run.columns.get(role.name)
-                given[role.name] = in_order_of(given[role.name], role.name, columns)
-        checked = checks.check_given(signature, given, self.method)
-        checks.check_dims(signature, checked)
-        for role in signature.of_kind("table"):
-            old, new = self.run.data.get(role.name), checked.get(role.name)
-            if old is not None and new is not None and old.shape[1:] != new.shape[1:]:
-                what = f"{new.shape[1:]} columns, the fit has {old.shape[1:]}"
-                if old.ndim == 2:
-                    what = f"{new.shape[1]} features, the fit has {old.shape[1]}"
-                raise ValueError(
-                    f"{role.name}_new has {what}; pass the same columns in the same order"
-                )
-        return self.run.with_data(checked)
-
-    def _over_draws(self, function: Callable, run: Run) -> NDArray[np.float64]:
-        """Apply a function of the model's trace on other data to up to 200 relabelled draws."""
-        tree, score = self.relabelled
-        if score >= _POOR_MATCH:
-            chosen = pooled_draws(tree)
-        else:
-            sites = tree["posterior"].data_vars.items()
-            chosen = {str(n): v.to_numpy()[self._best_draw][None] for n, v in sites}
-        with run.precision:
-            problem = run.problem
-            layout = lay_out_units(problem)
-            owners = {n: None if o is None else jnp.asarray(o) for n, o in layout.owners.items()}
-
-            def over_draws(bare: Problem) -> Callable:
-                def one(params: dict, args: tuple, owners: dict) -> Any:
-                    return function(trace_model(bare, params, args), layout, owners)
-
-                return lambda draws, *rest: jax.lax.map(
-                    partial(one, args=rest[0], owners=rest[1]), draws
-                )
-
-            draws = {n: jnp.asarray(v) for n, v in chosen.items()}
-            inputs = draws, problem.args, owners
-            units = tuple((name, layout.num_units(name)) for name in layout.site_dims)
-            program, _ = compiled(function.__name__, problem, units, over_draws, *inputs)
-            return np.asarray(program(*inputs))
 
     def resume(self, more: int) -> Fit:
         """Go on from where this fit ended.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from importlib.metadata import version
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
@@ -40,7 +41,7 @@ from sidebayes.models.blocks.side_information.partial_labels import Groups, Part
 from . import checks, record
 from .zoo import CARDS, Card, inference_used, links_taken, make_engine
 
-__all__ = ["Run", "stored_run"]
+__all__ = ["Run", "axes_of", "stored_run"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -190,15 +191,16 @@ class Run:
                 data[role.name] = _cut(role, value, masks)
         return replace(self, data=data, truth=None)
 
-    def with_data(self, data: Mapping[str, Any]) -> Run:
+    def with_data(self, data: Mapping[str, Any], known: Collection[str] = ()) -> Run:
         """The run on other data, with the prior that these data gave; what is left out is without.
 
         Raises
         ------
         ValueError
-            If sites belong to single units of the data, so that other data have none.
+            If sites belong to single units of the data, so that other data have none, unless their
+            values there are `known`.
         """
-        own = self.unit_sites
+        own = [name for name in self.unit_sites if name not in known]
         if own:
             raise ValueError(
                 f"{self.method}: sites {own} belong to single units of the data that were fitted, so "
@@ -206,12 +208,18 @@ class Run:
             )
         return replace(self.settled(), data=data, truth=None, unseen=True)
 
-    @cached_property
+    @property
     def unit_sites(self) -> list[str]:
         """Latent sites whose shape depends on how many units there are."""
+        latent = posterior.latent_shapes(self.problem)
+        return [name for name in self.sized_by_units if name in latent]
+
+    @cached_property
+    def sized_by_units(self) -> list[str]:
+        """Latent and deterministic sites whose shape depends on how many units there are."""
         with self.precision:
             layout = lay_out_units(self.problem)
-            full = posterior.latent_shapes(self.problem)
+            full = _shapes(self.problem)
             sizes = {len(unit) for unit in layout.unit.values()}
             sizes |= {len(v) for v in self.data.values() if isinstance(v, np.ndarray | Groups)}
             if not any(sizes & set(shape) for shape in full.values()):
@@ -222,7 +230,7 @@ class Run:
             named = {name for role in self.signature.data for name in (*role.dims, role.name)}
             if not all(mask.any() and dim in named for dim, mask in fewer.items()):
                 return []
-            part = posterior.latent_shapes(replace(self.subset(fewer), unseen=True).problem)
+            part = _shapes(replace(self.subset(fewer), unseen=True).problem)
         return sorted(name for name in full if full[name] != part.get(name))
 
     def settled(self) -> Run:
@@ -273,6 +281,7 @@ class Run:
                     for n, dim in layout.site_dims.items()
                 },
                 effects={n: by_chain(v) for n, v in found.effects.items()},
+                log_prior={n: by_chain(v) for n, v in found.log_prior.items()},
                 dims=site_dims(problem),
                 roles=site_roles(problem),
                 symmetries=site_symmetries(problem),
@@ -309,7 +318,7 @@ class Run:
         for role in self.signature.of_kind("table"):
             value = self.data.get(role.name)
             if value is not None:
-                observed[role.name] = _dims(role, value.ndim), value
+                observed[role.name] = axes_of(role, value.ndim), value
         if self.truth is not None:
             observed["truth"] = "points", self.truth
         return observed
@@ -354,7 +363,13 @@ class Run:
         }
 
 
-def _dims(role: Role, rank: int) -> tuple[str, ...]:
+def _shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
+    """Shape of every latent and deterministic site."""
+    trace = abstract_trace(problem)
+    return {name: jnp.shape(trace[name]["value"]) for name in site_dims(problem)}
+
+
+def axes_of(role: Role, rank: int) -> tuple[str, ...]:
     """Names of the axes of a table."""
     named = [dim for dim in role.dims if dim != "..."][:rank]
     return (*named, *(f"{role.name}_dim_{axis}" for axis in range(len(named), rank)))

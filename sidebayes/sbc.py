@@ -34,7 +34,7 @@ from sidebayes.models.blocks.roles import Signature, signature_of
 from sidebayes.models.blocks.side_information.links import Links
 
 from . import checks
-from .api import find_method
+from .arguments import find_method
 from .run import Run
 from .tables import check_data
 from .zoo import make_engine

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -154,7 +154,7 @@ class Validation:
                 held = {dim: fold[starts[dim] + u] == number for dim, u in unit.items()}
                 some = self.of(base.subset({d: ~mask for d, mask in held.items()}), progress=False)
                 rest = replace(base.subset(held), unseen=True)
-                found, draws = _held_out(some, rest, held, unit)
+                found, draws = _held_out(some, rest, held, unit, self.run.sized_by_units)
                 for dim, (numbers, density) in found.items():
                     elpd[starts[dim] + numbers] = density
                 if not some.status.converged:
@@ -327,12 +327,17 @@ def _connected(unit: NDArray, sets: Any, size: int) -> NDArray[np.int64]:
 
 
 def _held_out(
-    fit: Any, held: Run, masks: Mapping[str, NDArray], unit: Mapping[str, NDArray]
+    fit: Any,
+    held: Run,
+    masks: Mapping[str, NDArray],
+    unit: Mapping[str, NDArray],
+    sized_by_units: Collection[str],
 ) -> tuple[dict[str, tuple[NDArray, NDArray]], int]:
     """Log predictive density of units left out, by dimension with their numbers; and draws used."""
     with held.precision:
         problem = held.problem
         draws = pooled_draws(fit.tree, of_each_chain=True)
+        draws = {n: v for n, v in draws.items() if n not in sized_by_units}
         terms = posterior.derive(problem, draws).log_likelihood
         layout = lay_out_units(problem)
     found: dict[str, tuple[NDArray, NDArray]] = {}

@@ -54,8 +54,15 @@ def traced(model: Callable[..., None], args: Sequence[Any], kwargs: Mapping[str,
         return handlers.trace(model).get_trace(*args, **kwargs)
 
 
-def trace_model(problem: Problem, params: Mapping[str, Any], args: tuple | None = None) -> dict:
+def trace_model(
+    problem: Problem,
+    params: Mapping[str, Any],
+    args: tuple | None = None,
+    replace_data: Callable[[dict], Array | None] | None = None,
+) -> dict:
     """Run the model at given values of its latent sites; returns NumPyro's trace.
+
+    `replace_data` is asked for another value of each observed site.
 
     Raises
     ------
@@ -63,8 +70,15 @@ def trace_model(problem: Problem, params: Mapping[str, Any], args: tuple | None 
         If a latent site has no value: it would be drawn from a fixed key.
     """
     args = problem.args if args is None else args
+
+    def fill(site: dict) -> Any:
+        if site["name"] in params:
+            return params[site["name"]]
+        observed = replace_data is not None and site["type"] == "sample" and site["is_observed"]
+        return replace_data(site) if observed else None  # type: ignore[misc]
+
     seeded = handlers.seed(problem.model, jax.random.key(0))
-    trace = traced(handlers.substitute(seeded, data=dict(params)), args, problem.kwargs)
+    trace = traced(handlers.substitute(seeded, substitute_fn=fill), args, problem.kwargs)
     _refuse_unset(trace, params)
     return trace
 

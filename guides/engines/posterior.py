@@ -19,6 +19,7 @@ from .density import (
     abstract_trace,
     collapsed_sites,
     latent_sites,
+    site_log_prob,
     trace_model,
 )
 from .plumbing.programs import compiled
@@ -37,7 +38,6 @@ __all__ = [
 
 MOST_DRAWS = 200
 """Draws, of a chain or of all, at which labels and densities are derived."""
-
 
 _BLOCK = 50
 """Draws whose labels are derived by one call."""
@@ -90,6 +90,8 @@ class Derived(NamedTuple):
         Of all sites with labels, one after another; None without labels.
     log_likelihood : dict of ndarray, shape (num_draws, num_units)
         By observed site; a connected component of the links is one unit.
+    log_prior : dict of ndarray, shape (num_draws,)
+        Log prior density by latent site, zero where a prior is flat; empty for a single draw.
     mode : ndarray of int, shape (num_points,), or None
         Most probable joint labeling at the first draw, which keeps hard links; the most probable
         label of each point where labels are summed out approximately.
@@ -100,6 +102,7 @@ class Derived(NamedTuple):
 
     responsibilities: NDArray | None
     log_likelihood: dict[str, NDArray]
+    log_prior: dict[str, NDArray]
     mode: NDArray[np.int64] | None
     effects: dict[str, NDArray]
 
@@ -131,23 +134,25 @@ def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False
             for name, value in part.items()
         }
         inputs = given, problem.args, owners, np.asarray(count)
-        build = partial(_over_draws, hard, layout)
+        build = partial(_over_draws, hard, layout, not single)
         # where terms are summed by unit, the number of units shapes the program
         owned = tuple((n, layout.num_units(n)) for n, o in owners.items() if o is not None)
         units = tuple(layout.site_dims.items()), owned
-        program, _ = compiled("derive", problem, (hard, size, units), build, *inputs, once=single)
+        program, _ = compiled(
+            "derive", problem, (hard, size, single, units), build, *inputs, once=single
+        )
         found.append(jax.tree.map(lambda leaf, n=count: np.asarray(leaf)[:n], program(*inputs)))
-    prob, terms, mode, effects = (
+    prob, terms, prior, mode, effects = (
         jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
         for parts in zip(*found, strict=True)
     )
     terms = {name: value[:, : layout.num_units(name)] for name, value in terms.items()}
     if prob is None:
-        return Derived(None, terms, None, effects)
-    return Derived(prob, terms, mode[0].astype(np.int64), effects)
+        return Derived(None, terms, prior, None, effects)
+    return Derived(prob, terms, prior, mode[0].astype(np.int64), effects)
 
 
-def _over_draws(hard: bool, layout: Any, problem: Problem) -> Callable:
+def _over_draws(hard: bool, layout: Any, with_prior: bool, problem: Problem) -> Callable:
     """Program that describes the first `count` draws of a block."""
 
     @jax.jit  # so that it is traced once only
@@ -155,6 +160,8 @@ def _over_draws(hard: bool, layout: Any, problem: Problem) -> Callable:
         params = {name: value[number] for name, value in params.items()}
         trace = trace_model(problem, params, args)
         terms, summaries = log_terms(trace, layout, owners)
+        latent = latent_sites(trace).items() if with_prior else ()
+        prior = {name: site_log_prob(site) for name, site in latent}
         labels: list[Array] = []
         modes: list[Array] = []
         effects: dict[str, Array] = {}
@@ -171,8 +178,8 @@ def _over_draws(hard: bool, layout: Any, problem: Problem) -> Callable:
             several = sum(fn.latent == "effects" for fn, _ in sources.values()) > 1
             effects |= {f"{name}_{n}" if several else n: v for n, v in found.items()}
         if not labels:
-            return None, terms, None, effects
-        return jnp.concatenate(labels), terms, jnp.concatenate(modes), effects
+            return None, terms, prior, None, effects
+        return jnp.concatenate(labels), terms, prior, jnp.concatenate(modes), effects
 
     def over_draws(params: dict, args: tuple, owners: dict, count: Array) -> Any:
         blank = jax.tree.map(

@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array
 
-__all__ = ["Collapsed", "IndependentMixture", "as_collapsed"]
+__all__ = ["Collapsed", "Fitted", "IndependentMixture", "as_collapsed", "unexpanded"]
+
+
+class Fitted(NamedTuple):
+    """Data that were fitted, as the same model's distribution at other data needs them.
+
+    Attributes
+    ----------
+    fn : Collapsed
+        Distribution of the fitted data.
+    value : Array
+        The fitted data.
+    codes : Array of int, shape (num_groups,)
+        For each group of the other data its number among the fitted groups, -1 for a new one.
+    """
+
+    fn: Collapsed
+    value: Array
+    codes: Array
 
 
 class Collapsed(dist.Distribution):
@@ -35,6 +53,9 @@ class Collapsed(dist.Distribution):
 
     num_units: int
     """Number of exchangeable units, whose terms `by_unit` returns."""
+
+    groups: Any = None
+    """`Groups` whose rows share a latent variable; None where each row has its own."""
 
     def log_factors(self, value: Array) -> dict[str, Array]:
         """Natural parameters L of the latent variables given the data."""
@@ -74,6 +95,14 @@ class Collapsed(dist.Distribution):
 
     def mode(self, value: Array) -> Any:
         """Most probable latent variables, jointly."""
+        raise NotImplementedError
+
+    def draw_data(self, rng_key: Array, fitted: Fitted | None = None) -> Array:
+        """Draw latent variables, then data, all side information held as it is.
+
+        Latent variables of groups that were fitted are drawn given their data, those of all others
+        from their prior.
+        """
         raise NotImplementedError
 
     def approximation(self) -> str | None:
@@ -182,8 +211,7 @@ def as_collapsed(fn: Any, value: Any = None) -> Collapsed | None:
     value : array, optional
         The data, which say how many points NumPyro's mixtures are observed at.
     """
-    while isinstance(fn, dist.ExpandedDistribution):
-        fn = fn.base_dist
+    fn = unexpanded(fn)
     if isinstance(fn, Collapsed):
         return fn
     if isinstance(fn, dist.MixtureSameFamily | dist.MixtureGeneral):
@@ -193,3 +221,10 @@ def as_collapsed(fn: Any, value: Any = None) -> Collapsed | None:
             size *= extent
         return IndependentMixture(fn, size)
     return None
+
+
+def unexpanded(fn: Any) -> Any:
+    """A distribution freed of the expansion that a plate wraps it in."""
+    while isinstance(fn, dist.ExpandedDistribution):
+        fn = fn.base_dist
+    return fn

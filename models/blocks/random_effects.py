@@ -14,7 +14,7 @@ from jax.scipy.linalg import solve_triangular
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from .collapsed import Collapsed
+from .collapsed import Collapsed, Fitted
 from .side_information.partial_labels import Groups
 
 __all__ = ["RandomEffects"]
@@ -229,72 +229,34 @@ class RandomEffects(Collapsed):
         """Draw effects, then outcomes, shape (*sample_shape, num_rows)."""
         key_effects, key_noise = jax.random.split(key)
         shape = (*sample_shape, self.num_units, self.design.shape[-1])
-        effects = jax.random.normal(key_effects, shape, self.design.dtype) @ self.scale_tril.T
-        by_row = effects[..., jnp.asarray(self.groups.codes), :]
+        return self._outcomes(key_noise, jax.random.normal(key_effects, shape, self.design.dtype))
+
+    def _outcomes(self, key: Array, white: Array) -> Array:
+        """Draw outcomes given whitened effects, shape (..., num_groups, num_effects)."""
+        by_row = (white @ self.scale_tril.T)[..., jnp.asarray(self.groups.codes), :]
         signal = jnp.where(self._grouped, (by_row * self.design).sum(axis=-1), 0.0)
-        white = jax.random.normal(key_noise, (*sample_shape, *self.event_shape), self.loc.dtype)
-        return self.loc + signal + self.noise * white
+        noise = jax.random.normal(key, (*white.shape[:-2], *self.event_shape), self.loc.dtype)
+        return self.loc + signal + self.noise * noise
 
-    def predictive(
-        self,
-        mean_new: ArrayLike,
-        design_new: ArrayLike,
-        groups_new: ArrayLike,
-        value: Array,
-        *,
-        noise_new: ArrayLike | None = None,
-    ) -> dist.Normal:
-        r"""Predictive distribution of every new row by itself, given the data and parameters.
+    def draw_data(self, rng_key: Array, fitted: Fitted | None = None) -> Array:
+        r"""Draw effects, then outcomes, shape (num_rows,).
 
-        With the posterior precision :math:`P_g` of :math:`u_g`, which is I for a new group,
+        Rows of one group share its effect. With the design and the moments of the fitted data, for a
+        group g that was fitted,
 
-        .. math:: E[y_*] = m_* + z_*^\top T E[u_g], \qquad
-                  \mathrm{Var}[y_*] = z_*^\top T P_g^{-1} T^\top z_* + \sigma_*^2.
+        .. math:: E[y_r] = m_r + z_r^\top T E[u_g \mid y], \qquad \mathrm{Cov}[y_r, y_s] =
+                  z_r^\top T \mathrm{Cov}[u_g \mid y] T^\top z_s + [r = s] \sigma_r^2,
 
-        Rows of one group are correlated; this gives the marginal of each.
-
-        Parameters
-        ----------
-        mean_new : array_like, shape (num_new,)
-        design_new : array_like, shape (num_new, num_effects)
-        groups_new : array_like of int, shape (num_new,)
-            Codes of known groups; -1 for a new group. See `Groups.codes_of`.
-        value : Array, shape (num_rows,)
-            Data.
-        noise_new : array_like, shape () or (num_new,), optional
-            Noise of the new rows; that of the data if it is one number.
-
-        Returns
-        -------
-        Normal, batch_shape (num_new,)
-            With ``mean`` and ``variance``.
-
-        Raises
-        ------
-        TypeError
-            If codes are not integers.
-        ValueError
-            If shapes disagree, codes are out of range, or the noise of new rows is not known.
+        and for a new group the same with mean 0 and covariance I of :math:`u_g`.
         """
-        loc, design = _floating(mean_new), _floating(design_new)
-        codes = _check_codes(groups_new, loc.shape, self.num_units)
-        _check_rows(design, len(loc), self.scale_tril)
-        if noise_new is None and self.noise.ndim:
-            raise ValueError("the noise differs by row; give that of new rows as noise_new")
-        noise = self.noise if noise_new is None else _floating(noise_new)
-        _check_noise(noise, len(loc))
-        center, root = _moments(self.log_factors(value))
-        size = center.shape[-1]
-        # one more group, without data, stands for all new ones
-        center = jnp.concatenate([center, jnp.zeros((1, size), center.dtype)])
-        root = jnp.concatenate([root, jnp.eye(size, dtype=root.dtype)[None]])
-        index = jnp.where(codes < 0, self.num_units, codes)
-        white = design @ self.scale_tril
-        spread = jnp.einsum("rij,rj->ri", root[index], white)
-        return dist.Normal(
-            loc + (white * center[index]).sum(axis=-1),
-            jnp.sqrt((spread**2).sum(axis=-1) + noise**2),
+        key_fitted, key_new, key_noise = jax.random.split(rng_key, 3)
+        white = jax.random.normal(
+            key_new, (self.num_units, self.design.shape[-1]), self.design.dtype
         )
+        if fitted is not None:
+            own = fitted.fn.draw(key_fitted, fitted.value)[fitted.codes]
+            white = jnp.where(fitted.codes[:, None] < 0, white, own)
+        return self._outcomes(key_noise, white)
 
 
 def _cholesky(factors: dict[str, Array]) -> Array:
@@ -345,25 +307,3 @@ def _check_rows(design: Array, num_rows: int, scale_tril: Array) -> None:
 def _check_noise(noise: Array, num_rows: int) -> None:
     if noise.shape not in ((), (num_rows,)):
         raise ValueError(f"noise has shape {noise.shape}, expected () or ({num_rows},)")
-
-
-def _check_codes(codes: ArrayLike, shape: tuple[int, ...], num_groups: int) -> Array:
-    if isinstance(codes, Groups):
-        raise TypeError(
-            "groups of new rows are numbered by themselves; pass groups.codes_of(values), with the "
-            "groups of the data"
-        )
-    found = jnp.asarray(codes)
-    if not jnp.issubdtype(found.dtype, jnp.integer):
-        raise TypeError(f"groups_new must be integer codes, got dtype {found.dtype}")
-    if len(shape) != 1 or found.shape != shape:
-        raise ValueError(f"groups_new have shape {found.shape}, the mean has {shape}")
-    known = _concrete(codes)
-    wrong = (known < -1) | (known >= num_groups)
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise ValueError(
-            f"groups_new[{row}] = {known[row]}; expected a group from 0 to {num_groups - 1}, or -1 "
-            "for a new one"
-        )
-    return found

@@ -5,9 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal, norm
+from sidebayes.models.blocks.collapsed import Fitted
 from sidebayes.models.blocks.random_effects import RandomEffects
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
+from tests.support_draws import assert_moments
 from tests.support_effects import CODES, FACTORS, build, dense_covariance
 
 pytestmark = pytest.mark.usefixtures("x64")
@@ -185,33 +187,28 @@ def test_samples_have_the_marginal_moments(table):
 
 
 @pytest.mark.parametrize("factor", ["full", "singular"])
-def test_predictive_is_gaussian_conditioning(table, factor):
-    rng = np.random.default_rng(2)
-    fn = build(table, factor, "rows")
-    known = np.array([3, 0, -1, 2, -1])
-    mean_new, noise_new = rng.normal(size=5), rng.uniform(0.3, 1.0, size=5)
-    design_new = np.column_stack([np.ones(5), rng.normal(size=5)])
-    found = fn.predictive(mean_new, design_new, known, table.y, noise_new=noise_new)
-    assert found.batch_shape == (5,)
-    codes = np.concatenate([CODES, np.where(known < 0, 4 + np.arange(5), known)])
-    cov = np.asarray(
-        dense_covariance(
-            np.concatenate([table.design, design_new]),
-            codes,
-            np.array(FACTORS[factor]),
-            np.concatenate([table.noises["rows"], noise_new]),
-        )
-    )
+def test_new_data_are_drawn_by_gaussian_conditioning(table, factor):
+    """Of known groups and of new ones, rows of one group together."""
+    rng, count = np.random.default_rng(2), 20_000
+    fitted = build(table, factor, "rows")
+    names = np.array(["d", "a", "x", "c", "x", "d"])
+    mean_new, noise_new = rng.normal(size=6), rng.uniform(0.3, 1.0, size=6)
+    design_new = np.column_stack([np.ones(6), rng.normal(size=6)])
+    scale_tril, groups = np.array(FACTORS[factor]), Groups(names)
+    new = RandomEffects(mean_new, design_new, groups, scale_tril=scale_tril, noise=noise_new)
+    known = Fitted(fitted, table.y, table.groups.codes_of(groups.names))
+    keys = jax.random.split(jax.random.key(0), count)
+    drawn = np.asarray(jax.vmap(lambda key: new.draw_data(key, known))(keys))
+    codes = np.concatenate([CODES, [3, 0, 4, 2, 4, 3]])
+    design = np.concatenate([table.design, design_new])
+    noise = np.concatenate([table.noises["rows"], noise_new])
+    cov = np.asarray(dense_covariance(design, codes, scale_tril, noise))
     rows = len(CODES)
     gain = cov[rows:, :rows] @ np.linalg.inv(cov[:rows, :rows])
-    np.testing.assert_allclose(found.mean, mean_new + gain @ (table.y - table.mean), atol=1e-10)
-    left = np.diag(cov[rows:, rows:] - gain @ cov[:rows, rows:])
-    np.testing.assert_allclose(found.variance, left, atol=1e-10)
-    one = build(table, factor).predictive(mean_new, design_new, known, table.y)
-    assert one.variance[2] == pytest.approx(
-        0.6**2
-        + design_new[2] @ np.array(FACTORS[factor]) @ np.array(FACTORS[factor]).T @ design_new[2]
-    )
+    mean = mean_new + gain @ (table.y - table.mean)
+    assert_moments(drawn, mean, cov[rows:, rows:] - gain @ cov[:rows, rows:])
+    alone = np.asarray(jax.vmap(new.draw_data)(keys))
+    assert_moments(alone, mean_new, cov[rows:, rows:])
 
 
 def test_effects_far_larger_than_noise(table):

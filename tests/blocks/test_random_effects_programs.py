@@ -141,14 +141,3 @@ def test_refusals(table):
         RandomEffects(table.mean, table.design, Groups(np.arange(3)), **good)
     with pytest.raises(ValueError, match="use jax.vmap"):
         fn.log_prob(np.tile(table.y, (11, 1)))
-    new = np.zeros(1), np.ones((1, 2))
-    with pytest.raises(TypeError, match="codes_of"):
-        fn.predictive(*new, Groups(["d"]), table.y)
-    with pytest.raises(TypeError, match="integer codes"):
-        fn.predictive(*new, np.zeros(1), table.y)
-    with pytest.raises(ValueError, match=r"groups_new\[0\] = 4; expected a group from 0 to 3"):
-        fn.predictive(*new, np.array([4]), table.y)
-    with pytest.raises(ValueError, match="have shape"):
-        fn.predictive(*new, np.array([1, 2]), table.y)
-    with pytest.raises(ValueError, match="noise_new"):
-        build(table, noise="rows").predictive(*new, np.array([0]), table.y)

@@ -2,6 +2,8 @@
 
 import warnings
 
+import arviz_plots
+import matplotlib.pyplot as plt
 import numpy as np
 import numpyro
 import pytest
@@ -87,6 +89,53 @@ def test_labels_are_asked_for_where_there_are_some(by_em):
     prob = found.responsibilities()
     np.testing.assert_allclose(prob.sum(axis=1), 1.0)
     assert found.labels().max() < prob.shape[1]
+
+
+NEW = {
+    "growth": {"times": np.array([0.5, 2.0, 1.0]), "subjects": [3, 99, 3]},
+    "lines": {
+        "times": np.array([0.5, 2.0, 1.0]),
+        "subjects": [3, 98, 99],
+        "links": sb.Links([(1, 2)], [np.inf], 3),
+    },
+    "labelled": {"known": np.array([0, -1, 2])},
+    "survival": {"times": np.array([0.5, 2.0, 1.0]), "subjects": [3, 7, 3]},
+    "counts": {"design": DESIGN[:3]},
+}
+
+
+def test_data_are_drawn_like_those_that_were_seen(by_em):
+    _, found = by_em
+    tree = found.predictive()
+    for site, seen in tree["observed_data"].data_vars.items():
+        drawn = tree["posterior_predictive"][site]
+        assert drawn.dims == ("chain", "draw", *seen.dims)
+        assert np.isfinite(drawn).all()
+        if site != "until":  # some are censored
+            above = (drawn.mean(seen.dims) > seen.mean()).mean().item()
+            assert 0.02 < above < 0.98
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Variables .* look discrete")  # counts
+        warnings.filterwarnings("ignore", "Deleting a single level")  # ArviZ's own, two tables
+        picture = arviz_plots.plot_ppc_dist(tree, num_samples=5)
+    assert len(picture.viz["predictive_dist"].data_vars) == len(tree["observed_data"].data_vars)
+    plt.close("all")
+
+
+@pytest.mark.parametrize("probe", NEW)
+def test_new_data_are_drawn(probe):
+    tree = fit(probe, QUICK["em"]).predictive(**NEW[probe])
+    assert all(np.isfinite(drawn).all() for drawn in tree["predictions"].data_vars.values())
+    rows = next(iter(tree["predictions_constant_data"].data_vars.values()))
+    assert rows.shape[0] == 3
+
+
+@pytest.mark.parametrize("probe", ["growth", "lines", "survival", "counts"])
+def test_priors_are_drawn_from(probe):
+    model, given, options = PROBES[probe]
+    tree = sb.prior_predictive(model, *given, num_draws=50, **options)
+    assert all(np.isfinite(drawn).all() for drawn in tree["prior_predictive"].data_vars.values())
+    assert tree["observed_data"].sizes == tree["prior_predictive"].isel(chain=0, draw=0).sizes
 
 
 @pytest.mark.parametrize(

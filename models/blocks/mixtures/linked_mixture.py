@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 from jax import Array
 from numpyro.distributions import constraints
 
-from ..collapsed import Collapsed
+from ..collapsed import Collapsed, Fitted
 from ..label_inference import partition
 from ..side_information.partial_labels import Groups
 from .linked_categorical import LinkedCategorical
@@ -313,12 +313,30 @@ class LinkedMixture(Collapsed):
         return values if self.groups is None else values[self.groups.codes]
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
-        """Draw labels, then data."""
+        """Draw labels, then data; statements and known classes would be drawn anew."""
         key_labels, key_data = jax.random.split(key)
-        labels = jnp.moveaxis(self.labels.sample(key_labels, sample_shape), -1, 0)
-        labels = jnp.moveaxis(self._by_row(labels), 0, -1)
+        return self._data(key_data, self.labels.sample(key_labels, sample_shape), sample_shape)
+
+    def _data(self, key: Array, labels: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Draw data given labels of shape (*sample_shape, num_points)."""
+        labels = jnp.moveaxis(self._by_row(jnp.moveaxis(labels, -1, 0)), 0, -1)
         by_row = len(self.components.batch_shape) == 2
         shape = sample_shape if by_row else (*sample_shape, labels.shape[-1])
-        drawn = self.components.sample(key_data, shape)
+        drawn = self.components.sample(key, shape)
         index = labels.reshape(labels.shape + (1,) * (drawn.ndim - labels.ndim))
         return jnp.take_along_axis(drawn, index, axis=labels.ndim).squeeze(labels.ndim)
+
+    def draw_data(self, rng_key: Array, fitted: Fitted | None = None) -> Array:
+        """Draw labels given links, known classes and the data of fitted groups; then data."""
+        key_fitted, key_labels, key_data = jax.random.split(rng_key, 3)
+        labels, clusters = self.labels, jnp.arange(self.num_clusters)
+        factors = jnp.zeros((labels.graph.num_points, self.num_clusters), labels.log_weights.dtype)
+        if self.evidence is not None:
+            factors = factors + self.evidence
+        if fitted is not None and self.groups is not None:
+            own, _ = fitted.fn.draw(key_fitted, fitted.value)
+            other = (fitted.codes[:, None] >= 0) & (own[fitted.codes][:, None] != clusters)
+            factors = jnp.where(other, partition.FORBIDDEN, factors)
+        prior = {"log_weights": labels.log_weights, "pair_weights": labels.pair_weights}
+        drawn = self._apply(partition.sample, prior | {"unary": factors}, key_labels)
+        return self._data(key_data, drawn)

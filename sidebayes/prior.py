@@ -1,0 +1,140 @@
+"""Data and parameters drawn from the prior of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+import xarray as xr
+from arviz_base import dict_to_dataset
+from jax import Array
+from numpyro import handlers
+
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.density import (
+    abstract_trace,
+    deterministics,
+    latent_sites,
+    site_dims,
+)
+from sidebayes.guides.engines.plumbing.programs import compiled
+from sidebayes.guides.engines.samplers.particles import check_prior
+from sidebayes.guides.engines.starts import random_keys
+
+from . import checks
+from .arguments import find_method, read_arguments
+from .predictive import (
+    Drawn,
+    design,
+    draw_data,
+    fill_tables,
+    hide,
+    observed_values,
+    outcomes,
+    refuse_unknown,
+    to_dataset,
+)
+from .run import Run
+from .zoo import make_engine
+
+__all__ = ["prior_predictive"]
+
+
+def prior_predictive(
+    method: str | Callable[..., None],
+    *data: Any,
+    num_draws: int = 500,
+    seed: int = 0,
+    **arguments: Any,
+) -> xr.DataTree:
+    """Draw parameters from the prior of a model, and data given them.
+
+    Parameters
+    ----------
+    method : str or callable
+        A card or a NumPyro model, as for `fit`.
+    *data
+        As for `fit`. Outcomes may be left out or None, where other data say how many rows there are.
+        Links and known classes are held, and labels drawn given them.
+    num_draws : int
+    seed : int
+        The same seed gives the same draws.
+    **arguments
+        Data by name, and options of the model.
+
+    Returns
+    -------
+    DataTree
+        Groups ``prior``, ``prior_predictive``, ``constant_data``, and ``observed_data`` where outcomes
+        were given.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For bad input, an improper prior, whose site is named, or a model that simulates no data.
+
+    Examples
+    --------
+    >>> import sidebayes
+    >>> data = sidebayes.load_dataset("iris")
+    >>> drawn = sidebayes.prior_predictive("gmm", data.x, num_clusters=3, num_draws=20)
+    >>> drawn["prior_predictive"]["x"].shape
+    (1, 20, 150, 4)
+    """
+    card, model, name = find_method(method)
+    read = read_arguments(model, name, data, arguments, ("links", "table"))
+    checks.check_seed(seed)
+    if isinstance(num_draws, bool) or not isinstance(num_draws, int | np.integer) or num_draws < 1:
+        raise ValueError(f"num_draws = {num_draws!r}; expected an integer >= 1")
+    run = Run(name, model, read.data, read.options, make_engine(None, card), unseen=True)
+    run = replace(run, data=fill_tables(run, read.sizes))
+    left_out = run.data.keys() - read.data.keys()
+    with run.precision:
+        problem = run.problem
+        check_prior(problem, "prior_predictive", None)
+        _refuse_factors(problem, name)
+        found = outcomes(run)
+        tables = set(filter(None, found.values()))
+        keys = random_keys(seed, int(num_draws))
+        program, _ = compiled("prior", problem, None, _draw_prior, keys, problem.args)
+        sites = {n: np.asarray(value) for n, value in program(keys, problem.args).items()}
+        unknown = [n for n, value in sites.items() if np.isnan(value).any()]
+        refuse_unknown(run, Drawn({}, unknown, []), left_out)
+        drawn = draw_data(hide(problem, tables), sites, seed + 1)
+        refuse_unknown(run, drawn, left_out - tables)
+        known = {site: table for site, table in found.items() if table in read.data}
+        observed = observed_values(run, {n: value[0] for n, value in sites.items()}, known)
+        dims: dict[Any, Any] = site_dims(problem)
+    numbers = {"chain": np.arange(1), "draw": np.arange(num_draws)}
+    groups = {
+        "prior": dict_to_dataset({n: value[None] for n, value in sites.items()}, dims=dims),
+        "prior_predictive": to_dataset(run, found, drawn.values, numbers),
+        "constant_data": design(run, left_out | tables),
+    }
+    if observed:
+        groups["observed_data"] = to_dataset(run, found, observed)
+    return xr.DataTree.from_dict(groups)
+
+
+def _refuse_factors(problem: Problem, name: str) -> None:
+    trace = abstract_trace(problem).items()
+    factors = [site for site, about in trace if isinstance(about.get("fn"), dist.Unit)]
+    if factors:
+        raise ValueError(
+            f"{name} has the factors {factors}, so that its sites have another prior than the one that "
+            "they are sampled from; prior_predictive draws from models without factors"
+        )
+
+
+def _draw_prior(problem: Problem) -> Callable:
+    def one(key: Array, args: tuple) -> dict[str, Array]:
+        seeded = handlers.seed(problem.model, jax.random.wrap_key_data(key))
+        trace = handlers.trace(seeded).get_trace(*args, **problem.kwargs)
+        latent = {name: site["value"] for name, site in latent_sites(trace).items()}
+        return latent | deterministics(trace)
+
+    return lambda keys, args: jax.lax.map(lambda key: one(key, args), keys)
