@@ -43,6 +43,7 @@ __all__ = [
     "pooled",
     "provenance",
     "sources_of",
+    "updated",
 ]
 
 _TOLERANCE = 1e-5
@@ -242,14 +243,35 @@ def closed_forms(
     pick : callable
         ``pick(number, block, found, values) -> values``: mode or draw of what `Block.update` found.
     """
+
+    def update(
+        number: int, trace: dict[str, dict], block: Block, values: dict[str, Array]
+    ) -> dict[str, Array]:
+        found = _update(block, evidence(trace, plan.parts[number], posterior))
+        return pick(number, block, found, values)
+
+    return updated(problem, plan, params, args, update)
+
+
+def updated(
+    problem: Problem,
+    plan: Plan,
+    params: Mapping[str, Array],
+    args: tuple,
+    update: Callable[[int, dict[str, dict], Block, dict[str, Array]], dict[str, Array]],
+) -> dict[str, Array]:
+    """Update the sites of all blocks, one block after another, at the current values of the others.
+
+    `update` takes the number of the block, a trace of the model, the block as it stands there, and the
+    values of its sites; it returns new ones.
+    """
     params = dict(params)
     trace = trace_model(problem, params, args)
     for number, part in enumerate(plan.parts):
         if number and part.chained:
             trace = trace_model(problem, params, args)
-        block = block_of(trace, part)
-        found = _update(block, evidence(trace, part, posterior))
-        params |= part.named(pick(number, block, found, part.values(params)))
+        values = update(number, trace, block_of(trace, part), part.values(params))
+        params |= part.named(values)
     return params
 
 
