@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -11,7 +14,7 @@ from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 
 from ..base import Problem
 from ..density import collapsed_sites, deterministics, site_log_prob, trace_model
-from ..updates import Plan, block_of, updated
+from ..updates import Plan, block_of, maximised, updated
 
 __all__ = ["expect", "maximise"]
 
@@ -73,11 +76,9 @@ def maximise(
     `linked` are data of which nothing but the links count: blank rows for the points that have some.
     """
 
-    def update(
-        number: int, trace: dict[str, dict], block: Block, values: dict[str, Array]
-    ) -> dict[str, Array]:
+    def found(number: int, trace: Mapping[str, dict], block: Block) -> Any:
         block.given_moments(centre, covariance)
         sources = [fn for fn, _ in collapsed_sites(trace).values()]
-        return block.mode(block.update(statistics[number], sources), values)
+        return block.update(statistics[number], sources)
 
-    return updated(problem, plan, params, linked, update)
+    return updated(problem, plan, params, linked, found, maximised)

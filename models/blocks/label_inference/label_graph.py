@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from numpy.typing import NDArray
 
 from ..side_information.hard_links import (
     LinkReport,
@@ -22,7 +21,7 @@ from .approximate import Exact, Inference, as_inference
 from .colouring import Colouring
 from .elimination import cut_into_rows, peel_leaves, row_width
 from .loops import FEW_CELLS, Buckets, LoopPlan, lay_out
-from .padding import FEW_NODES, Sizes, padded
+from .padding import AS_NEEDED, FEW_NODES, Sizes, padded
 from .sweep import Peeling
 
 __all__ = ["LabelGraph", "as_label_graph"]
@@ -108,7 +107,7 @@ class LabelGraph:
         num_points: int,
         num_clusters: int | None = None,
         inference: str | Inference = "exact",
-        room: Sizes = Sizes(),
+        room: Sizes = AS_NEEDED,
     ) -> LabelGraph:
         """Compile links between `num_points` points.
 
@@ -284,7 +283,7 @@ class LabelGraph:
             )
         return self
 
-    def alike(self, links: Links, num_points: int, room: Sizes = Sizes()) -> LabelGraph:
+    def alike(self, links: Links, num_points: int, room: Sizes = AS_NEEDED) -> LabelGraph:
         """Compile other links, with loops laid out as they are here."""
         if self.laid_out is None:
             return LabelGraph.build(links, num_points, room=room)

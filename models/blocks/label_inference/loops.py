@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..side_information.hard_links import components_of
 from .colouring import Colouring, colour
 from .elimination_order import MAX_WIDTH, order_nodes, table_cells
-from .padding import Sizes, padded
+from .padding import AS_NEEDED, Sizes, padded
 
 __all__ = ["Buckets", "LoopPlan", "lay_out", "trailing_axes"]
 
@@ -145,7 +145,7 @@ def trailing_axes(num_clusters: int) -> int:
 
 
 def lay_out(
-    plan: LoopPlan, num_clusters: int, max_table: int, room: Sizes = Sizes()
+    plan: LoopPlan, num_clusters: int, max_table: int, room: Sizes = AS_NEEDED
 ) -> tuple[Buckets | None, Colouring | None]:
     """Cut loopy components into those to be summed exactly and those too wide.
 

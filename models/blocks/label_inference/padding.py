@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["FEW_NODES", "Sizes", "link_rows", "padded"]
+__all__ = ["AS_NEEDED", "FEW_NODES", "Sizes", "link_rows", "padded"]
 
 FEW_NODES = 4096
 """Nodes up to which arrays are padded to what the numbers of points and links alone admit."""
@@ -57,3 +57,7 @@ class Sizes(NamedTuple):
     wide_nodes: int = 0
     wide_edges: int = 0
     wide_rounds: int = 0
+
+
+AS_NEEDED = Sizes()
+"""No more room than a graph needs by itself."""
