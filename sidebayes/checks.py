@@ -10,7 +10,7 @@ import numpy as np
 
 from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
-from sidebayes.models.blocks.label_inference.padding import link_rows
+from sidebayes.models.blocks.label_inference.padding import Sizes, link_rows
 from sidebayes.models.blocks.roles import Role, Signature
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
@@ -249,8 +249,8 @@ def check_links(
         )
     known = "exact" if inference is None else inference
     if isinstance(links, Links) and inference is not None and kind == "any":
-        rows = link_rows(len(links))
-        graph = LabelGraph.build(links, num_points, num_clusters, known, rows)
+        room = Sizes(links=link_rows(len(links)))
+        graph = LabelGraph.build(links, num_points, num_clusters, known, room)
     else:
         graph = as_label_graph(links, num_points, num_clusters, known)
     if kind == "priced":

@@ -43,6 +43,7 @@ __all__ = [
     "pooled",
     "provenance",
     "sources_of",
+    "updated",
 ]
 
 _TOLERANCE = 1e-5
@@ -199,13 +200,10 @@ def _uses(problem: Problem) -> dict[tuple[str, str | None], frozenset[str]]:
 def provenance(problem: Problem, numbers: Callable[[Mapping[str, dict]], Any]) -> Any:
     """Latent sites that numbers depend on which a function makes of a trace, in its structure."""
     latent = latent_sites(abstract_trace(problem))
-    shapes = {name: _shape(site["value"]) for name, site in latent.items()}
+    values = {name: site["value"] for name, site in latent.items()}
+    shapes = jax.tree.map(lambda v: jax.ShapeDtypeStruct(jnp.shape(v), jnp.result_type(v)), values)
     with unchecked():
         return eval_provenance(lambda **params: numbers(trace_model(problem, params)), **shapes)
-
-
-def _shape(value: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(jnp.shape(value), jnp.result_type(value))
 
 
 def block_of(trace: Mapping[str, dict], part: Part) -> Block:
@@ -242,14 +240,28 @@ def closed_forms(
     pick : callable
         ``pick(number, block, found, values) -> values``: mode or draw of what `Block.update` found.
     """
-    params = dict(params)
-    trace = trace_model(problem, params, args)
+
+    def found(number: int, trace: Mapping[str, dict], block: Block) -> Any:
+        return _update(block, evidence(trace, plan.parts[number], posterior))
+
+    return updated(problem, plan, params, args, found, pick)
+
+
+def updated(
+    problem: Problem,
+    plan: Plan,
+    params: Mapping[str, Array],
+    args: tuple,
+    find: Callable[[int, Mapping[str, dict], Block], Any],
+    pick: Callable[[int, Block, Any, dict[str, Array]], dict[str, Array]],
+) -> dict[str, Array]:
+    """`closed_forms` where ``find(number, trace, block)`` says what `Block.update` found."""
+    params, trace = dict(params), {}
     for number, part in enumerate(plan.parts):
-        if number and part.chained:
+        if part.chained or not number:
             trace = trace_model(problem, params, args)
         block = block_of(trace, part)
-        found = _update(block, evidence(trace, part, posterior))
-        params |= part.named(pick(number, block, found, part.values(params)))
+        params |= part.named(pick(number, block, find(number, trace, block), part.values(params)))
     return params
 
 

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
-from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
-from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 
 from ..base import Engine, EngineResult, FitError, Problem, Status, check_positive
-from ..density import abstract_trace, approximation, as_numpy, collapsed_sites
+from ..density import as_numpy
 from ..plumbing.checkpoint import check_checkpoint, keeping
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..starts import starting_point
-from ..updates import Plan, check_updates, plan_updates
-from ..variational.batches import Batch, chunk_moments, deal_batches
+from ..updates import check_updates
+from .batch_data import BatchData
 from .batch_steps import expect, maximise
 from .em import EM
 
@@ -122,14 +119,15 @@ class StochasticEM(Engine):
             If the log joint stops being finite.
         """
         began = time.perf_counter()
-        data = _Data.prepare(problem, self.batch_size, seed)
+        data = BatchData.prepare(problem, self.batch_size, seed)
         number = len(data.batches)
         clock = {"compile": 0.0}
+        some = data.first()
         if init is None:
-            start = self._first(data, seed, clock)
-        else:
-            start = starting_point(data.part(0), init)
-        check_updates(data.part(0), data.plan, start)
+            mode = _FIRST.run(some, seed=seed, progress=False)
+            clock["compile"] += mode.seconds["compile"]
+        start = starting_point(some, mode if init is None else init)
+        check_updates(some, data.plan, start, clock)
         with (
             progress_bar("Stochastic EM", self.max_epochs * number, shown=progress) as advance,
             keeping(self, problem, seed, init) as keep,
@@ -149,25 +147,15 @@ class StochasticEM(Engine):
         seconds = clock | {"run": time.perf_counter() - began - clock["compile"]}
         return self._result(data, walk, as_numpy(values), seen, seconds)
 
-    @staticmethod
-    def _first(data: _Data, seed: int, clock: dict[str, float]) -> dict[str, Array]:
-        """EM's mode on the first batch."""
-        rows = data.batches[0].points
-        links = data.graph.alike(data.graph.links.subset(rows), len(rows))
-        some = data.with_rows(jnp.asarray(data.x[rows], jnp.result_type(float)), links)
-        found = _FIRST.run(some, seed=seed, progress=False)
-        clock["compile"] += found.seconds["compile"]
-        return starting_point(some, found)
-
-    def _begin(self, data: _Data, start: dict[str, Array]) -> _Walk:
-        shapes = jax.eval_shape(partial(expect, data.problem, data.plan), start, *data.load(0))
+    def _begin(self, data: BatchData, start: dict[str, Array]) -> _Walk:
+        shapes = jax.eval_shape(partial(expect, data.problem, data.plan), start, *_load(data, 0))
         zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes[2])
         history = np.full(self.max_epochs, np.nan)
         return _Walk(np.asarray(0), as_numpy(start), zeros, zeros, np.asarray(0.0), history)
 
-    def _step(self, data: _Data, walk: _Walk, batch: int, clock: dict[str, float]) -> _Walk:
+    def _step(self, data: BatchData, walk: _Walk, batch: int, clock: dict[str, float]) -> _Walk:
         """One batch: E-step, running averages, M-step."""
-        value, log_prior, new, _ = data.expect(walk.params, batch, clock)
+        value, log_prior, new, _ = _expected(data, walk.params, batch, clock)
         epoch, at = divmod(int(walk.visited), len(data.batches))
         rate = (int(walk.visited) + 1.0) ** -self.decay
         statistics = jax.tree.map(
@@ -178,7 +166,7 @@ class StochasticEM(Engine):
         history[epoch] = seen + log_prior
         return _Walk(
             visited=walk.visited + 1,
-            params=data.maximise(walk.params, statistics, clock),
+            params=_maximised(data, walk.params, statistics, clock),
             statistics=statistics,
             epoch=jax.tree.map(lambda sum, n: n + (sum if at else 0.0), walk.epoch, new),
             value=seen,
@@ -194,13 +182,13 @@ class StochasticEM(Engine):
         return bool(abs(now - last) <= self.tol * (1 + abs(now)))
 
     def _finish(
-        self, data: _Data, walk: _Walk, clock: dict[str, float]
+        self, data: BatchData, walk: _Walk, clock: dict[str, float]
     ) -> tuple[dict[str, NDArray], float]:
         """Parameters by the last epoch's statistics, and the log joint there, or as last seen."""
-        params = data.maximise(walk.params, walk.epoch, clock)
+        params = _maximised(data, walk.params, walk.epoch, clock)
         total = 0.0
         for number in range(len(data.batches) if self.final_pass else 1):
-            value, log_prior, _, sites = data.expect(params, number, clock)
+            value, log_prior, _, sites = _expected(data, params, number, clock)
             total += float(value)
         epoch = (int(walk.visited) - 1) // len(data.batches)
         seen = total + float(log_prior) if self.final_pass else float(walk.history[epoch])
@@ -208,7 +196,7 @@ class StochasticEM(Engine):
 
     def _result(
         self,
-        data: _Data,
+        data: BatchData,
         walk: _Walk,
         values: dict[str, NDArray],
         seen: float,
@@ -236,108 +224,29 @@ class StochasticEM(Engine):
         )
 
 
-@dataclass(frozen=True)
-class _Data:
-    """The data in batches, and what is known of them as a whole.
-
-    `linked` is the data that the M-step is shown, blank rows for the points with links.
-    """
-
-    problem: Problem
-    plan: Plan
-    x: NDArray
-    graph: LabelGraph
-    batches: list[Batch]
-    centre: NDArray
-    covariance: NDArray
-    linked: tuple
-
-    @classmethod
-    def prepare(cls, problem: Problem, batch_size: int, seed: int) -> _Data:
-        """Read the data once, deal the batches, and see whether every site has an update."""
-        x = problem.args[_table(problem.args)]
-        x = x if isinstance(x, np.ndarray) else np.asarray(x)
-        centre, covariance = chunk_moments(x)
-        ties = [a for a in problem.args if isinstance(a, LabelGraph)]
-        graph = as_label_graph(ties[0] if ties else None, len(x))
-        # points without links have no part in the partition function of normalised weights
-        rows = np.unique(graph.links.pairs) if graph.num_links else np.zeros(1, int)
-        some = graph.alike(graph.links.subset(rows), len(rows))
-        batches = deal_batches(graph, batch_size, seed)
-        real = jnp.result_type(float)
-        moments = centre.astype(real), covariance.astype(real)
-        blank = Plan((), (), (), {})
-        data = cls(problem, blank, x, graph, batches, *moments, ())
-        linked = data.with_rows(np.zeros((len(rows), x.shape[1])), some).args
-        return replace(data, linked=linked, plan=_closed_plan(data.part(0)))
-
-    def with_rows(self, x: Any, graph: LabelGraph) -> Problem:
-        """The problem with other rows and links."""
-        args = list(self.problem.args)
-        args[_table(self.problem.args)] = x
-        args = [graph if isinstance(a, LabelGraph) else a for a in args]
-        return Problem(self.problem.model, tuple(args), self.problem.kwargs)
-
-    def part(self, number: int) -> Problem:
-        """The problem with one batch for its data."""
-        batch = self.batches[number]
-        return self.with_rows(jnp.asarray(self.x[batch.rows], jnp.result_type(float)), batch.graph)
-
-    def load(self, number: int) -> tuple:
-        """One batch, which of its rows count, and mean and covariance of all data."""
-        live = jnp.asarray(self.batches[number].live)
-        return self.part(number).args, live, self.centre, self.covariance
-
-    def expect(self, params: dict[str, NDArray], number: int, clock: dict[str, float]) -> tuple:
-        """`expect` of one batch, on the host."""
-        inputs = params, *self.load(number)
-        program, spent = compiled(
-            "stochastic-em-expect",
-            self.problem,
-            None,
-            lambda bare: partial(expect, bare, self.plan),
-            *inputs,
-        )
-        clock["compile"] += spent
-        return jax.tree.map(np.asarray, program(*inputs))
-
-    def maximise(
-        self, params: dict[str, NDArray], statistics: tuple, clock: dict[str, float]
-    ) -> dict[str, NDArray]:
-        """`maximise`, on the host."""
-        inputs = params, statistics, self.linked, self.centre, self.covariance
-        program, spent = compiled(
-            "stochastic-em-maximise",
-            self.problem,
-            None,
-            lambda bare: partial(maximise, bare, self.plan),
-            *inputs,
-        )
-        clock["compile"] += spent
-        return as_numpy(program(*inputs))
-
-    @property
-    def approximate(self) -> str | None:
-        """Approximation made in any batch; only loops need one."""
-        loopy = (n for n, batch in enumerate(self.batches) if batch.graph.has_loops)
-        named = (approximation(self.part(n)) for n in loopy)
-        return next((name for name in named if name is not None), None)
+def _load(data: BatchData, number: int) -> tuple:
+    """One batch, the links among its rows, and mean and covariance of all data."""
+    return data.part(number).args, data.batches.at(number).graph, data.centre, data.covariance
 
 
-def _table(args: tuple) -> int:
-    """Which argument is the table of points."""
-    return next(n for n, a in enumerate(args) if isinstance(a, np.ndarray | jax.Array))
+def _expected(
+    data: BatchData, params: dict[str, NDArray], number: int, clock: dict[str, float]
+) -> tuple:
+    """`expect` of one batch, on the host."""
+    return _run("stochastic-em-expect", expect, data, clock, params, *_load(data, number))
 
 
-def _closed_plan(problem: Problem) -> Plan:
-    """Plan of a model of linked points in which every site has an update."""
-    plan = plan_updates(problem)
-    sources = collapsed_sites(abstract_trace(problem)).values()
-    linked = [fn for fn, _ in sources if isinstance(fn, LinkedMixture)]
-    if plan.rest or len(linked) != 1 or len(sources) != 1:
-        why = "; ".join(plan.lacking) or "it observes no LinkedMixture, or other sites beside it"
-        raise ValueError(
-            f"StochasticEM needs closed-form M-steps for every site of one LinkedMixture, and the model "
-            f"has none for some ({why}); use 'em' or 'map'"
-        )
-    return plan
+def _maximised(
+    data: BatchData, params: dict[str, NDArray], statistics: tuple, clock: dict[str, float]
+) -> dict[str, NDArray]:
+    """`maximise`, on the host."""
+    inputs = params, statistics, data.linked, data.centre, data.covariance
+    return _run("stochastic-em-maximise", maximise, data, clock, *inputs)
+
+
+def _run(name: str, step: Callable, data: BatchData, clock: dict[str, float], *inputs: Any) -> Any:
+    program, spent = compiled(
+        name, data.problem, None, lambda bare: partial(step, bare, data.plan), *inputs
+    )
+    clock["compile"] += spent
+    return jax.tree.map(np.asarray, program(*inputs))

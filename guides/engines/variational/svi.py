@@ -15,6 +15,7 @@ from jax import Array, lax
 from numpy.typing import NDArray
 
 from ..base import Engine, EngineResult, Evidence, FitError, Problem, Status, check_positive
+from ..batches import Batches, batched_log_prob, deal_components
 from ..density import approximation, sum_log_prob
 from ..optimisers.ascent import Ascent, ascend
 from ..plumbing.checkpoint import Keeper, check_checkpoint, keeping
@@ -24,7 +25,6 @@ from ..plumbing.progress import progress_bar
 from ..samplers.importance import flat_density, has_improper_prior, pareto_k, quality, visit
 from ..starts import random_keys
 from .families import FAMILIES
-from .minibatch import Batches, batched_log_prob, split_components
 
 __all__ = ["SVI"]
 
@@ -172,7 +172,7 @@ class SVI(Engine):
         approximate = approximation(problem)
         batches = None
         if self.batch_components is not None:
-            batches = split_components(problem, self.batch_components, seed)
+            batches = jax.device_put(deal_components(problem, self.batch_components, seed))
         with keeping(self, problem, seed, init) as keep:
             mode = ascend(
                 problem,
@@ -301,7 +301,7 @@ class SVI(Engine):
                 first, second = jax.random.split(key)
                 total = sum_log_prob
                 if batches is not None:
-                    number = jax.random.randint(second, (), 0, batches.num_batches)
+                    number = jax.random.randint(second, (), 0, len(batches))
                     total = partial(batched_log_prob, batches=batches, number=number)
                 density = flat_density(problem, frame.template, args, total)
                 moved, log_q = family.draw(params, first, self.num_particles, path=True)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from .padding import padded
+from .padding import Sizes, padded
 
 __all__ = ["Colouring", "colour"]
 
@@ -75,6 +75,7 @@ def colour(
     few: bool,
     width: int,
     cells: float,
+    room: Sizes,
 ) -> Colouring:
     """Sort nodes into colour classes and links by the class they enter.
 
@@ -90,6 +91,8 @@ def colour(
         Pad to the size of the whole graph.
     width, cells
         See `Colouring`.
+    room : Sizes
+        Least lengths of the arrays.
     """
     size = len(place)
     source, target = np.concatenate([edges[:, :2], edges[:, 1::-1]]).T
@@ -107,13 +110,18 @@ def colour(
     edges_end = np.searchsorted(target, nodes_end)
     rounds = np.concatenate(
         [
-            _rounds_of_colour(edge_span, node_span, edge_window, node_window)
-            for edge_span, node_span in zip(pairwise(edges_end), pairwise(nodes_end), strict=True)
+            np.zeros((0, 4), np.int64),
+            *(
+                _rounds_of_colour(edge_span, node_span, edge_window, node_window)
+                for edge_span, node_span in zip(
+                    pairwise(edges_end), pairwise(nodes_end), strict=True
+                )
+            ),
         ]
     )
-    num_edges = no_edge if few else padded(len(edges))
-    rows = (num_places if few else padded(size)) + node_window
-    most = padded(len(rounds))
+    num_edges = no_edge if few else max(padded(len(edges)), room.wide_edges)
+    rows = (num_places if few else max(padded(size), room.wide_nodes)) + node_window
+    most = max(padded(len(rounds)), room.wide_rounds)
     if few:  # each colour has a node, and leaves a window of nodes and one of links unfilled
         most = num_places + num_places // node_window + 2 * num_edges // edge_window + 2
     directed = 2 * num_edges + edge_window

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["peel_leaves"]
+from .padding import FEW_NODES, padded
+from .sweep import Peeling
+
+__all__ = ["cut_into_rows", "peel_leaves", "row_width"]
+
+ROW_COST = 2048
+"""Fixed cost of one row of leaves, in leaves."""
 
 
 def peel_leaves(edges: NDArray, num_nodes: int) -> tuple[list[NDArray], NDArray[np.bool_]]:
@@ -49,3 +57,45 @@ def peel_leaves(edges: NDArray, num_nodes: int) -> tuple[list[NDArray], NDArray[
 
 def _xor_into(target: NDArray, where: NDArray, values: NDArray) -> None:
     np.bitwise_xor.at(target, where, values)
+
+
+def row_width(rounds: list[NDArray], few: bool) -> int:
+    """Most leaves that one row takes: what costs least in all, or a constant where shapes are few."""
+    if few or not rounds:
+        return 32
+    widths = 2 ** np.arange(5, 15)
+    rows = -(-np.array([len(step) for step in rounds])[:, None] // widths)
+    return int(widths[np.argmin((rows * (widths + ROW_COST)).sum(axis=0))])
+
+
+def cut_into_rows(
+    rounds: list[NDArray], place: NDArray, num_edges: int, width: int, least: int
+) -> Peeling:
+    """Cut rounds into rows of at most `width` leaves, with room for `least` rows."""
+    num_places = int(place[-1])
+    leaves = np.concatenate([np.zeros((0, 3), np.int64), *rounds])
+    parent = np.full(num_places, num_places)
+    edge = np.full(num_places, num_edges)
+    parent[: len(leaves)], edge[: len(leaves)] = place[leaves[:, 1]], leaves[:, 2]
+    start, count = [], []
+    for first, last in pairwise(np.cumsum([0, *(len(step) for step in rounds)])):
+        start.append(np.arange(first, last, width))
+        count.append(np.minimum(last - start[-1], width))
+    # a row takes a leaf at least
+    num_rows = sum(map(len, start))
+    most = num_places if len(place) - 1 <= FEW_NODES else max(padded(max(num_rows, 1)), least)
+    return Peeling(
+        parent=parent.astype(np.int32),
+        edge=edge.astype(np.int32),
+        start=_spread(start, most),
+        count=_spread(count, most),
+        num_rows=np.asarray(num_rows, np.int32),
+        width=width,
+    )
+
+
+def _spread(parts: list[NDArray], length: int) -> NDArray[np.int32]:
+    out = np.zeros(length, np.int32)
+    values = np.concatenate([np.zeros(0, np.int64), *parts])
+    out[: len(values)] = values
+    return out

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import Any
 
 import jax
 import numpy as np
-from numpy.typing import NDArray
 
 from ..side_information.hard_links import (
     LinkReport,
@@ -21,15 +19,12 @@ from ..side_information.link_weights import check_pairs
 from ..side_information.links import Links
 from .approximate import Exact, Inference, as_inference
 from .colouring import Colouring
-from .elimination import peel_leaves
+from .elimination import cut_into_rows, peel_leaves, row_width
 from .loops import FEW_CELLS, Buckets, LoopPlan, lay_out
-from .padding import FEW_NODES, padded
+from .padding import AS_NEEDED, FEW_NODES, Sizes, padded
 from .sweep import Peeling
 
 __all__ = ["LabelGraph", "as_label_graph"]
-
-ROW_COST = 2048
-"""Fixed cost of one row of leaves, in leaves."""
 
 
 @jax.tree_util.register_dataclass
@@ -47,11 +42,12 @@ class LabelGraph:
     Attributes
     ----------
     num_points : int
+        Spare points, at the end, included: these have no label and take part in no sum.
     num_nodes, num_edges : int
         Rows for chunklets (a lone point is one), and for distinct edges between them, some spare.
     node : ndarray of int, shape (num_points,)
     node_size : ndarray, shape (num_nodes,)
-        Points in each chunklet; zero for a spare row.
+        Points in each chunklet; zero for a spare row, and for that of a spare point.
     pairs : ndarray of int, shape (num_links, 2)
         Spare rows hold one point twice.
     pair_weights : ndarray, shape (num_links,)
@@ -111,7 +107,7 @@ class LabelGraph:
         num_points: int,
         num_clusters: int | None = None,
         inference: str | Inference = "exact",
-        num_rows: int | None = None,
+        room: Sizes = AS_NEEDED,
     ) -> LabelGraph:
         """Compile links between `num_points` points.
 
@@ -124,9 +120,9 @@ class LabelGraph:
             many; else they are laid out wherever the number is known, and no code is shared.
         inference : str or inference object
             Whose budget says which loops are summed exactly.
-        num_rows : int, optional
-            Rows for links. Spare ones tie a point to itself, hard, which says nothing; graphs of as
-            many rows share code.
+        room : Sizes
+            Least lengths of the arrays. Spare points come last and have no label; spare rows for links
+            tie a point to itself, hard, which says nothing.
 
         Raises
         ------
@@ -146,7 +142,8 @@ class LabelGraph:
             )
         pairs, weights = check_pairs(links.pairs, num_points), links.weights
         num_chunklets, node = contract(pairs, weights, num_points)
-        num_nodes = _rows(num_chunklets, num_points)
+        spare = max(room.points - num_points, 0)
+        num_nodes = max(_rows(num_chunklets + spare, num_points + spare), room.nodes)
         ends = np.sort(node[pairs], axis=1)
         if num_clusters is not None:
             refuse_uncolourable(
@@ -156,8 +153,8 @@ class LabelGraph:
         between = ends[:, 0] != ends[:, 1]
         key = ends[between, 0] * num_nodes + ends[between, 1]
         unique, owner = np.unique(key, return_inverse=True)
-        rows = len(pairs) if num_rows is None else max(num_rows, len(pairs))
-        num_edges = _rows(len(unique), rows) if len(unique) else 0
+        rows = max(len(pairs), room.links)
+        num_edges = max(_rows(len(unique), rows) if len(unique) else 0, room.edges)
         edges = np.stack([unique // max(num_nodes, 1), unique % max(num_nodes, 1)], axis=1)
         edge_of_link = np.full(rows, num_edges + 1)
         edge_of_link[: len(pairs)][between] = owner.ravel()
@@ -173,9 +170,9 @@ class LabelGraph:
         tops[edges] = True
         tops[leaves[:, 0]] = False
         tops = np.flatnonzero(tops)
-        width = _row_width(rounds, few)
-        order = np.full(_rows(len(leaves) + len(tops), num_nodes) + width, num_nodes)
-        order = order if num_edges else order[:0]
+        width = max(row_width(rounds, few), room.row_width)
+        places = max(_rows(len(leaves) + len(tops), num_nodes), room.places) + width
+        order = np.full(places if num_edges else 0, num_nodes)
         order[: len(leaves)], order[len(leaves) :][: len(tops)] = leaves[:, 0], tops
         place = np.full(num_nodes + 1, len(order))
         place[order] = np.arange(len(order))
@@ -187,11 +184,13 @@ class LabelGraph:
         buckets, wide, laid_out = None, None, None
         if num_clusters is not None:
             laid_out = num_clusters, as_inference(inference).max_table
-            buckets, wide = lay_out(plan, *laid_out)
+            buckets, wide = lay_out(plan, *laid_out, room)
         _, node_component = components_of(edges, num_nodes)
+        node_size = np.bincount(node, minlength=num_nodes).astype(float)
+        node = np.append(node, num_chunklets + np.arange(spare))
         return cls(
             node=node.astype(np.int32),
-            node_size=np.bincount(node, minlength=num_nodes).astype(float),
+            node_size=node_size,
             pairs=np.pad(pairs, [(0, rows - len(pairs)), (0, 0)]).astype(np.int32),
             pair_weights=np.pad(weights, (0, rows - len(pairs)), constant_values=np.inf),
             edge_of_link=edge_of_link.astype(np.int32),
@@ -201,16 +200,18 @@ class LabelGraph:
             order=order.astype(np.int32),
             place=place[:-1].astype(np.int32),
             is_root=is_root,
-            peeling=_peeling(rounds, place, num_edges, width) if len(edges) else None,
+            peeling=cut_into_rows(rounds, place, num_edges, width, room.rows)
+            if num_edges
+            else None,
             buckets=buckets,
             wide=wide,
             plan=plan if laid_out is None and len(core) else None,
             laid_out=laid_out,
-            num_points=num_points,
+            num_points=num_points + spare,
             num_nodes=num_nodes,
             num_edges=num_edges,
-            contracted=num_chunklets < num_points,
-            all_ordered=bool((place[:num_chunklets] < len(order)).all()),
+            contracted=num_chunklets < num_points or room.contracted,
+            all_ordered=bool((place[:num_chunklets] < len(order)).all()) and not room.left_out,
         )
 
     @property
@@ -219,9 +220,40 @@ class LabelGraph:
         return self.pairs.shape[0]
 
     @property
+    def num_real(self) -> int:
+        """Number of points, spare ones left out; not for traced graphs."""
+        return int(np.sum(self.node_size))
+
+    @property
     def num_components(self) -> int:
         """Number of connected components, a lone point being one; not for traced graphs."""
-        return int(np.max(self.component, initial=-1)) + 1
+        return int(np.max(self.component[: self.num_real], initial=-1)) + 1
+
+    @property
+    def sizes(self) -> Sizes:
+        """Lengths of the arrays: what other graphs need room for, to share compiled code."""
+        width = 0 if self.peeling is None else self.peeling.width
+        sizes = Sizes(
+            points=self.num_points,
+            links=self.num_links,
+            nodes=self.num_nodes,
+            edges=self.num_edges,
+            places=len(self.order) - width,
+            row_width=width,
+            rows=0 if self.peeling is None else len(self.peeling.start),
+            contracted=self.contracted,
+            left_out=not self.all_ordered,
+        )
+        if self.buckets is not None:
+            rounds, lanes = self.buckets.owner.shape
+            sizes = sizes._replace(buckets=len(self.buckets.place) - 1, lanes=lanes, rounds=rounds)
+        if self.wide is not None:
+            sizes = sizes._replace(
+                wide_nodes=len(self.wide.node) - self.wide.node_window,
+                wide_edges=len(self.wide.edge),
+                wide_rounds=len(self.wide.first_edge),
+            )
+        return sizes
 
     def suited(self, inference: str | Inference, num_clusters: int) -> LabelGraph:
         """Return the same graph with its loops laid out for a number of clusters and a budget.
@@ -242,8 +274,8 @@ class LabelGraph:
         if self.laid_out is None or (self.buckets is None and self.wide is None):
             return replace(self, laid_out=wanted)
         if not isinstance(self.pairs, jax.core.Tracer):
-            rows = self.num_links
-            return LabelGraph.build(self.links, self.num_points, num_clusters, inference, rows)
+            room = Sizes(points=self.num_points, links=self.num_links)
+            return LabelGraph.build(self.links, self.num_real, num_clusters, inference, room)
         if self.laid_out[0] != num_clusters:
             raise ValueError(
                 f"the LabelGraph is laid out for {self.laid_out[0]} clusters, the model has "
@@ -251,19 +283,19 @@ class LabelGraph:
             )
         return self
 
-    def alike(self, links: Links | None, num_points: int) -> LabelGraph:
+    def alike(self, links: Links, num_points: int, room: Sizes = AS_NEEDED) -> LabelGraph:
         """Compile other links, with loops laid out as they are here."""
         if self.laid_out is None:
-            return LabelGraph.build(links, num_points)
+            return LabelGraph.build(links, num_points, room=room)
         num_clusters, max_table = self.laid_out
-        return LabelGraph.build(links, num_points, num_clusters, Exact(max_table=max_table))
+        return LabelGraph.build(links, num_points, num_clusters, Exact(max_table=max_table), room)
 
     @property
     def links(self) -> Links:
         """The links the graph was compiled from."""
         pairs, weights = np.asarray(self.pairs, np.int64), np.asarray(self.pair_weights)
         real = pairs[:, 0] != pairs[:, 1]
-        return Links(pairs[real], weights[real], self.num_points)
+        return Links(pairs[real], weights[real], self.num_real)
 
     def untied(self) -> LabelGraph:
         """Return the same links, tying no labels: for models where a link has a price, and no more.
@@ -282,9 +314,8 @@ class LabelGraph:
     @property
     def has_loops(self) -> bool:
         """Some labels are linked in loops."""
-        if self.plan is not None or self.wide is not None:
-            return True
-        return self.buckets is not None and bool(np.any(np.asarray(self.buckets.num_rounds) > 0))
+        loops = (part.num_rounds for part in (self.buckets, self.wide) if part is not None)
+        return self.plan is not None or any(int(rounds) > 0 for rounds in loops)
 
     @property
     def is_large(self) -> bool:
@@ -347,43 +378,3 @@ def as_label_graph(
 def _rows(count: int, most: int) -> int:
     """Rows of an array of `count` things, spare ones included: `most` of them unless these are many."""
     return most if most <= FEW_NODES else min(most, padded(count))
-
-
-def _row_width(rounds: list[NDArray], few: bool) -> int:
-    """Most leaves that one row takes: what costs least in all, or a constant where shapes are few."""
-    if few or not rounds:
-        return 32
-    widths = 2 ** np.arange(5, 15)
-    rows = -(-np.array([len(step) for step in rounds])[:, None] // widths)
-    return int(widths[np.argmin((rows * (widths + ROW_COST)).sum(axis=0))])
-
-
-def _peeling(rounds: list[NDArray], place: NDArray, num_edges: int, width: int) -> Peeling:
-    """Cut rounds into rows of leaves."""
-    num_places = int(place[-1])
-    leaves = np.concatenate([np.zeros((0, 3), np.int64), *rounds])
-    parent = np.full(num_places, num_places)
-    edge = np.full(num_places, num_edges)
-    parent[: len(leaves)], edge[: len(leaves)] = place[leaves[:, 1]], leaves[:, 2]
-    start, count = [], []
-    for first, last in pairwise(np.cumsum([0, *(len(step) for step in rounds)])):
-        start.append(np.arange(first, last, width))
-        count.append(np.minimum(last - start[-1], width))
-    # a row takes a leaf at least
-    num_rows = sum(map(len, start))
-    most = num_places if len(place) - 1 <= FEW_NODES else padded(max(num_rows, 1))
-    return Peeling(
-        parent=parent.astype(np.int32),
-        edge=edge.astype(np.int32),
-        start=_spread(start, most),
-        count=_spread(count, most),
-        num_rows=np.asarray(num_rows, np.int32),
-        width=width,
-    )
-
-
-def _spread(parts: list[NDArray], length: int) -> NDArray[np.int32]:
-    out = np.zeros(length, np.int32)
-    values = np.concatenate([np.zeros(0, np.int64), *parts])
-    out[: len(values)] = values
-    return out

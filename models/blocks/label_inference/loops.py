@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..side_information.hard_links import components_of
 from .colouring import Colouring, colour
 from .elimination_order import MAX_WIDTH, order_nodes, table_cells
-from .padding import padded
+from .padding import AS_NEEDED, Sizes, padded
 
 __all__ = ["Buckets", "LoopPlan", "lay_out", "trailing_axes"]
 
@@ -145,7 +145,7 @@ def trailing_axes(num_clusters: int) -> int:
 
 
 def lay_out(
-    plan: LoopPlan, num_clusters: int, max_table: int
+    plan: LoopPlan, num_clusters: int, max_table: int, room: Sizes = AS_NEEDED
 ) -> tuple[Buckets | None, Colouring | None]:
     """Cut loopy components into those to be summed exactly and those too wide.
 
@@ -157,6 +157,8 @@ def lay_out(
     num_clusters : int
     max_table : int
         Most cells of tables that exact sums may take.
+    room : Sizes
+        Least lengths of the arrays.
 
     Returns
     -------
@@ -165,7 +167,7 @@ def lay_out(
     wide : Colouring or None
         None where all is exact.
     """
-    if not len(plan.edges):
+    if not (len(plan.edges) or room.buckets or room.wide_nodes):
         return None, None
     nodes, local = np.unique(plan.edges[:, :2], return_inverse=True)
     local = np.sort(local.reshape(-1, 2), axis=1)
@@ -176,9 +178,10 @@ def lay_out(
     exact = np.zeros(num_components, bool)
     exact[cheapest] = np.cumsum(cells[cheapest]) <= min(max_table, MOST_CELLS)
     wide = None
-    if not exact.all():
+    if not exact.all() or room.wide_nodes:
         rest = ~exact[component[local[:, 0]]]
-        width = -1 if order.given_up.any() else int(order.bag_size[~exact[component]].max())
+        widest = order.bag_size[~exact[component]].max(initial=0)
+        width = -1 if order.given_up.any() else int(widest)
         chosen = np.flatnonzero(~exact[component])
         number = np.zeros(len(nodes), np.int64)
         number[chosen] = np.arange(len(chosen))
@@ -190,8 +193,9 @@ def lay_out(
             few=plan.few,
             width=width,
             cells=float(cells[~exact].sum()),
+            room=room,
         )
-    if not exact.any() and not plan.few:
+    if not (exact.any() or plan.few or room.buckets):
         return None, wide
     sequence = order.sequence[exact[component[order.sequence]]]
     size = len(sequence)
@@ -206,7 +210,7 @@ def lay_out(
     edge = _edges_of_bags(local, plan.edges[:, 2], sequence, bag, position, plan.num_edges)
     level = _levels(bag[:, 0], order.turn[sequence])
     return _buckets(
-        plan, nodes[sequence], bag_size, bag, edge, level, num_clusters, max_table
+        plan, nodes[sequence], bag_size, bag, edge, level, num_clusters, max_table, room
     ), wide
 
 
@@ -247,12 +251,13 @@ def _buckets(
     level: NDArray,
     num_clusters: int,
     max_table: int,
+    room: Sizes,
 ) -> Buckets:
     """Give every bucket its chunks, level by level, and name where each message is read."""
     size, within = len(place), trailing_axes(num_clusters)
     cells = num_clusters**within
     chunks = num_clusters ** np.maximum(bag_size - within, 0)
-    lanes, rounds = _rounds(chunks, level, cells * num_clusters, cells, plan.few, max_table)
+    lanes, rounds = _rounds(chunks, level, cells * num_clusters, cells, plan.few, max_table, room)
     by_level = np.argsort(level, kind="stable")
     behind = np.cumsum(chunks[by_level])
     total = np.bincount(level, weights=chunks).astype(np.int64)
@@ -260,7 +265,7 @@ def _buckets(
     before = np.cumsum(total) - total
     start = np.zeros(size, np.int64)
     start[by_level] = behind - chunks[by_level] + (first - before)[level[by_level]]
-    num_buckets = plan.num_places if plan.few else padded(max(size, 1))
+    num_buckets = plan.num_places if plan.few else max(padded(max(size, 1)), room.buckets)
     owner: NDArray = np.full(rounds * lanes, num_buckets)
     spread = np.repeat(np.arange(size), chunks)
     owner[
@@ -314,16 +319,22 @@ def _buckets(
 
 
 def _rounds(
-    chunks: NDArray, level: NDArray, table: int, cells: int, few: bool, max_table: int
+    chunks: NDArray,
+    level: NDArray,
+    table: int,
+    cells: int,
+    few: bool,
+    max_table: int,
+    room: Sizes,
 ) -> tuple[int, int]:
     """Chunks of a round, and rounds, spare ones included, so that few distinct shapes occur."""
     total = np.bincount(level, weights=chunks, minlength=1).astype(np.int64)
     for size in (FEW_CELLS << 3 * step for step in range(20)):
         work = ROUND_CELLS if few and size == FEW_CELLS else 4 * ROUND_CELLS
-        lanes = max(1, work // table)
+        lanes = max(1, work // table, room.lanes)
         needed = int((-(-total // lanes)).sum())
         if needed * lanes * cells <= size:
             break
     most = 2 * max_table // (lanes * table) + 1  # what the budget admits, with idle lanes
     rounds = max(size // (lanes * cells), 1)
-    return lanes, max(needed, min(rounds, most))
+    return lanes, max(needed, min(rounds, most), room.rounds)

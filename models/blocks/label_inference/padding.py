@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["FEW_NODES", "link_rows", "padded"]
+from typing import NamedTuple
+
+__all__ = ["AS_NEEDED", "FEW_NODES", "Sizes", "link_rows", "padded"]
 
 FEW_NODES = 4096
 """Nodes up to which arrays are padded to what the numbers of points and links alone admit."""
@@ -19,3 +21,43 @@ def link_rows(num_links: int) -> int:
     if not num_links or num_links > FEW_NODES:
         return num_links
     return max(64, 1 << (num_links - 1).bit_length())
+
+
+class Sizes(NamedTuple):
+    """Lengths of the arrays of a label graph, and all else that compiled code depends on.
+
+    A graph built with room for the sizes of others has sizes at least as large. Graphs that end with
+    equal sizes, for equal numbers of clusters, are pytrees of equal structure and shapes.
+
+    Attributes
+    ----------
+    points, links, nodes, edges : int
+    places, row_width, rows : int
+        Of the order in which trees are taken apart; leaves in one row at most, and rows.
+    contracted, left_out : bool
+        Some points share a chunklet; some nodes without links are left out of the order.
+    buckets, lanes, rounds : int
+        Of loops that are summed exactly; 0 where there are none.
+    wide_nodes, wide_edges, wide_rounds : int
+        Of loops that are too wide for that.
+    """
+
+    points: int = 0
+    links: int = 0
+    nodes: int = 0
+    edges: int = 0
+    places: int = 0
+    row_width: int = 0
+    rows: int = 0
+    contracted: bool = False
+    left_out: bool = False
+    buckets: int = 0
+    lanes: int = 0
+    rounds: int = 0
+    wide_nodes: int = 0
+    wide_edges: int = 0
+    wide_rounds: int = 0
+
+
+AS_NEEDED = Sizes()
+"""No more room than a graph needs by itself."""

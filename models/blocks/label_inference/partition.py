@@ -184,6 +184,8 @@ def check_inference(graph: LabelGraph, num_clusters: int, inference: str | Infer
         return None
     if isinstance(wide.num_real, jax.core.Tracer):
         size, needs = "loops", "tables beyond the budget"
+    elif not int(wide.num_real):
+        return None
     else:
         size = f"{int(wide.num_real)} chunklets in loops"
         needs = "elimination width beyond any budget"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array
+from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from ..label_inference import partition
@@ -100,30 +103,72 @@ class LinkedCategorical(dist.Distribution):
             return jnp.where(
                 jnp.isinf(jnp.asarray(self.graph.pair_weights)), 0.0, jnp.logaddexp(0.0, finite)
             ).sum()
-        if self.graph.num_links == 0:
-            return self.graph.num_points * jax.nn.logsumexp(self.log_weights)
+        if not self._coupled:
+            number = self.graph.node_size.sum().astype(self.log_weights.dtype)
+            return number * jax.nn.logsumexp(self.log_weights)
         blank = jnp.zeros(
             (self.graph.num_points, self.log_weights.shape[-1]), self.log_weights.dtype
         )
-        return partition.log_partition(
-            blank, self.graph, self.log_weights, self.pair_weights, **self.options
-        )
+        return self._sum(partition.log_partition, blank)
 
-    def log_normalizer_by_component(self) -> Array:
-        """Share of each connected component in `log_normalizer`, zero-padded, shape (num_nodes,)."""
+    def _free_normalizer_by_component(self) -> Array:
+        """Share of each component in `log_normalizer` where labels are independent a priori."""
         graph = self.graph
         if self.reading == "field":
-            blank = jnp.zeros(
-                (graph.num_points, self.log_weights.shape[-1]), self.log_weights.dtype
-            )
-            return partition.by_component(
-                blank, graph, self.log_weights, self.pair_weights, **self.options
-            )
+            number = jnp.asarray(graph.node_size, self.log_weights.dtype)
+            return number * jax.nn.logsumexp(self.log_weights)
         soft = ~jnp.isinf(jnp.asarray(graph.pair_weights))
         weights = jnp.where(soft, jnp.asarray(self.pair_weights), 0.0)
         each = jnp.where(soft, jnp.logaddexp(0.0, weights), 0.0)
         owner = jnp.asarray(graph.component)[jnp.asarray(graph.pairs)[:, 0]]
         return jax.ops.segment_sum(each, owner, graph.num_nodes)
+
+    @property
+    def _coupled(self) -> bool:
+        """Whether a partition function ties labels a priori."""
+        return self.reading == "field" and self.graph.num_links > 0
+
+    def _sum(self, routine: Callable[..., Array], unary: Array) -> Array:
+        return routine(unary, self.graph, self.log_weights, self.pair_weights, **self.options)
+
+    def log_evidence(self, unary: Array) -> Array:
+        """Log density of data of which `unary` holds the log density given each point's label.
+
+        Parameters
+        ----------
+        unary : Array, shape (num_points, num_clusters)
+
+        Returns
+        -------
+        Array, shape ()
+        """
+        if not self._coupled:
+            return self._sum(partition.log_partition, unary) - self.log_normalizer()
+        log_z, log_omega = self._with_blank(partition.log_partition, unary)
+        return log_z - log_omega
+
+    def log_evidence_by_component(self, unary: Array) -> Array:
+        """Terms of `log_evidence` by connected component, zero-padded, shape (num_nodes,)."""
+        if not self._coupled:
+            found = self._sum(partition.by_component, unary)
+            return found - self._free_normalizer_by_component()
+        found, blank = self._with_blank(partition.by_component, unary)
+        return found - blank
+
+    def _with_blank(self, routine: Callable[..., Array], unary: Array) -> Array:
+        """A sum and the same without data, the normaliser of a field: as a batch compiled once."""
+        both = jnp.stack([unary, jnp.zeros_like(unary)])
+        return jax.vmap(partial(self._sum, routine))(both)
+
+    def among(self, graph: LabelGraph, pair_weights: ArrayLike) -> LinkedCategorical:
+        """Labels of other points, tied by other links, under the same law."""
+        return LinkedCategorical(
+            self.log_weights,
+            graph,
+            reading=self.reading,
+            pair_weights=jnp.asarray(pair_weights),
+            **self.options,
+        )
 
     def log_prob(self, value: Array) -> Array:
         """Log-probability of one joint labeling, shape (num_points,)."""

@@ -151,11 +151,7 @@ class LinkedMixture(Collapsed):
 
     def log_partition(self, factors: dict[str, Array]) -> Array:
         """Sum of the factors over all joint labelings, in logs."""
-        return self._sum_labels(factors | {"unary": self.label_factors(factors)})
-
-    def _sum_labels(self, factors: dict[str, Array]) -> Array:
-        """`log_partition` of factors whose ``unary`` is that of the labels alone."""
-        return self._apply(partition.log_partition, factors)
+        return self._from_factors(partition.log_partition, factors)
 
     def approximation(self) -> str | None:
         """Name what is approximate in `log_prob`, None where it is exact; see `check_inference`."""
@@ -193,23 +189,12 @@ class LinkedMixture(Collapsed):
 
     def log_prob(self, value: Array) -> Array:
         """Joint log-density of all points (and of the statements, under the relation reading)."""
-        factors = self.log_factors(value)
-        if self.labels.reading == "relation" or self.labels.graph.num_links == 0:
-            return self.log_partition(factors) - self.log_normalizer()
-        # the normaliser of a field is the same sum without data: as a batch it is compiled once
-        unary = self.label_factors(factors)
-        plain = {name: factors[name] for name in ("log_weights", "pair_weights")}
-        both = jnp.stack([unary, jnp.zeros_like(unary)])
-        log_z, log_omega = jax.vmap(lambda u: self._sum_labels(plain | {"unary": u}))(both)
-        return log_z - log_omega
+        return self.labels.log_evidence(self.label_factors(self.log_factors(value)))
 
     def _from_factors(self, routine: Any, factors: dict[str, Array], *before: Array) -> Array:
-        return self._apply(routine, factors | {"unary": self.label_factors(factors)}, *before)
-
-    def _apply(self, routine: Any, factors: dict[str, Array], *before: Array) -> Array:
         return routine(
             *before,
-            factors["unary"],
+            self.label_factors(factors),
             self.labels.graph,
             factors["log_weights"],
             factors["pair_weights"],
@@ -231,40 +216,20 @@ class LinkedMixture(Collapsed):
         """Posterior probability that each linked pair agrees, shape (num_links,)."""
         return self._posterior(partition.pair_marginals, value)
 
-    def by_component(self, value: Array) -> Array:
-        """Unnormalised terms of `log_prob` by connected component, zero-padded, shape (num_nodes,)."""
-        return self._posterior(partition.by_component, value)
-
     def by_unit(self, value: Array) -> Array:
         """Terms of `log_prob` by connected component, zero-padded, shape (num_nodes,)."""
-        return self.by_component(value) - self.labels.log_normalizer_by_component()
+        return self.labels.log_evidence_by_component(self.label_factors(self.log_factors(value)))
 
     def summaries(self, value: Array) -> tuple[dict[str, Array], Array]:
         """`posterior` and `by_unit` by one pass over the links, and its slope."""
-        factors, labels = self.log_factors(value), self.labels
-        coupled = labels.reading == "field" and labels.graph.num_links > 0
 
-        def terms(unary: Array) -> Array:
-            plain = {name: factors[name] for name in ("log_weights", "pair_weights")}
-            return self._apply(partition.by_component, plain | {"unary": unary})
+        def total(unary: Array) -> tuple[Array, Array]:
+            terms = self.labels.log_evidence_by_component(unary)
+            return terms.sum(), terms
 
-        def with_normalizer(unary: Array) -> tuple[Array, Array]:
-            if not coupled:
-                found = terms(unary)
-                return found.sum(), found
-            found, blank = jax.vmap(terms)(jnp.stack([unary, jnp.zeros_like(unary)]))
-            return found.sum(), found - blank
-
-        prob, found = jax.grad(with_normalizer, has_aux=True)(self.label_factors(factors))
-        if not coupled:
-            found = found - self._free_normalizer_by_component()
-        return {"responsibilities": prob}, found
-
-    def _free_normalizer_by_component(self) -> Array:
-        """`log_normalizer_by_component` where labels are independent a priori."""
-        if self.labels.graph.num_links == 0:
-            return self.labels.log_normalizer() / self.labels.graph.num_points
-        return self.labels.log_normalizer_by_component()
+        unary = self.label_factors(self.log_factors(value))
+        prob, terms = jax.grad(total, has_aux=True)(unary)
+        return {"responsibilities": prob}, terms
 
     def sample_labels(self, rng_key: Array, value: Array) -> Array:
         """Draw all labels jointly from their posterior, shape (num_points,)."""

@@ -1,0 +1,225 @@
+"""Data of which stochastic EM reads one batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
+from sidebayes.models.blocks.label_inference.partition import check_inference
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
+
+from ..base import Problem
+from ..batches import Batches, deal_batches, of_points
+from ..density import abstract_trace, collapsed_sites
+from ..units import dimensions, given_data
+from ..updates import Plan, plan_updates
+
+__all__ = ["BatchData", "chunk_moments"]
+
+_CHUNK = 65_536
+"""Rows read from disk at a time."""
+
+
+@dataclass(frozen=True)
+class BatchData:
+    """Data in batches, and what is known of them as a whole.
+
+    Attributes
+    ----------
+    problem : Problem
+        All data, on the host or on disk.
+    plan : Plan
+    graph : LabelGraph
+    groups : Groups or None
+    batches : Batches
+    centre, covariance : ndarray
+        Mean and covariance of the observed table.
+    linked : tuple
+        Data that the M-step is shown: blank rows for the points with links.
+    approximate : str or None
+        Approximation made in any batch.
+    """
+
+    problem: Problem
+    plan: Plan
+    graph: LabelGraph
+    groups: Groups | None
+    batches: Batches
+    centre: NDArray
+    covariance: NDArray
+    linked: tuple
+    approximate: str | None
+
+    @classmethod
+    def prepare(cls, problem: Problem, batch_size: int, seed: int) -> BatchData:
+        """Read the data once, deal the batches, and see whether every site has an update.
+
+        Raises
+        ------
+        ValueError
+            If a site has no closed-form M-step, the data hold missing values or several groupings, or
+            loops are too wide and no approximation is named.
+        """
+        problem = replace(problem, args=tuple(map(_on_host, problem.args)))
+        groups = _groups(problem.args)
+        signature, data = given_data(problem)
+        assert signature.unit is not None  # there is a table at least
+        graph = next((a for a in problem.args if isinstance(a, LabelGraph)), None)
+        graph = as_label_graph(graph, dimensions(signature, data)[signature.unit])
+        # points without links have no part in the partition function of normalised weights
+        tied = np.unique(graph.links.pairs) if graph.num_links else np.zeros(1, int)
+        linked = _cut(problem, of_points(graph, tied, groups), blank=True)
+        plan, fn, value = _closed_plan(linked)
+        if (fn.groups is None) != (groups is None):
+            raise ValueError(
+                "StochasticEM keeps the rows of a group together, and the mixture that the model "
+                "observes knows of no groups; pass them to LinkedMixture, or use 'em'"
+            )
+        inference, num_clusters = fn.labels.inference, fn.num_clusters
+        graph = graph.suited(inference, num_clusters)
+        batches = deal_batches(graph, -(-graph.num_points // batch_size), seed, groups)
+        each = (batches.at(number).graph for number in range(len(batches)))
+        made = [check_inference(own, num_clusters, inference) for own in each]
+        tables = [
+            (old, new)
+            for old, new in zip(problem.args, linked.args, strict=True)
+            if isinstance(old, np.ndarray)
+        ]
+        observed = next((old for old, new in tables if new is value), tables[0][0])
+        centre, covariance = chunk_moments(observed.reshape(len(observed), -1))
+        real = jnp.result_type(float)
+        return cls(
+            problem=problem,
+            plan=plan,
+            graph=graph,
+            groups=groups,
+            batches=batches,
+            centre=centre.astype(real),
+            covariance=covariance.astype(real),
+            linked=tuple(
+                a.suited(inference, num_clusters) if isinstance(a, LabelGraph) else a
+                for a in linked.args
+            ),
+            approximate=next(filter(None, made), None),
+        )
+
+    def part(self, number: int) -> Problem:
+        """The problem with one batch for its data, spare rows included."""
+        return _cut(self.problem, self.batches.at(number))
+
+    def first(self) -> Problem:
+        """The problem with the points of the first batch for its data, without spare ones."""
+        batch = self.batches.at(0)
+        points = batch.points[: batch.num_real]
+        return _cut(self.problem, of_points(self.graph, points, self.groups))
+
+
+def _groups(args: tuple) -> Groups | None:
+    found = [a for a in args if isinstance(a, Groups)]
+    if len(found) > 1:
+        raise ValueError(
+            f"StochasticEM keeps the rows of a group together, and the data have {len(found)} "
+            "groupings; pass one, or use 'em'"
+        )
+    return found[0] if found else None
+
+
+def _on_host(value: Any) -> Any:
+    return np.asarray(value) if isinstance(value, jax.Array) else value
+
+
+def _cut(problem: Problem, batch: Batches, *, blank: bool = False) -> Problem:
+    """The problem with some of its rows; `blank` ones are not read."""
+    signature, data = given_data(problem)
+    roles = {role.name: role for role in signature.data}
+    chosen = {signature.unit: batch.points}
+    if batch.groups is not None:
+        grouping = next(role for role in signature.data if isinstance(data.get(role.name), Groups))
+        chosen = {grouping.name: batch.points, grouping.dims[0]: batch.rows}
+
+    def one(name: str, value: Any) -> Any:
+        if isinstance(value, LabelGraph):
+            return batch.graph
+        if isinstance(value, Groups):
+            return batch.groups
+        is_labels = isinstance(value, PartialLabels)
+        table = np.asarray(value.values) if is_labels else value
+        for axis, dim in enumerate(roles[name].dims[: np.ndim(table)]):
+            if dim in chosen:
+                table = _taken(table, axis, chosen[dim], blank and not is_labels)
+        if is_labels:
+            return PartialLabels(table)
+        real = np.issubdtype(table.dtype, np.floating)
+        return jnp.asarray(table, jnp.result_type(float) if real else None)
+
+    args = [one(name, value) for name, value in data.items()]
+    return replace(problem, args=(*args, *problem.args[len(args) :]))
+
+
+def _taken(table: NDArray, axis: int, numbers: NDArray, blank: bool) -> NDArray:
+    if blank:
+        shape = (*table.shape[:axis], len(numbers), *table.shape[axis + 1 :])
+        return np.zeros(shape, table.dtype)
+    return table[(slice(None),) * axis + (numbers,)]
+
+
+def _closed_plan(problem: Problem) -> tuple[Plan, LinkedMixture, Any]:
+    """Plan of a model of linked points in which every site has an update; mixture and its data."""
+    plan = plan_updates(problem)
+    sources = list(collapsed_sites(abstract_trace(problem)).values())
+    if not plan.rest and len(sources) == 1 and isinstance(sources[0][0], LinkedMixture):
+        return plan, *sources[0]
+    why = "; ".join(plan.lacking) or "it observes no LinkedMixture, or other sites beside it"
+    raise ValueError(
+        f"StochasticEM needs closed-form M-steps for every site of one LinkedMixture, and the model "
+        f"has none for some ({why}); use 'em' or 'map'"
+    )
+
+
+def chunk_moments(x: NDArray) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and covariance of data that are read in chunks.
+
+    Parameters
+    ----------
+    x : ndarray or memmap, shape (num_points, num_features)
+
+    Returns
+    -------
+    mean : ndarray, shape (num_features,)
+    covariance : ndarray, shape (num_features, num_features)
+
+    Raises
+    ------
+    ValueError
+        If an entry is missing or infinite.
+
+    References
+    ----------
+    Chan, Golub and LeVeque (1983), Am. Stat. 37, 242-247, for merging.
+    """
+    count, mean, scatter = 0, np.zeros(x.shape[1]), np.zeros((x.shape[1], x.shape[1]))
+    for start, rows in _chunks(x):
+        if not np.isfinite(rows).all():
+            bad = start + int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
+            raise ValueError(
+                f"the data have a missing or infinite value in row {bad}; drop or impute it"
+            )
+        apart = rows.mean(axis=0) - mean
+        total = count + len(rows)
+        scatter += (rows - rows.mean(axis=0)).T @ (rows - rows.mean(axis=0))
+        scatter += np.outer(apart, apart) * count * len(rows) / total
+        mean += apart * len(rows) / total
+        count = total
+    return mean, scatter / max(count - 1, 1)
+
+
+def _chunks(x: NDArray) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    for start in range(0, len(x), _CHUNK):
+        yield start, np.asarray(x[start : start + _CHUNK], float)
