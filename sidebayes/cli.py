@@ -89,7 +89,11 @@ def fit_method(
     method: Annotated[str, typer.Argument(help="A method; see `sidebayes list`.")],
     data: Annotated[str, typer.Argument(help="Name of a data set, or a CSV or Parquet table.")],
     links: Annotated[
-        Path | None, typer.Option(help="Table with columns i, j and weight or same[, confidence].")
+        Path | None,
+        typer.Option(
+            help="Table with columns i, j and weight, or same (true/false, yes/no, must/cannot, 1/0 "
+            "or 1/-1)[, confidence]."
+        ),
     ] = None,
     num_links: Annotated[
         int | None, typer.Option(help="Simulate so many links from the known classes.")

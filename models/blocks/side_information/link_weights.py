@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .statements import as_same
+
 _MOST_POINTS = 2**31
 """Row numbers from here on would not fit into the integers that links are kept in."""
 
@@ -58,13 +60,15 @@ def certainty_weight(certainty: ArrayLike, same: ArrayLike, weights: ArrayLike) 
     Parameters
     ----------
     certainty : array_like in [0, 1], shape (num_links,) or ()
-    same : array_like of bool, shape (num_links,) or ()
+    same : array_like, shape (num_links,) or ()
+        As in `Links.from_pairs`.
     weights : array_like, shape (num_clusters,)
         Mixing weights.
     """
     agree = np.sum(np.asarray(weights, float) ** 2)
     logit = -flip_rate_weight(certainty)
-    return np.where(np.asarray(same, bool), logit, -logit) + flip_rate_weight(agree)
+    stated = as_same(same, np.size(same)).reshape(np.shape(same))
+    return np.where(stated, logit, -logit) + flip_rate_weight(agree)
 
 
 def per_pair(name: str, values: ArrayLike, num_links: int) -> NDArray[np.float64]:

@@ -14,6 +14,7 @@ from ..files import write_table
 from .hard_links import LinkReport, check_links
 from .link_weights import check_pairs, check_rows, flip_rate_weight, per_pair
 from .partial_labels import Groups, PartialLabels, frozen
+from .statements import as_same, read_table
 
 __all__ = ["Links"]
 
@@ -85,8 +86,9 @@ class Links:
         Parameters
         ----------
         pairs : array_like of int, shape (num_links, 2)
-        same : array_like of bool, shape (num_links,) or ()
-            True states a must-link, False a cannot-link.
+        same : array_like, shape (num_links,) or ()
+            True states a must-link, False a cannot-link; so do yes/no, must/cannot, 1/0 and 1/-1.
+            Anything else is refused.
         weight : array_like of float, shape (num_links,) or (), default inf
             Strength of the statement, the absolute log-odds; at least zero.
         num_points : int, optional
@@ -99,10 +101,7 @@ class Links:
                 f"weight[{row}] = {weight[row]} is negative; `same` carries the sign, so give the "
                 "strength as a number >= 0"
             )
-        same = np.broadcast_to(np.asarray(same), (len(pairs),))
-        if not (same.dtype == bool or np.isin(same, (0, 1)).all()):
-            raise TypeError(f"same must be boolean, got dtype {same.dtype}; use True for must-link")
-        return cls(pairs, np.where(same.astype(bool), weight, -weight), num_points)
+        return cls(pairs, np.where(as_same(same, len(pairs)), weight, -weight), num_points)
 
     @classmethod
     def must_link(
@@ -130,7 +129,8 @@ class Links:
         Parameters
         ----------
         pairs : array_like of int, shape (num_links, 2)
-        same : array_like of bool, shape (num_links,) or ()
+        same : array_like, shape (num_links,) or ()
+            As in `from_pairs`.
         confidence : array_like of float in [0, 1], shape (num_links,) or ()
             Probability that the statement is right, given the labels.
         num_points : int, optional
@@ -143,8 +143,7 @@ class Links:
                 f"confidence[{row}] = {confidence[row]} is not a probability; give a number in [0, 1]"
             )
         weight = -flip_rate_weight(confidence)
-        same = np.broadcast_to(np.asarray(same), (len(pairs),)).astype(bool)
-        return cls(pairs, np.where(same, weight, -weight), num_points)
+        return cls(pairs, np.where(as_same(same, len(pairs)), weight, -weight), num_points)
 
     @classmethod
     def from_labels(cls, labels: ArrayLike | PartialLabels) -> Links:
@@ -218,24 +217,22 @@ class Links:
     def read(cls, path: str | Path, num_points: int | None = None) -> Self:
         """Read links from a CSV or Parquet table.
 
-        The table has columns ``i`` and ``j``, and either ``weight`` (log-odds) or ``same`` (0 or 1)
-        with an optional ``confidence``.
+        The table has columns ``i`` and ``j``, and either ``weight`` (log-odds) or ``same``
+        (true/false, yes/no, must/cannot, 1/0 or 1/-1) with an optional ``confidence``. Where it has
+        both ``weight`` and ``same``, the sign of the weight must agree with the statement.
+
+        Raises
+        ------
+        ValueError
+            If columns are missing, or a value cannot be read; its row, from 0 on, is named.
         """
-        path = Path(path)
-        table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-        columns = set(table.columns)
-        if not {"i", "j"} <= columns or not columns & {"weight", "same"}:
-            raise ValueError(
-                f"{path.name} has columns {sorted(columns)}; links need 'i', 'j' and either 'weight' "
-                "or 'same' (with an optional 'confidence')"
-            )
-        pairs = table[["i", "j"]].to_numpy()
-        if "weight" in columns:
-            return cls(pairs, table["weight"].to_numpy(float), num_points)
-        same = table["same"].to_numpy().astype(bool)
-        if "confidence" in columns:
-            return cls.from_confidence(pairs, same, table["confidence"].to_numpy(float), num_points)
-        return cls.from_pairs(pairs, same, num_points=num_points)
+        table = read_table(Path(path))
+        if table.weights is not None:
+            return cls(table.pairs, table.weights, num_points)
+        assert table.same is not None  # the table has one of the two
+        if table.confidence is not None:
+            return cls.from_confidence(table.pairs, table.same, table.confidence, num_points)
+        return cls.from_pairs(table.pairs, table.same, num_points=num_points)
 
     def write(self, path: str | Path) -> None:
         """Write the links as a table that `read` understands, whole or not at all."""
