@@ -157,7 +157,7 @@ def draw_data(
     mine = dict(taken or {})
 
     def build(bare: Problem) -> Callable:
-        def one(key: Array, params: dict, args: tuple, known: tuple, codes: dict) -> tuple:
+        def one(key: Array, params: dict, args: tuple, known: tuple, codes: Any) -> tuple:
             before = {} if old is None else trace_model(old, params, known)
             data = given_data(replace(bare, args=args))[1]
             values: dict[str, Array] = {}
@@ -195,7 +195,13 @@ def draw_data(
 
     given = {name: jnp.asarray(value) for name, value in draws.items()}
     held = () if fitted is None else fitted.args
-    inputs = random_keys(seed, number), given, problem.args, held, dict(codes or {})
+    inputs = (
+        random_keys(seed, number),
+        given,
+        problem.args,
+        held,
+        None if codes is None else dict(codes),
+    )
     config = None if old is None else structure(old), tuple(mine.items())
     program, _ = compiled("draw-data", problem, config, build, *inputs)
     values, unknown, priced = program(*inputs)
@@ -221,14 +227,14 @@ def _sample(key: Array, site: dict, fitted: Fitted | None) -> Array:
 
 
 def _seen(
-    fn: Any, before: dict | None, data: Mapping[str, Any], codes: Mapping[str, Array]
+    fn: Any, before: dict | None, data: Mapping[str, Any], codes: Mapping[str, Array] | None
 ) -> Fitted | None:
     """Fitted data of a site whose latent variables are shared by groups."""
     if before is None or not isinstance(fn, Collapsed) or fn.groups is None:
         return None
     numbers = jnp.arange(fn.groups.num_groups)
-    if codes:
-        role = next((name for name, value in data.items() if value is fn.groups), None)
+    if codes is not None:
+        role = next((name for name in codes if data[name] is fn.groups), None)
         if role is None:
             raise ValueError(
                 f"site {before['name']!r} has groups that are no argument of the model, so that known "
