@@ -18,6 +18,7 @@ from sidebayes.guides.engines.posterior import mixture_site
 from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.label_inference.approximate import Inference, with_pair_beliefs
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.label_inference.padding import Sizes
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.side_information.links import Links, flip_rate_weight
 
@@ -73,7 +74,9 @@ def link_agreement(
     num_clusters = first.labels.log_weights.shape[-1]
     rows = first.labels.graph.num_links
     stated = links.with_strength(strength)
-    graph = LabelGraph.build(stated, first.labels.graph.num_points, num_clusters, method, rows)
+    graph = LabelGraph.build(
+        stated, first.labels.graph.num_points, num_clusters, method, Sizes(links=rows)
+    )
     approximate = partition.check_inference(graph, num_clusters, method)
 
     def build(bare: Problem) -> Callable:

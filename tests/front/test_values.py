@@ -10,10 +10,9 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax.typing import ArrayLike
-from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 
 import sidebayes as sb
-from sidebayes import GaussianPrior, LinkedCategorical, LinkedMixture, Links
+from sidebayes import GaussianPrior, Links
 
 X = sb.load_dataset("iris").x[:60]
 QUICK = sb.EM(num_restarts=1, max_steps=5)
@@ -30,14 +29,6 @@ def counts(x: Annotated[ArrayLike, "rows"]):
     numpyro.sample("x", dist.Poisson(rate), obs=x)
 
 
-def two_groups(x: Annotated[ArrayLike, "points"], logs: bool = True):
-    centre = numpyro.sample("centre", dist.Normal(0.0, 3.0).expand([2]).to_event(1))
-    weights = jnp.array([0.3, 0.7])
-    graph = as_label_graph(None, len(x))
-    labels = LinkedCategorical(jnp.log(weights) if logs else weights, graph)
-    numpyro.sample("x", LinkedMixture(labels, dist.Normal(centre, 1.0)), obs=x)
-
-
 def test_data_outside_the_support_are_named():
     engine = sb.MAP(num_restarts=1)
     values = np.array([1.0, 2.0, -1.5, 3.0])
@@ -45,12 +36,6 @@ def test_data_outside_the_support_are_named():
         sb.fit(counts, values, engine=engine, progress=False)
     assert sb.fit(counts, np.abs(values).round(), engine=engine, progress=False).status.converged
     assert "the first at (2,): -1.5" in sb.debug(counts, values)["support"].finding
-
-
-def test_weights_in_place_of_their_logarithms():
-    with pytest.raises(ValueError, match=r"weights sum to 3.3636.*pass jnp.log\(weights\)"):
-        sb.fit(two_groups, X[:, 0], logs=False, engine=QUICK, progress=False)
-    assert sb.fit(two_groups, X[:, 0], engine=QUICK, progress=False).has_labels
 
 
 START = dict(fit().params)

@@ -16,7 +16,6 @@ from numpyro.distributions import constraints
 from ..label_inference import partition
 from ..label_inference.approximate import Inference, as_inference
 from ..label_inference.label_graph import LabelGraph
-from .weights import check_log_weights
 
 __all__ = ["LinkedCategorical"]
 
@@ -36,7 +35,7 @@ class LinkedCategorical(dist.Distribution):
     Parameters
     ----------
     log_weights : Array, shape (num_clusters,)
-        Log mixing weights; the weights sum to one.
+        Log mixing weights.
     graph : LabelGraph
     reading : {"field", "relation"}
     weight_per : {"point", "chunklet"}
@@ -67,7 +66,6 @@ class LinkedCategorical(dist.Distribution):
         self.log_weights, self.graph, self.reading = log_weights, graph, reading
         self.weight_per, self.inference = weight_per, as_inference(inference)
         self.pair_weights = graph.pair_weights if pair_weights is None else pair_weights
-        check_log_weights(log_weights)
         super().__init__(event_shape=(graph.num_points,), validate_args=validate_args)
 
     @property

@@ -302,6 +302,12 @@ class LinkedMixture(Collapsed):
             own, _ = fitted.fn.draw(key_fitted, fitted.value)
             other = (fitted.codes[:, None] >= 0) & (own[fitted.codes][:, None] != clusters)
             factors = jnp.where(other, partition.FORBIDDEN, factors)
-        prior = {"log_weights": labels.log_weights, "pair_weights": labels.pair_weights}
-        drawn = self._apply(partition.sample, prior | {"unary": factors}, key_labels)
+        drawn = partition.sample(
+            key_labels,
+            factors,
+            labels.graph,
+            labels.log_weights,
+            labels.pair_weights,
+            **labels.options,
+        )
         return self._data(key_data, drawn)

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import Array, lax
@@ -17,34 +16,11 @@ from jax.scipy.special import digamma
 from ..block import Block, Evidence
 from ..collapsed import Collapsed
 
-__all__ = ["MixingWeights", "WithinWeights", "check_log_weights", "match_moments", "mixing_weights"]
+__all__ = ["MixingWeights", "WithinWeights", "match_moments", "mixing_weights"]
 
 _REDUCTION = 0.1
 """Share of the slope in the weights of a field that an M-step leaves where sums over loops take long:
 the next step goes on from there, and none lowers the surrogate."""
-
-
-_ROUNDED = 1e-3
-"""Distance from one that a sum of weights may have."""
-
-
-def check_log_weights(log_weights: Any) -> None:
-    """Refuse weights in place of their logarithms, where their numbers are known.
-
-    Raises
-    ------
-    ValueError
-        If the weights do not sum to one.
-    """
-    if isinstance(log_weights, jax.core.Tracer):
-        return
-    with np.errstate(over="ignore"):
-        total = float(np.sum(np.exp(np.asarray(log_weights, float))))
-    if not abs(total - 1) <= _ROUNDED:  # NaN too
-        raise ValueError(
-            f"log_weights = {np.asarray(log_weights)}: the weights sum to {total:.6g}, not to 1; pass "
-            "jnp.log(weights) of weights that sum to one"
-        )
 
 
 def mixing_weights(
