@@ -29,7 +29,7 @@ def growth():
     x = np.column_stack([np.ones(len(subject)), age])
     effects = rng.normal(size=(40, 2)) @ np.array([[1.0, 0.3], [0.0, 0.8]])
     y = x @ [2.0, -1.0] + (x * effects[subject - 100]).sum(axis=1) + 0.5 * rng.normal(size=len(x))
-    fit = sm.MixedLM(y, x, subject, exog_re=x).fit(reml=False, gtol=1e-10, maxiter=500)
+    fit = sm.MixedLM(y, x, subject, exog_re=x).fit(reml=False, gtol=1e-7, maxiter=500)
     fn = RandomEffects(
         x @ fit.fe_params,
         x,
