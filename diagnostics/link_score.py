@@ -98,8 +98,13 @@ def agreement(
     ties = fn.labels.graph if isinstance(fn, LinkedMixture) and fn.labels.graph.num_links else None
     before = as_label_graph(ties, num_points)
     within = np.flatnonzero(np.equal(*np.asarray(before.component)[pairs].T))
-    links = before.links + Links(pairs[within], np.ones(len(within)), num_points)
-    old, asked = (_places(links, some) for some in (before.links.pairs, pairs[within]))
+    told = before.links
+    asked = len(told) + np.arange(len(within))
+    links = Links(
+        np.concatenate([told.pairs, pairs[within]]),
+        np.concatenate([told.weights, np.zeros(len(within))]),
+        num_points,
+    )
     method, approximate, graph = None, None, LabelGraph.build(links, num_points)
     if isinstance(fn, LinkedMixture):
         method = with_pair_beliefs(fn.labels.inference, inference)
@@ -108,7 +113,7 @@ def agreement(
 
     def build(bare: Problem) -> Callable:
         def one(params: dict, args: tuple, graph: LabelGraph, *indices: Array) -> tuple:
-            pairs, within, old, asked = indices
+            pairs, within, asked = indices
             fn, value = mixture_site(replace(bare, args=args), params)
             if not isinstance(fn, LinkedMixture):
                 prob = fn.posterior(value)["responsibilities"]
@@ -116,7 +121,8 @@ def agreement(
             found = fn.log_factors(value)
             unary = fn.label_factors(found)
             weights = jnp.zeros(graph.num_links, unary.dtype)
-            weights = weights.at[old].set(found["pair_weights"][: len(old)])
+            count = graph.num_links - len(within)
+            weights = weights.at[:count].set(found["pair_weights"][:count])
             factors = unary, graph, found["log_weights"], weights
             options = {"weight_per": fn.labels.weight_per, "inference": method}
             prob = partition.responsibilities(*factors, **options)
@@ -128,7 +134,7 @@ def agreement(
 
         return lambda draws, *rest: jax.lax.map(lambda params: one(params, *rest), draws)
 
-    rest = problem.args, graph, *map(jnp.asarray, (pairs, within, old, asked))
+    rest = problem.args, graph, *map(jnp.asarray, (pairs, within, asked))
     program, _ = compiled("held-out", problem, method, build, given, *rest)
     same, chance = program(given, *rest)
     return np.clip(same, 0.0, 1.0), np.asarray(chance), approximate
@@ -177,12 +183,6 @@ def score_statements(
         table=table,
         approximate=approximate,
     )
-
-
-def _places(links: Links, pairs: NDArray) -> NDArray[np.int64]:
-    """Numbers of some pairs among the links, which are sorted."""
-    size = np.array([links.num_points or 1, 1])
-    return np.searchsorted(links.pairs @ size, np.sort(pairs, axis=1) @ size)
 
 
 def _independent(prob: Array, pairs: Array) -> Array:

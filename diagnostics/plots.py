@@ -217,7 +217,7 @@ def plot_traces(fit: Any) -> Figure:
         columns["label entropy"] = data["entropy"]
     rate, weight = (site_of(fit.tree, role) for role in ("reliability", "mixing_weights"))
     if rate is not None:
-        columns["flip rate"] = data[rate]
+        columns["flip rate"] = data[rate].mean(set(data[rate].dims) - {"chain", "draw"})
     if "sorted_weights" in data:
         columns["largest weight"] = data["sorted_weights"][..., 0]
     tree, score = fit.relabelled

@@ -200,9 +200,7 @@ def _facts(fit: Any) -> dict[str, str]:
         facts["violated"] = str(int(broken.sum()))
     rate = site_of(tree, "reliability")
     if rate is not None:
-        low, middle, high = np.quantile(posterior[rate].to_numpy(), [0.055, 0.5, 0.945])
-        between = f" ({low:.3f} to {high:.3f})" if high > low else ""
-        facts["learned flip rate"] = f"{middle:.3f}{between}"
+        facts |= _flip_rates(posterior[rate])
     draws = posterior.sizes["chain"] * posterior.sizes["draw"]
     if draws > 1:
         facts["draws"] = f"{posterior.sizes['chain']} × {posterior.sizes['draw']}"
@@ -212,6 +210,19 @@ def _facts(fit: Any) -> dict[str, str]:
     facts["seconds to run"] = f"{seconds['run']:.1f}"
     if "sidebayes_seed" in tree.attrs:
         facts["seed"] = str(tree.attrs["sidebayes_seed"])
+    return facts
+
+
+def _flip_rates(rates: Any) -> dict[str, str]:
+    """Median and 89 % interval of each flip rate."""
+    drawn = rates.stack(draws=("chain", "draw")).transpose(..., "draws")
+    several = drawn.ndim > 1
+    names = [f" of {name}" for name in drawn["link_groups"].to_numpy()] if several else [""]
+    facts = {}
+    for name, values in zip(names, np.atleast_2d(drawn.to_numpy()), strict=True):
+        low, middle, high = np.quantile(values, [0.055, 0.5, 0.945])
+        between = f" ({low:.3f} to {high:.3f})" if high > low else ""
+        facts[f"learned flip rate{name}"] = f"{middle:.3f}{between}"
     return facts
 
 

@@ -136,16 +136,17 @@ def rank_suspects(links: Links, same: NDArray, weights: NDArray) -> pd.DataFrame
     Returns
     -------
     DataFrame
-        One row per link, numbered as in `links`: rows ``i`` and ``j``, ``sign`` (1 must-link, -1
-        cannot-link), ``weight``, ``probability`` that it is wrong and ``log_odds`` of that, and
-        ``same_without``, the probability that the labels agree by all evidence but the link itself.
+        One row per link, numbered as in `links`, with their columns: rows ``i`` and ``j``, ``sign`` (1
+        must-link, -1 cannot-link, 0 for a weight of zero, which states nothing), ``weight``,
+        ``probability`` that it is wrong and ``log_odds`` of that, and ``same_without``, the probability
+        that the labels agree by all evidence but the link itself.
 
     References
     ----------
     Lu (2008), appendix A, for links as statements with a flip rate; the odds without the link are
     the cavity of Opper and Winther (2000), Neural Computation 12, 2655-2684.
     """
-    sign = np.where(links.same, 1.0, -1.0)
+    sign = np.sign(links.weights)
     agree = _log_odds(same)
     wrong = -sign * agree
     log_odds = logsumexp(log_expit(wrong), axis=0) - logsumexp(log_expit(-wrong), axis=0)
@@ -159,7 +160,8 @@ def rank_suspects(links: Links, same: NDArray, weights: NDArray) -> pd.DataFrame
             "log_odds": log_odds,
             "same_without": expit(agree - weights).mean(axis=0),
         }
-    ).rename_axis(index="link")
+    )
+    table = table.join(links.table().iloc[:, 3:]).rename_axis(index="link")
     return table.sort_values("log_odds", ascending=False, kind="stable")
 
 

@@ -27,6 +27,7 @@ def to_datatree(
     unit_dims: Mapping[str, str],
     dims: Mapping[str, tuple[str, ...]],
     attrs: Mapping[str, Any],
+    coords: Mapping[str, ArrayLike] | None = None,
     effects: Mapping[str, ArrayLike] | None = None,
     log_prior: Mapping[str, ArrayLike] | None = None,
     roles: Mapping[str, str] | None = None,
@@ -38,7 +39,8 @@ def to_datatree(
     ----------
     result : EngineResult
     observed, constant : mapping of str to (dims, array)
-        Data, and what is known about them: ``links`` (link, end), ``link_weights`` (link).
+        Data, and what is known about them: ``links`` (link, end), ``link_weights`` (link), where there
+        are groups of links ``link_group`` (link) and ``link_group_names``, and other columns.
     responsibilities : array_like, shape (chain, stored, num_points, num_clusters), or None
         At draws spread evenly over each chain; coordinate ``draw`` says which. None without labels.
     log_likelihood : mapping of str to array_like, shape (chain, stored, unit)
@@ -49,6 +51,8 @@ def to_datatree(
         Names of each site's axes.
     attrs : mapping
         Written to the root.
+    coords : mapping of str to array_like, optional
+        Names along some of the sites' axes.
     effects : mapping of str to array_like, shape (chain, stored, ...), optional
         Summaries of other latent variables that are integrated out.
     log_prior : mapping of str to array_like, shape (chain, stored), optional
@@ -92,7 +96,9 @@ def to_datatree(
     tree = xr.DataTree()
     tree.attrs.update(attrs)
     named: dict[Hashable, Sequence[Hashable]] = dict(dims.items())
-    posterior = dict_to_dataset(dict(result.draws), dims=named)
+    used = {axis for axes in dims.values() for axis in axes}
+    labels = {axis: values for axis, values in (coords or {}).items() if axis in used}
+    posterior = dict_to_dataset(dict(result.draws), dims=named, coords=labels)
     posterior.attrs["point_estimate"] = int(chains * draws == 1)
     for name, role in (roles or {}).items():
         posterior[name].attrs["role"] = role

@@ -271,11 +271,10 @@ def choose_strength(
         strength = tried[best][2]
         of_all = broken_at(np.full(len(links), strength))
     keep = held_in | (of_all.sum() < found[best].sum())
-    chosen = Links(links.pairs[keep], links.weights[keep], links.num_points)
     table = np.array(tried)
     broken = table[:, :2].astype(np.int64)
     return StrengthChoice(
-        strength, chosen.with_strength(strength), table[:, 2], broken[:, 0], broken[:, 1]
+        strength, links.take(keep).with_strength(strength), table[:, 2], broken[:, 0], broken[:, 1]
     )
 
 

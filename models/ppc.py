@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Annotated
 
 import jax.numpy as jnp
@@ -74,7 +75,8 @@ def ppc(
         observed statements about labels that are independent a priori.
     flip_rate : Distribution, "learned" or None
         Under the relation reading, prior of the probability that a statement is wrong, learned in
-        place of the finite link weights ("learned" is Beta(1, 4)). This part is not in the thesis.
+        place of the finite link weights ("learned" is Beta(1, 4)); one per group where links say
+        who stated them, ``Links(..., group=)``. This part is not in the thesis.
     weight_per : {"point", "chunklet"}
         Whether a chunklet of n points carries its mixing weight n times or once.
     inference : {"exact", "mean_field", "belief_propagation", "gibbs_labels"} or inference object
@@ -127,11 +129,14 @@ def learned_weights(
             "doubt; pass links.with_strength(1.0)"
         )
     prior = dist.Beta(*FLIP_RATE_PRIOR) if isinstance(flip_rate, str) else flip_rate
-    if isinstance(prior, dist.Beta):
-        rate = FlipRate(prior, graph).sample("flip_rate")
-    else:
-        rate = numpyro.sample("flip_rate", prior)
-    return jnp.where(given > 0, 1.0, -1.0) * (jnp.log1p(-rate) - jnp.log(rate))
+    several = graph.num_groups > 1
+    with numpyro.plate("link_groups", graph.num_groups) if several else nullcontext():
+        if isinstance(prior, dist.Beta):
+            rate = FlipRate(prior, graph).sample("flip_rate")
+        else:
+            rate = numpyro.sample("flip_rate", prior)
+    rate = rate[graph.group] if several else rate
+    return jnp.sign(given) * (jnp.log1p(-rate) - jnp.log(rate))
 
 
 def _is_prior(value: object) -> bool:

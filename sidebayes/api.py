@@ -18,7 +18,8 @@ from sidebayes.models.blocks.roles import signature_of
 from . import checks, record
 from .arguments import find_method, read_arguments
 from .result import Fit
-from .run import Run, stored_run
+from .run import Run
+from .stored import stored_run
 from .tables import check_names, check_truth, column_names
 from .zoo import find_card, make_engine
 
@@ -197,12 +198,13 @@ def load(path: str | Path, model: Callable[..., None] | None = None, **options: 
         raise ValueError(record.remedy(name, lacking, own_model=card is None and model is None))
     if card is not None and model not in (None, card.model):
         raise ValueError(f"the file holds a fit of the card {name!r}; leave model out")
-    run = stored_run(
+    fields = stored_run(
         tree,
         model=None if lacking else card.model if card else model,
         options=stored | {n: options[n] for n in lost if n in options},
         engine=config["engine"] if "engine" in config else options["engine"],
     )
+    run = Run(**fields)
     if run.model is not None and (model is not None or options):
         _check_sites(tree, run)
     return Fit(tree, run)
@@ -225,9 +227,12 @@ def _check_sites(tree: xr.DataTree, run: Run) -> None:
             f"the model has the sites {sites}, the file those of {stored}; pass the model and the "
             "options that were fitted"
         )
-    if tree["constant_data"].sizes.get("link", 0) and run.links is None:
+    taken = {role.name for role in run.signature.of_kind("links")}
+    surplus = sorted(run.links.keys() - taken)
+    if surplus:
         raise ValueError(
-            "the model takes no links, the fit in the file has some; pass the model that was fitted"
+            f"the file holds links for {surplus}, and the model takes {sorted(taken) or 'no links'}; "
+            "pass the model that was fitted"
         )
 
 

@@ -24,7 +24,8 @@ from sidebayes.models.blocks.collapsed import Collapsed, Fitted, unexpanded
 from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
 
 from . import checks
-from .run import Run, axes_of
+from .run import Run
+from .stored import axes_of
 
 __all__ = [
     "Drawn",

@@ -132,10 +132,11 @@ class Fit(Latents, Predictions, Validation):
 
     @property
     def links(self) -> Links:
-        """The links that were used."""
-        group = self.tree["constant_data"]
-        pairs = group["links"].to_numpy().astype(int)
-        return Links(pairs, group["link_weights"].to_numpy(), self._num_points)
+        """The links that were used; where a model takes several, those that tie labels.
+
+        The others are in ``fit.run.links``, by name of the argument.
+        """
+        return next(iter(self.run.links.values()), Links.empty(self._num_points))
 
     @property
     def log_evidence(self) -> Evidence | None:

@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from importlib.metadata import version
 from typing import Any
 
 import jax
@@ -28,7 +27,7 @@ from sidebayes.guides.engines.density import (
 from sidebayes.guides.engines.plumbing.programs import refuse_fork
 from sidebayes.guides.engines.starts import observed_table
 from sidebayes.guides.engines.symmetry import check_symmetries, site_symmetries
-from sidebayes.guides.engines.units import Layout, Named, dimensions, lay_out_units
+from sidebayes.guides.engines.units import Named, dimensions, given_data, lay_out_units
 from sidebayes.guides.engines.updates import block_of, declared_blocks, plan_updates
 from sidebayes.guides.engines.values import check_start, check_values
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
@@ -38,10 +37,10 @@ from sidebayes.models.blocks.roles import Role, Signature, signature_of
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
 
-from . import checks, record
+from . import checks, record, stored
 from .zoo import CARDS, Card, inference_used, links_taken, make_engine
 
-__all__ = ["Run", "axes_of", "stored_run"]
+__all__ = ["Run"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,10 +105,14 @@ class Run:
         return card if card is not None and card.model is self.model else None
 
     @property
-    def links(self) -> Links | None:
-        """Links among the data."""
-        found = (value for value in self.data.values() if isinstance(value, Links))
-        return next(found, None)
+    def links(self) -> dict[str, Links]:
+        """Links among the data, by name of the argument; those that tie labels come first."""
+        found = {n: value for n, value in self.data.items() if isinstance(value, Links)}
+        if len(found) > 1 and self.model is not None:
+            with self.precision:
+                tying = _tying(self.problem)
+            found = dict(sorted(found.items(), key=lambda item: item[0] != tying))
+        return found
 
     @property
     def precision(self) -> Any:
@@ -252,6 +255,7 @@ class Run:
         """Run the engine, and describe what came out as a DataTree."""
         with self.precision:
             problem = self.problem
+            _check_names(problem)
             _check_blocks(problem)
             check_symmetries(problem, self.seed)
             if self.card is None:
@@ -270,8 +274,8 @@ class Run:
 
             tree = to_datatree(
                 result,
-                observed=self._observed(),
-                constant=self._constant(layout),
+                observed=stored.observed_data(self),
+                constant=stored.constant_data(self, layout),
                 responsibilities=None
                 if found.responsibilities is None
                 else by_chain(found.responsibilities),
@@ -283,9 +287,10 @@ class Run:
                 effects={n: by_chain(v) for n, v in found.effects.items()},
                 log_prior={n: by_chain(v) for n, v in found.log_prior.items()},
                 dims=site_dims(problem),
+                coords=stored.coordinates(self),
                 roles=site_roles(problem),
                 symmetries=site_symmetries(problem),
-                attrs=self._attributes(),
+                attrs=stored.attributes(self),
             )
             if found.mode is not None:
                 group = tree["responsibilities"].to_dataset()
@@ -313,66 +318,11 @@ class Run:
             return None
         return {name: mode.params[name] for name in shapes}
 
-    def _observed(self) -> dict[str, Any]:
-        observed: dict[str, Any] = {}
-        for role in self.signature.of_kind("table"):
-            value = self.data.get(role.name)
-            if value is not None:
-                observed[role.name] = axes_of(role, value.ndim), value
-        if self.truth is not None:
-            observed["truth"] = "points", self.truth
-        return observed
-
-    def _constant(self, layout: Layout) -> dict[str, Any]:
-        links = self.links or Links(np.zeros((0, 2), int), np.zeros(0))
-        constant: dict[str, Any] = {
-            "links": (("link", "end"), links.pairs.astype(np.int32)),
-            "link_weights": ("link", links.weights),
-            "feature_names": ("features", np.asarray(self.feature_names, dtype=object)),
-        }
-        for dim, unit in layout.unit.items():
-            name = "unit" if len(layout.dims) < 2 else f"unit_{dim}"
-            constant[name] = "points" if len(layout.dims) < 2 else dim, unit
-        for role in self.signature.data:
-            value = self.data.get(role.name)
-            if isinstance(value, Groups):
-                constant[role.name] = role.dims[0], np.asarray(value.codes)
-                names = np.asarray(value.names)
-                plain = names if names.dtype.kind in "fiu" else names.astype(object)
-                constant[f"{role.name}_names"] = role.name, plain
-            elif isinstance(value, PartialLabels):
-                classes = "" if value.values.ndim == 1 else f"{role.name}_classes"
-                constant[role.name] = (role.dims[0], classes)[: value.values.ndim], value.values
-        return constant
-
-    def _attributes(self) -> dict[str, Any]:
-        sets = {
-            r.name: self.data[r.name] for r in self.signature.of_kind("sets") if r.name in self.data
-        }
-        return {
-            "sidebayes_method": self.method,
-            "sidebayes_own_model": int(self.card is None),
-            "sidebayes_options": record.dump(self.options),
-            "sidebayes_sets": record.dump(sets),
-            "sidebayes_engine": record.dump({"engine": self.engine}),
-            "sidebayes_columns": json.dumps(self.columns),
-            "sidebayes_seed": self.seed,
-            "sidebayes_dtype": self.dtype,
-            "sidebayes_version": version("sidebayes"),
-            "jax_version": jax.__version__,
-        }
-
 
 def _shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
     """Shape of every latent and deterministic site."""
     trace = abstract_trace(problem)
     return {name: jnp.shape(trace[name]["value"]) for name in site_dims(problem)}
-
-
-def axes_of(role: Role, rank: int) -> tuple[str, ...]:
-    """Names of the axes of a table."""
-    named = [dim for dim in role.dims if dim != "..."][:rank]
-    return (*named, *(f"{role.name}_dim_{axis}" for axis in range(len(named), rank)))
 
 
 def _cut(role: Role, value: Any, masks: Mapping[str, NDArray[np.bool_]]) -> Any:
@@ -398,18 +348,26 @@ def _cut(role: Role, value: Any, masks: Mapping[str, NDArray[np.bool_]]) -> Any:
 
 def _suit_links(problem: Problem) -> Problem:
     """Lay links out for the clusters and the budget that the model itself names."""
-    graphs = [n for n, a in enumerate(problem.args) if isinstance(a, LabelGraph)]
-    sources = [fn for fn, _ in collapsed_sites(abstract_trace(problem)).values()]
-    linked = [fn for fn in sources if isinstance(fn, LinkedMixture)]
-    if not graphs or not linked:
-        return problem
     args = list(problem.args)
-    labels = linked[0].labels
-    for number in graphs:
-        args[number] = args[number].suited(labels.inference, linked[0].num_clusters)
+    if not any(isinstance(arg, LabelGraph) for arg in args):
+        return problem
+    for fn in _linked(problem):
+        for number, arg in enumerate(problem.args):
+            if _is_of(arg, fn.labels.graph):
+                args[number] = arg.suited(fn.labels.inference, fn.num_clusters)
     if all(new is old for new, old in zip(args, problem.args, strict=True)):
         return problem
     return replace(problem, args=tuple(args))
+
+
+def _check_names(problem: Problem) -> None:
+    """Refuse names of sites that a DataTree takes for paths."""
+    named = [name for name in abstract_trace(problem) if "/" in name]
+    if named:
+        raise ValueError(
+            f"sites {named} have a slash in their names, which a DataTree takes for a path; rename them, "
+            "or scope them with numpyro.handlers.scope(prefix=..., divider='_')"
+        )
 
 
 def _check_blocks(problem: Problem) -> None:
@@ -434,6 +392,24 @@ def _empirical_prior(problem: Problem) -> Any:
     return None
 
 
+def _tying(problem: Problem) -> str | None:
+    """Name of the argument whose links tie the labels of the first linked mixture."""
+    graph = next((fn.labels.graph for fn in _linked(problem)), None)
+    _, data = given_data(problem)
+    own = (n for n, v in data.items() if graph is not None and _is_of(v, graph))
+    return next(own, None)
+
+
+def _linked(problem: Problem) -> list[LinkedMixture]:
+    sources = [fn for fn, _ in collapsed_sites(abstract_trace(problem)).values()]
+    return [fn for fn in sources if isinstance(fn, LinkedMixture)]
+
+
+def _is_of(argument: Any, graph: LabelGraph) -> bool:
+    """Whether a graph is that of an argument, laid out again perhaps."""
+    return isinstance(argument, LabelGraph) and argument.pairs is graph.pairs
+
+
 def _label_slices(problem: Problem) -> str:
     """Where the labels of each observed site stand among those of all, as JSON."""
     start, found = 0, {}
@@ -442,61 +418,3 @@ def _label_slices(problem: Problem) -> str:
         found[name] = [start, start + size]
         start += size
     return json.dumps(found)
-
-
-def stored_run(
-    tree: xr.DataTree,
-    model: Callable[..., None] | None,
-    options: Mapping[str, Any],
-    engine: Engine,
-) -> Run:
-    """The run that a saved tree came from.
-
-    Parameters
-    ----------
-    tree : DataTree
-    model : callable or None
-        None if it is not known; the data are then told by the names in the tree.
-    options : mapping
-    engine : Engine
-    """
-    observed, constant = tree["observed_data"], tree["constant_data"]
-    data: dict[str, Any] = {
-        str(name): values.to_numpy()
-        for name, values in observed.data_vars.items()
-        if name != "truth"
-    }
-    weights = constant["link_weights"].to_numpy()
-    links = Links(constant["links"].to_numpy().astype(int), weights) if len(weights) else None
-    if model is None:
-        if links is not None:
-            data["links"] = links
-    else:
-        sets, _ = record.parse(tree.attrs["sidebayes_sets"])
-        for role in signature_of(model).data:
-            if role.kind == "links" and links is not None:
-                data[role.name] = links
-            elif role.kind == "groups" and role.name in constant:
-                names = constant[f"{role.name}_names"].to_numpy()
-                data[role.name] = Groups(names[constant[role.name].to_numpy()])
-            elif role.kind == "labels" and role.name in constant:
-                data[role.name] = PartialLabels(constant[role.name].to_numpy())
-            elif role.kind == "sets" and role.name in sets:
-                data[role.name] = tuple(sets[role.name])
-    return Run(
-        method=tree.attrs["sidebayes_method"],
-        model=model,
-        data=data,
-        options=options,
-        engine=engine,
-        seed=int(tree.attrs["sidebayes_seed"]),
-        dtype=tree.attrs["sidebayes_dtype"],
-        truth=observed["truth"].to_numpy() if "truth" in observed else None,
-        feature_names=tuple(map(str, constant["feature_names"].to_numpy())),
-        columns={
-            name: tuple(columns)
-            for name, columns in json.loads(tree.attrs.get("sidebayes_columns", "{}")).items()
-        },
-        lost=record.parse(tree.attrs["sidebayes_options"])[1],
-        is_own=bool(tree.attrs["sidebayes_own_model"]),
-    )

@@ -270,7 +270,7 @@ def _draw_linked(
 def _stated(links: Links, agree: NDArray) -> Links:
     """Links of one simulation."""
     told = agree[: len(links)]  # spare rows say nothing
-    return Links.from_pairs(links.pairs, told, np.abs(links.weights), links.num_points)
+    return links.with_weights(np.where(told, 1.0, -1.0) * np.abs(links.weights))
 
 
 def _roles(signature: Signature, links: Links | None, name: str) -> tuple[str, str | None]:

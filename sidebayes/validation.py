@@ -231,13 +231,19 @@ class Validation:
             raise TypeError(f"links is a {type(links).__name__}; pass Links, as to fit")
         if not len(links):
             raise ValueError("links is empty; pass the links that were held out")
+        if (links.weights == 0.0).any():
+            row = int(np.argmax(links.weights == 0.0))
+            raise ValueError(f"links[{row}] has weight zero and states nothing; leave it out")
         if not 0 <= flip_rate < 0.5:
             raise ValueError(f"flip_rate = {flip_rate!r}; expected a number in [0, 1/2)")
         self._need_labels("links to score")
         num_points = self._num_points
         if links.pairs.max() >= num_points:
             raise ValueError(f"links name row {links.pairs.max()}; the fit has {num_points} rows")
-        seen = np.isin(links.pairs @ [num_points, 1], self.links.pairs @ [num_points, 1])
+        asked, known = (
+            np.sort(some.pairs, axis=1) @ [num_points, 1] for some in (links, self.links)
+        )
+        seen = np.isin(asked, known)
         if seen.any():
             raise ValueError(
                 f"{seen.sum()} of the links, {tuple(map(int, links.pairs[np.argmax(seen)]))} say, join "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -115,9 +115,7 @@ def deal_batches(
     graphs = _alike(
         graph,
         [
-            # numbers of points within a batch increase with those in the data, so that links keep
-            # their order
-            Links(place[all_links.pairs[some]], all_links.weights[some], len(each))
+            replace(all_links.take(some), pairs=place[all_links.pairs[some]], num_points=len(each))
             for each, some in zip(points, links, strict=True)
         ],
         room,

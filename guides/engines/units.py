@@ -16,6 +16,7 @@ from sidebayes.models.blocks.collapsed import Collapsed, as_collapsed
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.roles import Signature, signature_of
+from sidebayes.models.blocks.side_information.hard_links import components_of
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from .base import Problem
@@ -144,8 +145,15 @@ def _lay_out(problem: Problem) -> Layout:
     for name, (_, fn) in observed.items():
         dim = site_dims[name]
         if isinstance(fn, LinkedMixture) and dim is not None and _ties(fn):
-            graph = fn.labels.graph
-            unit[dim] = np.asarray(graph.component, np.int64)
+            unit[dim] = _joined(unit[dim], np.asarray(fn.labels.graph.component, np.int64))
+    for name, (_, fn) in observed.items():
+        dim = site_dims[name]
+        if isinstance(fn, LinkedMixture) and dim is not None and _ties(fn):
+            component = np.asarray(fn.labels.graph.component, np.int64)
+            if not np.array_equal(component, unit[dim]):
+                first = np.unique(component, return_index=True)[1]
+                # terms beyond the components are padding, and zero
+                owners[name] = np.pad(unit[dim][first], (0, fn.labels.graph.num_nodes - len(first)))
     for name, (_, fn) in observed.items():
         dim = site_dims[name]
         if dim is None or (isinstance(fn, LinkedMixture) and _ties(fn)):
@@ -155,6 +163,14 @@ def _lay_out(problem: Problem) -> Layout:
             own = owners[name]
             owners[name] = joined if own is None else joined[own]
     return Layout(site_dims, unit, owners, points)
+
+
+def _joined(unit: NDArray, other: NDArray) -> NDArray[np.int64]:
+    """Units of elements that share one or the other, numbered in the order of their first elements."""
+    size = len(unit)
+    ends = np.stack([unit, other + size], axis=1)
+    _, component = components_of(ends, size + int(other.max(initial=-1)) + 1)
+    return np.unique(component[unit], return_inverse=True)[1].astype(np.int64)
 
 
 def _ties(fn: Collapsed) -> bool:

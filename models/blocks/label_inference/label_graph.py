@@ -17,6 +17,7 @@ from ..side_information.hard_links import (
 )
 from ..side_information.link_weights import check_pairs
 from ..side_information.links import Links
+from ..side_information.partial_labels import Groups
 from .approximate import Exact, Inference, as_inference
 from .colouring import Colouring
 from .elimination import cut_into_rows, peel_leaves, row_width
@@ -43,6 +44,8 @@ class LabelGraph:
     ----------
     num_points : int
         Spare points, at the end, included: these have no label and take part in no sum.
+    num_groups : int
+        Groups of links; one where none are told.
     num_nodes, num_edges : int
         Rows for chunklets (a lone point is one), and for distinct edges between them, some spare.
     node : ndarray of int, shape (num_points,)
@@ -51,6 +54,8 @@ class LabelGraph:
     pairs : ndarray of int, shape (num_links, 2)
         Spare rows hold one point twice.
     pair_weights : ndarray, shape (num_links,)
+    group : ndarray of int, shape (num_links,)
+        Who stated each link; zero for all where that is not told.
     edge_of_link : ndarray of int, shape (num_links,)
         Edge that a link became; `num_edges + 1` for links inside one chunklet.
     forbidden : ndarray of bool, shape (num_edges + 2,)
@@ -82,6 +87,7 @@ class LabelGraph:
     node_size: Any
     pairs: Any
     pair_weights: Any
+    group: Any
     edge_of_link: Any
     forbidden: Any
     component: Any
@@ -95,6 +101,7 @@ class LabelGraph:
     plan: LoopPlan | None = field(metadata={"static": True})
     laid_out: tuple[int, int] | None = field(metadata={"static": True})
     num_points: int = field(metadata={"static": True})
+    num_groups: int = field(metadata={"static": True})
     num_nodes: int = field(metadata={"static": True})
     num_edges: int = field(metadata={"static": True})
     contracted: bool = field(metadata={"static": True})
@@ -141,6 +148,7 @@ class LabelGraph:
                 "links.subset(rows) after filtering rows"
             )
         pairs, weights = check_pairs(links.pairs, num_points), links.weights
+        group = np.zeros(len(pairs)) if links.group is None else links.group.codes
         num_chunklets, node = contract(pairs, weights, num_points)
         spare = max(room.points - num_points, 0)
         num_nodes = max(_rows(num_chunklets + spare, num_points + spare), room.nodes)
@@ -193,6 +201,7 @@ class LabelGraph:
             node_size=node_size,
             pairs=np.pad(pairs, [(0, rows - len(pairs)), (0, 0)]).astype(np.int32),
             pair_weights=np.pad(weights, (0, rows - len(pairs)), constant_values=np.inf),
+            group=np.pad(group, (0, rows - len(pairs))).astype(np.int32),
             edge_of_link=edge_of_link.astype(np.int32),
             forbidden=forbidden,
             component=node_component[node].astype(np.int32),
@@ -208,6 +217,7 @@ class LabelGraph:
             plan=plan if laid_out is None and len(core) else None,
             laid_out=laid_out,
             num_points=num_points + spare,
+            num_groups=1 if links.group is None else max(links.group.num_groups, 1),
             num_nodes=num_nodes,
             num_edges=num_edges,
             contracted=num_chunklets < num_points or room.contracted,
@@ -292,10 +302,14 @@ class LabelGraph:
 
     @property
     def links(self) -> Links:
-        """The links the graph was compiled from."""
+        """The links the graph was compiled from; of their columns only the numbers of the groups."""
         pairs, weights = np.asarray(self.pairs, np.int64), np.asarray(self.pair_weights)
         real = pairs[:, 0] != pairs[:, 1]
-        return Links(pairs[real], weights[real], self.num_real)
+        codes = np.asarray(self.group, np.int64)[real]
+        group = None
+        if self.num_groups > 1:
+            group = Groups.tree_unflatten((self.num_groups,), (codes,))
+        return Links(pairs[real], weights[real], self.num_real, group)
 
     def untied(self) -> LabelGraph:
         """Return the same links, tying no labels: for models where a link has a price, and no more.
@@ -308,6 +322,7 @@ class LabelGraph:
             free,
             pairs=links.pairs.astype(np.int32),
             pair_weights=links.weights,
+            group=np.zeros(len(links), np.int32),
             edge_of_link=np.full(len(links), free.num_edges + 1, np.int32),
         )
 

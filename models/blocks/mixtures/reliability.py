@@ -18,14 +18,14 @@ __all__ = ["FlipRate"]
 
 
 class _Counts(NamedTuple):
-    """Beta parameters: statements that are wrong and right, with those of the prior."""
+    """Beta parameters per group: statements that are wrong and right, with those of the prior."""
 
     wrong: Array
     right: Array
 
 
 class FlipRate(Block):
-    """Flip rate of soft statements under a Beta prior.
+    """Flip rate of soft statements under a Beta prior, one per group of links if there are several.
 
     Parameters
     ----------
@@ -41,20 +41,29 @@ class FlipRate(Block):
         self.prior, self.graph = prior, graph
 
     def sample(self, name: str) -> Array:
-        """Sample the flip rate."""
+        """Sample the flip rate, inside a plate of the groups if there are several."""
         return self.declare("reliability", name, self.prior)
 
     def statistics(self, evidence: Evidence) -> Array:
-        """Expected numbers of soft must-links and cannot-links whose labels agree, shape (2,)."""
-        must, soft = _kinds(evidence.fn.labels.graph)
+        """Expected numbers of soft must-links and cannot-links whose labels agree.
+
+        Returns
+        -------
+        Array, shape (2,), or (2, num_groups) if there are several
+        """
+        graph = evidence.fn.labels.graph
+        must, soft = _kinds(graph)
         agree = jnp.where(soft, evidence.expected["pair_weights"], 0.0)
-        return jnp.stack([jnp.where(must, agree, 0.0).sum(), jnp.where(must, 0.0, agree).sum()])
+        kinds = jnp.stack([jnp.where(must, agree, 0.0), jnp.where(must, 0.0, agree)])
+        return _by_group(kinds, graph)
 
     def update(self, statistics: Array, sources: Sequence[Collapsed]) -> _Counts:
         """Count statements that are wrong and right about the labels."""
-        kinds = [_kinds(fn.labels.graph) for fn in sources]
-        num_must = sum((jnp.sum(must & soft) for must, soft in kinds), start=jnp.asarray(0))
-        num_soft = sum((jnp.sum(soft) for _, soft in kinds), start=jnp.asarray(0))
+        counts = jnp.zeros_like(statistics)
+        for fn in sources:
+            must, soft = _kinds(fn.labels.graph)
+            counts = counts + _by_group(jnp.stack([must & soft, soft]) * 1.0, fn.labels.graph)
+        num_must, num_soft = counts
         wrong = num_must - statistics[0] + statistics[1]
         prior = self.prior
         return _Counts(prior.concentration1 + wrong, prior.concentration0 + num_soft - wrong)
@@ -71,25 +80,37 @@ class FlipRate(Block):
         return {"reliability": jnp.clip(drawn, limits.tiny, 1.0 - limits.epsneg)}
 
     def log_density(self, found: _Counts, values: Mapping[str, Array]) -> Array:
-        """Log density of a flip rate."""
-        return dist.Beta(*found, validate_args=False).log_prob(values["reliability"])
+        """Log density of flip rates."""
+        return dist.Beta(*found, validate_args=False).log_prob(values["reliability"]).sum()
 
     def expected_factors(self, found: _Counts, evidence: Evidence) -> dict[str, Any]:
         """Expected log-odds of the statements, and log probability of those that disagree."""
         must, soft = _kinds(self.graph)
-        wrong, right = (digamma(a) - digamma(found.wrong + found.right) for a in found)
+        total = digamma(found.wrong + found.right)
+        wrong, right = (
+            jnp.broadcast_to(digamma(count) - total, (self.graph.num_groups,))[self.graph.group]
+            for count in found
+        )
         apart = jnp.where(must, wrong, right)
+        stated = jnp.asarray(self.graph.pair_weights) != 0.0
         return {
-            "pair_weights": jnp.where(must, right - wrong, wrong - right),
+            "pair_weights": jnp.where(stated, jnp.where(must, right - wrong, wrong - right), 0.0),
             "log_normalizer": -jnp.sum(apart, where=soft),
         }
 
     def divergence(self, found: _Counts) -> Array:
         """Divergence from the prior, in nats."""
-        return dist.kl_divergence(dist.Beta(*found), self.prior)
+        return dist.kl_divergence(dist.Beta(*found), self.prior).sum()
 
 
 def _kinds(graph: LabelGraph) -> tuple[Array, Array]:
-    """Which links are must-links, and which are soft."""
+    """Which links are must-links, and which are soft and state something."""
     weights = jnp.asarray(graph.pair_weights)
-    return weights > 0, ~jnp.isinf(weights)
+    return weights > 0, ~jnp.isinf(weights) & (weights != 0.0)
+
+
+def _by_group(values: Array, graph: LabelGraph) -> Array:
+    """Sums over the links of each group, (..., num_links) to (..., num_groups), or () for one group."""
+    if graph.num_groups == 1:
+        return values.sum(axis=-1)
+    return jnp.zeros((*values.shape[:-1], graph.num_groups)).at[..., graph.group].add(values)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -40,4 +42,4 @@ def separate_pairs(links: Links, num_points: int) -> tuple[NDArray[np.int64], Li
     single = np.setdiff1d(np.arange(num_points), pairs)
     rows = np.concatenate([single, pairs.ravel()])
     apart = len(single) + np.arange(pairs.size).reshape(-1, 2)
-    return rows, Links(apart, links.weights, len(rows))
+    return rows, replace(links, pairs=apart, num_points=len(rows))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .statements import as_same
+from .partial_labels import Groups, frozen
+from .statements import RESERVED, as_same
 
 _MOST_POINTS = 2**31
 """Row numbers from here on would not fit into the integers that links are kept in."""
@@ -16,7 +19,10 @@ __all__ = [
     "check_rows",
     "estimate_flip_rate",
     "flip_rate_weight",
+    "link_columns",
+    "link_groups",
     "per_pair",
+    "refuse_contradicting",
 ]
 
 
@@ -81,6 +87,62 @@ def per_pair(name: str, values: ArrayLike, num_links: int) -> NDArray[np.float64
             f"{name}[{int(np.argmax(np.isnan(np.atleast_1d(values))))}] is NaN; drop it"
         )
     return np.broadcast_to(values, (num_links,))
+
+
+def refuse_contradicting(pairs: NDArray, weights: NDArray) -> None:
+    """No pair may be both a hard must-link and a hard cannot-link."""
+    ends = np.sort(pairs, axis=1) @ [_MOST_POINTS, 1]
+    both = np.isneginf(weights) & np.isin(ends, ends[np.isposinf(weights)])
+    if both.any():
+        i, j = np.sort(pairs[int(np.argmax(both))])
+        raise ValueError(
+            f"links state ({i}, {j}) both as a hard must-link and as a hard cannot-link; drop one, or "
+            "give both a finite weight"
+        )
+
+
+def link_groups(group: ArrayLike | Groups | None, num_links: int) -> Groups | None:
+    """Who stated each link: a group for every one.
+
+    Raises
+    ------
+    ValueError
+        For another number of groups than links, and for a link without a group.
+    """
+    if group is None:
+        return None
+    found = group if isinstance(group, Groups) else Groups(np.asarray(group))
+    if len(found) != num_links:
+        raise ValueError(f"group has {len(found)} entries for {num_links} links; give one per link")
+    if (found.codes < 0).any():
+        row = int(np.argmax(found.codes < 0))
+        raise ValueError(f"group[{row}] is missing; name who stated every link, or leave group out")
+    return found
+
+
+def link_columns(columns: Mapping[str, ArrayLike], num_links: int) -> dict[str, NDArray]:
+    """What else is known of each link, as arrays of numbers or text that cannot be written to.
+
+    Raises
+    ------
+    TypeError
+        If a column is neither numbers nor text.
+    ValueError
+        For another shape than (num_links,), and for a name that links use themselves.
+    """
+    found = {}
+    for name, given in columns.items():
+        if name in RESERVED:
+            raise ValueError(f"columns may not be named {name!r}, which links have of their own")
+        values = np.asarray(given)
+        if values.shape != (num_links,):
+            raise ValueError(f"columns[{name!r}] has shape {values.shape}; expected ({num_links},)")
+        if values.dtype.kind not in "biuf":
+            if not all(isinstance(value, str) for value in values.tolist()):
+                raise TypeError(f"columns[{name!r}] holds {values.dtype}; give numbers or text")
+            values = values.astype(object)
+        found[name] = frozen(values)
+    return found
 
 
 def check_rows(rows: ArrayLike, num_points: int | None, least: int = 0) -> NDArray[np.int64]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -12,7 +13,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..files import write_table
 from .hard_links import LinkReport, check_links
-from .link_weights import check_pairs, check_rows, flip_rate_weight, per_pair
+from .link_weights import (
+    check_pairs,
+    check_rows,
+    flip_rate_weight,
+    link_columns,
+    link_groups,
+    per_pair,
+    refuse_contradicting,
+)
 from .partial_labels import Groups, PartialLabels, frozen
 from .statements import as_same, read_table
 
@@ -21,50 +30,50 @@ __all__ = ["Links"]
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """Unordered pairs of points, each once, with a log-odds weight.
+    """Statements about unordered pairs of points, each with a log-odds weight, in the order given.
 
     A pair ``(i, j)`` of weight ``w`` multiplies the density of the labels by
     ``exp(w * [z_i == z_j])``: ``w > 0`` is a must-link, ``w < 0`` a cannot-link, infinite weights
-    are hard. This is ``J = 2 W`` of Lu (2008), who sums over ordered pairs.
+    are hard. This is ``J = 2 W`` of Lu (2008), who sums over ordered pairs. A pair may be stated
+    several times: its weights then add up in the density of the labels, and under the relation
+    reading of `ppc` each statement counts as an observation of its own.
 
     Parameters
     ----------
     pairs : array_like of int, shape (num_links, 2)
         Row numbers of the points that each link joins. Order within a pair is immaterial.
     weights : array_like of float, shape (num_links,) or ()
-        Log-odds that the two labels agree; ``inf`` and ``-inf`` are hard. Pairs that occur more
-        than once are merged by adding their weights; pairs whose weight is zero are dropped.
+        Log-odds that the two labels agree; ``inf`` and ``-inf`` are hard. Zero states nothing.
     num_points : int, optional
         Number of points the links refer to; indices are then checked against it.
+    group : array_like, shape (num_links,), or Groups, optional
+        Who stated each link, names or numbers. A learned flip rate then is one per group.
+    columns : mapping of str to array_like of shape (num_links,), optional
+        What else is known of each link, numbers or text; kept, selected, saved and written with it.
 
     Raises
     ------
     TypeError
-        If `pairs` are not integers.
+        If `pairs` are not integers, or a column is neither numbers nor text.
     ValueError
-        On a wrong shape, a negative or too large index, a self link, a NaN weight, or a pair that is
-        both a hard must-link and a hard cannot-link.
+        On a wrong shape, a negative or too large index, a self link, a NaN weight, a link without a
+        group, or a pair that is both a hard must-link and a hard cannot-link.
     """
 
     pairs: NDArray[np.int64]
     weights: NDArray[np.float64]
     num_points: int | None = None
-    num_merged: int = field(default=0, init=False)
+    group: Groups | None = None
+    columns: Mapping[str, NDArray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         pairs = check_pairs(self.pairs, self.num_points)
         weights = per_pair("weights", self.weights, len(pairs))
-        if len(pairs):
-            pairs = np.sort(pairs, axis=1)
-            _refuse_contradicting_duplicates(pairs, weights)
-            beyond = int(pairs.max()) + 1
-            keys, owner = np.unique(pairs @ [beyond, 1], return_inverse=True)
-            merged = np.bincount(owner, weights=weights)
-            object.__setattr__(self, "num_merged", len(pairs) - len(keys))
-            keep = merged != 0.0
-            pairs, weights = np.stack(np.divmod(keys[keep], beyond), axis=1), merged[keep]
+        refuse_contradicting(pairs, weights)
         object.__setattr__(self, "pairs", frozen(pairs))
         object.__setattr__(self, "weights", frozen(weights))
+        object.__setattr__(self, "group", link_groups(self.group, len(pairs)))
+        object.__setattr__(self, "columns", link_columns(self.columns, len(pairs)))
 
     # ---- constructors -------------------------------------------------------------------------
 
@@ -80,6 +89,8 @@ class Links:
         same: ArrayLike,
         weight: ArrayLike = np.inf,
         num_points: int | None = None,
+        group: ArrayLike | Groups | None = None,
+        columns: Mapping[str, ArrayLike] | None = None,
     ) -> Self:
         """Links from pairs and a statement for each: same label, or not.
 
@@ -92,6 +103,8 @@ class Links:
         weight : array_like of float, shape (num_links,) or (), default inf
             Strength of the statement, the absolute log-odds; at least zero.
         num_points : int, optional
+        group, columns : optional
+            Who stated each link, and what else is known of it; see `Links`.
         """
         pairs = check_pairs(pairs, num_points)
         weight = per_pair("weight", weight, len(pairs))
@@ -101,7 +114,9 @@ class Links:
                 f"weight[{row}] = {weight[row]} is negative; `same` carries the sign, so give the "
                 "strength as a number >= 0"
             )
-        return cls(pairs, np.where(as_same(same, len(pairs)), weight, -weight), num_points)
+        signed = np.where(as_same(same, len(pairs)), weight, -weight)
+        about = link_groups(group, len(pairs)), link_columns(columns or {}, len(pairs))
+        return cls(pairs, signed, num_points, *about)
 
     @classmethod
     def must_link(
@@ -119,12 +134,18 @@ class Links:
 
     @classmethod
     def from_confidence(
-        cls, pairs: ArrayLike, same: ArrayLike, confidence: ArrayLike, num_points: int | None = None
+        cls,
+        pairs: ArrayLike,
+        same: ArrayLike,
+        confidence: ArrayLike,
+        num_points: int | None = None,
+        group: ArrayLike | Groups | None = None,
+        columns: Mapping[str, ArrayLike] | None = None,
     ) -> Self:
         r"""Links whose weight is the log-odds of a stated confidence (Lu 2008, eq. 2.26).
 
         The weight is :math:`\pm\log(\gamma / (1 - \gamma))`. A confidence below one half turns the
-        statement round; one half says nothing and the pair is dropped; one is hard.
+        statement round; one half says nothing, weight zero; one is hard.
 
         Parameters
         ----------
@@ -134,6 +155,8 @@ class Links:
         confidence : array_like of float in [0, 1], shape (num_links,) or ()
             Probability that the statement is right, given the labels.
         num_points : int, optional
+        group, columns : optional
+            As in `from_pairs`.
         """
         pairs = check_pairs(pairs, num_points)
         confidence = per_pair("confidence", confidence, len(pairs))
@@ -143,7 +166,9 @@ class Links:
                 f"confidence[{row}] = {confidence[row]} is not a probability; give a number in [0, 1]"
             )
         weight = -flip_rate_weight(confidence)
-        return cls(pairs, np.where(as_same(same, len(pairs)), weight, -weight), num_points)
+        signed = np.where(as_same(same, len(pairs)), weight, -weight)
+        about = link_groups(group, len(pairs)), link_columns(columns or {}, len(pairs))
+        return cls(pairs, signed, num_points, *about)
 
     @classmethod
     def from_labels(cls, labels: ArrayLike | PartialLabels) -> Links:
@@ -219,7 +244,8 @@ class Links:
 
         The table has columns ``i`` and ``j``, and either ``weight`` (log-odds) or ``same``
         (true/false, yes/no, must/cannot, 1/0 or 1/-1) with an optional ``confidence``. Where it has
-        both ``weight`` and ``same``, the sign of the weight must agree with the statement.
+        both ``weight`` and ``same``, the sign of the weight must agree with the statement. An optional
+        column ``group`` says who stated each link; all other columns are kept as they are.
 
         Raises
         ------
@@ -227,28 +253,34 @@ class Links:
             If columns are missing, or a value cannot be read; its row, from 0 on, is named.
         """
         table = read_table(Path(path))
+        rest = num_points, link_groups(table.group, len(table.pairs)), table.columns
         if table.weights is not None:
-            return cls(table.pairs, table.weights, num_points)
+            return cls(table.pairs, table.weights, *rest)
         assert table.same is not None  # the table has one of the two
         if table.confidence is not None:
-            return cls.from_confidence(table.pairs, table.same, table.confidence, num_points)
-        return cls.from_pairs(table.pairs, table.same, num_points=num_points)
+            return cls.from_confidence(table.pairs, table.same, table.confidence, *rest)
+        return cls.from_pairs(table.pairs, table.same, np.inf, *rest)
 
     def write(self, path: str | Path) -> None:
         """Write the links as a table that `read` understands, whole or not at all."""
-        table = pd.DataFrame({"i": self.pairs[:, 0], "j": self.pairs[:, 1], "weight": self.weights})
-        write_table(path, table)
+        write_table(path, self.table())
 
     # ---- views ----------------------------------------------------------------------------------
 
+    def table(self) -> pd.DataFrame:
+        """One row per link: ``i``, ``j``, ``weight``, ``group`` where there are groups, and columns."""
+        group = {} if self.group is None else {"group": self.group.names[self.group.codes]}
+        ends = {"i": self.pairs[:, 0], "j": self.pairs[:, 1], "weight": self.weights}
+        return pd.DataFrame({**ends, **group, **self.columns})
+
     @property
     def num_links(self) -> int:
-        """Number of distinct pairs."""
+        """Number of statements."""
         return len(self.pairs)
 
     @property
     def same(self) -> NDArray[np.bool_]:
-        """True for must-links, False for cannot-links, shape (num_links,)."""
+        """True for must-links, False for cannot-links and weights of zero, shape (num_links,)."""
         return self.weights > 0
 
     @property
@@ -260,22 +292,53 @@ class Links:
         return len(self.pairs)
 
     def __add__(self, other: Links) -> Links:
-        """Both sets of links; pairs in both have their weights added."""
+        """Both sets of statements, one after the other.
+
+        Raises
+        ------
+        ValueError
+            If they are over different numbers of points, or only one has groups or some column.
+        """
         num_points = self.num_points if other.num_points is None else other.num_points
         if None not in (self.num_points, other.num_points) and self.num_points != other.num_points:
             raise ValueError(
                 f"links over {self.num_points} points cannot be added to links over "
                 f"{other.num_points}; both must refer to the same rows"
             )
+        tables = self.table(), other.table()
+        lacking = set(tables[0].columns) ^ set(tables[1].columns)
+        if lacking and len(self) and len(other):
+            raise ValueError(
+                f"only one of the two sets of links has {sorted(lacking)}; give both the same columns, "
+                "or leave these out of both"
+            )
+        both = pd.concat([one for one in tables if len(one)] or tables, ignore_index=True)
         return Links(
-            np.concatenate([self.pairs, other.pairs]),
-            np.concatenate([self.weights, other.weights]),
+            both[["i", "j"]].to_numpy(),
+            both["weight"].to_numpy(),
             num_points,
+            link_groups(both["group"], len(both)) if "group" in both else None,
+            {name: both[name].to_numpy() for name in both.columns[3:] if name != "group"},
         )
 
+    def with_weights(self, weights: ArrayLike) -> Links:
+        """Give the same statements other weights, shape (num_links,)."""
+        return replace(self, weights=np.asarray(weights, float))
+
     def with_strength(self, weight: ArrayLike) -> Links:
-        """Give the same pairs and signs another absolute weight (a number >= 0, or inf)."""
-        return Links.from_pairs(self.pairs, self.same, weight, self.num_points)
+        """Give the same pairs and signs another absolute weight (a number >= 0, or inf).
+
+        A weight of zero has no sign, and stays.
+        """
+        strength = per_pair("weight", weight, len(self))
+        if (strength < 0).any():
+            raise ValueError(
+                f"weight = {strength.min()} is negative; links keep their signs, so give the strength as a "
+                "number >= 0"
+            )
+        states = self.weights != 0.0
+        signed = np.where(states, np.sign(self.weights) * np.where(states, strength, 0.0), 0.0)
+        return self.with_weights(signed)
 
     def hardened(self) -> Links:
         """Make every link hard."""
@@ -303,8 +366,25 @@ class Links:
         position = np.full(size, -1, np.int64)
         position[rows] = np.arange(len(rows))
         pairs = position[self.pairs]
-        keep = (pairs >= 0).all(axis=1)
-        return Links(pairs[keep], self.weights[keep], len(rows))
+        keep = np.flatnonzero((pairs >= 0).all(axis=1))
+        return replace(self.take(keep), pairs=pairs[keep], num_points=len(rows))
+
+    def take(self, links: ArrayLike) -> Links:
+        """Some of the links, between the same points; groups keep their numbers.
+
+        Parameters
+        ----------
+        links : array_like of int or bool
+            Numbers of links, or a mask over all of them.
+        """
+        chosen = np.asarray(links)
+        return Links(
+            self.pairs[chosen],
+            self.weights[chosen],
+            self.num_points,
+            None if self.group is None else self.group.take(chosen),
+            {name: values[chosen] for name, values in self.columns.items()},
+        )
 
     def check(self, num_points: int | None = None, num_clusters: int | None = None) -> LinkReport:
         """Report what the links hold; raise where hard links contradict each other.
@@ -333,17 +413,9 @@ class Links:
     def __repr__(self) -> str:
         """Counts by kind."""
         must, hard = self.same, self.hard
+        groups = "" if self.group is None else f"{self.group.num_groups} groups, "
         return (
             f"Links({must.sum()} must-links ({(must & hard).sum()} hard), "
-            f"{(~must).sum()} cannot-links ({(~must & hard).sum()} hard), num_points={self.num_points})"
+            f"{(self.weights < 0).sum()} cannot-links ({(~must & hard).sum()} hard), "
+            f"{groups}num_points={self.num_points})"
         )
-
-
-def _refuse_contradicting_duplicates(pairs: NDArray, weights: NDArray) -> None:
-    must = {tuple(p) for p in pairs[np.isposinf(weights)].tolist()}
-    for pair in pairs[np.isneginf(weights)].tolist():
-        if tuple(pair) in must:
-            raise ValueError(
-                f"links state ({pair[0]}, {pair[1]}) both as a hard must-link and as a hard "
-                "cannot-link; drop one, or give both a finite weight"
-            )

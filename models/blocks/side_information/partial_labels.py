@@ -131,6 +131,19 @@ class Groups:
         kept = rows if isinstance(rows, slice) else np.asarray(rows)
         return type(self)(np.asarray(source)[kept])
 
+    def take(self, rows: ArrayLike) -> Self:
+        """Groups of some of the rows, numbered as before, though some may occur no longer.
+
+        Parameters
+        ----------
+        rows : array_like of int or bool
+        """
+        groups = self.tree_unflatten(
+            (self.num_groups,), (np.asarray(self.codes)[np.asarray(rows)],)
+        )
+        object.__setattr__(groups, "names", self.names)
+        return groups
+
     def codes_of(self, values: ArrayLike) -> NDArray[np.int64]:
         """Codes of other rows under the names of these groups; -1 for groups not among them.
 

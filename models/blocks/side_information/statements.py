@@ -9,10 +9,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["ACCEPTED", "Table", "as_same", "read_table"]
+__all__ = ["ACCEPTED", "RESERVED", "Table", "as_same", "read_table"]
 
 ACCEPTED = "true/false, yes/no, must/cannot, 1/0 or 1/-1"
 """What may be written for a must-link and for a cannot-link."""
+
+RESERVED = frozenset({"i", "j", "weight", "same", "confidence", "group"})
+"""Columns of a table of links that have a meaning."""
 
 _MEANING: dict[object, bool] = {
     **dict.fromkeys((1, "1", "true", "yes", "must"), True),
@@ -65,12 +68,17 @@ def _blank(value: Any) -> bool:
 
 
 class Table(NamedTuple):
-    """Columns of a table of links; `same` and `confidence` are None where `weights` are given."""
+    """Columns of a table of links; `same` and `confidence` are None where `weights` are given.
+
+    `columns` holds all that have no meaning of their own, such as identifiers.
+    """
 
     pairs: NDArray[np.int64]
     weights: NDArray[np.float64] | None
     same: NDArray[np.bool_] | None
     confidence: NDArray[np.float64] | None
+    group: NDArray | None
+    columns: dict[str, NDArray]
 
 
 def read_table(path: Path) -> Table:
@@ -104,7 +112,18 @@ def read_table(path: Path) -> Table:
                 f"{table['same'].tolist()[row]!r} disagree; a must-link has a positive weight, a "
                 "cannot-link a negative one"
             )
-    return Table(pairs, weights, None if weights is not None else same, confidence)
+    group = None if "group" not in columns else table["group"].to_numpy()
+    # a table written with its index has a column without a name
+    others = [c for c in table.columns if c not in RESERVED and not c.startswith("Unnamed:")]
+    rest = {name: _as_given(table[name]) for name in others}
+    return Table(pairs, weights, None if weights is not None else same, confidence, group, rest)
+
+
+def _as_given(column: pd.Series) -> NDArray:
+    """Numbers, or text with blanks for what is missing."""
+    if column.dtype.kind in "biuf":
+        return column.to_numpy()
+    return column.fillna("").astype(str).to_numpy(object)
 
 
 def _numbers(column: pd.Series, path: Path) -> NDArray[np.float64]:

@@ -1,0 +1,149 @@
+"""Who stated links, and several links arguments of one model: fits, files, terms and folds."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import pytest
+from jax.typing import ArrayLike
+from scipy.stats import norm
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
+from sidebayes.models.blocks.mixtures.components import mixture_components
+from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+from sidebayes.models.blocks.mixtures.weights import mixing_weights
+
+import sidebayes as sb
+from tests.probes.data import IRIS, SPECIES
+
+X = IRIS[::3]
+Y = SPECIES[::3]
+
+
+def stated(num_links=120, rates=(0.02, 0.45), seed=0):
+    """Links stated by two annotators, each with an error rate of its own."""
+    rng = np.random.default_rng(seed)
+    pairs = np.array([rng.choice(len(X), 2, replace=False) for _ in range(num_links)])
+    who = rng.integers(0, 2, num_links)
+    right = rng.random(num_links) >= np.array(rates)[who]
+    same = (Y[pairs[:, 0]] == Y[pairs[:, 1]]) == right
+    return sb.Links.from_pairs(pairs, same, 1.0, len(X), group=np.array(["ann", "bob"])[who])
+
+
+def test_each_annotator_has_a_flip_rate_of_its_own(tmp_path):
+    links = stated()
+    options = {"num_clusters": 3, "covariance": "tied", "inference": "belief_propagation"}
+    fit = sb.fit(
+        "ppc", X, links, reading="relation", flip_rate="learned", progress=False, **options
+    )
+    rates = fit.tree["posterior"]["flip_rate"]
+    assert rates.dims == ("chain", "draw", "link_groups")
+    wrong = (Y[links.pairs[:, 0]] == Y[links.pairs[:, 1]]) != links.same
+    for name, rate in zip(("ann", "bob"), rates.to_numpy()[0, 0], strict=True):
+        own = wrong[links.group.names[links.group.codes] == name]
+        assert abs(float(rates.sel(link_groups=name).squeeze()) - own.mean()) < 0.12
+        assert rate == rates.sel(link_groups=name)
+    fit.save(tmp_path / "fit.nc")
+    again = sb.load(tmp_path / "fit.nc")
+    np.testing.assert_array_equal(again.links.pairs, links.pairs)
+    np.testing.assert_array_equal(again.links.group.names, ["ann", "bob"])
+    np.testing.assert_array_equal(again.links.group.codes, links.group.codes)
+    suspects = fit.suspect_links()
+    assert set(suspects["group"]) == {"ann", "bob"}
+
+
+def two_views(
+    first: Annotated[ArrayLike, "points features"],
+    second: Annotated[ArrayLike, "points others"],
+    ties: Annotated[sb.Links | LabelGraph | None, "points"] = None,
+    others: Annotated[sb.Links | LabelGraph | None, "points"] = None,
+    *,
+    num_clusters: int,
+) -> None:
+    """Two partitions of the same points, each with a table and links of its own."""
+    for name, x, links in (("a", first, ties), ("b", second, others)):
+        with numpyro.handlers.scope(prefix=name, divider="_"):
+            pi = mixing_weights(num_clusters)
+            density = mixture_components(x, num_clusters, "diagonal")
+            labels = LinkedCategorical(jnp.log(pi), as_label_graph(links, len(x), num_clusters))
+        numpyro.sample(f"x_{name}", LinkedMixture(labels, density), obs=x)
+
+
+@pytest.fixture(scope="module")
+def views():
+    links = (
+        sb.Links.must_link([(0, 1), (20, 22)], 2.0, len(X)),
+        sb.Links.cannot_link([(1, 30), (3, 4)], 2.0, len(X)),
+    )
+    data = dict(
+        zip(("first", "second", "ties", "others"), (X[:, :2], X[:, 2:], *links), strict=True)
+    )
+    return sb.fit(two_views, **data, num_clusters=2, progress=False), links
+
+
+def test_several_links_arguments_are_kept(views, tmp_path):
+    fit, (ties, others) = views
+    assert list(fit.run.links) == ["ties", "others"]
+    np.testing.assert_array_equal(fit.links.pairs, ties.pairs)
+    fit.save(tmp_path / "fit.nc")
+    again = sb.load(tmp_path / "fit.nc", model=two_views)
+    for name, links in (("ties", ties), ("others", others)):
+        np.testing.assert_array_equal(again.run.links[name].pairs, links.pairs)
+        np.testing.assert_array_equal(again.run.links[name].weights, links.weights)
+
+
+def test_units_are_what_any_links_join(views):
+    """0–1–30 are one unit by links of two arguments; terms of both sites add up to the density."""
+    fit, _ = views
+    unit = fit.tree["constant_data"]["unit"].to_numpy()
+    assert unit[0] == unit[1] == unit[30]
+    assert unit[20] == unit[22]
+    assert unit[3] == unit[4]
+    assert len(np.unique(unit)) == len(X) - 4
+    with jax.enable_x64(True):
+        for name, x in (("a", X[:, :2]), ("b", X[:, 2:])):
+            found = {site: fit.params[f"{name}_{site}"] for site in ("weights", "mean", "variance")}
+            unary = norm.logpdf(x[:, None], found["mean"], np.sqrt(found["variance"])).sum(axis=2)
+            graph = LabelGraph.build(fit.run.links["ties" if name == "a" else "others"], len(x), 2)
+            labels = LinkedCategorical(np.log(found["weights"]), graph)
+            terms = fit.tree["log_likelihood"][f"x_{name}"].to_numpy()
+            np.testing.assert_allclose(terms.sum(), labels.log_evidence(unary), rtol=1e-9)
+            assert terms.shape[-1] == len(X) - 4
+
+
+@pytest.mark.slow  # folds of other shapes compile anew
+def test_folds_cut_no_links_of_any_argument(views):
+    fit, _ = views
+    folds = fit.kfold(3, progress=False)
+    assert np.isfinite(folds.elpd)
+
+
+def test_links_that_the_model_does_not_take_are_refused(views, tmp_path):
+    fit, _ = views
+
+    def without(
+        first: Annotated[ArrayLike, "points features"],
+        second: Annotated[ArrayLike, "points others"],
+        *,
+        num_clusters: int,
+    ):
+        two_views(first, second, num_clusters=num_clusters)
+
+    fit.save(tmp_path / "fit.nc")
+    with pytest.raises(ValueError, match=r"the file holds links for \['others', 'ties'\]"):
+        sb.load(tmp_path / "fit.nc", model=without)
+
+
+def test_names_that_a_tree_cannot_hold_are_refused_before_the_fit():
+    def scoped(x: Annotated[ArrayLike, "points"]):
+        with numpyro.handlers.scope(prefix="a"):
+            mean = numpyro.sample("mean", numpyro.distributions.Normal(0, 1))
+        with numpyro.plate("points", len(x)):
+            numpyro.sample("x", numpyro.distributions.Normal(mean, 1), obs=x)
+
+    with pytest.raises(ValueError, match=r"sites \['a/mean'\] have a slash .* divider='_'"):
+        sb.fit(scoped, X[:, 0], engine="map", progress=False)
