@@ -117,8 +117,9 @@ def _seeded(
     problem: Problem, starts: dict[str, NDArray], seed: int, seconds: dict[str, float]
 ) -> dict[str, NDArray]:
     """Starts fitted to k-means partitions of the rows of the first site whose labels are latent."""
-    sources = collapsed_sites(abstract_trace(problem)).items()
-    labelled = [(n, fn) for n, (fn, _) in sources if fn.latent == "labels" and fn.is_density]
+    trace = abstract_trace(problem)
+    plain = collapsed_sites({n: site for n, site in trace.items() if site.get("scale") is None})
+    labelled = [(n, fn) for n, (fn, _) in plain.items() if fn.latent == "labels" and fn.is_density]
     if not labelled:
         return starts
     name, fn = labelled[0]

@@ -145,6 +145,8 @@ def _plan(problem: Problem) -> Plan:
         starting += [part] * bool(sources)
         if others:
             lacking.append(f"{listed(own)} also enter {listed(others)}")
+        elif scaled := [n for n in (*own, *sources) if trace[n].get("scale") is not None]:
+            lacking.append(f"{listed(own)}: the densities of {listed(scaled)} are under a scale")
         elif not sources:
             lacking.append(f"{listed(own)} enter no observed site that integrates labels out")
         else:

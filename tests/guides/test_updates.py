@@ -214,6 +214,21 @@ def test_a_block_whose_sites_enter_another_density_is_climbed_by_gradients():
     assert np.abs(np.sort(params["mean"][:, 0]) - np.sort(free["mean"][:, 0])).max() > 1e-2
 
 
+def test_blocks_under_a_scale_are_climbed_by_gradients():
+    """A tempered likelihood is no mixture, and a tempered prior not the one that a block knows."""
+
+    def tempered(x, links):
+        with numpyro.handlers.scale(scale=0.5):
+            own(x, links)
+
+    problem = Problem(tempered, own_problem().args)
+    assert plan_updates(problem).parts == ()
+    result = EM(num_restarts=2, tol=1e-11, num_inner_steps=30).run(problem, progress=False)
+    params = {name: jnp.asarray(value) for name, value in result.params.items()}
+    slope = jax.grad(lambda mean: log_joint(problem, params | {"mean": mean}))(params["mean"])
+    np.testing.assert_allclose(slope, 0.0, atol=2e-2)
+
+
 def test_a_site_that_enters_two_factors_of_one_distribution_has_no_update():
     def use(weights, components):
         return jnp.log(weights) + components.loc[:, 0]

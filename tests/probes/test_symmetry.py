@@ -125,3 +125,8 @@ def declared(x, *, symmetry, scale=1.0, event_dims=("features", "dimensions")):
 def test_false_declarations_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
         sb.fit(declared, X, engine="map", progress=False, **options)
+
+
+def test_laplace_says_that_no_gaussian_is_near():
+    with pytest.raises(ValueError, match=r"sites \['loadings'\] are known up to an orthogonal"):
+        sb.fit(models.factors, X, num_dimensions=2, engine="laplace", progress=False)

@@ -27,6 +27,7 @@ from ..samplers.importance import (
     quality,
     visit,
 )
+from ..symmetry import site_symmetries
 from .ascent import Ascent, ascend
 
 __all__ = ["Laplace"]
@@ -98,7 +99,8 @@ class Laplace(Engine):
         Raises
         ------
         ValueError
-            If labels are summed out by fixed points, which have no exact second derivatives.
+            If labels are summed out by fixed points, which have no exact second derivatives, or sites
+            are declared to be known up to an orthogonal transform.
         FitError
             If no start has a finite density, or the mode found is flat or a saddle.
         """
@@ -108,6 +110,12 @@ class Laplace(Engine):
             raise ValueError(
                 f"Laplace needs second derivatives, which {approximate} does not give; use SVI or "
                 "NUTS, or inference='exact'"
+            )
+        turned = sorted(site_symmetries(problem))
+        if turned:
+            raise ValueError(
+                f"sites {turned} are known up to an orthogonal transform, along which the density is "
+                "constant, so that no Gaussian is near it; use NUTS or SVI"
             )
         with keeping(self, problem, seed, init) as keep:
             mode = ascend(
