@@ -17,6 +17,8 @@ from sidebayes.cache import use_compilation_cache
 
 use_compilation_cache()
 use_program_store(None)  # what a test changes in the library must be seen
+# most programs run for milliseconds and compile for seconds; slow tests and long runs are optimised
+jax.config.update("jax_disable_most_optimizations", True)
 
 MOST_MAPS = 20_000
 
@@ -61,6 +63,14 @@ def _few_memory_maps():
     if maps.is_file() and len(maps.read_text().splitlines()) > MOST_MAPS:
         jax.clear_caches()
         gc.collect()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _optimised(request):
+    """Files of long runs, marked ``optimised``, have their programs optimised."""
+    quick = request.node.get_closest_marker("optimised") is None
+    jax.config.update("jax_disable_most_optimizations", quick)
+    yield
 
 
 @pytest.fixture(scope="session", autouse=True)
