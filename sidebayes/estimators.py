@@ -219,7 +219,12 @@ class LinkedKFold(GroupKFold):
         if groups is not None:
             pairs = np.concatenate([pairs, _chains(np.asarray(groups))])
         graph = coo_array((np.ones(len(pairs)), tuple(pairs.T)), shape=(size, size))
-        _, component = connected_components(graph, directed=False)
+        number, component = connected_components(graph, directed=False)
+        if number < self.n_splits:
+            raise ValueError(
+                f"links and groups connect the rows into {number} components, too few for "
+                f"n_splits = {self.n_splits} folds that no link crosses; use fewer folds, or fewer links"
+            )
         yield from super().split(X, y, component)
 
 

@@ -16,10 +16,16 @@ DEAR = {
     "docs/comparing_engines.md",
     "docs/engines.md",
     "docs/engines/checkpoints.md",
+    "docs/engines/coordinate_ascent.md",
     "docs/engines/gibbs.md",
     "docs/engines/nested.md",
     "docs/engines/smc.md",
+    "docs/engines/stochastic_em.md",
+    "docs/estimators.md",
     "docs/links_selection.md",
+    "docs/methods/constraint_fit.md",
+    "docs/methods/constraint_projection.md",
+    "docs/methods/pair_mixture.md",
     "docs/predicting.md",
     "docs/scores.md",
 }
@@ -47,7 +53,7 @@ def pages():
             yield pytest.param(page, id=name, marks=pytest.mark.slow if name in DEAR else ())
 
 
-@pytest.mark.parametrize("page", pages())
+@pytest.mark.parametrize("page", list(pages()))
 @pytest.mark.filterwarnings("ignore::sidebayes.guides.engines.base.SideBayesWarning")
 def test_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -111,8 +111,10 @@ def test_no_link_crosses_a_fold(whole):
         assert not mask[train].any()
         assert (mask[links.pairs[:, 0]] == mask[links.pairs[:, 1]]).all()
     assert (np.sum(held, axis=0) == 1).all()
-    for train, test in folds.split(x, groups=np.arange(150) // 10):
-        assert not set(train // 10) & set(test // 10)
+    groups = np.maximum(np.arange(150) - 9, 0)  # the first ten rows are one
+    assert all(np.isin(np.arange(10), test).mean() in (0, 1) for _, test in folds.split(x, None, groups))
+    with pytest.raises(ValueError, match="connect the rows into 1 components"):
+        next(folds.split(x, groups=np.zeros(150)))
     with pytest.raises(ValueError, match="pass rows"):
         next(LinkedKFold(links).split(x[:100]))
     with pytest.raises(TypeError, match="pass Links"):
