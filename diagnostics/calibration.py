@@ -236,7 +236,8 @@ class Calibration:
             axis.plot(grid, height, color=colour, lw=width, label=str(name) if off else None)
         axis.set(xlabel="rank of the truth", ylabel="ECDF less uniform", title=self.name)
         if (self.table.p_value < limit).any():
-            axis.legend(frameon=False)
+            # beside the axis: the curves of what is off go where a legend would stand
+            axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8.5)
         return cast("Figure", axis.figure)
 
     def __str__(self) -> str:

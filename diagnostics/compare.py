@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -13,10 +13,12 @@ import pandas as pd
 
 from .distance import farthest
 from .invariants import same_cluster
+from .modes import lower_modes, same_data, same_question
 from .scores import score_labels, violated_links
 from .sites import site_of
+from .verdict import enough_draws
 
-__all__ = ["Comparison", "compare_fits", "same_question", "verdict"]
+__all__ = ["Comparison", "compare_fits"]
 
 _HEADINGS = {
     "method": "method",
@@ -41,13 +43,16 @@ _HEADINGS = {
     "flip": "flip",
     "compile_s": "compile s",
     "run_s": "run s",
+    "total_s": "total s",
     "ess_per_s": "ESS / s",
     "approximate": "approximate",
 }
 _WHOLE = ("divergences", "links", "violated", "ess")
 _OUTCOME = ("method", "engine", "ari", "nmi", "accuracy", "links", "violated", "flip")
-_COST = ("compile_s", "run_s", "ess_per_s", "approximate")
+_COST = ("compile_s", "run_s", "total_s", "ess_per_s", "approximate")
 _BEST = {"ari": max, "nmi": max, "accuracy": max}
+_NOISY = "too noisy to say"
+_SUSPECT = ("differs", "no", "lower mode")
 _SHIFT, _ERRORS = 0.1, 3.0
 """Shift that matters, in posterior standard deviations, and Monte Carlo errors that it must exceed."""
 
@@ -67,31 +72,43 @@ class Comparison:
         the share of them whose Pareto k is too high for the number of draws (see `Fit.loo`);
         worst ``rhat`` and least ``ess`` over label-invariant functionals; ``divergences``;
         ``links`` and those ``violated`` by the labels; ``flip``, posterior mean of a flip rate;
-        ``compile_s``, ``run_s``, ``ess_per_s``; ``approximate``. Fits of one model to the same
+        ``compile_s``, ``run_s``, and ``total_s``, all that was waited for; ``ess_per_s``;
+        ``approximate``. Fits of one model to the same
         data are measured against one of them: ``distance``, mean absolute difference in the
         probability that two points share a cluster; ``shift``, largest distance of their
         posteriors over label-invariant functionals of the parameters, ``shift_of`` which, in
         standard deviations (see `sidebayes.diagnostics.distance.wasserstein`); and ``trust``.
+    notes : tuple of str
+        A sentence for every fit that holds a lower mode than another one of the same posterior.
+    data : tuple of int
+        Number of the data set of each fit, by rows of `frame`. The best scores are marked within a
+        data set only.
 
     Notes
     -----
     The reference of ``trust`` is a sampler of several runs: one that started at draws of the prior,
     and so sees modes that others cannot reach, before one of lower R-hat. Others "agree" with it,
     or "differ", by a shift of more than a tenth and more than three Monte Carlo errors; "no" means
-    that the run says itself that it failed (`verdict`). The reference is only the best there is:
-    where two samplers that start at the prior differ, give them more particles or live points.
+    that the run says itself that it failed (`Fit.verdict`). A reference of fewer than 100 effective
+    draws a chain overrules none: what would differ is "too noisy to say".
+    A mode below that of another engine on the same posterior is a "lower mode". The reference is only
+    the best there is: where two samplers that start at the prior differ, give them more particles or
+    live points.
     """
 
     frame: pd.DataFrame
+    notes: tuple[str, ...] = ()
+    data: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        """Table as text."""
-        return self._texts().rename(columns=_HEADINGS).to_string()
+        """Table as text, and the notes below it."""
+        return "\n".join([self._texts().rename(columns=_HEADINGS).to_string(), *self.notes])
 
     def __rich__(self) -> Any:
         """Table for the terminal in three parts: what came out, how sure it is, what it cost."""
         from rich.console import Group
         from rich.table import Table
+        from rich.text import Text
 
         texts = self._texts()
         parts: list[Any] = []
@@ -105,12 +122,17 @@ class Comparison:
             for name, row in zip(texts.index, texts[columns].to_numpy(), strict=True):
                 table.add_row(str(name), *row)
             parts += [table, ""] if columns else []
-        return Group(*parts)
+        return Group(*parts, *map(Text, self.notes))
 
     def html(self) -> str:
-        """Two HTML tables of class ``comparison``: what came out, how sure and dear it was."""
+        """Two HTML tables of class ``comparison``: what came out, how sure and dear it was.
+
+        Every cell carries its heading as ``data-heading``, so that a narrow page can show a row as a
+        list. The notes follow as paragraphs of class ``reading``.
+        """
         outcome, certainty, cost = self._parts()
-        return self._html(outcome) + self._html(certainty + cost)
+        notes = "".join(f'<p class="reading">{escape(note)}</p>' for note in self.notes)
+        return self._html(outcome) + self._html(certainty + cost) + notes
 
     def _html(self, columns: list[str]) -> str:
         texts = self._texts()
@@ -121,7 +143,9 @@ class Comparison:
         rows = []
         for i, name in enumerate(texts.index):
             cells = "".join(
-                f'<td class="{self._style(c, i)}">{escape(texts[c].iloc[i])}</td>' for c in columns
+                f'<td class="{self._style(c, i)}" data-heading="{escape(_HEADINGS[c])}">'
+                f"{escape(texts[c].iloc[i])}</td>"
+                for c in columns
             )
             rows.append(f"<tr><th>{escape(str(name))}</th>{cells}</tr>")
         return (
@@ -136,14 +160,19 @@ class Comparison:
         return [outcome, [c for c in rest if c not in _COST], [c for c in rest if c in _COST]]
 
     def _style(self, column: str, row: int) -> str:
-        if column == "trust" and self.frame[column].iloc[row] in ("differs", "no"):
+        if column == "trust" and self.frame[column].iloc[row] in _SUSPECT:
             return "text suspect"
         if _is_text(column):
             return "text"
         values = self.frame[column]
-        best = column in _BEST and values.iloc[row] == _BEST[column](values.dropna())
+        best = column in _BEST and self._is_best(_BEST[column], values, row)
         suspect = {"rhat": values.iloc[row] > 1.01, "divergences": values.iloc[row] > 0}
         return "best" if best else "suspect" if suspect.get(column) else ""
+
+    def _is_best(self, best: Callable, values: pd.Series, row: int) -> bool:
+        """Whether a score is the best of several to the same data."""
+        rivals = values[np.equal(self.data, self.data[row])].dropna()
+        return len(rivals) > 1 and values.iloc[row] == best(rivals)
 
     def _texts(self) -> pd.DataFrame:
         return pd.DataFrame(
@@ -159,52 +188,19 @@ def compare_fits(fits: Mapping[str, Any]) -> Comparison:
     ----------
     fits : mapping of str to Fit
     """
-    rows = {str(name): _row(fit) for name, fit in fits.items()}
+    fits = {str(name): fit for name, fit in fits.items()}
+    rows = {name: _row(fit) for name, fit in fits.items()}
+    lower = lower_modes(fits)
     frame = pd.DataFrame.from_dict(rows, orient="index")
     frame = frame.join(_measure(list(fits.values()), frame))
+    frame.loc[[name for name in lower if frame.loc[name, "trust"] != "no"], "trust"] = "lower mode"
     frame = frame[[name for name in _HEADINGS if name in frame]]
     empty = [c for c in frame if frame[c].isna().all() or (frame[c] == "").all()]
-    return Comparison(frame.drop(columns=empty))
-
-
-def verdict(fit: Any) -> tuple[str, str]:
-    """How far to trust a fit: "good", "caution" or "bad", and why, in a sentence or two.
-
-    Parameters
-    ----------
-    fit : Fit
-    """
-    rhat, ess = fit.convergence["rhat"], fit.convergence["ess"]
-    stats = fit.tree["sample_stats"]
-    divergent = int(stats["diverging"].sum()) if "diverging" in stats else 0
-    info = fit.tree["fit_info"].attrs
-    message = info["status"].rstrip(".")
-    if not info["converged"]:
-        return "bad", f"{message}."
-    if rhat > 1.05:
-        return "bad", (
-            f"{message}. The chains disagree, whatever the numbering of the clusters (R-hat "
-            f"{rhat:.2f}): they found different answers; run longer, or tighten the prior."
-        )
-    if rhat > 1.01 or ess < 100 * stats.sizes["chain"]:
-        worst = f"R-hat {rhat:.3f}, ESS {ess:.0f}" if np.isfinite(rhat) else f"ESS {ess:.0f}"
-        return "caution", f"{message}. Not yet enough draws ({worst}); run longer."
-    if divergent:
-        return "caution", f"{message}. Raise target_accept and see whether the answer stays."
-    alone = _alone(np.asarray(fit.objective, float))
-    if alone:
-        return "caution", f"{message}. No other start came near it; add starts (num_restarts)."
-    if fit.approximate:
-        return "caution", f"{message}. Labels are summed out approximately, by {fit.approximate}."
-    return "good", f"{message}."
-
-
-def _alone(history: np.ndarray) -> bool:
-    """Whether only one of several starts reached the best objective."""
-    if len(history) < 2:
-        return False
-    best = np.max(np.where(np.isfinite(history), history, -np.inf), axis=1)
-    return int(np.sum(best > best.max() - 0.01)) == 1
+    sets = [same_data(fit) for fit in fits.values()]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(sets))}
+    return Comparison(
+        frame.drop(columns=empty), tuple(lower.values()), tuple(numbers[key] for key in sets)
+    )
 
 
 def _row(fit: Any) -> dict[str, Any]:
@@ -223,6 +219,7 @@ def _row(fit: Any) -> dict[str, Any]:
         "links": links.sizes.get("link", 0),
         "compile_s": seconds["compile"],
         "run_s": seconds["run"],
+        "total_s": seconds["total"],
         "ess_per_s": found["ess"] / max(seconds["run"], 1e-9),
         "approximate": fit.approximate or "",
     }
@@ -272,7 +269,8 @@ def _measure(fits: list[Any], frame: pd.DataFrame) -> pd.DataFrame:
             continue
         ess = frame["ess"].iloc[[number, best]].to_numpy(float)
         apart = row["shift"] > max(_SHIFT, _ERRORS * np.sqrt((1 / ess).sum()))
-        row["trust"] = "no" if failed else "differs" if apart else "agrees"
+        unlike = "differs" if enough_draws(leader) else _NOISY
+        row["trust"] = "no" if failed else unlike if apart else "agrees"
     measured = pd.DataFrame(rows, frame.index)
     texts = [name for name in measured if _is_text(str(name))]
     return measured.fillna(dict.fromkeys(texts, ""))
@@ -300,25 +298,6 @@ def _distance(fit: Any, leader: Any) -> float:
     return float(np.abs(gap).mean())
 
 
-def same_question(fit: Any) -> tuple:
-    """Key of method, options, data and links: equal for fits that can be measured on each other.
-
-    Parameters
-    ----------
-    fit : Fit
-    """
-    observed, constant = fit.tree["observed_data"], fit.tree["constant_data"]
-    known = ("truth", "feature_names")
-    arrays = [v for n, v in observed.data_vars.items() if n not in known]
-    arrays += [v for n, v in constant.data_vars.items() if n not in known]
-    return (
-        fit.method,
-        fit.tree.attrs.get("sidebayes_options", ""),
-        fit.tree.attrs.get("sidebayes_sets", ""),
-        *(values.to_numpy().tobytes() for values in arrays),
-    )
-
-
 def _is_text(column: str) -> bool:
     return column in ("method", "engine", "evidence", "approximate", "shift_of", "trust")
 
@@ -330,6 +309,14 @@ def _text(column: str, value: Any) -> str:
         return ""
     if column in _WHOLE:
         return f"{value:.0f}"
-    if column in ("log_joint", "log_evidence", "elpd_loo", "compile_s", "run_s", "ess_per_s"):
+    if column in (
+        "log_joint",
+        "log_evidence",
+        "elpd_loo",
+        "compile_s",
+        "run_s",
+        "total_s",
+        "ess_per_s",
+    ):
         return f"{value:.1f}"
     return f"{value:.0%}" if column == "bad_k" else f"{value:.3f}"

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .compare import same_question
 from .invariants import same_cluster
+from .modes import same_question
 
 __all__ = ["converged", "doubts"]
 

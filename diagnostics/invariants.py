@@ -9,6 +9,7 @@ import xarray as xr
 from arviz_base import dict_to_dataset
 from numpy.typing import NDArray
 from scipy.special import entr
+from scipy.stats import chi2
 
 from .orthogonal import gram
 from .sites import has_labels, is_label_dim, role_of, symmetries_of
@@ -24,6 +25,9 @@ __all__ = [
 
 _MOST_ENTRIES = 64
 """Largest size of a label-free parameter that counts as a functional."""
+
+_ENOUGH_TO_TELL = 25
+"""Effective draws a chain from which on chance is told from disagreement."""
 
 
 def stored_draws(tree: xr.DataTree) -> NDArray[np.int64]:
@@ -91,8 +95,9 @@ def convergence(tree: xr.DataTree) -> dict[str, float]:
     """Worst R-hat and least bulk ESS over the label-invariant functionals that vary.
 
     Functionals of the parameters are judged on all draws. Those of the labels are known at the
-    stored draws only, so they count in the ESS only where thinning does not limit it (less than
-    a quarter of the stored draws).
+    stored draws only. Where these are fewer they count in the ESS only if thinning does not limit it
+    (less than a quarter of the stored draws), and in R-hat only where it is larger than chains that
+    agree give by chance with so few draws, once in a thousand times.
 
     Returns
     -------
@@ -105,13 +110,13 @@ def convergence(tree: xr.DataTree) -> dict[str, float]:
     full = _columns(_of_parameters(tree))
     labels = _of_labels(tree, 20)
     stored = _columns(labels) if labels else full[..., :0]
-    rhat = np.concatenate([_rhat(full), _rhat(stored)])
-    ess = _ess(full)
-    if tree[_stored_group(tree)].sizes["draw"] == tree["posterior"].sizes["draw"]:
-        ess = np.concatenate([ess, _ess(stored)])
-    else:
-        thinned = _ess(stored)
-        ess = np.concatenate([ess, thinned[thinned < np.prod(stored.shape[:2]) / 4]])
+    rhat, ess = _rhat(full), _ess(full)
+    of_labels, thinned = _rhat(stored), _ess(stored)
+    if tree[_stored_group(tree)].sizes["draw"] < tree["posterior"].sizes["draw"]:
+        if len(of_labels):
+            of_labels = of_labels[of_labels > _rhat_by_chance(thinned, full.shape[0])]
+        thinned = thinned[thinned < np.prod(stored.shape[:2]) / 4]
+    rhat, ess = np.concatenate([rhat, of_labels]), np.concatenate([ess, thinned])
     return {
         "rhat": float(rhat.max(initial=1.0)) if full.shape[0] > 1 else np.nan,
         "ess": float(ess.min(initial=np.prod(full.shape[:2]))),
@@ -223,6 +228,18 @@ def _rhat(columns: NDArray) -> NDArray:
         with np.errstate(invalid="ignore"):  # of two values, equally often, distances do not vary
             worst[~stuck] = array_stats.rhat(columns[..., ~stuck], chain_axis=0, draw_axis=1)
     return np.where(np.isnan(worst), np.inf, worst)
+
+
+def _rhat_by_chance(ess: NDArray, num_chains: int) -> NDArray:
+    """R-hat that chains which agree exceed once in a thousand times; 1 with few effective draws.
+
+    The means of the 2m half chains that R-hat compares scatter by the Monte Carlo error, so that their
+    variance over that expected is chi-squared over its 2m - 1 degrees of freedom.
+    """
+    halves = 2 * num_chains
+    scatter = chi2.ppf(0.999, halves - 1) / (halves - 1) * halves / ess
+    # chains that are stuck apart have next to no effective draws, whatever each made
+    return np.where(ess < _ENOUGH_TO_TELL * num_chains, 1.0, np.sqrt(1 + scatter))
 
 
 def _ess(columns: NDArray) -> NDArray:

@@ -55,9 +55,8 @@ def plot_clusters(fit: Any) -> Figure:
     axis.autoscale_view()
     num_links = fit.tree["constant_data"].sizes.get("link", 0)
     if num_links:
-        _link_legend(axis, num_violated)
-        if num_links > _MOST_LINKS:
-            axis.set_title(f"{_MOST_LINKS} of {num_links} links drawn", fontsize=9, loc="left")
+        some = f"{_MOST_LINKS} of {num_links} links drawn" if num_links > _MOST_LINKS else None
+        _link_legend(axis, num_violated, some)
     return figure
 
 
@@ -295,7 +294,7 @@ def _draw_links(axis: Axes, fit: Any, where: NDArray) -> int:
     return int(broken.sum())
 
 
-def _link_legend(axis: Axes, num_violated: int) -> None:
+def _link_legend(axis: Axes, num_violated: int, title: str | None) -> None:
     from matplotlib.lines import Line2D
 
     kinds = [("solid", "0.45", "must-link"), ((0, (3.5, 2.5)), "0.45", "cannot-link")]
@@ -303,7 +302,15 @@ def _link_legend(axis: Axes, num_violated: int) -> None:
         kinds.append(("solid", WARN, f"violated ({num_violated})"))
     lines = [Line2D([], [], ls=style, color=c, lw=1.4, label=name) for style, c, name in kinds]
     axis.legend(
-        handles=lines, loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False, fontsize=8.5
+        handles=lines,
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=3,
+        frameon=False,
+        fontsize=8.5,
+        title=title,
+        title_fontsize=8.5,
+        alignment="left",
     )
 
 

@@ -208,6 +208,7 @@ def _facts(fit: Any) -> dict[str, str]:
             facts["labels matched across draws"] = f"{fit.relabelled[1]:.0%}"
     facts["seconds to compile"] = f"{seconds['compile']:.1f}"
     facts["seconds to run"] = f"{seconds['run']:.1f}"
+    facts["seconds in all"] = f"{seconds['total']:.1f}"
     if "sidebayes_seed" in tree.attrs:
         facts["seed"] = str(tree.attrs["sidebayes_seed"])
     return facts

@@ -67,6 +67,7 @@ class Continuation(Engine):
     tol: float = 1e-7
     max_steps: int = 1000
     name: ClassVar[str] = "continuation"
+    climbs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_positive(self, num_restarts=1, rough=0.0, tol=0.0, max_steps=1)

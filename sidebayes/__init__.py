@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .api import compare, fit, load
     from .datasets import load_dataset
     from .diagnostics.debug import debug
-    from .estimators import LinkedMixtureClusterer
+    from .estimators import LinkedKFold, LinkedMixtureClusterer
     from .guides.constrained_kmeans import KMeans
     from .guides.constraint_fit import Continuation, choose_strength
     from .guides.engines.base import FitError, SideBayesWarning
@@ -73,6 +73,7 @@ _HOME = {
     "Laplace": "guides.engines.optimisers.laplace",
     "LinkedCategorical": "models.blocks.mixtures.linked_categorical",
     "LinkedMixture": "models.blocks.mixtures.linked_mixture",
+    "LinkedKFold": "estimators",
     "LinkedMixtureClusterer": "estimators",
     "Links": "models.blocks.side_information.links",
     "MAP": "guides.engines.optimisers.optimise",
@@ -128,6 +129,7 @@ __all__ = [
     "LabelGraph",
     "Laplace",
     "LinkedCategorical",
+    "LinkedKFold",
     "LinkedMixture",
     "LinkedMixtureClusterer",
     "Links",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.model_selection import GroupKFold
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -16,7 +19,7 @@ from sidebayes.models.blocks.side_information.links import Links
 
 from .api import fit
 
-__all__ = ["LinkedMixtureClusterer"]
+__all__ = ["LinkedKFold", "LinkedMixtureClusterer"]
 
 
 class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):
@@ -24,8 +27,8 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):
 
     Links refer to rows of the training data. In a pipeline pass them by the name of the step,
     ``pipe.fit(x, linkedmixtureclusterer__links=links)``, or with metadata routing after
-    ``set_fit_request(links=True)``. Splits of cross-validation renumber rows and know nothing of
-    links; cut them with `Links.subset`.
+    ``set_fit_request(links=True)``. Splits of cross-validation renumber rows, so tell each row's number
+    by ``rows``, which scikit-learn cuts along with the data, and split by `LinkedKFold`.
 
     Parameters
     ----------
@@ -77,7 +80,13 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):
         self.options = options
         self.random_state = random_state
 
-    def fit(self, X: ArrayLike, y: object = None, links: Links | None = None) -> Self:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: object = None,
+        links: Links | None = None,
+        rows: ArrayLike | None = None,
+    ) -> Self:
         """Fit to data with links.
 
         Parameters
@@ -87,16 +96,25 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):
             For labels that are known, pass ``links=Links.from_labels(y)``.
         links : Links, optional
             In place of those given at construction.
+        rows : array_like of int, shape (n_samples,), optional
+            Number, in the data that the links refer to, of each row of `X`. Links to rows that are not
+            in `X` are left out. By default `X` is all of these data, in their order.
 
         Returns
         -------
         LinkedMixtureClusterer
+
+        Raises
+        ------
+        TypeError, ValueError
+            For bad input, links to more rows than `X` has without `rows` among it.
         """
         x = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        given = self.links if links is None else links
         self.result_ = fit(
             self.method,
             x,
-            self.links if links is None else links,
+            None if given is None else _cut(given, len(x), rows),
             num_clusters=self.n_clusters,
             engine=self.engine,
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
@@ -129,3 +147,107 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):
     def _checked(self, X: ArrayLike) -> NDArray[np.float64]:
         check_is_fitted(self)
         return validate_data(self, X, dtype=np.float64, reset=False)
+
+
+class LinkedKFold(GroupKFold):
+    """Folds for cross-validation that no link crosses.
+
+    Rows that a chain of links connects are held out together, so that a fit to the others has seen
+    nothing of them. The sizes of the folds are as even as the connected components allow.
+
+    Parameters
+    ----------
+    links : Links
+        Among the rows of all data.
+    n_splits : int
+        At least 2, and at most the number of connected components, rows without links among them.
+    shuffle : bool
+        Deal components out at random, rather than by size.
+    random_state : int, RandomState or None
+        Of the shuffling.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import sidebayes
+    >>> from sklearn.model_selection import GridSearchCV
+    >>> data = sidebayes.load_dataset("iris")
+    >>> links = sidebayes.simulate_links(data.labels, 60, weight=3.0)
+    >>> search = GridSearchCV(
+    ...     sidebayes.LinkedMixtureClusterer(links=links, random_state=0),
+    ...     {"n_clusters": [2, 3]},
+    ...     cv=sidebayes.LinkedKFold(links, n_splits=3),
+    ... )
+    >>> search.fit(data.x, rows=np.arange(150)).best_params_  # doctest: +SKIP
+    {'n_clusters': 3}
+    """
+
+    def __init__(
+        self,
+        links: Links,
+        n_splits: int = 5,
+        *,
+        shuffle: bool = False,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        if not isinstance(links, Links):
+            raise TypeError(f"links is a {type(links).__name__}; pass Links, whose rows are split")
+        super().__init__(n_splits, shuffle=shuffle, random_state=random_state)
+        self.links = links
+
+    def split(
+        self, X: ArrayLike, y: object = None, groups: ArrayLike | None = None
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """Rows to fit and rows to hold out, for each fold.
+
+        Parameters
+        ----------
+        X : array_like, shape (n_samples, n_features)
+            All rows that the links refer to.
+        y : ignored
+        groups : array_like, shape (n_samples,), optional
+            Rows of a group are kept together as well.
+
+        Raises
+        ------
+        ValueError
+            If `X` has not the rows that the links refer to, or there are fewer connected components
+            than folds.
+        """
+        size = len(X)  # type: ignore[arg-type]
+        pairs = _cut(self.links, size, None).pairs
+        if groups is not None:
+            pairs = np.concatenate([pairs, _chains(np.asarray(groups))])
+        graph = coo_array((np.ones(len(pairs)), tuple(pairs.T)), shape=(size, size))
+        number, component = connected_components(graph, directed=False)
+        if number < self.n_splits:
+            raise ValueError(
+                f"links and groups connect the rows into {number} components, too few for "
+                f"n_splits = {self.n_splits} folds that no link crosses; use fewer folds, or fewer links"
+            )
+        yield from super().split(X, y, component)
+
+
+def _cut(links: Links, size: int, rows: ArrayLike | None) -> Links:
+    """Links among the rows given, numbered as these are."""
+    if rows is not None:
+        some = links.subset(rows)
+        if some.num_points != size:
+            raise ValueError(
+                f"rows has {some.num_points} entries, X has {size} rows; pass one for each"
+            )
+        return some
+    refers = links.num_points or int(links.pairs.max(initial=-1)) + 1
+    if refers > size or links.num_points not in (None, size):
+        raise ValueError(
+            f"links refer to {refers} rows, X has {size}; pass rows, the number of each row of X in the "
+            "data that the links refer to, such as search.fit(X, rows=np.arange(len(X)))"
+        )
+    return links
+
+
+def _chains(groups: NDArray) -> NDArray[np.int64]:
+    """Pairs that connect all rows of a group."""
+    order = np.argsort(groups, kind="stable")
+    adjacent = groups[order][1:] == groups[order][:-1]
+    return np.stack([order[:-1][adjacent], order[1:][adjacent]], axis=1)

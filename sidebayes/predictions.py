@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 
 from sidebayes.diagnostics.tree import pooled_draws
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import collapsed_sites, site_dims, trace_model
+from sidebayes.guides.engines.density import (
+    abstract_trace,
+    collapsed_sites,
+    site_dims,
+    trace_model,
+)
 from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.posterior import MOST_DRAWS, thin
 from sidebayes.guides.engines.units import lay_out_units, log_terms
@@ -72,6 +77,11 @@ class Predictions:
         """Log predictive density of new data by unit, links left out; shape (num_new,).
 
         Parameters are those of `predict_proba`.
+
+        Raises
+        ------
+        ValueError
+            If the model gives points no density: a classifier describes their labels only.
         """
 
         def log_density(trace: dict, layout: Any, owners: dict) -> Any:
@@ -84,6 +94,7 @@ class Predictions:
             return jnp.concatenate(list(by_dim.values()))
 
         run = self.run.with_data(_check_new(self.run, data, named))
+        _refuse_classifier(run)
         unlinked = {n: v for n, v in run.data.items() if not isinstance(v, Links)}
         draws = pooled_draws(self.tree)  # a density has no numbering of clusters
         per_draw = self._over_draws(log_density, replace(run, data=unlinked), draws)
@@ -174,6 +185,17 @@ class Predictions:
             units = tuple((name, layout.num_units(name)) for name in layout.site_dims)
             program, _ = compiled(function.__name__, problem, units, over_draws, *inputs)
             return np.asarray(program(*inputs))
+
+
+def _refuse_classifier(run: Run) -> None:
+    """Refuse a model that describes labels given the rows, and not the rows."""
+    with run.precision:
+        sources = collapsed_sites(abstract_trace(run.problem)).values()
+    if not all(fn.is_density for fn, _ in sources):
+        raise ValueError(
+            f"{run.method} is a classifier: it describes labels given the rows of data, and gives the rows "
+            "themselves no density; use fit.predict_proba for labels, fit.score_links for held-out links"
+        )
 
 
 def _check_new(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -15,10 +16,10 @@ import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
 
-from sidebayes.diagnostics.compare import verdict
 from sidebayes.diagnostics.invariants import convergence
 from sidebayes.diagnostics.orthogonal import align
 from sidebayes.diagnostics.relabel import relabel
+from sidebayes.diagnostics.verdict import num_starts_at_best, verdict
 from sidebayes.guides.engines.base import Engine, Evidence, SideBayesWarning, Status
 from sidebayes.models.blocks.files import check_writable, write_whole
 from sidebayes.models.blocks.side_information.links import Links
@@ -62,6 +63,7 @@ class Fit(Latents, Predictions, Validation):
             Where to start.
         progress : bool
         """
+        began = time.perf_counter()
         values = init.params if isinstance(init, Fit) else init
         found = cls(run.execute(values, progress=progress), run)
         if found.has_labels:
@@ -69,6 +71,11 @@ class Fit(Latents, Predictions, Validation):
             if "labels" not in group:
                 group = group.assign(labels=("points", found._find_labels()))
                 found.tree["responsibilities"] = xr.DataTree(group)
+        info = found.tree["fit_info"].attrs
+        if init is not None:
+            info["starts_at_best"] = num_starts_at_best(init) if isinstance(init, Fit) else 1
+        total = time.perf_counter() - began
+        info["seconds"] = json.dumps(_with_total(json.loads(info["seconds"]), total))
         return found
 
     @property
@@ -117,7 +124,12 @@ class Fit(Latents, Predictions, Validation):
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds to compile and to run."""
+        """Seconds waited for the fit, in parts and in ``total``.
+
+        ``compile`` and ``run`` are of the engine, ``search`` of the search for the mode that a sampler
+        starts at, its compiling included, and ``other`` of all else: checks, starting values, and
+        describing what was found. The parts add up to ``total``.
+        """
         return json.loads(self.tree["fit_info"].attrs["seconds"])
 
     @property
@@ -287,6 +299,11 @@ class Fit(Latents, Predictions, Validation):
             shapes = [f"{name} {v.shape}" for name, v in tables if name != "truth"]
             size = ", ".join(shapes)
         return f"Fit({self.method} by {self.engine}, {size})\n {verdict} {self.status}{labels}"
+
+
+def _with_total(parts: Mapping[str, float], total: float) -> dict[str, float]:
+    """Parts, what they leave of the total, and the total."""
+    return {**parts, "other": total - sum(parts.values()), "total": total}
 
 
 def _entries(draws: xr.Dataset) -> dict[str, float]:

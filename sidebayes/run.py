@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -260,8 +261,11 @@ class Run:
             check_symmetries(problem, self.seed)
             if self.card is None:
                 check_values(problem)
+            began = time.perf_counter()
             start = self.start(init)
+            search = time.perf_counter() - began
             result = self.engine.run(problem, seed=self.seed, init=start, progress=progress)
+            result = replace(result, seconds={**result.seconds, "search": search})
             chains, draws = result.sample_stats["lp"].shape
             keep = posterior.thin(draws)
             flat = {n: v[:, keep].reshape(-1, *v.shape[2:]) for n, v in result.draws.items()}

@@ -254,7 +254,14 @@ def draw(correct, wrong, path):
         fontsize=9,
         labelcolor=INK,
     )
-    axes[1, -1].legend(loc="best", fontsize=8, edgecolor="#b8c0c8", labelcolor=INK)
+    axes[1, -1].legend(
+        loc="lower right",
+        bbox_to_anchor=(1, 1),
+        ncols=2,
+        frameon=False,
+        fontsize=8,
+        labelcolor=INK,
+    )
     figure.savefig(path, dpi=150)
     pd.concat([correct, wrong]).to_csv(path.with_suffix(".csv"), index=False)
 

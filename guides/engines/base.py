@@ -112,7 +112,7 @@ class EngineResult:
         Log joint density by step, NaN after the end; empty for samplers.
     status : Status
     seconds : dict
-        ``compile`` and ``run``.
+        ``compile`` and ``run``, of the engine itself.
     approximate : str or None
         The approximation made in summing out labels, if any.
     density_space : {"constrained", "unconstrained"}
@@ -153,6 +153,10 @@ class Engine:
 
     hard_labels: ClassVar[bool] = False
     """Whether the engine assigns labels rather than averaging over them."""
+
+    climbs: ClassVar[bool] = False
+    """Whether rows of `EngineResult.objective` are starts of a climb without noise, so that the last
+    gain tells how far the end was."""
 
     length: ClassVar[str] = "max_steps"
     """Field that says how long a run goes on."""

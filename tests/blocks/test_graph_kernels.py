@@ -97,6 +97,25 @@ def test_extension_gives_points_of_the_graph_their_features(num_neighbors):
     assert np.isfinite(kernel.features(X[:1] + 1e6)).all()
 
 
+@pytest.mark.parametrize("num_neighbors", [None, 20])
+def test_features_of_new_points_are_bounded_by_those_of_the_graph(num_neighbors):
+    """Many eigenvalues of the affinities are near zero, and are no divisors."""
+    x = sidebayes.load_dataset("iris").standardized().x
+    held = np.arange(150) % 3 == 0
+    kernel = GraphKernel.build(
+        x[~held], "random_walk", 0.1, num_neighbors=num_neighbors, num_eigenpairs=99
+    )
+    assert np.abs(1 - kernel.frequencies).min() < 0.01
+    own, new = ((kernel.features(points) ** 2).sum(axis=1) for points in (None, x[held]))
+    assert new.max() < 2 * own.max()
+    assert np.median(new) < 2 * np.median(own)
+    clear = np.abs(1 - kernel.frequencies) > graph_kernels._DAMPED
+    assert 0 < clear.sum() < len(clear)
+    again = kernel.features(x[~held])
+    np.testing.assert_allclose(again[:, clear], kernel.features()[:, clear], atol=1e-8)
+    assert (again**2).sum(axis=1).max() <= own.max() * (1 + 1e-8)
+
+
 def test_whitening_makes_units_immaterial():
     mix = np.array([[1.0, 0.4, 0.0], [0.0, 50.0, 3.0], [0.2, 0.0, 0.01]])
     one = GraphKernel.build(X, whiten=True)

@@ -8,10 +8,10 @@ from functools import cached_property
 
 import numpy as np
 import xarray as xr
-from sidebayes.diagnostics.compare import verdict
 from sidebayes.diagnostics.invariants import convergence
 from sidebayes.diagnostics.relabel import relabel
 from sidebayes.diagnostics.tree import to_datatree
+from sidebayes.diagnostics.verdict import verdict
 from sidebayes.guides.engines.base import Engine, EngineResult, Status
 
 from sidebayes.validation import Validation
@@ -119,7 +119,7 @@ def make_tree(
         if sampled
         else np.array([[-260.0, -210.0, -200.0], [-250.0, -200.0, np.nan], [-240.0, -230.0, -220]]),
         status=Status(converged, f"{'NUTS' if sampled else 'EM'} did what it could"),
-        seconds={"compile": 1.5, "run": 2.0},
+        seconds={"compile": 1.5, "run": 2.0, "search": 0.3, "other": 0.2, "total": 4.0},
     )
     units = np.random.default_rng(1).normal(-3.0, 0.3, size=(chains, stored, 36))
     x = CENTRES[TRUTH] + np.random.default_rng(2).normal(size=(len(TRUTH), 3))

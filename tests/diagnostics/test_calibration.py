@@ -80,6 +80,9 @@ def test_failures_are_reported_and_too_many_are_no_pass():
 def test_plot_marks_what_is_off():
     figure = Calibration("narrow", ranks(spread=0.6, size=60)).plot()
     assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["f"]
+    figure.canvas.draw()
+    axis = figure.axes[0]
+    assert not axis.get_legend().get_window_extent().overlaps(axis.get_window_extent())
     assert Calibration("exact", ranks(size=60), level=1e-3).plot().axes[0].get_legend() is None
 
 

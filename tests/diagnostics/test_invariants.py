@@ -82,3 +82,13 @@ def test_labels_that_are_certain_do_not_count():
     found = convergence(tree)
     assert np.isfinite(found["rhat"])
     assert 4 < found["ess"] <= 80
+
+
+def test_chance_of_few_stored_draws_is_no_disagreement():
+    """Labels that are stored at few of many draws: R-hat counts beyond what agreeing chains give."""
+    found = [convergence(make_tree(4, 1000, 60, seed=seed)[0])["rhat"] for seed in range(3)]
+    assert max(found) < 1.01
+    tree = make_tree(4, 1000, 60, seed=0)[0]
+    prob = tree["responsibilities"]["prob"].to_numpy()
+    prob[0, :, :20] = soft_labels()[:20] * [0.5, 1.5, 1.0]  # a chain that disagrees all along
+    assert convergence(tree)["rhat"] > 1.1

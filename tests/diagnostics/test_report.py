@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from sidebayes.diagnostics import plots
 from sidebayes.diagnostics.colours import cluster_colours
-from sidebayes.diagnostics.compare import compare_fits, verdict
+from sidebayes.diagnostics.compare import compare_fits
 from sidebayes.diagnostics.report import render_report, write_report
+from sidebayes.diagnostics.verdict import verdict
 
 from .fakes import TRUTH, FakeFit, make_tree, soft_labels
 
@@ -50,6 +51,39 @@ def test_text_terminal_and_html_say_the_same(fits):
         assert rhat in text
     assert "a &lt;b&gt;" in table.html()
     assert "a <b>" not in table.html()
+
+
+def test_the_best_is_marked_within_a_data_set():
+    other = make_tree()[0]
+    other["observed_data"]["x"] = other["observed_data"]["x"] + 1.0
+    fits = [FakeFit(make_tree(seed=seed)[0]) for seed in (0, 1)] + [FakeFit(other)]
+    for fit, wrong in zip(fits, (2, 5, 0), strict=True):
+        labels = fit.tree["responsibilities"]["labels"]
+        labels[:wrong] = 2
+    table = compare_fits({"good": fits[0], "less": fits[1], "other data": fits[2]})
+    assert table.data == (0, 0, 1)
+    assert table.frame["ari"].idxmax() == "other data"
+    # a score without a rival is the best of nothing
+    marks = {row.split("<")[0]: row.count('"best"') for row in table.html().split("<tr><th>")[1:]}
+    assert marks["good"] == 0  # the second table
+    first = table.html().split("</table>")[0].split("<tr><th>")
+    assert {row.split("<")[0]: row.count('"best"') for row in first[2:]} == {
+        "good": 3,
+        "less": 0,
+        "other data": 0,
+    }
+
+
+def test_a_narrow_page_shows_each_row_as_a_list(fits):
+    """Headings stand in every cell, and the style puts cells below each other at 400 pixels."""
+    page = render_report(fits)
+    narrow = page.split("@media (max-width: 600px)")[1].split("@media")[0]
+    for rule in ("table.comparison thead { display: none; }", "content: attr(data-heading)"):
+        assert rule in narrow
+    cells = re.findall(r"<td class=[^>]*>", page)
+    assert cells
+    assert all("data-heading=" in cell for cell in cells)
+    assert 'data-heading="ARI"' in page
 
 
 def test_verdicts():

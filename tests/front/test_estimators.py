@@ -6,17 +6,21 @@ import numpy as np
 import pytest
 import sklearn
 from sklearn.base import clone
+from sklearn.metrics import adjusted_rand_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
 
 import sidebayes
-from sidebayes import EM, KMeans, LinkedMixtureClusterer
+from sidebayes import EM, KMeans, LinkedKFold, LinkedMixtureClusterer
 
 TINY = EM(num_restarts=1, max_steps=20)
 """What is checked is the wrapper; time goes into compiling, one program per shape."""
 
-QUICK = LinkedMixtureClusterer(3, method="soft_kmeans", engine=KMeans(num_restarts=2))
+QUICK = LinkedMixtureClusterer(
+    3, method="soft_kmeans", engine=KMeans(num_restarts=2), random_state=0
+)
 
 FAST = {
     "check_estimator_cloneable",
@@ -78,11 +82,82 @@ def test_links_by_construction_pipeline_and_routing(model, iris):
     x, links = iris
     own = clone(model).set_params(links=links).fit(x)
     np.testing.assert_array_equal(own.labels_, model.labels_)
-    with pytest.raises(ValueError, match="out of range"):
-        clone(model).fit(x, links=sidebayes.Links.must_link([(0, 99)]))
+    for few in (sidebayes.Links.must_link([(0, 99)]), sidebayes.Links.empty(99)):
+        with pytest.raises(ValueError, match="pass rows"):
+            clone(model).fit(x, links=few)
+    with pytest.raises(ValueError, match="rows has 3 entries"):
+        clone(model).fit(x, links=links, rows=[0, 1, 2])
     pipe = make_pipeline(StandardScaler(), clone(model))
     pipe.fit(x, linkedmixtureclusterer__links=links)
     assert pipe[-1].result_.links.num_links == links.num_links
     with sklearn.config_context(enable_metadata_routing=True):
         pipe = make_pipeline(StandardScaler(), clone(model).set_fit_request(links=True))
         assert pipe.fit(x, links=links)[-1].result_.links.num_links == links.num_links
+
+
+@pytest.fixture(scope="module")
+def whole():
+    data = sidebayes.load_dataset("iris")
+    return data.x, sidebayes.simulate_links(data.labels, 60, weight=3.0, seed=1), data.labels
+
+
+def test_no_link_crosses_a_fold(whole):
+    x, links, _ = whole
+    folds = LinkedKFold(links, n_splits=4)
+    assert folds.get_n_splits() == 4
+    held = [np.zeros(150, bool) for _ in range(4)]
+    for mask, (train, test) in zip(held, folds.split(x), strict=True):
+        mask[test] = True
+        assert not mask[train].any()
+        assert (mask[links.pairs[:, 0]] == mask[links.pairs[:, 1]]).all()
+    assert (np.sum(held, axis=0) == 1).all()
+    groups = np.maximum(np.arange(150) - 9, 0)  # the first ten rows are one
+    assert all(np.isin(np.arange(10), test).mean() in (0, 1) for _, test in folds.split(x, None, groups))
+    with pytest.raises(ValueError, match="connect the rows into 1 components"):
+        next(folds.split(x, groups=np.zeros(150)))
+    with pytest.raises(ValueError, match="pass rows"):
+        next(LinkedKFold(links).split(x[:100]))
+    with pytest.raises(TypeError, match="pass Links"):
+        LinkedKFold(links.pairs)
+
+
+def test_rows_choose_the_links_among_them(whole):
+    x, links, _ = whole
+    rows = np.arange(0, 150, 2)
+    some = clone(QUICK).set_params(links=links).fit(x[rows], rows=rows)
+    ours, theirs = some.result_.links, links.subset(rows)
+    np.testing.assert_array_equal(ours.pairs, theirs.pairs)
+    np.testing.assert_array_equal(ours.weights, theirs.weights)
+
+
+@pytest.mark.parametrize("routing", [False, True])
+def test_searches_with_links(whole, routing):
+    """On iris with 60 links: every fit sees the links among its own rows, and no others."""
+    x, links, labels = whole
+    rows, folds = np.arange(150), LinkedKFold(links, n_splits=3)
+    with sklearn.config_context(enable_metadata_routing=routing):
+        model = clone(QUICK).set_params(links=links)
+        if routing:
+            model.set_fit_request(rows=True)
+        search = GridSearchCV(
+            model, {"n_clusters": [2, 3]}, cv=folds, scoring="adjusted_rand_score"
+        ).fit(x, labels, rows=rows)
+        assert search.best_params_ == {"n_clusters": 3}
+        assert search.best_estimator_.result_.links.num_links == links.num_links
+        scores = cross_val_score(
+            model, x, labels, cv=folds, scoring="adjusted_rand_score", params={"rows": rows}
+        )
+    np.testing.assert_allclose(scores.mean(), search.best_score_)
+    by_hand = []
+    for train, test in folds.split(x):
+        fold = clone(QUICK).set_params(links=links.subset(train)).fit(x[train])
+        by_hand.append(adjusted_rand_score(labels[test], fold.predict(x[test])))
+    np.testing.assert_allclose(scores, by_hand)
+
+
+def test_density_of_held_out_rows_is_the_default_score(whole):
+    x, links, _ = whole
+    model = LinkedMixtureClusterer(3, engine=TINY, links=links, random_state=4)
+    folds = LinkedKFold(links, n_splits=2)
+    found = cross_val_score(model, x, cv=folds, params={"rows": np.arange(150)})
+    assert np.isfinite(found).all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from dataclasses import replace
 
@@ -13,7 +14,8 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from scipy import integrate, stats
-from sidebayes.guides.engines.base import FitError, Problem
+from sidebayes.guides.engines.base import FitError, Problem, SideBayesWarning
+from sidebayes.guides.engines.samplers import smc
 from sidebayes.guides.engines.samplers.nested import NestedSlice
 from sidebayes.guides.engines.samplers.particles import pool_evidence
 from sidebayes.guides.engines.samplers.smc import SMC
@@ -218,3 +220,19 @@ def test_pooled_evidence():
     np.testing.assert_allclose(found.value, np.log(2.0))
     np.testing.assert_allclose(found.standard_error, np.log(3.0) / 2)
     assert pool_evidence(np.log([1.0, 3.0]), 2.0).standard_error == 1.0
+
+
+def test_a_long_run_is_foretold(monkeypatch):
+    """After the first temperature, by how many more a normal posterior needs."""
+
+    def ten(y):
+        centre = numpyro.sample("centre", dist.Normal(0.0, 10.0).expand([10]).to_event(1))
+        numpyro.sample("y", dist.Normal(centre, 1.0).to_event(1), obs=y)
+
+    monkeypatch.setattr(smc, "_LONG", 0.0)
+    problem = Problem(ten, (jnp.ones((20, 10)),))
+    with pytest.warns(SideBayesWarning, match="SMC will take about") as said:
+        found = SMC(num_particles=200, num_runs=2, num_mutations=2).run(problem)
+    told = int(re.search(r"(\d+) temperatures", str(said[0].message)).group(1))
+    took = int(re.search(r"over (\d+) temperatures", found.status.message).group(1))
+    assert 0.6 < told / took < 1.6

@@ -222,6 +222,8 @@ def test_fit_predicts_points_outside_the_graph():
     latent = kernel.features() @ fit.params["coefficients"].T * np.sqrt(5.0)
     prob = np.exp(log_softmax(latent, axis=1))
     np.testing.assert_allclose(fit.predict_proba(kernel.features()), prob, atol=1e-8)
+    with pytest.raises(ValueError, match="pairwise_gp is a classifier"):
+        fit.log_prob(kernel.features(new.x))
 
 
 def test_labels_given_the_functions_heed_the_links():

@@ -81,6 +81,7 @@ class Laplace(Engine):
     checkpoint: str | None = None
     checkpoint_every: float = 60.0
     name: ClassVar[str] = "laplace"
+    climbs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_positive(self, num_draws=100, num_restarts=1, tol=0.0, max_steps=1)

@@ -48,6 +48,7 @@ class MAP(Engine):
     checkpoint: str | None = None
     checkpoint_every: float = 60.0
     name: ClassVar[str] = "map"
+    climbs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_positive(self, tol=0.0, max_steps=1, num_restarts=1, memory=1)

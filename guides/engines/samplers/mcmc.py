@@ -45,7 +45,7 @@ class _Hamiltonian(Engine, ABC):
     """What samplers by Hamiltonian dynamics share; see `NUTS`."""
 
     num_warmup: int = 1000
-    num_samples: int = 1000
+    num_samples: int = 2000
     num_chains: int = 4
     target_accept: float = 0.8
     dense_mass: bool = False

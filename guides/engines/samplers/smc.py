@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -12,7 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ..base import Engine, EngineResult, FitError, Problem, Status, check_positive
+from ..base import (
+    Engine,
+    EngineResult,
+    FitError,
+    Problem,
+    SideBayesWarning,
+    Status,
+    check_positive,
+)
 from ..density import approximation, as_numpy
 from ..plumbing.checkpoint import check_checkpoint, keeping
 from ..plumbing.programs import compiled
@@ -28,7 +37,7 @@ from .particles import (
     unraveller,
 )
 
-__all__ = ["SMC"]
+__all__ = ["SMC", "num_temperatures"]
 
 _TARGET = {"hmc": 0.7, "random_walk": 0.25}
 """Acceptance probability that the step size is adapted to, by kernel."""
@@ -38,6 +47,10 @@ _GAIN = 2.0
 
 _SPREAD = 1.0
 """Standard deviation of the runs' log evidence above which they have not converged."""
+
+
+_LONG = 120.0
+"""Seconds of a run from which on it is foretold."""
 
 
 class _Cloud(NamedTuple):
@@ -160,6 +173,9 @@ class SMC(Engine):
             limit = jnp.asarray(0)
             march, second = compiled("smc", problem, shape, self._march, state, problem.args, limit)
             began = time.perf_counter()
+            one_more = jnp.asarray(min(int(np.max(state.steps)) + 1, self.max_steps))
+            state = march(state, problem.args, one_more)
+            self._foretell(jax.block_until_ready(state), time.perf_counter() - began)
             state, _ = in_pieces(
                 lambda state, limit: (
                     march(state, problem.args, jnp.minimum(limit, self.max_steps)),
@@ -177,6 +193,21 @@ class SMC(Engine):
             values, lp = look(state.particles, problem.args)
         seconds = {"compile": first + second + third, "run": ran}
         return self._result(state, as_numpy(values), np.asarray(lp), seconds, approximate)
+
+    def _foretell(self, state: _Cloud, seconds: float) -> None:
+        """Warn of a long run, after its first temperature."""
+        left = num_temperatures(
+            float(state.temperature.min()), state.particles.shape[-1], self.target_ess
+        )
+        wait = min(left, self.max_steps) * seconds
+        if wait > _LONG:
+            warnings.warn(
+                f"SMC will take about {wait / 60:.0f} minutes: {left:.0f} temperatures of {seconds:.1f} s; "
+                f"give fewer particles or moves, such as SMC(num_particles={self.num_particles // 4}), "
+                "or use engine='nuts', which sees one mode",
+                SideBayesWarning,
+                stacklevel=2,
+            )
 
     def _begin(self, problem: Problem) -> Callable:
         def one(key: Array, args: tuple) -> tuple[_Cloud, Array]:
@@ -319,3 +350,23 @@ class SMC(Engine):
             density_space="unconstrained",
             log_evidence=log_evidence if settled else None,
         )
+
+
+def num_temperatures(temperature: float, num_coordinates: int, target_ess: float) -> float:
+    r"""How many temperatures there will be from one on, as for a normal posterior.
+
+    Between temperatures the log-weights, of variance v, leave a share :math:`e^{-v}` of the particles
+    effective. At power t of the likelihood its logarithm has variance :math:`d / (2 t^2)`, so that
+    there are :math:`\sqrt{d / 2} \log(1 / t) / \sqrt{-\log \text{share}}` steps to power one.
+
+    Parameters
+    ----------
+    temperature : float
+        Power of the likelihood that has been reached, in (0, 1].
+    num_coordinates : int
+        Unconstrained dimension d.
+    target_ess : float
+        See `SMC`.
+    """
+    steps = -np.log(temperature) * np.sqrt(num_coordinates / 2) / np.sqrt(-np.log(target_ess))
+    return 1.0 + float(steps)  # a last move at the posterior itself

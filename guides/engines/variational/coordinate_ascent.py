@@ -99,6 +99,7 @@ class CoordinateAscent(Engine):
     checkpoint: str | None = None
     checkpoint_every: float = 60.0
     name: ClassVar[str] = "cavi"
+    climbs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_positive(self, tol=0.0, max_steps=1, num_restarts=1, num_draws=1, num_inner_steps=1)

@@ -42,6 +42,10 @@ _NEGLIGIBLE = 1e-10
 _MOST_WEIGHT = 12.0
 """Stands in for the weight of a hard link."""
 
+_DAMPED = 0.2
+"""Least divisor of the extension to new points. Below it they say little about an eigenvector, and
+dividing by it would turn that into noise of any size (`benchmarks/graph_extension.py`)."""
+
 _ROWS = 1000
 """New points whose distances are computed at once."""
 
@@ -139,8 +143,14 @@ class GraphKernel:
         ----------
         x_new : array_like, shape (num_new, num_features), optional
             Points outside the graph, by Nystroem's extension :math:`\phi_k(x) = (1 - \mu_k)^{-1}
-            \sum_i S(x, x_i) \phi_k(i) / \sqrt{d(x) d_i}`, which gives points of the graph their own
-            features back. By default the points of the graph.
+            \sum_i S(x, x_i) \phi_k(i) / \sqrt{d(x) d_i}`. By default the points of the graph.
+
+        Notes
+        -----
+        The extension gives points of the graph their own features back. Where :math:`1 - \mu_k` is
+        near zero the sum is mostly noise, and :math:`(1 - \mu_k) / c^2` stands for the factor
+        :math:`(1 - \mu_k)^{-1}` wherever :math:`|1 - \mu_k| < c = 0.2`: such features are damped,
+        those of points of the graph too if these are passed as new.
         """
         used = self.gains > _NEGLIGIBLE * self.gains.max()
         scale = np.sqrt(self.gains[used])
@@ -151,7 +161,9 @@ class GraphKernel:
             raise ValueError(
                 f"x_new has shape {x_new.shape}; expected (points, {len(self.graph.whitening)})"
             )
-        rows = self.vectors[:, used] / np.sqrt(self.degree)[:, None] / (1 - self.frequencies[used])
+        eigenvalue = 1 - self.frequencies[used]
+        inverse = eigenvalue / np.maximum(np.abs(eigenvalue), _DAMPED) ** 2
+        rows = self.vectors[:, used] / np.sqrt(self.degree)[:, None] * inverse
         found = np.empty((len(x_new), used.sum()))
         for first in range(0, len(x_new), _ROWS):
             part = slice(first, first + _ROWS)

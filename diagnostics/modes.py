@@ -1,0 +1,104 @@
+"""Fits that hold a lower mode of a posterior than others do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .verdict import num_starts_at_best
+
+__all__ = ["lower_modes", "same_data", "same_question"]
+
+_SAME = 1e-6
+"""Difference of log joint densities, relative to their size, that convergence leaves between runs."""
+
+
+def same_data(fit: Any) -> tuple:
+    """Key of what was observed, known classes included: equal for fits to the same data set.
+
+    Parameters
+    ----------
+    fit : Fit
+    """
+    tables = fit.tree["observed_data"].data_vars.values()
+    return tuple((values.shape, _content(values)) for values in tables)
+
+
+def same_question(fit: Any) -> tuple:
+    """Key of method, options, data and links: equal for fits that can be measured on each other.
+
+    Parameters
+    ----------
+    fit : Fit
+    """
+    observed, constant = fit.tree["observed_data"], fit.tree["constant_data"]
+    known = ("truth", "feature_names")
+    arrays = [v for n, v in observed.data_vars.items() if n not in known]
+    arrays += [v for n, v in constant.data_vars.items() if n not in known]
+    return (
+        fit.method,
+        fit.tree.attrs.get("sidebayes_options", ""),
+        fit.tree.attrs.get("sidebayes_sets", ""),
+        *map(_content, arrays),
+    )
+
+
+def _content(values: Any) -> Any:
+    array = values.to_numpy()
+    return tuple(array.ravel()) if array.dtype == object else array.tobytes()
+
+
+def lower_modes(fits: Mapping[str, Any]) -> dict[str, str]:
+    """A sentence for every fit whose mode lies below that of another fit of the same posterior.
+
+    Log joint densities are compared between fits whose answer is the point where the log joint
+    density itself, of the constrained parameters, was highest: those of EM, MAP and their like to
+    the same data, under the same model, options, prior and approximation. Densities in unconstrained
+    space differ from these by a Jacobian, bounds and costs are other quantities.
+
+    Parameters
+    ----------
+    fits : mapping of str to Fit
+
+    Returns
+    -------
+    dict of str
+        Empty where all reached the same height.
+    """
+    heights = {name: height for name, fit in fits.items() if (height := _height(fit)) is not None}
+    keys = {name: (*same_question(fits[name]), fits[name].approximate) for name in heights}
+    said = {}
+    for name, height in heights.items():
+        peers = [other for other in heights if keys[other] == keys[name]]
+        best = max(peers, key=heights.__getitem__)
+        top = heights[best]
+        if top - height > max(0.01, _SAME * (1 + abs(top))):
+            number, starts = num_starts_at_best(fits[best]), len(fits[best].objective)
+            found = f"{number} of {starts} start{'s' if starts > 1 else ''} of {best}"
+            said[name] = (
+                f"{name} holds a lower mode: log joint {height:.6g}, {top - height:.3g} below the "
+                f"{top:.6g} that {found} reached on the same posterior; start it there (init=) or add "
+                "starts (num_restarts)."
+            )
+    return said
+
+
+def _height(fit: Any) -> float | None:
+    """Log joint density of a mode that can be compared; None for what is no such mode."""
+    history: NDArray[np.float64] = np.asarray(fit.objective, float)
+    info = fit.tree["fit_info"].attrs
+    density = fit.tree["sample_stats"]["lp"].to_numpy()
+    comparable = (
+        density.size == 1
+        and history.size
+        and info["density_space"] == "constrained"
+        and not fit.config.hard_labels
+    )
+    if not comparable:
+        return None
+    height = density.item()
+    # what was climbed is the log joint itself
+    return height if np.isclose(history, height, rtol=_SAME, atol=1e-3).any() else None

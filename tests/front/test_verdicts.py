@@ -1,0 +1,73 @@
+"""Runs that nothing vouches for are not called good; seconds add up to what was waited."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import sidebayes
+from sidebayes import EM, MAP, NUTS
+
+X = sidebayes.load_dataset("iris").x[::5]
+SADDLE = {
+    "weights": np.full(3, 1 / 3),
+    "mean": np.tile(X.mean(axis=0), (3, 1)),
+    "covariance": np.tile(np.cov(X.T), (3, 1, 1)),
+}
+"""Three times the same cluster: no step of EM tells them apart, and the gradient is symmetric."""
+
+
+def fit(engine, **options):
+    return sidebayes.fit("gmm", X, num_clusters=3, engine=engine, progress=False, **options)
+
+
+@pytest.fixture(scope="module")
+def fits():
+    return {
+        "em": fit(EM(num_restarts=2)),
+        "em, any end will do": fit(EM(num_restarts=2, tol=np.inf)),
+        "map, any end will do": fit(MAP(num_restarts=2, tol=np.inf)),
+        "em from a saddle": fit(EM(), init=SADDLE),
+        "map from a saddle": fit(MAP(), init=SADDLE),
+        "one draw": fit(NUTS(num_warmup=1, num_samples=1, num_chains=1, max_tree_depth=2)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "level"),
+    [
+        ("em, any end will do", "bad"),
+        ("map, any end will do", "bad"),
+        ("em from a saddle", "caution"),
+        ("map from a saddle", "caution"),
+        ("one draw", "bad"),
+    ],
+)
+def test_not_good(fits, name, level):
+    assert fits[name].verdict[0] == level
+    assert fits[name].status.converged == (level != "bad")
+
+
+def test_a_saddle_is_named(fits):
+    assert "are the same: it stayed at a saddle" in fits["em from a saddle"].verdict[1]
+
+
+def test_going_on_does_not_make_it_good(fits):
+    assert fits["em from a saddle"].resume(20).verdict[0] != "good"
+
+
+def test_a_lower_mode_is_told_apart(fits):
+    table = sidebayes.compare({name: fits[name] for name in ("em", "em from a saddle")})
+    assert table.frame["trust"].to_dict() == {"em": "", "em from a saddle": "lower mode"}
+    gap = table.frame.loc["em", "log_joint"] - table.frame.loc["em from a saddle", "log_joint"]
+    assert f"{gap:.3g} below" in table.notes[0]
+
+
+def test_seconds_add_up(fits):
+    for name in ("em", "one draw"):
+        seconds = fits[name].seconds
+        parts = {part: spent for part, spent in seconds.items() if part != "total"}
+        assert set(parts) == {"compile", "run", "search", "other"}
+        assert sum(parts.values()) == pytest.approx(seconds["total"])
+        assert min(parts.values()) >= 0
+    assert fits["one draw"].seconds["search"] > fits["em"].seconds["search"]
