@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from .guides.engines.expectation_maximisation.monte_carlo_em import MonteCarloEM
     from .guides.engines.expectation_maximisation.stochastic_em import StochasticEM
     from .guides.engines.optimisers.laplace import Laplace
-    from .guides.engines.optimisers.optimise import MAP
+    from .guides.engines.optimisers.optimise import MAP, Newton
     from .guides.engines.samplers.gibbs import BlockedGibbs
     from .guides.engines.samplers.mcmc import HMC, NUTS
     from .guides.engines.samplers.nested import NestedSlice
     from .guides.engines.samplers.smc import SMC
     from .guides.engines.variational.coordinate_ascent import CoordinateAscent
     from .guides.engines.variational.svi import SVI
+    from .models.blocks.effects.priors import EffectsPrior
     from .models.blocks.kernels.graph_kernels import GraphKernel, choose_graph_kernel
     from .models.blocks.label_inference.approximate import (
         BeliefPropagation,
@@ -60,6 +61,7 @@ _HOME = {
     "Continuation": "guides.constraint_fit",
     "CoordinateAscent": "guides.engines.variational.coordinate_ascent",
     "EM": "guides.engines.expectation_maximisation.em",
+    "EffectsPrior": "models.blocks.effects.priors",
     "Exact": "models.blocks.label_inference.approximate",
     "Fit": "result",
     "FitError": "guides.engines.base",
@@ -79,6 +81,7 @@ _HOME = {
     "MonteCarloEM": "guides.engines.expectation_maximisation.monte_carlo_em",
     "MeanField": "models.blocks.label_inference.approximate",
     "NUTS": "guides.engines.samplers.mcmc",
+    "Newton": "guides.engines.optimisers.optimise",
     "NestedSlice": "guides.engines.samplers.nested",
     "PartialLabels": "models.blocks.side_information.partial_labels",
     "SVI": "guides.engines.variational.svi",
@@ -117,6 +120,7 @@ __all__ = [
     "Card",
     "Continuation",
     "CoordinateAscent",
+    "EffectsPrior",
     "Exact",
     "Fit",
     "FitError",
@@ -134,6 +138,7 @@ __all__ = [
     "MeanField",
     "MonteCarloEM",
     "NestedSlice",
+    "Newton",
     "PartialLabels",
     "SideBayesWarning",
     "StochasticEM",

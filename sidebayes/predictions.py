@@ -18,7 +18,7 @@ from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import collapsed_sites, site_dims, trace_model
 from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.posterior import MOST_DRAWS, thin
-from sidebayes.guides.engines.units import lay_out_units, log_terms
+from sidebayes.guides.engines.units import lay_out_units, log_terms, refuse_dependent_units
 from sidebayes.models.blocks.side_information.links import Links
 
 from . import checks
@@ -83,6 +83,8 @@ class Predictions:
                 by_dim[dim] = by_dim[dim] + term if dim in by_dim else term
             return jnp.concatenate(list(by_dim.values()))
 
+        with self.run.precision:
+            refuse_dependent_units(self.run.problem, "log_prob")
         run = self.run.with_data(_check_new(self.run, data, named))
         unlinked = {n: v for n, v in run.data.items() if not isinstance(v, Links)}
         draws = pooled_draws(self.tree)  # a density has no numbering of clusters
