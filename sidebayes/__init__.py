@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .datasets import load_dataset
     from .diagnostics.debug import debug
     from .estimators import LinkedMixtureClusterer
+    from .formulas import Design, design
     from .guides.constrained_kmeans import KMeans
     from .guides.constraint_fit import Continuation, choose_strength
     from .guides.engines.base import FitError, SideBayesWarning
@@ -60,6 +61,7 @@ _HOME = {
     "Card": "zoo",
     "Continuation": "guides.constraint_fit",
     "CoordinateAscent": "guides.engines.variational.coordinate_ascent",
+    "Design": "formulas",
     "EM": "guides.engines.expectation_maximisation.em",
     "EffectsPrior": "models.blocks.effects.priors",
     "Exact": "models.blocks.label_inference.approximate",
@@ -95,6 +97,7 @@ _HOME = {
     "choose_strength": "guides.constraint_fit",
     "compare": "api",
     "debug": "diagnostics.debug",
+    "design": "formulas",
     "estimate_flip_rate": "models.blocks.side_information.link_weights",
     "fit": "api",
     "flip_rate_weight": "models.blocks.side_information.link_weights",
@@ -120,6 +123,7 @@ __all__ = [
     "Card",
     "Continuation",
     "CoordinateAscent",
+    "Design",
     "EffectsPrior",
     "Exact",
     "Fit",
@@ -149,6 +153,7 @@ __all__ = [
     "compare",
     "datasets",
     "debug",
+    "design",
     "estimate_flip_rate",
     "fit",
     "flip_rate_weight",
