@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .datasets import load_dataset
     from .diagnostics.debug import debug
     from .estimators import LinkedKFold, LinkedMixtureClusterer
+    from .formulas import Design, design
     from .guides.constrained_kmeans import KMeans
     from .guides.constraint_fit import Continuation, choose_strength
     from .guides.engines.base import FitError, SideBayesWarning
@@ -19,13 +20,14 @@ if TYPE_CHECKING:
     from .guides.engines.expectation_maximisation.monte_carlo_em import MonteCarloEM
     from .guides.engines.expectation_maximisation.stochastic_em import StochasticEM
     from .guides.engines.optimisers.laplace import Laplace
-    from .guides.engines.optimisers.optimise import MAP
+    from .guides.engines.optimisers.optimise import MAP, Newton
     from .guides.engines.samplers.gibbs import BlockedGibbs
     from .guides.engines.samplers.mcmc import HMC, NUTS
     from .guides.engines.samplers.nested import NestedSlice
     from .guides.engines.samplers.smc import SMC
     from .guides.engines.variational.coordinate_ascent import CoordinateAscent
     from .guides.engines.variational.svi import SVI
+    from .models.blocks.effects.priors import EffectsPrior
     from .models.blocks.kernels.graph_kernels import GraphKernel, choose_graph_kernel
     from .models.blocks.label_inference.approximate import (
         BeliefPropagation,
@@ -59,7 +61,9 @@ _HOME = {
     "Card": "zoo",
     "Continuation": "guides.constraint_fit",
     "CoordinateAscent": "guides.engines.variational.coordinate_ascent",
+    "Design": "formulas",
     "EM": "guides.engines.expectation_maximisation.em",
+    "EffectsPrior": "models.blocks.effects.priors",
     "Exact": "models.blocks.label_inference.approximate",
     "Fit": "result",
     "FitError": "guides.engines.base",
@@ -80,6 +84,7 @@ _HOME = {
     "MonteCarloEM": "guides.engines.expectation_maximisation.monte_carlo_em",
     "MeanField": "models.blocks.label_inference.approximate",
     "NUTS": "guides.engines.samplers.mcmc",
+    "Newton": "guides.engines.optimisers.optimise",
     "NestedSlice": "guides.engines.samplers.nested",
     "PartialLabels": "models.blocks.side_information.partial_labels",
     "SVI": "guides.engines.variational.svi",
@@ -93,6 +98,7 @@ _HOME = {
     "choose_strength": "guides.constraint_fit",
     "compare": "api",
     "debug": "diagnostics.debug",
+    "design": "formulas",
     "estimate_flip_rate": "models.blocks.side_information.link_weights",
     "fit": "api",
     "flip_rate_weight": "models.blocks.side_information.link_weights",
@@ -118,6 +124,8 @@ __all__ = [
     "Card",
     "Continuation",
     "CoordinateAscent",
+    "Design",
+    "EffectsPrior",
     "Exact",
     "Fit",
     "FitError",
@@ -136,6 +144,7 @@ __all__ = [
     "MeanField",
     "MonteCarloEM",
     "NestedSlice",
+    "Newton",
     "PartialLabels",
     "SideBayesWarning",
     "StochasticEM",
@@ -146,6 +155,7 @@ __all__ = [
     "compare",
     "datasets",
     "debug",
+    "design",
     "estimate_flip_rate",
     "fit",
     "flip_rate_weight",

@@ -14,6 +14,9 @@ from sidebayes.diagnostics.tree import pooled_draws
 from sidebayes.guides.engines import posterior
 from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.side_information.link_weights import check_pairs
+from sidebayes.models.blocks.side_information.partial_labels import Groups
+
+from .uncertainty import check_probability, normal_interval
 
 __all__ = ["Latents"]
 
@@ -88,16 +91,22 @@ class Latents:
             )
         return slice(*slices[site])
 
-    def effects(self: Any) -> xr.Dataset:
-        """Random effects that were integrated out: posterior mean and standard deviation.
+    def effects(self: Any, probability: float = 0.95) -> xr.Dataset:
+        """Random effects that were integrated out: posterior means, deviations and intervals.
 
         Over draws of the parameters, the law of total variance puts both kinds of uncertainty
         together.
 
+        Parameters
+        ----------
+        probability : float
+            Of the normal intervals.
+
         Returns
         -------
         Dataset
-            ``mean`` and ``sd``, by group and effect.
+            ``mean``, ``sd``, ``lower`` and ``upper``, by group and effect; coordinates name both
+            where the data have names.
 
         Raises
         ------
@@ -108,12 +117,24 @@ class Latents:
             raise ValueError(
                 f"{self.method} integrates no random effects out; it observes no RandomEffects"
             )
+        check_probability(probability)
         group = self.tree["effects"]
         mean = group["effects"].to_numpy()
         own = np.diagonal(group["effects_covariance"].to_numpy(), axis1=-2, axis2=-1)
         spread = np.sqrt(own.mean(axis=(0, 1)) + mean.var(axis=(0, 1)))
-        dims = ("group", "effect")
-        return xr.Dataset({"mean": (dims, mean.mean(axis=(0, 1))), "sd": (dims, spread)})
+        mean = mean.mean(axis=(0, 1))
+        lower, upper = normal_interval(mean, spread, probability)
+        found = {"mean": mean, "sd": spread, "lower": lower, "upper": upper}
+        coords = {
+            "group": self._group_names(len(mean)),
+            "effect": self._names_of("effects", mean.shape[1]),
+        }
+        return xr.Dataset({n: (("group", "effect"), v) for n, v in found.items()}, coords)
+
+    def _group_names(self: Any, size: int) -> Any:
+        """Names of the groups that share effects; numbers where they are not known."""
+        groups = [value for value in self.run.data.values() if isinstance(value, Groups)]
+        return next((g.names for g in groups if g.num_groups == size), np.arange(size))
 
     def _find_labels(self: Any) -> NDArray[np.int64]:
         if self.approximate is not None or self.config.hard_labels:

@@ -23,7 +23,7 @@ from sidebayes.guides.engines.density import (
 )
 from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.posterior import MOST_DRAWS, thin
-from sidebayes.guides.engines.units import lay_out_units, log_terms
+from sidebayes.guides.engines.units import lay_out_units, log_terms, refuse_dependent_units
 from sidebayes.models.blocks.side_information.links import Links
 
 from . import checks
@@ -93,6 +93,8 @@ class Predictions:
                 by_dim[dim] = by_dim[dim] + term if dim in by_dim else term
             return jnp.concatenate(list(by_dim.values()))
 
+        with self.run.precision:
+            refuse_dependent_units(self.run.problem, "log_prob")
         run = self.run.with_data(_check_new(self.run, data, named))
         _refuse_classifier(run)
         unlinked = {n: v for n, v in run.data.items() if not isinstance(v, Links)}

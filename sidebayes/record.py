@@ -28,6 +28,7 @@ __all__ = ["dump", "parse", "remedy"]
 _CLASSES = (
     *(path.partition(":")[2] for path in ENGINES.values()),
     "BeliefPropagation",
+    "EffectsPrior",
     "Exact",
     "GaussianPrior",
     "GibbsLabels",

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from sidebayes.diagnostics.tree import to_datatree
 from sidebayes.guides.engines import posterior
-from sidebayes.guides.engines.base import Engine, FitError, Problem
+from sidebayes.guides.engines.base import Engine, EngineResult, FitError, Problem
 from sidebayes.guides.engines.density import (
     abstract_trace,
     collapsed_sites,
@@ -261,11 +261,7 @@ class Run:
             check_symmetries(problem, self.seed)
             if self.card is None:
                 check_values(problem)
-            began = time.perf_counter()
-            start = self.start(init)
-            search = time.perf_counter() - began
-            result = self.engine.run(problem, seed=self.seed, init=start, progress=progress)
-            result = replace(result, seconds={**result.seconds, "search": search})
+            result = self._result(problem, init, progress)
             chains, draws = result.sample_stats["lp"].shape
             keep = posterior.thin(draws)
             flat = {n: v[:, keep].reshape(-1, *v.shape[2:]) for n, v in result.draws.items()}
@@ -306,6 +302,23 @@ class Run:
                 group.attrs["label_sites"] = _label_slices(problem)
                 tree["responsibilities"] = xr.DataTree(group)
             return tree
+
+    def _result(
+        self, problem: Problem, init: Mapping[str, Any] | None, progress: bool
+    ) -> EngineResult:
+        """Run the engine; a sampler that cannot start at the mode starts without one."""
+        began = time.perf_counter()
+        start, settings = self.start(init), {"seed": self.seed, "progress": progress}
+        search = time.perf_counter() - began
+        try:
+            result = self.engine.run(problem, init=start, **settings)
+        except FitError:
+            # a density that rises without bound, as of centred effects, is no place to start from
+            if start is None or init is not None:
+                raise
+            search = time.perf_counter() - began
+            result = self.engine.run(problem, init=None, **settings)
+        return replace(result, seconds={**result.seconds, "search": search})
 
     def start(self, init: Mapping[str, Any] | None) -> dict[str, NDArray] | None:
         """Check starting values; a sampler without any starts from the mode that EM finds."""

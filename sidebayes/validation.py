@@ -20,7 +20,7 @@ from sidebayes.diagnostics.tree import pooled_draws
 from sidebayes.guides.engines import posterior
 from sidebayes.guides.engines.base import SideBayesWarning
 from sidebayes.guides.engines.plumbing.progress import progress_bar
-from sidebayes.guides.engines.units import Layout, lay_out_units
+from sidebayes.guides.engines.units import Layout, lay_out_units, refuse_dependent_units
 from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.side_information.links import Links
 
@@ -127,6 +127,7 @@ class Validation:
         if self.config.hard_labels:
             raise ValueError("K-means has no density of held-out data; fit with 'em' or 'map'")
         with self.run.precision:
+            refuse_dependent_units(self.run.problem, "kfold")
             layout = lay_out_units(self.run.problem)
         unit = _joined_units(self.run, layout)
         stored = self.tree["log_likelihood"].data_vars  # in whose order `loo` has the units

@@ -176,6 +176,16 @@ CARDS: dict[str, Card] = {
             reference="Lu (2008), PhD thesis, Oregon Health & Science University, chapter 4",
             tags=("classifier", "links", "reliability"),
         ),
+        Card(
+            name="mixed_effects",
+            title="Regression whose coefficients differ between subjects",
+            model_path="sidebayes.models.mixed_effects:mixed_effects",
+            engines=("map", "newton", "em", "laplace", "svi", "nuts", "hmc"),
+            links="none",
+            reference="Laird and Ware (1982), Biometrics 38, 963-974",
+            doi="10.2307/2529876",
+            tags=("longitudinal", "mixed effects", "groups"),
+        ),
     )
 }
 """Every method by name."""
@@ -190,6 +200,7 @@ ENGINES: dict[str, str] = {
     "laplace": "sidebayes.guides.engines.optimisers.laplace:Laplace",
     "map": "sidebayes.guides.engines.optimisers.optimise:MAP",
     "monte_carlo_em": "sidebayes.guides.engines.expectation_maximisation.monte_carlo_em:MonteCarloEM",
+    "newton": "sidebayes.guides.engines.optimisers.optimise:Newton",
     "nested": "sidebayes.guides.engines.samplers.nested:NestedSlice",
     "nuts": "sidebayes.guides.engines.samplers.mcmc:NUTS",
     "svi": "sidebayes.guides.engines.variational.svi:SVI",

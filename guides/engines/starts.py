@@ -75,7 +75,8 @@ def initial_values(
     problem : Problem
     seed, num_starts : int
     seeded : bool
-        Fit sites to k-means partitions of the data, where labels are latent and no block has starts.
+        Fit sites to k-means partitions of the data, where labels are latent and no block has starts. Of
+        starts that are all equal, because blocks know one place to start from, only one is left.
     seconds : dict, optional
         What compiling took is added to its entry ``compile``.
     """
@@ -95,7 +96,16 @@ def initial_values(
         ).astype(real)
         for name, shape in shapes.items()
     }
-    return _seeded(problem, starts, seed, clock) if seeded and not located else starts
+    if not seeded:
+        return starts
+    return _distinct(starts if located else _seeded(problem, starts, seed, clock))
+
+
+def _distinct(starts: dict[str, NDArray]) -> dict[str, NDArray]:
+    """One start in place of several that are equal."""
+    if all((values == values[:1]).all() for values in starts.values()):
+        return {name: values[:1] for name, values in starts.items()}
+    return starts
 
 
 def _of_blocks(

@@ -20,9 +20,17 @@ from sidebayes.models.blocks.side_information.hard_links import components_of
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from .base import Problem
-from .density import abstract_trace
+from .density import abstract_trace, collapsed_sites
 
-__all__ = ["Layout", "Named", "dimensions", "given_data", "lay_out_units", "log_terms"]
+__all__ = [
+    "Layout",
+    "Named",
+    "dimensions",
+    "given_data",
+    "lay_out_units",
+    "log_terms",
+    "refuse_dependent_units",
+]
 
 
 @dataclass(frozen=True)
@@ -127,7 +135,7 @@ def _lay_out(problem: Problem) -> Layout:
     observed = _observed(abstract_trace(problem))
     for name, (site, fn) in observed.items():
         extent = _extent(site, fn)
-        dim = None if extent is None else _dimension(site, extent, sizes, signature, data)
+        dim = None if extent is None else _dimension(site, fn, extent, sizes, signature, data)
         owner = None
         if dim in groups and fn is not None and fn.latent == "labels" and _ties(fn):
             dim_of_units: str | None = dim  # links join rows; groups do not cut through them
@@ -199,8 +207,17 @@ def _extent(site: dict, fn: Collapsed | None) -> int | None:
 
 
 def _dimension(
-    site: dict, extent: int, sizes: Mapping[str, int], signature: Signature, data: Mapping[str, Any]
+    site: dict,
+    fn: Collapsed | None,
+    extent: int,
+    sizes: Mapping[str, int],
+    signature: Signature,
+    data: Mapping[str, Any],
 ) -> str | None:
+    for role in signature.of_kind("groups"):
+        own = data.get(role.name)
+        if fn is not None and own is not None and fn.groups is own and sizes[role.name] == extent:
+            return role.name
     frames = sorted(site.get("cond_indep_stack", ()), key=lambda frame: frame.dim)
     for frame in frames:
         if sizes.get(frame.name) == extent:
@@ -212,6 +229,23 @@ def _dimension(
     order += [role.name for role in signature.of_kind("groups")]
     order += [role.dims[0] for role in signature.of_kind("table") if role.dims]
     return next((dim for dim in order if sizes.get(dim) == extent), None)
+
+
+def refuse_dependent_units(problem: Problem, asked: str) -> None:
+    """Refuse densities of new units where they depend on those that were fitted.
+
+    Raises
+    ------
+    ValueError
+        Naming the sites.
+    """
+    sources = collapsed_sites(abstract_trace(problem)).items()
+    tied = [name for name, (fn, _) in sources if not fn.has_independent_units]
+    if tied:
+        raise ValueError(
+            f"{asked} is a density of new units given parameters, and those of {tied} share effects that "
+            "were integrated out; use loo() on draws, or fit with form='marginal'"
+        )
 
 
 def log_terms(

@@ -136,12 +136,12 @@ def _plan(problem: Problem) -> Plan:
         for (user, factor), needed in uses.items():
             if not own & needed or user in own:
                 continue
-            if factor == block.factor:
+            if factor in block.factors:
                 sources.append(user)
             else:
                 others.append(user if factor is None else f"{user} ({factor})")
         chained = any(uses.get((name, None), own) - own for name in own)
-        part = Part(sites, tuple(sources), chained)
+        part = Part(sites, tuple(dict.fromkeys(sources)), chained)
         starting += [part] * bool(sources)
         if others:
             lacking.append(f"{listed(own)} also enter {listed(others)}")
@@ -149,6 +149,8 @@ def _plan(problem: Problem) -> Plan:
             lacking.append(f"{listed(own)}: the densities of {listed(scaled)} are under a scale")
         elif not sources:
             lacking.append(f"{listed(own)} enter no observed site that integrates labels out")
+        elif not block.has_update:
+            lacking.append(f"{listed(own)} have no update in closed form under their prior")
         else:
             parts.append(part)
     closed = {name for part in parts for name in part.sites.values()}
@@ -168,7 +170,7 @@ def _one_pass(problem: Problem, parts: list[Part]) -> dict[str, str]:
         feeding = [part for part in parts if name in part.sources]
         blocks = [block_of(trace, part) for part in feeding]
         for part, block in zip(feeding, blocks, strict=True):
-            others = {other.factor for other in blocks if other is not block}
+            others = {name for other in blocks if other is not block for name in other.factors}
             if block.has_one_pass(fn) and others <= {"log_weights"}:
                 found[name] = next(iter(part.sites.values()))
     return found

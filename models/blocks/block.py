@@ -56,6 +56,16 @@ class Block:
     is_conditional: ClassVar[bool] = True
     """Whether `update` gives the full conditional, or only a step that raises the objective."""
 
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """Log-factors that the sites enter, where they are several; in place of `factor`."""
+        return (self.factor,)
+
+    @property
+    def has_update(self) -> bool:
+        """Whether there is an update in closed form; without one engines move the sites numerically."""
+        return True
+
     def declare(
         self, role: str, name: str, fn: dist.Distribution, event_dims: Sequence[str] = ()
     ) -> Array:

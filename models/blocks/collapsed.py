@@ -54,6 +54,9 @@ class Collapsed(dist.Distribution):
     num_units: int
     """Number of exchangeable units, whose terms `by_unit` returns."""
 
+    has_independent_units: bool = True
+    """Whether the units are independent given the parameters, so that new ones have a density too."""
+
     groups: Any = None
     """`Groups` whose rows share a latent variable; None where each row has its own."""
 
@@ -74,7 +77,11 @@ class Collapsed(dist.Distribution):
         return self.log_partition(self.log_factors(value)) - self.log_normalizer()
 
     def by_unit(self, value: Array) -> Array:
-        """Terms of `log_prob` by unit; beyond `num_units` zero-padded."""
+        """Terms of `log_prob` by unit; beyond `num_units` zero-padded.
+
+        Where units are not independent given the parameters, the log density of each given all
+        others.
+        """
         raise NotImplementedError
 
     def posterior(self, value: Array) -> dict[str, Array]:

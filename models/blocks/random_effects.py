@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import Array
-from jax.scipy.linalg import solve_triangular
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from .collapsed import Collapsed, Fitted
+from .effects.small import cholesky, forward_solve, log_determinant
 from .side_information.partial_labels import Groups
 
-__all__ = ["RandomEffects"]
+__all__ = ["RandomEffects", "log_integrals"]
 
 _LOG_2PI = math.log(2 * math.pi)
 
@@ -83,7 +83,13 @@ class RandomEffects(Collapsed):
     }
     support = constraints.real_vector
     latent = "effects"
-    pytree_data_fields = ("loc", "design", "groups", "scale_tril", "noise")
+    pytree_data_fields: ClassVar[tuple[str, ...]] = (
+        "loc",
+        "design",
+        "groups",
+        "scale_tril",
+        "noise",
+    )
     pytree_aux_fields = ("num_units",)
 
     def __init__(
@@ -154,11 +160,7 @@ class RandomEffects(Collapsed):
         ValueError
             If the value is not one outcome per row.
         """
-        if jnp.shape(value) != self.event_shape:
-            raise ValueError(
-                f"value has shape {jnp.shape(value)}, expected {self.event_shape}; use jax.vmap for "
-                "batches"
-            )
+        self._check_value(value)
         residual, weight = jnp.asarray(value) - self.loc, self.noise**-2
         # products of the design alone come first: loops over parameters need to sum them once only
         weighted = self.design * weight[:, None] if weight.ndim else self.design
@@ -167,14 +169,25 @@ class RandomEffects(Collapsed):
         if not weight.ndim:
             gram, cross = gram * weight, cross * weight
         size = self.design.shape[-1]
-        information = self.scale_tril.T @ gram @ self.scale_tril
         rows = dist.Normal(0.0, self.noise).log_prob(residual)
         return {
-            "precision": -0.5 * (jnp.eye(size, dtype=gram.dtype) + information),
+            "precision": -0.5 * self._precision(gram),
             "shift": cross @ self.scale_tril,
             "constant": self._by_group(rows) - 0.5 * size * _LOG_2PI,
             "ungrouped": jnp.where(self._grouped, 0.0, rows).sum(),
         }
+
+    def _check_value(self, value: Array) -> None:
+        if jnp.shape(value) != self.event_shape:
+            raise ValueError(
+                f"value has shape {jnp.shape(value)}, expected {self.event_shape}; use jax.vmap for "
+                "batches"
+            )
+
+    def _precision(self, gram: Array) -> Array:
+        """Posterior precision of the whitened effects, shape (num_groups, num_effects, num_effects)."""
+        eye = jnp.eye(gram.shape[-1], dtype=gram.dtype)
+        return eye + self.scale_tril.T @ gram @ self.scale_tril
 
     def log_partition(self, factors: dict[str, Array]) -> Array:
         r"""Log integral over all whitened effects, shape ().
@@ -184,11 +197,11 @@ class RandomEffects(Collapsed):
 
         Convex in the factors. Its slope is :math:`E[u_g u_g^\top]`, :math:`E[u_g]` and ones.
         """
-        return _log_integrals(factors).sum() + factors["ungrouped"]
+        return log_integrals(factors).sum() + factors["ungrouped"]
 
     def by_unit(self, value: Array) -> Array:
         """Log density of the outcomes of every group, shape (num_groups,)."""
-        return _log_integrals(self.log_factors(value))
+        return log_integrals(self.log_factors(value))
 
     def posterior(self, value: Array) -> dict[str, Array]:
         """Posterior moments of the effects b, not whitened.
@@ -231,12 +244,12 @@ class RandomEffects(Collapsed):
         shape = (*sample_shape, self.num_units, self.design.shape[-1])
         return self._outcomes(key_noise, jax.random.normal(key_effects, shape, self.design.dtype))
 
-    def _outcomes(self, key: Array, white: Array) -> Array:
-        """Draw outcomes given whitened effects, shape (..., num_groups, num_effects)."""
+    def _outcomes(self, key: Array, white: Array, loc: Array | None = None) -> Array:
+        """Draw outcomes given whitened effects, shape (..., num_groups, num_effects), about a mean."""
         by_row = (white @ self.scale_tril.T)[..., jnp.asarray(self.groups.codes), :]
         signal = jnp.where(self._grouped, (by_row * self.design).sum(axis=-1), 0.0)
         noise = jax.random.normal(key, (*white.shape[:-2], *self.event_shape), self.loc.dtype)
-        return self.loc + signal + self.noise * noise
+        return (self.loc if loc is None else loc) + signal + self.noise * noise
 
     def draw_data(self, rng_key: Array, fitted: Fitted | None = None) -> Array:
         r"""Draw effects, then outcomes, shape (num_rows,).
@@ -259,24 +272,20 @@ class RandomEffects(Collapsed):
         return self._outcomes(key_noise, white)
 
 
-def _cholesky(factors: dict[str, Array]) -> Array:
-    return jnp.linalg.cholesky(-2.0 * factors["precision"])
-
-
-def _log_integrals(factors: dict[str, Array]) -> Array:
+def log_integrals(factors: dict[str, Array]) -> Array:
     """Log integral over the whitened effects of each group, shape (num_groups,)."""
-    chol, shift = _cholesky(factors), factors["shift"]
-    white = solve_triangular(chol, shift[..., None], lower=True)[..., 0]
-    log_det = jnp.log(jnp.diagonal(chol, axis1=-2, axis2=-1)).sum(axis=-1)
+    lower, shift = cholesky(-2.0 * factors["precision"]), factors["shift"]
+    white = forward_solve(lower, shift[..., None])[..., 0]
     size = shift.shape[-1]
-    return factors["constant"] + 0.5 * (size * _LOG_2PI + (white**2).sum(axis=-1)) - log_det
+    total = factors["constant"] + 0.5 * (size * _LOG_2PI + (white**2).sum(axis=-1))
+    return total - log_determinant(lower)
 
 
 def _moments(factors: dict[str, Array]) -> tuple[Array, Array]:
     """Posterior means of u, and inverse Cholesky factors R of the precisions: Cov[u] = R'R."""
-    chol = _cholesky(factors)
-    eye = jnp.broadcast_to(jnp.eye(chol.shape[-1], dtype=chol.dtype), chol.shape)
-    root = solve_triangular(chol, eye, lower=True)
+    lower = cholesky(-2.0 * factors["precision"])
+    eye = jnp.broadcast_to(jnp.eye(lower.shape[-1], dtype=lower.dtype), lower.shape)
+    root = forward_solve(lower, eye)
     center = jnp.einsum("gji,gj->gi", root, jnp.einsum("gij,gj->gi", root, factors["shift"]))
     return center, root
 

@@ -17,6 +17,7 @@ from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
 
 from sidebayes import CARDS
+from tests.support_cards import CLUSTERING, LONGITUDINAL
 
 
 def roles_of(model):
@@ -202,14 +203,17 @@ def test_units_are_what_links_join_then_groups_then_rows():
 
 
 def test_every_method_of_the_zoo_declares_its_data():
-    for name, card in CARDS.items():
+    for name, card in LONGITUDINAL.items():
+        found = signature_of(card.model)
+        assert all(role.declared for role in found.data), name
+        assert found.unit == "subjects", name
+    for name, card in CLUSTERING.items():
         found = signature_of(card.model)
         assert all(role.declared for role in found.data), name
         assert found.data[0].name == "x", name
         assert found.data[0].dims == ("points", "features"), name
         assert found.unit == "points", name
         assert bool(found.of_kind("links")) == (card.links != "none"), name
-        assert "num_clusters" in found.options, name
     sets = signature_of(CARDS["constraint_fit"].model).of_kind("sets")
     assert {role.name for role in sets} == {"must_groups", "cannot_groups"}
     assert all(role.dims == ("points",) for role in sets)

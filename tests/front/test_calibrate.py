@@ -18,7 +18,6 @@ from sidebayes.models.pairwise_gp import pairwise_gp
 from sidebayes.models.ppc import ppc
 
 from sidebayes import (
-    CARDS,
     CoordinateAscent,
     GaussianPrior,
     LabelGraph,
@@ -27,6 +26,7 @@ from sidebayes import (
     flip_rate_weight,
 )
 from sidebayes.sbc import _simulate
+from tests.support_cards import CLUSTERING
 
 PRIOR = GaussianPrior(np.zeros(2), 0.05, 6.0, np.eye(2))
 
@@ -152,7 +152,7 @@ def test_every_card_and_bayesian_engine_is_covered():
     ran = {(BENCH["CASES"][case][0], BENCH["ENGINES"][e].name) for case, e in BENCH["pairs"]()}
     wanted = {
         (card.name, engine)
-        for card in CARDS.values()
+        for card in CLUSTERING.values()
         for engine in set(card.engines) - POINTS_ONLY
         if card.name not in CANNOT_SIMULATE
     }

@@ -35,6 +35,7 @@ from sidebayes import (
     StochasticEM,
 )
 from sidebayes.zoo import CARDS, make_engine
+from tests.support_cards import CLUSTERING
 
 DATA = sidebayes.load_dataset("iris")
 X, LABELS = DATA.x[::5], DATA.labels[::5]
@@ -192,7 +193,7 @@ QUICK = ("em", "map", "kmeans")
     ("name", "engine"),
     [
         pytest.param(c.name, e, marks=[pytest.mark.slow] * (e not in QUICK and c.name != "ppc"))
-        for c in CARDS.values()
+        for c in CLUSTERING.values()
         for e in c.engines
     ],
 )

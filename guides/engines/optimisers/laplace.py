@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_solve, solve_triangular
 
 from ..base import Engine, EngineResult, Evidence, FitError, Problem, Status, check_positive
-from ..density import abstract_trace, approximation, collapsed_sites
+from ..density import approximation
 from ..plumbing.checkpoint import check_checkpoint, keeping
 from ..plumbing.programs import timed
 from ..samplers.importance import (
@@ -29,6 +29,7 @@ from ..samplers.importance import (
 )
 from ..symmetry import site_symmetries
 from .ascent import Ascent, ascend
+from .optimise import need_curvature
 
 __all__ = ["Laplace"]
 
@@ -106,12 +107,7 @@ class Laplace(Engine):
             If no start has a finite density, or the mode found is flat or a saddle.
         """
         approximate = approximation(problem)
-        sources = collapsed_sites(abstract_trace(problem)).values()
-        if not all(fn.has_curvature for fn, _ in sources):
-            raise ValueError(
-                f"Laplace needs second derivatives, which {approximate} does not give; use SVI or "
-                "NUTS, or inference='exact'"
-            )
+        need_curvature(problem, "Laplace", "SVI or NUTS")
         turned = sorted(site_symmetries(problem))
         if turned:
             raise ValueError(

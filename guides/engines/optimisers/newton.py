@@ -1,4 +1,4 @@
-"""Truncated Newton steps: curvature by its products with vectors alone."""
+"""Newton steps: with all of the Hessian, and truncated, by its products with vectors alone."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
-__all__ = ["newton_steps"]
+__all__ = ["full_newton_steps", "newton_steps"]
 
 _MOST_PRODUCTS = 100
 """Products with the Hessian in one step."""
+
+_FLAT = 1e-10
+"""Curvature, relative to the largest, below which a direction counts as flat."""
 
 
 class _Solve(NamedTuple):
@@ -86,5 +89,38 @@ def newton_steps(loss: Callable[[Any], Array], metric: Callable[[Any], Callable]
 
         start = _Solve(jnp.zeros_like(flat), flat, first, norm, jnp.asarray(0), jnp.asarray(False))
         return unravel(lax.while_loop(unfinished, advance, start).step)
+
+    return solve
+
+
+def full_newton_steps(loss: Callable[[Any], Array]) -> Callable:
+    r"""Steps :math:`|H|^{-1} g` by the Hessian of a loss of few coordinates.
+
+    Its eigenvalues enter by their size, so that steps lead away from saddles, and downhill always.
+
+    Parameters
+    ----------
+    loss : callable
+        Of a pytree.
+
+    Returns
+    -------
+    callable
+        ``solve(gradient, point)``, the step uphill.
+
+    References
+    ----------
+    Nocedal and Wright (2006), section 3.4.
+    """
+
+    def solve(gradient: Any, point: Any) -> Any:
+        flat, unravel = ravel_pytree(point)
+        slope, _ = ravel_pytree(gradient)
+        bend = jax.jacfwd(jax.grad(lambda vector: loss(unravel(vector))))(flat)
+        curvature, directions = jnp.linalg.eigh((bend + bend.T) / 2)
+        size = jnp.abs(curvature)
+        # at least the smallest number: all may be flat, as where a trial point is no good
+        least = jnp.maximum(_FLAT * size.max(initial=0.0), jnp.finfo(slope.dtype).tiny)
+        return unravel(directions @ ((directions.T @ slope) / jnp.maximum(size, least)))
 
     return solve

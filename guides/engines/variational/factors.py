@@ -91,8 +91,8 @@ def _no_factor(block: Block, part: Part, entered: Mapping[str, Any]) -> str | No
     if kind.expected_factors is Block.expected_factors or kind.divergence is Block.divergence:
         return f"the block of {listed(own)} has no expected factors"
     for source in part.sources:
-        for factor in (block.factor, _NORMALIZER):
-            needed = set(entered[source][factor])
+        for factor in (*block.factors, _NORMALIZER):
+            needed = set(entered[source].get(factor, ()))
             if own & needed and needed - own:
                 others = listed(needed - own)
                 return f"{listed(own)} enter {factor} of {source} together with {others}"

@@ -1,0 +1,1 @@
+"""Linear mixed effects: sums over rows, their densities, priors, and updates in closed form."""

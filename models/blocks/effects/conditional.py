@@ -1,0 +1,32 @@
+"""Random effects as sites, for samplers."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jax import Array
+
+__all__ = ["sample_effects"]
+
+
+def sample_effects(num_groups: int, scale_tril: Array, *, centred: bool) -> Array:
+    """Sample random effects of every group, shape (num_groups, num_effects).
+
+    Parameters
+    ----------
+    num_groups : int
+    scale_tril : Array, shape (num_effects, num_effects)
+    centred : bool
+        Sample the effects themselves, which suits many rows per group; else divided by
+        `scale_tril`, which suits few, and variances near zero.
+    """
+    zero = jnp.zeros(len(scale_tril))
+    if centred:
+        fn = dist.MultivariateNormal(zero, scale_tril=scale_tril)
+        with numpyro.plate("subjects", num_groups):
+            return numpyro.sample("random_effects", fn, infer={"event_dims": ["effects"]})
+    normal = dist.Normal(zero, 1.0).to_event(1)
+    with numpyro.plate("subjects", num_groups):
+        white = numpyro.sample("white_effects", normal, infer={"event_dims": ["effects"]})
+    return white @ scale_tril.T

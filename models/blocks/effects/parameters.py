@@ -1,0 +1,302 @@
+"""Parameters of a linear mixed model as one block: sites, units, starts, and the M-step of EM."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax import Array
+from jax.core import Tracer
+from jax.typing import ArrayLike
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import (
+    AffineTransform,
+    ComposeTransform,
+    LowerCholeskyAffine,
+    Transform,
+)
+from scipy.linalg import qr
+
+from ..block import Block, Evidence
+from ..collapsed import Collapsed
+from .expected import Regression, expected_regression
+from .priors import EffectsPrior
+from .small import cholesky
+from .structure import FactorUnits, Structure
+
+__all__ = ["MixedParameters", "mixed_parameters"]
+
+_SHARE = math.sqrt(0.5)
+"""Standard deviations start at this share of the residual one, noise and random effects alike."""
+
+_SWEEPS = 3
+"""Rounds of an M-step over coefficients and noise, where several outputs differ in noise."""
+
+_DEPENDENT = 1e-9
+"""Share of a column's length outside the span of the others below which it depends on them."""
+
+
+class Units(NamedTuple):
+    """Scales of the data: least-squares coefficients, their scale, that of the factor, the noise."""
+
+    start: Any
+    coefficients: Any
+    factor: Any
+    noise: Any
+
+
+class MixedParameters(Block):
+    """Fixed effects, covariance of the random effects and noise of a linear mixed model.
+
+    Parameters
+    ----------
+    y : array_like, shape (num_rows,), or None
+        Outcomes, whose spread about a least-squares fit gives the units in which gradients move.
+    fixed : array_like, shape (num_rows, num_terms)
+    random : array_like, shape (num_rows, num_effects)
+    outputs : array_like, shape (num_rows, num_outputs), or None
+        Indicators of the output that each row measures; None where there is one only.
+    structure : Structure
+    prior : EffectsPrior or None
+        None is flat: maximum likelihood.
+    """
+
+    roles: ClassVar[tuple[str, ...]] = ("coefficients", "factor", "noise")
+    is_conditional: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        y: ArrayLike | None,
+        fixed: ArrayLike,
+        random: ArrayLike,
+        outputs: ArrayLike | None,
+        structure: Structure,
+        prior: EffectsPrior | None,
+    ) -> None:
+        self.y, self.fixed, self.random, self.outputs = y, fixed, random, outputs
+        self.structure, self.prior = structure, prior
+        self.num_terms = jnp.shape(fixed)[1]
+        self.num_outputs = 1 if outputs is None else jnp.shape(outputs)[1]
+        if prior is not None:
+            self._check_prior(prior)
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """All log-factors of `MixedEffects` and of `RestrictedEffects`."""
+        own = ("precision", "shift", "cross", "fixed_precision", "fixed_shift")
+        return (*own, "constant", "ungrouped")
+
+    @property
+    def has_update(self) -> bool:
+        """Whether the prior is flat."""
+        return self.prior is None
+
+    @property
+    def normal(self) -> tuple[Array, Array] | None:
+        """Means and standard deviations of the prior of the fixed effects, None if it is flat."""
+        if self.prior is None:
+            return None
+        return jnp.asarray(self.prior.mean), jnp.asarray(self.prior.scale)
+
+    def coefficients(self) -> Array:
+        """Sample the fixed effects, shape (num_terms,)."""
+        shape = (self.num_terms,)
+        flat = dist.ImproperUniform(constraints.real_vector, (), shape)
+        fn = flat if self.normal is None else dist.Normal(*self.normal).to_event(1)
+        return self.declare("coefficients", "coefficients", fn, ["terms"])
+
+    def scale_tril(self) -> Array:
+        """Sample the Cholesky factor of the covariance of the random effects.
+
+        Under a flat prior its entries are any real numbers, so that variances of zero lie inside. The
+        signs of its columns do not matter then.
+        """
+        if self.prior is None:
+            rows, _ = self.structure.entries
+            flat = dist.ImproperUniform(constraints.real_vector, (), (len(rows),))
+            entries = self.declare("factor", "factor", flat, ["entries"])
+            return self.structure.matrix(entries)
+        half = dist.HalfNormal(jnp.asarray(self.prior.deviation)).to_event(1)
+        deviation = self.declare("deviation", "deviation", half, ["effects"])
+        root = jnp.zeros((self.structure.size,) * 2)
+        for number, block in enumerate(self.structure.slices):
+            size = block.stop - block.start
+            own = jnp.eye(1)
+            if size > 1:
+                name = f"correlation_{number}" if len(self.structure.sizes) > 1 else "correlation"
+                lkj = dist.LKJCholesky(size, self.prior.concentration)
+                own = self.declare(name, name, lkj)
+            root = root.at[block, block].set(own)
+        return deviation[:, None] * root
+
+    def noise(self) -> Array:
+        """Sample the standard deviation of the noise of every output, shape (num_outputs,)."""
+        if self.prior is None:
+            fn: dist.Distribution = dist.ImproperUniform(constraints.positive, (), ())
+        else:
+            fn = dist.HalfNormal(jnp.asarray(self.prior.noise))
+        if self.outputs is None:
+            return self.declare("noise", "noise", fn)[None]
+        with numpyro.plate("outputs", self.num_outputs):
+            return self.declare("noise", "noise", fn)
+
+    def bijector(self, role: str, bijector: Transform) -> Transform:
+        """Coordinates in units of the data: they do not change with the units of any column."""
+        units = self._units(jnp)
+        if role == "coefficients":
+            return LowerCholeskyAffine(units.start, units.coefficients)
+        if role == "factor":
+            return FactorUnits(units.factor, self.structure)
+        if role == "deviation":
+            scale = jnp.sqrt((units.factor**2).sum(axis=1))
+        elif role == "noise":
+            scale = units.noise if self.outputs is not None else units.noise[0]
+        else:
+            return bijector
+        positive = AffineTransform(0.0, scale, constraints.positive)
+        return ComposeTransform([bijector, positive])
+
+    def starts(
+        self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
+    ) -> dict[str, Any]:
+        """Least-squares coefficients, and half of the residual variance each for noise and effects."""
+        if any(isinstance(data, Tracer) for data in (self.fixed, self.random, self.outputs)):
+            return {}
+        units = self._units(np, value)
+        factor = _SHARE * units.factor
+        found = {
+            "coefficients": units.start,
+            "noise": _SHARE * (units.noise if self.outputs is not None else units.noise[0]),
+            "factor": factor[self.structure.entries],
+            "deviation": np.sqrt((factor**2).sum(axis=1)),
+        }
+        eyes = {role: np.eye(shape[-1]) for role, shape in shapes.items() if role not in found}
+        return {role: value for role, value in (found | eyes).items() if role in shapes}
+
+    def check(self, name: str, value: Any) -> None:
+        """Refuse columns of fixed effects that depend on others, which a flat prior cannot tell apart."""
+        if self.prior is not None or isinstance(self.fixed, Tracer):
+            return
+        columns = np.asarray(self.fixed)
+        length = np.sqrt((columns**2).sum(axis=0))
+        _, root, order = qr(
+            columns / np.where(length > 0, length, 1), mode="economic", pivoting=True
+        )
+        size = np.abs(np.diag(root))
+        if len(size) < len(order) or (size < _DEPENDENT).any():
+            found = sorted(map(int, order[(size >= _DEPENDENT).sum() :]))
+            raise ValueError(
+                f"fixed has columns that depend linearly on the others, such as {found}; drop them, or "
+                "pass a prior, which tells them apart"
+            )
+
+    def statistics(self, evidence: Evidence) -> Regression:
+        """Expected sums of squares and products of outcomes, fixed and random effects."""
+        return expected_regression(evidence, self.structure)
+
+    def update(self, statistics: Regression, sources: Sequence[Collapsed]) -> Regression:
+        """The statistics are all there is."""
+        return statistics
+
+    def mode(self, found: Regression, values: Mapping[str, Array]) -> dict[str, Array]:
+        """Coefficients and noise that are best given the expected effects, in PX-EM's extended model.
+
+        There the effects have a covariance of their own, whose best value goes into the factor
+        (Liu, Rubin and Wu 1998): the likelihood rises, and faster than by EM.
+        """
+        noise = jnp.reshape(values["noise"], (-1,))
+        for _ in range(_SWEEPS if self.num_outputs > 1 else 1):
+            solved, squares = found.solved(noise**-2.0)
+            noise = jnp.sqrt(squares / found.num_rows)
+        entries, known = solved, {}
+        if "coefficients" in values:
+            known["coefficients"] = found.start + solved[: self.num_terms]
+            entries = solved[self.num_terms :]
+        spread = jnp.where(self.structure.mask, found.spread, 0.0)
+        factor = self.structure.matrix(entries) @ cholesky(spread)
+        return known | {
+            "factor": factor[self.structure.entries],
+            "noise": noise.reshape(jnp.shape(values["noise"])),
+        }
+
+    def _units(self, xp: Any, value: Any = None) -> Units:
+        """Units by NumPy or by JAX."""
+        fixed, random = xp.asarray(self.fixed), xp.asarray(self.random)
+        y = self.y if value is None else value
+        y = xp.zeros(len(fixed)) if y is None else xp.asarray(y)
+        outputs = xp.ones((len(fixed), 1)) if self.outputs is None else xp.asarray(self.outputs)
+        start = xp.linalg.solve(_regular(xp, fixed.T @ fixed), fixed.T @ y)
+        start = xp.where(xp.isfinite(start), start, 0.0)
+        squares = outputs.T @ (y - fixed @ start) ** 2 / xp.maximum(outputs.sum(axis=0), 1.0)
+        noise = xp.where(squares > 0, xp.sqrt(squares), 1.0)  # ones where there are no numbers
+        weight = (outputs @ noise**-2.0)[:, None] / len(fixed)
+        apart = xp.where(self.structure.mask, random.T @ (weight * random), 0.0)
+        return Units(start, _root(xp, fixed.T @ (weight * fixed)), _root(xp, apart), noise)
+
+    def _check_prior(self, prior: EffectsPrior) -> None:
+        for name, wanted, what in (
+            ("mean", self.num_terms, "columns of fixed effects"),
+            ("deviation", self.structure.size, "columns of random effects"),
+            ("noise", self.num_outputs, "outputs"),
+        ):
+            given = np.asarray(getattr(prior, name))
+            if given.ndim and len(given) != wanted:
+                raise ValueError(
+                    f"EffectsPrior({name}=...) has {len(given)} numbers for {wanted} {what}; give one each"
+                )
+
+
+def mixed_parameters(
+    y: ArrayLike | None,
+    fixed: ArrayLike,
+    random: ArrayLike,
+    outputs: ArrayLike | None = None,
+    *,
+    covariance: str | tuple[int, ...] = "full",
+    prior: str | EffectsPrior = "flat",
+) -> MixedParameters:
+    """Block of the parameters of a linear mixed model, from the options of a model.
+
+    Parameters
+    ----------
+    y, fixed, random, outputs
+        See `MixedParameters`.
+    covariance : {"full", "diagonal"} or tuple of int
+        Which random effects are correlated; see `Structure.read`.
+    prior : {"flat"} or EffectsPrior
+
+    Raises
+    ------
+    ValueError
+        If an option is none of these, or `outputs` are no indicators.
+    """
+    if prior != "flat" and not isinstance(prior, EffectsPrior):
+        raise ValueError(f"prior = {prior!r}; expected 'flat' or an EffectsPrior")
+    if outputs is not None and not isinstance(outputs, Tracer):
+        rows = np.asarray(outputs)
+        odd = ~(np.isin(rows, (0, 1)).all(axis=1) & (rows.sum(axis=1) == 1))
+        if odd.any():
+            row = int(np.argmax(odd))
+            raise ValueError(
+                f"outputs[{row}] = {rows[row]}; expected one 1, for the output that the row measures, and "
+                "0 for all others"
+            )
+    structure = Structure.read(covariance, jnp.shape(random)[1])
+    own = prior if isinstance(prior, EffectsPrior) else None
+    return MixedParameters(y, fixed, random, outputs, structure, own)
+
+
+def _regular(xp: Any, gram: Any) -> Any:
+    """A matrix of sums of products that can be inverted, though columns depend on each other."""
+    diagonal = xp.diagonal(gram)
+    return gram + xp.diag(1e-10 * diagonal + xp.where(diagonal > 0, 0.0, 1.0))
+
+
+def _root(xp: Any, gram: Any) -> Any:
+    """Cholesky factor of the inverse."""
+    return xp.linalg.cholesky(xp.linalg.inv(_regular(xp, gram)))

@@ -1,0 +1,120 @@
+"""Which random effects may be correlated: the shape of the Cholesky factor of their covariance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import Transform
+
+__all__ = ["FactorUnits", "Structure"]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Blocks of random effects that are correlated within and independent between.
+
+    Parameters
+    ----------
+    sizes : tuple of int
+        Number of effects in each block, in their order.
+    """
+
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def read(cls, covariance: str | tuple[int, ...], size: int) -> Structure:
+        """Read the option of a model.
+
+        Parameters
+        ----------
+        covariance : {"full", "diagonal"} or tuple of int
+            All effects are correlated, none are, or those of blocks of these sizes.
+        size : int
+            Number of effects.
+
+        Raises
+        ------
+        ValueError
+        """
+        if isinstance(covariance, str):
+            known = {"full": (size,), "diagonal": (1,) * size}
+            if covariance not in known:
+                raise ValueError(
+                    f"covariance = {covariance!r}; expected 'full', 'diagonal', or sizes of blocks of "
+                    "correlated effects, such as (2, 1)"
+                )
+            return cls(known[covariance])
+        sizes = tuple(covariance)
+        whole = all(isinstance(one, int | np.integer) and one > 0 for one in sizes)
+        if not whole or sum(sizes) != size:
+            raise ValueError(
+                f"covariance = {covariance!r}; expected positive whole numbers that add up to the "
+                f"{size} columns of random effects"
+            )
+        return cls(tuple(map(int, sizes)))
+
+    @property
+    def size(self) -> int:
+        """Number of effects."""
+        return sum(self.sizes)
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """Where each block lies."""
+        ends = np.cumsum(self.sizes)
+        return tuple(slice(int(e - s), int(e)) for e, s in zip(ends, self.sizes, strict=True))
+
+    @property
+    def entries(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Rows and columns of the entries of a factor that may differ from zero."""
+        lower = np.tril(self.mask)
+        return np.nonzero(lower)  # type: ignore[return-value]
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """Which entries of a covariance may differ from zero, shape (size, size)."""
+        owner = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        return owner[:, None] == owner
+
+    def matrix(self, entries: Array) -> Array:
+        """Lower triangular factor of shape (size, size) from its entries."""
+        return jnp.zeros((self.size, self.size), entries.dtype).at[self.entries].set(entries)
+
+
+class FactorUnits(Transform):
+    """Entries of a Cholesky factor multiplied, as a matrix, by a lower triangular one from the left.
+
+    Parameters
+    ----------
+    unit : Array, shape (size, size)
+        Lower triangular, zero outside the blocks of the structure.
+    structure : Structure
+    """
+
+    domain = constraints.real_vector
+    codomain = constraints.real_vector
+
+    def __init__(self, unit: Array, structure: Structure) -> None:
+        self.unit, self.structure = unit, structure
+
+    def __call__(self, x: Array) -> Array:
+        """Multiply by the unit."""
+        return (self.unit @ self.structure.matrix(x))[self.structure.entries]
+
+    def _inverse(self, y: Array) -> Array:
+        return jnp.linalg.solve(self.unit, self.structure.matrix(y))[self.structure.entries]
+
+    def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
+        """Each diagonal entry of the unit multiplies one entry in every column up to its own."""
+        rows, _ = self.structure.entries
+        return jnp.log(jnp.abs(jnp.diagonal(self.unit)))[rows].sum()
+
+    def tree_flatten(self) -> tuple:
+        """Leaves and structure, for JAX."""
+        return (self.unit,), (("unit",), {"structure": self.structure})

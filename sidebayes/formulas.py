@@ -1,0 +1,333 @@
+"""Data of linear mixed models, made of a table with names by a formula."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+__all__ = ["Design", "design"]
+
+_EXAMPLE = "'y ~ time + (time | subject)'"
+
+_CALLER = 4
+"""Frames between formulae and whoever calls `design`, whose functions a formula may use."""
+
+
+class _Bar(NamedTuple):
+    """Random effects of a formula: columns, the grouping column, and whether they are correlated."""
+
+    columns: str
+    group: str
+    correlated: bool
+
+
+class _Parts(NamedTuple):
+    """One formula taken apart: response, fixed effects, random effects."""
+
+    response: str
+    fixed: str
+    bars: tuple[_Bar, ...]
+
+
+class Design(Mapping[str, Any]):
+    """Data by role for ``sidebayes.fit("mixed_effects", **design)``.
+
+    A mapping with the entries ``y``, ``fixed``, ``random``, ``subjects``, ``covariance`` and, where there
+    are several formulas, ``outputs``. `at` makes those of other rows, with the same columns.
+
+    Attributes
+    ----------
+    formulas : tuple of str
+    names : tuple of str
+        Of the outputs.
+    """
+
+    def __init__(self, formulas: Sequence[str], table: Any) -> None:
+        self.formulas = tuple(formulas)
+        self._parts = [_parse(formula) for formula in self.formulas]
+        self.names = tuple(parts.response for parts in self._parts)
+        groups = {bar.group for parts in self._parts for bar in parts.bars}
+        if len(groups) != 1:
+            raise ValueError(
+                f"the formulas group rows by {sorted(groups) or 'nothing'}; give random effects of one "
+                f"column of the table, such as {_EXAMPLE}"
+            )
+        self._group = groups.pop()
+        frame = _as_frame(table)
+        self._matrices = []
+        rows = []
+        for formula, parts in zip(self.formulas, self._parts, strict=True):
+            own = frame
+            if len(self.formulas) > 1 and parts.response in frame:
+                own = frame[frame[parts.response].notna()]  # outputs may be measured at other times
+            rows.append(own)
+            self._matrices.append(_evaluate(formula, parts, self._group, own))
+        y = np.concatenate(
+            [_outcome(m[0], p) for m, p in zip(self._matrices, self._parts, strict=True)]
+        )
+        self._data = {"y": y} | self._stacked([m[1:] for m in self._matrices], rows)
+        self._data["covariance"] = self._structure()
+
+    def at(self, table: Any, output: str | None = None) -> dict[str, Any]:
+        """Data of other rows for ``fit.predictive(**design.at(table))``, outcomes left out.
+
+        Parameters
+        ----------
+        table : data frame
+            With the columns that the formula names, but the response.
+        output : str, optional
+            Which response to foresee, where there are several formulas; all by default, one after
+            another.
+
+        Returns
+        -------
+        dict
+            ``fixed``, ``random``, ``subjects`` and, where there are several formulas, ``outputs``.
+
+        Raises
+        ------
+        ValueError
+            If a column is missing or incomplete, or there is no such output.
+        """
+        if output is not None and output not in self.names:
+            raise ValueError(f"output = {output!r}; expected one of {list(self.names)}")
+        frame = _as_frame(table)
+        matrices, rows = [], []
+        for parts, (_, fixed, random) in zip(self._parts, self._matrices, strict=True):
+            own = frame if output in (None, parts.response) else frame.iloc[:0]
+            if not len(own):
+                matrices.append((fixed.empty(), [one.empty() for one in random]))
+            else:
+                matrices.append((fixed.at(own), [one.at(own) for one in random]))
+            rows.append(own)
+        return self._stacked(matrices, rows)
+
+    def _stacked(self, matrices: Sequence[tuple], rows: Sequence[pd.DataFrame]) -> dict[str, Any]:
+        """Rows of all outputs one after another, each with columns of its own."""
+        several = len(self.formulas) > 1
+        prefix = [f"{name}: " if several else "" for name in self.names]
+        fixed = [m[0].frame.add_prefix(p) for m, p in zip(matrices, prefix, strict=True)]
+        random = [
+            pd.concat([one.frame for one in m[1]], axis=1).add_prefix(p)
+            for m, p in zip(matrices, prefix, strict=True)
+        ]
+        found = {
+            "fixed": _block_diagonal(fixed),
+            "random": _block_diagonal(random),
+            "subjects": np.concatenate([own[self._group].to_numpy() for own in rows]),
+        }
+        if several:
+            code = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
+            found["outputs"] = pd.DataFrame(np.eye(len(rows))[code], columns=list(self.names))
+        return found
+
+    def _structure(self) -> str | tuple[int, ...]:
+        """Sizes of the blocks of correlated random effects."""
+        sizes: list[int] = []
+        for parts, (_, _, random) in zip(self._parts, self._matrices, strict=True):
+            for bar, columns in zip(parts.bars, random, strict=True):
+                count = columns.frame.shape[1]
+                sizes += [count] if bar.correlated else [1] * count
+        joint = all(len(parts.bars) == 1 and parts.bars[0].correlated for parts in self._parts)
+        return "full" if joint else tuple(sizes)
+
+    def __getitem__(self, name: str) -> Any:
+        """One of the data."""
+        return self._data[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Names of the data."""
+        return iter(self._data)
+
+    def __len__(self) -> int:
+        """Number of data."""
+        return len(self._data)
+
+    def __repr__(self) -> str:
+        """Formulas and sizes."""
+        rows, terms = self["fixed"].shape
+        effects = self["random"].shape[1]
+        return f"Design({'; '.join(self.formulas)}: {rows} rows, {terms} fixed and {effects} random effects)"
+
+
+def design(formula: str | Sequence[str], table: Any) -> Design:
+    """Data by role of a linear mixed model, from a formula and a table with names.
+
+    Parameters
+    ----------
+    formula : str or sequence of str
+        Response, fixed effects, and random effects in parentheses with the column that groups rows,
+        ``"y ~ time + (time | subject)"``, as R's lme4 writes them. Random effects of one pair of
+        parentheses are correlated, those of several, or of ``||``, are not. Terms are those of the
+        library formulae: ``bs(time, df=4)`` and ``poly(time, 2)`` are bases, columns of text are
+        categories, ``a*b`` interacts. Several formulas are several outputs, whose random effects are
+        correlated if each has one pair of parentheses.
+    table : data frame
+        Of pandas, polars or Arrow. With several formulas, rows where a response is missing are left
+        out of that output.
+
+    Returns
+    -------
+    Design
+        ``sidebayes.fit("mixed_effects", **design)``.
+
+    Raises
+    ------
+    ImportError
+        Without the library formulae.
+    ValueError
+        If the formula cannot be read, or a column is missing or incomplete.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd, sidebayes
+    >>> table = pd.DataFrame({"y": np.arange(6.0), "t": [0, 1, 2] * 2, "who": list("aaabbb")})
+    >>> sidebayes.design("y ~ t + (1 | who)", table)["fixed"].columns.tolist()
+    ['Intercept', 't']
+    """
+    formulas = (formula,) if isinstance(formula, str) else tuple(formula)
+    if not formulas:
+        raise ValueError(f"formula is empty; write one, such as {_EXAMPLE}")
+    return Design(formulas, table)
+
+
+class _Columns:
+    """Columns of one part of a formula, which can be made of other rows as well."""
+
+    def __init__(self, formula: str, table: pd.DataFrame) -> None:
+        matrices = _design_matrices()(formula, table, na_action="error", env=_CALLER)
+        self.common, self.response = matrices.common, matrices.response
+        if self.common is None:
+            raise ValueError(f"{formula!r} has no columns; give it an intercept, 1, or a term")
+        self.frame = self._framed(self.common.design_matrix)
+
+    def _framed(self, matrix: Any) -> pd.DataFrame:
+        values, names = np.asarray(matrix, float), list(self.common.as_dataframe().columns)
+        if not np.isfinite(values).all():
+            row, column = np.argwhere(~np.isfinite(values))[0]
+            raise ValueError(f"{names[column]} is {values[row, column]} in row {row}")
+        return pd.DataFrame(values, columns=names)
+
+    def _with(self, frame: pd.DataFrame) -> _Columns:
+        other = object.__new__(_Columns)
+        other.common, other.response, other.frame = self.common, None, frame
+        return other
+
+    def empty(self) -> _Columns:
+        """The columns without rows."""
+        return self._with(self.frame.iloc[:0])
+
+    def at(self, table: pd.DataFrame) -> _Columns:
+        """The columns at other rows, with bases and categories as they were."""
+        return self._with(self._framed(self.common.evaluate_new_data(table).design_matrix))
+
+
+def _parse(formula: str) -> _Parts:
+    """Take a formula apart; its terms are left to formulae.
+
+    Raises
+    ------
+    ValueError
+        If it has no response, or no random effects.
+    """
+    response, tilde, right = formula.partition("~")
+    if not tilde or not response.strip():
+        raise ValueError(f"formula = {formula!r} has no response; write one such as {_EXAMPLE}")
+    kept, bars = [], []
+    for sign, term in _signed_terms(right):
+        inside = term[1:-1] if term.startswith("(") and term.endswith(")") else ""
+        columns, bar, group = inside.partition("||" if "||" in inside else "|")
+        if not bar:
+            kept.append(f"{sign} {term}")
+            continue
+        if sign == "-" or not columns.strip() or not re.fullmatch(r"\s*[\w.]+\s*", group):
+            raise ValueError(
+                f"formula = {formula!r}: cannot read {sign}{term}; write random effects as (terms | column), "
+                f"such as {_EXAMPLE}, with one column that groups rows"
+            )
+        bars.append(_Bar(columns.strip(), group.strip(), bar == "|"))
+    fixed = " ".join(kept).removeprefix("+").strip() or "1"
+    return _Parts(response.strip(), fixed, tuple(bars))
+
+
+def _signed_terms(right: str) -> list[tuple[str, str]]:
+    """Terms of the right-hand side of a formula, with their signs."""
+    found, depth, sign, text = [], 0, "+", ""
+    for one in right:
+        depth += (one in "([{") - (one in ")]}")
+        if depth == 0 and one in "+-":
+            found.append((sign, text.strip()))
+            sign, text = one, ""
+        else:
+            text += one
+    found.append((sign, text.strip()))
+    if depth:
+        raise ValueError(f"formula: parentheses of {right.strip()!r} are not balanced")
+    return [(sign, term) for sign, term in found if term]
+
+
+def _evaluate(
+    formula: str, parts: _Parts, group: str, table: pd.DataFrame
+) -> tuple[Any, _Columns, list[_Columns]]:
+    """Response, columns of fixed and of random effects."""
+    if group not in table:
+        raise ValueError(
+            f"formula = {formula!r}: the table has no column {group!r}, only {list(table)}"
+        )
+    without = table[group].isna()
+    if without.any():
+        raise ValueError(
+            f"column {group!r} is missing in {int(without.sum())} rows, the first "
+            f"{table.index[without][0]}; drop them, or name their group"
+        )
+    try:
+        fixed = _Columns(f"{parts.response} ~ {parts.fixed}", table)
+        random = [_Columns(bar.columns, table) for bar in parts.bars]
+    except Exception as error:  # of the parser, the table, or functions that the formula calls
+        raise ValueError(
+            f"formula = {formula!r} cannot be evaluated on a table with columns {list(table)}: "
+            f"{error}; check the names, and drop rows with missing values, table.dropna(subset=[...])"
+        ) from error
+    return fixed.response, fixed, random
+
+
+def _outcome(response: Any, parts: _Parts) -> np.ndarray:
+    values = np.asarray(response.design_matrix)
+    if response.kind != "numeric" or np.squeeze(values).ndim != 1:
+        raise ValueError(
+            f"the response {parts.response!r} is no column of numbers; encode it as one"
+        )
+    return np.squeeze(values).astype(float)
+
+
+def _block_diagonal(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Frames one after another, zero where columns are of another frame."""
+    return pd.concat(frames, ignore_index=True).fillna(0.0)
+
+
+def _as_frame(table: Any) -> pd.DataFrame:
+    """Take the frame of another library as one of pandas."""
+    if isinstance(table, pd.DataFrame):
+        return table
+    if hasattr(table, "to_pandas"):
+        return table.to_pandas()
+    if isinstance(table, Mapping):
+        return pd.DataFrame(dict(table))
+    raise TypeError(
+        f"table is a {type(table).__name__}; pass a data frame, whose columns the formula names"
+    )
+
+
+def _design_matrices() -> Any:
+    try:
+        from formulae import design_matrices
+    except ImportError as error:
+        raise ImportError(
+            "sidebayes.design reads formulas with the library formulae; install it, "
+            "pip install 'sidebayes[formulas]'"
+        ) from error
+    return design_matrices

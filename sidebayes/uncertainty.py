@@ -1,0 +1,213 @@
+"""How well a fit knows its parameters: covariance by the observed information, fixed effects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from numpy.typing import NDArray
+from scipy.stats import norm
+
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.density import place, sum_log_prob, unconstrained_start
+from sidebayes.guides.engines.plumbing.programs import compiled
+from sidebayes.guides.engines.posterior import latent_shapes
+
+__all__ = ["Uncertainty", "check_probability", "normal_interval"]
+
+_FLAT = 1e-10
+"""Curvature, relative to the largest, below which the log joint counts as flat."""
+
+_MOST_COORDINATES = 500
+"""Parameters whose curvature is computed at once."""
+
+_STATIONARY = 1e-3
+"""Share of the second-order variance of a function below which its slope counts as zero."""
+
+
+class Uncertainty:
+    """What a `Fit` is asked about the uncertainty of its parameters."""
+
+    @cached_property
+    def covariance(self: Any) -> pd.DataFrame:
+        r"""Covariance of the parameters, a row and a column for each number.
+
+        Of a point, by the observed information: the inverse of the negative Hessian of the log joint
+        density in unconstrained coordinates, without Jacobian, and from there to latent and
+        deterministic sites by their derivatives,
+
+        .. math:: \mathrm{Cov}[f(\theta)] \approx J H^{-1} J^\top.
+
+        With flat priors its diagonal holds squared standard errors of maximum likelihood. What has no
+        slope at the point has no standard error: such entries are NaN, as those of a variance that
+        is estimated as zero. Of draws, the covariance of the relabelled and aligned draws.
+
+        Returns
+        -------
+        DataFrame
+
+        Raises
+        ------
+        ValueError
+            If the log joint is flat or curved upwards where the fit ended, or a model has more than
+            500 coordinates.
+        """
+        sites = self.aligned[0]["posterior"].to_dataset()
+        sites = sites.drop_vars(set(self.run.sized_by_units))
+        labels, values = [], []
+        for name, site in sites.data_vars.items():
+            own = site.to_numpy()
+            values.append(own.reshape(-1, int(np.prod(own.shape[2:]))))
+            names = [
+                self._names_of(dim, size)
+                for dim, size in zip(site.dims[2:], own.shape[2:], strict=True)
+            ]
+            labels += [
+                f"{name}[{', '.join(str(n[i]) for n, i in zip(names, index, strict=True))}]"
+                if index
+                else str(name)
+                for index in np.ndindex(own.shape[2:])
+            ]
+        draws = np.concatenate(values, axis=1)
+        if len(draws) > 1:
+            found = np.atleast_2d(np.cov(draws.T))
+        else:
+            with self.run.precision:
+                found = _by_information(self.run.problem, self.params, list(map(str, sites)))
+        return pd.DataFrame(found, index=labels, columns=labels)
+
+    def coefficients(self: Any, probability: float = 0.95) -> pd.DataFrame:
+        """Fixed effects: estimates, standard errors and intervals.
+
+        Where they were integrated out, their posterior means and deviations: of REML, the
+        generalised least-squares estimates. Over draws of the parameters, the law of total variance puts
+        both kinds of uncertainty together.
+
+        Parameters
+        ----------
+        probability : float
+            Of the normal intervals.
+
+        Returns
+        -------
+        DataFrame
+            Columns ``estimate``, ``standard_error``, ``lower`` and ``upper``, a row for each term.
+
+        Raises
+        ------
+        ValueError
+            If the model has no fixed effects.
+        """
+        check_probability(probability)
+        group = self.tree.get("effects", {})
+        sites = self.tree["posterior"].data_vars
+        name = next((n for n, v in sites.items() if v.attrs.get("role") == "coefficients"), None)
+        if "coefficients" in group:
+            mean = group["coefficients"].to_numpy()
+            own = np.diagonal(group["coefficients_covariance"].to_numpy(), axis1=-2, axis2=-1)
+            estimate = mean.mean(axis=(0, 1))
+            error = np.sqrt(own.mean(axis=(0, 1)) + mean.var(axis=(0, 1)))
+        elif name is not None:
+            estimate = self.params[str(name)]
+            labels = [f"{name}[{term}]" for term in self._names_of("terms", len(estimate))]
+            error = np.sqrt(np.diag(self.covariance.loc[labels, labels]))
+        else:
+            raise ValueError(f"{self.method} has no fixed effects; 'mixed_effects' has")
+        lower, upper = normal_interval(estimate, error, probability)
+        columns = {"estimate": estimate, "standard_error": error, "lower": lower, "upper": upper}
+        return pd.DataFrame(columns, index=list(self._names_of("terms", len(estimate))))
+
+    def _names_of(self: Any, dim: Any, size: int) -> list[Any]:
+        """Names along a dimension of the data: of columns, or of groups; numbers where there are none."""
+        tables = self.run.signature.of_kind("table") if self.model is not None else ()
+        for role in tables:
+            names = self.run.columns.get(role.name, ())
+            if role.dims[1:2] == (str(dim).removesuffix("_1"),) and len(names) == size:
+                return list(names)
+        return list(range(size))
+
+
+def check_probability(probability: float) -> None:
+    """Refuse what is no probability of an interval."""
+    if not 0 < probability < 1:
+        raise ValueError(f"probability = {probability!r}; expected a number between 0 and 1")
+
+
+def normal_interval(mean: NDArray, sd: NDArray, probability: float) -> tuple[NDArray, NDArray]:
+    """Ends of normal intervals."""
+    half = norm.ppf((1 + probability) / 2) * sd
+    return mean - half, mean + half
+
+
+def _by_information(
+    problem: Problem, params: dict[str, NDArray], names: list[str]
+) -> NDArray[np.float64]:
+    """Covariance of sites at a point, in the order of `names`."""
+    shapes = latent_shapes(problem)
+    size = sum(int(np.prod(shape)) for shape in shapes.values())
+    if size > _MOST_COORDINATES:
+        raise ValueError(
+            f"the model has some {size} coordinates, and the curvature of more than {_MOST_COORDINATES} is "
+            "not computed; use an engine that draws"
+        )
+    latent = {name: np.asarray(params[name]) for name in shapes}
+    program, _ = compiled("information", problem, None, _curvature, latent, problem.args)
+    hessian = np.asarray(program(latent, problem.args))
+    scale = np.sqrt(np.abs(np.diag(hessian)))
+    scale[scale == 0] = 1.0
+    # with a unit diagonal, so that units of the coordinates do not matter
+    curvature, axes = np.linalg.eigh((hessian + hessian.T) / 2 / np.outer(scale, scale))
+    if not np.isfinite(curvature).all() or curvature[0] <= _FLAT * curvature[-1]:
+        raise ValueError(
+            "the log joint is no peak where the fit ended (least relative curvature "
+            f"{curvature[0]:.2g}): there are no standard errors. Fit closer to the mode, give what is not "
+            "determined a prior, or use an engine that draws"
+        )
+    inputs = latent, problem.args, (axes / np.sqrt(curvature) / scale[:, None]).T
+    build = partial(_along, names)
+    program, _ = compiled("information-sites", problem, tuple(names), build, *inputs)
+    slope, second = map(np.asarray, program(*inputs))
+    found = slope.T @ slope
+    blind = (slope**2).sum(axis=0) < _STATIONARY * (second**2).sum(axis=0) / 2
+    found[blind], found[:, blind] = np.nan, np.nan
+    return found
+
+
+def _curvature(problem: Problem) -> Callable:
+    """Negative Hessian of the log joint in unconstrained coordinates."""
+
+    def curvature(params: dict, args: tuple) -> Array:
+        flat, unravel = ravel_pytree(unconstrained_start(problem, params, args))
+
+        def loss(point: Array) -> Array:
+            return -sum_log_prob(place(problem, unravel(point), args)[0])
+
+        return jax.jacfwd(jax.grad(loss))(flat)
+
+    return curvature
+
+
+def _along(names: list[str], problem: Problem) -> Callable:
+    """First and second derivatives of sites along directions in unconstrained coordinates."""
+
+    def along(params: dict, args: tuple, directions: Array) -> tuple[Array, Array]:
+        flat, unravel = ravel_pytree(unconstrained_start(problem, params, args))
+
+        def line(direction: Array) -> tuple[Array, Array]:
+            def moved(step: Array) -> Array:
+                trace, _ = place(problem, unravel(flat + step * direction), args)
+                return jnp.concatenate([jnp.ravel(trace[name]["value"]) for name in names])
+
+            slope = jax.jacfwd(moved)
+            return slope(jnp.zeros(())), jax.jacfwd(slope)(jnp.zeros(()))
+
+        return jax.vmap(line)(directions)
+
+    return along
