@@ -70,7 +70,6 @@ def _optimised(request):
     """Files of long runs, marked ``optimised``, have their programs optimised."""
     quick = request.node.get_closest_marker("optimised") is None
     jax.config.update("jax_disable_most_optimizations", quick)
-    yield
 
 
 @pytest.fixture(scope="session", autouse=True)
