@@ -40,10 +40,10 @@ demo: install
 	$(BIN)/sidebayes demo
 
 test: install
-	$(BIN)/python -m pytest -n 2 -m "$(FAST)"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "$(FAST)"
 
 test-all: install
-	$(BIN)/python -m pytest -n 2 -m "not gpu"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu"
 
 lint: install
 	$(BIN)/ruff check .
