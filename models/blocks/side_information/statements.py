@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from ..files import read_table as read_any_table
+
 __all__ = ["ACCEPTED", "Table", "as_same", "read_table"]
 
 ACCEPTED = "true/false, yes/no, must/cannot, 1/0 or 1/-1"
@@ -75,7 +77,7 @@ class Table(NamedTuple):
 
 def read_table(path: Path) -> Table:
     """Read a CSV or Parquet table of links; see `Links.read`."""
-    table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+    table = read_any_table(path)
     columns = set(table.columns)
     if not {"i", "j"} <= columns or not columns & {"weight", "same"}:
         raise ValueError(
