@@ -28,7 +28,7 @@ from sidebayes.guides.engines.density import (
     unconstrained_start,
 )
 from sidebayes.guides.engines.plumbing.programs import refuse_fork
-from sidebayes.guides.engines.values import outside_support
+from sidebayes.guides.engines.values import outside_support, unlikely_weights
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.blocks.roles import signature_of
 from sidebayes.models.blocks.side_information.links import Links
@@ -254,6 +254,9 @@ def _discrete(latent: Mapping[str, dict]) -> Rung:
 def _support(trace: Mapping[str, dict]) -> Rung:
     found = outside_support({name: site for name, site in trace.items() if _is_data(site)})
     if found is None:
+        weights = unlikely_weights(trace)
+        if weights is not None:
+            return Rung("support", "fail", *weights)
         return Rung("support", "ok", "all data lie in the supports of their sites")
     remedy = "transform or drop them, or observe through a distribution that allows them"
     return Rung("support", "fail", found, remedy)

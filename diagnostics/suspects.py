@@ -63,8 +63,9 @@ def link_agreement(
     """
     if not len(links):
         raise ValueError("the fit has no links, so there are none to suspect; pass links= to fit")
-    if not 0 < flip_rate < 0.5:
-        raise ValueError(f"flip_rate = {flip_rate!r}; expected a number between 0 and 1/2")
+    known = isinstance(flip_rate, float | int | np.floating)
+    if not known or not 0 < flip_rate < 0.5:
+        raise ValueError(f"flip_rate = {flip_rate!r:.60}; expected a number between 0 and 1/2")
     given = {name: jnp.asarray(value) for name, value in draws.items()}
     first, _ = _linked_site(problem, {name: value[0] for name, value in given.items()})
     tied = first.labels.graph.num_links > 0  # else weights are prices, not log-odds of labels

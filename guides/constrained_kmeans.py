@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from sidebayes.models.blocks.fields import Count
 from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.label_inference.approximate import Inference, as_inference
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 
-from .engines.base import Engine, EngineResult, FitError, Problem, Status, check_positive
+from .engines.base import Engine, EngineResult, FitError, Problem, Status
 from .engines.plumbing.programs import compiled
 from .engines.plumbing.progress import progress_bar
 from .engines.starts import initial_values
@@ -41,13 +42,10 @@ class KMeans(Engine):
     num_restarts : int
     """
 
-    max_steps: int = 100
-    num_restarts: int = 10
+    max_steps: Count = 100
+    num_restarts: Count = 10
     name: ClassVar[str] = "kmeans"
     hard_labels: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_positive(self, max_steps=1, num_restarts=1)
 
     def run(
         self,

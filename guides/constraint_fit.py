@@ -7,18 +7,26 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from inspect import signature
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
+from sidebayes.models.blocks.fields import (
+    Count,
+    NonNegative,
+    OneOf,
+    Positive,
+    check_integer,
+    point_table,
+)
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.constraint_fit import constraint_fit
 
-from .engines.base import Engine, EngineResult, Problem, check_positive
+from .engines.base import Engine, EngineResult, Problem
 from .engines.density import approximation, latent_supports, trace_model
 from .engines.optimisers.ascent import ascend
 from .engines.optimisers.optimise import mode_result
@@ -60,25 +68,14 @@ class Continuation(Engine):
     starts.
     """
 
-    method: str = "lbfgs"
-    num_restarts: int = 15
-    temperatures: tuple[float, ...] = (4.0, 1.0)
-    rough: float = 1e-5
-    tol: float = 1e-7
-    max_steps: int = 1000
+    method: Annotated[str, OneOf(sorted(_SOLVERS))] = "lbfgs"
+    num_restarts: Count = 15
+    temperatures: tuple[Positive, ...] = (4.0, 1.0)
+    rough: NonNegative = 1e-5
+    tol: NonNegative = 1e-7
+    max_steps: Count = 1000
     name: ClassVar[str] = "continuation"
     climbs: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_positive(self, num_restarts=1, rough=0.0, tol=0.0, max_steps=1)
-        if self.method not in _SOLVERS:
-            raise ValueError(
-                f"Continuation(method={self.method!r}): expected one of {sorted(_SOLVERS)}"
-            )
-        if not all(temperature > 0 for temperature in self.temperatures):
-            raise ValueError(
-                f"Continuation(temperatures={self.temperatures!r}): expected numbers > 0"
-            )
 
     def run(
         self,
@@ -234,16 +231,23 @@ def choose_strength(
 
     Raises
     ------
-    ValueError
-        If there are no links.
+    TypeError, ValueError
+        If there are no links, or an argument is out of range.
 
     References
     ----------
     Law (2006), section 5.6.2.2.
     """
+    if not isinstance(links, Links):
+        raise TypeError(f"links is a {type(links).__name__}; pass sidebayes.Links")
     if not len(links):
         raise ValueError("links is empty; there is no price to choose without any")
+    points = point_table("x", x)
+    num_clusters = check_integer("num_clusters", num_clusters, 1, len(points) + 1)
+    patience, seed = check_integer("patience", patience), check_integer("seed", seed, 0, 2**63)
     engine = Continuation() if engine is None else engine
+    if not isinstance(engine, Engine):
+        raise TypeError(f"engine is a {type(engine).__name__}; pass a Continuation")
     options = {"num_clusters": num_clusters} | options
     fitted, held_out = _split(len(links), num_clusters, seed)
     held_in = np.isin(np.arange(len(links)), fitted)
@@ -251,7 +255,7 @@ def choose_strength(
     found: list[NDArray] = []
     best = 0
     with jax.enable_x64(True):
-        data = jnp.asarray(x, float)
+        data = jnp.asarray(points)
         graph = as_label_graph(links, len(data)).untied()
 
         def broken_at(prices: NDArray[np.float64]) -> NDArray[np.bool_]:

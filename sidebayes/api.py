@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from numpy.typing import ArrayLike
 from sidebayes.diagnostics.compare import Comparison, compare_fits
 from sidebayes.guides.engines.base import Engine
 from sidebayes.guides.engines.density import abstract_trace, site_dims
+from sidebayes.models.blocks.files import as_path, is_damaged
 from sidebayes.models.blocks.roles import signature_of
 
 from . import checks, record
@@ -24,6 +26,16 @@ from .tables import check_names, check_truth, column_names
 from .zoo import find_card, make_engine
 
 __all__ = ["compare", "fit", "load"]
+
+_HELD: dict[str, set[str]] = {
+    "posterior": set(),
+    "sample_stats": {"lp"},
+    "log_likelihood": set(),
+    "observed_data": set(),
+    "constant_data": {"links", "link_weights", "feature_names"},
+    "fit_info": {"objective"},
+}
+"""Groups and variables that the file of every fit has."""
 
 
 def fit(
@@ -171,22 +183,12 @@ def load(path: str | Path, model: Callable[..., None] | None = None, **options: 
     ValueError
         If there is no such file, it is not a saved fit, or the model is not the one that was fitted.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}; give one that Fit.save wrote")
-    try:
-        with xr.open_datatree(path, engine="h5netcdf") as opened:
-            tree = opened.load()
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"{path} is no NetCDF file ({error}); give one that Fit.save wrote"
-        ) from None
-    if "sidebayes_method" not in tree.attrs:
-        raise ValueError(f"{path} is no sidebayes fit; give a file that Fit.save wrote")
-    name = tree.attrs["sidebayes_method"]
-    stored, lost = record.parse(tree.attrs["sidebayes_options"])
-    config, lost_engine = record.parse(tree.attrs["sidebayes_engine"])
-    card = None if tree.attrs["sidebayes_own_model"] else find_card(name)
+    tree = _read_tree(as_path(path))
+    with _damage_named(path):
+        name = tree.attrs["sidebayes_method"]
+        stored, lost = record.parse(tree.attrs["sidebayes_options"])
+        config, lost_engine = record.parse(tree.attrs["sidebayes_engine"])
+        card = None if tree.attrs["sidebayes_own_model"] else find_card(name)
     surplus = sorted(options.keys() - lost.keys() - lost_engine.keys())
     if surplus:
         raise ValueError(
@@ -198,16 +200,72 @@ def load(path: str | Path, model: Callable[..., None] | None = None, **options: 
         raise ValueError(record.remedy(name, lacking, own_model=card is None and model is None))
     if card is not None and model not in (None, card.model):
         raise ValueError(f"the file holds a fit of the card {name!r}; leave model out")
-    fields = stored_run(
-        tree,
-        model=None if lacking else card.model if card else model,
-        options=stored | {n: options[n] for n in lost if n in options},
-        engine=config["engine"] if "engine" in config else options["engine"],
-    )
-    run = Run(**fields)
+    with _damage_named(path):
+        fields = stored_run(
+            tree,
+            model=None if lacking else card.model if card else model,
+            options=stored | {n: options[n] for n in lost if n in options},
+            engine=config["engine"] if "engine" in config else options["engine"],
+        )
+        run = Run(**fields)
+        _check_dtype(run.dtype)
+        _check_whole(tree, run)
     if run.model is not None and (model is not None or options):
         _check_sites(tree, run)
     return Fit(tree, run)
+
+
+def _read_tree(path: Path) -> xr.DataTree:
+    """Tree in a NetCDF file that holds a fit."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give a file that Fit.save wrote")
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}; give one that Fit.save wrote")
+    if is_damaged(path):  # HDF5 may read on for ever, or crash
+        raise ValueError(
+            f"{path} is damaged: its checksum is not that of what it holds; fit or copy anew"
+        )
+    try:
+        with xr.open_datatree(path, engine="h5netcdf") as opened:
+            tree = opened.load()
+    except Exception as error:  # HDF5 and xarray have errors of many kinds
+        raise ValueError(
+            f"{path} is no NetCDF file, or is damaged ({_one_line(error)}); give one that Fit.save wrote"
+        ) from error
+    if "sidebayes_method" not in tree.attrs:
+        raise ValueError(f"{path} is no sidebayes fit; give a file that Fit.save wrote")
+    return tree
+
+
+@contextmanager
+def _damage_named(path: str | Path) -> Iterator[None]:
+    """Name the file, whatever goes wrong with what it holds."""
+    try:
+        yield
+    except Exception as error:  # whatever was changed or lost
+        raise ValueError(
+            f"{path} cannot be used ({_one_line(error)}); it may be damaged, give a file as Fit.save "
+            "wrote it"
+        ) from error
+
+
+def _one_line(error: Exception) -> str:
+    """What an error says, with its kind where it says only a name."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
+
+
+def _check_whole(tree: xr.DataTree, run: Run) -> None:
+    """Refuse a tree that lacks what a fit is made of."""
+    held = _HELD | ({"responsibilities": {"prob", "labels"}} if "responsibilities" in tree else {})
+    missing = [group for group in held if group not in tree]
+    missing += [f"{g}/{n}" for g, names in held.items() if g in tree for n in names - set(tree[g])]
+    if run.card is not None:  # of a user's own model the sites are compared
+        tables = run.signature.of_kind("table")
+        missing += [f"the data {r.name}" for r in tables if r.required and r.name not in run.data]
+        checks.check_options(run.signature, run.options, run.method)
+    if missing:
+        raise ValueError(f"it lacks {', '.join(sorted(missing))}")
 
 
 def _check_sites(tree: xr.DataTree, run: Run) -> None:

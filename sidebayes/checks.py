@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sidebayes.models.blocks.fields import check_integer
 from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.blocks.label_inference.padding import Sizes, link_rows
@@ -195,14 +196,12 @@ def check_num_clusters(num_clusters: Any, num_points: int) -> int:
     """Check a number of clusters against the number of points."""
     if num_clusters is None:
         raise TypeError("num_clusters is missing; say how many clusters to fit, num_clusters=3")
-    whole = isinstance(num_clusters, int | np.integer) and not isinstance(num_clusters, bool)
-    if not whole or num_clusters < 1:
-        raise ValueError(f"num_clusters = {num_clusters!r}; expected an integer >= 1")
+    num_clusters = check_integer("num_clusters", num_clusters)
     if num_clusters > num_points:
         raise ValueError(
             f"num_clusters = {num_clusters} for {num_points} points; give no more clusters than points"
         )
-    return int(num_clusters)
+    return num_clusters
 
 
 def check_links(
@@ -277,6 +276,4 @@ def check_options(signature: Signature, options: Mapping[str, Any], method: str)
 
 def check_seed(seed: Any) -> int:
     """Check a seed of random numbers."""
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**63:
-        raise ValueError(f"seed = {seed!r}; expected an integer >= 0")
-    return int(seed)
+    return check_integer("seed", seed, 0, 2**63)

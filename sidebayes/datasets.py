@@ -169,6 +169,10 @@ def load_dataset(
         raise ValueError(
             f"num_points is for simulated sets, one of {sorted(_SIMULATED)}; leave it out for {name!r}"
         )
+    if not isinstance(drop, str | Sequence) or not all(isinstance(one, str) for one in drop):
+        raise TypeError(f"drop = {drop!r:.60}; pass the names of columns, drop=['id']")
+    if label is not None and not isinstance(label, str):
+        raise TypeError(f"label = {label!r:.60}; pass the name of a column")
     drop = [drop] if isinstance(drop, str) else list(drop)
     built_in = name in _BUILT_IN or name in _SIMULATED
     path = Path(name) if name.endswith(_ENDINGS) else None if built_in else _tables().get(name)
@@ -182,13 +186,11 @@ def load_dataset(
         bunch = getattr(datasets, f"load_{name}")()
         return Dataset(name, bunch.data.astype(float), bunch.target, list(bunch.feature_names))
     if name in _SIMULATED:
+        from sidebayes.models.blocks.fields import check_integer
+
         size = 400 if num_points is None else num_points
-        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 2:
-            raise ValueError(f"num_points = {size!r}; expected an integer >= 2")
-        classes = np.arange(size) % 2
-        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-            raise ValueError(f"seed = {seed!r}; expected an integer >= 0")
-        rng = np.random.default_rng(seed)
+        classes = np.arange(check_integer("num_points", size, 2)) % 2
+        rng = np.random.default_rng(check_integer("seed", seed, 0, 2**63))
         return Dataset(name, _SIMULATED[name](rng, classes), classes, ["x1", "x2"])
     close = difflib.get_close_matches(name, names(), n=1)
     if close:

@@ -24,6 +24,7 @@ from sidebayes.guides.engines.density import (
 from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.samplers.particles import check_prior
 from sidebayes.guides.engines.starts import random_keys
+from sidebayes.models.blocks.fields import check_integer
 
 from . import checks
 from .arguments import find_method, read_arguments
@@ -88,8 +89,7 @@ def prior_predictive(
     card, model, name = find_method(method)
     read = read_arguments(model, name, data, arguments, ("links", "table"))
     checks.check_seed(seed)
-    if isinstance(num_draws, bool) or not isinstance(num_draws, int | np.integer) or num_draws < 1:
-        raise ValueError(f"num_draws = {num_draws!r}; expected an integer >= 1")
+    num_draws = check_integer("num_draws", num_draws)
     run = Run(name, model, read.data, read.options, make_engine(None, card), unseen=True)
     run = replace(run, data=fill_tables(run, read.sizes))
     left_out = run.data.keys() - read.data.keys()
@@ -99,7 +99,7 @@ def prior_predictive(
         _refuse_factors(problem, name)
         found = outcomes(run)
         tables = set(filter(None, found.values()))
-        keys = random_keys(seed, int(num_draws))
+        keys = random_keys(seed, num_draws)
         program, _ = compiled("prior", problem, None, _draw_prior, keys, problem.args)
         sites = {n: np.asarray(value) for n, value in program(keys, problem.args).items()}
         unknown = [n for n, value in sites.items() if np.isnan(value).any()]

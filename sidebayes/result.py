@@ -21,7 +21,8 @@ from sidebayes.diagnostics.orthogonal import align
 from sidebayes.diagnostics.relabel import relabel
 from sidebayes.diagnostics.verdict import num_starts_at_best, verdict
 from sidebayes.guides.engines.base import Engine, Evidence, SideBayesWarning, Status
-from sidebayes.models.blocks.files import check_writable, write_whole
+from sidebayes.models.blocks.fields import check_integer
+from sidebayes.models.blocks.files import check_writable, sealed, write_whole
 from sidebayes.models.blocks.side_information.links import Links
 
 from .latents import Latents
@@ -239,9 +240,7 @@ class Fit(Latents, Predictions, Uncertainty, Validation):
         -------
         Fit
         """
-        if isinstance(more, bool) or not isinstance(more, int | np.integer) or more < 1:
-            raise ValueError(f"more = {more!r}; expected an integer >= 1")
-        config = replace(self.config, **{self.config.length: int(more)})  # type: ignore[type-var]
+        config = replace(self.config, **{self.config.length: check_integer("more", more)})  # type: ignore[type-var]
         self.run.problem  # noqa: B018  a model that is not known refuses
         return self.of(replace(self.run, engine=config, seed=self.run.seed + 1), self)
 
@@ -279,7 +278,7 @@ class Fit(Latents, Predictions, Uncertainty, Validation):
         """
         path = check_writable(path)
         # built in memory: HDF5 crashes the process when it cannot write what it has begun
-        write_whole(path, self.tree.to_netcdf(engine="h5netcdf"))
+        write_whole(path, sealed(self.tree.to_netcdf(engine="h5netcdf")))
 
     def plot(self) -> Any:
         """Draw the data with links and soft assignments; returns the matplotlib figure."""

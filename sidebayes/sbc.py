@@ -28,6 +28,7 @@ from sidebayes.guides.engines.density import (
 from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.plumbing.progress import progress_bar
 from sidebayes.guides.engines.symmetry import site_symmetries
+from sidebayes.models.blocks.fields import check_integer
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.roles import Signature, signature_of
@@ -102,13 +103,9 @@ def calibrate(
     if x is not None:
         x = check_data(x)
         num_points = len(x)
-    for title, value, least in (
-        ("num_points", num_points, 1),
-        ("num_simulations", num_simulations, 10),
-    ):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise ValueError(f"{title} = {value!r}; expected an integer >= {least}")
-    assert num_points is not None
+    num_points = check_integer("num_points", num_points)
+    num_simulations = check_integer("num_simulations", num_simulations, 10)
+    seed = checks.check_seed(seed)
     if "num_clusters" in signature.options:
         checks.check_num_clusters(options.get("num_clusters"), num_points)
     checks.check_options(signature, options, name)

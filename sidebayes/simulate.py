@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sidebayes.models.blocks.fields import Range, check_integer, check_number
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import class_codes
 
@@ -46,17 +47,14 @@ def simulate_links(
     classes = class_codes(labels)
     known = np.flatnonzero(classes >= 0)
     num_points = len(known)
-    whole = isinstance(num_pairs, int | np.integer) and not isinstance(num_pairs, bool)
-    if not whole:
-        raise TypeError(f"num_pairs = {num_pairs!r}; expected an integer >= 0")
+    num_pairs = check_integer("num_pairs", num_pairs, 0)
+    flip_rate = check_number("flip_rate", flip_rate, Range(least=0, most=1))
     most = num_points // 2 if disjoint else num_points * (num_points - 1) // 2
-    if not 0 <= num_pairs <= most:
+    if num_pairs > most:
         kind = "disjoint pairs" if disjoint else "pairs"
         raise ValueError(
             f"num_pairs = {num_pairs}; {num_points} points of known class have at most {most} {kind}"
         )
-    if not 0 <= flip_rate <= 1:
-        raise ValueError(f"flip_rate = {flip_rate}; expected a number in [0, 1]")
     rng = np.random.default_rng(check_seed(seed))
     if disjoint:
         pairs = rng.permutation(num_points)[: 2 * num_pairs].reshape(-1, 2)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 
 from sidebayes.diagnostics.selection import select_pairs
+from sidebayes.models.blocks.fields import check_integer
 
 from .checks import check_seed
 from .result import Fit
@@ -56,18 +56,17 @@ def suggest_links(
     >>> sidebayes.Links.from_pairs(ask[["i", "j"]], answers, num_points=150).num_links
     5
     """
+    if not isinstance(fit, Fit | Sequence):
+        raise TypeError(f"fit is a {type(fit).__name__}; pass a Fit, or a list of fits")
     fits = [fit] if isinstance(fit, Fit) else list(fit)
     for one in fits:
         if not isinstance(one, Fit):
             raise TypeError(f"fit holds a {type(one).__name__}; pass a Fit, or a list of fits")
     if not fits:
         raise ValueError("fit is an empty list; pass a Fit, or several to the same rows")
-    for name, value in (("num_pairs", num_pairs), ("num_candidates", num_candidates)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-            raise ValueError(f"{name} = {value!r}; expected an integer >= 1")
     return select_pairs(
         [one.tree for one in fits],
-        int(num_pairs),
-        num_candidates=int(num_candidates),
+        check_integer("num_pairs", num_pairs),
+        num_candidates=check_integer("num_candidates", num_candidates),
         seed=check_seed(seed),
     )

@@ -236,9 +236,9 @@ def check_truth(truth: Any, num_points: int) -> NDArray[np.int64] | None:
     """Check known classes, used only to score a fit; returns them numbered from 0, -1 if unknown."""
     if truth is None:
         return None
-    classes = np.asarray(truth)
-    if classes.shape != (num_points,):
+    codes = class_codes(truth, "truth")
+    if codes.shape != (num_points,):
         raise ValueError(
-            f"truth has shape {classes.shape}, expected ({num_points},), one class a point"
+            f"truth has shape {codes.shape}, expected ({num_points},), one class a point"
         )
-    return class_codes(truth, "truth")
+    return codes

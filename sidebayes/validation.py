@@ -21,9 +21,11 @@ from sidebayes.guides.engines import posterior
 from sidebayes.guides.engines.base import SideBayesWarning
 from sidebayes.guides.engines.plumbing.progress import progress_bar
 from sidebayes.guides.engines.units import Layout, lay_out_units, refuse_dependent_units
+from sidebayes.models.blocks.fields import Range, check_integer, check_number
 from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.side_information.links import Links
 
+from .checks import check_seed
 from .run import Run
 
 __all__ = ["Validation", "deal_folds"]
@@ -235,8 +237,7 @@ class Validation:
         if (links.weights == 0.0).any():
             row = int(np.argmax(links.weights == 0.0))
             raise ValueError(f"links[{row}] has weight zero and states nothing; leave it out")
-        if not 0 <= flip_rate < 0.5:
-            raise ValueError(f"flip_rate = {flip_rate!r}; expected a number in [0, 1/2)")
+        flip_rate = check_number("flip_rate", flip_rate, Range(least=0, below=0.5))
         self._need_labels("links to score")
         num_points = self._num_points
         if links.pairs.max() >= num_points:
@@ -279,14 +280,13 @@ def deal_folds(unit: NDArray, num_folds: int, seed: int) -> NDArray[np.int64]:
         If there are fewer components than folds.
     """
     size = np.bincount(unit)
-    if isinstance(num_folds, bool) or not isinstance(num_folds, int | np.integer) or num_folds < 2:
-        raise ValueError(f"num_folds = {num_folds!r}; expected an integer >= 2")
+    num_folds = check_integer("num_folds", num_folds, 2)
     if num_folds > len(size):
         raise ValueError(
             f"num_folds = {num_folds}; expected at most {len(size)}, the number of connected components "
             "of the links, which are held out whole"
         )
-    order = np.random.default_rng(seed).permutation(len(size))
+    order = np.random.default_rng(check_seed(seed)).permutation(len(size))
     order = order[np.argsort(-size[order], kind="stable")]
     fold, points = np.empty(len(size), np.int64), np.zeros(num_folds)
     for one in order:

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 __all__ = [
     "CARDS",
@@ -50,7 +50,7 @@ class Card:
     title: str
     model_path: str | Callable[..., None]
     engines: tuple[str, ...]
-    links: str
+    links: Literal["none", "any", "hard", "priced"]
     reference: str
     doi: str = ""
     tags: tuple[str, ...] = field(default=())
@@ -231,6 +231,14 @@ def register(card: Card) -> Card:
     """
     if not isinstance(card, Card):
         raise TypeError(f"card is a {type(card).__name__}; pass a sidebayes.Card")
+    from sidebayes.models.blocks.fields import check_fields
+
+    check_fields(card)
+    named = isinstance(card.model_path, str) and ":" in card.model_path
+    if not callable(card.model_path) and not named:
+        raise ValueError(
+            f"card.model_path = {card.model_path!r}; pass the model, or where it is, 'module:function'"
+        )
     if card.name in CARDS:
         raise ValueError(f"there is a method {card.name!r} already; choose another name")
     unknown = [engine for engine in card.engines if engine not in ENGINES]

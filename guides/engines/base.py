@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from sidebayes.models.blocks.fields import check_fields
+from sidebayes.models.blocks.warning import SideBayesWarning
 
 __all__ = [
     "Engine",
@@ -17,7 +19,6 @@ __all__ = [
     "Problem",
     "SideBayesWarning",
     "Status",
-    "check_positive",
 ]
 
 
@@ -27,10 +28,6 @@ class FitError(RuntimeError):
     def __init__(self, message: str, params: Mapping[str, NDArray] | None = None) -> None:
         super().__init__(message)
         self.params = params
-
-
-class SideBayesWarning(UserWarning):
-    """Something a user should know about a result."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +158,10 @@ class Engine:
     length: ClassVar[str] = "max_steps"
     """Field that says how long a run goes on."""
 
+    def __post_init__(self) -> None:
+        """Check the fields of a configuration against their annotations; see `check_fields`."""
+        check_fields(self)
+
     def run(
         self,
         problem: Problem,
@@ -171,19 +172,3 @@ class Engine:
     ) -> EngineResult:
         """Fit the model of `problem` to its data."""
         raise NotImplementedError
-
-
-def check_positive(config: object, **minimum: float) -> None:
-    """Check fields of a configuration against their least values.
-
-    Raises
-    ------
-    ValueError
-        Naming the field, its value and the least allowed.
-    """
-    for name, least in minimum.items():
-        value = getattr(config, name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
-            raise ValueError(
-                f"{type(config).__name__}({name}={value!r}): expected a number >= {least}"
-            )

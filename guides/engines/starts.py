@@ -19,6 +19,7 @@ from sidebayes.models.blocks.mixtures.kmeans_starts import kmeans_labels
 
 from .base import Problem
 from .density import abstract_trace, as_numpy, collapsed_sites, filling, latent_sites, traced
+from .plumbing.memory import refuse_beyond_memory
 from .plumbing.programs import compiled
 from .surrogate import allot, expectation, raise_surrogate
 from .updates import block_of, plan_updates
@@ -90,6 +91,8 @@ def initial_values(
             found[name] = np.full(shapes[name], 1.0 / shapes[name][-1])
     rest = _near_zero(problem, latent, seed, num_starts, set(shapes) - set(found), clock)
     real = jnp.result_type(float)
+    size = num_starts * sum(map(math.prod, shapes.values()))
+    refuse_beyond_memory(f"{num_starts} starting points", size * real.itemsize, latent)
     starts = {
         name: np.broadcast_to(
             found[name] if name in found else rest[name], (num_starts, *shape)

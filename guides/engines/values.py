@@ -13,15 +13,23 @@ from jax import Array
 from numpy.typing import NDArray
 from numpyro import handlers
 from numpyro.distributions import biject_to
+from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 
 from .base import Problem
 from .density import abstract_trace, filling, latent_sites, traced
 from .plumbing.programs import unchecked
 
-__all__ = ["check_start", "check_values", "outside_support", "support_name"]
+__all__ = [
+    "check_start",
+    "check_values",
+    "outside_support",
+    "support_name",
+    "trace_anywhere",
+    "unlikely_weights",
+]
 
 _CLOSE = 1e-4
-"""Relative distance to a support at which a starting value counts as rounded."""
+"""Relative distance at which a value outside a support, or a sum of weights, counts as rounded."""
 
 
 def outside_support(trace: Mapping[str, dict]) -> str | None:
@@ -49,6 +57,36 @@ def outside_support(trace: Mapping[str, dict]) -> str | None:
     return None
 
 
+def unlikely_weights(trace: Mapping[str, dict]) -> tuple[str, str] | None:
+    """Say which site has mixing weights that do not sum to one, and what to do; None if none has.
+
+    Labels that are told by a classifier, whose probabilities are of classes and not of data, have no
+    mixing weights.
+
+    Parameters
+    ----------
+    trace : mapping of str to site
+        With numbers in it.
+    """
+    for name, site in trace.items():
+        fn = site.get("fn")
+        labels = getattr(fn, "labels", fn)
+        if not isinstance(labels, LinkedCategorical) or not getattr(fn, "is_density", True):
+            continue
+        given = np.asarray(labels.log_weights, float)
+        total = np.exp(given).sum()
+        if np.isfinite(total) and abs(total - 1) > _CLOSE:
+            advice = "subtract jax.nn.logsumexp(log_weights) from them"
+            if abs(given.sum() - 1) < _CLOSE and (given >= 0).all():
+                advice = "these look like the weights themselves, so pass jnp.log(weights)"
+            shown = np.array2string(given, precision=4, threshold=8)
+            return (
+                f"log_weights = {shown} of {name!r} are logs of weights that sum to {total:.6g}, not to 1",
+                advice,
+            )
+    return None
+
+
 def support_name(support: Any) -> str:
     """A constraint in a word or two."""
     while hasattr(support, "base_constraint"):
@@ -57,18 +95,22 @@ def support_name(support: Any) -> str:
 
 
 def check_values(problem: Problem) -> None:
-    """Run a model once on its numbers, its parameters anywhere, and refuse data it cannot have.
+    """Run a model once on its numbers, its parameters anywhere, and refuse values it cannot have.
 
     Raises
     ------
     ValueError
-        Naming the site, the datum and the support.
+        Naming the site, with the datum and its support, or with mixing weights that do not sum to one.
     """
-    found = outside_support(_run(problem, filling(jnp.zeros)))
+    trace = trace_anywhere(problem)
+    found = outside_support(trace)
     if found is not None:
         raise ValueError(
             f"{found}; transform or drop such data, or observe them through another distribution"
         )
+    weights = unlikely_weights(trace)
+    if weights is not None:
+        raise ValueError("; ".join(weights))
 
 
 def check_start(problem: Problem, init: Mapping[str, Any]) -> dict[str, NDArray]:
@@ -120,11 +162,16 @@ def check_start(problem: Problem, init: Mapping[str, Any]) -> dict[str, NDArray]
         return jnp.asarray(out[name])
 
     # as the model runs, because one site may bound another
-    _run(problem, fill)
+    _trace(problem, fill)
     return out
 
 
-def _run(problem: Problem, fill: Callable[[dict], Any]) -> dict:
+def trace_anywhere(problem: Problem) -> dict:
+    """Run a model on its numbers, its parameters at zero in unconstrained space; returns the trace."""
+    return _trace(problem, filling(jnp.zeros))
+
+
+def _trace(problem: Problem, fill: Callable[[dict], Any]) -> dict:
     seeded = handlers.seed(problem.model, jax.random.key(0))
     with unchecked():  # parameters may be anywhere
         return traced(handlers.substitute(seeded, substitute_fn=fill), problem.args, problem.kwargs)

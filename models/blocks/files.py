@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import secrets
@@ -16,7 +17,9 @@ __all__ = [
     "TABLES",
     "as_path",
     "check_writable",
+    "is_damaged",
     "read_table",
+    "sealed",
     "stale_parts",
     "write_table",
     "write_whole",
@@ -25,6 +28,9 @@ __all__ = [
 TABLES = (".csv", ".csv.gz", ".parquet", ".feather", ".arrow")
 """Endings of tables that can be read."""
 
+_SEAL = b"\nsidebayes sha256 "
+_DIGITS = 64
+_PART = 2**20
 _ARROW = (".parquet", ".feather", ".arrow")
 _PACKED = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zip": "zip"}
 
@@ -45,6 +51,15 @@ def as_path(path: Any) -> Path:
         raise ValueError(
             f"path = {os.fspath(path)!r:.80} names no file; give one, such as 'fit.nc'"
         )
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:  # such as a name that is too long
+        raise ValueError(
+            f"path = {os.fspath(path)!r:.80} names no file that can be read or written ({error.strerror}); "
+            "give another"
+        ) from None
     return Path(path)
 
 
@@ -63,15 +78,11 @@ def check_writable(path: Any) -> Path:
         If the user may not write there.
     """
     path = as_path(path)
-    try:
-        is_folder, has_parent, exists = path.is_dir(), path.parent.is_dir(), path.exists()
-    except OSError as error:  # such as a name that is too long
-        raise ValueError(f"{path} names no file ({error.strerror}); give another path") from None
-    if is_folder:
+    if path.is_dir():
         raise ValueError(f"{path} is a folder; name a file in it")
-    if not has_parent:
+    if not path.parent.is_dir():
         raise ValueError(f"there is no folder {path.parent}; create it first")
-    where = path if exists else path.parent
+    where = path if path.exists() else path.parent
     if not os.access(where, os.W_OK):
         raise PermissionError(
             f"{where} may not be written to by this user; change its mode, or name another path"
@@ -132,6 +143,35 @@ def write_whole(path: Any, content: Any, *, aside: Path | None = None) -> Path:
             part.unlink(missing_ok=True)
     _flush_folder(goal.parent)
     return path
+
+
+def sealed(content: Any) -> bytes:
+    """Bytes with their checksum at the end, where readers of HDF5 pay no attention to it.
+
+    Parameters
+    ----------
+    content : bytes-like
+    """
+    return b"".join([content, _SEAL, hashlib.sha256(content).hexdigest().encode()])
+
+
+def is_damaged(path: Path) -> bool:
+    """Whether a file ends in a checksum, as `sealed` appends it, of something else than it holds."""
+    length = len(_SEAL) + _DIGITS
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(size - length, 0))
+        end = file.read()
+        if not end.startswith(_SEAL):
+            return False
+        file.seek(0)
+        digest = hashlib.sha256()
+        left = size - length
+        while left > 0:
+            part = file.read(min(left, _PART))
+            digest.update(part)
+            left -= len(part)
+    return digest.hexdigest().encode() != end[len(_SEAL) :]
 
 
 def write_table(path: Any, table: pd.DataFrame, index_label: str | None = None) -> None:

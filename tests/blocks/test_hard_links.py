@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
+from sidebayes.models.blocks.side_information import hard_links
 from sidebayes.models.blocks.side_information.links import Links
 
 
@@ -64,3 +65,63 @@ def test_the_report_counts_chunklets_and_components():
     assert (len(set(graph.node)), len(edges), graph.num_components) == (8, 3, 5)
     np.testing.assert_array_equal(graph.node_size, [3] + [1] * 7 + [0] * 2)
     np.testing.assert_array_equal(graph.links.pairs, links.pairs)
+
+
+def between_classes(classes):
+    i, j = np.nonzero(np.triu(classes[:, None] != classes))
+    return Links.cannot_link(np.stack([i, j], axis=1))
+
+
+def test_links_between_known_classes_need_no_search(monkeypatch):
+    """As many clusters as classes do, which a greedy colouring shows at once."""
+    links = between_classes(np.repeat([0, 1, 2], 30))
+    with pytest.raises(ValueError, match=r"points \d+, \d+, \d+ are mutually cannot-linked"):
+        links.check(num_clusters=2)
+    monkeypatch.setattr(hard_links, "_best_met", None)
+    assert links.check(num_clusters=3).num_cannot == 2700
+    assert Links.cannot_link([(0, i) for i in range(1, 50)]).check(num_clusters=2).num_cannot == 49
+
+
+def test_the_search_for_a_clique_is_bounded(monkeypatch):
+    """A graph without large cliques that a greedy colouring does not settle: some starts are tried."""
+    i, j = np.nonzero(np.triu(np.random.default_rng(0).random((60, 60)) < 0.5, 1))
+    links = Links.cannot_link(np.stack([i, j], axis=1))
+    grown = []
+    best = hard_links._best_met
+    monkeypatch.setattr(hard_links, "_best_met", lambda *given: grown.append(1) or best(*given))
+    for most in (10**8, 0):
+        grown.clear()
+        monkeypatch.setattr(hard_links, "_MOST_WORK", most)
+        links.check(num_clusters=9)
+        assert (len(grown) > 60) == (most > 0)
+
+
+def test_a_clique_among_many_links_is_found():
+    rng = np.random.default_rng(1)
+    pairs = rng.integers(0, 400, (500, 2))
+    few = Links.cannot_link(pairs[pairs[:, 0] != pairs[:, 1]], num_points=400)
+    clique = rng.choice(400, 5, replace=False)
+    links = few + Links.cannot_link(
+        list(itertools.combinations(clique.tolist(), 2)), num_points=400
+    )
+    with pytest.raises(ValueError, match="need 5 clusters, num_clusters is 4") as refused:
+        links.check(num_clusters=4)
+    named = str(refused.value).split("points ")[1].split(" are")[0].split(", ")
+    assert sorted(map(int, named)) == sorted(clique.tolist())
+
+
+def test_only_what_no_labeling_keeps_is_refused():
+    """Against all labelings of small random graphs; for two clusters nothing is overlooked."""
+    rng = np.random.default_rng(2)
+    labelings = {k: np.array(list(itertools.product(range(k), repeat=6))) for k in (1, 2, 3)}
+    every = np.array(list(itertools.combinations(range(6), 2)))
+    for _ in range(150):
+        pairs = every[rng.random(len(every)) < rng.uniform(0.2, 0.9)]
+        for k, labels in labelings.items():
+            possible = (labels[:, pairs[:, 0]] != labels[:, pairs[:, 1]]).all(axis=1).any()
+            try:
+                Links.cannot_link(pairs, num_points=6).check(num_clusters=k)
+            except ValueError:
+                assert not possible
+            else:
+                assert possible or k == 3

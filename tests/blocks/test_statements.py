@@ -102,3 +102,20 @@ def test_written_links_are_read_back(tmp_path):
     again = Links.read(tmp_path / "links.csv", 9)
     np.testing.assert_array_equal(again.pairs, links.pairs)
     np.testing.assert_array_equal(again.weights, links.weights)
+
+
+@pytest.mark.parametrize("name", ["links.parquet", "links.feather", "links.csv.gz"])
+def test_links_in_other_formats(name, tmp_path):
+    links = Links([(0, 1), (2, 5)], [np.inf, -1.5], num_points=8)
+    links.write(tmp_path / name)
+    found = Links.read(tmp_path / name, num_points=8)
+    np.testing.assert_array_equal(found.pairs, links.pairs)
+    np.testing.assert_array_equal(found.weights, links.weights)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"PAR1junk", bytes(range(256))])
+@pytest.mark.parametrize("name", ["links.csv", "links.parquet"])
+def test_files_that_hold_no_links(name, content, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{name} (could not be read as a table|has columns)"):
+        Links.read(tmp_path / name)

@@ -10,6 +10,8 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax.typing import ArrayLike
+from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
+from sidebayes.models.pairwise_gp import pairwise_gp
 
 import sidebayes as sb
 from sidebayes import GaussianPrior, Links
@@ -164,3 +166,37 @@ def test_pairs_that_are_asked_about(pairs, error, message):
 def test_row_numbers_that_would_overflow(index):
     with pytest.raises(ValueError, match="out of range for 2147483648 points"):
         Links.must_link([(0, index)])
+
+
+def mixture(weights_for_logs: bool):
+    def model(x: Annotated[ArrayLike, "points features"], *, num_clusters: int = 2):
+        share = numpyro.sample("share", dist.Dirichlet(jnp.ones(num_clusters)))
+        with numpyro.plate("clusters", num_clusters):
+            mean = numpyro.sample("mean", dist.Normal(5.0, 2.0).expand([4]).to_event(1))
+        graph = as_label_graph(None, len(x))
+        labels = sb.LinkedCategorical(share if weights_for_logs else jnp.log(share), graph)
+        density = dist.Normal(mean, 1.0).to_event(1)
+        numpyro.sample("flowers", sb.LinkedMixture(labels, density), obs=jnp.asarray(x))
+
+    return model
+
+
+def test_weights_passed_for_log_weights_are_refused():
+    with pytest.raises(
+        ValueError, match=r"log_weights = \[0.5 0.5\] of 'flowers'.*sum to 3.29.*jnp.log"
+    ):
+        sb.fit(mixture(True), X, engine=QUICK, progress=False)
+    assert "pass jnp.log(weights)" in sb.debug(mixture(True), X)["support"].remedy
+    assert sb.fit(mixture(False), X, engine=QUICK, progress=False).labels().shape == (60,)
+    assert sb.debug(mixture(False), X)["support"].verdict == "ok"
+
+
+def test_a_classifier_has_no_mixing_weights():
+    """The latent functions of `pairwise_gp` stand beside equal weights of one, also in a copy of it."""
+
+    def own(x, links=None, *, num_clusters=2):
+        pairwise_gp(x, links, num_clusters=num_clusters)
+
+    links = Links.must_link([(0, 1)], 1.0, num_points=60)
+    found = sb.fit(own, X, links, engine=sb.MAP(num_restarts=1, max_steps=3), progress=False)
+    assert found.labels().shape == (60,)

@@ -12,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
+from sidebayes.models.blocks.fields import Count, NonNegative, Seconds
 
-from ..base import Engine, EngineResult, FitError, Problem, Status, check_positive
+from ..base import Engine, EngineResult, FitError, Problem, Status
+from ..causes import known_cause
 from ..density import (
     abstract_trace,
     approximation,
@@ -35,7 +37,7 @@ from ..updates import Plan, check_updates, closed_forms, degenerate, maximised, 
 __all__ = ["EM"]
 
 
-_CHECK = "check for constant or duplicated features, or hard links that no labeling satisfies"
+_CHECK = "check the data and the priors, or pass init="
 _REMEDY = "use prior='empirical', fewer clusters, or covariance='tied'"
 
 
@@ -81,18 +83,18 @@ class EM(Engine):
     doi:10.1111/j.2517-6161.1977.tb01600.x.
     """
 
-    tol: float = 1e-7
-    max_steps: int = 500
-    num_restarts: int = 10
-    num_inner_steps: int = 15
+    tol: NonNegative = 1e-7
+    max_steps: Count = 500
+    num_restarts: Count = 10
+    num_inner_steps: Count = 15
     checkpoint: str | None = None
-    checkpoint_every: float = 60.0
+    checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "em"
     climbs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_positive(self, tol=0.0, max_steps=1, num_restarts=1, num_inner_steps=1)
         check_checkpoint(self)
+        super().__post_init__()
 
     def run(
         self,
@@ -149,7 +151,9 @@ class EM(Engine):
             point = {name: np.asarray(value[0]) for name, value in starts.items()}
             blame = explain_nonfinite(problem, point)
             raise FitError(
-                f"EM: the log joint is not finite at any start ({blame}); {_CHECK}", point
+                f"EM: the log joint is not finite at any start ({blame}); "
+                f"{known_cause(problem) or _CHECK}",
+                point,
             )
         params = as_numpy(state.params | sites)
         return self._result(problem, state, params, clock, approximate)
@@ -224,7 +228,8 @@ class EM(Engine):
         if not sound.any():
             last = {name: points[best][name] for name in state.params}
             sizes = self._sizes(problem, last)
-            raise FitError(self._lost(collapsed[best], sizes), points[best])
+            cause = known_cause(problem)
+            raise FitError(self._lost(collapsed[best], sizes, cause), points[best])
         converged = bool(code[best] == SETTLED)
         message = (
             f"EM converged in {steps[best]} steps; the best of {len(value)} starts reached "
@@ -256,12 +261,12 @@ class EM(Engine):
         return np.asarray(program(params, problem.args))
 
     @staticmethod
-    def _lost(found: tuple[int, str] | None, sizes: NDArray) -> str:
+    def _lost(found: tuple[int, str] | None, sizes: NDArray, cause: str | None) -> str:
         """Say which cluster collapsed; the smallest, when the log joint itself broke down."""
         if found is None and len(sizes):
             found = int(np.argmin(sizes)), "the log joint stopped being finite"
         if found is None:
-            return f"EM: the log joint stopped being finite from every start; {_CHECK}"
+            return f"EM: the log joint stopped being finite from every start; {cause or _CHECK}"
         cluster, what = found
         size = f" of effective size {sizes[cluster]:.3g} points" if len(sizes) > cluster else ""
-        return f"EM: cluster {cluster}{size} collapsed ({what}); {_REMEDY}"
+        return f"EM: cluster {cluster}{size} collapsed ({what}); {cause or _REMEDY}"

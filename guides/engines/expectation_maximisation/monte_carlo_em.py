@@ -6,15 +6,16 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
+from sidebayes.models.blocks.fields import Count, NonNegative, Range
 
-from ..base import Engine, EngineResult, FitError, Problem, Status, check_positive
+from ..base import Engine, EngineResult, FitError, Problem, Status
 from ..density import (
     approximation,
     deterministics,
@@ -95,32 +96,21 @@ class MonteCarloEM(Engine):
     """
 
     sampled: tuple[str, ...] = ()
-    num_samples: int = 100
-    max_samples: int = 6400
-    num_chains: int = 4
-    num_warmup: int = 200
-    tol: float = 0.01
-    max_steps: int = 300
-    num_final: int = 20
-    num_inner_steps: int = 30
-    confidence: float = 1.645
+    num_samples: Annotated[int, Range(least=4, below=2**31)] = 100
+    max_samples: Annotated[int, Range(least=4, below=2**31)] = 6400
+    num_chains: Count = 4
+    num_warmup: Count = 200
+    tol: NonNegative = 0.01
+    max_steps: Count = 300
+    num_final: Annotated[int, Range(least=2, below=2**31)] = 20
+    num_inner_steps: Count = 30
+    confidence: NonNegative = 1.645
     name: ClassVar[str] = "monte_carlo_em"
 
     def __post_init__(self) -> None:
         if isinstance(self.sampled, str):
             object.__setattr__(self, "sampled", (self.sampled,))
-        check_positive(
-            self,
-            num_samples=4,
-            max_samples=4,
-            num_chains=1,
-            num_warmup=1,
-            tol=0.0,
-            max_steps=1,
-            num_final=2,
-            num_inner_steps=1,
-            confidence=0.0,
-        )
+        super().__post_init__()
 
     def run(
         self,

@@ -6,14 +6,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
+from sidebayes.models.blocks.fields import Count, NonNegative, Range, Seconds
 
-from ..base import Engine, EngineResult, FitError, Problem, Status, check_positive
+from ..base import Engine, EngineResult, FitError, Problem, Status
 from ..density import as_numpy
 from ..plumbing.checkpoint import check_checkpoint, keeping
 from ..plumbing.programs import compiled
@@ -83,23 +84,19 @@ class StochasticEM(Engine):
     doi:10.1111/j.1467-9868.2009.00698.x; Liang and Klein (2009), NAACL, 611-619.
     """
 
-    batch_size: int = 1000
-    max_epochs: int = 20
-    decay: float = 0.6
-    tol: float = 1e-4
+    batch_size: Count = 1000
+    max_epochs: Count = 20
+    decay: Annotated[float, Range(above=0.5, most=1)] = 0.6
+    tol: NonNegative = 1e-4
     final_pass: bool = True
     checkpoint: str | None = None
-    checkpoint_every: float = 60.0
+    checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "stochastic_em"
     length: ClassVar[str] = "max_epochs"
 
     def __post_init__(self) -> None:
-        check_positive(self, batch_size=1, max_epochs=1, tol=0.0, decay=0.0)
-        if not 0.5 < self.decay <= 1:
-            raise ValueError(
-                f"StochasticEM(decay={self.decay!r}): expected a number above 0.5 and at most 1"
-            )
         check_checkpoint(self)
+        super().__post_init__()
 
     def run(
         self,

@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from ..base import FitError, Problem
+from ..causes import known_cause
 from ..density import (
     as_numpy,
     deterministics,
@@ -303,8 +304,8 @@ def _no_start(title: str, problem: Problem, point: Mapping[str, NDArray]) -> str
     blame = explain_nonfinite(problem, point)
     if blame:
         return (
-            f"{title}: the log joint is not finite at any start: {blame}; check the data of that site "
-            "for constant features or hard links that no labeling satisfies, or pass init="
+            f"{title}: the log joint is not finite at any start: {blame}; "
+            f"{known_cause(problem) or 'check the data of that site, or pass init='}"
         )
     return (
         f"{title}: every start broke down on the way; pass init= from EM, or a prior that keeps scales "

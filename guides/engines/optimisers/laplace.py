@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,9 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve, solve_triangular
+from sidebayes.models.blocks.fields import Count, NonNegative, Range, Seconds
 
-from ..base import Engine, EngineResult, Evidence, FitError, Problem, Status, check_positive
+from ..base import Engine, EngineResult, Evidence, FitError, Problem, Status
 from ..density import approximation
 from ..plumbing.checkpoint import check_checkpoint, keeping
 from ..plumbing.programs import timed
@@ -74,19 +75,19 @@ class Laplace(Engine):
     Tierney and Kadane (1986), J. Am. Stat. Assoc. 81, 82-86, doi:10.1080/01621459.1986.10478240.
     """
 
-    num_draws: int = 1000
-    num_restarts: int = 10
-    tol: float = 1e-7
-    max_steps: int = 1000
+    num_draws: Annotated[int, Range(least=100, below=2**31)] = 1000
+    num_restarts: Count = 10
+    tol: NonNegative = 1e-7
+    max_steps: Count = 1000
     importance: bool = False
     checkpoint: str | None = None
-    checkpoint_every: float = 60.0
+    checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "laplace"
     climbs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_positive(self, num_draws=100, num_restarts=1, tol=0.0, max_steps=1)
         check_checkpoint(self)
+        super().__post_init__()
 
     def run(
         self,

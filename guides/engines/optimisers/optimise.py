@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from ..base import Engine, EngineResult, Problem, Status, check_positive
+from sidebayes.models.blocks.fields import Count, NonNegative, Seconds
+
+from ..base import Engine, EngineResult, Problem, Status
 from ..density import abstract_trace, approximation, collapsed_sites
 from ..plumbing.checkpoint import check_checkpoint, keeping
 from .ascent import Ascent, ascend
@@ -42,18 +44,18 @@ class MAP(Engine):
     Liu and Nocedal (1989), Math. Program. 45, 503-528, doi:10.1007/BF01589116.
     """
 
-    tol: float = 1e-7
-    max_steps: int = 1000
-    num_restarts: int = 10
-    memory: int = 20
+    tol: NonNegative = 1e-7
+    max_steps: Count = 1000
+    num_restarts: Count = 10
+    memory: Count = 20
     checkpoint: str | None = None
-    checkpoint_every: float = 60.0
+    checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "map"
     climbs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_positive(self, tol=0.0, max_steps=1, num_restarts=1, memory=1)
         check_checkpoint(self)
+        super().__post_init__()
 
     def run(
         self,
@@ -115,16 +117,17 @@ class Newton(Engine):
     doi:10.1080/01621459.1988.10478693, for linear mixed effects.
     """
 
-    tol: float = 1e-10
-    max_steps: int = 200
-    num_restarts: int = 1
+    tol: NonNegative = 1e-10
+    max_steps: Count = 200
+    num_restarts: Count = 1
     checkpoint: str | None = None
-    checkpoint_every: float = 60.0
+    checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "newton"
+    climbs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_positive(self, tol=0.0, max_steps=1, num_restarts=1)
         check_checkpoint(self)
+        super().__post_init__()
 
     def run(
         self,

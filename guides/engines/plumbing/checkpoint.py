@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from sidebayes.models.blocks.files import stale_parts, write_whole
+from sidebayes.models.blocks.files import as_path, stale_parts, write_whole
 
 from ..base import Problem, SideBayesWarning
 from .identity import NamelessError, digest, freeze, written
@@ -201,29 +201,29 @@ def _lock(path: Path) -> int:
 
 
 def check_checkpoint(config: Any) -> None:
-    """Check the fields of a configuration that say where a run keeps its state.
+    """Check the field of a configuration that says where a run keeps its state.
 
     Raises
     ------
     TypeError, ValueError
-        If the path is none, its folder is missing, it holds something else than a checkpoint, or the
-        seconds are no number >= 0.
+        If the path is none, its folder is missing, or it holds something else than a checkpoint.
     """
-    name, path, every = type(config).__name__, config.checkpoint, config.checkpoint_every
+    name, path = type(config).__name__, config.checkpoint
     if path is not None:
         if not isinstance(path, str | os.PathLike):
             raise TypeError(f"{name}(checkpoint={path!r}): expected the path of a file")
-        if not Path(path).parent.is_dir():
-            raise ValueError(
-                f"{name}(checkpoint={str(path)!r}): there is no folder {Path(path).parent}; "
-                "create it first"
-            )
-        _refuse_foreign(Path(path))
+        try:
+            file = as_path(path)
+            if file.is_dir():
+                raise ValueError("it is a folder; name a file in it")
+            if not file.parent.is_dir():
+                raise ValueError(f"there is no folder {file.parent}; create it first")
+            _refuse_foreign(file)
+        except ValueError as error:
+            raise ValueError(f"{name}(checkpoint={os.fspath(path)!r:.80}): {error}") from None
         object.__setattr__(
             config, "checkpoint", os.fspath(path)
         )  # a configuration is saved as text
-    if isinstance(every, bool) or not isinstance(every, int | float) or not every >= 0:
-        raise ValueError(f"{name}(checkpoint_every={every!r}): expected seconds, a number >= 0")
 
 
 def write_state(path: Path, state: Any, identity: str) -> None:

@@ -18,6 +18,7 @@ import numpyro
 from ..base import FitError, Problem
 from . import fingerprint
 from .identity import freeze, structure
+from .memory import check_program
 from .store import ProgramStore, compile_anew, current_store
 
 __all__ = [
@@ -97,6 +98,11 @@ def compiled(
     program : callable
     seconds : float
         Spent in compiling; 0 if the program was there.
+
+    Raises
+    ------
+    FitError
+        If the program needs more memory than the machine has.
     """
     refuse_fork()
     leaves, tree = jax.tree.flatten(args)
@@ -117,6 +123,7 @@ def compiled(
         with unchecked():
             lowered = jax.jit(build(bare), keep_unused=True).lower(*args)
         program = _compile(name, lowered, store, digest, quick)
+    check_program(name, program, problem.notes.get("sites", {}))
     with _lock:
         # the problem is kept beside its program: an object known by its id must not be collected
         _programs[key] = program, (bare, config)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
@@ -14,8 +14,9 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from sidebayes.models.blocks.block import Block
+from sidebayes.models.blocks.fields import Count, NonNegative, Range, Seconds, Share
 
-from ..base import Engine, EngineResult, FitError, Problem, Status, check_positive
+from ..base import Engine, EngineResult, FitError, Problem, Status
 from ..density import (
     abstract_trace,
     approximation,
@@ -77,35 +78,22 @@ class BlockedGibbs(Engine):
     (1994), J. R. Stat. Soc. B 56, 363-375.
     """
 
-    num_warmup: int = 500
-    num_samples: int = 1000
-    num_chains: int = 4
-    target_accept: float = 0.8
-    max_tree_depth: int = 10
-    jitter: float = 0.05
+    num_warmup: Count = 500
+    num_samples: Count = 1000
+    num_chains: Count = 4
+    target_accept: Share = 0.8
+    max_tree_depth: Annotated[int, Range(least=1, most=30)] = 10
+    jitter: NonNegative = 0.05
     checkpoint: str | None = None
-    checkpoint_every: float = 60.0
-    thinning: int = 1
+    checkpoint_every: Seconds = 60.0
+    thinning: Count = 1
     name: ClassVar[str] = "gibbs"
     starts_at_mode: ClassVar[bool] = True
     length: ClassVar[str] = "num_samples"
 
     def __post_init__(self) -> None:
-        check_positive(
-            self,
-            num_warmup=1,
-            num_samples=1,
-            num_chains=1,
-            thinning=1,
-            target_accept=0.0,
-            max_tree_depth=1,
-            jitter=0.0,
-        )
-        if not 0 < self.target_accept < 1:
-            raise ValueError(
-                f"BlockedGibbs(target_accept={self.target_accept!r}): expected a number between 0 and 1"
-            )
         check_checkpoint(self)
+        super().__post_init__()
 
     def run(
         self,

@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +16,17 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from numpyro.infer.hmc import hmc
 from numpyro.infer.util import ParamInfo
+from sidebayes.models.blocks.fields import (
+    Count,
+    NonNegative,
+    OneOf,
+    Positive,
+    Range,
+    Seconds,
+    Share,
+)
 
-from ..base import Engine, EngineResult, FitError, Problem, Status, check_positive
+from ..base import Engine, EngineResult, FitError, Problem, Status
 from ..density import (
     approximation,
     deterministics,
@@ -37,40 +46,27 @@ __all__ = ["HMC", "NUTS"]
 _UNKNOWN = 1e20
 """Energy of a start before it is known: any move to a finite energy is accepted."""
 
-_CHAIN_METHODS = (None, "vectorized", "sequential")
-
 
 @dataclass(frozen=True)
 class _Hamiltonian(Engine, ABC):
     """What samplers by Hamiltonian dynamics share; see `NUTS`."""
 
-    num_warmup: int = 1000
-    num_samples: int = 2000
-    num_chains: int = 4
-    target_accept: float = 0.8
+    num_warmup: Count = 1000
+    num_samples: Count = 2000
+    num_chains: Count = 4
+    target_accept: Share = 0.8
     dense_mass: bool = False
-    jitter: float = 0.05
-    chain_method: str | None = None
+    jitter: NonNegative = 0.05
+    chain_method: Annotated[str, OneOf(("vectorized", "sequential"))] | None = None
     checkpoint: str | None = None
-    checkpoint_every: float = 60.0
+    checkpoint_every: Seconds = 60.0
     name: ClassVar[str]
     starts_at_mode: ClassVar[bool] = True
     length: ClassVar[str] = "num_samples"
 
     def __post_init__(self) -> None:
-        check_positive(
-            self, num_warmup=1, num_samples=1, num_chains=1, target_accept=0.0, jitter=0.0
-        )
-        if not 0 < self.target_accept < 1:
-            raise ValueError(
-                f"{self._title}(target_accept={self.target_accept!r}): expected a number between 0 "
-                "and 1"
-            )
-        if self.chain_method not in _CHAIN_METHODS:
-            raise ValueError(
-                f"{self._title}(chain_method={self.chain_method!r}): expected one of {_CHAIN_METHODS}"
-            )
         check_checkpoint(self)
+        super().__post_init__()
 
     @property
     def _title(self) -> str:
@@ -317,12 +313,8 @@ class NUTS(_Hamiltonian):
     Hoffman and Gelman (2014), J. Mach. Learn. Res. 15, 1593-1623.
     """
 
-    max_tree_depth: int = 10
+    max_tree_depth: Annotated[int, Range(least=1, most=30)] = 10
     name: ClassVar[str] = "nuts"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self, max_tree_depth=1)
 
     @property
     def _path(self) -> dict[str, Any]:
@@ -365,16 +357,8 @@ class HMC(_Hamiltonian):
     of Markov Chain Monte Carlo, chapter 5.
     """
 
-    trajectory_length: float = 1.5
+    trajectory_length: Positive = 1.5
     name: ClassVar[str] = "hmc"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self, trajectory_length=0.0)
-        if not 0 < self.trajectory_length < np.inf:
-            raise ValueError(
-                f"HMC(trajectory_length={self.trajectory_length!r}): expected a finite number above 0"
-            )
 
     @property
     def _path(self) -> dict[str, Any]:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
+from sidebayes.models.blocks.fields import Count, NonNegative, Range, Seconds
 
-from ..base import Engine, EngineResult, Problem, Status, check_positive
+from ..base import Engine, EngineResult, Problem, Status
 from ..density import approximation, as_numpy
 from ..plumbing.checkpoint import check_checkpoint, keeping
 from ..plumbing.programs import compiled
@@ -82,29 +83,25 @@ class NestedSlice(Engine):
     (2026), arXiv:2601.23252.
     """
 
-    num_live: int = 500
-    num_delete: int = 50
-    num_slices: int | None = None
-    num_runs: int = 4
-    num_samples: int = 1000
-    tol: float = 1e-3
-    max_steps: int = 2000
+    num_live: Annotated[int, Range(least=2, below=2**31)] = 500
+    num_delete: Count = 50
+    num_slices: Count | None = None
+    num_runs: Annotated[int, Range(least=2, below=2**31)] = 4
+    num_samples: Count = 1000
+    tol: NonNegative = 1e-3
+    max_steps: Count = 2000
     checkpoint: str | None = None
-    checkpoint_every: float = 60.0
+    checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "nested"
 
     def __post_init__(self) -> None:
-        check_positive(
-            self, num_live=2, num_delete=1, num_runs=2, num_samples=1, tol=0.0, max_steps=1
-        )
+        check_checkpoint(self)
+        super().__post_init__()
         if self.num_delete >= self.num_live:
             raise ValueError(
                 f"NestedSlice(num_delete={self.num_delete!r}): expected less than "
                 f"num_live={self.num_live}"
             )
-        if self.num_slices is not None:
-            check_positive(self, num_slices=1)
-        check_checkpoint(self)
 
     def run(
         self,

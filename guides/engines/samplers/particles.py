@@ -17,6 +17,7 @@ from numpyro import handlers
 from numpyro.distributions import ImproperUniform
 
 from ..base import Evidence, FitError, Problem
+from ..causes import known_cause
 from ..density import (
     abstract_trace,
     deterministics,
@@ -132,8 +133,8 @@ def check_start(problem: Problem, engine: str, particles: Array, log_likelihood:
     values = {name: np.asarray(sites[name]["value"]) for name in free}
     blame = explain_nonfinite(problem, values) or "the likelihood is zero or not a number"
     raise FitError(
-        f"{engine}: no draw of the prior has a finite likelihood ({blame}); check the data of that "
-        "site, or hard links that no labeling satisfies",
+        f"{engine}: no draw of the prior has a finite likelihood ({blame}); "
+        f"{known_cause(problem) or 'check the data of that site'}",
         values,
     )
 

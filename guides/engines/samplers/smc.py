@@ -6,22 +6,15 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
+from sidebayes.models.blocks.fields import Count, OneOf, Range, Seconds, Share
 
-from ..base import (
-    Engine,
-    EngineResult,
-    FitError,
-    Problem,
-    SideBayesWarning,
-    Status,
-    check_positive,
-)
+from ..base import Engine, EngineResult, FitError, Problem, SideBayesWarning, Status
 from ..density import approximation, as_numpy
 from ..plumbing.checkpoint import check_checkpoint, keeping
 from ..plumbing.programs import compiled
@@ -107,28 +100,20 @@ class SMC(Engine):
     Anal. 16, 745-771, doi:10.1214/20-BA1222.
     """
 
-    num_particles: int = 1000
-    num_runs: int = 4
-    kernel: str = "hmc"
-    num_mutations: int = 5
-    num_leapfrog: int = 8
-    target_ess: float = 0.5
-    max_steps: int = 200
+    num_particles: Annotated[int, Range(least=2, below=2**31)] = 1000
+    num_runs: Annotated[int, Range(least=2, below=2**31)] = 4
+    kernel: Annotated[str, OneOf(tuple(_TARGET))] = "hmc"
+    num_mutations: Count = 5
+    num_leapfrog: Count = 8
+    target_ess: Share = 0.5
+    max_steps: Count = 200
     checkpoint: str | None = None
-    checkpoint_every: float = 60.0
+    checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "smc"
 
     def __post_init__(self) -> None:
-        check_positive(
-            self, num_particles=2, num_runs=2, num_mutations=1, num_leapfrog=1, max_steps=1
-        )
-        if self.kernel not in _TARGET:
-            raise ValueError(f"SMC(kernel={self.kernel!r}): expected one of {tuple(_TARGET)}")
-        if not 0 < self.target_ess < 1:
-            raise ValueError(
-                f"SMC(target_ess={self.target_ess!r}): expected a number between 0 and 1"
-            )
         check_checkpoint(self)
+        super().__post_init__()
 
     def run(
         self,

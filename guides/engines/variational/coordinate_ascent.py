@@ -13,8 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
+from sidebayes.models.blocks.fields import Count, NonNegative, Seconds
 
-from ..base import Engine, EngineResult, Evidence, FitError, Problem, Status, check_positive
+from ..base import Engine, EngineResult, Evidence, FitError, Problem, Status
+from ..causes import known_cause
 from ..density import (
     approximation,
     as_numpy,
@@ -91,19 +93,19 @@ class CoordinateAscent(Engine):
     10.2. Neal and Hinton (1998), Learning in Graphical Models, 355-368, on points beside factors.
     """
 
-    tol: float = 1e-8
-    max_steps: int = 1000
-    num_restarts: int = 10
-    num_draws: int = 1000
-    num_inner_steps: int = 15
+    tol: NonNegative = 1e-8
+    max_steps: Count = 1000
+    num_restarts: Count = 10
+    num_draws: Count = 1000
+    num_inner_steps: Count = 15
     checkpoint: str | None = None
-    checkpoint_every: float = 60.0
+    checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "cavi"
     climbs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        check_positive(self, tol=0.0, max_steps=1, num_restarts=1, num_draws=1, num_inner_steps=1)
         check_checkpoint(self)
+        super().__post_init__()
 
     def run(
         self,
@@ -253,8 +255,8 @@ class CoordinateAscent(Engine):
             point = {name: np.asarray(value[0]) for name, value in starts.items()}
             blame = explain_nonfinite(problem, point) or "every site is finite at the start"
             raise FitError(
-                f"CoordinateAscent: the bound is not finite from any start ({blame}); check for hard "
-                "links that no labeling satisfies",
+                f"CoordinateAscent: the bound is not finite from any start ({blame}); "
+                f"{known_cause(problem) or 'check the data and the priors, or pass init='}",
                 point,
             )
         return best

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,9 @@ import numpy as np
 import optax
 from jax import Array, lax
 from numpy.typing import NDArray
+from sidebayes.models.blocks.fields import Count, NonNegative, OneOf, Range, Seconds
 
-from ..base import Engine, EngineResult, Evidence, FitError, Problem, Status, check_positive
+from ..base import Engine, EngineResult, Evidence, FitError, Problem, Status
 from ..batches import Batches, batched_log_prob, deal_components
 from ..density import approximation, sum_log_prob
 from ..optimisers.ascent import Ascent, ascend
@@ -122,34 +123,22 @@ class SVI(Engine):
     NeurIPS, for gradients along the path. Kingma et al. (2016), NeurIPS, for the flow.
     """
 
-    guide: str = "full_rank"
-    num_steps: int = 20_000
-    tol: float = 1e-5
-    learning_rate: float = 0.05
-    num_particles: int = 8
-    num_draws: int = 1000
-    num_restarts: int = 10
-    batch_components: int | None = None
+    guide: Annotated[str, OneOf(tuple(FAMILIES))] = "full_rank"
+    num_steps: Annotated[int, Range(least=_WINDOW, below=2**31)] = 20_000
+    tol: NonNegative = 1e-5
+    learning_rate: Annotated[float, Range(least=1e-6)] = 0.05
+    num_particles: Count = 8
+    num_draws: Annotated[int, Range(least=100, below=2**31)] = 1000
+    num_restarts: Count = 10
+    batch_components: Count | None = None
     checkpoint: str | None = None
-    checkpoint_every: float = 60.0
+    checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "svi"
     length: ClassVar[str] = "num_steps"
 
     def __post_init__(self) -> None:
-        if self.guide not in FAMILIES:
-            raise ValueError(f"SVI(guide={self.guide!r}): expected one of {list(FAMILIES)}")
-        check_positive(
-            self,
-            num_steps=_WINDOW,
-            tol=0.0,
-            learning_rate=1e-6,
-            num_particles=1,
-            num_draws=100,
-            num_restarts=1,
-        )
-        if self.batch_components is not None:
-            check_positive(self, batch_components=1)
         check_checkpoint(self)
+        super().__post_init__()
 
     def run(
         self,

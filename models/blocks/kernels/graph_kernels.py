@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..fields import Range, check_integer, check_number, point_table, real_array
 from ..side_information.link_weights import check_pairs
 from ..side_information.links import Links
 from .neighbor_graph import NeighborGraph
@@ -118,11 +119,10 @@ class GraphKernel:
             For an unknown kind, or a number out of range.
         """
         _check_kind(kind)
+        parameter = check_number("parameter", parameter, Range(above=0))
         graph = NeighborGraph.build(x, num_neighbors, whiten)
         width = graph.typical_distance() if bandwidth is None else bandwidth
-        for name, value in (("bandwidth", width), ("parameter", parameter)):
-            if not (np.isfinite(value) and value > 0):
-                raise ValueError(f"{name} = {value!r}; expected a positive number")
+        width = check_number("bandwidth", width, Range(above=0))
         return cls(kind, parameter, width, *graph.spectrum(width, num_eigenpairs, constant), graph)
 
     @property
@@ -156,7 +156,7 @@ class GraphKernel:
         scale = np.sqrt(self.gains[used])
         if x_new is None:
             return self.vectors[:, used] * scale
-        x_new = np.asarray(x_new, float)
+        x_new = real_array("x_new", x_new)
         if x_new.ndim != 2 or x_new.shape[1] != len(self.graph.whitening):
             raise ValueError(
                 f"x_new has shape {x_new.shape}; expected (points, {len(self.graph.whitening)})"
@@ -226,9 +226,13 @@ def choose_graph_kernel(
     ValueError
         Without links, for links of other points, or if no kernel is left.
     """
+    if not isinstance(links, Links):
+        raise TypeError(f"links is a {type(links).__name__}; pass sidebayes.Links")
     if not len(links):
         raise ValueError("there are no links to choose a kernel by; use GraphKernel.build")
-    check_pairs(links.pairs, len(np.asarray(x)))
+    check_integer("num_clusters", num_clusters, 2)
+    x = point_table("x", x)
+    check_pairs(links.pairs, len(x))
     found = max(
         candidate_kernels(x, **options),
         key=lambda kernel: kernel.alignment(links, num_clusters),
@@ -275,5 +279,5 @@ def expected_agreement(
 
 
 def _check_kind(kind: str) -> None:
-    if kind not in GAINS:
+    if not isinstance(kind, str) or kind not in GAINS:
         raise ValueError(f"kind = {kind!r}; expected one of {sorted(GAINS)}")

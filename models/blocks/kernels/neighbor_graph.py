@@ -12,6 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial.distance import cdist
 from sklearn.neighbors import NearestNeighbors
 
+from ..fields import check_integer, point_table
+
 __all__ = ["NeighborGraph"]
 
 _DENSE = 2000
@@ -31,8 +33,8 @@ class NeighborGraph:
     @classmethod
     def build(cls, x: ArrayLike, num_neighbors: int | None, whiten: bool) -> NeighborGraph:
         """Graph of all pairs of points `x`, or of the `num_neighbors` nearest of each (itself too)."""
-        x = np.asarray(x, float)
-        if x.ndim != 2 or len(x) < 3 or not np.isfinite(x).all():
+        x = point_table("x", x)
+        if len(x) < 3:
             raise ValueError(
                 f"x has shape {x.shape}; expected (points, features), three points or more, all finite"
             )
@@ -41,7 +43,7 @@ class NeighborGraph:
         if num_neighbors is None:
             everything = np.full(len(x), np.inf)
             return cls(points, whitening, None, everything, cdist(points, points) ** 2)
-        if not 2 <= num_neighbors <= len(x):
+        if not 2 <= check_integer("num_neighbors", num_neighbors) <= len(x):
             raise ValueError(
                 f"num_neighbors = {num_neighbors}; expected 2 to {len(x)}, the point itself counted, "
                 "or None for the complete graph"
@@ -62,7 +64,13 @@ class NeighborGraph:
         """Median distance to the tenth neighbour, or to the last of fewer."""
         rank = min(10, len(self.points) - 1)
         near = NearestNeighbors(n_neighbors=rank + 1).fit(self.points).kneighbors(self.points)[0]
-        return float(np.median(near[:, -1]))
+        found = float(np.median(near[:, -1]))
+        if not found:
+            raise ValueError(
+                f"most points of x have {rank} copies or more, so that there is no typical distance; drop "
+                "copies, or give a bandwidth"
+            )
+        return found
 
     def affinities(self, bandwidth: float) -> NDArray[np.float64] | scipy.sparse.csr_array:
         """Gaussian affinities of neighbours."""
@@ -100,9 +108,7 @@ class NeighborGraph:
         """
         affinity = self.affinities(bandwidth)
         num_points = len(self.points)
-        if num_eigenpairs < 1:
-            raise ValueError(f"num_eigenpairs = {num_eigenpairs!r}; expected an integer >= 1")
-        count = min(num_eigenpairs, num_points - (not constant))
+        count = min(check_integer("num_eigenpairs", num_eigenpairs), num_points - (not constant))
         degree = np.asarray(affinity.sum(axis=1)).ravel()
         root = 1 / np.sqrt(degree)
         flat = np.sqrt(degree / degree.sum())

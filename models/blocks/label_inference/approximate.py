@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from ..fields import Count, NonNegative, Positive, Range, Whole, check_fields
 from .colouring import Colouring
 from .potts import FORBIDDEN, logsumexp, potts_message
 
@@ -43,8 +44,12 @@ class Inference:
         a cell, and memory for two numbers for every `num_clusters` cells.
     """
 
-    max_table: int = 2**16
+    max_table: Whole = 2**16
     name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        """Check the fields against their annotations; see `check_fields`."""
+        check_fields(self)
 
     def log_partition(self, belief: Array, edge_weights: Array, graph: Colouring) -> Array:
         """Approximation of log Z, one term per node of `graph`, shape (num_nodes,)."""
@@ -87,7 +92,7 @@ class Exact(Inference):
     The default is what a machine with 4 GiB bears: half a GiB for two clusters, less for more.
     """
 
-    max_table: int = 2**26
+    max_table: Whole = 2**26
     name: ClassVar[str] = "exact"
 
 
@@ -108,9 +113,9 @@ class MeanField(Inference):
     max_weight : float
     """
 
-    num_sweeps: int = 50
-    tol: float = 1e-6
-    max_weight: float = 15.0
+    num_sweeps: Count = 50
+    tol: NonNegative = 1e-6
+    max_weight: Positive = 15.0
     name: ClassVar[str] = "mean_field"
 
     def log_partition(self, belief: Array, edge_weights: Array, graph: Colouring) -> Array:
@@ -155,9 +160,9 @@ class BeliefPropagation(Inference):
         Stop once no normalised log-message moves by more.
     """
 
-    num_sweeps: int = 200
-    damping: float = 0.5
-    tol: float = 1e-6
+    num_sweeps: Count = 200
+    damping: Annotated[float, Range(least=0, below=1)] = 0.5
+    tol: NonNegative = 1e-6
     name: ClassVar[str] = "belief_propagation"
 
     def log_partition(self, belief: Array, edge_weights: Array, graph: Colouring) -> Array:
@@ -222,9 +227,9 @@ class GibbsLabels(Inference):
     seed : int
     """
 
-    num_sweeps: int = 200
-    num_burn_in: int = 50
-    seed: int = 0
+    num_sweeps: Count = 200
+    num_burn_in: Whole = 50
+    seed: Whole = 0
     name: ClassVar[str] = "gibbs_labels"
 
     def log_partition(self, belief: Array, edge_weights: Array, graph: Colouring) -> Array:
@@ -283,7 +288,7 @@ def as_inference(inference: str | Inference) -> Inference:
     """
     if isinstance(inference, Inference):
         return inference
-    if inference not in _NAMES:
+    if not isinstance(inference, str) or inference not in _NAMES:
         raise ValueError(f"inference = {inference!r}; expected one of {sorted(_NAMES)}")
     return _NAMES[inference]()
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..fields import check_integer
 from ..side_information.hard_links import (
     LinkReport,
     check_links,
@@ -136,6 +137,9 @@ class LabelGraph:
         ValueError
             If an index is out of range or hard links contradict each other (the path is named).
         """
+        num_points = check_integer("num_points", num_points, 0)
+        if num_clusters is not None:
+            num_clusters = check_integer("num_clusters", num_clusters)
         links = Links.empty() if links is None else links
         if not isinstance(links, Links):
             raise TypeError(

@@ -19,6 +19,7 @@ from scipy.special import multigammaln
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
+from ..fields import check_integer, point_table, real_array
 from .gaussian_block import GaussianComponents
 from .weights import WithinWeights
 
@@ -74,23 +75,16 @@ class GaussianPrior:
 
     def __post_init__(self) -> None:
         for name in ("mean", "scale"):
-            value = getattr(self, name)
-            if not isinstance(value, np.ndarray | jax.Array):
-                object.__setattr__(self, name, np.asarray(value, float))
+            object.__setattr__(self, name, _real(name, getattr(self, name)))
         shape = jnp.shape(self.mean)
-        if len(shape) != 1 or jnp.shape(self.scale) != shape * 2:
+        if len(shape) != 1 or jnp.shape(self.scale) != shape * 2 or not shape[0]:
             raise ValueError(
                 f"GaussianPrior: mean has shape {shape} and scale {jnp.shape(self.scale)}; expected "
                 "(num_features,) and (num_features, num_features)"
             )
-        # learned hyperparameters are JAX's; their own priors keep them in range
-        known = (int, float, np.number, np.ndarray)
-        if isinstance(self.shrinkage, known) and not self.shrinkage > 0:
-            raise ValueError(f"GaussianPrior(shrinkage={self.shrinkage!r}): expected a number > 0")
-        if isinstance(self.df, known) and not self.df > shape[0] - 1:
-            raise ValueError(
-                f"GaussianPrior(df={self.df!r}): expected a number > num_features - 1 = {shape[0] - 1}"
-            )
+        least = f"num_features - 1 = {shape[0] - 1}"
+        _check_number("shrinkage", self.shrinkage, 0, "0")
+        _check_number("df", self.df, shape[0] - 1, least)
         if not any(isinstance(value, jax.core.Tracer) for value in (self.mean, self.scale)):
             _check_numbers(np.asarray(self.mean, float), np.asarray(self.scale, float))
 
@@ -101,7 +95,7 @@ class GaussianPrior:
         Mean of the data with weight 0.01, ``df = d + 2``, and the data covariance divided by
         ``num_clusters ** (2 / d)``.
         """
-        x = jnp.asarray(x)
+        x = jnp.asarray(_table(x))
         return cls.from_moments(x.mean(axis=0), jnp.atleast_2d(jnp.cov(x.T)), num_clusters)
 
     @classmethod
@@ -109,6 +103,7 @@ class GaussianPrior:
         cls, mean: ArrayLike, covariance: ArrayLike, num_clusters: int
     ) -> GaussianPrior:
         """The prior of `empirical`, given mean and covariance of the data."""
+        check_integer("num_clusters", num_clusters)
         num_features = jnp.shape(mean)[0]
         scatter = jnp.asarray(covariance) / num_clusters ** (2 / num_features)
         return cls(mean, _WEAK, num_features + 2.0, scatter + _floor(scatter))
@@ -139,8 +134,10 @@ class GaussianPrior:
         ----------
         Gelman et al. (2013), Bayesian Data Analysis, 3rd ed., section 3.6.
         """
-        x = np.asarray(x, float)
+        x = np.asarray(_table(x), float)
         num_features = x.shape[1]
+        check_integer("num_clusters", num_clusters)
+        check_integer("seed", seed, 0, 2**32)
         if len(x) < num_clusters:
             raise ValueError(f"x has {len(x)} rows, fewer than num_clusters = {num_clusters}")
         with warnings.catch_warnings():
@@ -167,6 +164,26 @@ class GaussianPrior:
         excess = np.exp(minimize_scalar(cost, bounds=(-3.0, 12.0), method="bounded").x)
         df = num_features + 1 + excess
         return cls(x.mean(axis=0), _WEAK, float(df), excess * pooled)
+
+
+def _real(name: str, value: ArrayLike) -> ArrayLike:
+    """An array of real numbers; those of JAX, which may be traced, as they are."""
+    known = isinstance(value, np.ndarray) and value.dtype.kind == "f"
+    return value if known or isinstance(value, jax.Array) else real_array(name, value)
+
+
+def _table(x: ArrayLike) -> ArrayLike:
+    """Points by features, as an array."""
+    return x if isinstance(x, jax.Array) and x.ndim == 2 else point_table("x", x)
+
+
+def _check_number(name: str, value: ArrayLike, least: float, bound: str) -> None:
+    """Refuse what is no finite number above a bound."""
+    if isinstance(value, jax.Array):  # learned, and kept in range by a prior of its own
+        return
+    known = np.ndim(value) == 0 and np.asarray(value).dtype.kind in "fiu"
+    if not known or not least < float(np.asarray(value)) < np.inf:
+        raise ValueError(f"GaussianPrior({name}={value!r:.60}): expected a number > {bound}")
 
 
 def _check_numbers(mean: NDArray, scale: NDArray) -> None:

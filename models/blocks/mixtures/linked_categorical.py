@@ -61,7 +61,16 @@ class LinkedCategorical(dist.Distribution):
         inference: str | Inference = "exact",
         validate_args: bool | None = None,
     ) -> None:
-        if reading not in ("field", "relation"):
+        if getattr(log_weights, "ndim", None) != 1:
+            raise TypeError(
+                f"log_weights = {log_weights!r:.60}; expected an array of shape (num_clusters,)"
+            )
+        if not isinstance(graph, LabelGraph):
+            raise TypeError(
+                f"graph is a {type(graph).__name__}; pass a LabelGraph, LabelGraph.build(links, "
+                "num_points)"
+            )
+        if not isinstance(reading, str) or reading not in ("field", "relation"):
             raise ValueError(f"reading = {reading!r}; expected 'field' or 'relation'")
         self.log_weights, self.graph, self.reading = log_weights, graph, reading
         self.weight_per, self.inference = weight_per, as_inference(inference)

@@ -56,6 +56,13 @@ class LinkedMixture(Collapsed):
         *,
         validate_args: bool | None = None,
     ) -> None:
+        if not isinstance(labels, LinkedCategorical) or not isinstance(
+            components, dist.Distribution
+        ):
+            raise TypeError(
+                f"labels is a {type(labels).__name__} and components a {type(components).__name__}; "
+                "expected a LinkedCategorical and a NumPyro distribution"
+            )
         num_clusters = labels.log_weights.shape[-1]
         points = labels.graph.num_points
         rows = points if groups is None else len(groups)

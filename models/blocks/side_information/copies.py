@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ..fields import check_integer
 from .links import Links, check_pairs
 
 __all__ = ["separate_pairs"]
@@ -38,6 +39,9 @@ def separate_pairs(links: Links, num_points: int) -> tuple[NDArray[np.int64], Li
     >>> rows.tolist(), apart.pairs.tolist()
     ([3, 0, 1, 1, 2], [[1, 2], [3, 4]])
     """
+    if not isinstance(links, Links):
+        raise TypeError(f"links is a {type(links).__name__}; pass sidebayes.Links")
+    num_points = check_integer("num_points", num_points, 0)
     pairs = check_pairs(links.pairs, num_points)
     single = np.setdiff1d(np.arange(num_points), pairs)
     rows = np.concatenate([single, pairs.ravel()])

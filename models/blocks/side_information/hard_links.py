@@ -9,7 +9,15 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 
+from ..fields import check_integer
+
 __all__ = ["LinkReport", "check_links", "contract"]
+
+_ROUNDS = 100
+"""Rounds in which nodes of few neighbours are peeled off."""
+
+_MOST_WORK = 3 * 10**7
+"""Look-ups in the search for a clique, a few seconds."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,8 @@ def check_links(
     pairs: NDArray, weights: NDArray, num_points: int, num_clusters: int | None = None
 ) -> LinkReport:
     """Report on the links, and raise where hard ones contradict (see `Links.check`)."""
+    if num_clusters is not None:
+        num_clusters = check_integer("num_clusters", num_clusters)
     num_nodes, node = contract(pairs, weights, num_points)
     if num_clusters is not None:
         refuse_uncolourable(node[pairs[np.isneginf(weights)]], num_nodes, num_clusters, node)
@@ -112,8 +122,9 @@ def check_links(
 def refuse_uncolourable(cannot: NDArray, num_nodes: int, num_clusters: int, node: NDArray) -> None:
     """Raise when hard cannot-links need more clusters than there are, where that is easy to see.
 
-    A clique of ``num_clusters + 1`` chunklets is found greedily, and for two clusters every odd
-    cycle. What remains (graph colouring is hard in general) shows as a partition function of zero.
+    A clique of ``num_clusters + 1`` chunklets is searched greedily, with a bound on the work; for two
+    clusters every odd cycle is found. What remains (graph colouring is hard in general) shows as a
+    partition function of zero.
     """
     if not len(cannot):
         return
@@ -122,26 +133,76 @@ def refuse_uncolourable(cannot: NDArray, num_nodes: int, num_clusters: int, node
     if num_clusters == 1:
         i, j = first_point[cannot[0]]
         raise ValueError(f"cannot-link ({i}, {j}) needs two clusters, num_clusters is 1")
-    neighbours: dict[int, set[int]] = {}
-    for a, b in cannot.tolist():
-        neighbours.setdefault(a, set()).add(b)
-        neighbours.setdefault(b, set()).add(a)
-    for start in sorted(neighbours, key=lambda a: -len(neighbours[a])):
-        if len(neighbours[start]) < num_clusters:
-            break
-        clique, candidates = [start], set(neighbours[start])
-        while candidates:
-            best = max(sorted(candidates), key=lambda a: len(neighbours[a] & candidates))
-            clique.append(best)
-            candidates &= neighbours[best]
-        if len(clique) > num_clusters:
-            points = ", ".join(str(first_point[a]) for a in clique)
-            raise ValueError(
-                f"points {points} are mutually cannot-linked and need {len(clique)} clusters, "
-                f"num_clusters is {num_clusters}; add clusters or drop a cannot-link"
-            )
+    neighbours = _neighbours(_crowded(cannot, num_nodes, num_clusters))
+    if _greedily_coloured(neighbours, num_clusters):
+        return
+    clique = _find_clique(neighbours, num_clusters + 1)
+    if clique is not None:
+        points = ", ".join(str(first_point[a]) for a in clique)
+        raise ValueError(
+            f"points {points} are mutually cannot-linked and need {len(clique)} clusters, "
+            f"num_clusters is {num_clusters}; add clusters or drop a cannot-link"
+        )
     if num_clusters == 2:
         _refuse_odd_cycle(neighbours, first_point)
+
+
+def _crowded(cannot: NDArray, num_nodes: int, num_clusters: int) -> NDArray:
+    """Links left when nodes with fewer neighbours than clusters, which always find a colour, are gone.
+
+    Peeling goes on for some rounds only: a long chain would need as many as it has nodes.
+    """
+    links = np.unique(np.sort(cannot, axis=1), axis=0)
+    for _ in range(_ROUNDS):
+        enough = np.bincount(links.ravel(), minlength=num_nodes) >= num_clusters
+        keep = enough[links].all(axis=1)
+        if keep.all():
+            break
+        links = links[keep]
+    return links
+
+
+def _neighbours(links: NDArray) -> dict[int, set[int]]:
+    """Neighbours of each node, nodes of many neighbours first."""
+    found: dict[int, set[int]] = {}
+    for a, b in links.tolist():
+        found.setdefault(a, set()).add(b)
+        found.setdefault(b, set()).add(a)
+    return {a: found[a] for a in sorted(found, key=lambda a: -len(found[a]))}
+
+
+def _greedily_coloured(neighbours: dict[int, set[int]], num_colours: int) -> bool:
+    """Whether so many colours do when each node takes the first that its neighbours leave."""
+    colour: dict[int, int] = {}
+    for a, others in neighbours.items():
+        taken = {colour[b] for b in others if b in colour}
+        first = next(c for c in range(len(taken) + 1) if c not in taken)
+        if first >= num_colours:
+            return False
+        colour[a] = first
+    return True
+
+
+def _find_clique(neighbours: dict[int, set[int]], size: int) -> list[int] | None:
+    """Nodes of a clique, grown greedily from one start after another; None if none is found."""
+    work = 0
+    for start in neighbours:
+        clique, candidates = [start], neighbours[start]
+        while len(clique) < size <= len(clique) + len(candidates):
+            work += sum(min(len(neighbours[a]), len(candidates)) for a in candidates)
+            best = _best_met(candidates, neighbours)
+            clique.append(best)
+            candidates = candidates & neighbours[best]
+        if len(clique) == size:
+            return clique
+        if work > _MOST_WORK:
+            break
+    return None
+
+
+def _best_met(candidates: set[int], neighbours: dict[int, set[int]]) -> int:
+    """Candidate with most neighbours among the candidates, the lowest number of several."""
+    return max(sorted(candidates), key=lambda a: len(neighbours[a] & candidates))
 
 
 def _refuse_odd_cycle(neighbours: dict[int, set[int]], first_point: NDArray) -> None:

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..fields import check_integer, plain_array, real_array
+from ..warning import SideBayesWarning
 from .partial_labels import Groups, frozen
 from .statements import RESERVED, as_same
 
 _MOST_POINTS = 2**31
 """Row numbers from here on would not fit into the integers that links are kept in."""
 
+MOST_SOFT = 1e8
+"""Finite weights from here on count as infinite.
+
+Log partition functions add weights to log densities, so that a weight w costs them the digits below
+about 1e-15 w, and responsibilities as many: 1e-7 here, 1e-3 at 1e12, all of them at 1e16.
+"""
+
 __all__ = [
+    "MOST_SOFT",
     "certainty_weight",
     "check_pairs",
     "check_rows",
     "estimate_flip_rate",
     "flip_rate_weight",
+    "hard_beyond",
     "link_columns",
     "link_groups",
     "per_pair",
@@ -31,7 +43,7 @@ def flip_rate_weight(flip_rate: ArrayLike) -> NDArray[np.float64]:
 
     Returns :math:`\log((1 - q)/q)`, per unordered pair (Lu's :math:`w` is half of it).
     """
-    flip_rate = np.asarray(flip_rate, float)
+    flip_rate = real_array("flip_rate", flip_rate)
     if not ((flip_rate >= 0) & (flip_rate <= 1)).all():
         raise ValueError(f"flip_rate = {flip_rate} is not a probability; give a number in [0, 1]")
     with np.errstate(divide="ignore"):
@@ -47,8 +59,10 @@ def estimate_flip_rate(pairs: ArrayLike, labels: ArrayLike) -> float:
         Pairs stated to be alike, e.g. neighbours in an image.
     labels : array_like, shape (num_points,)
     """
-    labels = np.asarray(labels)
-    pairs = check_pairs(pairs, len(labels))
+    labels = plain_array("labels", labels)
+    if labels.ndim != 1:
+        raise ValueError(f"labels has shape {labels.shape}; expected (num_points,)")
+    pairs = check_pairs(pairs, len(labels), "pairs")
     if not len(pairs):
         raise ValueError("pairs is empty; a flip rate needs at least one pair")
     return float(np.mean(labels[pairs[:, 0]] != labels[pairs[:, 1]]))
@@ -71,15 +85,20 @@ def certainty_weight(certainty: ArrayLike, same: ArrayLike, weights: ArrayLike) 
     weights : array_like, shape (num_clusters,)
         Mixing weights.
     """
-    agree = np.sum(np.asarray(weights, float) ** 2)
-    logit = -flip_rate_weight(certainty)
+    share = real_array("weights", weights)
+    if share.ndim != 1 or not np.isclose(share.sum(), 1) or (share < 0).any():
+        raise ValueError(f"weights = {weights!r:.60}; expected mixing weights, which sum to one")
+    agree = np.sum(share**2)
+    if agree == 1:
+        raise ValueError("weights has one cluster only, in which every pair agrees")
+    logit = -flip_rate_weight(real_array("certainty", certainty))
     stated = as_same(same, np.size(same)).reshape(np.shape(same))
     return np.where(stated, logit, -logit) + flip_rate_weight(agree)
 
 
 def per_pair(name: str, values: ArrayLike, num_links: int) -> NDArray[np.float64]:
     """One value per link, or one for all; shape (num_links,)."""
-    values = np.asarray(values, float)
+    values = real_array(name, values)
     if values.shape not in ((), (num_links,)):
         raise ValueError(f"{name} has shape {values.shape}; expected () or ({num_links},)")
     if np.isnan(values).any():
@@ -145,6 +164,22 @@ def link_columns(columns: Mapping[str, ArrayLike], num_links: int) -> dict[str, 
     return found
 
 
+def hard_beyond(weights: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Link weights, infinite from `MOST_SOFT` on, with a warning where that makes soft links hard."""
+    beyond = (np.abs(weights) >= MOST_SOFT) & np.isfinite(weights)
+    if not beyond.any():
+        return weights
+    row = int(np.argmax(beyond))
+    warnings.warn(
+        f"{beyond.sum()} links have finite weights of {MOST_SOFT:.0e} or more, the first weights[{row}] = "
+        f"{weights[row]:g}; they count as hard, because such sums would lose the digits of the data. "
+        "Give them the weight inf, or one below",
+        SideBayesWarning,
+        stacklevel=4,
+    )
+    return np.where(beyond, np.copysign(np.inf, weights), weights)
+
+
 def check_rows(rows: ArrayLike, num_points: int | None, least: int = 0) -> NDArray[np.int64]:
     """Row numbers, given as such or as a mask over all points; shape (num_rows,).
 
@@ -161,7 +196,9 @@ def check_rows(rows: ArrayLike, num_points: int | None, least: int = 0) -> NDArr
     TypeError, ValueError
         For other types and shapes, a mask of another length, and numbers out of range.
     """
-    rows = np.asarray(rows)
+    rows = plain_array("rows", rows)
+    if rows.size == 0:
+        return np.zeros(0, np.int64)
     if rows.ndim != 1:
         raise ValueError(f"rows has shape {rows.shape}; give row numbers or a mask, of one axis")
     if rows.dtype == bool:
@@ -187,7 +224,9 @@ def check_pairs(pairs: ArrayLike, num_points: int | None, name: str = "links") -
     TypeError, ValueError
         For another shape, and for an index that is negative, too large or no integer.
     """
-    pairs = np.asarray(pairs)
+    if num_points is not None:
+        num_points = check_integer("num_points", num_points, 0, _MOST_POINTS)
+    pairs = plain_array(name, pairs)
     if pairs.size == 0:
         return np.zeros((0, 2), np.int64)
     if pairs.ndim != 2 or pairs.shape[1] != 2:

@@ -11,12 +11,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from ..files import write_table
+from ..fields import check_integer, plain_array, point_table, real_array
+from ..files import as_path, write_table
 from .hard_links import LinkReport, check_links
 from .link_weights import (
     check_pairs,
     check_rows,
     flip_rate_weight,
+    hard_beyond,
     link_columns,
     link_groups,
     per_pair,
@@ -43,7 +45,9 @@ class Links:
     pairs : array_like of int, shape (num_links, 2)
         Row numbers of the points that each link joins. Order within a pair is immaterial.
     weights : array_like of float, shape (num_links,) or ()
-        Log-odds that the two labels agree; ``inf`` and ``-inf`` are hard. Zero states nothing.
+        Log-odds that the two labels agree; ``inf`` and ``-inf`` are hard, zero states nothing. Finite
+        weights of 1e8 or more count as hard, with a warning: sums over labels carry some sixteen
+        digits, and would lose those of the data.
     num_points : int, optional
         Number of points the links refer to; indices are then checked against it.
     group : array_like, shape (num_links,), or Groups, optional
@@ -68,7 +72,7 @@ class Links:
 
     def __post_init__(self) -> None:
         pairs = check_pairs(self.pairs, self.num_points)
-        weights = per_pair("weights", self.weights, len(pairs))
+        weights = hard_beyond(per_pair("weights", self.weights, len(pairs)))
         refuse_contradicting(pairs, weights)
         object.__setattr__(self, "pairs", frozen(pairs))
         object.__setattr__(self, "weights", frozen(weights))
@@ -179,7 +183,11 @@ class Links:
         labels : array_like of int, shape (num_points,), or PartialLabels
             Class of each point, -1 where unknown.
         """
-        given = labels if isinstance(labels, PartialLabels) else PartialLabels(np.asarray(labels))
+        given = (
+            labels
+            if isinstance(labels, PartialLabels)
+            else PartialLabels(plain_array("labels", labels))
+        )
         classes = given.classes
         chunklets = cls.from_groups(classes)
         first = [int(np.argmax(classes == c)) for c in np.unique(classes[classes >= 0])]
@@ -198,7 +206,11 @@ class Links:
             Group of each point; -1 belongs to none.
         weight : float, default inf
         """
-        codes = groups.codes if isinstance(groups, Groups) else Groups(np.asarray(groups)).codes
+        codes = (
+            groups.codes
+            if isinstance(groups, Groups)
+            else Groups(plain_array("groups", groups)).codes
+        )
         order = np.argsort(codes, kind="stable")
         adjacent = (codes[order][1:] == codes[order][:-1]) & (codes[order][1:] >= 0)
         pairs = np.stack([order[:-1][adjacent], order[1:][adjacent]], axis=1)
@@ -215,12 +227,13 @@ class Links:
         weight : float
             Log-odds that neighbours agree, e.g. ``flip_rate_weight(q)``.
         """
-        if min(shape) < 1:
+        if not isinstance(shape, list | tuple) or len(shape) != 2:
             raise ValueError(f"shape = {shape} must be two positive integers, (height, width)")
+        shape = check_integer("height", shape[0]), check_integer("width", shape[1])
         index = np.arange(shape[0] * shape[1]).reshape(shape)
         right = np.stack([index[:, :-1].ravel(), index[:, 1:].ravel()], axis=1)
         down = np.stack([index[:-1].ravel(), index[1:].ravel()], axis=1)
-        return cls(np.concatenate([right, down]), np.asarray(weight, float), index.size)
+        return cls(np.concatenate([right, down]), real_array("weight", weight), index.size)
 
     @classmethod
     def from_neighbors(cls, x: ArrayLike, num_neighbors: int, weight: float) -> Self:
@@ -234,9 +247,14 @@ class Links:
         """
         from sklearn.neighbors import kneighbors_graph
 
-        graph = kneighbors_graph(np.asarray(x), num_neighbors).tocoo()
+        x = point_table("x", x)
+        if check_integer("num_neighbors", num_neighbors) >= len(x):
+            raise ValueError(
+                f"num_neighbors = {num_neighbors} for {len(x)} points; expected at most {len(x) - 1}"
+            )
+        graph = kneighbors_graph(x, num_neighbors).tocoo()
         pairs = np.unique(np.sort(np.stack([graph.row, graph.col], axis=1), axis=1), axis=0)
-        return cls(pairs.astype(np.int64), np.asarray(weight, float), len(np.asarray(x)))
+        return cls(pairs.astype(np.int64), real_array("weight", weight), len(x))
 
     @classmethod
     def read(cls, path: str | Path, num_points: int | None = None) -> Self:
@@ -252,7 +270,7 @@ class Links:
         ValueError
             If columns are missing, or a value cannot be read; its row, from 0 on, is named.
         """
-        table = read_table(Path(path))
+        table = read_table(as_path(path))
         rest = num_points, link_groups(table.group, len(table.pairs)), table.columns
         if table.weights is not None:
             return cls(table.pairs, table.weights, *rest)

@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from ..fields import plain_array
+
 __all__ = ["Groups", "PartialLabels", "class_codes", "frozen"]
 
 
@@ -28,7 +30,7 @@ class PartialLabels:
     values: NDArray
 
     def __post_init__(self) -> None:
-        values = np.asarray(self.values)
+        values = plain_array("labels", self.values)
         if values.ndim == 1 and np.issubdtype(values.dtype, np.integer):
             if (values < -1).any():
                 row = int(np.argmax(values < -1))
@@ -105,12 +107,20 @@ class Groups:
     num_groups: int = field(init=False)
 
     def __post_init__(self) -> None:
-        values = np.asarray(self.values)
+        values = plain_array("groups", self.values)
         if values.ndim != 1:
             raise ValueError(f"groups must have shape (points,), got {values.shape}")
+        if values.dtype.kind == "c":
+            raise TypeError("groups holds complex numbers; give names or whole numbers")
         if np.issubdtype(values.dtype, np.number):
             values = np.where(values == -1, np.nan, values.astype(float))
-        codes, names = pd.factorize(values, sort=True)
+        try:
+            codes, names = pd.factorize(values, sort=True)
+        except TypeError:
+            raise TypeError(
+                "groups mixes names that have no order among them, such as text and numbers; give all as "
+                "text, or all as numbers"
+            ) from None
         object.__setattr__(self, "codes", frozen(codes.astype(np.int64)))
         object.__setattr__(self, "names", np.asarray(names))
         object.__setattr__(self, "num_groups", len(names))
@@ -128,8 +138,15 @@ class Groups:
             Rows to keep, as NumPy indexes an array.
         """
         source = self.codes if self.values is None else self.values
-        kept = rows if isinstance(rows, slice) else np.asarray(rows)
-        return type(self)(np.asarray(source)[kept])
+        kept = rows if isinstance(rows, slice) else plain_array("rows", rows)
+        if isinstance(kept, np.ndarray) and not kept.size:
+            kept = kept.astype(int)
+        try:
+            return type(self)(np.asarray(source)[kept])
+        except IndexError as error:
+            raise ValueError(
+                f"rows = {rows!r:.60} does not name some of the {len(source)} rows ({error})"
+            ) from None
 
     def take(self, rows: ArrayLike) -> Self:
         """Groups of some of the rows, numbered as before, though some may occur no longer.
@@ -159,7 +176,10 @@ class Groups:
         """
         if self.names is None:
             raise ValueError("these groups passed through compiled code, which keeps no names")
-        return pd.Index(self.names).get_indexer(pd.Index(np.asarray(values))).astype(np.int64)
+        asked = plain_array("values", values)
+        if asked.ndim != 1:
+            raise ValueError(f"values has shape {asked.shape}; expected (num_rows,), a group each")
+        return pd.Index(self.names).get_indexer(pd.Index(asked)).astype(np.int64)
 
     def tree_flatten(self) -> tuple[tuple[Any], tuple[int]]:
         """Split into the codes, which may be traced, and the number of groups."""
@@ -198,11 +218,13 @@ def class_codes(values: Any, name: str = "labels") -> NDArray[np.int64]:
         only values: then nobody can tell whether -1 is a class.
     """
     known = ~np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else True
-    array = np.asarray(values)
+    array = plain_array(name, np.ma.getdata(values) if isinstance(known, np.ndarray) else values)
     if array.ndim != 1:
         raise ValueError(
             f"{name} has shape {array.shape}, expected one class a point, (num_points,)"
         )
+    if array.dtype.kind == "c":
+        raise TypeError(f"{name} holds complex numbers; give whole numbers or names")
     known = known & ~pd.isna(array)
     if array.dtype.kind in "OUST":
         known &= np.array([not (isinstance(v, str) and not v.strip()) for v in array], bool)

@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from ..files import read_table as read_any_table
+
 __all__ = ["ACCEPTED", "RESERVED", "Table", "as_same", "read_table"]
 
 ACCEPTED = "true/false, yes/no, must/cannot, 1/0 or 1/-1"
@@ -83,7 +85,7 @@ class Table(NamedTuple):
 
 def read_table(path: Path) -> Table:
     """Read a CSV or Parquet table of links; see `Links.read`."""
-    table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+    table = read_any_table(path)
     columns = set(table.columns)
     if not {"i", "j"} <= columns or not columns & {"weight", "same"}:
         raise ValueError(
@@ -114,14 +116,14 @@ def read_table(path: Path) -> Table:
             )
     group = None if "group" not in columns else table["group"].to_numpy()
     # a table written with its index has a column without a name
-    others = [c for c in table.columns if c not in RESERVED and not c.startswith("Unnamed:")]
-    rest = {name: _as_given(table[name]) for name in others}
+    others = [c for c in table.columns if c not in RESERVED and not str(c).startswith("Unnamed:")]
+    rest = {str(name): _as_given(table[name]) for name in others}
     return Table(pairs, weights, None if weights is not None else same, confidence, group, rest)
 
 
 def _as_given(column: pd.Series) -> NDArray:
     """Numbers, or text with blanks for what is missing."""
-    if column.dtype.kind in "biuf":
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind in "biuf":
         return column.to_numpy()
     return column.fillna("").astype(str).to_numpy(object)
 

@@ -1,0 +1,59 @@
+"""Why a log density is not finite, or clusters collapse, where data and links show it by themselves."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+from sidebayes.models.blocks.label_inference import partition
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+
+from .base import Problem
+from .density import abstract_trace, collapsed_sites
+from .starts import observed_table
+from .values import trace_anywhere
+
+__all__ = ["known_cause"]
+
+
+def known_cause(problem: Problem) -> str | None:
+    """Say what no parameters can mend, and what to do about it; None if nothing of the kind is found.
+
+    Looks for hard links that no labeling satisfies, and for columns of the data that are copies, sums
+    or other linear combinations of the rest.
+    """
+    return _impossible_links(problem) or _dependent_columns(problem)
+
+
+def _impossible_links(problem: Problem) -> str | None:
+    for name, (fn, _) in collapsed_sites(trace_anywhere(problem)).items():
+        if not isinstance(fn, LinkedMixture):
+            continue
+        labels, shape = fn.labels, (fn.labels.graph.num_points, fn.num_clusters)
+        hard = int(np.isinf(np.asarray(labels.graph.pair_weights)).sum())
+        blank = jnp.zeros(shape, labels.log_weights.dtype)
+        if hard and not jnp.isfinite(
+            partition.log_partition(blank, labels.graph, inference=labels.inference)
+        ):
+            return (
+                f"{name!r} has {hard} hard links that no labeling satisfies with {shape[1]} clusters: "
+                "allow more clusters, drop a cannot-link, or make the links soft, "
+                "links.with_strength(4.0)"
+            )
+    return None
+
+
+def _dependent_columns(problem: Problem) -> str | None:
+    for name in collapsed_sites(abstract_trace(problem)):
+        table = observed_table(problem, name)
+        if table is None or table.ndim != 2 or len(table) <= table.shape[1]:
+            continue
+        centred = table - table.mean(axis=0)
+        spread = centred.std(axis=0)
+        rank = np.linalg.matrix_rank(centred / np.where(spread > 0, spread, 1.0))
+        if rank < table.shape[1]:
+            return (
+                f"the {table.shape[1]} columns of {name!r} have rank {rank}, so that some are constant, "
+                "copies or sums of others: drop those, or use prior='empirical' or "
+                "covariance='diagonal'"
+            )
+    return None

@@ -1,0 +1,77 @@
+"""What needs more memory than the machine has is refused before it runs."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..base import FitError
+
+__all__ = ["check_program", "machine_memory", "refuse_beyond_memory"]
+
+_LIMIT = Path("/sys/fs/cgroup/memory.max")
+"""Where Linux says how much memory a container may use."""
+
+
+def machine_memory() -> int | None:
+    """Bytes of memory that the machine, or the container, has; None where the system does not say."""
+    found = None
+    with suppress(AttributeError, OSError, ValueError):  # systems other than POSIX
+        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):
+        limit = int(_LIMIT.read_text())
+        return limit if found is None else min(found, limit)
+    return found
+
+
+def refuse_beyond_memory(what: str, need: int, sites: Mapping[str, Any]) -> None:
+    """Refuse what needs more memory than there is.
+
+    Parameters
+    ----------
+    what : str
+    need : int
+        In bytes.
+    sites : mapping of str to site
+        Of the model, of which the largest latent one is named.
+
+    Raises
+    ------
+    FitError
+        Naming what is needed and what there is.
+    """
+    have = machine_memory()
+    # accelerators have memory of their own, and say themselves when it is full
+    if have is None or need <= have or jax.default_backend() != "cpu":
+        return
+    shapes = {
+        name: jnp.shape(site["value"])
+        for name, site in sites.items()
+        if site["type"] == "sample" and not site["is_observed"]
+    }
+    largest = max(shapes, key=lambda name: math.prod(shapes[name]), default=None)
+    most = f"; most of it is for {largest!r} of shape {shapes[largest]}" if largest else ""
+    raise FitError(
+        f"{what} needs {need / 1e9:.3g} GB of memory, and the machine has {have / 1e9:.3g} GB{most}. "
+        "Give Gaussians covariance='diagonal', reduce the features, or run fewer restarts, chains or "
+        "draws at once"
+    )
+
+
+def check_program(name: str, program: Any, sites: Mapping[str, Any]) -> None:
+    """Refuse a compiled program that needs more memory than there is; see `refuse_beyond_memory`."""
+    found = program.memory_analysis()
+    if found is not None:
+        sizes = (
+            found.argument_size_in_bytes,
+            found.output_size_in_bytes,
+            found.temp_size_in_bytes,
+        )
+        refuse_beyond_memory(f"the program {name!r}", sum(sizes), sites)

@@ -1,0 +1,118 @@
+"""Files of fits that were damaged, cut or changed: one error, which names the file."""
+
+from __future__ import annotations
+
+import h5py
+import numpy as np
+import pytest
+import xarray as xr
+
+import sidebayes as sb
+
+X = np.random.default_rng(0).normal(size=(12, 2))
+FIT = sb.fit(
+    "ppc",
+    X,
+    sb.Links.must_link([(0, 1)]),
+    num_clusters=2,
+    engine=sb.EM(num_restarts=1, max_steps=3),
+    progress=False,
+)
+
+
+@pytest.fixture
+def path(tmp_path):
+    FIT.save(tmp_path / "fit.nc")
+    return tmp_path / "fit.nc"
+
+
+def changed(path, change):
+    """The file written by xarray, without a checksum, after a change by h5py."""
+    path.write_bytes(FIT.tree.to_netcdf(engine="h5netcdf"))
+    with h5py.File(path, "a") as file:
+        change(file)
+    return path
+
+
+def test_a_whole_file_is_read(path):
+    np.testing.assert_array_equal(sb.load(path).labels(), FIT.labels())
+    tree = xr.open_datatree(path, engine="h5netcdf")
+    assert tree["posterior"]["mean"].shape == (1, 1, 2, 2)
+    tree.close()
+    assert sb.load(changed(path, lambda file: None)).labels().shape == (12,)
+
+
+def test_every_changed_byte_shows(path):
+    content = path.read_bytes()
+    for place in np.random.default_rng(0).integers(0, len(content) - 100, 40).tolist():
+        damaged = bytearray(content)
+        damaged[place] ^= 0xFF
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"fit\.nc is damaged: its checksum"):
+            sb.load(path)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.99])
+def test_cut_files(path, share):
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(ValueError, match=r"fit\.nc is no NetCDF file, or is damaged"):
+        sb.load(path)
+
+
+LOST = [
+    "posterior",
+    "sample_stats",
+    "sample_stats/lp",
+    "posterior/chain",
+    "observed_data",
+    "observed_data/x",
+    "constant_data/links",
+    "responsibilities/prob",
+    "fit_info/objective",
+]
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_what_is_missing(path, name):
+    with pytest.raises(
+        ValueError, match=r"fit\.nc (cannot be used|is no NetCDF file, or is damaged)"
+    ):
+        sb.load(changed(path, lambda file: file.__delitem__(name)))
+
+
+ATTRIBUTES = {
+    "sidebayes_method": ("junk", 5),
+    "sidebayes_options": ("", "junk", 5, "[1]", '{"x": 1}'),
+    "sidebayes_engine": ("", "junk", 5, "[1]", "{}"),
+    "sidebayes_sets": ("", "junk", 5),
+    "sidebayes_columns": ("", "junk", 5, "[1]", "null", '{"x": 1}'),
+    "sidebayes_seed": ("", "junk", "[1]"),
+    "sidebayes_dtype": ("", "junk", "float16"),
+}
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_attributes_that_were_changed(path, name):
+    content = path.read_bytes()
+    for value in ATTRIBUTES[name]:
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"fit\.nc cannot be used"):
+            sb.load(changed(path, lambda file, value=value: file.attrs.__setitem__(name, value)))
+    if name not in ("sidebayes_method", "sidebayes_columns"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=rf"fit\.nc cannot be used.*{name}"):
+            sb.load(changed(path, lambda file: file.attrs.__delitem__(name)))
+
+
+def test_other_paths(tmp_path):
+    for given, message in (
+        (tmp_path, "is a folder"),
+        (tmp_path / "none.nc", "there is no file"),
+        ("", "names no file"),
+        ("a\0b", "names no file"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            sb.load(given)
+    with pytest.raises(TypeError, match="is no path"):
+        sb.load(3)

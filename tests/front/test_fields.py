@@ -1,0 +1,112 @@
+"""Every field of an engine or an inference object is checked when it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from types import NoneType
+from typing import get_args, get_type_hints
+
+import numpy as np
+import pytest
+from sidebayes.guides.engines.base import Engine
+
+import sidebayes as sb
+from sidebayes import record
+from sidebayes.zoo import ENGINES
+
+KINDS = {
+    kind.__name__: kind
+    for kind in (
+        *(getattr(sb, path.partition(":")[2]) for path in ENGINES.values()),
+        sb.Exact,
+        sb.MeanField,
+        sb.BeliefPropagation,
+        sb.GibbsLabels,
+    )
+}
+WRONG = {
+    int: (0.5, 2.0, "3", True, np.nan, -1, [1], np.ones(2), 10**400),
+    float: ("0.5", True, np.nan, np.inf, -1.0, [0.5], 1j, 10**400),
+    bool: (1, 0.0, "yes", None),
+    str: ("no such name", 3, b"hmc", ["hmc"]),
+    tuple: (1.0, {"a": 1}, [object()], None),
+}
+"""Values that no field of a type takes."""
+
+
+def types_of(kind: type, name: str) -> set[type]:
+    hint = get_type_hints(kind)[name]
+    return {getattr(one, "__origin__", one) for one in get_args(hint) or (hint,) if one is not ...}
+
+
+CASES = [
+    (kind, field.name)
+    for kind in KINDS.values()
+    for field in fields(kind)
+    if field.name not in ("checkpoint", "sampled", "temperatures")
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES, ids=[f"{k.__name__}.{n}" for k, n in CASES])
+def test_wrong_values_are_refused(kind, name):
+    types = types_of(kind, name)
+    wrong = WRONG[next(iter(types - {NoneType}))]
+    for value in (*wrong, *(() if NoneType in types else (None,))):
+        with pytest.raises(ValueError, match=rf"^{kind.__name__}\({name}=.*expected"):
+            kind(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: sb.EM(max_steps=2.5),
+            r"EM\(max_steps=2.5\): expected a number >= 1 and < 2\^31 \(an integer\)",
+        ),
+        (lambda: sb.SVI(guide="normal"), r"expected one of \['mean_field', 'full_rank'"),
+        (lambda: sb.NUTS(max_tree_depth=40), r"expected a number in \[1, 30\] \(an integer\)"),
+        (lambda: sb.NUTS(dense_mass="no"), "expected True or False"),
+        (lambda: sb.NUTS(chain_method="parallel"), r"'sequential'\] or None"),
+        (lambda: sb.BeliefPropagation(damping=1.0), ">= 0 and < 1"),
+        (lambda: sb.Continuation(temperatures=(4.0, "1")), r"\(4.0, '1'\).*expected numbers > 0"),
+        (lambda: sb.MonteCarloEM(sampled=("b", 3)), "expected names"),
+        (lambda: sb.EM(checkpoint_every="often"), "seconds, a number >= 0"),
+        (lambda: sb.EM(checkpoint=3), "expected the path of a file"),
+    ],
+)
+def test_messages(make, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        make()
+
+
+def test_numbers_of_other_types_become_those_declared():
+    engine = sb.EM(tol=0, max_steps=np.int64(7), checkpoint_every=np.float64(3))
+    assert engine == sb.EM(tol=0.0, max_steps=7, checkpoint_every=3.0)
+    assert [type(getattr(engine, name)) for name in ("tol", "max_steps")] == [float, int]
+    assert sb.Continuation(temperatures=[2, 1]).temperatures == (2.0, 1.0)
+    assert sb.NUTS(dense_mass=np.True_).dense_mass is True
+    assert sb.MeanField(max_table=0, tol=0).tol == 0.0
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
+def test_records_give_them_back(kind):
+    assert record.parse(record.dump({"engine": kind()}))[0]["engine"] == kind()
+
+
+def test_integers_in_a_record_stand_for_floats():
+    text = '{"engine": {"class": "EM", "fields": {"tol": 0, "max_steps": 3}}}'
+    assert record.parse(text)[0]["engine"] == sb.EM(tol=0.0, max_steps=3)
+    with pytest.raises(ValueError, match=r"EM\(max_steps=2.5\)"):
+        record.parse(text.replace("3", "2.5"))
+
+
+def test_an_engine_of_a_users_own():
+    class Unknown:
+        """Known here only, so that annotations that name it cannot be looked up."""
+
+    @dataclass(frozen=True)
+    class Own(Engine):
+        size: int = 3
+        rule: Unknown | None = None
+
+    assert Own(size="any").size == "any"

@@ -1,0 +1,35 @@
+"""Fits that cannot succeed say why, where data or links show it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.causes import known_cause
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.gmm import gmm
+from sidebayes.models.ppc import ppc
+
+import sidebayes as sb
+
+X = np.random.default_rng(0).normal(size=(30, 2))
+SUMS = np.column_stack([X, X.sum(axis=1)])
+
+
+def test_columns_that_depend_on_others_are_named_where_clusters_collapse():
+    engine = sb.EM(num_restarts=2, max_steps=20)
+    with pytest.raises(
+        sb.FitError, match=r"3 columns of 'x' have rank 2.*copies or sums"
+    ) as failed:
+        sb.fit("gmm", SUMS, num_clusters=2, prior="flat", engine=engine, progress=False)
+    assert "constant or duplicated" not in str(failed.value)
+
+
+def test_causes():
+    corners = sb.Links.cannot_link([(0, 1), (1, 2), (0, 2)])
+    problem = Problem(ppc, (X, LabelGraph.build(corners, 30)), {"num_clusters": 2})
+    assert "'x' has 3 hard links that no labeling satisfies with 2 clusters" in known_cause(problem)
+    allowed = Problem(ppc, (X, LabelGraph.build(corners, 30)), {"num_clusters": 3})
+    assert known_cause(allowed) is None
+    assert known_cause(Problem(gmm, (X,), {"num_clusters": 2})) is None
+    assert "rank 2" in known_cause(Problem(gmm, (SUMS,), {"num_clusters": 2}))

@@ -1,0 +1,41 @@
+"""What needs more memory than there is is refused before it runs, with figures."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sidebayes.guides.engines.plumbing import memory, programs
+
+import sidebayes as sb
+from sidebayes import FitError
+
+X = np.random.default_rng(0).normal(size=(40, 3))
+ENGINE = sb.EM(num_restarts=2, max_steps=3)
+
+
+def fit(**given):
+    return sb.fit("gmm", X, num_clusters=2, engine=ENGINE, progress=False, **given)
+
+
+def test_the_machine_says_how_much_it_has():
+    assert memory.machine_memory() > 2**28
+
+
+@pytest.mark.parametrize(("have", "what"), [(1, "2 starting points"), (2000, "the program 'em'")])
+def test_a_fit_beyond_the_memory_is_refused(have, what, monkeypatch):
+    monkeypatch.setattr(programs, "_programs", type(programs._programs)())
+    monkeypatch.setattr(memory, "machine_memory", lambda: have)
+    with pytest.raises(
+        FitError, match=rf"{what} needs .* GB of memory, .*has .*e-0\d GB"
+    ) as refused:
+        fit()
+    assert "'covariance' of shape (2, 3, 3)" in str(refused.value)
+    assert "covariance='diagonal'" in str(refused.value)
+
+
+def test_a_fit_within_the_memory_runs(monkeypatch):
+    monkeypatch.setattr(programs, "_programs", type(programs._programs)())
+    monkeypatch.setattr(memory, "machine_memory", lambda: 10**8)
+    assert fit().labels().shape == (40,)
+    monkeypatch.setattr(memory, "machine_memory", lambda: None)
+    assert fit(seed=1).labels().shape == (40,)
