@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -11,7 +10,6 @@ from functools import cached_property
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
@@ -20,25 +18,19 @@ from sidebayes.diagnostics.tree import to_datatree
 from sidebayes.guides.engines import posterior
 from sidebayes.guides.engines.base import Engine, EngineResult, FitError, Problem
 from sidebayes.guides.engines.density import (
-    abstract_trace,
-    collapsed_sites,
     site_dims,
     site_roles,
 )
 from sidebayes.guides.engines.plumbing.programs import refuse_fork
-from sidebayes.guides.engines.starts import observed_table
 from sidebayes.guides.engines.symmetry import check_symmetries, site_symmetries
-from sidebayes.guides.engines.units import Named, dimensions, given_data, lay_out_units
-from sidebayes.guides.engines.updates import block_of, declared_blocks, plan_updates
+from sidebayes.guides.engines.units import Named, dimensions, lay_out_units
 from sidebayes.guides.engines.values import check_start, check_values
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.gaussian_block import GaussianComponents
-from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.roles import Role, Signature, signature_of
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
 
-from . import checks, record, stored
+from . import checks, problems, record, stored
 from .zoo import CARDS, Card, inference_used, links_taken, make_engine
 
 __all__ = ["Run"]
@@ -111,7 +103,7 @@ class Run:
         found = {n: value for n, value in self.data.items() if isinstance(value, Links)}
         if len(found) > 1 and self.model is not None:
             with self.precision:
-                tying = _tying(self.problem)
+                tying = problems.tying_argument(self.problem)
             found = dict(sorted(found.items(), key=lambda item: item[0] != tying))
         return found
 
@@ -150,7 +142,7 @@ class Run:
             {**self.options, **static},
             unseen=self.unseen,
         )
-        return _suit_links(problem)
+        return problems.suit_links(problem)
 
     def _on_device(self, value: Any) -> Any:
         if isinstance(value, np.ndarray):
@@ -215,7 +207,7 @@ class Run:
     @property
     def unit_sites(self) -> list[str]:
         """Latent sites whose shape depends on how many units there are."""
-        latent = posterior.latent_shapes(self.problem)
+        latent = posterior.latentproblems.shapes_of(self.problem)
         return [name for name in self.sized_by_units if name in latent]
 
     @cached_property
@@ -223,7 +215,7 @@ class Run:
         """Latent and deterministic sites whose shape depends on how many units there are."""
         with self.precision:
             layout = lay_out_units(self.problem)
-            full = _shapes(self.problem)
+            full = problems.shapes_of(self.problem)
             sizes = {len(unit) for unit in layout.unit.values()}
             sizes |= {len(v) for v in self.data.values() if isinstance(v, np.ndarray | Groups)}
             if not any(sizes & set(shape) for shape in full.values()):
@@ -234,7 +226,7 @@ class Run:
             named = {name for role in self.signature.data for name in (*role.dims, role.name)}
             if not all(mask.any() and dim in named for dim, mask in fewer.items()):
                 return []
-            part = _shapes(replace(self.subset(fewer), unseen=True).problem)
+            part = problems.shapes_of(replace(self.subset(fewer), unseen=True).problem)
         return sorted(name for name in full if full[name] != part.get(name))
 
     def settled(self) -> Run:
@@ -245,7 +237,7 @@ class Run:
         if not (isinstance(prior, str) and prior == "empirical"):
             return self
         with self.precision:
-            found = _empirical_prior(self.problem)
+            found = problems.empirical_prior(self.problem)
         if found is None:
             return self
         return replace(self, options={**self.options, "prior": found})
@@ -256,8 +248,8 @@ class Run:
         """Run the engine, and describe what came out as a DataTree."""
         with self.precision:
             problem = self.problem
-            _check_names(problem)
-            _check_blocks(problem)
+            problems.check_names(problem)
+            problems.check_blocks(problem)
             check_symmetries(problem, self.seed)
             if self.card is None:
                 check_values(problem)
@@ -299,7 +291,7 @@ class Run:
                     if len(keep) * chains == 1
                     else group
                 )
-                group.attrs["label_sites"] = _label_slices(problem)
+                group.attrs["label_sites"] = problems.label_slices(problem)
                 tree["responsibilities"] = xr.DataTree(group)
             return tree
 
@@ -323,7 +315,7 @@ class Run:
     def start(self, init: Mapping[str, Any] | None) -> dict[str, NDArray] | None:
         """Check starting values; a sampler without any starts from the mode that EM finds."""
         problem = self.problem
-        shapes = posterior.latent_shapes(problem)
+        shapes = posterior.latentproblems.shapes_of(problem)
         if init is not None:
             return check_start(problem, init)
         if not self.engine.starts_at_mode:
@@ -334,12 +326,6 @@ class Run:
         except FitError:
             return None
         return {name: mode.params[name] for name in shapes}
-
-
-def _shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
-    """Shape of every latent and deterministic site."""
-    trace = abstract_trace(problem)
-    return {name: jnp.shape(trace[name]["value"]) for name in site_dims(problem)}
 
 
 def _cut(role: Role, value: Any, masks: Mapping[str, NDArray[np.bool_]]) -> Any:
@@ -361,77 +347,3 @@ def _cut(role: Role, value: Any, masks: Mapping[str, NDArray[np.bool_]]) -> Any:
     place = np.cumsum(mask) - 1
     inside = [np.asarray(one)[mask[np.asarray(one)]] for one in value]
     return tuple(place[one] for one in inside if len(one) > 1)
-
-
-def _suit_links(problem: Problem) -> Problem:
-    """Lay links out for the clusters and the budget that the model itself names."""
-    args = list(problem.args)
-    if not any(isinstance(arg, LabelGraph) for arg in args):
-        return problem
-    for fn in _linked(problem):
-        for number, arg in enumerate(problem.args):
-            if _is_of(arg, fn.labels.graph):
-                args[number] = arg.suited(fn.labels.inference, fn.num_clusters)
-    if all(new is old for new, old in zip(args, problem.args, strict=True)):
-        return problem
-    return replace(problem, args=tuple(args))
-
-
-def _check_names(problem: Problem) -> None:
-    """Refuse names of sites that a DataTree takes for paths."""
-    named = [name for name in abstract_trace(problem) if "/" in name]
-    if named:
-        raise ValueError(
-            f"sites {named} have a slash in their names, which a DataTree takes for a path; rename them, "
-            "or scope them with numpyro.handlers.scope(prefix=..., divider='_')"
-        )
-
-
-def _check_blocks(problem: Problem) -> None:
-    """Have blocks look at the data that they describe."""
-    trace = abstract_trace(problem)
-    for part in plan_updates(problem).parts:
-        block = block_of(trace, part)
-        for name in part.sources:
-            data = observed_table(problem, name)
-            if data is not None:
-                block.check(name, data)
-
-
-def _empirical_prior(problem: Problem) -> Any:
-    """Prior that a block reads off the data, as numbers; None if there is no such block."""
-    for block, _ in declared_blocks(abstract_trace(problem)):
-        if isinstance(block, GaussianComponents) and block.from_data:
-            name = next(iter(posterior.label_sites(problem)))
-            data = observed_table(problem, name)
-            found = type(block.prior).empirical(data, block.num_cells)
-            return replace(found, mean=np.asarray(found.mean), scale=np.asarray(found.scale))
-    return None
-
-
-def _tying(problem: Problem) -> str | None:
-    """Name of the argument whose links tie the labels of the first linked mixture."""
-    graph = next((fn.labels.graph for fn in _linked(problem)), None)
-    _, data = given_data(problem)
-    own = (n for n, v in data.items() if graph is not None and _is_of(v, graph))
-    return next(own, None)
-
-
-def _linked(problem: Problem) -> list[LinkedMixture]:
-    sources = [fn for fn, _ in collapsed_sites(abstract_trace(problem)).values()]
-    return [fn for fn in sources if isinstance(fn, LinkedMixture)]
-
-
-def _is_of(argument: Any, graph: LabelGraph) -> bool:
-    """Whether a graph is that of an argument, laid out again perhaps."""
-    return isinstance(argument, LabelGraph) and argument.pairs is graph.pairs
-
-
-def _label_slices(problem: Problem) -> str:
-    """Where the labels of each observed site stand among those of all, as JSON."""
-    start, found = 0, {}
-    for name, fn in posterior.label_sites(problem).items():
-        size = fn.labels.graph.num_points if isinstance(fn, LinkedMixture) else fn.num_units
-        found[name] = [start, start + size]
-        start += size
-    return json.dumps(found)

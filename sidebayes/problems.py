@@ -1,0 +1,110 @@
+"""A model with its data: what is checked before an engine runs, and what is read off it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from sidebayes.guides.engines import posterior
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.density import abstract_trace, collapsed_sites, site_dims
+from sidebayes.guides.engines.starts import observed_table
+from sidebayes.guides.engines.units import given_data
+from sidebayes.guides.engines.updates import block_of, declared_blocks, plan_updates
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.gaussian_block import GaussianComponents
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+
+__all__ = [
+    "check_blocks",
+    "check_names",
+    "empirical_prior",
+    "label_slices",
+    "shapes_of",
+    "suit_links",
+    "tying_argument",
+]
+
+
+def suit_links(problem: Problem) -> Problem:
+    """Lay links out for the clusters and the budget that the model itself names."""
+    args = list(problem.args)
+    if not any(isinstance(arg, LabelGraph) for arg in args):
+        return problem
+    for fn in _linked(problem):
+        for number, arg in enumerate(problem.args):
+            if _is_of(arg, fn.labels.graph):
+                args[number] = arg.suited(fn.labels.inference, fn.num_clusters)
+    if all(new is old for new, old in zip(args, problem.args, strict=True)):
+        return problem
+    return replace(problem, args=tuple(args))
+
+
+def check_names(problem: Problem) -> None:
+    """Refuse names of sites that a DataTree takes for paths."""
+    named = [name for name in abstract_trace(problem) if "/" in name]
+    if named:
+        raise ValueError(
+            f"sites {named} have a slash in their names, which a DataTree takes for a path; rename them, "
+            "or scope them with numpyro.handlers.scope(prefix=..., divider='_')"
+        )
+
+
+def check_blocks(problem: Problem) -> None:
+    """Have blocks look at the data that they describe."""
+    trace = abstract_trace(problem)
+    for part in plan_updates(problem).parts:
+        block = block_of(trace, part)
+        for name in part.sources:
+            data = observed_table(problem, name)
+            if data is not None:
+                block.check(name, data)
+
+
+def empirical_prior(problem: Problem) -> Any:
+    """Prior that a block reads off the data, as numbers; None if there is no such block."""
+    for block, _ in declared_blocks(abstract_trace(problem)):
+        if isinstance(block, GaussianComponents) and block.from_data:
+            name = next(iter(posterior.label_sites(problem)))
+            data = observed_table(problem, name)
+            found = type(block.prior).empirical(data, block.num_cells)
+            return replace(found, mean=np.asarray(found.mean), scale=np.asarray(found.scale))
+    return None
+
+
+def tying_argument(problem: Problem) -> str | None:
+    """Name of the argument whose links tie the labels of the first linked mixture."""
+    graph = next((fn.labels.graph for fn in _linked(problem)), None)
+    _, data = given_data(problem)
+    own = (n for n, v in data.items() if graph is not None and _is_of(v, graph))
+    return next(own, None)
+
+
+def _linked(problem: Problem) -> list[LinkedMixture]:
+    sources = [fn for fn, _ in collapsed_sites(abstract_trace(problem)).values()]
+    return [fn for fn in sources if isinstance(fn, LinkedMixture)]
+
+
+def _is_of(argument: Any, graph: LabelGraph) -> bool:
+    """Whether a graph is that of an argument, laid out again perhaps."""
+    return isinstance(argument, LabelGraph) and argument.pairs is graph.pairs
+
+
+def label_slices(problem: Problem) -> str:
+    """Where the labels of each observed site stand among those of all, as JSON."""
+    start, found = 0, {}
+    for name, fn in posterior.label_sites(problem).items():
+        size = fn.labels.graph.num_points if isinstance(fn, LinkedMixture) else fn.num_units
+        found[name] = [start, start + size]
+        start += size
+    return json.dumps(found)
+
+
+def shapes_of(problem: Problem) -> dict[str, tuple[int, ...]]:
+    """Shape of every latent and deterministic site."""
+    trace = abstract_trace(problem)
+    return {name: jnp.shape(trace[name]["value"]) for name in site_dims(problem)}
