@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -141,7 +142,7 @@ def _twins(fit: Any) -> tuple[str, str] | None:
     table = np.concatenate(rows, axis=1)
     # clusters that are the same lie next to each other along any direction
     order = np.argsort(table @ np.random.default_rng(0).normal(size=table.shape[1]))
-    for one, two in zip(order[:-1], order[1:], strict=True):
+    for one, two in pairwise(order):
         if np.allclose(table[one], table[two], rtol=_TWINS, atol=0.0):
             return "caution", (
                 f"Clusters {min(one, two)} and {max(one, two)} are the same: it stayed at a saddle, "

@@ -112,7 +112,9 @@ def test_no_link_crosses_a_fold(whole):
         assert (mask[links.pairs[:, 0]] == mask[links.pairs[:, 1]]).all()
     assert (np.sum(held, axis=0) == 1).all()
     groups = np.maximum(np.arange(150) - 9, 0)  # the first ten rows are one
-    assert all(np.isin(np.arange(10), test).mean() in (0, 1) for _, test in folds.split(x, None, groups))
+    assert all(
+        np.isin(np.arange(10), test).mean() in (0, 1) for _, test in folds.split(x, None, groups)
+    )
     with pytest.raises(ValueError, match="connect the rows into 1 components"):
         next(folds.split(x, groups=np.zeros(150)))
     with pytest.raises(ValueError, match="pass rows"):
