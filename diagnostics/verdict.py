@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .sites import is_label_dim, role_of
 
-__all__ = ["enough_draws", "num_starts_at_best", "verdict"]
+__all__ = ["num_starts_at_best", "verdict"]
 
 _NEAR = 0.01
 """Difference in log joint density below which two runs reached the same mode."""
@@ -53,17 +53,6 @@ def verdict(fit: Any) -> tuple[str, str]:
     return "good", f"{message}."
 
 
-def enough_draws(fit: Any) -> bool:
-    """Whether ESS is at least 100 a chain on label-invariant functionals.
-
-    Parameters
-    ----------
-    fit : Fit
-    """
-    least = _ESS_PER_CHAIN * fit.tree["sample_stats"].sizes["chain"]
-    return bool(fit.convergence["ess"] >= least)
-
-
 def num_starts_at_best(fit: Any) -> int:
     """Number of starts that came within 0.01 of the best objective.
 
@@ -99,7 +88,7 @@ def _chains(fit: Any) -> tuple[str, str] | None:
             f"The chains disagree, whatever the numbering of the clusters (R-hat {rhat:.2f}): they "
             "found different answers; run longer, or tighten the prior."
         )
-    if np.isfinite(ess) and (rhat > _RHAT or not enough_draws(fit)):
+    if rhat > _RHAT or ess < _ESS_PER_CHAIN * sizes["chain"]:
         worst = f"R-hat {rhat:.3f}, ESS {ess:.0f}" if np.isfinite(rhat) else f"ESS {ess:.0f}"
         return "caution", f"Not yet enough draws ({worst}); run longer."
     if is_sampler and sizes["chain"] == 1:
