@@ -76,7 +76,9 @@ def num_starts_at_best(fit: Any) -> int:
 def _chains(fit: Any) -> tuple[str, str] | None:
     """What the draws say, of engines that draw."""
     sizes = fit.tree["posterior"].sizes
-    is_sampler = not np.size(fit.objective)
+    # an engine of one's own may give a point without an objective
+    draws = not fit.tree["posterior"].attrs["point_estimate"] or fit.config.length == "num_samples"
+    is_sampler = draws and not np.size(fit.objective)
     if is_sampler and sizes["draw"] < _FEWEST_DRAWS:
         return "bad", (
             f"Draws of {sizes['draw']} a chain cannot be judged; draw some hundreds from each of "
