@@ -16,7 +16,6 @@ from .invariants import same_cluster
 from .modes import lower_modes, same_data, same_question
 from .scores import score_labels, violated_links
 from .sites import site_of
-from .verdict import enough_draws
 
 __all__ = ["Comparison", "compare_fits"]
 
@@ -53,6 +52,8 @@ _COST = ("compile_s", "run_s", "total_s", "ess_per_s", "approximate")
 _BEST = {"ari": max, "nmi": max, "accuracy": max}
 _NOISY = "too noisy to say"
 _SUSPECT = ("differs", "no", "lower mode")
+_ESS, _ESS_PER_CHAIN = 400, 100
+"""Effective draws with which a reference can overrule others: in all, or of each of a few chains."""
 _SHIFT, _ERRORS = 0.1, 3.0
 """Shift that matters, in posterior standard deviations, and Monte Carlo errors that it must exceed."""
 
@@ -89,8 +90,8 @@ class Comparison:
     The reference of ``trust`` is a sampler of several runs: one that started at draws of the prior,
     and so sees modes that others cannot reach, before one of lower R-hat. Others "agree" with it,
     or "differ", by a shift of more than a tenth and more than three Monte Carlo errors; "no" means
-    that the run says itself that it failed (`Fit.verdict`). A reference of fewer than 100 effective
-    draws a chain overrules none: what would differ is "too noisy to say".
+    that the run says itself that it failed (`Fit.verdict`). A reference of fewer than 400 effective
+    draws, or 100 a chain, overrules none: what would differ is "too noisy to say".
     A mode below that of another engine on the same posterior is a "lower mode". The reference is only
     the best there is: where two samplers that start at the prior differ, give them more particles or
     live points.
@@ -269,7 +270,8 @@ def _measure(fits: list[Any], frame: pd.DataFrame) -> pd.DataFrame:
             continue
         ess = frame["ess"].iloc[[number, best]].to_numpy(float)
         apart = row["shift"] > max(_SHIFT, _ERRORS * np.sqrt((1 / ess).sum()))
-        unlike = "differs" if enough_draws(leader) else _NOISY
+        enough = ess[1] >= min(_ESS, _ESS_PER_CHAIN * leader.tree["posterior"].sizes["chain"])
+        unlike = "differs" if enough else _NOISY
         row["trust"] = "no" if failed else unlike if apart else "agrees"
     measured = pd.DataFrame(rows, frame.index)
     texts = [name for name in measured if _is_text(str(name))]

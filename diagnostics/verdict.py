@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .sites import is_label_dim, role_of
 
-__all__ = ["enough_draws", "num_starts_at_best", "verdict"]
+__all__ = ["num_starts_at_best", "verdict"]
 
 _NEAR = 0.01
 """Difference in log joint density below which two runs reached the same mode."""
@@ -53,17 +53,6 @@ def verdict(fit: Any) -> tuple[str, str]:
     return "good", f"{message}."
 
 
-def enough_draws(fit: Any) -> bool:
-    """Whether ESS is at least 100 a chain on label-invariant functionals.
-
-    Parameters
-    ----------
-    fit : Fit
-    """
-    least = _ESS_PER_CHAIN * fit.tree["sample_stats"].sizes["chain"]
-    return bool(fit.convergence["ess"] >= least)
-
-
 def num_starts_at_best(fit: Any) -> int:
     """Number of starts that came within 0.01 of the best objective.
 
@@ -87,7 +76,9 @@ def num_starts_at_best(fit: Any) -> int:
 def _chains(fit: Any) -> tuple[str, str] | None:
     """What the draws say, of engines that draw."""
     sizes = fit.tree["posterior"].sizes
-    is_sampler = not np.size(fit.objective)
+    # an engine of one's own may give a point without an objective
+    draws = not fit.tree["posterior"].attrs["point_estimate"] or fit.config.length == "num_samples"
+    is_sampler = draws and not np.size(fit.objective)
     if is_sampler and sizes["draw"] < _FEWEST_DRAWS:
         return "bad", (
             f"Draws of {sizes['draw']} a chain cannot be judged; draw some hundreds from each of "
@@ -99,7 +90,7 @@ def _chains(fit: Any) -> tuple[str, str] | None:
             f"The chains disagree, whatever the numbering of the clusters (R-hat {rhat:.2f}): they "
             "found different answers; run longer, or tighten the prior."
         )
-    if np.isfinite(ess) and (rhat > _RHAT or not enough_draws(fit)):
+    if rhat > _RHAT or ess < _ESS_PER_CHAIN * sizes["chain"]:
         worst = f"R-hat {rhat:.3f}, ESS {ess:.0f}" if np.isfinite(rhat) else f"ESS {ess:.0f}"
         return "caution", f"Not yet enough draws ({worst}); run longer."
     if is_sampler and sizes["chain"] == 1:
@@ -142,7 +133,7 @@ def _twins(fit: Any) -> tuple[str, str] | None:
     table = np.concatenate(rows, axis=1)
     # clusters that are the same lie next to each other along any direction
     order = np.argsort(table @ np.random.default_rng(0).normal(size=table.shape[1]))
-    for one, two in itertools.pairwise(order):
+    for one, two in pairwise(order):
         if np.allclose(table[one], table[two], rtol=_TWINS, atol=0.0):
             return "caution", (
                 f"Clusters {min(one, two)} and {max(one, two)} are the same: it stayed at a saddle, "

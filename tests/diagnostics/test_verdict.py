@@ -7,7 +7,7 @@ from sidebayes.diagnostics.compare import compare_fits
 from sidebayes.diagnostics.modes import lower_modes
 from sidebayes.diagnostics.verdict import verdict
 
-from sidebayes import EM, MAP
+from sidebayes import EM, MAP, NUTS
 
 from .fakes import FakeFit, make_tree
 
@@ -36,7 +36,7 @@ def sampled(chains, draws):
     info = info.assign(objective=(("restart", "step"), np.zeros((0, 0))))
     tree["fit_info"] = xr.DataTree(info)
     tree["sample_stats"] = xr.DataTree(tree["sample_stats"].to_dataset()[["lp"]])
-    return FakeFit(tree)
+    return FakeFit(tree, config=NUTS())
 
 
 SETTLED = [-210.0, -200.001, -200.0005]
