@@ -50,3 +50,15 @@ def dense_covariance(design, codes, scale_tril, noise):
         spread = spread.at[row, code * size : (code + 1) * size].set(design[row])
     effects = jnp.kron(jnp.eye(num_groups), scale_tril @ scale_tril.T)
     return spread @ effects @ spread.T + jnp.diag(jnp.broadcast_to(noise**2, (len(codes),)))
+
+
+def simulate(num_subjects=40, deviations=(1.0, 0.8), seed=8):
+    """Growth curves of subjects with two to eight rows each, in no order."""
+    rng = np.random.default_rng(seed)
+    subject = np.repeat(np.arange(num_subjects) + 100, rng.integers(2, 9, size=num_subjects))
+    rng.shuffle(subject)
+    age = rng.uniform(-1, 1, size=len(subject))
+    x = np.column_stack([np.ones(len(subject)), age])
+    effects = rng.normal(size=(num_subjects, 2)) * deviations @ np.array([[1.0, 0.4], [0.0, 0.9]])
+    y = x @ [2.0, -1.0] + (x * effects[subject - 100]).sum(axis=1) + 0.5 * rng.normal(size=len(x))
+    return SimpleNamespace(x=x, y=y, subject=subject)

@@ -7,20 +7,9 @@ import pytest
 import statsmodels.api as sm
 
 import sidebayes as sb
+from tests.support_effects import simulate
 
 TIGHT = sb.MAP(tol=1e-10)
-
-
-def simulate(num_subjects=40, deviations=(1.0, 0.8), seed=8):
-    """Growth curves of subjects with two to eight rows each, in no order."""
-    rng = np.random.default_rng(seed)
-    subject = np.repeat(np.arange(num_subjects) + 100, rng.integers(2, 9, size=num_subjects))
-    rng.shuffle(subject)
-    age = rng.uniform(-1, 1, size=len(subject))
-    x = np.column_stack([np.ones(len(subject)), age])
-    effects = rng.normal(size=(num_subjects, 2)) * deviations @ np.array([[1.0, 0.4], [0.0, 0.9]])
-    y = x @ [2.0, -1.0] + (x * effects[subject - 100]).sum(axis=1) + 0.5 * rng.normal(size=len(x))
-    return SimpleNamespace(x=x, y=y, subject=subject)
 
 
 @pytest.fixture(scope="module")
@@ -200,6 +189,27 @@ def test_independent_outputs_are_fitted_as_if_alone(data, ml):
         np.testing.assert_allclose(lp[0], lp[1] + lp[2], rtol=1e-8)
         noise = [ml.params["noise"], alone.params["noise"]]
         np.testing.assert_allclose(found.params["noise"], noise, rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_correlated_outputs_by_reml(data):
+    """EM and gradients agree where outputs share correlated effects and differ in noise."""
+    rng = np.random.default_rng(2)
+    size = len(data.y)
+    x = np.kron(np.eye(2), data.x)
+    own = rng.normal(size=(40, 2)) @ np.array([[1.0, 0.0], [0.8, 0.5]])
+    subject = np.tile(data.subject, 2)
+    outputs = np.repeat(np.eye(2), size, axis=0)
+    y = (outputs * own[subject - 100]).sum(axis=1) + x @ [1.0, 0.5, -1.0, 2.0]
+    y = y + outputs @ [0.3, 0.9] * rng.normal(size=2 * size)
+    found = [
+        sb.fit("mixed_effects", y, x, outputs, subject, outputs, engine=engine, progress=False)
+        for engine in (TIGHT, sb.EM(tol=1e-13, max_steps=5000))
+    ]
+    assert np.nanmin(np.diff(found[1].objective, axis=1)) > -1e-9
+    for name in ("covariance", "noise"):
+        np.testing.assert_allclose(found[1].params[name], found[0].params[name], atol=1e-4)
+    np.testing.assert_allclose(found[0].params["noise"], [0.3, 0.9], rtol=0.2)
 
 
 def test_new_subjects_and_refusals(data, ml, reml, tmp_path):

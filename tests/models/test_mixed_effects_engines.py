@@ -3,13 +3,17 @@
 import warnings
 
 import arviz_stats
+import jax
 import numpy as np
 import pandas as pd
 import pytest
+from jax import random
+from numpyro.infer import MCMC, NUTS
 from sidebayes.diagnostics.calibration import Calibration, rank_of_truth
+from sidebayes.models.mixed_effects import mixed_effects
 
 import sidebayes as sb
-from tests.models.test_mixed_effects import simulate
+from tests.support_effects import simulate
 
 ENGINES = {
     "laplace": sb.Laplace(num_restarts=2, num_draws=100),
@@ -93,6 +97,30 @@ def test_data_and_parameters_are_simulated():
     assert drawn["prior_predictive"]["y"].sizes["rows"] == len(DATA.y)
     with pytest.raises(ValueError, match="flat|improper"):
         sb.prior_predictive("mixed_effects", DATA.y, DATA.x, DATA.x, DATA.subject)
+
+
+def test_bare_numpyro_runs():
+    with jax.enable_x64(True):
+        sampler = MCMC(NUTS(mixed_effects), num_warmup=5, num_samples=5, progress_bar=False)
+        groups = sb.Groups(DATA.subject)
+        sampler.run(random.key(0), DATA.y, DATA.x, DATA.x, groups, prior=PRIOR, form="marginal")
+    assert all(np.isfinite(value).all() for value in sampler.get_samples().values())
+
+
+@pytest.mark.slow
+def test_folds_of_subjects():
+    found = fit("map", form="marginal", prior="flat")
+    folds = found.kfold(3, progress=False)
+    assert folds.n_data_points == 12
+    assert float(folds.elpd) < float(found.unit_terms.sum())
+    some = np.isin(DATA.subject, np.unique(DATA.subject)[:3])
+    rest = sb.fit(
+        "mixed_effects", *(v[~some] for v in (DATA.y, DATA.x, DATA.x, DATA.subject)),
+        form="marginal", progress=False,
+    )  # fmt: skip
+    density = rest.log_prob(*(v[some] for v in (DATA.y, DATA.x, DATA.x, DATA.subject)))
+    assert density.shape == (3,)
+    assert np.isfinite(density).all()
 
 
 @pytest.mark.slow
