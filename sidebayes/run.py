@@ -207,7 +207,7 @@ class Run:
     @property
     def unit_sites(self) -> list[str]:
         """Latent sites whose shape depends on how many units there are."""
-        latent = posterior.latentproblems.shapes_of(self.problem)
+        latent = posterior.latent_shapes(self.problem)
         return [name for name in self.sized_by_units if name in latent]
 
     @cached_property
@@ -315,7 +315,7 @@ class Run:
     def start(self, init: Mapping[str, Any] | None) -> dict[str, NDArray] | None:
         """Check starting values; a sampler without any starts from the mode that EM finds."""
         problem = self.problem
-        shapes = posterior.latentproblems.shapes_of(problem)
+        shapes = posterior.latent_shapes(problem)
         if init is not None:
             return check_start(problem, init)
         if not self.engine.starts_at_mode:

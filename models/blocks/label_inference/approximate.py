@@ -113,7 +113,7 @@ class MeanField(Inference):
     max_weight : float
     """
 
-    num_sweeps: Count = 50
+    num_sweeps: Annotated[int, Range(least=0, below=2**31)] = 50
     tol: NonNegative = 1e-6
     max_weight: Positive = 15.0
     name: ClassVar[str] = "mean_field"
@@ -160,7 +160,7 @@ class BeliefPropagation(Inference):
         Stop once no normalised log-message moves by more.
     """
 
-    num_sweeps: Count = 200
+    num_sweeps: Annotated[int, Range(least=0, below=2**31)] = 200
     damping: Annotated[float, Range(least=0, below=1)] = 0.5
     tol: NonNegative = 1e-6
     name: ClassVar[str] = "belief_propagation"
