@@ -10,6 +10,8 @@ import jax
 import pytest
 
 os.environ.setdefault("MPLBACKEND", "Agg")
+# most programs run for milliseconds and compile for seconds; processes that tests start do as well
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 from sidebayes.guides.engines.plumbing.store import use_program_store
 
@@ -17,8 +19,6 @@ from sidebayes.cache import use_compilation_cache
 
 use_compilation_cache()
 use_program_store(None)  # what a test changes in the library must be seen
-# most programs run for milliseconds and compile for seconds; slow tests and long runs are optimised
-jax.config.update("jax_disable_most_optimizations", True)
 
 MOST_MAPS = 20_000
 

@@ -142,7 +142,7 @@ def check_number(name: str, value: Any, bounds: Range) -> float:
     try:
         return _read(value, Annotated[float, bounds])
     except _Unfit:
-        raise ValueError(f"{name} = {value!r:.60}; expected a number {bounds}") from None
+        raise ValueError(f"{name} = {value!r:.60}; expected a finite number {bounds}") from None
 
 
 def real_array(name: str, values: Any) -> NDArray[np.float64]:
@@ -183,7 +183,7 @@ def plain_array(name: str, values: Any) -> NDArray:
     ValueError
         If entries are masked.
     """
-    if np.ma.is_masked(values):
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         where = tuple(map(int, np.argwhere(np.ma.getmaskarray(values))[0]))
         raise ValueError(f"{name} is masked at {where}; drop what is masked, or fill it")
     try:
@@ -275,5 +275,6 @@ def _wanted(hint: Any, plural: str = "") -> str:
             unit, bounds = args[1].unit and f"{args[1].unit}, ", f" {args[1]}"
     if hint in (int, float):
         article, whole = ("" if plural else "a "), (" (an integer)" if hint is int else "")
-        return f"{unit}{article}number{plural}{bounds}{whole}"
+        finite = "finite " if hint is float else ""
+        return f"{unit}{article}{finite}number{plural}{bounds}{whole}"
     return "names" if plural else _WORDS.get(hint, str(hint))

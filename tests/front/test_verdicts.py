@@ -36,7 +36,7 @@ def fits():
 @pytest.mark.parametrize(
     ("name", "level"),
     [
-        ("em, any end will do", "bad"),
+        ("em, any end will do", "caution"),
         ("map, any end will do", "bad"),
         ("em from a saddle", "caution"),
         ("map from a saddle", "caution"),
