@@ -218,7 +218,7 @@ def test_links_are_split_as_in_the_thesis(number, size):
 
 def test_bad_input_is_named():
     x = jnp.zeros((4, 2))
-    with pytest.raises(ValueError, match="temperatures=.*expected numbers > 0"):
+    with pytest.raises(ValueError, match="temperatures=.*expected finite numbers > 0"):
         Continuation(temperatures=(0.0,))
     with pytest.raises(TypeError, match="gmm has no parameter temperature"):
         Continuation().run(Problem(gmm, (x,), {"num_clusters": 2}))
