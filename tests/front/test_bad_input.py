@@ -188,7 +188,7 @@ CASES = {
     "prior shrinkage": (
         lambda: sidebayes.GaussianPrior(X[0], "1", 5.0, np.eye(2)),
         ValueError,
-        r"shrinkage='1'\): expected a finite number > 0",
+        r"shrinkage='1'\): expected a number > 0",
     ),
     "seed of folds": (
         lambda: ppc().kfold(2, seed=-1, progress=False),
