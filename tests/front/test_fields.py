@@ -68,7 +68,10 @@ def test_wrong_values_are_refused(kind, name):
         (lambda: sb.NUTS(dense_mass="no"), "expected True or False"),
         (lambda: sb.NUTS(chain_method="parallel"), r"'sequential'\] or None"),
         (lambda: sb.BeliefPropagation(damping=1.0), ">= 0 and < 1"),
-        (lambda: sb.Continuation(temperatures=(4.0, "1")), r"\(4.0, '1'\).*expected finite numbers > 0"),
+        (
+            lambda: sb.Continuation(temperatures=(4.0, "1")),
+            r"\(4.0, '1'\).*expected finite numbers > 0",
+        ),
         (lambda: sb.MonteCarloEM(sampled=("b", 3)), "expected names"),
         (lambda: sb.EM(checkpoint_every="often"), "seconds, a finite number >= 0"),
         (lambda: sb.EM(checkpoint=3), "expected the path of a file"),

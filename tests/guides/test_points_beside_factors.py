@@ -214,13 +214,15 @@ def test_a_block_without_expectations_is_a_point():
 @pytest.mark.parametrize(
     "options",
     [
-        {"use": lambda log_weights: log_weights + 1.0},  # a constant that no expectation knows
+        {"use": lambda log_weights: log_weights[::-1]},  # an order that no expectation knows
         {"weights": lambda k: Wrong(k, 2.0).sample("weights")},
     ],
     ids=["used otherwise", "wrong"],
 )
 def test_factors_that_contradict_the_density_are_refused(options):
-    with pytest.raises(ValueError, match="the factor of weights contradicts the model's density"):
+    with pytest.raises(
+        ValueError, match="the (factor|update) of weights contradicts the model's density"
+    ):
         sb.fit(own, POINTS[:, None], engine=TIGHT, progress=False, **options)
 
 

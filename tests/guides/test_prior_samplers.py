@@ -202,7 +202,7 @@ def test_says_how_to_install_blackjax(name, monkeypatch):
         (lambda: NestedSlice(num_delete=500), "less than num_live=500"),
         (lambda: NestedSlice(num_slices=0), "num_slices=0"),
         (lambda: SMC(checkpoint="no/such/folder/file"), "there is no folder"),
-        (lambda: SMC(checkpoint_every=-1), "seconds, a number >= 0"),
+        (lambda: SMC(checkpoint_every=-1), "seconds, a finite number >= 0"),
     ],
 )
 def test_bad_settings(make, message):

@@ -33,6 +33,11 @@ ENGINE = sidebayes.EM(num_restarts=2, max_steps=30)
 HEADER = len(b"sidebayes program 2\n")
 
 
+pytestmark = (
+    pytest.mark.optimised
+)  # as in the processes that tests start, which find these programs
+
+
 def fit_all():
     """Fit a card and a model of the user's own; used in other processes, too."""
 
