@@ -14,7 +14,7 @@ from jax import Array, lax
 from numpy.typing import NDArray
 from sidebayes.models.blocks.fields import Count, NonNegative, Seconds
 
-from ..base import Engine, EngineResult, FitError, Problem, Status
+from ..base import EngineResult, FitError, Problem, Status
 from ..causes import known_cause
 from ..density import (
     abstract_trace,
@@ -26,7 +26,7 @@ from ..density import (
     latent_supports,
     trace_model,
 )
-from ..plumbing.checkpoint import check_checkpoint, keeping
+from ..plumbing.checkpoint import CheckpointedEngine, keeping
 from ..plumbing.climbs import BROKEN, SETTLED, climbed, stop_code, until_stopped
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
@@ -53,7 +53,7 @@ class _Climb(NamedTuple):
 
 
 @dataclass(frozen=True)
-class EM(Engine):
+class EM(CheckpointedEngine):
     """Expectation maximisation, from several starts at once.
 
     Maximises the log joint density in the constrained space. In an M-step the blocks of the model,
@@ -91,10 +91,6 @@ class EM(Engine):
     checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "em"
     climbs: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_checkpoint(self)
-        super().__post_init__()
 
     def run(
         self,

@@ -14,9 +14,9 @@ from jax import Array
 from numpy.typing import NDArray
 from sidebayes.models.blocks.fields import Count, NonNegative, Range, Seconds
 
-from ..base import Engine, EngineResult, FitError, Problem, Status
+from ..base import EngineResult, FitError, Problem, Status
 from ..density import as_numpy
-from ..plumbing.checkpoint import check_checkpoint, keeping
+from ..plumbing.checkpoint import CheckpointedEngine, keeping
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..starts import starting_point
@@ -48,7 +48,7 @@ class _Walk(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StochasticEM(Engine):
+class StochasticEM(CheckpointedEngine):
     r"""Stepwise expectation maximisation of Gaussian mixtures with links.
 
     Connected components of the link graph are dealt to batches; after the E-step of a batch the
@@ -93,10 +93,6 @@ class StochasticEM(Engine):
     checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "stochastic_em"
     length: ClassVar[str] = "max_epochs"
-
-    def __post_init__(self) -> None:
-        check_checkpoint(self)
-        super().__post_init__()
 
     def run(
         self,

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_solve, solve_triangular
 from sidebayes.models.blocks.fields import Count, NonNegative, Range, Seconds
 
-from ..base import Engine, EngineResult, Evidence, FitError, Problem, Status
+from ..base import EngineResult, Evidence, FitError, Problem, Status
 from ..density import approximation
-from ..plumbing.checkpoint import check_checkpoint, keeping
+from ..plumbing.checkpoint import CheckpointedEngine, keeping
 from ..plumbing.programs import timed
 from ..samplers.importance import (
     flat_density,
@@ -42,7 +42,7 @@ _FLAT = 1e-10
 
 
 @dataclass(frozen=True)
-class Laplace(Engine):
+class Laplace(CheckpointedEngine):
     r"""Gaussian approximation at the posterior mode, in unconstrained space.
 
     .. math:: \theta \sim \mathcal{N}(\hat\theta, H^{-1}), \qquad
@@ -84,10 +84,6 @@ class Laplace(Engine):
     checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "laplace"
     climbs: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_checkpoint(self)
-        super().__post_init__()
 
     def run(
         self,

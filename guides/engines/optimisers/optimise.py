@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from sidebayes.models.blocks.fields import Count, NonNegative, Seconds
 
-from ..base import Engine, EngineResult, Problem, Status
+from ..base import EngineResult, Problem, Status
 from ..density import abstract_trace, approximation, collapsed_sites
-from ..plumbing.checkpoint import check_checkpoint, keeping
+from ..plumbing.checkpoint import CheckpointedEngine, keeping
 from .ascent import Ascent, ascend
 from .newton import full_newton_steps
 
@@ -18,7 +18,7 @@ __all__ = ["MAP", "Newton", "mode_result", "need_curvature"]
 
 
 @dataclass(frozen=True)
-class MAP(Engine):
+class MAP(CheckpointedEngine):
     """Maximum a posteriori by L-BFGS, from several starts at once.
 
     Moves in unconstrained coordinates but maximises the density of the constrained parameters
@@ -52,10 +52,6 @@ class MAP(Engine):
     checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "map"
     climbs: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_checkpoint(self)
-        super().__post_init__()
 
     def run(
         self,
@@ -91,7 +87,7 @@ class MAP(Engine):
 
 
 @dataclass(frozen=True)
-class Newton(Engine):
+class Newton(CheckpointedEngine):
     """Maximum a posteriori by Newton's method, for models of few parameters.
 
     Steps use the exact Hessian, which costs some three gradients for every parameter. Near the mode
@@ -124,10 +120,6 @@ class Newton(Engine):
     checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "newton"
     climbs: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_checkpoint(self)
-        super().__post_init__()
 
     def run(
         self,

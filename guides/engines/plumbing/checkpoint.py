@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from sidebayes.models.blocks.files import as_path, stale_parts, write_whole
 
-from ..base import Problem, SideBayesWarning
+from ..base import Engine, Problem, SideBayesWarning
 from .identity import NamelessError, digest, freeze, written
 
 fcntl: types.ModuleType | None
@@ -27,7 +27,7 @@ try:
 except ImportError:  # not a POSIX system; nothing is locked there
     fcntl = None
 
-__all__ = ["Keeper", "check_checkpoint", "keeping", "read_state", "write_state"]
+__all__ = ["CheckpointedEngine", "Keeper", "keeping", "read_state", "write_state"]
 
 _MAGIC = b"sidebayes checkpoint 1\n"
 _OWN_FIELDS = ("checkpoint", "checkpoint_every")
@@ -200,30 +200,37 @@ def _lock(path: Path) -> int:
         os.close(handle)  # the one who held it has just removed it
 
 
-def check_checkpoint(config: Any) -> None:
-    """Check the field of a configuration that says where a run keeps its state.
+class CheckpointedEngine(Engine):
+    """An engine with the fields `checkpoint` and `checkpoint_every`: where and how often a run is kept."""
 
-    Raises
-    ------
-    TypeError, ValueError
-        If the path is none, its folder is missing, or it holds something else than a checkpoint.
-    """
-    name, path = type(config).__name__, config.checkpoint
-    if path is not None:
-        if not isinstance(path, str | os.PathLike):
-            raise TypeError(f"{name}(checkpoint={path!r}): expected the path of a file")
-        try:
-            file = as_path(path)
-            if file.is_dir():
-                raise ValueError("it is a folder; name a file in it")
-            if not file.parent.is_dir():
-                raise ValueError(f"there is no folder {file.parent}; create it first")
-            _refuse_foreign(file)
-        except ValueError as error:
-            raise ValueError(f"{name}(checkpoint={os.fspath(path)!r:.80}): {error}") from None
-        object.__setattr__(
-            config, "checkpoint", os.fspath(path)
-        )  # a configuration is saved as text
+    def __post_init__(self) -> None:
+        """Check that the path is of a file that may be written, and all fields.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the path is none, its folder is missing, or it holds something else than a checkpoint.
+        """
+        config: Any = self
+        if config.checkpoint is not None:
+            object.__setattr__(self, "checkpoint", _checked(type(self).__name__, config.checkpoint))
+        super().__post_init__()
+
+
+def _checked(name: str, path: Any) -> str:
+    """Path of a checkpoint as text, as a configuration is saved."""
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"{name}(checkpoint={path!r}): expected the path of a file")
+    try:
+        file = as_path(path)
+        if file.is_dir():
+            raise ValueError("it is a folder; name a file in it")
+        if not file.parent.is_dir():
+            raise ValueError(f"there is no folder {file.parent}; create it first")
+        _refuse_foreign(file)
+    except ValueError as error:
+        raise ValueError(f"{name}(checkpoint={os.fspath(path)!r:.80}): {error}") from None
+    return os.fspath(path)
 
 
 def write_state(path: Path, state: Any, identity: str) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sidebayes.models.blocks.block import Block
 from sidebayes.models.blocks.fields import Count, NonNegative, Range, Seconds, Share
 
-from ..base import Engine, EngineResult, FitError, Problem, Status
+from ..base import EngineResult, FitError, Problem, Status
 from ..density import (
     abstract_trace,
     approximation,
@@ -28,7 +28,7 @@ from ..density import (
     sum_log_prob,
     unconstrained_start,
 )
-from ..plumbing.checkpoint import Keeper, check_checkpoint, keeping
+from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..surrogate import drawn, linearised
@@ -47,7 +47,7 @@ class _Chain(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BlockedGibbs(Engine):
+class BlockedGibbs(CheckpointedEngine):
     """Labels and parameters in turn, each drawn given the other.
 
     A sweep draws all labels jointly, exactly, one connected component of the links at a time; then
@@ -90,10 +90,6 @@ class BlockedGibbs(Engine):
     name: ClassVar[str] = "gibbs"
     starts_at_mode: ClassVar[bool] = True
     length: ClassVar[str] = "num_samples"
-
-    def __post_init__(self) -> None:
-        check_checkpoint(self)
-        super().__post_init__()
 
     def run(
         self,

@@ -26,7 +26,7 @@ from sidebayes.models.blocks.fields import (
     Share,
 )
 
-from ..base import Engine, EngineResult, FitError, Problem, Status
+from ..base import EngineResult, FitError, Problem, Status
 from ..density import (
     approximation,
     deterministics,
@@ -36,7 +36,7 @@ from ..density import (
     sum_log_prob,
     unconstrained_start,
 )
-from ..plumbing.checkpoint import Keeper, check_checkpoint, keeping
+from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from .chains import chain_starts, draw_chains, recording
@@ -48,7 +48,7 @@ _UNKNOWN = 1e20
 
 
 @dataclass(frozen=True)
-class _Hamiltonian(Engine, ABC):
+class _Hamiltonian(CheckpointedEngine, ABC):
     """What samplers by Hamiltonian dynamics share; see `NUTS`."""
 
     num_warmup: Count = 1000
@@ -63,10 +63,6 @@ class _Hamiltonian(Engine, ABC):
     name: ClassVar[str]
     starts_at_mode: ClassVar[bool] = True
     length: ClassVar[str] = "num_samples"
-
-    def __post_init__(self) -> None:
-        check_checkpoint(self)
-        super().__post_init__()
 
     @property
     def _title(self) -> str:

@@ -14,9 +14,9 @@ from jax import Array, lax
 from numpy.typing import NDArray
 from sidebayes.models.blocks.fields import Count, NonNegative, Range, Seconds
 
-from ..base import Engine, EngineResult, Problem, Status
+from ..base import EngineResult, Problem, Status
 from ..density import approximation, as_numpy
-from ..plumbing.checkpoint import check_checkpoint, keeping
+from ..plumbing.checkpoint import CheckpointedEngine, keeping
 from ..plumbing.programs import compiled
 from ..plumbing.progress import in_pieces, progress_bar
 from .particles import (
@@ -47,7 +47,7 @@ class _Nest(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NestedSlice(Engine):
+class NestedSlice(CheckpointedEngine):
     """Nested slice sampling (Yallup, Kroupa and Handley 2026), by blackjax.
 
     Live points drawn from the prior contract, likelihood contour by likelihood contour, towards the
@@ -95,7 +95,6 @@ class NestedSlice(Engine):
     name: ClassVar[str] = "nested"
 
     def __post_init__(self) -> None:
-        check_checkpoint(self)
         super().__post_init__()
         if self.num_delete >= self.num_live:
             raise ValueError(

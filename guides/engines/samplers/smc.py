@@ -14,9 +14,9 @@ import numpy as np
 from jax import Array, lax
 from sidebayes.models.blocks.fields import Count, OneOf, Range, Seconds, Share
 
-from ..base import Engine, EngineResult, FitError, Problem, SideBayesWarning, Status
+from ..base import EngineResult, FitError, Problem, SideBayesWarning, Status
 from ..density import approximation, as_numpy
-from ..plumbing.checkpoint import check_checkpoint, keeping
+from ..plumbing.checkpoint import CheckpointedEngine, keeping
 from ..plumbing.programs import compiled
 from ..plumbing.progress import in_pieces, progress_bar
 from .particles import (
@@ -61,7 +61,7 @@ class _Cloud(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SMC(Engine):
+class SMC(CheckpointedEngine):
     """Adaptive tempered sequential Monte Carlo (Del Moral, Doucet and Jasra 2006), by blackjax.
 
     Particles drawn from the prior are reweighted to the likelihood raised to a power that grows from
@@ -110,10 +110,6 @@ class SMC(Engine):
     checkpoint: str | None = None
     checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "smc"
-
-    def __post_init__(self) -> None:
-        check_checkpoint(self)
-        super().__post_init__()
 
     def run(
         self,

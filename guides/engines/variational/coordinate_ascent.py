@@ -15,7 +15,7 @@ from jax import Array, lax
 from numpy.typing import NDArray
 from sidebayes.models.blocks.fields import Count, NonNegative, Seconds
 
-from ..base import Engine, EngineResult, Evidence, FitError, Problem, Status
+from ..base import EngineResult, Evidence, FitError, Problem, Status
 from ..causes import known_cause
 from ..density import (
     approximation,
@@ -26,7 +26,7 @@ from ..density import (
     sum_log_prob,
     unconstrained_start,
 )
-from ..plumbing.checkpoint import Keeper, check_checkpoint, keeping
+from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
 from ..plumbing.climbs import SETTLED, climbed, stop_code, until_stopped
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
@@ -54,7 +54,7 @@ class _Ascent(NamedTuple):
 
 
 @dataclass(frozen=True)
-class CoordinateAscent(Engine):
+class CoordinateAscent(CheckpointedEngine):
     r"""Variational Bayes with one factor for all labels and one for each conjugate block.
 
     Maximises the evidence lower bound
@@ -102,10 +102,6 @@ class CoordinateAscent(Engine):
     checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "cavi"
     climbs: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        check_checkpoint(self)
-        super().__post_init__()
 
     def run(
         self,

@@ -15,11 +15,11 @@ from jax import Array, lax
 from numpy.typing import NDArray
 from sidebayes.models.blocks.fields import Count, NonNegative, OneOf, Range, Seconds
 
-from ..base import Engine, EngineResult, Evidence, FitError, Problem, Status
+from ..base import EngineResult, Evidence, FitError, Problem, Status
 from ..batches import Batches, batched_log_prob, deal_components
 from ..density import approximation, sum_log_prob
 from ..optimisers.ascent import Ascent, ascend
-from ..plumbing.checkpoint import Keeper, check_checkpoint, keeping
+from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
 from ..plumbing.climbs import BROKEN, SETTLED, climbed, stop_code, until_stopped
 from ..plumbing.programs import compiled, timed
 from ..plumbing.progress import progress_bar
@@ -78,7 +78,7 @@ class _Search(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SVI(Engine):
+class SVI(CheckpointedEngine):
     r"""Variational inference by one of NumPyro's families of guides, in unconstrained space.
 
     Maximises the lower bound :math:`\mathbb{E}_q[\log p(x, \theta) - \log q(\theta)]` on the log
@@ -135,10 +135,6 @@ class SVI(Engine):
     checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "svi"
     length: ClassVar[str] = "num_steps"
-
-    def __post_init__(self) -> None:
-        check_checkpoint(self)
-        super().__post_init__()
 
     def run(
         self,
