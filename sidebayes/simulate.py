@@ -139,8 +139,8 @@ def simulate_decline(
     Returns
     -------
     DataFrame
-        Columns ``subject`` (int), ``age`` (years), ``value`` and ``impaired`` (0 or 1), a row for each visit, in
-        order of visits.
+        Columns ``subject`` (int), ``age`` (years), ``value`` and ``impaired`` (0 or 1); a row for each
+        visit, in order of visits.
 
     Raises
     ------

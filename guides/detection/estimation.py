@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,8 +72,8 @@ def estimate_population(
 
     rows = len(table.y)
     begin = np.concatenate([np.equal(*lower), np.zeros(len(start.noise))])
-    options = {"maxiter": max_steps, "gtol": _TOLERANCE}
-    found = minimize(loss, begin, jac=True, method="BFGS", options=options)
+    options: Any = {"maxiter": max_steps, "gtol": _TOLERANCE}
+    found: Any = minimize(loss, begin, jac=True, method="BFGS", options=options)
     root, noise = placed(found.x)
     if (noise <= np.sqrt(_EXACT) * start.noise).any() or not np.isfinite(found.fun):
         raise ValueError(
@@ -114,9 +115,7 @@ def _start(table: LongTable, individual: bool) -> Population:
     return Population(sums.start, np.diag(share), np.sqrt(variance / 2))
 
 
-def _profile(
-    sums: SubjectSums, root: NDArray, noise: NDArray
-) -> tuple[float, NDArray, NDArray]:
+def _profile(sums: SubjectSums, root: NDArray, noise: NDArray) -> tuple[float, NDArray, NDArray]:
     """Log likelihood at the best fixed effects, and its slopes in L and in the log noise.
 
     The slopes are those of the expected log density of data and effects (Fisher's identity).

@@ -14,13 +14,16 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from .likelihood_ratio import class_populations
-from .population import MixPrior, Population, Whitened
+from .population import MixPrior, Population, Whitened, triangular_root
 from .table import LongTable, check_labels
 
 __all__ = ["FisherFeatures", "expected_score"]
 
-_LEAST_RATIO = 1e-8
-"""Variance of effects, relative to the largest, below which their covariance counts as singular."""
+_FLAT = 1e-10
+"""Information, relative to the largest, below which a direction counts as without any."""
+
+_JITTER = 1e-8
+"""Share of the variances added to the covariances of design A, whose effects need a density."""
 
 
 class FisherFeatures(TransformerMixin, BaseEstimator):
@@ -48,7 +51,8 @@ class FisherFeatures(TransformerMixin, BaseEstimator):
         less 1, as shares add up to one; support vector machines see no difference.
     ``"A"``
         v = b in the mixture of both populations (eq. 10.12), whose information is found by Monte Carlo.
-        The score is that of design B, exact if the noise of both classes is the same.
+        The score is that of design B, exact if the noise of both classes is the same. Where one covariance is
+        singular, effects tell the classes, and the design is that of B.
     ``"marginalised"``
         :math:`\sum_m r_m r_m' \psi_m^\top \psi_m'` (eq. 10.21), without the score of the share.
 
@@ -72,8 +76,9 @@ class FisherFeatures(TransformerMixin, BaseEstimator):
     class_prior_ : ndarray, shape (2,)
     scale_ : float
         Divisor of the features.
-    information_root_ : ndarray, shape (num_features, num_features)
-        Lower Cholesky factor of I, design A only.
+    whitening_ : ndarray, shape (num_scores, num_features)
+        Factor W of the inverse information W W', design A only. Directions that no effect tells
+        apart, such as a shift between equal populations, are left out.
 
     Examples
     --------
@@ -113,16 +118,17 @@ class FisherFeatures(TransformerMixin, BaseEstimator):
         Raises
         ------
         TypeError, ValueError
-            For bad input; for design A also if fixed and random columns differ, or a covariance is
-            singular.
+            For bad input; for design A also if fixed and random columns differ.
         """
         if self.design not in ("A", "B", "C", "marginalised"):
-            raise ValueError(f"design = {self.design!r:.60}; expected 'A', 'B', 'C' or 'marginalised'")
+            raise ValueError(
+                f"design = {self.design!r:.60}; expected 'A', 'B', 'C' or 'marginalised'"
+            )
         self.classes_, codes = check_labels(X, y)
         self.populations_ = class_populations(X, codes, self.populations)
         self.class_prior_ = np.bincount(codes) / len(codes)
         if self.design == "A":
-            self.information_root_ = self._information_root(X)
+            self.whitening_ = self._whitening(X)
         self.scale_ = 1.0
         length = np.sqrt(np.square(self.transform(X)).sum(axis=1).mean())
         self.scale_ = float(length) if length > 0 else 1.0
@@ -142,35 +148,38 @@ class FisherFeatures(TransformerMixin, BaseEstimator):
         joint = _mixture_score(prob, scores, self.class_prior_)
         if self.design == "B":
             return joint / self.scale_
-        return np.linalg.solve(self.information_root_, joint.T).T / self.scale_
+        return joint @ self.whitening_ / self.scale_
 
-    def _information_root(self, table: LongTable) -> NDArray[np.float64]:
-        """Cholesky factor of the information of the mixture of effects, whose classes are not seen."""
+    def _whitening(self, table: LongTable) -> NDArray[np.float64]:
+        """Root of the inverse information of the mixture of effects, whose classes are not seen."""
         MixPrior(tuple(self.populations_)).coefficients(table)  # refuses columns that differ
-        for name, one in zip(self.classes_, self.populations_, strict=True):
-            values = np.linalg.svd(one.root, compute_uv=False)
-            if values[-1] ** 2 <= _LEAST_RATIO * values[0] ** 2:
-                raise ValueError(
-                    f"the random effects of class {name!r} have a singular covariance, so that design 'A' has "
-                    "no density of effects; use design 'B' or 'C', or fewer random columns"
-                )
+        variance = np.max([np.diag(one.covariance) for one in self.populations_], axis=0)
+        widened = _JITTER * np.diag(np.where(variance > 0, variance, 1.0))
+        roots = [triangular_root(one.covariance + widened) for one in self.populations_]
+        means = [one.coefficients for one in self.populations_]
         rng = check_random_state(self.random_state)
         counts = np.round(check_integer("num_draws", self.num_draws, 100) * self.class_prior_)
-        size = len(self.populations_[0].root)
-        effects = np.concatenate(
-            [
-                one.coefficients + rng.standard_normal((int(count), size)) @ one.root.T
-                for one, count in zip(self.populations_, counts, strict=True)
-            ]
-        )
-        white = [np.linalg.solve(p.root, (effects - p.coefficients).T).T for p in self.populations_]
-        volume = [np.log(np.diag(p.root)).sum() for p in self.populations_]
-        log_density = [-0.5 * (u**2).sum(axis=1) - v for u, v in zip(white, volume, strict=True)]
+        size = len(roots[0])
+        drawn = [
+            mean + rng.standard_normal((int(count), size)) @ root.T
+            for mean, root, count in zip(means, roots, counts, strict=True)
+        ]
+        effects = np.concatenate(drawn)
+        white = [
+            np.linalg.solve(root, (effects - mean).T).T
+            for mean, root in zip(means, roots, strict=True)
+        ]
+        log_density = [
+            -0.5 * (u**2).sum(axis=1) - np.log(np.diag(root)).sum()
+            for u, root in zip(white, roots, strict=True)
+        ]
         prob = softmax(np.stack(log_density, axis=1) + np.log(self.class_prior_), axis=1)
         known = np.zeros((size, size))
         scores = [expected_score(Whitened(u, known, np.zeros(()))) for u in white]
         score = _mixture_score(prob, scores, self.class_prior_)
-        return np.linalg.cholesky(score.T @ score / len(score))
+        values, axes = np.linalg.eigh(score.T @ score / len(score))
+        kept = values > _FLAT * values[-1]
+        return axes[:, kept] / np.sqrt(values[kept])
 
     def __sklearn_tags__(self) -> Any:
         """Labels are required."""

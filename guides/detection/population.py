@@ -292,7 +292,9 @@ class MixPrior:
             )
         share = np.ones(len(found)) if self.weights is None else real_array("weights", self.weights)
         if share.shape != (len(found),) or not (np.isfinite(share) & (share > 0)).all():
-            raise ValueError(f"weights = {self.weights!r:.60}; expected {len(found)} positive numbers")
+            raise ValueError(
+                f"weights = {self.weights!r:.60}; expected {len(found)} positive numbers"
+            )
         object.__setattr__(self, "populations", found)
         object.__setattr__(self, "weights", share / share.sum())
 

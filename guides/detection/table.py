@@ -125,16 +125,16 @@ class LongTable:
         center, unit : float
             Columns are powers of ``(times - center) / unit``. Ages of 80 years are best centred.
         """
-        times = real_array("times", times)
-        if times.ndim != 1:
-            raise ValueError(f"times has shape {times.shape}; expected (rows,)")
+        when = real_array("times", times)
+        if when.ndim != 1:
+            raise ValueError(f"times has shape {when.shape}; expected (rows,)")
         if not np.isfinite(center) or not (np.isfinite(unit) and unit > 0):
             raise ValueError(
                 f"center = {center!r}, unit = {unit!r}; expected finite numbers, unit > 0"
             )
         powers = np.arange(check_integer("degree", degree, 0) + 1)
-        columns = ((times[:, None] - center) / unit) ** powers
-        return cls(y, columns, columns, subjects, times=times)
+        columns = ((when[:, None] - center) / unit) ** powers
+        return cls(y, columns, columns, subjects, times=when)
 
     def __len__(self) -> int:
         """Number of subjects."""
@@ -294,7 +294,9 @@ def check_labels(table: Any, labels: Any) -> tuple[NDArray, NDArray[np.int64]]:
     TypeError, ValueError
     """
     if not isinstance(table, LongTable):
-        raise TypeError(f"X is a {type(table).__name__}; pass a LongTable, whose samples are subjects")
+        raise TypeError(
+            f"X is a {type(table).__name__}; pass a LongTable, whose samples are subjects"
+        )
     found = plain_array("labels", labels)
     if found.shape != (len(table),):
         raise ValueError(
