@@ -73,9 +73,14 @@ def estimate_population(
     rows = len(table.y)
     begin = np.concatenate([np.equal(*lower), np.zeros(len(start.noise))])
     options: Any = {"maxiter": max_steps, "gtol": _TOLERANCE}
-    found: Any = minimize(loss, begin, jac=True, method="BFGS", options=options)
-    root, noise = placed(found.x)
-    if (noise <= np.sqrt(_EXACT) * start.noise).any() or not np.isfinite(found.fun):
+    try:
+        with np.errstate(all="ignore"):  # of steps too long, which are taken back
+            found: Any = minimize(loss, begin, jac=True, method="BFGS", options=options)
+            root, noise = placed(found.x)
+        lost = not np.isfinite(found.fun) or (noise <= np.sqrt(_EXACT) * start.noise).any()
+    except np.linalg.LinAlgError:
+        lost = True
+    if lost:
         raise ValueError(
             "random effects fit the rows exactly, so that nothing tells the noise; give fewer random "
             "columns, or subjects with more rows"
