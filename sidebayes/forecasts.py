@@ -107,7 +107,7 @@ def forecast(
     spread = np.sqrt((share * (sd**2 + (mean - center) ** 2)).sum(axis=0))
     lower, upper = _bands(mean, sd, share, probability)
     table = {
-        "subject": groups.names[groups.codes[states.row]],
+        "subject": np.asarray(groups.values)[states.row],
         "seen": states.seen,
         "row": states.row,
         "mean": center,
