@@ -13,10 +13,11 @@ from scipy.stats import norm
 
 from sidebayes.guides.detection.population import MixPrior, Population, whitened
 from sidebayes.guides.detection.table import by_output, check_columns, check_groups
+from sidebayes.models.blocks.fields import Range, check_number
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from .result import Fit
-from .uncertainty import check_probability, normal_interval
+from .uncertainty import normal_interval
 
 __all__ = ["forecast"]
 
@@ -82,7 +83,7 @@ def forecast(
     >>> found[["seen", "row", "mean"]].iloc[[2, 4]].round(3).to_numpy().tolist()
     [[0.0, 2.0, 0.0], [1.0, 2.0, 1.0]]
     """
-    check_probability(probability)
+    probability = check_number("probability", probability, Range(above=0, below=1))
     mixture = _as_mixture(prior)
     groups = check_groups(subjects)
     size = len(groups)

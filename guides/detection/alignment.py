@@ -71,7 +71,8 @@ def align_kernels(grams: Any, labels: ArrayLike) -> NDArray[np.float64]:
     >>> align_kernels([own, np.eye(4)], y).round(6).tolist()
     [1.0, 0.0]
     """
-    if isinstance(grams, str) or not hasattr(grams, "__len__") or not len(grams):
+    several = isinstance(grams, list | tuple) or (isinstance(grams, np.ndarray) and grams.ndim == 3)
+    if not several or not len(grams):
         raise TypeError(f"grams = {grams!r:.60}; pass a list of kernel matrices")
     columns, target = _centred(list(grams), labels)
     weights = nnls(columns.T, target)[0]

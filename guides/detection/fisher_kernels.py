@@ -120,7 +120,8 @@ class FisherFeatures(TransformerMixin, BaseEstimator):
         TypeError, ValueError
             For bad input; for design A also if fixed and random columns differ.
         """
-        if self.design not in ("A", "B", "C", "marginalised"):
+        known = ("A", "B", "C", "marginalised")
+        if not isinstance(self.design, str) or self.design not in known:
             raise ValueError(
                 f"design = {self.design!r:.60}; expected 'A', 'B', 'C' or 'marginalised'"
             )

@@ -8,7 +8,13 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
-from sidebayes.models.blocks.fields import check_integer, plain_array, real_array
+from sidebayes.models.blocks.fields import (
+    Range,
+    check_integer,
+    check_number,
+    plain_array,
+    real_array,
+)
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 __all__ = ["LongTable", "SubjectSums", "by_output", "check_columns", "check_groups", "check_labels"]
@@ -128,10 +134,8 @@ class LongTable:
         when = real_array("times", times)
         if when.ndim != 1:
             raise ValueError(f"times has shape {when.shape}; expected (rows,)")
-        if not np.isfinite(center) or not (np.isfinite(unit) and unit > 0):
-            raise ValueError(
-                f"center = {center!r}, unit = {unit!r}; expected finite numbers, unit > 0"
-            )
+        center = check_number("center", center, Range())
+        unit = check_number("unit", unit, Range(above=0))
         powers = np.arange(check_integer("degree", degree, 0) + 1)
         columns = ((when[:, None] - center) / unit) ** powers
         return cls(y, columns, columns, subjects, times=when)
