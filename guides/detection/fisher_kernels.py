@@ -44,7 +44,8 @@ class FisherFeatures(TransformerMixin, BaseEstimator):
     Designs, with :math:`r_m(y)` the probability of class m, of share :math:`\pi_m`:
 
     ``"C"``
-        v = b in one population, the second class: features :math:`\psi_1` (eq. 10.24).
+        v = b in one population, the second class: features :math:`\psi_1` (eq. 10.24). With labels turned
+        round it is the first class.
     ``"B"``
         v = (b, class): features :math:`r_m / \sqrt{\pi_m}\, \psi_m` of both classes, and the score of the
         share, :math:`(r_1 - \pi_1) / \sqrt{\pi_0 \pi_1}` (eq. 10.18). The kernel is that of the thesis

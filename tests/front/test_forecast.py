@@ -1,5 +1,8 @@
 """Later rows of subjects are foreseen as dense Gaussian conditioning does."""
 
+import runpy
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -103,3 +106,17 @@ def test_columns_and_subjects_are_checked():
     with pytest.raises(ValueError, match="no subject"):
         forecast(NORMAL, y, x, z, np.where(names == "s001", None, names))
     assert forecast([NORMAL, IMPAIRED], y, x, z, names)["class_1"].between(0, 1).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("measure", ["steps", "seconds"])
+def test_errors_of_simulated_decline(measure):
+    """Those of an independent run, in the order that the thesis found."""
+    folder = Path(sb.__file__).resolve().parents[1] / "benchmarks" / "reproduce"
+    script = runpy.run_path(str(folder / "individuals.py"))
+    found = sum(script["errors"](measure, seed) for seed in range(4)) / 4
+    order = found.loc[["BLUP", "MixPrior", "ridge", "least squares"], [2, 3, 4, 5, 6]]
+    assert (order.diff().iloc[1:] > 0).all(axis=None)
+    expected = pd.DataFrame(script["REFERENCE_ERRORS"][measure], index=list(script["SEEN"])).T
+    for name in ("BLUP", "MixPrior", "ridge"):
+        np.testing.assert_allclose(found.loc[name], expected.loc[name], rtol=0.15)

@@ -179,6 +179,20 @@ def test_estimates_are_those_of_statsmodels():
     np.testing.assert_allclose(found.covariance, peer.cov_re, atol=1e-3)
 
 
+def test_estimates_of_several_outputs_are_a_maximum():
+    table, rng = outputs_table(), np.random.default_rng(0)
+    found = estimate_population(table)
+    best = found.log_density(table).sum()
+    for _ in range(30):
+        near = Population(
+            found.coefficients + 0.01 * rng.normal(size=4),
+            (turn := np.eye(4) + 0.01 * rng.normal(size=(4, 4))) @ found.covariance @ turn.T,
+            found.noise * np.exp(0.01 * rng.normal(size=2)),
+        )
+        assert near.log_density(table).sum() < best
+    assert abs(found.noise - [0.3, 1.3]).max() < 0.15
+
+
 def test_estimates_follow_the_units_of_time():
     table = series(40, population=NORMAL)
     names = table.names[table.codes]
