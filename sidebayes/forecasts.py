@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import softmax
-from scipy.stats import norm
+from scipy.special import ndtr, softmax
 
 from sidebayes.guides.detection.population import MixPrior, Population, whitened
 from sidebayes.guides.detection.table import by_output, check_columns, check_groups
@@ -21,8 +20,11 @@ from .uncertainty import normal_interval
 
 __all__ = ["forecast"]
 
-_HALVINGS = 60
-"""Of the intervals that quantiles of mixtures are found in: to the last digit."""
+_MOST_STEPS = 120
+"""Towards quantiles of mixtures; some six suffice unless the parts are far apart."""
+
+_EXACT = 1e-12
+"""Error of the probability below which a quantile is found."""
 
 
 def forecast(
@@ -200,15 +202,37 @@ def _bands(
     low, high = normal_interval(mean, sd, probability)
     if len(mean) == 1:
         return low[0], high[0]
-    ends = []
-    for part, target in ((low, (1 - probability) / 2), (high, (1 + probability) / 2)):
-        below, above = part.min(axis=0), part.max(axis=0)  # the quantile lies between
-        for _ in range(_HALVINGS):
-            middle = (below + above) / 2
-            is_low = (share * norm.cdf(middle, mean, sd)).sum(axis=0) < target
-            below, above = np.where(is_low, middle, below), np.where(is_low, above, middle)
-        ends.append((below + above) / 2)
-    return ends[0], ends[1]
+    chances = (1 - probability) / 2, (1 + probability) / 2
+    lower, upper = (
+        _quantiles(mean, sd, share, chance, ends)
+        for chance, ends in zip(chances, (low, high), strict=True)
+    )
+    return lower, upper
+
+
+def _quantiles(
+    mean: NDArray, sd: NDArray, share: NDArray, chance: float, ends: NDArray
+) -> NDArray[np.float64]:
+    """Newton's steps towards quantiles that lie between those of the parts, with halvings between."""
+    below, above = ends.min(axis=0), ends.max(axis=0)
+    found = (share * ends).sum(axis=0).clip(below, above)
+    open_ = np.arange(len(found))
+    for step in range(_MOST_STEPS):
+        at, width, weight = found[open_], sd[:, open_], share[:, open_]
+        white = (at - mean[:, open_]) / width
+        gap = (weight * ndtr(white)).sum(axis=0) - chance
+        low = below[open_] = np.where(gap < 0, at, below[open_])
+        high = above[open_] = np.where(gap < 0, above[open_], at)
+        slope = (weight * np.exp(-0.5 * white**2) / width).sum(axis=0) / np.sqrt(2 * np.pi)
+        with np.errstate(all="ignore"):  # flat between parts far away from each other
+            newton = at - gap / slope
+        inside = (newton > low) & (newton < high) & (step % 3 < 2)
+        off = np.abs(gap) > _EXACT
+        found[open_] = np.where(off, np.where(inside, newton, (low + high) / 2), at)
+        open_ = open_[off]
+        if not len(open_):
+            break
+    return found
 
 
 def _as_mixture(prior: Any) -> MixPrior:

@@ -144,8 +144,8 @@ def kernels(repeats):
             off, unknown = abs(table_of[name][measure] - value), ""
             if name == "smoothed":
                 unknown = "which length, noise and bandwidth that run took is not known"
-            # two standard errors of a difference of means of four data sets
-            bound(f"{measure}, {name}: off the independent run", off, "<=", 0.06, unknown)
+            # two standard errors of a difference of means of four data sets, each with 0.062
+            bound(f"{measure}, {name}: off the independent run", off, "<=", 0.09, unknown)
     gap = (table_of["Fisher A"] - table_of["Fisher B"]).abs().max()
     bound("designs A and B are comparable, largest gap", gap, "<=", 0.03)
     motor = table_of.loc[list(MOTOR)].mean()
@@ -272,7 +272,7 @@ def draw(by_visits, table_of, curves, path):
                 value = REFERENCE_FOLDS[measure][names.index(name)]
                 axes[1].plot([x + 0.15], [value], "_", color=colour, ms=9)
     axes[1].set_xticks(place, [m.replace("_", "\n") for m in table_of.index], fontsize=8)
-    axes[1].set(title="AUC, 10 folds; dash: independent run")
+    axes[1].set(title="AUC, 10 folds; dash: independent run", ylim=(0.55, 0.97))
     axes[1].legend(frameon=False, fontsize=8, ncols=2)
     for (measure, curve), colour in zip(curves.items(), CHAINS, strict=False):
         axes[2].plot(*curve, color=colour, label=measure.replace("_", " "), lw=1.5)

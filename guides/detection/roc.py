@@ -119,7 +119,8 @@ def stitch_roc(
     """ROC curve of two classifiers, each used where it is better (Lu 2008, section 10.4).
 
     Classifiers that were trained for different costs serve different ends of the curve. The first gives
-    it up to a false-positive rate, the second from there on; the detection rate never falls. The rate
+    it up to a false-positive rate, the second from there on, each with a point interpolated at the rate
+    where it has none; the detection rate never falls. The rate
     must be fixed beforehand: chosen on the curves themselves, it makes them look too good.
 
     Parameters
@@ -141,13 +142,22 @@ def stitch_roc(
         If rates are no rates, or do not rise together.
     """
     at = check_number("at", at, Range(least=0, most=1))
-    (below, left), (above, right) = _curve("low", low), _curve("high", high)
+    below, left = _with_point(*_curve("low", low), at)
+    above, right = _with_point(*_curve("high", high), at)
     before, after = below <= at, above >= at
     x = np.concatenate([below[before], above[after]])
     y = np.maximum.accumulate(np.concatenate([left[before], right[after]]))
     kept = np.ones(len(x), bool)
     kept[1:] = (np.diff(x) > 0) | (np.diff(y) > 0)
     return x[kept], y[kept]
+
+
+def _with_point(x: NDArray, y: NDArray, at: float) -> tuple[NDArray, NDArray]:
+    """A curve with a point at a false-positive rate, on the line between its neighbours."""
+    if at in x:
+        return x, y
+    place = int(np.searchsorted(x, at))
+    return np.insert(x, place, at), np.insert(y, place, np.interp(at, x, y))
 
 
 def _curve(name: str, curve: Any) -> tuple[NDArray, NDArray]:

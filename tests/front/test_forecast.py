@@ -62,6 +62,16 @@ def test_every_later_row_after_every_visit(missing):
     np.testing.assert_allclose(one["upper"], norm.ppf(0.95, one["mean"], one["sd"]))
 
 
+def test_bands_of_classes_far_apart():
+    away = Population([50.0], [[1.0]], 0.5)
+    one, here = np.ones((1, 1)), Population([0.0], [[1.0]], 0.5)
+    found = forecast(MixPrior((here, away), [0.999, 0.001]), [np.nan], one, one, ["a"])
+    sd = np.sqrt(1.25)
+    np.testing.assert_allclose(found["lower"], norm.ppf(0.05 / 0.999, 0, sd), rtol=1e-10)
+    found = forecast(MixPrior((here, away)), [np.nan], one, one, ["a"], probability=0.5)
+    np.testing.assert_allclose(found["upper"], norm.ppf(0.5, 50, sd), rtol=1e-10)
+
+
 def test_several_outputs_inform_each_other():
     rng, code = np.random.default_rng(0), np.array([0, 1, 1, 0, 1])
     basis = np.eye(2)[code]
