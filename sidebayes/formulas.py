@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,8 +14,8 @@ __all__ = ["Design", "design"]
 
 _EXAMPLE = "'y ~ time + (time | subject)'"
 
-_CALLER = 4
-"""Frames between formulae and whoever calls `design`, whose functions a formula may use."""
+_OF_DESIGN, _OF_SURVIVAL = 4, 2
+"""Frames between formulae and whoever calls `design` or its method, whose functions a formula may use."""
 
 
 class _Bar(NamedTuple):
@@ -105,6 +106,57 @@ class Design(Mapping[str, Any]):
                 matrices.append((fixed.at(own), [one.at(own) for one in random]))
             rows.append(own)
         return self._stacked(matrices, rows)
+
+    def survival(self, formula: str, table: Any, *, num_intervals: int = 6) -> dict[str, Any]:
+        """Data and weak priors for ``sidebayes.fit("joint_survival", **design.survival(...))``.
+
+        Parameters
+        ----------
+        formula : str
+            As R's survival writes it, ``"Surv(time, event) ~ age + drug"``. The time to the event or to
+            the end of observation is positive; the event is 1 or true where it was seen. ``~ 1`` has no
+            covariates. The baseline hazard is the intercept.
+        table : data frame
+            One row per subject, with the columns that the formula names and the one that groups rows.
+            Subjects without measures are left out.
+        num_intervals : int
+            Of the piecewise-constant baseline hazard, with equally many events each.
+
+        Returns
+        -------
+        dict
+            The data of this design, ``time``, ``event``, ``covariates``, and the priors ``prior`` and
+            ``hazard``, which can be replaced.
+
+        Raises
+        ------
+        ValueError
+            If the formula cannot be read, or a subject has no row in the table, or several.
+        """
+        from sidebayes.models.blocks.effects.priors import EffectsPrior
+        from sidebayes.models.blocks.side_information.partial_labels import Groups
+        from sidebayes.models.blocks.survival import HazardPrior, read_times
+
+        found = re.fullmatch(r"\s*Surv\(\s*([\w.]+)\s*,\s*([\w.]+)\s*\)\s*~(.+)", formula)
+        if not found:
+            raise ValueError(f"formula = {formula!r}; expected such as 'Surv(time, event) ~ age'")
+        subjects = Groups(self["subjects"]).names
+        frame = _one_row_each(_as_frame(table), self._group, subjects)
+        for name in found.group(1, 2):
+            if name not in frame:
+                raise ValueError(f"the table has no column {name!r}, only {list(frame)}")
+        time, event = read_times(frame[found.group(1)], frame[found.group(2)])
+        with _told(formula, frame):
+            columns = _Columns(found.group(3), frame, _OF_SURVIVAL).frame
+        columns = columns.drop(columns="Intercept", errors="ignore")
+        own = {name: self._data.get(name) for name in ("y", "fixed", "random", "outputs")}
+        return self._data | {
+            "time": time,
+            "event": event.astype(float),
+            "covariates": columns if columns.shape[1] else None,
+            "prior": EffectsPrior.weak(**own),
+            "hazard": HazardPrior.weak(time, event, num_intervals=num_intervals),
+        }
 
     def _stacked(self, matrices: Sequence[tuple], rows: Sequence[pd.DataFrame]) -> dict[str, Any]:
         """Rows of all outputs one after another, each with columns of its own."""
@@ -198,8 +250,8 @@ def design(formula: str | Sequence[str], table: Any) -> Design:
 class _Columns:
     """Columns of one part of a formula, which can be made of other rows as well."""
 
-    def __init__(self, formula: str, table: pd.DataFrame) -> None:
-        matrices = _design_matrices()(formula, table, na_action="error", env=_CALLER)
+    def __init__(self, formula: str, table: pd.DataFrame, frames: int = _OF_DESIGN) -> None:
+        matrices = _design_matrices()(formula, table, na_action="error", env=frames)
         self.common, self.response = matrices.common, matrices.response
         if self.common is None:
             raise ValueError(f"{formula!r} has no columns; give it an intercept, 1, or a term")
@@ -284,15 +336,40 @@ def _evaluate(
             f"column {group!r} is missing in {int(without.sum())} rows, the first "
             f"{table.index[without][0]}; drop them, or name their group"
         )
-    try:
+
+    with _told(formula, table):
         fixed = _Columns(f"{parts.response} ~ {parts.fixed}", table)
         random = [_Columns(bar.columns, table) for bar in parts.bars]
-    except Exception as error:  # of the parser, the table, or functions that the formula calls
+    return fixed.response, fixed, random
+
+
+@contextmanager
+def _told(formula: str, table: pd.DataFrame) -> Iterator[None]:
+    """Tell errors of the parser, of the table, and of functions that the formula calls as its own."""
+    try:
+        yield
+    except Exception as error:
         raise ValueError(
             f"formula = {formula!r} cannot be evaluated on a table with columns {list(table)}: "
             f"{error}; check the names, and drop rows with missing values, table.dropna(subset=[...])"
         ) from error
-    return fixed.response, fixed, random
+
+
+def _one_row_each(table: pd.DataFrame, group: str, names: Sequence[Any]) -> pd.DataFrame:
+    """Rows of the subjects of these names, in this order."""
+    if group not in table:
+        raise ValueError(f"the table has no column {group!r}, only {list(table)}")
+    repeated = table[group][table[group].duplicated() & table[group].isin(names)]
+    if len(repeated):
+        raise ValueError(
+            f"{group} {repeated.iloc[0]!r} has several rows; give one per subject, such as "
+            f"table.drop_duplicates({group!r})"
+        )
+    names = np.asarray(names).tolist()
+    missing = [name for name in names if name not in set(table[group])]
+    if missing:
+        raise ValueError(f"{group} {missing[0]!r} has measures, but no row here; add it")
+    return table.set_index(group, drop=False).loc[names].reset_index(drop=True)
 
 
 def _outcome(response: Any, parts: _Parts) -> np.ndarray:
