@@ -7,14 +7,13 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.model_selection import GroupKFold
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sidebayes.guides.engines.base import Engine
+from sidebayes.models.blocks.side_information.hard_links import components_of
 from sidebayes.models.blocks.side_information.links import Links
 
 from .api import fit
@@ -217,9 +216,9 @@ class LinkedKFold(GroupKFold):
         size = len(X)  # type: ignore[arg-type]
         pairs = _cut(self.links, size, None).pairs
         if groups is not None:
-            pairs = np.concatenate([pairs, _chains(np.asarray(groups))])
-        graph = coo_array((np.ones(len(pairs)), tuple(pairs.T)), shape=(size, size))
-        number, component = connected_components(graph, directed=False)
+            codes = np.unique(np.asarray(groups), return_inverse=True)[1]
+            pairs = np.concatenate([pairs, Links.from_groups(codes).pairs])
+        number, component = components_of(pairs, size)
         if number < self.n_splits:
             raise ValueError(
                 f"links and groups connect the rows into {number} components, too few for "
@@ -244,10 +243,3 @@ def _cut(links: Links, size: int, rows: ArrayLike | None) -> Links:
             "data that the links refer to, such as search.fit(X, rows=np.arange(len(X)))"
         )
     return links
-
-
-def _chains(groups: NDArray) -> NDArray[np.int64]:
-    """Pairs that connect all rows of a group."""
-    order = np.argsort(groups, kind="stable")
-    adjacent = groups[order][1:] == groups[order][:-1]
-    return np.stack([order[:-1][adjacent], order[1:][adjacent]], axis=1)

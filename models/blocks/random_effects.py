@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from .collapsed import Collapsed, Fitted
-from .effects.small import cholesky, forward_solve, log_determinant
+from .effects.small import cholesky, forward_solve, inverse, log_determinant
 from .side_information.partial_labels import Groups
 
 __all__ = ["RandomEffects", "log_integrals"]
@@ -284,8 +284,7 @@ def log_integrals(factors: dict[str, Array]) -> Array:
 def _moments(factors: dict[str, Array]) -> tuple[Array, Array]:
     """Posterior means of u, and inverse Cholesky factors R of the precisions: Cov[u] = R'R."""
     lower = cholesky(-2.0 * factors["precision"])
-    eye = jnp.broadcast_to(jnp.eye(lower.shape[-1], dtype=lower.dtype), lower.shape)
-    root = forward_solve(lower, eye)
+    root = inverse(lower)
     center = jnp.einsum("gji,gj->gi", root, jnp.einsum("gij,gj->gi", root, factors["shift"]))
     return center, root
 
