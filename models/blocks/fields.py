@@ -29,6 +29,7 @@ __all__ = [
     "check_fields",
     "check_integer",
     "check_number",
+    "chosen_rows",
     "plain_array",
     "point_table",
     "real_array",
@@ -190,6 +191,34 @@ def plain_array(name: str, values: Any) -> NDArray:
         return np.asarray(values)
     except ValueError:
         raise TypeError(f"{name} = {values!r:.60}; expected rows of one length") from None
+
+
+def chosen_rows(name: str, rows: Any, size: int) -> NDArray[np.int64]:
+    """Numbers of the rows that are chosen among `size`, as NumPy indexes an array of one axis.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument, for messages.
+    rows : array_like of int or bool, or slice
+        Row numbers, of which negative ones count from the end, or a mask over all rows.
+    size : int
+
+    Raises
+    ------
+    ValueError
+        For everything else, a mask of another length, and numbers out of range.
+    """
+    found = rows if isinstance(rows, slice) else plain_array(name, rows)
+    if isinstance(found, np.ndarray) and not found.size:
+        found = found.astype(int)
+    with suppress(IndexError, TypeError):
+        places = np.arange(size)[found]
+        if places.ndim == 1:
+            return places
+    raise ValueError(
+        f"{name} = {rows!r:.60}; expected row numbers below {size}, or a mask over all {size} rows"
+    )
 
 
 class _Unfit(Exception):
