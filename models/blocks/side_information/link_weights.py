@@ -130,7 +130,7 @@ def link_groups(group: ArrayLike | Groups | None, num_links: int) -> Groups | No
     """
     if group is None:
         return None
-    found = group if isinstance(group, Groups) else Groups(np.asarray(group))
+    found = group if isinstance(group, Groups) else Groups(group)
     if len(found) != num_links:
         raise ValueError(f"group has {len(found)} entries for {num_links} links; give one per link")
     if (found.codes < 0).any():
@@ -145,15 +145,26 @@ def link_columns(columns: Mapping[str, ArrayLike], num_links: int) -> dict[str, 
     Raises
     ------
     TypeError
-        If a column is neither numbers nor text.
+        If columns are no mapping, or one is neither numbers nor text.
     ValueError
-        For another shape than (num_links,), and for a name that links use themselves.
+        For another shape than (num_links,), and for a name that links use themselves or that no file
+        can hold.
     """
+    if not isinstance(columns, Mapping):
+        raise TypeError(
+            f"columns is a {type(columns).__name__}; pass a mapping of names to one value per link, such as "
+            "dict(table) of a data frame"
+        )
     found = {}
     for name, given in columns.items():
         if name in RESERVED:
             raise ValueError(f"columns may not be named {name!r}, which links have of their own")
-        values = np.asarray(given)
+        if not isinstance(name, str) or not name or "/" in name or not name.isprintable():
+            raise ValueError(
+                f"columns may not be named {name!r:.60}; give text that can be shown, without a slash, as "
+                "files ask for"
+            )
+        values = plain_array(f"columns[{name!r}]", given)
         if values.shape != (num_links,):
             raise ValueError(f"columns[{name!r}] has shape {values.shape}; expected ({num_links},)")
         if values.dtype.kind not in "biuf":
