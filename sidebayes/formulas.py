@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+
+from .tables import column_names
 
 __all__ = ["Design", "design"]
 
@@ -47,7 +50,7 @@ class Design(Mapping[str, Any]):
     """
 
     def __init__(self, formulas: Sequence[str], table: Any) -> None:
-        self.formulas = tuple(formulas)
+        self.formulas = _as_formulas(formulas)
         self._parts = [_parse(formula) for formula in self.formulas]
         self.names = tuple(parts.response for parts in self._parts)
         groups = {bar.group for parts in self._parts for bar in parts.bars}
@@ -93,16 +96,20 @@ class Design(Mapping[str, Any]):
         ValueError
             If a column is missing or incomplete, or there is no such output.
         """
-        if output is not None and output not in self.names:
-            raise ValueError(f"output = {output!r}; expected one of {list(self.names)}")
+        if output is not None and not (isinstance(output, str) and output in self.names):
+            raise ValueError(f"output = {output!r:.60}; expected one of {list(self.names)}")
         frame = _as_frame(table)
+        _check_group(self._group, frame)
         matrices, rows = [], []
-        for parts, (_, fixed, random) in zip(self._parts, self._matrices, strict=True):
+        for formula, parts, (_, fixed, random) in zip(
+            self.formulas, self._parts, self._matrices, strict=True
+        ):
             own = frame if output in (None, parts.response) else frame.iloc[:0]
             if not len(own):
                 matrices.append((fixed.empty(), [one.empty() for one in random]))
             else:
-                matrices.append((fixed.at(own), [one.at(own) for one in random]))
+                with _naming(formula, own):
+                    matrices.append((fixed.at(own), [one.at(own) for one in random]))
             rows.append(own)
         return self._stacked(matrices, rows)
 
@@ -189,10 +196,7 @@ def design(formula: str | Sequence[str], table: Any) -> Design:
     >>> sidebayes.design("y ~ t + (1 | who)", table)["fixed"].columns.tolist()
     ['Intercept', 't']
     """
-    formulas = (formula,) if isinstance(formula, str) else tuple(formula)
-    if not formulas:
-        raise ValueError(f"formula is empty; write one, such as {_EXAMPLE}")
-    return Design(formulas, table)
+    return Design((formula,) if isinstance(formula, str) else formula, table)
 
 
 class _Columns:
@@ -274,9 +278,18 @@ def _evaluate(
     formula: str, parts: _Parts, group: str, table: pd.DataFrame
 ) -> tuple[Any, _Columns, list[_Columns]]:
     """Response, columns of fixed and of random effects."""
+    _check_group(group, table)
+    with _naming(formula, table):
+        fixed = _Columns(f"{parts.response} ~ {parts.fixed}", table)
+        random = [_Columns(bar.columns, table) for bar in parts.bars]
+    return fixed.response, fixed, random
+
+
+def _check_group(group: str, table: pd.DataFrame) -> None:
+    """Refuse a table that does not say the group of every row."""
     if group not in table:
         raise ValueError(
-            f"formula = {formula!r}: the table has no column {group!r}, only {list(table)}"
+            f"the formula groups rows by {group!r}, and the table has only the columns {list(table)}"
         )
     without = table[group].isna()
     if without.any():
@@ -284,15 +297,18 @@ def _evaluate(
             f"column {group!r} is missing in {int(without.sum())} rows, the first "
             f"{table.index[without][0]}; drop them, or name their group"
         )
+
+
+@contextmanager
+def _naming(formula: str, table: pd.DataFrame) -> Iterator[None]:
+    """Name the formula and the columns in errors of evaluating it."""
     try:
-        fixed = _Columns(f"{parts.response} ~ {parts.fixed}", table)
-        random = [_Columns(bar.columns, table) for bar in parts.bars]
+        yield
     except Exception as error:  # of the parser, the table, or functions that the formula calls
         raise ValueError(
             f"formula = {formula!r} cannot be evaluated on a table with columns {list(table)}: "
             f"{error}; check the names, and drop rows with missing values, table.dropna(subset=[...])"
         ) from error
-    return fixed.response, fixed, random
 
 
 def _outcome(response: Any, parts: _Parts) -> np.ndarray:
@@ -309,17 +325,31 @@ def _block_diagonal(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True).fillna(0.0)
 
 
+def _as_formulas(given: Any) -> tuple[str, ...]:
+    """Formulas as text, one at least."""
+    if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
+        raise ValueError(
+            f"formula = {given!r:.60}; expected text, or several in a list, such as {_EXAMPLE}"
+        )
+    if not given:
+        raise ValueError(f"formula is empty; write one, such as {_EXAMPLE}")
+    return tuple(given)
+
+
 def _as_frame(table: Any) -> pd.DataFrame:
-    """Take the frame of another library as one of pandas."""
-    if isinstance(table, pd.DataFrame):
-        return table
-    if hasattr(table, "to_pandas"):
-        return table.to_pandas()
+    """Take the frame of another library as one of pandas, whose columns differ in name."""
+    if not (isinstance(table, pd.DataFrame | Mapping) or hasattr(table, "to_pandas")):
+        raise TypeError(
+            f"table is a {type(table).__name__}; pass a data frame, whose columns the formula names"
+        )
     if isinstance(table, Mapping):
-        return pd.DataFrame(dict(table))
-    raise TypeError(
-        f"table is a {type(table).__name__}; pass a data frame, whose columns the formula names"
-    )
+        try:
+            table = pd.DataFrame(dict(table))
+        except ValueError as error:
+            raise ValueError(f"table has columns that are no table together: {error}") from None
+    frame = table if isinstance(table, pd.DataFrame) else table.to_pandas()
+    column_names(frame, "table")
+    return frame
 
 
 def _design_matrices() -> Any:
