@@ -356,17 +356,14 @@ def class_components(
 
     Raises
     ------
-    TypeError, ValueError
+    ValueError
         If `num_components` is no integer of at least 1.
 
     References
     ----------
     Yu (2016), eqs. 4.20-4.21.
     """
-    if isinstance(num_components, bool) or not isinstance(num_components, int | np.integer):
-        raise TypeError(f"num_components = {num_components!r}; expected an integer >= 1")
-    if num_components < 1:
-        raise ValueError(f"num_components = {num_components}; expected an integer >= 1")
+    num_components = check_integer("num_components", num_components)
     resolved = resolve_prior(prior, x, num_clusters * num_components)
     num_features = _num_features(x, resolved)
     shape = (num_clusters, num_components)
