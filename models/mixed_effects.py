@@ -68,7 +68,9 @@ def mixed_effects(
         raise ValueError(f"form = {form!r}; expected one of {_FORMS}")
     fixed, random = jnp.asarray(fixed), jnp.asarray(random)
     outputs = None if outputs is None else jnp.asarray(outputs)
-    parameters = mixed_parameters(y, fixed, random, outputs, covariance=covariance, prior=prior)
+    parameters = mixed_parameters(
+        y, fixed, random, outputs, covariance=covariance, prior=prior, subjects=subjects
+    )
     scale_tril, noise = parameters.scale_tril(), parameters.noise()
     axes = (
         numpyro.plate("effects", len(scale_tril), dim=-2),

@@ -53,6 +53,11 @@ class Design(Mapping[str, Any]):
         self.formulas = _as_formulas(formulas)
         self._parts = [_parse(formula) for formula in self.formulas]
         self.names = tuple(parts.response for parts in self._parts)
+        if len(set(self.names)) < len(self.names):
+            raise ValueError(
+                f"the formulas have the responses {list(self.names)}; write one formula for each, since "
+                "columns of an output go by its name"
+            )
         groups = {bar.group for parts in self._parts for bar in parts.bars}
         if len(groups) != 1:
             raise ValueError(
@@ -313,11 +318,11 @@ def _naming(formula: str, table: pd.DataFrame) -> Iterator[None]:
 
 def _outcome(response: Any, parts: _Parts) -> np.ndarray:
     values = np.asarray(response.design_matrix)
-    if response.kind != "numeric" or np.squeeze(values).ndim != 1:
+    if response.kind != "numeric" or values.size != len(values):
         raise ValueError(
             f"the response {parts.response!r} is no column of numbers; encode it as one"
         )
-    return np.squeeze(values).astype(float)
+    return values.astype(float).reshape(-1)
 
 
 def _block_diagonal(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:

@@ -78,6 +78,7 @@ def test_large_numbers_stay_groups_of_their_own(values, codes, names):
         ([0.5, BIG + 1, None], r"groups\[1\] = 9007199254740993: as float64"),
         ([2**70, 1], "integers of more than 64 bits; give them as text"),
         ([1j, None], "complex numbers"),
+        (np.array([1, "a", 2], object), "mixes names that have no order"),
     ],
     ids=str,
 )

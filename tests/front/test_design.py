@@ -114,6 +114,7 @@ def test_several_outputs_at_times_of_their_own(table):
         ("z ~ t + (1 | who)", "cannot be evaluated.*incomplete"),
         ("arm ~ t + (1 | who)", "no column of numbers"),
         ((), "formula is empty"),
+        (["y ~ t + (1 | who)", "y ~ arm + (1 | who)"], r"the responses \['y', 'y'\]"),
         (5, "formula = 5; expected text"),
         (None, "formula = None; expected text"),
         (["y ~ t + (1 | who)", 5], "expected text, or several in a list"),
@@ -151,6 +152,11 @@ def test_tables_with_columns_that_clash(table):
             read(twice)
         with pytest.raises(ValueError, match="table has columns that are no table together"):
             read({"y": [1.0], "t": [1.0, 2.0], "who": ["a"]})
+
+
+def test_one_row(table):
+    found = sb.design("y ~ t + (1 | who)", table.iloc[[3]])
+    assert found["y"].tolist() == [table["y"].iloc[3]]
 
 
 def test_other_tables(table):

@@ -122,13 +122,7 @@ class Groups:
         values = _name_array("groups", self.values)
         known, found = _known_names("groups", values)
         codes = np.full(len(values), -1, np.int64)
-        try:
-            codes[known], names = pd.factorize(found, sort=True)
-        except TypeError:
-            raise TypeError(
-                "groups mixes names that have no order among them, such as text and numbers; give all as "
-                "text, or all as numbers"
-            ) from None
+        codes[known], names = pd.factorize(found, sort=True)
         object.__setattr__(self, "codes", frozen(codes))
         object.__setattr__(self, "names", np.asarray(names))
         object.__setattr__(self, "num_groups", len(names))
@@ -294,6 +288,11 @@ def _known_names(name: str, values: NDArray) -> tuple[NDArray[np.bool_], NDArray
     kind = pd.api.types.infer_dtype(found) if found.dtype == object else found.dtype.name
     if kind.startswith("complex"):
         raise TypeError(f"{name} holds complex numbers; give names or whole numbers")
+    if kind in ("mixed", "mixed-integer"):
+        raise TypeError(
+            f"{name} mixes names that have no order among them, such as text and numbers; give all as "
+            "text, or all as numbers"
+        )
     if found.dtype == object and kind in _NUMBERS:
         found = pd.Series(found, dtype=object).infer_objects().to_numpy()
         if found.dtype == object:
