@@ -7,7 +7,7 @@ OneOf(("hmc", "random_walk"))]``. `check_fields`, called by ``__post_init__``, r
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cache
@@ -33,6 +33,7 @@ __all__ = [
     "plain_array",
     "point_table",
     "real_array",
+    "refuse_unwritable",
 ]
 
 
@@ -219,6 +220,21 @@ def chosen_rows(name: str, rows: Any, size: int) -> NDArray[np.int64]:
     raise ValueError(
         f"{name} = {rows!r:.60}; expected row numbers below {size}, or a mask over all {size} rows"
     )
+
+
+def refuse_unwritable(name: str, values: Iterable[str]) -> None:
+    """Refuse text that files cannot hold: with a null character, or with half a surrogate pair.
+
+    Raises
+    ------
+    ValueError
+        Naming the first such text.
+    """
+    for value in values:
+        if "\0" in value or any("\ud800" <= one <= "\udfff" for one in value):
+            raise ValueError(
+                f"{name} holds {str(value)!r:.60}, with a character that files cannot hold; replace it"
+            )
 
 
 class _Unfit(Exception):

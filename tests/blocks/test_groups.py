@@ -1,5 +1,7 @@
 """Groups of rows: codes, parts of a table, compiled code."""
 
+from datetime import date
+
 import jax
 import numpy as np
 import pandas as pd
@@ -78,6 +80,9 @@ def test_large_numbers_stay_groups_of_their_own(values, codes, names):
         ([0.5, BIG + 1, None], r"groups\[1\] = 9007199254740993: as float64"),
         ([2**70, 1], "integers of more than 64 bits; give them as text"),
         ([1j, None], "complex numbers"),
+        (["a\0b", "c"], "groups holds 'a.*, with a character that files cannot hold"),
+        (["\ud800", "c"], "with a character that files cannot hold"),
+        ([date(2020, 1, 1), None], "groups holds date objects; give numbers or text"),
         (np.array([1, "a", 2], object), "mixes names that have no order"),
     ],
     ids=str,

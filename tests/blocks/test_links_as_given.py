@@ -159,6 +159,7 @@ def test_links_of_a_compiled_graph_have_numbers_for_groups():
         ({"weight": SAME}, "which links have of their own"),
         ({"a": [1]}, r"columns\['a'\] has shape \(1,\); expected \(6,\)"),
         ({"a": [[1], [1, 2]]}, r"columns\['a'\] = .*expected rows of one length"),
+        ({"a": ["u\0v"] * 6}, "with a character that files cannot hold"),
         ({"a": [None] * 6}, r"columns\['a'\] holds object; give numbers or text"),
     ],
     ids=str,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..fields import check_integer, plain_array, real_array
+from ..fields import check_integer, plain_array, real_array, refuse_unwritable
 from ..warning import SideBayesWarning
 from .partial_labels import Groups, frozen
 from .statements import RESERVED, as_same
@@ -130,7 +130,7 @@ def link_groups(group: ArrayLike | Groups | None, num_links: int) -> Groups | No
     """
     if group is None:
         return None
-    found = group if isinstance(group, Groups) else Groups(group)
+    found = group if isinstance(group, Groups) else Groups(group)  # type: ignore[arg-type]
     if len(found) != num_links:
         raise ValueError(f"group has {len(found)} entries for {num_links} links; give one per link")
     if (found.codes < 0).any():
@@ -170,6 +170,7 @@ def link_columns(columns: Mapping[str, ArrayLike], num_links: int) -> dict[str, 
         if values.dtype.kind not in "biuf":
             if not all(isinstance(value, str) for value in values.tolist()):
                 raise TypeError(f"columns[{name!r}] holds {values.dtype}; give numbers or text")
+            refuse_unwritable(f"columns[{name!r}]", values.tolist())
             values = values.astype(object)
         found[name] = frozen(values)
     return found

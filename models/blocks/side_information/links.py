@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -102,8 +102,8 @@ class Links(StatedPairs):
         same: ArrayLike,
         weight: NDArray,
         num_points: int | None,
-        group: ArrayLike | Groups | None,
-        columns: Mapping[str, ArrayLike] | None,
+        group: Any,
+        columns: Any,
     ) -> Self:
         """Links of weights that hold for must-links, and with the other sign for cannot-links."""
         signed = np.where(as_same(same, len(pairs)), weight, -weight)
@@ -256,7 +256,7 @@ class Links(StatedPairs):
             If columns are missing, or a value cannot be read; its row, from 0 on, is named.
         """
         table = read_table(as_path(path))
-        rest = num_points, table.group, table.columns
+        rest: Any = num_points, table.group, table.columns
         if table.weights is not None:
             return cls(table.pairs, table.weights, *rest)
         assert table.same is not None  # the table has one of the two

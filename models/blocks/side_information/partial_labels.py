@@ -10,12 +10,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from ..fields import chosen_rows, plain_array
+from ..fields import chosen_rows, plain_array, refuse_unwritable
 
 __all__ = ["Groups", "PartialLabels", "class_codes", "frozen"]
 
 _NUMBERS = ("integer", "floating", "mixed-integer-float")
 """What pandas finds in arrays of objects that are all numbers."""
+
+_TEXT = ("string", "bytes", "boolean", "datetime", "datetime64", "empty")
+"""What else may stand in arrays of objects, and files can hold."""
 
 
 @jax.tree_util.register_pytree_node_class
@@ -123,6 +126,7 @@ class Groups:
         known, found = _known_names("groups", values)
         codes = np.full(len(values), -1, np.int64)
         codes[known], names = pd.factorize(found, sort=True)
+        refuse_unwritable("groups", (one for one in names if isinstance(one, str)))
         object.__setattr__(self, "codes", frozen(codes))
         object.__setattr__(self, "names", np.asarray(names))
         object.__setattr__(self, "num_groups", len(names))
@@ -292,6 +296,10 @@ def _known_names(name: str, values: NDArray) -> tuple[NDArray[np.bool_], NDArray
         raise TypeError(
             f"{name} mixes names that have no order among them, such as text and numbers; give all as "
             "text, or all as numbers"
+        )
+    if found.dtype == object and kind not in (*_NUMBERS, *_TEXT):
+        raise TypeError(
+            f"{name} holds {kind} objects; give numbers or text, such as values.astype(str)"
         )
     if found.dtype == object and kind in _NUMBERS:
         found = pd.Series(found, dtype=object).infer_objects().to_numpy()

@@ -99,11 +99,13 @@ class StatedPairs:
                 "or leave these out of both"
             )
         both = pd.concat([one for one in tables if len(one)] or tables, ignore_index=True)
-        return type(self)(
+        return type(
+            self
+        )(
             both[["i", "j"]].to_numpy(),
             both["weight"].to_numpy(),
             num_points,
-            both.get("group"),
+            both.get("group"),  # type: ignore[arg-type]
             {name: both[name].to_numpy() for name in both.columns[3:] if name != "group"},
         )
 
