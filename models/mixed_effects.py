@@ -64,7 +64,7 @@ def mixed_effects(
     ----------
     Laird and Ware (1982), Biometrics 38, 963-974, doi:10.2307/2529876. Lu (2008), eqs. 7.1-7.3.
     """
-    if form not in _FORMS:
+    if not isinstance(form, str) or form not in _FORMS:
         raise ValueError(f"form = {form!r}; expected one of {_FORMS}")
     fixed, random = jnp.asarray(fixed), jnp.asarray(random)
     outputs = None if outputs is None else jnp.asarray(outputs)

@@ -219,7 +219,7 @@ def resolve_prior(
     """
     if isinstance(prior, GaussianPrior):
         return prior
-    if prior not in ("empirical", "flat"):
+    if not isinstance(prior, str) or prior not in ("empirical", "flat"):
         raise ValueError(f"prior = {prior!r}; expected 'empirical', 'flat' or a GaussianPrior")
     if x is None:
         raise ValueError(
@@ -391,7 +391,7 @@ def gaussian_components(
 
     Parameters are those of `GaussianComponents`.
     """
-    if covariance not in COVARIANCES:
+    if not isinstance(covariance, str) or covariance not in COVARIANCES:
         raise ValueError(f"covariance = {covariance!r}; expected one of {COVARIANCES}")
     block = GaussianComponents(
         shape, num_features, covariance, prior, names, from_data=from_data, data=data
