@@ -123,3 +123,9 @@ def test_options_that_are_no_text(option):
         gaussian_components(2, 2, option, None)
     with pytest.raises(ValueError, match="prior = "):
         resolve_prior(option, np.ones((3, 2)), 2)
+
+
+@pytest.mark.parametrize("weight_per", ["cluster", np.ones(2), None], ids=str)
+def test_weight_per_is_a_point_or_a_chunklet(weight_per):
+    with pytest.raises(ValueError, match="weight_per = .*expected 'point' or 'chunklet'"):
+        LinkedCategorical(np.log([0.5, 0.5]), LabelGraph.build(None, 2), weight_per=weight_per)
