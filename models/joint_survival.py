@@ -80,6 +80,7 @@ def joint_survival(
         raise ValueError(f"form = {form!r}; expected one of {_FORMS}")
     check_times(time, event)
     fixed, random = jnp.asarray(fixed), jnp.asarray(random)
+    outputs = None if outputs is None else jnp.asarray(outputs)
     parameters = mixed_parameters(y, fixed, random, outputs, covariance=covariance, prior=prior)
     coefficients = parameters.coefficients()
     scale_tril, noise = parameters.scale_tril(), parameters.noise()

@@ -69,7 +69,9 @@ class TimedEffects(MixedEffects):
     ) -> None:
         super().__init__(*args, **kwargs)
         self.association = jnp.asarray(association)
-        self.hazard, self.time, self._drawn = hazard, None, None
+        self.hazard = hazard
+        self.time: Array | None = None
+        self._drawn: Array | None = None
         if time is not None:  # a time that is not known says as much as one censored at zero
             known = ~jnp.isnan(jnp.asarray(time))
             self.time = jnp.where(known, jnp.asarray(time), 0.0)
@@ -111,15 +113,15 @@ class TimedEffects(MixedEffects):
         white, found = self.draw(key_effects, value), self._tilted(value)
         moved = found.hazard.draw_frailty(key_frailty, self.time)
         along = (white - found.center) @ found.slope
-        own = found.hazard.frailty
-        own = jnp.where(own > 0, along / jnp.where(own > 0, own, 1.0), 0.0)
+        spread = jnp.asarray(found.hazard.frailty)
+        own = jnp.where(spread > 0, along / jnp.where(spread > 0, spread, 1.0), 0.0)
         return white + (moved - own)[:, None] * found.shared
 
     def draw_data(self, rng_key: Array, fitted: Fitted | None = None) -> Array:
         """Draw outcomes as `RandomEffects` does; `times` are then those of the same effects."""
         key_effects, key_noise = jax.random.split(rng_key)
-        self._drawn = self._effects(key_effects, fitted)
-        return self._outcomes(key_noise, self._drawn)
+        white = self._drawn = self._effects(key_effects, fitted)
+        return self._outcomes(key_noise, white)
 
     def _tilted(self, value: Array) -> _Tilted:
         """What the outcomes tell of the effects and of the hazard."""
