@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     )
     from .models.blocks.side_information.links import Links
     from .models.blocks.side_information.partial_labels import Groups, PartialLabels
-    from .models.blocks.survival import HazardPrior, PiecewiseHazard
+    from .models.blocks.survival import HazardPrior
     from .prior import prior_predictive
     from .result import Fit
     from .sbc import calibrate
@@ -73,7 +73,6 @@ _HOME = {
     "GraphKernel": "models.blocks.kernels.graph_kernels",
     "HMC": "guides.engines.samplers.mcmc",
     "HazardPrior": "models.blocks.survival",
-    "PiecewiseHazard": "models.blocks.survival",
     "Groups": "models.blocks.side_information.partial_labels",
     "KMeans": "guides.constrained_kmeans",
     "LabelGraph": "models.blocks.label_inference.label_graph",
@@ -150,7 +149,6 @@ __all__ = [
     "NestedSlice",
     "Newton",
     "PartialLabels",
-    "PiecewiseHazard",
     "SideBayesWarning",
     "StochasticEM",
     "calibrate",

@@ -127,9 +127,10 @@ class Design(Mapping[str, Any]):
         from sidebayes.models.blocks.side_information.partial_labels import Groups
         from sidebayes.models.blocks.survival import HazardPrior, read_times
 
-        found = re.fullmatch(r"\s*Surv\(\s*([\w.]+)\s*,\s*([\w.]+)\s*\)\s*~(.+)", formula)
+        text = formula if isinstance(formula, str) else ""
+        found = re.fullmatch(r"\s*Surv\(\s*([\w.]+)\s*,\s*([\w.]+)\s*\)\s*~(.+)", text)
         if not found:
-            raise ValueError(f"formula = {formula!r}; expected such as 'Surv(time, event) ~ age'")
+            raise ValueError(f"formula = {formula!r:.60}; expected such as 'Surv(time, event) ~ age'")
         subjects = Groups(self["subjects"]).names
         frame = _one_row_each(_as_frame(table), self._group, subjects)
         for name in found.group(1, 2):

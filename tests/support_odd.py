@@ -21,6 +21,7 @@ DRAWS = sb.BlockedGibbs(num_warmup=1, num_samples=20, num_chains=1)
 FIT = object()
 """Stands for a fit, which is made when a test first needs it: all workers read this file."""
 TABLE = pd.DataFrame({"y": X[:, 0], "t": X[:, 1], "who": np.repeat(list("abc"), 4)})
+PERSONS = pd.DataFrame({"who": list("abc"), "days": [1.0, 2.0, 4.0], "died": [1, 0, 1]})
 FORMULA = "y ~ t + (1 | who)"
 
 NUMBERS = (-1, 0, 1, 2.5, 3.0, np.nan, np.inf, -np.inf, True, None, "3", "", b"1", [1], (), {}, 1j)
