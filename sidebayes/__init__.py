@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     )
     from .models.blocks.side_information.links import Links
     from .models.blocks.side_information.partial_labels import Groups, PartialLabels
+    from .models.blocks.survival import HazardPrior
     from .prior import prior_predictive
     from .result import Fit
     from .sbc import calibrate
@@ -81,6 +82,7 @@ _HOME = {
     "GaussianPrior": "models.blocks.mixtures.components",
     "GraphKernel": "models.blocks.kernels.graph_kernels",
     "HMC": "guides.engines.samplers.mcmc",
+    "HazardPrior": "models.blocks.survival",
     "Groups": "models.blocks.side_information.partial_labels",
     "KMeans": "guides.constrained_kmeans",
     "LabelGraph": "models.blocks.label_inference.label_graph",
@@ -157,6 +159,7 @@ __all__ = [
     "GibbsLabels",
     "GraphKernel",
     "Groups",
+    "HazardPrior",
     "KMeans",
     "LabelGraph",
     "Laplace",

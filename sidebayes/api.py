@@ -7,18 +7,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import xarray as xr
 from numpy.typing import ArrayLike
 
 from sidebayes.diagnostics.compare import Comparison, compare_fits
 from sidebayes.guides.engines.base import Engine
-from sidebayes.guides.engines.density import abstract_trace, site_dims
 from sidebayes.models.blocks.files import as_path, is_damaged
 from sidebayes.models.blocks.roles import signature_of
 
 from . import checks, record
 from .arguments import find_method, read_arguments
+from .problems import shapes_of
 from .result import Fit
 from .run import Run
 from .stored import stored_run
@@ -273,8 +272,7 @@ def _check_sites(tree: xr.DataTree, run: Run) -> None:
     stored = {str(n): v.shape[2:] for n, v in tree["posterior"].data_vars.items()}
     try:
         with run.precision:
-            trace = abstract_trace(run.problem)
-            sites = {n: jnp.shape(trace[n]["value"]) for n in site_dims(run.problem)}
+            sites = shapes_of(run.problem)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"the model does not run on the data and options in the file ({error}); pass the model "
@@ -295,5 +293,5 @@ def _check_sites(tree: xr.DataTree, run: Run) -> None:
 
 
 def _check_dtype(dtype: str) -> None:
-    if dtype not in ("float32", "float64"):
+    if not isinstance(dtype, str) or dtype not in ("float32", "float64"):
         raise ValueError(f"dtype = {dtype!r}; expected 'float64' or 'float32'")

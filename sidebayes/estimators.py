@@ -7,15 +7,16 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.model_selection import GroupKFold
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sidebayes.guides.engines.base import Engine
+from sidebayes.models.blocks.fields import check_integer
+from sidebayes.models.blocks.side_information.hard_links import components_of
 from sidebayes.models.blocks.side_information.links import Links
+from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from .api import fit
 
@@ -166,6 +167,11 @@ class LinkedKFold(GroupKFold):
     random_state : int, RandomState or None
         Of the shuffling.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If `links` are no Links, or `n_splits` is no integer of at least 2.
+
     Examples
     --------
     >>> import numpy as np
@@ -192,6 +198,7 @@ class LinkedKFold(GroupKFold):
     ) -> None:
         if not isinstance(links, Links):
             raise TypeError(f"links is a {type(links).__name__}; pass Links, whose rows are split")
+        n_splits = check_integer("n_splits", n_splits, 2)
         super().__init__(n_splits, shuffle=shuffle, random_state=random_state)
         self.links = links
 
@@ -206,20 +213,27 @@ class LinkedKFold(GroupKFold):
             All rows that the links refer to.
         y : ignored
         groups : array_like, shape (n_samples,), optional
-            Rows of a group are kept together as well.
+            Rows of a group are kept together as well; -1 or a missing value belongs to none.
 
         Raises
         ------
-        ValueError
+        TypeError, ValueError
             If `X` has not the rows that the links refer to, or there are fewer connected components
             than folds.
         """
-        size = len(X)  # type: ignore[arg-type]
+        try:
+            size = len(X)  # type: ignore[arg-type]
+        except TypeError:
+            raise TypeError(f"X = {X!r:.40}; pass the table whose rows are split") from None
         pairs = _cut(self.links, size, None).pairs
         if groups is not None:
-            pairs = np.concatenate([pairs, _chains(np.asarray(groups))])
-        graph = coo_array((np.ones(len(pairs)), tuple(pairs.T)), shape=(size, size))
-        number, component = connected_components(graph, directed=False)
+            known = Groups(groups)
+            if len(known) != size:
+                raise ValueError(
+                    f"groups has {len(known)} entries, X has {size} rows; give one each"
+                )
+            pairs = np.concatenate([pairs, Links.from_groups(known).pairs])
+        number, component = components_of(pairs, size)
         if number < self.n_splits:
             raise ValueError(
                 f"links and groups connect the rows into {number} components, too few for "
@@ -244,10 +258,3 @@ def _cut(links: Links, size: int, rows: ArrayLike | None) -> Links:
             "data that the links refer to, such as search.fit(X, rows=np.arange(len(X)))"
         )
     return links
-
-
-def _chains(groups: NDArray) -> NDArray[np.int64]:
-    """Pairs that connect all rows of a group."""
-    order = np.argsort(groups, kind="stable")
-    adjacent = groups[order][1:] == groups[order][:-1]
-    return np.stack([order[:-1][adjacent], order[1:][adjacent]], axis=1)

@@ -16,7 +16,7 @@ from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.side_information.link_weights import check_pairs
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
-from .uncertainty import check_probability, normal_interval
+from .uncertainty import check_probability, normal_interval, total_moments
 
 __all__ = ["Latents"]
 
@@ -111,18 +111,14 @@ class Latents:
         Raises
         ------
         ValueError
-            If the model has none.
+            If the model has none, or the probability is no number between 0 and 1.
         """
         if "effects" not in self.tree:
             raise ValueError(
                 f"{self.method} integrates no random effects out; it observes no RandomEffects"
             )
         check_probability(probability)
-        group = self.tree["effects"]
-        mean = group["effects"].to_numpy()
-        own = np.diagonal(group["effects_covariance"].to_numpy(), axis1=-2, axis2=-1)
-        spread = np.sqrt(own.mean(axis=(0, 1)) + mean.var(axis=(0, 1)))
-        mean = mean.mean(axis=(0, 1))
+        mean, spread = total_moments(self.tree["effects"], "effects")
         lower, upper = normal_interval(mean, spread, probability)
         found = {"mean": mean, "sd": spread, "lower": lower, "upper": upper}
         coords = {

@@ -19,8 +19,9 @@ from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import place, sum_log_prob, unconstrained_start
 from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.posterior import latent_shapes
+from sidebayes.models.blocks.fields import Range, check_number
 
-__all__ = ["Uncertainty", "check_probability", "normal_interval"]
+__all__ = ["Uncertainty", "check_probability", "normal_interval", "total_moments"]
 
 _FLAT = 1e-10
 """Curvature, relative to the largest, below which the log joint counts as flat."""
@@ -103,17 +104,14 @@ class Uncertainty:
         Raises
         ------
         ValueError
-            If the model has no fixed effects.
+            If the model has no fixed effects, or the probability is no number between 0 and 1.
         """
         check_probability(probability)
         group = self.tree.get("effects", {})
         sites = self.tree["posterior"].data_vars
         name = next((n for n, v in sites.items() if v.attrs.get("role") == "coefficients"), None)
         if "coefficients" in group:
-            mean = group["coefficients"].to_numpy()
-            own = np.diagonal(group["coefficients_covariance"].to_numpy(), axis1=-2, axis2=-1)
-            estimate = mean.mean(axis=(0, 1))
-            error = np.sqrt(own.mean(axis=(0, 1)) + mean.var(axis=(0, 1)))
+            estimate, error = total_moments(group, "coefficients")
         elif name is not None:
             estimate = self.params[str(name)]
             labels = [f"{name}[{term}]" for term in self._names_of("terms", len(estimate))]
@@ -136,8 +134,21 @@ class Uncertainty:
 
 def check_probability(probability: float) -> None:
     """Refuse what is no probability of an interval."""
-    if not 0 < probability < 1:
-        raise ValueError(f"probability = {probability!r}; expected a number between 0 and 1")
+    check_number("probability", probability, Range(above=0, below=1))
+
+
+def total_moments(group: Any, name: str) -> tuple[NDArray, NDArray]:
+    """Means and standard deviations over draws, by the law of total variance.
+
+    Parameters
+    ----------
+    group : DataTree
+        With a variable of that name of means, and ``{name}_covariance``, by chain and draw.
+    name : str
+    """
+    mean = group[name].to_numpy()
+    own = np.diagonal(group[f"{name}_covariance"].to_numpy(), axis1=-2, axis2=-1)
+    return mean.mean(axis=(0, 1)), np.sqrt(own.mean(axis=(0, 1)) + mean.var(axis=(0, 1)))
 
 
 def normal_interval(mean: NDArray, sd: NDArray, probability: float) -> tuple[NDArray, NDArray]:

@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from arviz_base import dict_to_dataset
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from scipy.special import logsumexp
 from xarray import DataArray, DataTree
 
@@ -20,7 +18,7 @@ from sidebayes.diagnostics.tree import pooled_draws
 from sidebayes.guides.engines import posterior
 from sidebayes.guides.engines.base import SideBayesWarning
 from sidebayes.guides.engines.plumbing.progress import progress_bar
-from sidebayes.guides.engines.units import Layout, lay_out_units, refuse_dependent_units
+from sidebayes.guides.engines.units import Layout, join_units, lay_out_units, refuse_dependent_units
 from sidebayes.models.blocks.fields import Range, check_integer, check_number
 from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.side_information.links import Links
@@ -303,7 +301,7 @@ def _joined_units(run: Run, layout: Layout) -> dict[str, NDArray[np.int64]]:
     ValueError
         If the data do not tell the units apart, so that none can be left out.
     """
-    signature, sizes = run.signature, {dim: len(unit) for dim, unit in layout.unit.items()}
+    signature = run.signature
     named = {dim for role in signature.data for dim in (*role.dims, role.name)}
     whole = [s for s, dim in layout.site_dims.items() if dim is not None and dim not in named]
     whole = whole if layout.dims else list(layout.site_dims)
@@ -318,19 +316,13 @@ def _joined_units(run: Run, layout: Layout) -> dict[str, NDArray[np.int64]]:
         dim = role.dims[0] if role.dims else ""
         if value is None or dim not in joined or role.kind not in ("links", "sets"):
             continue
-        sets = value.pairs if role.kind == "links" else value
-        joined[dim] = _connected(joined[dim], sets, sizes[dim])
+        if role.kind == "links":
+            pairs = value.pairs
+        else:
+            chains = [np.stack([np.full(len(one), one[0]), one], axis=1) for one in value]
+            pairs = np.concatenate([np.zeros((0, 2), int), *chains])
+        joined[dim] = join_units(joined[dim], pairs)
     return joined
-
-
-def _connected(unit: NDArray, sets: Any, size: int) -> NDArray[np.int64]:
-    """Components of elements that share a unit or a set."""
-    first = np.unique(unit, return_index=True)[1][unit]
-    ends = [(np.arange(size), first)]
-    ends += [(np.full(len(one), one[0]), np.asarray(one)) for one in sets]
-    rows, columns = (np.concatenate(part) for part in zip(*ends, strict=True))
-    table = coo_array((np.ones(len(rows)), (rows, columns)), shape=(size, size))
-    return connected_components(table, directed=False)[1].astype(np.int64)
 
 
 def _held_out(

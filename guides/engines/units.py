@@ -27,6 +27,7 @@ __all__ = [
     "Named",
     "dimensions",
     "given_data",
+    "join_units",
     "lay_out_units",
     "log_terms",
     "refuse_dependent_units",
@@ -150,21 +151,25 @@ def _lay_out(problem: Problem) -> Layout:
             unit[f"{name}_unit"] = np.arange(extent)
         elif dim_of_units is not None:
             unit.setdefault(dim_of_units, np.arange(sizes[dim_of_units]))
-    for name, (_, fn) in observed.items():
+    tied = {
+        name: fn.labels.graph
+        for name, (_, fn) in observed.items()
+        if isinstance(fn, LinkedMixture) and site_dims[name] is not None and _ties(fn)
+    }
+    for name, graph in tied.items():
+        dim, component = str(site_dims[name]), np.asarray(graph.component)
+        first = np.unique(component, return_index=True)[1]
+        ends = np.stack([np.arange(len(component)), first[component]], axis=1)
+        unit[dim] = join_units(unit[dim], ends)
+    for name, graph in tied.items():
+        joined, component = unit[str(site_dims[name])], np.asarray(graph.component)
+        if not np.array_equal(component, joined):
+            first = np.unique(component, return_index=True)[1]
+            # terms beyond the components are padding, and zero
+            owners[name] = np.pad(joined[first], (0, graph.num_nodes - len(first)))
+    for name in observed:
         dim = site_dims[name]
-        if isinstance(fn, LinkedMixture) and dim is not None and _ties(fn):
-            unit[dim] = _joined(unit[dim], np.asarray(fn.labels.graph.component, np.int64))
-    for name, (_, fn) in observed.items():
-        dim = site_dims[name]
-        if isinstance(fn, LinkedMixture) and dim is not None and _ties(fn):
-            component = np.asarray(fn.labels.graph.component, np.int64)
-            if not np.array_equal(component, unit[dim]):
-                first = np.unique(component, return_index=True)[1]
-                # terms beyond the components are padding, and zero
-                owners[name] = np.pad(unit[dim][first], (0, fn.labels.graph.num_nodes - len(first)))
-    for name, (_, fn) in observed.items():
-        dim = site_dims[name]
-        if dim is None or (isinstance(fn, LinkedMixture) and _ties(fn)):
+        if dim is None or name in tied:
             continue
         joined = unit[dim]
         if not np.array_equal(joined, np.arange(len(joined))):
@@ -173,12 +178,18 @@ def _lay_out(problem: Problem) -> Layout:
     return Layout(site_dims, unit, owners, points)
 
 
-def _joined(unit: NDArray, other: NDArray) -> NDArray[np.int64]:
-    """Units of elements that share one or the other, numbered in the order of their first elements."""
-    size = len(unit)
-    ends = np.stack([unit, other + size], axis=1)
-    _, component = components_of(ends, size + int(other.max(initial=-1)) + 1)
-    return np.unique(component[unit], return_inverse=True)[1].astype(np.int64)
+def join_units(unit: NDArray, pairs: NDArray) -> NDArray[np.int64]:
+    """Units of elements of which some pairs are joined as well.
+
+    Parameters
+    ----------
+    unit : ndarray of int, shape (num_elements,)
+        Numbered from 0 in the order of their first elements, as the result is.
+    pairs : ndarray of int, shape (num_pairs, 2)
+        Numbers of elements.
+    """
+    _, component = components_of(unit[pairs], int(unit.max(initial=-1)) + 1)
+    return component[unit]
 
 
 def _ties(fn: Collapsed) -> bool:

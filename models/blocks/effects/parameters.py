@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,11 +21,13 @@ from numpyro.distributions.transforms import (
     LowerCholeskyAffine,
     Transform,
 )
-from scipy.linalg import qr
 
 from ..block import Block, Evidence
 from ..collapsed import Collapsed
+from ..side_information.partial_labels import Groups
+from ..warning import SideBayesWarning
 from .expected import Regression, expected_regression
+from .identified import covariance_is_determined, independent_columns
 from .priors import EffectsPrior
 from .small import cholesky
 from .structure import FactorUnits, Structure
@@ -37,8 +40,8 @@ _SHARE = math.sqrt(0.5)
 _SWEEPS = 3
 """Rounds of an M-step over coefficients and noise, where several outputs differ in noise."""
 
-_DEPENDENT = 1e-9
-"""Share of a column's length outside the span of the others below which it depends on them."""
+_EXACT = 1e-13
+"""Share of the outcomes outside the span of the fixed effects below which there is no noise."""
 
 
 class Units(NamedTuple):
@@ -64,6 +67,8 @@ class MixedParameters(Block):
     structure : Structure
     prior : EffectsPrior or None
         None is flat: maximum likelihood.
+    subjects : Groups, optional
+        Of the rows, to see whether they determine the covariance where the prior is flat.
     """
 
     roles: ClassVar[tuple[str, ...]] = ("coefficients", "factor", "noise")
@@ -77,9 +82,10 @@ class MixedParameters(Block):
         outputs: ArrayLike | None,
         structure: Structure,
         prior: EffectsPrior | None,
+        subjects: Groups | None = None,
     ) -> None:
         self.y, self.fixed, self.random, self.outputs = y, fixed, random, outputs
-        self.structure, self.prior = structure, prior
+        self.structure, self.prior, self.subjects = structure, prior, subjects
         self.num_terms = jnp.shape(fixed)[1]
         self.num_outputs = 1 if outputs is None else jnp.shape(outputs)[1]
         if prior is not None:
@@ -179,20 +185,35 @@ class MixedParameters(Block):
         return {role: value for role, value in (found | eyes).items() if role in shapes}
 
     def check(self, name: str, value: Any) -> None:
-        """Refuse columns of fixed effects that depend on others, which a flat prior cannot tell apart."""
+        """Refuse data under a flat prior that leave coefficients undetermined or no noise.
+
+        Warns where they leave only the covariance of the effects and the noise undetermined.
+        """
         if self.prior is not None or isinstance(self.fixed, Tracer):
             return
-        columns = np.asarray(self.fixed)
-        length = np.sqrt((columns**2).sum(axis=0))
-        _, root, order = qr(
-            columns / np.where(length > 0, length, 1), mode="economic", pivoting=True
-        )
-        size = np.abs(np.diag(root))
-        if len(size) < len(order) or (size < _DEPENDENT).any():
-            found = sorted(map(int, order[(size >= _DEPENDENT).sum() :]))
+        basis, dependent = independent_columns(self.fixed)
+        if dependent:
             raise ValueError(
-                f"fixed has columns that depend linearly on the others, such as {found}; drop them, or "
+                f"fixed has columns that depend linearly on the others, such as {dependent}; drop them, or "
                 "pass a prior, which tells them apart"
+            )
+        outcomes = np.asarray(value, float)
+        left = outcomes - basis @ (basis.T @ outcomes)
+        if np.linalg.norm(left) <= _EXACT * np.linalg.norm(outcomes):
+            raise ValueError(
+                f"{name} is a linear function of the columns of fixed: no noise is left, and the likelihood "
+                "has no maximum. Check how it was made, or pass a prior"
+            )
+        if self.subjects is not None and not covariance_is_determined(
+            basis, self.random, self.subjects.codes, self.outputs, self.structure
+        ):
+            warnings.warn(
+                f"random, of shape {jnp.shape(self.random)}, leaves the covariance of the random effects and "
+                "the noise undetermined: many values are equally likely, and the fit ends at any of them. "
+                "Columns depend on each other, or subjects have too few rows or times, or fixed effects of "
+                "their own; give fewer columns, covariance='diagonal', or a prior",
+                SideBayesWarning,
+                stacklevel=2,
             )
 
     def statistics(self, evidence: Evidence) -> Regression:
@@ -259,6 +280,7 @@ def mixed_parameters(
     *,
     covariance: str | tuple[int, ...] = "full",
     prior: str | EffectsPrior = "flat",
+    subjects: Groups | None = None,
 ) -> MixedParameters:
     """Block of the parameters of a linear mixed model, from the options of a model.
 
@@ -269,14 +291,16 @@ def mixed_parameters(
     covariance : {"full", "diagonal"} or tuple of int
         Which random effects are correlated; see `Structure.read`.
     prior : {"flat"} or EffectsPrior
+    subjects : Groups, optional
+        See `MixedParameters`.
 
     Raises
     ------
     ValueError
         If an option is none of these, or `outputs` are no indicators.
     """
-    if prior != "flat" and not isinstance(prior, EffectsPrior):
-        raise ValueError(f"prior = {prior!r}; expected 'flat' or an EffectsPrior")
+    if not isinstance(prior, EffectsPrior) and not (isinstance(prior, str) and prior == "flat"):
+        raise ValueError(f"prior = {prior!r:.60}; expected 'flat' or an EffectsPrior")
     if outputs is not None and not isinstance(outputs, Tracer):
         rows = np.asarray(outputs)
         odd = ~(np.isin(rows, (0, 1)).all(axis=1) & (rows.sum(axis=1) == 1))
@@ -286,9 +310,14 @@ def mixed_parameters(
                 f"outputs[{row}] = {rows[row]}; expected one 1, for the output that the row measures, and "
                 "0 for all others"
             )
+        unused = np.flatnonzero(~rows.any(axis=0))
+        if len(unused):
+            raise ValueError(
+                f"outputs[:, {unused[0]}] is of an output that no row measures; drop it"
+            )
     structure = Structure.read(covariance, jnp.shape(random)[1])
     own = prior if isinstance(prior, EffectsPrior) else None
-    return MixedParameters(y, fixed, random, outputs, structure, own)
+    return MixedParameters(y, fixed, random, outputs, structure, own, subjects)
 
 
 def _regular(xp: Any, gram: Any) -> Any:

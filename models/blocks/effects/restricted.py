@@ -14,7 +14,7 @@ from ..collapsed import Fitted
 from ..random_effects import RandomEffects
 from ..side_information.partial_labels import Groups
 from .marginal import Weighted, by_row, weighted
-from .small import cholesky, forward_solve, log_determinant
+from .small import cholesky, forward_solve, inverse, log_determinant
 from .sums import least_squares, row_sums
 
 __all__ = ["Drawn", "RestrictedEffects"]
@@ -198,17 +198,14 @@ class RestrictedEffects(RandomEffects):
             ``coefficients_covariance``: generalised least squares under a flat prior.
         """
         found = _solved(self.log_factors(value))
-        size = len(found.height)
-        root = forward_solve(found.root, jnp.eye(size, dtype=found.root.dtype))
-        move = root.T @ found.height
-        inverse = _inverse(found.lower)
-        white = jnp.einsum("gji,gj->gi", inverse, found.half + found.slope @ move)
-        own = inverse @ self.scale_tril.T
+        mean = _latent(found, jnp.zeros_like(found.height), jnp.zeros_like(found.half))
+        root = inverse(found.root)
+        own = inverse(found.lower) @ self.scale_tril.T
         through = jnp.einsum("gji,gjk->gik", own, found.slope @ root.T)
         return {
-            "effects": white @ self.scale_tril.T,
+            "effects": mean.effects @ self.scale_tril.T,
             "effects_covariance": own.mT @ own + through @ through.mT,
-            "coefficients": least_squares(jnp.asarray(value), self.fixed) + move,
+            "coefficients": least_squares(jnp.asarray(value), self.fixed) + mean.move,
             "coefficients_covariance": root.T @ root,
         }
 
@@ -216,12 +213,9 @@ class RestrictedEffects(RandomEffects):
         """Draw fixed effects, then whitened effects, given data and parameters."""
         found = _solved(self.log_factors(value))
         key_fixed, key_effects = jax.random.split(rng_key)
-        noise = jax.random.normal(key_fixed, found.height.shape, found.height.dtype)
-        root = forward_solve(found.root, jnp.eye(len(noise), dtype=noise.dtype))
-        move = root.T @ (found.height + noise)
+        move = jax.random.normal(key_fixed, found.height.shape, found.height.dtype)
         white = jax.random.normal(key_effects, found.half.shape, found.half.dtype)
-        center = found.half + found.slope @ move + white
-        return Drawn(jnp.einsum("gji,gj->gi", _inverse(found.lower), center), move)
+        return _latent(found, move, white)
 
     def statistic(self, latent: Drawn) -> dict[str, Array]:  # type: ignore[override]
         """Sufficient statistic of whitened and fixed effects."""
@@ -238,10 +232,7 @@ class RestrictedEffects(RandomEffects):
     def mode(self, value: Array) -> Drawn:  # type: ignore[override]
         """Most probable effects of both kinds, their posterior mean."""
         found = _solved(self.log_factors(value))
-        root = forward_solve(found.root, jnp.eye(len(found.height), dtype=found.root.dtype))
-        move = root.T @ found.height
-        center = found.half + found.slope @ move
-        return Drawn(jnp.einsum("gji,gj->gi", _inverse(found.lower), center), move)
+        return _latent(found, jnp.zeros_like(found.height), jnp.zeros_like(found.half))
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw effects of both kinds, then outcomes, shape (*sample_shape, num_rows).
@@ -283,9 +274,11 @@ class RestrictedEffects(RandomEffects):
         return mean + spread * jax.random.normal(key, (*sample_shape, len(mean)), mean.dtype)
 
 
-def _inverse(lower: Array) -> Array:
-    eye = jnp.eye(lower.shape[-1], dtype=lower.dtype)
-    return forward_solve(lower, jnp.broadcast_to(eye, lower.shape))
+def _latent(found: _Solved, move: Array, white: Array) -> Drawn:
+    """Latent variables that standard normal ones stand for; the posterior mean at zero."""
+    shift = inverse(found.root).T @ (found.height + move)
+    center = found.half + found.slope @ shift + white
+    return Drawn(jnp.einsum("gji,gj->gi", inverse(found.lower), center), shift)
 
 
 def _solved(factors: dict[str, Array]) -> _Solved:

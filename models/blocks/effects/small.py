@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.scipy.linalg import solve_triangular
 
-__all__ = ["cholesky", "forward_solve", "log_determinant"]
+__all__ = ["cholesky", "forward_solve", "inverse", "log_determinant"]
 
 _UNROLLED = 6
 """Largest matrices whose entries are computed one by one; one call of LAPACK a matrix is slower."""
@@ -60,6 +60,12 @@ def forward_solve(lower: Array, right: Array) -> Array:
             rest = rest - lower[..., row, col, None] * solved[col]
         solved.append(rest / lower[..., row, row, None])
     return jnp.stack(solved, axis=-2)
+
+
+def inverse(lower: Array) -> Array:
+    """Inverses of lower triangular matrices, shape (..., size, size)."""
+    eye = jnp.eye(lower.shape[-1], dtype=lower.dtype)
+    return forward_solve(lower, jnp.broadcast_to(eye, lower.shape))
 
 
 def log_determinant(lower: Array) -> Array:
