@@ -27,7 +27,7 @@ def joint_survival(
     fixed: Annotated[ArrayLike, "rows terms"],
     random: Annotated[ArrayLike, "rows effects"],
     subjects: Annotated[Groups, "rows"],
-    time: Annotated[ArrayLike | None, "subjects"] = None,
+    time: Annotated[ArrayLike | None, "subjects"],
     event: Annotated[ArrayLike | None, "subjects"] = None,
     covariates: Annotated[ArrayLike | None, "subjects covariates"] = None,
     outputs: Annotated[ArrayLike | None, "rows outputs"] = None,

@@ -96,7 +96,7 @@ class Survival:
 
     def _filled(self: Any, data: tuple, named: dict[str, Any]) -> Run:
         """The run at new data, with tables that were left out, as times are, as numbers not known."""
-        given = check_new(self.run, data, named)
+        given = check_new(self.run, data, named, ("links", "table"))
         sizes = check_dims(self.run.signature, given)
         return self.run.with_data(fill_tables(replace(self.run, data=given), sizes, self.run.data))
 

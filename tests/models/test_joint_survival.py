@@ -264,7 +264,7 @@ def test_replicates_share_the_effects_of_subjects(fitted, data):
 
 def test_simulates_and_fits_saved(fitted, tmp_path):
     data, options = tiny()
-    drawn = handlers.trace(handlers.seed(joint_survival, 0)).get_trace(None, *data[1:4], **options)
+    drawn = handlers.trace(handlers.seed(joint_survival, 0)).get_trace(None, *data[1:4], None, **options)
     assert (drawn["time"]["value"] > 0).all()
     assert drawn["y"]["value"].shape == (6,)
     fitted.save(tmp_path / "fit.nc")
