@@ -117,11 +117,17 @@ class MixedParameters(Block):
         return self.declare("coefficients", "coefficients", fn, ["terms"])
 
     def scale_tril(self) -> Array:
-        """Sample the Cholesky factor of the covariance of the random effects.
+        """Sample the Cholesky factor of the covariance of the random effects, and note the covariance.
 
         Under a flat prior its entries are any real numbers, so that variances of zero lie inside. The
         signs of its columns do not matter then.
         """
+        root = self._factor()
+        with numpyro.plate("effects", len(root), dim=-2), numpyro.plate("effects_1", len(root)):
+            numpyro.deterministic("covariance", root @ root.T)
+        return root
+
+    def _factor(self) -> Array:
         if self.prior is None:
             rows, _ = self.structure.entries
             flat = dist.ImproperUniform(constraints.real_vector, (), (len(rows),))
