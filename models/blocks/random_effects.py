@@ -17,7 +17,7 @@ from .collapsed import Collapsed, Fitted
 from .effects.small import cholesky, forward_solve, inverse, log_determinant
 from .side_information.partial_labels import Groups
 
-__all__ = ["RandomEffects", "log_integrals"]
+__all__ = ["RandomEffects", "log_integrals", "posterior_moments"]
 
 _LOG_2PI = math.log(2 * math.pi)
 
@@ -212,7 +212,7 @@ class RandomEffects(Collapsed):
             ``effects`` (num_groups, num_effects), the best linear unbiased predictors at these
             parameters; ``effects_covariance`` (num_groups, num_effects, num_effects).
         """
-        center, root = _moments(self.log_factors(value))
+        center, root = posterior_moments(self.log_factors(value))
         spread = root @ self.scale_tril.T
         return {
             "effects": center @ self.scale_tril.T,
@@ -221,7 +221,7 @@ class RandomEffects(Collapsed):
 
     def draw(self, rng_key: Array, value: Array) -> Array:
         """Draw whitened effects given data and parameters, shape (num_groups, num_effects)."""
-        center, root = _moments(self.log_factors(value))
+        center, root = posterior_moments(self.log_factors(value))
         white = jax.random.normal(rng_key, center.shape, center.dtype)
         return center + jnp.einsum("gji,gj->gi", root, white)
 
@@ -236,7 +236,7 @@ class RandomEffects(Collapsed):
 
     def mode(self, value: Array) -> Array:
         """Most probable whitened effects, their posterior mean, shape (num_groups, num_effects)."""
-        return _moments(self.log_factors(value))[0]
+        return posterior_moments(self.log_factors(value))[0]
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw effects, then outcomes, shape (*sample_shape, num_rows)."""
@@ -273,7 +273,7 @@ class RandomEffects(Collapsed):
 
 
 def log_integrals(factors: dict[str, Array]) -> Array:
-    """Log integral over the whitened effects of each group, shape (num_groups,)."""
+    """Log integral over the whitened effects of each group, shape (num_groups, ...)."""
     lower, shift = cholesky(-2.0 * factors["precision"]), factors["shift"]
     white = forward_solve(lower, shift[..., None])[..., 0]
     size = shift.shape[-1]
@@ -281,12 +281,12 @@ def log_integrals(factors: dict[str, Array]) -> Array:
     return total - log_determinant(lower)
 
 
-def _moments(factors: dict[str, Array]) -> tuple[Array, Array]:
+def posterior_moments(factors: dict[str, Array]) -> tuple[Array, Array]:
     """Posterior means of u, and inverse Cholesky factors R of the precisions: Cov[u] = R'R."""
     lower = cholesky(-2.0 * factors["precision"])
     root = inverse(lower)
-    center = jnp.einsum("gji,gj->gi", root, jnp.einsum("gij,gj->gi", root, factors["shift"]))
-    return center, root
+    white = (root * factors["shift"][..., None, :]).sum(axis=-1)
+    return (root * white[..., None]).sum(axis=-2), root
 
 
 def _floating(array: ArrayLike) -> Array:
