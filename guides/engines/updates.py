@@ -25,6 +25,7 @@ from .density import (
 )
 from .plumbing.programs import compiled, unchecked
 from .surrogate import expectation, linearised
+from .units import Named
 
 __all__ = [
     "Part",
@@ -389,7 +390,8 @@ def _slope_at_rest(
 
 def is_ours(problem: Problem) -> bool:
     """Whether the model is one of the library, whose use of its blocks is tested."""
-    module = getattr(problem.model, "__module__", None)
+    model = problem.model.model if isinstance(problem.model, Named) else problem.model
+    module = getattr(model, "__module__", None)
     return isinstance(module, str) and module.startswith("sidebayes.models")
 
 

@@ -17,8 +17,12 @@ from numpy.typing import NDArray
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import LowerCholeskyAffine, Transform
 
+from ..block import Evidence
+from ..collapsed import Collapsed
 from ..side_information.partial_labels import Groups
 from .expected import Regression
+from .mixture import EffectsMixture
+from .one_pass import class_pass
 from .parameters import MixedParameters, read_options
 from .priors import EffectsPrior
 from .starts import class_starts
@@ -76,6 +80,11 @@ class ClassParameters(MixedParameters):
         self.admissible = admissible
         self.common = np.array(shared_terms, int)
         self.own = np.setdiff1d(np.arange(self.num_terms), self.common)
+
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """Log-factors of `EffectsMixture` that depend on the data."""
+        return ("precision", "shift", "unary")
 
     @contextmanager
     def _classes(self, what: str, dim: int = -1) -> Iterator[None]:
@@ -158,6 +167,20 @@ class ClassParameters(MixedParameters):
             found["shared_coefficients"] = self._units(np, value).start[self.common]
         return found
 
+    def statistics(self, evidence: Evidence) -> Regression:
+        """Regressions of the classes, unless `one_pass` found them."""
+        found = evidence.expected.get("moments")
+        return super().statistics(evidence) if found is None else found
+
+    def has_one_pass(self, fn: Collapsed) -> bool:
+        """Whether no links tie the subjects."""
+        return isinstance(fn, EffectsMixture) and fn.labels.graph.num_links == 0
+
+    def one_pass(self, fn: Any, value: Array) -> tuple[Array, dict[str, Any]]:
+        """See `class_pass`; no array by subject and class is kept."""
+        log_partition, found = class_pass(fn, value, self.structure)
+        return log_partition, {"moments": found, "log_weights": found.total}
+
     def degenerate(self, values: Mapping[str, Any]) -> tuple[int, str] | None:
         """First class whose noise is next to nothing beside that of the others."""
         if "noise" in self.shared:
@@ -189,7 +212,7 @@ class ClassParameters(MixedParameters):
     def _mean_spread(self, found: Regression) -> Array:
         if "covariance" not in self.shared:
             return super()._mean_spread(found)
-        return (found.spread.sum(axis=0) / found.size.sum())[None]
+        return (found.spread.sum(axis=0) / found.total.sum())[None]
 
     def _coefficients(self, fixed: Array) -> dict[str, Array]:
         known = {"coefficients": fixed[:, self.own]}

@@ -15,7 +15,7 @@ from .restricted import RestrictedEffects
 from .structure import Structure
 from .sums import RowSums, group_sums, row_sums
 
-__all__ = ["Regression", "expected_regression", "solve"]
+__all__ = ["Regression", "class_regressions", "expected_regression", "solve"]
 
 
 class Regression(NamedTuple):
@@ -29,7 +29,7 @@ class Regression(NamedTuple):
     ----------
     start : Array, shape (num_classes, num_terms)
         Coefficients that the fixed effects are relative to.
-    size : Array, shape (num_classes,)
+    total : Array, shape (num_classes,)
         Expected number of groups.
     num_rows, squares : Array, shape (num_classes, num_outputs)
         Rows, and expected sum of squared outcomes.
@@ -43,7 +43,7 @@ class Regression(NamedTuple):
     """
 
     start: Array
-    size: Array
+    total: Array
     num_rows: Array
     squares: Array
     gram: Array
@@ -66,8 +66,8 @@ def solve(found: Regression, index: NDArray, weight: Array) -> tuple[Array, Arra
     gram = jnp.einsum("kl,klij->kij", weight, found.gram)
     linear = jnp.einsum("kl,kli->ki", weight, found.cross)
     size = int(index.max()) + 1
-    total = jnp.zeros((size, size), gram.dtype).at[index[:, :, None], index[:, None, :]].add(gram)
-    best = jnp.linalg.solve(total, jnp.zeros(size, gram.dtype).at[index].add(linear))[index]
+    whole = jnp.zeros((size, size), gram.dtype).at[index[:, :, None], index[:, None, :]].add(gram)
+    best = jnp.linalg.solve(whole, jnp.zeros(size, gram.dtype).at[index].add(linear))[index]
     fitted = jnp.einsum("ki,klij,kj->kl", best, found.gram, best)
     return best, found.squares - 2 * jnp.einsum("kli,ki->kl", found.cross, best) + fitted
 
@@ -79,18 +79,37 @@ def expected_regression(evidence: Evidence, structure: Structure) -> Regression:
     expected = evidence.expected
     second, first = expected["precision"], expected["shift"]
     if isinstance(fn, EffectsMixture):
-        sums = group_sums(*given)
-
-        def of_class(share: Array, second: Array, first: Array) -> Regression:
-            return _marginal(_shared(sums, share), second, first, share.sum(), structure)
-
-        return jax.vmap(of_class, in_axes=1)(expected["unary"], second, first)
-    sums, size = row_sums(*given), jnp.asarray(1.0 * fn.num_units)
+        return class_regressions(group_sums(*given), expected["unary"], second, first, structure)
+    sums, total = row_sums(*given), jnp.asarray(1.0 * fn.num_units)
     if isinstance(fn, RestrictedEffects):
-        found = _restricted(sums, expected, size, structure)
+        found = _restricted(sums, expected, total, structure)
     else:
-        found = _marginal(sums, second, first, size, structure)
+        found = _marginal(sums, second, first, total, structure)
     return jax.tree.map(lambda leaf: leaf[None], found)
+
+
+def class_regressions(
+    sums: RowSums, share: Array, second: Array, first: Array, structure: Structure
+) -> Regression:
+    """Regressions of the classes.
+
+    Parameters
+    ----------
+    sums : RowSums
+        By group.
+    share : Array, shape (num_groups, num_classes)
+        Probability that a group is of a class.
+    second : Array, shape (num_groups, num_classes, num_effects, num_effects)
+        Expected squares of the whitened effects in each class, times that.
+    first : Array, shape (num_groups, num_classes, num_effects)
+        Expected effects, times that.
+    structure : Structure
+    """
+
+    def of_class(share: Array, second: Array, first: Array) -> Regression:
+        return _marginal(_shared(sums, share), second, first, share.sum(), structure)
+
+    return jax.vmap(of_class, in_axes=1)(share, second, first)
 
 
 def _shared(sums: RowSums, share: Array) -> RowSums:
@@ -113,7 +132,7 @@ def _of_effects(
 
 
 def _marginal(
-    sums: RowSums, second: Array, first: Array, size: Array, structure: Structure
+    sums: RowSums, second: Array, first: Array, total: Array, structure: Structure
 ) -> Regression:
     """On fixed effects and on the entries of T."""
     rows, cols = structure.entries
@@ -123,7 +142,7 @@ def _marginal(
     lower = jnp.concatenate([mixed.mT, gram], axis=2)
     return Regression(
         start=sums.start,
-        size=size,
+        total=total,
         num_rows=sums.num_rows,
         squares=sums.squares,
         gram=jnp.concatenate([upper, lower], axis=1),
@@ -132,7 +151,7 @@ def _marginal(
     )
 
 
-def _restricted(sums: RowSums, expected: Any, size: Array, structure: Structure) -> Regression:
+def _restricted(sums: RowSums, expected: Any, total: Array, structure: Structure) -> Regression:
     """On the entries of T alone: fixed effects are among the latent variables."""
     rows, cols = structure.entries
     second = expected["precision"]
@@ -142,7 +161,7 @@ def _restricted(sums: RowSums, expected: Any, size: Array, structure: Structure)
     joint = expected["cross"][:, cols]
     return Regression(
         start=sums.start,
-        size=size,
+        total=total,
         num_rows=sums.num_rows,
         squares=squares + jnp.einsum("lij,ij->l", sums.fixed, square),
         gram=gram,

@@ -20,7 +20,7 @@ from ..mixtures.linked_mixture import LinkedMixture
 from ..random_effects import log_integrals, posterior_moments
 from ..side_information.partial_labels import Groups
 from .marginal import effect_factors
-from .sums import group_sums
+from .sums import RowSums, group_sums
 
 __all__ = ["EffectsMixture", "LabelsAndEffects"]
 
@@ -180,10 +180,14 @@ class EffectsMixture(LinkedMixture):
                 "batches"
             )
         sums = group_sums(jnp.asarray(value), self.fixed, self.design, self.groups, self.outputs)
+        return self.class_factors(sums) | self._label_factors_of_links()
+
+    def class_factors(self, sums: RowSums) -> dict[str, Array]:
+        """Those log-factors that depend on the data, from sums over the rows of some groups."""
         by_class = jax.vmap(effect_factors, in_axes=(None, 0, 0, 0), out_axes=1)
         found = by_class(sums, self.coefficients, self.scale_tril, self.noise)
         found["unary"] = found.pop("rows") - self.design.shape[1] * _HALF_LOG_2PI
-        return found | self._label_factors_of_links()
+        return found
 
     def label_factors(self, factors: dict[str, Array]) -> Array:
         """Log-factors of the labels alone, shape (num_groups, num_clusters)."""

@@ -244,7 +244,7 @@ class MixedParameters(Block):
 
     def _mean_spread(self, found: Regression) -> Array:
         """Mean expected square of the whitened effects, for each factor."""
-        return found.spread / found.size[:, None, None]
+        return found.spread / found.total[:, None, None]
 
     def _coefficients(self, fixed: Array) -> dict[str, Array]:
         """Values of the sites of the fixed effects, from those of each class."""

@@ -135,9 +135,9 @@ def _upper(columns: Array) -> Array:
 
 def _symmetric(upper: Array, size: int) -> Array:
     """Symmetric matrices from the entries of their upper triangles, shape (..., size, size)."""
-    rows, cols = jnp.triu_indices(size)
-    blank = jnp.zeros((*upper.shape[:-1], size, size), upper.dtype)
-    return blank.at[..., rows, cols].set(upper).at[..., cols, rows].set(upper)
+    place = np.zeros((size, size), int)
+    place[np.triu_indices(size)] = np.arange(upper.shape[-1])
+    return upper[..., np.maximum(place, place.T)]
 
 
 def _output(num_rows: int, outputs: Array | None) -> Array:
