@@ -82,7 +82,7 @@ def draw_one(axis, table, fit, design, title):
     """Lines of all persons in the mixture of the colours of their classes, and the mean curves."""
     shades = np.array([to_rgb(CHAINS[0]), to_rgb(CHAINS[1])])
     falls = declining(fit)
-    share = fit.responsibilities()[:, falls]
+    share = fit.responsibilities()[:, falls].clip(0, 1)
     for number, (_, rows) in enumerate(table.groupby("person")):
         colour = share[number] * shades[1] + (1 - share[number]) * shades[0]
         axis.plot(rows["years"], rows["score"], color=colour, lw=0.8, alpha=0.6)

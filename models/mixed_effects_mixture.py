@@ -103,7 +103,6 @@ def mixed_effects_mixture(
     )
     fixed, random = jnp.asarray(fixed), jnp.asarray(random)
     outputs = None if outputs is None else jnp.asarray(outputs)
-    admissible = None if known is None else jnp.asarray(known.admissible(num_clusters))
     parameters = class_parameters(
         y,
         fixed,
@@ -115,7 +114,7 @@ def mixed_effects_mixture(
         shared=shared,
         shared_terms=shared_terms,
         prior=prior,
-        admissible=admissible,
+        known=known,
     )
     coefficients = parameters.coefficients()
     scale_tril, noise = parameters.scale_tril(), parameters.noise()
@@ -126,6 +125,7 @@ def mixed_effects_mixture(
     )
     with axes[0], axes[1], axes[2]:
         numpyro.deterministic("covariance", scale_tril @ scale_tril.mT)
+    evidence = None if known is None else jnp.log(1.0 * known.admissible(num_clusters))
     fn = EffectsMixture(
         labels,
         fixed,
@@ -135,6 +135,6 @@ def mixed_effects_mixture(
         scale_tril=scale_tril,
         noise=noise,
         outputs=outputs,
-        evidence=None if admissible is None else jnp.log(1.0 * admissible),
+        evidence=evidence,
     )
     numpyro.sample("y", fn, obs=y)

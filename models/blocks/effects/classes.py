@@ -19,7 +19,7 @@ from numpyro.distributions.transforms import LowerCholeskyAffine, Transform
 
 from ..block import Evidence
 from ..collapsed import Collapsed
-from ..side_information.partial_labels import Groups
+from ..side_information.partial_labels import Groups, PartialLabels
 from .expected import Regression
 from .mixture import EffectsMixture
 from .one_pass import class_pass
@@ -49,8 +49,8 @@ class ClassParameters(MixedParameters):
         "covariance" and "noise", where all classes have one.
     shared_terms : tuple of int
         Columns of the fixed effects that have one coefficient for all classes.
-    admissible : array_like of bool, shape (num_groups, num_clusters), optional
-        Classes that each subject may have.
+    known : PartialLabels, optional
+        Classes known of some subjects, beside which runs start.
     """
 
     roles: ClassVar[tuple[str, ...]] = (
@@ -73,11 +73,11 @@ class ClassParameters(MixedParameters):
         num_clusters: int,
         shared: tuple[str, ...] = (),
         shared_terms: tuple[int, ...] = (),
-        admissible: ArrayLike | None = None,
+        known: PartialLabels | None = None,
     ) -> None:
         super().__init__(y, fixed, random, outputs, structure, prior)
         self.subjects, self.num_clusters, self.shared = subjects, num_clusters, shared
-        self.admissible = admissible
+        self.known = known
         self.common = np.array(shared_terms, int)
         self.own = np.setdiff1d(np.arange(self.num_terms), self.common)
 
@@ -146,9 +146,12 @@ class ClassParameters(MixedParameters):
         Covariances and noise start as those of `MixedParameters`. See `class_starts`.
         """
         found = super().starts(value, shapes, seed, num_starts)
-        groups = self.subjects.codes
-        if not found or isinstance(groups, Tracer) or isinstance(self.admissible, Tracer):
+        known = None if self.known is None else self.known.values
+        if not found or any(isinstance(data, Tracer) for data in (self.subjects.codes, known)):
             return found
+        admissible = None
+        if known is not None:
+            admissible = PartialLabels(np.asarray(known)).admissible(self.num_clusters)
         coefficients = class_starts(
             np.asarray(value, float),
             np.asarray(self.fixed),
@@ -158,7 +161,7 @@ class ClassParameters(MixedParameters):
             self._units(np, value),
             num_clusters=self.num_clusters,
             own=self.own,
-            admissible=None if self.admissible is None else np.asarray(self.admissible),
+            admissible=admissible,
             seed=seed,
             num_starts=num_starts,
         )
@@ -231,7 +234,7 @@ def class_parameters(
     shared: Sequence[str] = (),
     shared_terms: Sequence[int] = (),
     prior: str | EffectsPrior = "flat",
-    admissible: ArrayLike | None = None,
+    known: PartialLabels | None = None,
 ) -> ClassParameters:
     """Block of the parameters of a mixture of linear mixed models, from the options of a model.
 
@@ -245,7 +248,7 @@ def class_parameters(
         See `mixed_parameters`.
     shared : sequence of {"covariance", "noise"}
     shared_terms : sequence of int
-    admissible : array_like of bool, shape (num_groups, num_clusters), optional
+    known : PartialLabels, optional
 
     Raises
     ------
@@ -275,5 +278,5 @@ def class_parameters(
         num_clusters=num_clusters,
         shared=names,
         shared_terms=tuple(map(int, sorted(terms))),
-        admissible=admissible,
+        known=known,
     )
