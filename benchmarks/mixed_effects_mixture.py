@@ -71,8 +71,10 @@ def report_large(options):
     found = json.loads(out.stdout.splitlines()[-1])
     print(f"{options.subjects:,} subjects x {options.rows} rows, two classes, EM from one start")
     print(f"  {found['wall']:.1f} s wall (aim {AIM_SECONDS}), {found['cpu']:.1f} CPU s")
-    print(f"  of these {({name: round(s, 1) for name, s in found['seconds'].items()})}")
-    print(f"  {found['steps']} steps, converged {found['converged']}, log joint {found['likelihood']:.2f}")
+    print(f"  of these { ({name: round(s, 1) for name, s in found['seconds'].items()}) }")
+    print(
+        f"  {found['steps']} steps, converged {found['converged']}, log joint {found['likelihood']:.2f}"
+    )
     print(f"  {found['agreement']:.1%} of the subjects in their class")
     print(f"  peak {found['peak']:.2f} GiB (aim {AIM_GIB}), {found['before']:.2f} before the fit")
     print(f"  load of the machine before: {load:.1f} on {os.cpu_count()} processors")

@@ -40,7 +40,9 @@ def side_information(declines, num_links=50, num_known=12, seed=5):
     pairs = np.array([rng.choice(len(declines), 2, replace=False) for _ in range(num_links)])
     same = declines[pairs[:, 0]] == declines[pairs[:, 1]]
     same ^= rng.random(num_links) < 0.1
-    links = sb.Links(pairs, np.where(same, 2.2, -2.2))  # log-odds of a statement right 9 times in 10
+    links = sb.Links(
+        pairs, np.where(same, 2.2, -2.2)
+    )  # log-odds of a statement right 9 times in 10
     known = np.full(len(declines), -1)
     some = rng.choice(len(declines), num_known, replace=False)
     known[some] = declines[some]
@@ -87,7 +89,10 @@ def draw_one(axis, table, fit, design, title):
         colour = share[number] * shades[1] + (1 - share[number]) * shades[0]
         axis.plot(rows["years"], rows["score"], color=colour, lw=0.8, alpha=0.6)
     grid = np.linspace(0, 10, 41)
-    for colour, cluster, name in ((CHAINS[0], 1 - falls, "stable"), (CHAINS[1], falls, "declining")):
+    for colour, cluster, name in (
+        (CHAINS[0], 1 - falls, "stable"),
+        (CHAINS[1], falls, "declining"),
+    ):
         mean, error = mean_curve(fit, design, grid, cluster)
         weight = fit.params["weights"][cluster]
         axis.fill_between(grid, mean - 1.645 * error, mean + 1.645 * error, color=colour, alpha=0.3)
@@ -101,7 +106,10 @@ def draw_one(axis, table, fit, design, title):
 def draw(table, declines, design, plain, told, out):
     """Left without side information, right with it."""
     figure, axes = new_figure(12.0, 4.6, ncols=2, sharey=True)
-    for axis, fit, what in ((axes[0], plain, "curves alone"), (axes[1], told, "50 links, 12 known")):
+    for axis, fit, what in (
+        (axes[0], plain, "curves alone"),
+        (axes[1], told, "50 links, 12 known"),
+    ):
         right = agreement(fit, declines)
         draw_one(axis, table, fit, design, f"{what}: {right:.0%} of the persons in their class")
     axes[0].set_ylabel("score")

@@ -121,7 +121,9 @@ class Uncertainty:
         terms = self._names_of("terms", estimate.shape[-1])
         index = pd.Index(terms)
         if estimate.ndim == 2:
-            index = pd.MultiIndex.from_product([range(len(estimate)), terms], names=["cluster", "term"])
+            index = pd.MultiIndex.from_product(
+                [range(len(estimate)), terms], names=["cluster", "term"]
+            )
         estimate = estimate.ravel()
         lower, upper = normal_interval(estimate, error, probability)
         columns = {"estimate": estimate, "standard_error": error, "lower": lower, "upper": upper}

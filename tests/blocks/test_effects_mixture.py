@@ -200,6 +200,4 @@ def test_refusals():
         ({"shared_terms": (0, 1, 2)}, "at least one column is left"),
     ):
         with pytest.raises(ValueError, match=message):
-            class_parameters(
-                TABLE.y, FIXED, TABLE.design, TABLE.groups, num_clusters=2, **options
-            )
+            class_parameters(TABLE.y, FIXED, TABLE.design, TABLE.groups, num_clusters=2, **options)

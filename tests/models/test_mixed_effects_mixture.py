@@ -20,8 +20,13 @@ def simulate(num_subjects=50, seed=3):
     rng.shuffle(subject)
     time = rng.uniform(-1, 1, len(subject))
     x = np.column_stack([np.ones(len(time)), time])
-    own = np.array([[0.0, 1.2], [1.5, -1.2]])[label] + rng.normal(size=(num_subjects, 2)) * [0.8, 0.6]
-    y = (x * own[subject]).sum(axis=1) + np.array([0.5, 0.3])[label][subject] * rng.normal(size=len(x))
+    own = np.array([[0.0, 1.2], [1.5, -1.2]])[label] + rng.normal(size=(num_subjects, 2)) * [
+        0.8,
+        0.6,
+    ]
+    y = (x * own[subject]).sum(axis=1) + np.array([0.5, 0.3])[label][subject] * rng.normal(
+        size=len(x)
+    )
     return SimpleNamespace(x=x, y=y, subject=subject, label=label)
 
 

@@ -15,7 +15,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 from numpyro.distributions import constraints
-from numpyro.distributions.transforms import LowerCholeskyAffine, Transform
+from numpyro.distributions.transforms import Transform
 
 from ..block import Evidence
 from ..collapsed import Collapsed

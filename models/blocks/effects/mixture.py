@@ -13,7 +13,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from ..collapsed import Collapsed, Fitted
+from ..collapsed import Fitted
 from ..label_inference import partition
 from ..mixtures.linked_categorical import LinkedCategorical
 from ..mixtures.linked_mixture import LinkedMixture
@@ -92,7 +92,6 @@ class EffectsMixture(LinkedMixture):
         "noise",
         "outputs",
     )
-    varies_by_row = True
 
     def __init__(
         self,
@@ -118,7 +117,10 @@ class EffectsMixture(LinkedMixture):
         self.noise = jnp.asarray(noise)
         self.outputs = None if outputs is None else jnp.asarray(outputs)
         self._check_shapes()
-        Collapsed.__init__(self, event_shape=(len(self.fixed),), validate_args=validate_args)
+        # what the base class asks for are components that are distributions of single rows
+        super(LinkedMixture, self).__init__(
+            event_shape=(len(self.fixed),), validate_args=validate_args
+        )
 
     def _check_shapes(self) -> None:
         num_clusters, num_rows = self.num_clusters, len(self.fixed)
@@ -152,6 +154,11 @@ class EffectsMixture(LinkedMixture):
                 f"evidence has shape {jnp.shape(self.evidence)}; expected "
                 f"{(self.groups.num_groups, num_clusters)}, a log-factor per group and cluster"
             )
+
+    @property
+    def varies_by_row(self) -> bool:
+        """Densities have a design by row."""
+        return True
 
     @property
     def support(self) -> constraints.Constraint:

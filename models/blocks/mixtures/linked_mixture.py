@@ -44,7 +44,7 @@ class LinkedMixture(Collapsed):
     """
 
     arg_constraints: ClassVar[dict] = {}
-    pytree_data_fields = ("labels", "components", "evidence", "groups")
+    pytree_data_fields: ClassVar[tuple[str, ...]] = ("labels", "components", "evidence", "groups")
     latent = "labels"
 
     def __init__(
