@@ -4,7 +4,8 @@ Run: python benchmarks/mixed_effects_mixture.py [--subjects 350000] [--rows 14] 
 350,000 subjects with 14 rows each in two classes, random intercepts and slopes, by EM in a fresh process
 that starts with no program compiled: wall and CPU seconds, and the peak of its memory. With
 SIDEBAYES_DATA, the two-class model of paquid, whose log-likelihood by lcmm 1.8.1.1 is -5414.573. R's lcmm
-took 258 s on the first; it is not run here, and no library of Python fits this model.
+is not run here; an issue of it (258) asks for a table of the large size. No library of Python that we
+know fits this model.
 """
 
 import argparse

@@ -14,10 +14,11 @@ from .blocks.effects.classes import class_parameters
 from .blocks.effects.mixture import EffectsMixture
 from .blocks.effects.priors import EffectsPrior
 from .blocks.label_inference.approximate import Inference
-from .blocks.label_inference.label_graph import LabelGraph
+from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
+from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.side_information.links import Links
 from .blocks.side_information.partial_labels import Groups, PartialLabels
-from .ppc import linked_labels
+from .ppc import cluster_weights, learned_weights
 
 __all__ = ["mixed_effects_mixture"]
 
@@ -90,17 +91,8 @@ def mixed_effects_mixture(
     doi:10.1080/01621459.1996.10476679. Proust-Lima, Philipps and Liquet (2017), J. Stat. Softw. 78(2),
     doi:10.18637/jss.v078.i02.
     """
-    labels = linked_labels(
-        links,
-        subjects.num_groups,
-        num_clusters,
-        concentration=concentration,
-        weights=weights,
-        reading=reading,
-        flip_rate=flip_rate,
-        weight_per=weight_per,
-        inference=inference,
-    )
+    graph = as_label_graph(links, subjects.num_groups, num_clusters, inference)
+    pi = cluster_weights(graph, num_clusters, concentration, weights, reading, inference)
     fixed, random = jnp.asarray(fixed), jnp.asarray(random)
     outputs = None if outputs is None else jnp.asarray(outputs)
     parameters = class_parameters(
@@ -125,6 +117,14 @@ def mixed_effects_mixture(
     )
     with axes[0], axes[1], axes[2]:
         numpyro.deterministic("covariance", scale_tril @ scale_tril.mT)
+    labels = LinkedCategorical(
+        jnp.log(pi),
+        graph,
+        reading=reading,
+        weight_per=weight_per,
+        pair_weights=learned_weights(graph, flip_rate, reading),
+        inference=inference,
+    )
     evidence = None if known is None else jnp.log(1.0 * known.admissible(num_clusters))
     fn = EffectsMixture(
         labels,

@@ -24,7 +24,7 @@ from .blocks.mixtures.reliability import FlipRate
 from .blocks.mixtures.weights import mixing_weights
 from .blocks.side_information.links import Links
 
-__all__ = ["FLIP_RATE_PRIOR", "learned_weights", "linked_labels", "ppc"]
+__all__ = ["FLIP_RATE_PRIOR", "cluster_weights", "learned_weights", "ppc"]
 
 FLIP_RATE_PRIOR = (1.0, 4.0)
 """Beta prior of a learned flip rate: mean 0.2, no flips most probable a priori."""
@@ -88,45 +88,10 @@ def ppc(
     Lu (2008), eqs. 2.10-2.14, 2.26. Lu and Leen (2007), Neural Computation 19, 1528-1567,
     doi:10.1162/neco.2007.19.6.1528.
     """
-    labels = linked_labels(
-        links,
-        num_rows(x, num_points),
-        num_clusters,
-        concentration=concentration,
-        weights=weights,
-        reading=reading,
-        flip_rate=flip_rate,
-        weight_per=weight_per,
-        inference=inference,
-    )
+    graph = as_label_graph(links, num_rows(x, num_points), num_clusters, inference)
+    pi = cluster_weights(graph, num_clusters, concentration, weights, reading, inference)
     density = mixture_components(x, num_clusters, covariance, prior, component)
-    numpyro.sample("x", LinkedMixture(labels, density), obs=x)
-
-
-def linked_labels(
-    links: Links | LabelGraph | None,
-    num_points: int,
-    num_clusters: int,
-    *,
-    concentration: float,
-    weights: ArrayLike | str | None,
-    reading: str,
-    flip_rate: dist.Distribution | str | None,
-    weight_per: str,
-    inference: str | Inference,
-) -> LinkedCategorical:
-    """Sample mixing weights, and a flip rate if it is learned; return the law of the linked labels.
-
-    Parameters are those of `ppc`.
-    """
-    graph = as_label_graph(links, num_points, num_clusters, inference)
-    if weights is None:
-        _refuse_inexact_field(graph, num_clusters, reading, inference)
-        pi = mixing_weights(num_clusters, concentration)
-    else:
-        with numpyro.plate("clusters", num_clusters):
-            pi = numpyro.deterministic("weights", _fixed_weights(weights, num_clusters))
-    return LinkedCategorical(
+    labels = LinkedCategorical(
         jnp.log(pi),
         graph,
         reading=reading,
@@ -134,6 +99,23 @@ def linked_labels(
         pair_weights=learned_weights(graph, flip_rate, reading),
         inference=inference,
     )
+    numpyro.sample("x", LinkedMixture(labels, density), obs=x)
+
+
+def cluster_weights(
+    graph: LabelGraph,
+    num_clusters: int,
+    concentration: float,
+    weights: ArrayLike | str | None,
+    reading: str,
+    inference: str | Inference,
+) -> Array:
+    """Mixing weights, learned or given, shape (num_clusters,); parameters are those of `ppc`."""
+    if weights is None:
+        _refuse_inexact_field(graph, num_clusters, reading, inference)
+        return mixing_weights(num_clusters, concentration)
+    with numpyro.plate("clusters", num_clusters):
+        return numpyro.deterministic("weights", _fixed_weights(weights, num_clusters))
 
 
 def learned_weights(
