@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("formulae")
-EXAMPLE = runpy.run_path(
-    str(Path(__file__).parents[2] / "examples" / "mixed_effects_mixture.py")
-)
+EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "mixed_effects_mixture.py"))
 
 
 @pytest.mark.slow
