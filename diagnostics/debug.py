@@ -130,7 +130,7 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
             points = value.num_points or (joined[0].num_groups if joined else size)
             return as_label_graph(value, points, kwargs.get("num_clusters"))
         if roles.get(name) == "groups" and not isinstance(value, Groups):
-            return Groups(np.asarray(value))
+            return Groups(value)
         if roles.get(name) == "labels" and not isinstance(value, PartialLabels):
             return PartialLabels(np.asarray(value))
         return jnp.asarray(value) if isinstance(value, np.ndarray) else value

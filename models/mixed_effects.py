@@ -64,18 +64,14 @@ def mixed_effects(
     ----------
     Laird and Ware (1982), Biometrics 38, 963-974, doi:10.2307/2529876. Lu (2008), eqs. 7.1-7.3.
     """
-    if form not in _FORMS:
+    if not isinstance(form, str) or form not in _FORMS:
         raise ValueError(f"form = {form!r}; expected one of {_FORMS}")
     fixed, random = jnp.asarray(fixed), jnp.asarray(random)
     outputs = None if outputs is None else jnp.asarray(outputs)
-    parameters = mixed_parameters(y, fixed, random, outputs, covariance=covariance, prior=prior)
-    scale_tril, noise = parameters.scale_tril(), parameters.noise()
-    axes = (
-        numpyro.plate("effects", len(scale_tril), dim=-2),
-        numpyro.plate("effects_1", len(scale_tril)),
+    parameters = mixed_parameters(
+        y, fixed, random, outputs, covariance=covariance, prior=prior, subjects=subjects
     )
-    with axes[0], axes[1]:
-        numpyro.deterministic("covariance", scale_tril @ scale_tril.T)
+    scale_tril, noise = parameters.scale_tril(), parameters.noise()
     given: dict[str, Any] = {"scale_tril": scale_tril, "noise": noise, "outputs": outputs}
     if form == "restricted":
         fn = RestrictedEffects(fixed, random, subjects, prior=parameters.normal, **given)

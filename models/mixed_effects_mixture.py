@@ -110,13 +110,6 @@ def mixed_effects_mixture(
     )
     coefficients = parameters.coefficients()
     scale_tril, noise = parameters.scale_tril(), parameters.noise()
-    axes = (
-        numpyro.plate("clusters", num_clusters, dim=-3),
-        numpyro.plate("effects", random.shape[1], dim=-2),
-        numpyro.plate("effects_1", random.shape[1]),
-    )
-    with axes[0], axes[1], axes[2]:
-        numpyro.deterministic("covariance", scale_tril @ scale_tril.mT)
     labels = LinkedCategorical(
         jnp.log(pi),
         graph,

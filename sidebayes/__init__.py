@@ -12,9 +12,18 @@ if TYPE_CHECKING:
     from .datasets import load_dataset
     from .diagnostics.debug import debug
     from .estimators import LinkedKFold, LinkedMixtureClusterer
+    from .forecasts import forecast
     from .formulas import Design, design
     from .guides.constrained_kmeans import KMeans
     from .guides.constraint_fit import Continuation, choose_strength
+    from .guides.detection.alignment import align_kernels, kernel_alignment
+    from .guides.detection.estimation import estimate_population
+    from .guides.detection.fisher_kernels import FisherFeatures
+    from .guides.detection.likelihood_ratio import LikelihoodRatio
+    from .guides.detection.population import MixPrior, Population
+    from .guides.detection.roc import delong_test, stitch_roc
+    from .guides.detection.series_kernels import LeastSquaresFeatures, SeriesKernel
+    from .guides.detection.table import LongTable
     from .guides.engines.base import FitError, SideBayesWarning
     from .guides.engines.expectation_maximisation.em import EM
     from .guides.engines.expectation_maximisation.monte_carlo_em import MonteCarloEM
@@ -47,10 +56,11 @@ if TYPE_CHECKING:
     )
     from .models.blocks.side_information.links import Links
     from .models.blocks.side_information.partial_labels import Groups, PartialLabels
+    from .models.blocks.survival import HazardPrior
     from .prior import prior_predictive
     from .result import Fit
     from .sbc import calibrate
-    from .simulate import simulate_links
+    from .simulate import simulate_decline, simulate_links
     from .suggest import suggest_links
     from .zoo import CARDS, Card, register
 
@@ -65,48 +75,63 @@ _HOME = {
     "EM": "guides.engines.expectation_maximisation.em",
     "EffectsPrior": "models.blocks.effects.priors",
     "Exact": "models.blocks.label_inference.approximate",
+    "FisherFeatures": "guides.detection.fisher_kernels",
     "Fit": "result",
     "FitError": "guides.engines.base",
     "GibbsLabels": "models.blocks.label_inference.approximate",
     "GaussianPrior": "models.blocks.mixtures.components",
     "GraphKernel": "models.blocks.kernels.graph_kernels",
     "HMC": "guides.engines.samplers.mcmc",
+    "HazardPrior": "models.blocks.survival",
     "Groups": "models.blocks.side_information.partial_labels",
     "KMeans": "guides.constrained_kmeans",
     "LabelGraph": "models.blocks.label_inference.label_graph",
     "Laplace": "guides.engines.optimisers.laplace",
+    "LeastSquaresFeatures": "guides.detection.series_kernels",
+    "LikelihoodRatio": "guides.detection.likelihood_ratio",
     "LinkedCategorical": "models.blocks.mixtures.linked_categorical",
     "LinkedMixture": "models.blocks.mixtures.linked_mixture",
     "LinkedKFold": "estimators",
     "LinkedMixtureClusterer": "estimators",
     "Links": "models.blocks.side_information.links",
+    "LongTable": "guides.detection.table",
     "MAP": "guides.engines.optimisers.optimise",
     "MonteCarloEM": "guides.engines.expectation_maximisation.monte_carlo_em",
     "MeanField": "models.blocks.label_inference.approximate",
+    "MixPrior": "guides.detection.population",
     "NUTS": "guides.engines.samplers.mcmc",
     "Newton": "guides.engines.optimisers.optimise",
     "NestedSlice": "guides.engines.samplers.nested",
     "PartialLabels": "models.blocks.side_information.partial_labels",
+    "Population": "guides.detection.population",
     "SVI": "guides.engines.variational.svi",
     "SideBayesWarning": "guides.engines.base",
     "calibrate": "sbc",
     "prior_predictive": "prior",
     "SMC": "guides.engines.samplers.smc",
+    "SeriesKernel": "guides.detection.series_kernels",
     "StochasticEM": "guides.engines.expectation_maximisation.stochastic_em",
+    "align_kernels": "guides.detection.alignment",
     "certainty_weight": "models.blocks.side_information.link_weights",
     "choose_graph_kernel": "models.blocks.kernels.graph_kernels",
     "choose_strength": "guides.constraint_fit",
     "compare": "api",
     "debug": "diagnostics.debug",
+    "delong_test": "guides.detection.roc",
     "design": "formulas",
     "estimate_flip_rate": "models.blocks.side_information.link_weights",
+    "estimate_population": "guides.detection.estimation",
     "fit": "api",
     "flip_rate_weight": "models.blocks.side_information.link_weights",
+    "forecast": "forecasts",
+    "kernel_alignment": "guides.detection.alignment",
     "load": "api",
     "load_dataset": "datasets",
     "register": "zoo",
     "separate_pairs": "models.blocks.side_information.copies",
+    "simulate_decline": "simulate",
     "simulate_links": "simulate",
+    "stitch_roc": "guides.detection.roc",
     "suggest_links": "suggest",
 }
 """Public name to the module that defines it."""
@@ -127,27 +152,36 @@ __all__ = [
     "Design",
     "EffectsPrior",
     "Exact",
+    "FisherFeatures",
     "Fit",
     "FitError",
     "GaussianPrior",
     "GibbsLabels",
     "GraphKernel",
     "Groups",
+    "HazardPrior",
     "KMeans",
     "LabelGraph",
     "Laplace",
+    "LeastSquaresFeatures",
+    "LikelihoodRatio",
     "LinkedCategorical",
     "LinkedKFold",
     "LinkedMixture",
     "LinkedMixtureClusterer",
     "Links",
+    "LongTable",
     "MeanField",
+    "MixPrior",
     "MonteCarloEM",
     "NestedSlice",
     "Newton",
     "PartialLabels",
+    "Population",
+    "SeriesKernel",
     "SideBayesWarning",
     "StochasticEM",
+    "align_kernels",
     "calibrate",
     "certainty_weight",
     "choose_graph_kernel",
@@ -155,16 +189,22 @@ __all__ = [
     "compare",
     "datasets",
     "debug",
+    "delong_test",
     "design",
     "estimate_flip_rate",
+    "estimate_population",
     "fit",
     "flip_rate_weight",
+    "forecast",
+    "kernel_alignment",
     "load",
     "load_dataset",
     "prior_predictive",
     "register",
     "separate_pairs",
+    "simulate_decline",
     "simulate_links",
+    "stitch_roc",
     "suggest_links",
 ]
 

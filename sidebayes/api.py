@@ -293,5 +293,5 @@ def _check_sites(tree: xr.DataTree, run: Run) -> None:
 
 
 def _check_dtype(dtype: str) -> None:
-    if dtype not in ("float32", "float64"):
+    if not isinstance(dtype, str) or dtype not in ("float32", "float64"):
         raise ValueError(f"dtype = {dtype!r}; expected 'float64' or 'float32'")

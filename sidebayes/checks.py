@@ -148,8 +148,7 @@ def _check_ties(links: Any, name: str, method: str) -> Links:
 
 def _check_groups(value: Any, name: str) -> Groups:
     try:
-        plain = as_plain(value, name)
-        groups = value if isinstance(value, Groups) else Groups(np.asarray(plain))
+        groups = value if isinstance(value, Groups) else Groups(as_plain(value, name))
     except ValueError as error:
         raise ValueError(f"{name}: {error}; pass the group of each row") from None
     without = np.flatnonzero(np.asarray(groups.codes) < 0)

@@ -13,8 +13,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sidebayes.guides.engines.base import Engine
+from sidebayes.models.blocks.fields import check_integer
 from sidebayes.models.blocks.side_information.hard_links import components_of
 from sidebayes.models.blocks.side_information.links import Links
+from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from .api import fit
 
@@ -165,6 +167,11 @@ class LinkedKFold(GroupKFold):
     random_state : int, RandomState or None
         Of the shuffling.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If `links` are no Links, or `n_splits` is no integer of at least 2.
+
     Examples
     --------
     >>> import numpy as np
@@ -191,6 +198,7 @@ class LinkedKFold(GroupKFold):
     ) -> None:
         if not isinstance(links, Links):
             raise TypeError(f"links is a {type(links).__name__}; pass Links, whose rows are split")
+        n_splits = check_integer("n_splits", n_splits, 2)
         super().__init__(n_splits, shuffle=shuffle, random_state=random_state)
         self.links = links
 
@@ -205,19 +213,26 @@ class LinkedKFold(GroupKFold):
             All rows that the links refer to.
         y : ignored
         groups : array_like, shape (n_samples,), optional
-            Rows of a group are kept together as well.
+            Rows of a group are kept together as well; -1 or a missing value belongs to none.
 
         Raises
         ------
-        ValueError
+        TypeError, ValueError
             If `X` has not the rows that the links refer to, or there are fewer connected components
             than folds.
         """
-        size = len(X)  # type: ignore[arg-type]
+        try:
+            size = len(X)  # type: ignore[arg-type]
+        except TypeError:
+            raise TypeError(f"X = {X!r:.40}; pass the table whose rows are split") from None
         pairs = _cut(self.links, size, None).pairs
         if groups is not None:
-            codes = np.unique(np.asarray(groups), return_inverse=True)[1]
-            pairs = np.concatenate([pairs, Links.from_groups(codes).pairs])
+            known = Groups(groups)
+            if len(known) != size:
+                raise ValueError(
+                    f"groups has {len(known)} entries, X has {size} rows; give one each"
+                )
+            pairs = np.concatenate([pairs, Links.from_groups(known).pairs])
         number, component = components_of(pairs, size)
         if number < self.n_splits:
             raise ValueError(

@@ -4,33 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from .formula_parts import EXAMPLE, OF_SURVIVAL, Columns, Parts, naming, parse
+from .tables import column_names
+
 __all__ = ["Design", "design"]
-
-_EXAMPLE = "'y ~ time + (time | subject)'"
-
-_CALLER = 4
-"""Frames between formulae and whoever calls `design`, whose functions a formula may use."""
-
-
-class _Bar(NamedTuple):
-    """Random effects of a formula: columns, the grouping column, and whether they are correlated."""
-
-    columns: str
-    group: str
-    correlated: bool
-
-
-class _Parts(NamedTuple):
-    """One formula taken apart: response, fixed effects, random effects."""
-
-    response: str
-    fixed: str
-    bars: tuple[_Bar, ...]
 
 
 class Design(Mapping[str, Any]):
@@ -47,14 +29,19 @@ class Design(Mapping[str, Any]):
     """
 
     def __init__(self, formulas: Sequence[str], table: Any) -> None:
-        self.formulas = tuple(formulas)
-        self._parts = [_parse(formula) for formula in self.formulas]
+        self.formulas = _as_formulas(formulas)
+        self._parts = [parse(formula) for formula in self.formulas]
         self.names = tuple(parts.response for parts in self._parts)
+        if len(set(self.names)) < len(self.names):
+            raise ValueError(
+                f"the formulas have the responses {list(self.names)}; write one formula for each, since "
+                "columns of an output go by its name"
+            )
         groups = {bar.group for parts in self._parts for bar in parts.bars}
         if len(groups) != 1:
             raise ValueError(
                 f"the formulas group rows by {sorted(groups) or 'nothing'}; give random effects of one "
-                f"column of the table, such as {_EXAMPLE}"
+                f"column of the table, such as {EXAMPLE}"
             )
         self._group = groups.pop()
         frame = _as_frame(table)
@@ -93,18 +80,76 @@ class Design(Mapping[str, Any]):
         ValueError
             If a column is missing or incomplete, or there is no such output.
         """
-        if output is not None and output not in self.names:
-            raise ValueError(f"output = {output!r}; expected one of {list(self.names)}")
+        if output is not None and not (isinstance(output, str) and output in self.names):
+            raise ValueError(f"output = {output!r:.60}; expected one of {list(self.names)}")
         frame = _as_frame(table)
+        _check_group(self._group, frame)
         matrices, rows = [], []
-        for parts, (_, fixed, random) in zip(self._parts, self._matrices, strict=True):
+        for formula, parts, (_, fixed, random) in zip(
+            self.formulas, self._parts, self._matrices, strict=True
+        ):
             own = frame if output in (None, parts.response) else frame.iloc[:0]
             if not len(own):
                 matrices.append((fixed.empty(), [one.empty() for one in random]))
             else:
-                matrices.append((fixed.at(own), [one.at(own) for one in random]))
+                with naming(formula, own):
+                    matrices.append((fixed.at(own), [one.at(own) for one in random]))
             rows.append(own)
         return self._stacked(matrices, rows)
+
+    def survival(self, formula: str, table: Any, *, num_intervals: int = 6) -> dict[str, Any]:
+        """Data and weak priors for ``sidebayes.fit("joint_survival", **design.survival(...))``.
+
+        Parameters
+        ----------
+        formula : str
+            As R's survival writes it, ``"Surv(time, event) ~ age + drug"``. The time to the event or to
+            the end of observation is positive; the event is 1 or true where it was seen. ``~ 1`` has no
+            covariates. The baseline hazard is the intercept.
+        table : data frame
+            One row per subject, with the columns that the formula names and the one that groups rows.
+            Subjects without measures are left out.
+        num_intervals : int
+            Of the piecewise-constant baseline hazard, with equally many events each.
+
+        Returns
+        -------
+        dict
+            The data of this design, ``time``, ``event``, ``covariates``, and the priors ``prior`` and
+            ``hazard``, which can be replaced.
+
+        Raises
+        ------
+        ValueError
+            If the formula cannot be read, or a subject has no row in the table, or several.
+        """
+        from sidebayes.models.blocks.effects.priors import EffectsPrior
+        from sidebayes.models.blocks.side_information.partial_labels import Groups
+        from sidebayes.models.blocks.survival import HazardPrior, read_times
+
+        text = formula if isinstance(formula, str) else ""
+        found = re.fullmatch(r"\s*Surv\(\s*([\w.]+)\s*,\s*([\w.]+)\s*\)\s*~(.+)", text)
+        if not found:
+            raise ValueError(
+                f"formula = {formula!r:.60}; expected such as 'Surv(time, event) ~ age'"
+            )
+        subjects = Groups(self["subjects"]).names
+        frame = _one_row_each(_as_frame(table), self._group, subjects)
+        for name in found.group(1, 2):
+            if name not in frame:
+                raise ValueError(f"the table has no column {name!r}, only {list(frame)}")
+        time, event = read_times(frame[found.group(1)], frame[found.group(2)])
+        with naming(formula, frame):
+            columns = Columns(found.group(3), frame, OF_SURVIVAL).frame
+        columns = columns.drop(columns="Intercept", errors="ignore")
+        own = {name: self._data.get(name) for name in ("y", "fixed", "random", "outputs")}
+        return self._data | {
+            "time": time,
+            "event": event.astype(float),
+            "covariates": columns if columns.shape[1] else None,
+            "prior": EffectsPrior.weak(**own),
+            "hazard": HazardPrior.weak(time, event, num_intervals=num_intervals),
+        }
 
     def _stacked(self, matrices: Sequence[tuple], rows: Sequence[pd.DataFrame]) -> dict[str, Any]:
         """Rows of all outputs one after another, each with columns of its own."""
@@ -189,94 +234,25 @@ def design(formula: str | Sequence[str], table: Any) -> Design:
     >>> sidebayes.design("y ~ t + (1 | who)", table)["fixed"].columns.tolist()
     ['Intercept', 't']
     """
-    formulas = (formula,) if isinstance(formula, str) else tuple(formula)
-    if not formulas:
-        raise ValueError(f"formula is empty; write one, such as {_EXAMPLE}")
-    return Design(formulas, table)
-
-
-class _Columns:
-    """Columns of one part of a formula, which can be made of other rows as well."""
-
-    def __init__(self, formula: str, table: pd.DataFrame) -> None:
-        matrices = _design_matrices()(formula, table, na_action="error", env=_CALLER)
-        self.common, self.response = matrices.common, matrices.response
-        if self.common is None:
-            raise ValueError(f"{formula!r} has no columns; give it an intercept, 1, or a term")
-        self.frame = self._framed(self.common.design_matrix)
-
-    def _framed(self, matrix: Any) -> pd.DataFrame:
-        values, names = np.asarray(matrix, float), list(self.common.as_dataframe().columns)
-        if not np.isfinite(values).all():
-            row, column = np.argwhere(~np.isfinite(values))[0]
-            raise ValueError(f"{names[column]} is {values[row, column]} in row {row}")
-        return pd.DataFrame(values, columns=names)
-
-    def _with(self, frame: pd.DataFrame) -> _Columns:
-        other = object.__new__(_Columns)
-        other.common, other.response, other.frame = self.common, None, frame
-        return other
-
-    def empty(self) -> _Columns:
-        """The columns without rows."""
-        return self._with(self.frame.iloc[:0])
-
-    def at(self, table: pd.DataFrame) -> _Columns:
-        """The columns at other rows, with bases and categories as they were."""
-        return self._with(self._framed(self.common.evaluate_new_data(table).design_matrix))
-
-
-def _parse(formula: str) -> _Parts:
-    """Take a formula apart; its terms are left to formulae.
-
-    Raises
-    ------
-    ValueError
-        If it has no response, or no random effects.
-    """
-    response, tilde, right = formula.partition("~")
-    if not tilde or not response.strip():
-        raise ValueError(f"formula = {formula!r} has no response; write one such as {_EXAMPLE}")
-    kept, bars = [], []
-    for sign, term in _signed_terms(right):
-        inside = term[1:-1] if term.startswith("(") and term.endswith(")") else ""
-        columns, bar, group = inside.partition("||" if "||" in inside else "|")
-        if not bar:
-            kept.append(f"{sign} {term}")
-            continue
-        if sign == "-" or not columns.strip() or not re.fullmatch(r"\s*[\w.]+\s*", group):
-            raise ValueError(
-                f"formula = {formula!r}: cannot read {sign}{term}; write random effects as (terms | column), "
-                f"such as {_EXAMPLE}, with one column that groups rows"
-            )
-        bars.append(_Bar(columns.strip(), group.strip(), bar == "|"))
-    fixed = " ".join(kept).removeprefix("+").strip() or "1"
-    return _Parts(response.strip(), fixed, tuple(bars))
-
-
-def _signed_terms(right: str) -> list[tuple[str, str]]:
-    """Terms of the right-hand side of a formula, with their signs."""
-    found, depth, sign, text = [], 0, "+", ""
-    for one in right:
-        depth += (one in "([{") - (one in ")]}")
-        if depth == 0 and one in "+-":
-            found.append((sign, text.strip()))
-            sign, text = one, ""
-        else:
-            text += one
-    found.append((sign, text.strip()))
-    if depth:
-        raise ValueError(f"formula: parentheses of {right.strip()!r} are not balanced")
-    return [(sign, term) for sign, term in found if term]
+    return Design((formula,) if isinstance(formula, str) else formula, table)
 
 
 def _evaluate(
-    formula: str, parts: _Parts, group: str, table: pd.DataFrame
-) -> tuple[Any, _Columns, list[_Columns]]:
+    formula: str, parts: Parts, group: str, table: pd.DataFrame
+) -> tuple[Any, Columns, list[Columns]]:
     """Response, columns of fixed and of random effects."""
+    _check_group(group, table)
+    with naming(formula, table):
+        fixed = Columns(f"{parts.response} ~ {parts.fixed}", table)
+        random = [Columns(bar.columns, table) for bar in parts.bars]
+    return fixed.response, fixed, random
+
+
+def _check_group(group: str, table: pd.DataFrame) -> None:
+    """Refuse a table that does not say the group of every row."""
     if group not in table:
         raise ValueError(
-            f"formula = {formula!r}: the table has no column {group!r}, only {list(table)}"
+            f"the formula groups rows by {group!r}, and the table has only the columns {list(table)}"
         )
     without = table[group].isna()
     if without.any():
@@ -284,24 +260,33 @@ def _evaluate(
             f"column {group!r} is missing in {int(without.sum())} rows, the first "
             f"{table.index[without][0]}; drop them, or name their group"
         )
-    try:
-        fixed = _Columns(f"{parts.response} ~ {parts.fixed}", table)
-        random = [_Columns(bar.columns, table) for bar in parts.bars]
-    except Exception as error:  # of the parser, the table, or functions that the formula calls
+
+
+def _one_row_each(table: pd.DataFrame, group: str, names: Sequence[Any]) -> pd.DataFrame:
+    """Rows of the subjects of these names, in this order."""
+    if group not in table:
+        raise ValueError(f"the table has no column {group!r}, only {list(table)}")
+    table = table[table[group].isin(names)]
+    repeated = table[group][table[group].duplicated()]
+    if len(repeated):
         raise ValueError(
-            f"formula = {formula!r} cannot be evaluated on a table with columns {list(table)}: "
-            f"{error}; check the names, and drop rows with missing values, table.dropna(subset=[...])"
-        ) from error
-    return fixed.response, fixed, random
+            f"{group} {repeated.iloc[0]!r} has several rows; give one per subject, such as "
+            f"table.drop_duplicates({group!r})"
+        )
+    rows = pd.Index(table[group]).get_indexer(pd.Index(np.asarray(names)))
+    if (rows < 0).any():
+        name = np.asarray(names).tolist()[int(np.argmax(rows < 0))]
+        raise ValueError(f"{group} {name!r} has measures, but no row here; add it")
+    return table.iloc[rows].reset_index(drop=True)
 
 
-def _outcome(response: Any, parts: _Parts) -> np.ndarray:
+def _outcome(response: Any, parts: Parts) -> np.ndarray:
     values = np.asarray(response.design_matrix)
-    if response.kind != "numeric" or np.squeeze(values).ndim != 1:
+    if response.kind != "numeric" or values.size != len(values):
         raise ValueError(
             f"the response {parts.response!r} is no column of numbers; encode it as one"
         )
-    return np.squeeze(values).astype(float)
+    return values.astype(float).reshape(-1)
 
 
 def _block_diagonal(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -309,25 +294,28 @@ def _block_diagonal(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True).fillna(0.0)
 
 
+def _as_formulas(given: Any) -> tuple[str, ...]:
+    """Formulas as text, one at least."""
+    if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
+        raise ValueError(
+            f"formula = {given!r:.60}; expected text, or several in a list, such as {EXAMPLE}"
+        )
+    if not given:
+        raise ValueError(f"formula is empty; write one, such as {EXAMPLE}")
+    return tuple(given)
+
+
 def _as_frame(table: Any) -> pd.DataFrame:
-    """Take the frame of another library as one of pandas."""
-    if isinstance(table, pd.DataFrame):
-        return table
-    if hasattr(table, "to_pandas"):
-        return table.to_pandas()
+    """Take the frame of another library as one of pandas, whose columns differ in name."""
+    if not (isinstance(table, pd.DataFrame | Mapping) or hasattr(table, "to_pandas")):
+        raise TypeError(
+            f"table is a {type(table).__name__}; pass a data frame, whose columns the formula names"
+        )
     if isinstance(table, Mapping):
-        return pd.DataFrame(dict(table))
-    raise TypeError(
-        f"table is a {type(table).__name__}; pass a data frame, whose columns the formula names"
-    )
-
-
-def _design_matrices() -> Any:
-    try:
-        from formulae import design_matrices
-    except ImportError as error:
-        raise ImportError(
-            "sidebayes.design reads formulas with the library formulae; install it, "
-            "pip install 'sidebayes[formulas]'"
-        ) from error
-    return design_matrices
+        try:
+            table = pd.DataFrame(dict(table))
+        except ValueError as error:
+            raise ValueError(f"table has columns that are no table together: {error}") from None
+    frame = table if isinstance(table, pd.DataFrame) else table.to_pandas()
+    column_names(frame, "table")
+    return frame

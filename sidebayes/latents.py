@@ -111,7 +111,7 @@ class Latents:
         Raises
         ------
         ValueError
-            If the model has none.
+            If the model has none, or the probability is no number between 0 and 1.
         """
         if "effects" not in self.tree:
             raise ValueError(

@@ -40,7 +40,7 @@ from .predictive import (
 from .run import Run
 from .tables import in_order_of
 
-__all__ = ["Predictions"]
+__all__ = ["Predictions", "check_new"]
 
 
 class Predictions:
@@ -66,7 +66,7 @@ class Predictions:
             found = [fn.posterior(value) for fn, value in sources if fn.latent == "labels"]
             return jnp.concatenate([one["responsibilities"] for one in found])
 
-        run = self.run.with_data(_check_new(self.run, data, named))
+        run = self.run.with_data(check_new(self.run, data, named))
         return self._over_draws(probabilities, run, self._matched_draws).mean(axis=0)
 
     def predict(self: Any, *data: Any, **named: Any) -> NDArray[np.int64]:
@@ -95,7 +95,7 @@ class Predictions:
 
         with self.run.precision:
             refuse_dependent_units(self.run.problem, "log_prob")
-        run = self.run.with_data(_check_new(self.run, data, named))
+        run = self.run.with_data(check_new(self.run, data, named))
         _refuse_classifier(run)
         unlinked = {n: v for n, v in run.data.items() if not isinstance(v, Links)}
         draws = pooled_draws(self.tree)  # a density has no numbering of clusters
@@ -140,7 +140,7 @@ class Predictions:
         run = self.run
         run.problem  # noqa: B018  a model that is not known refuses
         own_design = all(value is None for value in (*data, *named.values()))
-        given = {} if own_design else _check_new(run, data, named, ("links", "table"))
+        given = {} if own_design else check_new(run, data, named, ("links", "table"))
         with run.precision:
             found, draws = outcomes(run), self._stored_draws()
             if own_design:
@@ -200,7 +200,7 @@ def _refuse_classifier(run: Run) -> None:
         )
 
 
-def _check_new(
+def check_new(
     run: Run, data: tuple, named: Mapping[str, Any], optional: Collection[str] = ("links",)
 ) -> dict[str, Any]:
     """New data by name of the argument, checked by role and against those that were fitted."""

@@ -33,6 +33,7 @@ _CLASSES = (
     "GaussianPrior",
     "GibbsLabels",
     "Groups",
+    "HazardPrior",
     "Links",
     "MeanField",
     "PartialLabels",

@@ -28,6 +28,7 @@ from sidebayes.models.blocks.side_information.links import Links
 from .latents import Latents
 from .predictions import Predictions
 from .run import Run
+from .survival import Survival
 from .uncertainty import Uncertainty
 from .validation import Validation
 
@@ -38,7 +39,7 @@ _POOR_MATCH = 0.8
 
 
 @dataclass(frozen=True, eq=False)
-class Fit(Latents, Predictions, Uncertainty, Validation):
+class Fit(Latents, Predictions, Survival, Uncertainty, Validation):
     """What came out of a fit: one DataTree, and what users ask of it.
 
     Attributes

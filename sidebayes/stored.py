@@ -176,6 +176,6 @@ def _links(constant: xr.Dataset, name: str, dim: str) -> Links:
 
 
 def _plain(values: ArrayLike) -> NDArray:
-    """Numbers as they are, all else as objects, which a file holds as text."""
+    """Numbers and times as they are, all else as objects, which a file holds as text."""
     array = np.asarray(values)
-    return array if array.dtype.kind in "biuf" else array.astype(object)
+    return array if array.dtype.kind in "biufM" else array.astype(object)

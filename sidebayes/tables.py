@@ -92,10 +92,10 @@ def check_data(x: Any, name: str = "x", dims: Sequence[str] = ("points", "featur
     bad = np.flatnonzero(~np.isfinite(flat).all(axis=1))
     if len(bad):
         rows = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
+        complete = f"np.isfinite({name})" + ".all(axis=1)" * (values.ndim > 1)
         raise ValueError(
             f"{name} has missing or infinite values in {len(bad)} of {len(values)} rows: {rows}; keep "
-            f"the complete ones, rows = np.isfinite({name}).all(axis=1), with {name}[rows] and "
-            "links.subset(rows), or impute"
+            f"the complete ones, rows = {complete}, with {name}[rows] and links.subset(rows), or impute"
         )
     return values
 

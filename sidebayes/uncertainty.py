@@ -19,6 +19,7 @@ from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import place, sum_log_prob, unconstrained_start
 from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.posterior import latent_shapes
+from sidebayes.models.blocks.fields import Range, check_number
 
 __all__ = ["Uncertainty", "check_probability", "normal_interval", "total_moments"]
 
@@ -104,7 +105,7 @@ class Uncertainty:
         Raises
         ------
         ValueError
-            If the model has no fixed effects.
+            If the model has no fixed effects, or the probability is no number between 0 and 1.
         """
         check_probability(probability)
         group = self.tree.get("effects", {})
@@ -141,8 +142,7 @@ class Uncertainty:
 
 def check_probability(probability: float) -> None:
     """Refuse what is no probability of an interval."""
-    if not 0 < probability < 1:
-        raise ValueError(f"probability = {probability!r}; expected a number between 0 and 1")
+    check_number("probability", probability, Range(above=0, below=1))
 
 
 def total_moments(group: Any, name: str) -> tuple[NDArray, NDArray]:

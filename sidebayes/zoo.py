@@ -195,6 +195,16 @@ CARDS: dict[str, Card] = {
             reference="Lu (2008), PhD thesis, Oregon Health & Science University, section 7.4",
             tags=("longitudinal", "mixed effects", "groups", "mixture", "links", "partial labels"),
         ),
+        Card(
+            name="joint_survival",
+            title="Repeated measures and a censored time to an event that share random effects",
+            model_path="sidebayes.models.joint_survival:joint_survival",
+            engines=("map", "newton", "laplace", "svi", "nuts", "hmc"),
+            links="none",
+            reference="Wulfsohn and Tsiatis (1997), Biometrics 53, 330-339",
+            doi="10.2307/2533118",
+            tags=("longitudinal", "mixed effects", "survival", "groups"),
+        ),
     )
 }
 """Every method by name."""

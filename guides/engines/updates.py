@@ -18,20 +18,16 @@ from .density import (
     abstract_trace,
     collapsed_sites,
     latent_sites,
-    place,
     site_log_prob,
     trace_model,
-    unconstrained_start,
 )
-from .plumbing.programs import compiled, unchecked
-from .surrogate import expectation, linearised
+from .plumbing.programs import unchecked
 from .units import Named
 
 __all__ = [
     "Part",
     "Plan",
     "block_of",
-    "check_updates",
     "closed_forms",
     "declared_blocks",
     "degenerate",
@@ -44,14 +40,9 @@ __all__ = [
     "pooled",
     "provenance",
     "sources_of",
+    "update_of",
     "updated",
 ]
-
-_TOLERANCE = 1e-5
-"""Relative difference between an update and the model's density that rounding may leave."""
-
-_RENEWALS = 100
-"""Updates after which a block that only raises the surrogate should be at rest."""
 
 
 class Part(NamedTuple):
@@ -247,7 +238,7 @@ def closed_forms(
     """
 
     def found(number: int, trace: Mapping[str, dict], block: Block) -> Any:
-        return _update(block, evidence(trace, plan.parts[number], posterior))
+        return update_of(block, evidence(trace, plan.parts[number], posterior))
 
     return updated(problem, plan, params, args, found, pick)
 
@@ -275,7 +266,8 @@ def maximised(number: int, block: Block, found: Any, values: dict[str, Array]) -
     return block.mode(found, values)
 
 
-def _update(block: Block, given: list[Evidence]) -> Any:
+def update_of(block: Block, given: list[Evidence]) -> Any:
+    """What `Block.update` finds, given the evidence of all sites that the block learns from."""
     return block.update(pooled([block.statistics(one) for one in given]), [g.fn for g in given])
 
 
@@ -308,84 +300,6 @@ def drawable(plan: Plan, problem: Problem) -> Plan:
             rest += part.sites.values()
             lacking.append(reason)
     return Plan(tuple(parts), tuple(rest), tuple(lacking), {})
-
-
-def check_updates(
-    problem: Problem,
-    plan: Plan,
-    params: Mapping[str, Any],
-    seconds: dict[str, float] | None = None,
-) -> None:
-    """Compare the updates of a user's model with its density, at two points.
-
-    What compiling took is added to `seconds`.
-
-    Blocks of the library in models of the library are tested; a model of one's own may use them in a
-    way that their updates do not know, such as weights that are transformed on their way. A block
-    whose update only raises the surrogate must come to rest where that is flat.
-
-    Raises
-    ------
-    ValueError
-        Naming the sites whose update contradicts the density.
-    """
-    if is_ours(problem) or not plan.parts:
-        return
-
-    def build(bare: Problem) -> Callable:
-        def differences(params: dict[str, Array], args: tuple) -> list[Array]:
-            _, posterior = expectation(bare, params, args)
-            trace = trace_model(bare, params, args)
-            before = linearised(trace, posterior)
-            out = []
-            for part in plan.parts:
-                block, values = block_of(trace, part), part.values(params)
-                found = _update(block, evidence(trace, part, posterior))
-                new = block.mode(found, values)
-                moved = trace_model(bare, params | part.named(new), args)
-                gain = linearised(moved, posterior) - before
-                if not block.is_conditional:
-                    fell = gain < -_TOLERANCE * (1 + jnp.abs(before))
-                    slope = _slope_at_rest(bare, part, params, args, posterior)
-                    out.append(jnp.where(fell, gain, slope / (1 + jnp.abs(before))))
-                    continue
-                claimed = block.log_density(found, new) - block.log_density(found, values)
-                out.append((gain - claimed) / (1 + jnp.abs(gain)))
-            return out
-
-        return differences
-
-    inputs = {name: jnp.asarray(value) for name, value in params.items()}, problem.args
-    sites = tuple(tuple(part.sites.values()) for part in plan.parts)  # engines plan differently
-    program, spent = compiled("updates", problem, sites, build, *inputs, once=True)
-    if seconds is not None:
-        seconds["compile"] += spent
-    for part, difference in zip(plan.parts, program(*inputs), strict=True):
-        if abs(float(difference)) > _TOLERANCE * 10:
-            raise ValueError(
-                f"the update of {listed(part.sites.values())} contradicts the model's density (by "
-                f"{float(difference):.3g}): the model does not use these sites as their block says. "
-                "Pass them on unchanged, or sample them without a block"
-            )
-
-
-def _slope_at_rest(
-    problem: Problem, part: Part, params: dict[str, Array], args: tuple, posterior: dict[str, Any]
-) -> Array:
-    """Largest slope of Q in the sites of a block where its update has come to rest."""
-
-    def renew(_: Array, params: dict[str, Array]) -> dict[str, Array]:
-        trace = trace_model(problem, params, args)
-        block = block_of(trace, part)
-        found = _update(block, evidence(trace, part, posterior))
-        return params | part.named(block.mode(found, part.values(params)))
-
-    rest = jax.lax.fori_loop(0, _RENEWALS, renew, dict(params))
-    names = tuple(part.sites.values())
-    fixed = {name: value for name, value in rest.items() if name not in names}
-    slope = jax.grad(lambda free: linearised(place(problem, free, args, fixed)[0], posterior))
-    found = slope(unconstrained_start(problem, rest, args, names))
-    return jnp.max(jnp.stack([jnp.abs(leaf).max() for leaf in jax.tree.leaves(found)]))
 
 
 def is_ours(problem: Problem) -> bool:

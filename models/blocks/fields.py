@@ -7,7 +7,7 @@ OneOf(("hmc", "random_walk"))]``. `check_fields`, called by ``__post_init__``, r
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import cache
@@ -29,9 +29,11 @@ __all__ = [
     "check_fields",
     "check_integer",
     "check_number",
+    "chosen_rows",
     "plain_array",
     "point_table",
     "real_array",
+    "refuse_unwritable",
 ]
 
 
@@ -190,6 +192,49 @@ def plain_array(name: str, values: Any) -> NDArray:
         return np.asarray(values)
     except ValueError:
         raise TypeError(f"{name} = {values!r:.60}; expected rows of one length") from None
+
+
+def chosen_rows(name: str, rows: Any, size: int) -> NDArray[np.int64]:
+    """Numbers of the rows that are chosen among `size`, as NumPy indexes an array of one axis.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument, for messages.
+    rows : array_like of int or bool, or slice
+        Row numbers, of which negative ones count from the end, or a mask over all rows.
+    size : int
+
+    Raises
+    ------
+    ValueError
+        For everything else, a mask of another length, and numbers out of range.
+    """
+    found = rows if isinstance(rows, slice) else plain_array(name, rows)
+    if isinstance(found, np.ndarray) and not found.size:
+        found = found.astype(int)
+    with suppress(IndexError, TypeError):
+        places = np.arange(size)[found]
+        if places.ndim == 1:
+            return places
+    raise ValueError(
+        f"{name} = {rows!r:.60}; expected row numbers below {size}, or a mask over all {size} rows"
+    )
+
+
+def refuse_unwritable(name: str, values: Iterable[str]) -> None:
+    """Refuse text that files cannot hold: with a null character, or with half a surrogate pair.
+
+    Raises
+    ------
+    ValueError
+        Naming the first such text.
+    """
+    for value in values:
+        if "\0" in value or any("\ud800" <= one <= "\udfff" for one in value):
+            raise ValueError(
+                f"{name} holds {str(value)!r:.60}, with a character that files cannot hold; replace it"
+            )
 
 
 class _Unfit(Exception):

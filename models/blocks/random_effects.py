@@ -17,7 +17,7 @@ from .collapsed import Collapsed, Fitted
 from .effects.small import cholesky, forward_solve, inverse, log_determinant
 from .side_information.partial_labels import Groups
 
-__all__ = ["RandomEffects", "log_integrals", "posterior_moments"]
+__all__ = ["RandomEffects", "log_integrals", "moments"]
 
 _LOG_2PI = math.log(2 * math.pi)
 
@@ -212,7 +212,7 @@ class RandomEffects(Collapsed):
             ``effects`` (num_groups, num_effects), the best linear unbiased predictors at these
             parameters; ``effects_covariance`` (num_groups, num_effects, num_effects).
         """
-        center, root = posterior_moments(self.log_factors(value))
+        center, root = moments(self.log_factors(value))
         spread = root @ self.scale_tril.T
         return {
             "effects": center @ self.scale_tril.T,
@@ -221,9 +221,13 @@ class RandomEffects(Collapsed):
 
     def draw(self, rng_key: Array, value: Array) -> Array:
         """Draw whitened effects given data and parameters, shape (num_groups, num_effects)."""
-        center, root = posterior_moments(self.log_factors(value))
+        center, root = moments(self.log_factors(value))
         white = jax.random.normal(rng_key, center.shape, center.dtype)
         return center + jnp.einsum("gji,gj->gi", root, white)
+
+    def draw_known(self, rng_key: Array, value: Array) -> Array:
+        """Draw whitened effects given all that is known of the groups, for predictions; see `draw`."""
+        return self.draw(rng_key, value)
 
     def statistic(self, latent: Array) -> dict[str, Array]:
         """Sufficient statistic of whitened effects (num_groups, num_effects)."""
@@ -236,7 +240,7 @@ class RandomEffects(Collapsed):
 
     def mode(self, value: Array) -> Array:
         """Most probable whitened effects, their posterior mean, shape (num_groups, num_effects)."""
-        return posterior_moments(self.log_factors(value))[0]
+        return moments(self.log_factors(value))[0]
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw effects, then outcomes, shape (*sample_shape, num_rows)."""
@@ -262,14 +266,18 @@ class RandomEffects(Collapsed):
 
         and for a new group the same with mean 0 and covariance I of :math:`u_g`.
         """
-        key_fitted, key_new, key_noise = jax.random.split(rng_key, 3)
-        white = jax.random.normal(
-            key_new, (self.num_units, self.design.shape[-1]), self.design.dtype
-        )
-        if fitted is not None:
-            own = fitted.fn.draw(key_fitted, fitted.value)[fitted.codes]
-            white = jnp.where(fitted.codes[:, None] < 0, white, own)
-        return self._outcomes(key_noise, white)
+        key_effects, key_noise = jax.random.split(rng_key)
+        return self._outcomes(key_noise, self._effects(key_effects, fitted))
+
+    def _effects(self, key: Array, fitted: Fitted | None) -> Array:
+        """Draw whitened effects of every group, those of groups that were fitted given their data."""
+        key_fitted, key_new = jax.random.split(key)
+        shape = self.num_units, self.design.shape[-1]
+        white = jax.random.normal(key_new, shape, self.design.dtype)
+        if fitted is None:
+            return white
+        own = fitted.fn.draw_known(key_fitted, fitted.value)  # type: ignore[attr-defined]
+        return jnp.where(fitted.codes[:, None] < 0, white, own[fitted.codes])
 
 
 def log_integrals(factors: dict[str, Array]) -> Array:
@@ -281,7 +289,7 @@ def log_integrals(factors: dict[str, Array]) -> Array:
     return total - log_determinant(lower)
 
 
-def posterior_moments(factors: dict[str, Array]) -> tuple[Array, Array]:
+def moments(factors: dict[str, Array]) -> tuple[Array, Array]:
     """Posterior means of u, and inverse Cholesky factors R of the precisions: Cov[u] = R'R."""
     lower = cholesky(-2.0 * factors["precision"])
     root = inverse(lower)

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 from numpyro.distributions import MultivariateNormal, Normal
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.components import GaussianPrior
+from sidebayes.models.blocks.mixtures.components import (
+    GaussianPrior,
+    gaussian_components,
+    resolve_prior,
+)
 from sidebayes.models.blocks.mixtures.gaussian import Gaussian
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
@@ -111,3 +115,17 @@ def test_blocks_of_rows_give_the_density_of_all(num_points):
             *(jax.value_and_grad(f)(mean) for f in (in_blocks, at_once)), strict=True
         ):
             np.testing.assert_allclose(found, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("option", [np.ones(2), ["full"], None], ids=str)
+def test_options_that_are_no_text(option):
+    with pytest.raises(ValueError, match="covariance = "):
+        gaussian_components(2, 2, option, None)
+    with pytest.raises(ValueError, match="prior = "):
+        resolve_prior(option, np.ones((3, 2)), 2)
+
+
+@pytest.mark.parametrize("weight_per", ["cluster", np.ones(2), None], ids=str)
+def test_weight_per_is_a_point_or_a_chunklet(weight_per):
+    with pytest.raises(ValueError, match="weight_per = .*expected 'point' or 'chunklet'"):
+        LinkedCategorical(np.log([0.5, 0.5]), LabelGraph.build(None, 2), weight_per=weight_per)

@@ -138,3 +138,52 @@ def test_what_does_not_fit_the_links_is_refused(options, message):
         Links.from_pairs(PAIRS, SAME, 1.0, 5, **options)
     with pytest.raises(TypeError, match=r"columns\['when'\] holds datetime64"):
         Links(PAIRS, 1.0, columns={"when": np.zeros(6, "datetime64[s]")})
+
+
+def test_links_of_a_compiled_graph_have_numbers_for_groups():
+    links = LabelGraph.build(STATED, 5, 3).links
+    assert links.table()["group"].tolist() == STATED.group.codes.tolist()
+    assert (links + links).group.names.tolist() == [0, 1, 2]
+    assert links.take([3]).table()["group"].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ([1, 2], "columns is a list; pass a mapping"),
+        ("id", "columns is a str; pass a mapping"),
+        ({1: SAME}, "may not be named 1; give text"),
+        ({"a/b": SAME}, "may not be named 'a/b'; give text that can be shown, without a slash"),
+        ({"": SAME}, "may not be named ''"),
+        ({"a\n": SAME}, r"may not be named 'a\\n'"),
+        ({"weight": SAME}, "which links have of their own"),
+        ({"a": [1]}, r"columns\['a'\] has shape \(1,\); expected \(6,\)"),
+        ({"a": [[1], [1, 2]]}, r"columns\['a'\] = .*expected rows of one length"),
+        ({"a": ["u\0v"] * 6}, "with a character that files cannot hold"),
+        ({"a": [None] * 6}, r"columns\['a'\] holds object; give numbers or text"),
+    ],
+    ids=str,
+)
+def test_columns_that_are_refused(columns, message):
+    for make in (
+        lambda: Links(PAIRS, 1.0, 5, columns=columns),
+        lambda: Links.from_pairs(PAIRS, SAME, 1.0, columns=columns),
+        lambda: Links.from_confidence(PAIRS, SAME, 0.8, columns=columns),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            make()
+
+
+def test_parts_and_weights_that_are_refused():
+    for links in ([6], [-7], "x", [[0]], [0.5], [True]):
+        with pytest.raises(ValueError, match="expected row numbers below 6, or a mask over all 6"):
+            STATED.take(links)
+    assert len(STATED.take([])) == 0
+    with pytest.raises(TypeError, match="weights = 'a'; expected real numbers"):
+        STATED.with_weights("a")
+    with pytest.raises(ValueError, match=r"weights has shape \(2,\); expected \(\) or \(6,\)"):
+        STATED.with_weights([1, 2])
+    with pytest.raises(TypeError, match="unsupported operand"):
+        STATED + 3
+    with pytest.raises(TypeError, match="same = .*expected rows of one length"):
+        Links.from_pairs(PAIRS[:2], [[True], [True, False]])

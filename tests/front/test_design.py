@@ -109,16 +109,54 @@ def test_several_outputs_at_times_of_their_own(table):
         ("y ~ t + (1 | who:arm)", "one column that groups rows"),
         ("y ~ t - (1 | who)", "cannot read -"),
         ("y ~ t + (1 | who", "not balanced"),
-        ("y ~ t + (1 | nobody)", "no column 'nobody'"),
+        ("y ~ t + (1 | nobody)", "groups rows by 'nobody', and the table"),
         ("y ~ u + (1 | who)", "cannot be evaluated"),
         ("z ~ t + (1 | who)", "cannot be evaluated.*incomplete"),
         ("arm ~ t + (1 | who)", "no column of numbers"),
         ((), "formula is empty"),
+        (["y ~ t + (1 | who)", "y ~ arm + (1 | who)"], r"the responses \['y', 'y'\]"),
+        (5, "formula = 5; expected text"),
+        (None, "formula = None; expected text"),
+        (["y ~ t + (1 | who)", 5], "expected text, or several in a list"),
     ],
 )
 def test_what_cannot_be_read_is_refused(table, formula, message):
     with pytest.raises(ValueError, match=message):
         sb.design(formula, table)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"columns": ["t"]}, "cannot be evaluated on a table with columns .*'t'"),
+        ({"columns": ["who"]}, "groups rows by 'who', and the table has only"),
+        ({"t": "a"}, "cannot be evaluated"),
+        ({"who": None}, "column 'who' is missing in 17 rows"),
+    ],
+    ids=str,
+)
+def test_new_rows_that_lack_something(table, change, message):
+    found = sb.design("y ~ t + arm + (1 | who)", table)
+    rows = table.drop(**change) if "columns" in change else table.assign(**change)
+    with pytest.raises(ValueError, match=message):
+        found.at(rows)
+
+
+def test_tables_with_columns_that_clash(table):
+    twice = pd.concat([table, table[["y"]]], axis=1)
+    for read in (
+        lambda t: sb.design("y ~ t + (1 | who)", t),
+        sb.design("y ~ 1 + (1 | who)", table).at,
+    ):
+        with pytest.raises(ValueError, match=r"the columns of table repeat \['y'\]"):
+            read(twice)
+        with pytest.raises(ValueError, match="table has columns that are no table together"):
+            read({"y": [1.0], "t": [1.0, 2.0], "who": ["a"]})
+
+
+def test_one_row(table):
+    found = sb.design("y ~ t + (1 | who)", table.iloc[[3]])
+    assert found["y"].tolist() == [table["y"].iloc[3]]
 
 
 def test_other_tables(table):

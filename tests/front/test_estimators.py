@@ -121,6 +121,13 @@ def test_no_link_crosses_a_fold(whole):
         next(LinkedKFold(links).split(x[:100]))
     with pytest.raises(TypeError, match="pass Links"):
         LinkedKFold(links.pairs)
+    for number in (1, 2.5, "3", None):
+        with pytest.raises(ValueError, match=f"n_splits = {number!r}; expected an integer >= 2"):
+            LinkedKFold(links, number)
+    with pytest.raises(TypeError, match="X = None; pass the table"):
+        next(folds.split(None))
+    with pytest.raises(ValueError, match="groups has 2 entries, X has 150 rows"):
+        next(folds.split(x, groups=[0, 1]))
 
 
 def test_rows_choose_the_links_among_them(whole):

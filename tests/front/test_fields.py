@@ -12,6 +12,7 @@ from sidebayes.guides.engines.base import Engine
 
 import sidebayes as sb
 from sidebayes import record
+from sidebayes.uncertainty import check_probability
 from sidebayes.zoo import ENGINES
 
 KINDS = {
@@ -113,3 +114,38 @@ def test_an_engine_of_a_users_own():
         rule: Unknown | None = None
 
     assert Own(size="any").size == "any"
+
+
+PRIOR = {"mean": [0.0], "scale": [1.0], "deviation": [1.0], "noise": 1.0}
+WEAK = {"y": [0.0, 1.0], "fixed": np.ones((2, 1)), "random": np.ones((2, 1))}
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "message"),
+    [
+        (sb.EffectsPrior, {"mean": "x"}, "EffectsPrior: mean = 'x'; expected real numbers"),
+        (sb.EffectsPrior, {"noise": 10**400}, "EffectsPrior: noise = 1.*; expected real numbers"),
+        (sb.EffectsPrior, {"scale": [-1.0]}, r"EffectsPrior\(scale=.*expected .* positive"),
+        (sb.EffectsPrior, {"deviation": 1.0}, "has shape .*; give one number per column"),
+        (sb.EffectsPrior, {"mean": [0.0, 1.0]}, "2 means and 1 scales"),
+        (sb.EffectsPrior, {"concentration": "x"}, r"EffectsPrior\(concentration='x'\): expected"),
+        (sb.EffectsPrior, {"concentration": np.inf}, "expected a finite number > 0"),
+        (sb.EffectsPrior, {"concentration": [1, 2]}, "expected a finite number > 0"),
+        (sb.EffectsPrior.weak, {"y": "x"}, "y = 'x'; expected real numbers"),
+        (sb.EffectsPrior.weak, {"y": [0.0, np.nan]}, "y has shape .* all numbers finite"),
+        (sb.EffectsPrior.weak, {"y": [[0.0, 1.0]]}, "y has shape"),
+        (sb.EffectsPrior.weak, {"fixed": 3}, "fixed has shape"),
+        (sb.EffectsPrior.weak, {"random": np.ones((3, 1))}, "random has 3 rows and y has 2"),
+        (sb.EffectsPrior.weak, {"outputs": [0, 1]}, "outputs has shape"),
+        (sb.EffectsPrior.weak, {"width": "3"}, "width = '3'; expected a finite number > 0"),
+    ],
+)
+def test_priors_of_mixed_effects(make, given, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        make(**(PRIOR if make is sb.EffectsPrior else WEAK) | given)
+
+
+@pytest.mark.parametrize("probability", ["x", None, 0, 1, np.nan, [0.5], 1j])
+def test_probability_of_an_interval(probability):
+    with pytest.raises(ValueError, match="probability = .*expected a finite number between 0 and"):
+        check_probability(probability)

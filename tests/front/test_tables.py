@@ -242,3 +242,8 @@ def test_flags_that_would_do_nothing_are_refused(flags, message):
     result = CliRunner().invoke(app, ["fit", "ppc", "iris", *flags])
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+def test_advice_on_missing_outcomes_suits_their_shape():
+    with pytest.raises(ValueError, match=r"rows = np.isfinite\(y\), with y\[rows\]"):
+        check_data([1.0, np.nan], "y", ("rows",))

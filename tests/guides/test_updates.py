@@ -14,7 +14,8 @@ from sidebayes.guides.engines.density import log_joint
 from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.guides.engines.samplers.gibbs import BlockedGibbs
 from sidebayes.guides.engines.starts import initial_values
-from sidebayes.guides.engines.updates import check_updates, degenerate, plan_updates
+from sidebayes.guides.engines.update_checks import check_updates
+from sidebayes.guides.engines.updates import degenerate, plan_updates
 from sidebayes.guides.engines.variational.coordinate_ascent import CoordinateAscent
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.components import GaussianPrior, mixture_components

@@ -146,7 +146,8 @@ def test_one_row_a_subject():
     rng = np.random.default_rng(1)
     x = np.column_stack([np.ones(50), rng.normal(size=50)])
     y, subject = x @ [1.0, 2.0] + rng.normal(size=50), rng.permutation(50)
-    found = sb.fit("mixed_effects", y, x, x[:, :1], subject, form="marginal", progress=False)
+    with pytest.warns(sb.SideBayesWarning, match="the noise undetermined"):
+        found = sb.fit("mixed_effects", y, x, x[:, :1], subject, form="marginal", progress=False)
     table = sm.OLS(y, x).fit()
     total = found.params["covariance"][0, 0] + found.params["noise"] ** 2
     np.testing.assert_allclose(total, table.ssr / 50, rtol=1e-6)

@@ -245,7 +245,7 @@ def test_a_fit_answers_for_classes():
     [
         ({"pair_law": "thesis"}, ValueError, "pair_law = 'thesis'; expected one of"),
         ({"num_components": 0}, ValueError, "num_components = 0; expected an integer >= 1"),
-        ({"num_components": 1.5}, TypeError, "num_components = 1.5; expected an integer"),
+        ({"num_components": 1.5}, ValueError, "num_components = 1.5; expected an integer"),
         ({"covariance": "banded"}, ValueError, "covariance = 'banded'; expected one of"),
     ],
 )

@@ -32,7 +32,8 @@ from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..starts import initial_values, starting_point
 from ..surrogate import cluster_sizes, expectation, raise_surrogate
-from ..updates import Plan, check_updates, closed_forms, degenerate, maximised, plan_updates
+from ..update_checks import check_updates
+from ..updates import Plan, closed_forms, degenerate, maximised, plan_updates
 
 __all__ = ["EM"]
 

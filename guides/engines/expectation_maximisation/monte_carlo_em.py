@@ -29,7 +29,8 @@ from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..samplers.chains import nuts_given, recording
 from ..starts import initial_values, random_keys, starting_point
-from ..updates import Plan, check_updates, plan_updates
+from ..update_checks import check_updates
+from ..updates import Plan, plan_updates
 from .monte_carlo_steps import maximise, moved, score
 
 __all__ = ["MonteCarloEM"]

@@ -20,7 +20,7 @@ from ..plumbing.checkpoint import CheckpointedEngine, keeping
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..starts import starting_point
-from ..updates import check_updates
+from ..update_checks import check_updates
 from .batch_data import BatchData
 from .batch_steps import expect, maximise
 from .em import EM

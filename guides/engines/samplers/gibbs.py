@@ -32,7 +32,8 @@ from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..surrogate import drawn, linearised
-from ..updates import Plan, check_updates, closed_forms, drawable, plan_updates
+from ..update_checks import check_updates
+from ..updates import Plan, closed_forms, drawable, plan_updates
 from .chains import chain_starts, draw_chains, nuts_given, recording
 
 __all__ = ["BlockedGibbs"]

@@ -33,7 +33,8 @@ from ..plumbing.progress import progress_bar
 from ..samplers.importance import pareto_k, quality
 from ..starts import initial_values, random_keys, starting_point
 from ..surrogate import expectation
-from ..updates import Plan, check_updates, listed
+from ..update_checks import check_updates
+from ..updates import Plan, listed
 from .factors import FactoredModel, check_factors, plan_factors
 
 __all__ = ["CoordinateAscent"]

@@ -75,9 +75,8 @@ class ClassParameters(MixedParameters):
         shared_terms: tuple[int, ...] = (),
         known: PartialLabels | None = None,
     ) -> None:
-        super().__init__(y, fixed, random, outputs, structure, prior)
-        self.subjects, self.num_clusters, self.shared = subjects, num_clusters, shared
-        self.known = known
+        super().__init__(y, fixed, random, outputs, structure, prior, subjects)
+        self.num_clusters, self.shared, self.known = num_clusters, shared, known
         self.common = np.array(shared_terms, int)
         self.own = np.setdiff1d(np.arange(self.num_terms), self.common)
 
@@ -122,8 +121,16 @@ class ClassParameters(MixedParameters):
     def scale_tril(self) -> Array:
         """Sample the Cholesky factors, shape (num_clusters, num_effects, num_effects)."""
         with self._classes("covariance"):
-            found = super().scale_tril()
-        return jnp.broadcast_to(found, (self.num_clusters, *found.shape[-2:]))
+            found = self._factor()
+        size = self.structure.size
+        root = jnp.broadcast_to(found, (self.num_clusters, size, size))
+        with (
+            numpyro.plate("clusters", self.num_clusters, dim=-3),
+            numpyro.plate("effects", size, dim=-2),
+            numpyro.plate("effects_1", size),
+        ):
+            numpyro.deterministic("covariance", root @ root.mT)
+        return root
 
     def noise(self) -> Array:
         """Sample the standard deviations of the noise, shape (num_clusters, num_outputs)."""
@@ -146,6 +153,7 @@ class ClassParameters(MixedParameters):
         Covariances and noise start as those of `MixedParameters`. See `class_starts`.
         """
         found = super().starts(value, shapes, seed, num_starts)
+        assert self.subjects is not None  # asked for in the constructor
         known = None if self.known is None else self.known.values
         if not found or any(isinstance(data, Tracer) for data in (self.subjects.codes, known)):
             return found

@@ -17,7 +17,7 @@ from ..collapsed import Fitted
 from ..label_inference import partition
 from ..mixtures.linked_categorical import LinkedCategorical
 from ..mixtures.linked_mixture import LinkedMixture
-from ..random_effects import log_integrals, posterior_moments
+from ..random_effects import log_integrals, moments
 from ..side_information.partial_labels import Groups
 from .marginal import effect_factors
 from .sums import RowSums, group_sums
@@ -220,7 +220,7 @@ class EffectsMixture(LinkedMixture):
 
     def _effects(self, value: Array, share: Array) -> dict[str, Array]:
         """Moments of the effects, averaged over the classes."""
-        center, root = posterior_moments(self.log_factors(value))
+        center, root = moments(self.log_factors(value))
         own = jnp.einsum("gkj,kij->gki", center, self.scale_tril)
         spread = root @ self.scale_tril.mT
         mean = jnp.einsum("gk,gki->gi", share, own)
@@ -235,7 +235,7 @@ class EffectsMixture(LinkedMixture):
         key_labels, key_effects = jax.random.split(rng_key)
         labels = self._from_factors(partition.sample, factors, key_labels)
         own = {name: _of_label(factors[name], labels) for name in ("precision", "shift")}
-        center, root = posterior_moments(own)
+        center, root = moments(own)
         white = jax.random.normal(key_effects, center.shape, center.dtype)
         return LabelsAndEffects(labels, center + (root.mT @ white[..., None])[..., 0])
 

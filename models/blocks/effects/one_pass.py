@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ..random_effects import log_integrals, posterior_moments
+from ..random_effects import log_integrals, moments
 from .expected import Regression, class_regressions
 from .mixture import EffectsMixture
 from .structure import Structure
@@ -74,7 +74,7 @@ def _of_chunk(
     joint = joint + fn.labels.log_weights
     terms = jax.nn.logsumexp(joint, axis=1)
     share = jnp.exp(joint - terms[:, None]) * counted[:, None]
-    center, root = posterior_moments(factors)
+    center, root = moments(factors)
     square = (root[..., :, None] * root[..., None, :]).sum(axis=-3)
     square = square + center[..., :, None] * center[..., None, :]
     expected = share, share[..., None, None] * square, share[..., None] * center

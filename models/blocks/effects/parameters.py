@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,11 +22,13 @@ from numpyro.distributions.transforms import (
     LowerCholeskyAffine,
     Transform,
 )
-from scipy.linalg import qr
 
 from ..block import Block, Evidence
 from ..collapsed import Collapsed
+from ..side_information.partial_labels import Groups
+from ..warning import SideBayesWarning
 from .expected import Regression, expected_regression, solve
+from .identified import covariance_is_determined, independent_columns
 from .priors import EffectsPrior
 from .small import cholesky
 from .structure import FactorUnits, Structure
@@ -38,8 +41,8 @@ _SHARE = math.sqrt(0.5)
 _SWEEPS = 3
 """Rounds of an M-step over coefficients and noise, where several outputs differ in noise."""
 
-_DEPENDENT = 1e-9
-"""Share of a column's length outside the span of the others below which it depends on them."""
+_EXACT = 1e-13
+"""Share of the outcomes outside the span of the fixed effects below which there is no noise."""
 
 
 class Units(NamedTuple):
@@ -65,6 +68,8 @@ class MixedParameters(Block):
     structure : Structure
     prior : EffectsPrior or None
         None is flat: maximum likelihood.
+    subjects : Groups, optional
+        Of the rows, to see whether they determine the covariance where the prior is flat.
     """
 
     roles: ClassVar[tuple[str, ...]] = ("coefficients", "factor", "noise")
@@ -78,9 +83,10 @@ class MixedParameters(Block):
         outputs: ArrayLike | None,
         structure: Structure,
         prior: EffectsPrior | None,
+        subjects: Groups | None = None,
     ) -> None:
         self.y, self.fixed, self.random, self.outputs = y, fixed, random, outputs
-        self.structure, self.prior = structure, prior
+        self.structure, self.prior, self.subjects = structure, prior, subjects
         self.num_terms = jnp.shape(fixed)[1]
         self.num_outputs = 1 if outputs is None else jnp.shape(outputs)[1]
         if prior is not None:
@@ -112,11 +118,17 @@ class MixedParameters(Block):
         return self.declare("coefficients", "coefficients", fn, ["terms"])
 
     def scale_tril(self) -> Array:
-        """Sample the Cholesky factor of the covariance of the random effects.
+        """Sample the Cholesky factor of the covariance of the random effects, and note the covariance.
 
         Under a flat prior its entries are any real numbers, so that variances of zero lie inside. The
         signs of its columns do not matter then.
         """
+        root = self._factor()
+        with numpyro.plate("effects", len(root), dim=-2), numpyro.plate("effects_1", len(root)):
+            numpyro.deterministic("covariance", root @ root.T)
+        return root
+
+    def _factor(self) -> Array:
         if self.prior is None:
             rows, _ = self.structure.entries
             flat = dist.ImproperUniform(constraints.real_vector, (), (len(rows),))
@@ -186,20 +198,35 @@ class MixedParameters(Block):
         return {role: value for role, value in (found | eyes).items() if role in shapes}
 
     def check(self, name: str, value: Any) -> None:
-        """Refuse columns of fixed effects that depend on others, which a flat prior cannot tell apart."""
+        """Refuse data under a flat prior that leave coefficients undetermined or no noise.
+
+        Warns where they leave only the covariance of the effects and the noise undetermined.
+        """
         if self.prior is not None or isinstance(self.fixed, Tracer):
             return
-        columns = np.asarray(self.fixed)
-        length = np.sqrt((columns**2).sum(axis=0))
-        _, root, order = qr(
-            columns / np.where(length > 0, length, 1), mode="economic", pivoting=True
-        )
-        size = np.abs(np.diag(root))
-        if len(size) < len(order) or (size < _DEPENDENT).any():
-            found = sorted(map(int, order[(size >= _DEPENDENT).sum() :]))
+        basis, dependent = independent_columns(self.fixed)
+        if dependent:
             raise ValueError(
-                f"fixed has columns that depend linearly on the others, such as {found}; drop them, or "
+                f"fixed has columns that depend linearly on the others, such as {dependent}; drop them, or "
                 "pass a prior, which tells them apart"
+            )
+        outcomes = np.asarray(value, float)
+        left = outcomes - basis @ (basis.T @ outcomes)
+        if np.linalg.norm(left) <= _EXACT * np.linalg.norm(outcomes):
+            raise ValueError(
+                f"{name} is a linear function of the columns of fixed: no noise is left, and the likelihood "
+                "has no maximum. Check how it was made, or pass a prior"
+            )
+        if self.subjects is not None and not covariance_is_determined(
+            basis, self.random, self.subjects.codes, self.outputs, self.structure
+        ):
+            warnings.warn(
+                f"random, of shape {jnp.shape(self.random)}, leaves the covariance of the random effects and "
+                "the noise undetermined: many values are equally likely, and the fit ends at any of them. "
+                "Columns depend on each other, or subjects have too few rows or times, or fixed effects of "
+                "their own; give fewer columns, covariance='diagonal', or a prior",
+                SideBayesWarning,
+                stacklevel=2,
             )
 
     def statistics(self, evidence: Evidence) -> Regression:
@@ -285,6 +312,7 @@ def mixed_parameters(
     *,
     covariance: str | tuple[int, ...] = "full",
     prior: str | EffectsPrior = "flat",
+    subjects: Groups | None = None,
 ) -> MixedParameters:
     """Block of the parameters of a linear mixed model, from the options of a model.
 
@@ -295,6 +323,8 @@ def mixed_parameters(
     covariance : {"full", "diagonal"} or tuple of int
         Which random effects are correlated; see `Structure.read`.
     prior : {"flat"} or EffectsPrior
+    subjects : Groups, optional
+        See `MixedParameters`.
 
     Raises
     ------
@@ -302,7 +332,7 @@ def mixed_parameters(
         If an option is none of these, or `outputs` are no indicators.
     """
     structure, own = read_options(random, outputs, covariance, prior)
-    return MixedParameters(y, fixed, random, outputs, structure, own)
+    return MixedParameters(y, fixed, random, outputs, structure, own, subjects)
 
 
 def read_options(
@@ -312,8 +342,8 @@ def read_options(
     prior: str | EffectsPrior,
 ) -> tuple[Structure, EffectsPrior | None]:
     """Structure of the covariance, and the prior, None if it is flat; see `mixed_parameters`."""
-    if prior != "flat" and not isinstance(prior, EffectsPrior):
-        raise ValueError(f"prior = {prior!r}; expected 'flat' or an EffectsPrior")
+    if not isinstance(prior, EffectsPrior) and not (isinstance(prior, str) and prior == "flat"):
+        raise ValueError(f"prior = {prior!r:.60}; expected 'flat' or an EffectsPrior")
     if outputs is not None and not isinstance(outputs, Tracer):
         rows = np.asarray(outputs)
         odd = ~(np.isin(rows, (0, 1)).all(axis=1) & (rows.sum(axis=1) == 1))
@@ -322,6 +352,11 @@ def read_options(
             raise ValueError(
                 f"outputs[{row}] = {rows[row]}; expected one 1, for the output that the row measures, and "
                 "0 for all others"
+            )
+        unused = np.flatnonzero(~rows.any(axis=0))
+        if len(unused):
+            raise ValueError(
+                f"outputs[:, {unused[0]}] is of an output that no row measures; drop it"
             )
     structure = Structure.read(covariance, jnp.shape(random)[1])
     return structure, prior if isinstance(prior, EffectsPrior) else None

@@ -9,6 +9,8 @@ import numpy as np
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
+from ..fields import Positive, Range, check_fields, check_number, point_table, real_array
+
 __all__ = ["EffectsPrior"]
 
 
@@ -29,18 +31,23 @@ class EffectsPrior:
     noise : float, or array_like of shape (num_outputs,)
         Scale :math:`\nu` of the standard deviation of the noise, positive.
     concentration : float
-        :math:`\eta` of the correlations between random effects; 1 is uniform.
+        :math:`\eta` of the correlations between random effects, positive; 1 is uniform.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a field holds something else than such numbers, or means and scales are not as many.
     """
 
     mean: ArrayLike
     scale: ArrayLike
     deviation: ArrayLike
     noise: ArrayLike
-    concentration: float = 2.0
+    concentration: Positive = 2.0
 
     def __post_init__(self) -> None:
         for name in ("mean", "scale", "deviation", "noise"):
-            value = np.array(getattr(self, name), float)
+            value = real_array(f"EffectsPrior: {name}", getattr(self, name))
             if value.ndim != 1 and not (name == "noise" and value.ndim == 0):
                 raise ValueError(
                     f"EffectsPrior({name}=...) has shape {value.shape}; give one number per column"
@@ -57,10 +64,7 @@ class EffectsPrior:
                 f"EffectsPrior has {np.size(self.mean)} means and {np.size(self.scale)} scales of fixed "
                 "effects; give one of each per column"
             )
-        if not self.concentration > 0:
-            raise ValueError(
-                f"EffectsPrior(concentration={self.concentration!r}): expected a number > 0"
-            )
+        check_fields(self)
 
     @classmethod
     def weak(
@@ -82,13 +86,21 @@ class EffectsPrior:
         random : array_like, shape (num_rows, num_effects)
         outputs : array_like, shape (num_rows, num_outputs), optional
         width, concentration : float
+            Positive.
 
         Raises
         ------
-        ValueError
-            If the outcomes do not vary: they give no unit.
+        TypeError, ValueError
+            If data are no finite numbers of these shapes, a number is not positive, or the outcomes do
+            not vary: they give no unit.
         """
-        y, fixed, random = (np.asarray(value, float) for value in (y, fixed, random))
+        check_number("width", width, Range(above=0))
+        y = point_table("y", real_array("y", y)[..., None])[:, 0]
+        fixed, random = point_table("fixed", fixed), point_table("random", random)
+        for name, table in (("fixed", fixed), ("random", random)):
+            if len(table) != len(y):
+                raise ValueError(f"{name} has {len(table)} rows and y has {len(y)}; give as many")
+        num_outputs = () if outputs is None else point_table("outputs", outputs).shape[1:]
         unit = float(y.std())
         if not unit > 0:
             raise ValueError(
@@ -101,7 +113,6 @@ class EffectsPrior:
             constant, unit + abs(y.mean()), unit / np.where(constant, 1, spread)
         )
         size = _root_mean_square(random)
-        num_outputs = () if outputs is None else (np.shape(outputs)[1],)
         return cls(
             mean, scale, width * unit / size, np.full(num_outputs, width * unit), concentration
         )

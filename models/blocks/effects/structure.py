@@ -50,12 +50,15 @@ class Structure:
                     "correlated effects, such as (2, 1)"
                 )
             return cls(known[covariance])
-        sizes = tuple(covariance)
-        whole = all(isinstance(one, int | np.integer) and one > 0 for one in sizes)
+        sizes = tuple(covariance) if np.iterable(covariance) else ()
+        whole = all(
+            isinstance(one, int | np.integer) and not isinstance(one, bool) and one > 0
+            for one in sizes
+        )
         if not whole or sum(sizes) != size:
             raise ValueError(
-                f"covariance = {covariance!r}; expected positive whole numbers that add up to the "
-                f"{size} columns of random effects"
+                f"covariance = {covariance!r:.60}; expected 'full', 'diagonal', or positive whole numbers "
+                f"that add up to the {size} columns of random effects"
             )
         return cls(tuple(map(int, sizes)))
 

@@ -306,13 +306,13 @@ class LabelGraph:
 
     @property
     def links(self) -> Links:
-        """The links the graph was compiled from; of their columns only the numbers of the groups."""
+        """The links the graph was compiled from, without columns; groups have their numbers for names."""
         pairs, weights = np.asarray(self.pairs, np.int64), np.asarray(self.pair_weights)
         real = pairs[:, 0] != pairs[:, 1]
         codes = np.asarray(self.group, np.int64)[real]
         group = None
         if self.num_groups > 1:
-            group = Groups.tree_unflatten((self.num_groups,), (codes,))
+            group = Groups(np.arange(self.num_groups)).take(codes)
         return Links(pairs[real], weights[real], self.num_real, group)
 
     def untied(self) -> LabelGraph:

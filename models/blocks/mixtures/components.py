@@ -219,7 +219,7 @@ def resolve_prior(
     """
     if isinstance(prior, GaussianPrior):
         return prior
-    if prior not in ("empirical", "flat"):
+    if not isinstance(prior, str) or prior not in ("empirical", "flat"):
         raise ValueError(f"prior = {prior!r}; expected 'empirical', 'flat' or a GaussianPrior")
     if x is None:
         raise ValueError(
@@ -356,17 +356,14 @@ def class_components(
 
     Raises
     ------
-    TypeError, ValueError
+    ValueError
         If `num_components` is no integer of at least 1.
 
     References
     ----------
     Yu (2016), eqs. 4.20-4.21.
     """
-    if isinstance(num_components, bool) or not isinstance(num_components, int | np.integer):
-        raise TypeError(f"num_components = {num_components!r}; expected an integer >= 1")
-    if num_components < 1:
-        raise ValueError(f"num_components = {num_components}; expected an integer >= 1")
+    num_components = check_integer("num_components", num_components)
     resolved = resolve_prior(prior, x, num_clusters * num_components)
     num_features = _num_features(x, resolved)
     shape = (num_clusters, num_components)
@@ -394,7 +391,7 @@ def gaussian_components(
 
     Parameters are those of `GaussianComponents`.
     """
-    if covariance not in COVARIANCES:
+    if not isinstance(covariance, str) or covariance not in COVARIANCES:
         raise ValueError(f"covariance = {covariance!r}; expected one of {COVARIANCES}")
     block = GaussianComponents(
         shape, num_features, covariance, prior, names, from_data=from_data, data=data

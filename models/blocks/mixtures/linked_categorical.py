@@ -70,6 +70,8 @@ class LinkedCategorical(dist.Distribution):
                 f"graph is a {type(graph).__name__}; pass a LabelGraph, LabelGraph.build(links, "
                 "num_points)"
             )
+        if not isinstance(weight_per, str) or weight_per not in ("point", "chunklet"):
+            raise ValueError(f"weight_per = {weight_per!r:.60}; expected 'point' or 'chunklet'")
         if not isinstance(reading, str) or reading not in ("field", "relation"):
             raise ValueError(f"reading = {reading!r}; expected 'field' or 'relation'")
         self.log_weights, self.graph, self.reading = log_weights, graph, reading

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..fields import check_integer, plain_array, real_array
+from ..fields import check_integer, plain_array, real_array, refuse_unwritable
 from ..warning import SideBayesWarning
 from .partial_labels import Groups, frozen
 from .statements import RESERVED, as_same
@@ -130,7 +130,7 @@ def link_groups(group: ArrayLike | Groups | None, num_links: int) -> Groups | No
     """
     if group is None:
         return None
-    found = group if isinstance(group, Groups) else Groups(np.asarray(group))
+    found = group if isinstance(group, Groups) else Groups(group)  # type: ignore[arg-type]
     if len(found) != num_links:
         raise ValueError(f"group has {len(found)} entries for {num_links} links; give one per link")
     if (found.codes < 0).any():
@@ -145,20 +145,32 @@ def link_columns(columns: Mapping[str, ArrayLike], num_links: int) -> dict[str, 
     Raises
     ------
     TypeError
-        If a column is neither numbers nor text.
+        If columns are no mapping, or one is neither numbers nor text.
     ValueError
-        For another shape than (num_links,), and for a name that links use themselves.
+        For another shape than (num_links,), and for a name that links use themselves or that no file
+        can hold.
     """
+    if not isinstance(columns, Mapping):
+        raise TypeError(
+            f"columns is a {type(columns).__name__}; pass a mapping of names to one value per link, such as "
+            "dict(table) of a data frame"
+        )
     found = {}
     for name, given in columns.items():
         if name in RESERVED:
             raise ValueError(f"columns may not be named {name!r}, which links have of their own")
-        values = np.asarray(given)
+        if not isinstance(name, str) or not name or "/" in name or not name.isprintable():
+            raise ValueError(
+                f"columns may not be named {name!r:.60}; give text that can be shown, without a slash, as "
+                "files ask for"
+            )
+        values = plain_array(f"columns[{name!r}]", given)
         if values.shape != (num_links,):
             raise ValueError(f"columns[{name!r}] has shape {values.shape}; expected ({num_links},)")
         if values.dtype.kind not in "biuf":
             if not all(isinstance(value, str) for value in values.tolist()):
                 raise TypeError(f"columns[{name!r}] holds {values.dtype}; give numbers or text")
+            refuse_unwritable(f"columns[{name!r}]", values.tolist())
             values = values.astype(object)
         found[name] = frozen(values)
     return found

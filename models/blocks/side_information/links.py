@@ -1,37 +1,27 @@
-"""Side information as data: links between points, validated once, at the door."""
+"""Side information as data: links between points."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from ..fields import check_integer, plain_array, point_table, real_array
-from ..files import as_path, write_table
-from .hard_links import LinkReport, check_links
-from .link_weights import (
-    check_pairs,
-    check_rows,
-    flip_rate_weight,
-    hard_beyond,
-    link_columns,
-    link_groups,
-    per_pair,
-    refuse_contradicting,
-)
-from .partial_labels import Groups, PartialLabels, frozen
+from ..files import as_path
+from .link_weights import check_pairs, flip_rate_weight, per_pair
+from .partial_labels import Groups, PartialLabels
+from .stated_pairs import StatedPairs
 from .statements import as_same, read_table
 
 __all__ = ["Links"]
 
 
-@dataclass(frozen=True, eq=False)
-class Links:
+@dataclass(frozen=True, eq=False, repr=False)
+class Links(StatedPairs):
     """Statements about unordered pairs of points, each with a log-odds weight, in the order given.
 
     A pair ``(i, j)`` of weight ``w`` multiplies the density of the labels by
@@ -54,32 +44,17 @@ class Links:
         Who stated each link, names or numbers. A learned flip rate then is one per group.
     columns : mapping of str to array_like of shape (num_links,), optional
         What else is known of each link, numbers or text; kept, selected, saved and written with it.
+        Names are printable text without a slash, as files ask for.
 
     Raises
     ------
     TypeError
-        If `pairs` are not integers, or a column is neither numbers nor text.
+        If `pairs` are not integers, `columns` are no mapping, or a column is neither numbers nor text.
     ValueError
         On a wrong shape, a negative or too large index, a self link, a NaN weight, a link without a
-        group, or a pair that is both a hard must-link and a hard cannot-link.
+        group, a name that a column cannot have, or a pair that is both a hard must-link and a hard
+        cannot-link.
     """
-
-    pairs: NDArray[np.int64]
-    weights: NDArray[np.float64]
-    num_points: int | None = None
-    group: Groups | None = None
-    columns: Mapping[str, NDArray] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        pairs = check_pairs(self.pairs, self.num_points)
-        weights = hard_beyond(per_pair("weights", self.weights, len(pairs)))
-        refuse_contradicting(pairs, weights)
-        object.__setattr__(self, "pairs", frozen(pairs))
-        object.__setattr__(self, "weights", frozen(weights))
-        object.__setattr__(self, "group", link_groups(self.group, len(pairs)))
-        object.__setattr__(self, "columns", link_columns(self.columns, len(pairs)))
-
-    # ---- constructors -------------------------------------------------------------------------
 
     @classmethod
     def empty(cls, num_points: int | None = None) -> Self:
@@ -118,9 +93,21 @@ class Links:
                 f"weight[{row}] = {weight[row]} is negative; `same` carries the sign, so give the "
                 "strength as a number >= 0"
             )
+        return cls._stated(pairs, same, weight, num_points, group, columns)
+
+    @classmethod
+    def _stated(
+        cls,
+        pairs: NDArray,
+        same: ArrayLike,
+        weight: NDArray,
+        num_points: int | None,
+        group: Any,
+        columns: Any,
+    ) -> Self:
+        """Links of weights that hold for must-links, and with the other sign for cannot-links."""
         signed = np.where(as_same(same, len(pairs)), weight, -weight)
-        about = link_groups(group, len(pairs)), link_columns(columns or {}, len(pairs))
-        return cls(pairs, signed, num_points, *about)
+        return cls(pairs, signed, num_points, group, {} if columns is None else columns)
 
     @classmethod
     def must_link(
@@ -170,12 +157,10 @@ class Links:
                 f"confidence[{row}] = {confidence[row]} is not a probability; give a number in [0, 1]"
             )
         weight = -flip_rate_weight(confidence)
-        signed = np.where(as_same(same, len(pairs)), weight, -weight)
-        about = link_groups(group, len(pairs)), link_columns(columns or {}, len(pairs))
-        return cls(pairs, signed, num_points, *about)
+        return cls._stated(pairs, same, weight, num_points, group, columns)
 
     @classmethod
-    def from_labels(cls, labels: ArrayLike | PartialLabels) -> Links:
+    def from_labels(cls, labels: ArrayLike | PartialLabels) -> Self:
         """Hard links that partial labels imply: one chunklet per class, cannot-links between classes.
 
         Parameters
@@ -271,169 +256,10 @@ class Links:
             If columns are missing, or a value cannot be read; its row, from 0 on, is named.
         """
         table = read_table(as_path(path))
-        rest = num_points, link_groups(table.group, len(table.pairs)), table.columns
+        rest: Any = num_points, table.group, table.columns
         if table.weights is not None:
             return cls(table.pairs, table.weights, *rest)
         assert table.same is not None  # the table has one of the two
         if table.confidence is not None:
             return cls.from_confidence(table.pairs, table.same, table.confidence, *rest)
         return cls.from_pairs(table.pairs, table.same, np.inf, *rest)
-
-    def write(self, path: str | Path) -> None:
-        """Write the links as a table that `read` understands, whole or not at all."""
-        write_table(path, self.table())
-
-    # ---- views ----------------------------------------------------------------------------------
-
-    def table(self) -> pd.DataFrame:
-        """One row per link: ``i``, ``j``, ``weight``, ``group`` where there are groups, and columns."""
-        group = {} if self.group is None else {"group": self.group.names[self.group.codes]}
-        ends = {"i": self.pairs[:, 0], "j": self.pairs[:, 1], "weight": self.weights}
-        return pd.DataFrame({**ends, **group, **self.columns})
-
-    @property
-    def num_links(self) -> int:
-        """Number of statements."""
-        return len(self.pairs)
-
-    @property
-    def same(self) -> NDArray[np.bool_]:
-        """True for must-links, False for cannot-links and weights of zero, shape (num_links,)."""
-        return self.weights > 0
-
-    @property
-    def hard(self) -> NDArray[np.bool_]:
-        """True for links of infinite weight, shape (num_links,)."""
-        return np.isinf(self.weights)
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    def __add__(self, other: Links) -> Links:
-        """Both sets of statements, one after the other.
-
-        Raises
-        ------
-        ValueError
-            If they are over different numbers of points, or only one has groups or some column.
-        """
-        num_points = self.num_points if other.num_points is None else other.num_points
-        if None not in (self.num_points, other.num_points) and self.num_points != other.num_points:
-            raise ValueError(
-                f"links over {self.num_points} points cannot be added to links over "
-                f"{other.num_points}; both must refer to the same rows"
-            )
-        tables = self.table(), other.table()
-        lacking = set(tables[0].columns) ^ set(tables[1].columns)
-        if lacking and len(self) and len(other):
-            raise ValueError(
-                f"only one of the two sets of links has {sorted(lacking)}; give both the same columns, "
-                "or leave these out of both"
-            )
-        both = pd.concat([one for one in tables if len(one)] or tables, ignore_index=True)
-        return Links(
-            both[["i", "j"]].to_numpy(),
-            both["weight"].to_numpy(),
-            num_points,
-            link_groups(both["group"], len(both)) if "group" in both else None,
-            {name: both[name].to_numpy() for name in both.columns[3:] if name != "group"},
-        )
-
-    def with_weights(self, weights: ArrayLike) -> Links:
-        """Give the same statements other weights, shape (num_links,)."""
-        return replace(self, weights=np.asarray(weights, float))
-
-    def with_strength(self, weight: ArrayLike) -> Links:
-        """Give the same pairs and signs another absolute weight (a number >= 0, or inf).
-
-        A weight of zero has no sign, and stays.
-        """
-        strength = per_pair("weight", weight, len(self))
-        if (strength < 0).any():
-            raise ValueError(
-                f"weight = {strength.min()} is negative; links keep their signs, so give the strength as a "
-                "number >= 0"
-            )
-        states = self.weights != 0.0
-        signed = np.where(states, np.sign(self.weights) * np.where(states, strength, 0.0), 0.0)
-        return self.with_weights(signed)
-
-    def hardened(self) -> Links:
-        """Make every link hard."""
-        return self.with_strength(np.inf)
-
-    def subset(self, rows: ArrayLike) -> Links:
-        """Links among the given rows, renumbered to the rows' order.
-
-        Parameters
-        ----------
-        rows : array_like of int or bool
-            Rows kept, as indices without repeats or as a mask over all points. Links that touch a
-            dropped row are dropped.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If rows are neither, repeat, or are not among the points.
-        """
-        most = int(self.pairs.max(initial=-1)) + 1
-        rows = check_rows(rows, self.num_points, most)
-        if len(np.unique(rows)) != len(rows):
-            raise ValueError("rows names a point more than once; give each row once")
-        size = max(most, int(rows.max(initial=-1)) + 1)
-        position = np.full(size, -1, np.int64)
-        position[rows] = np.arange(len(rows))
-        pairs = position[self.pairs]
-        keep = np.flatnonzero((pairs >= 0).all(axis=1))
-        return replace(self.take(keep), pairs=pairs[keep], num_points=len(rows))
-
-    def take(self, links: ArrayLike) -> Links:
-        """Some of the links, between the same points; groups keep their numbers.
-
-        Parameters
-        ----------
-        links : array_like of int or bool
-            Numbers of links, or a mask over all of them.
-        """
-        chosen = np.asarray(links)
-        return Links(
-            self.pairs[chosen],
-            self.weights[chosen],
-            self.num_points,
-            None if self.group is None else self.group.take(chosen),
-            {name: values[chosen] for name, values in self.columns.items()},
-        )
-
-    def check(self, num_points: int | None = None, num_clusters: int | None = None) -> LinkReport:
-        """Report what the links hold; raise where hard links contradict each other.
-
-        Parameters
-        ----------
-        num_points : int, optional
-            Defaults to the number given at construction, or the largest index plus one.
-        num_clusters : int, optional
-            Also refuses more mutually cannot-linked chunklets than clusters.
-
-        Returns
-        -------
-        LinkReport
-
-        Raises
-        ------
-        ValueError
-            If hard links contradict; the message names the path.
-        """
-        if num_points is None:
-            num_points = self.num_points or int(self.pairs.max(initial=-1)) + 1
-        check_pairs(self.pairs, num_points)
-        return check_links(self.pairs, self.weights, num_points, num_clusters)
-
-    def __repr__(self) -> str:
-        """Counts by kind."""
-        must, hard = self.same, self.hard
-        groups = "" if self.group is None else f"{self.group.num_groups} groups, "
-        return (
-            f"Links({must.sum()} must-links ({(must & hard).sum()} hard), "
-            f"{(self.weights < 0).sum()} cannot-links ({(~must & hard).sum()} hard), "
-            f"{groups}num_points={self.num_points})"
-        )

@@ -10,9 +10,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from ..fields import plain_array
+from ..fields import chosen_rows, plain_array, refuse_unwritable
 
 __all__ = ["Groups", "PartialLabels", "class_codes", "frozen"]
+
+_NUMBERS = ("integer", "floating", "mixed-integer-float")
+"""What pandas finds in arrays of objects that are all numbers."""
+
+_TEXT = ("string", "bytes", "boolean", "datetime", "datetime64", "empty")
+"""What else may stand in arrays of objects, and files can hold."""
 
 
 @jax.tree_util.register_pytree_node_class
@@ -90,15 +96,24 @@ class Groups:
     Parameters
     ----------
     values : array_like, shape (num_points,)
-        Group names or numbers; -1 or a missing value belongs to no group.
+        Group names or numbers; -1 or a missing value belongs to no group. Numbers of any 64-bit
+        integer are told apart; floats are only where they hold every whole number, below 2^53.
 
     Attributes
     ----------
     codes : ndarray of int, shape (num_points,)
         Number of the group of each row, from 0 on in sorted order of the names; -1 for no group.
     names : ndarray, shape (num_groups,)
+        Integers, if the values are integers.
     num_groups : int
         Number of distinct groups.
+
+    Raises
+    ------
+    TypeError
+        If values are complex, or of kinds that have no order among them.
+    ValueError
+        On another shape, and for numbers that their type cannot tell from the next one.
     """
 
     values: NDArray
@@ -107,21 +122,12 @@ class Groups:
     num_groups: int = field(init=False)
 
     def __post_init__(self) -> None:
-        values = plain_array("groups", self.values)
-        if values.ndim != 1:
-            raise ValueError(f"groups must have shape (points,), got {values.shape}")
-        if values.dtype.kind == "c":
-            raise TypeError("groups holds complex numbers; give names or whole numbers")
-        if np.issubdtype(values.dtype, np.number):
-            values = np.where(values == -1, np.nan, values.astype(float))
-        try:
-            codes, names = pd.factorize(values, sort=True)
-        except TypeError:
-            raise TypeError(
-                "groups mixes names that have no order among them, such as text and numbers; give all as "
-                "text, or all as numbers"
-            ) from None
-        object.__setattr__(self, "codes", frozen(codes.astype(np.int64)))
+        values = _name_array("groups", self.values)
+        known, found = _known_names("groups", values)
+        codes = np.full(len(values), -1, np.int64)
+        codes[known], names = pd.factorize(found, sort=True)
+        refuse_unwritable("groups", (one for one in names if isinstance(one, str)))
+        object.__setattr__(self, "codes", frozen(codes))
         object.__setattr__(self, "names", np.asarray(names))
         object.__setattr__(self, "num_groups", len(names))
 
@@ -136,17 +142,14 @@ class Groups:
         ----------
         rows : array_like of int or bool, or slice
             Rows to keep, as NumPy indexes an array.
+
+        Raises
+        ------
+        ValueError
+            If these do not name some of the rows.
         """
-        source = self.codes if self.values is None else self.values
-        kept = rows if isinstance(rows, slice) else plain_array("rows", rows)
-        if isinstance(kept, np.ndarray) and not kept.size:
-            kept = kept.astype(int)
-        try:
-            return type(self)(np.asarray(source)[kept])
-        except IndexError as error:
-            raise ValueError(
-                f"rows = {rows!r:.60} does not name some of the {len(source)} rows ({error})"
-            ) from None
+        source = self.codes if self.values is None else _name_array("groups", self.values)
+        return type(self)(np.asarray(source)[chosen_rows("rows", rows, len(source))])
 
     def take(self, rows: ArrayLike) -> Self:
         """Groups of some of the rows, numbered as before, though some may occur no longer.
@@ -154,10 +157,14 @@ class Groups:
         Parameters
         ----------
         rows : array_like of int or bool
+
+        Raises
+        ------
+        ValueError
+            If these do not name some of the rows.
         """
-        groups = self.tree_unflatten(
-            (self.num_groups,), (np.asarray(self.codes)[np.asarray(rows)],)
-        )
+        kept = chosen_rows("rows", rows, len(self))
+        groups = self.tree_unflatten((self.num_groups,), (np.asarray(self.codes)[kept],))
         object.__setattr__(groups, "names", self.names)
         return groups
 
@@ -176,10 +183,11 @@ class Groups:
         """
         if self.names is None:
             raise ValueError("these groups passed through compiled code, which keeps no names")
-        asked = plain_array("values", values)
-        if asked.ndim != 1:
-            raise ValueError(f"values has shape {asked.shape}; expected (num_rows,), a group each")
-        return pd.Index(self.names).get_indexer(pd.Index(asked)).astype(np.int64)
+        asked = _name_array("values", values)
+        known, found = _known_names("values", asked)
+        codes = np.full(len(asked), -1, np.int64)
+        codes[known] = pd.Index(self.names).get_indexer(pd.Index(found))
+        return codes
 
     def tree_flatten(self) -> tuple[tuple[Any], tuple[int]]:
         """Split into the codes, which may be traced, and the number of groups."""
@@ -252,6 +260,65 @@ def class_codes(values: Any, name: str = "labels") -> NDArray[np.int64]:
     out = np.full(len(array), -1, np.int64)
     out[known] = pd.factorize(found, sort=True)[0]
     return out
+
+
+def _name_array(name: str, values: Any) -> NDArray:
+    """Names of groups as an array of one axis; integers of pandas that are missing leave the others so.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For rows of different lengths, masked entries and other shapes.
+    """
+    is_nullable = isinstance(getattr(values, "dtype", None), pd.api.extensions.ExtensionDtype)
+    array = values.to_numpy(object) if is_nullable else plain_array(name, values)
+    if array.ndim != 1:
+        raise ValueError(f"{name} has shape {array.shape}; expected (points,), a group each")
+    return array
+
+
+def _known_names(name: str, values: NDArray) -> tuple[NDArray[np.bool_], NDArray]:
+    """Which rows name a group, and these names: numbers as numbers, which differ if they were given so.
+
+    Raises
+    ------
+    TypeError
+        For complex numbers.
+    ValueError
+        For numbers of which several are one in the type that they have.
+    """
+    known = ~pd.isna(values)
+    found = values[known]
+    kind = pd.api.types.infer_dtype(found) if found.dtype == object else found.dtype.name
+    if kind.startswith("complex"):
+        raise TypeError(f"{name} holds complex numbers; give names or whole numbers")
+    if kind in ("mixed", "mixed-integer"):
+        raise TypeError(
+            f"{name} mixes names that have no order among them, such as text and numbers; give all as "
+            "text, or all as numbers"
+        )
+    if found.dtype == object and kind not in (*_NUMBERS, *_TEXT):
+        raise TypeError(
+            f"{name} holds {kind} objects; give numbers or text, such as values.astype(str)"
+        )
+    if found.dtype == object and kind in _NUMBERS:
+        found = pd.Series(found, dtype=object).infer_objects().to_numpy()
+        if found.dtype == object:
+            raise ValueError(f"{name} holds integers of more than 64 bits; give them as text")
+    if found.dtype.kind in "if":
+        known[known] = stated = found != -1
+        found = found[stated]
+    if found.dtype.kind == "f":
+        merged = np.abs(found) >= 2.0 ** (np.finfo(found.dtype).nmant + 1)
+        if merged.any():
+            row = int(np.flatnonzero(known)[np.argmax(merged)])
+            raise ValueError(
+                f"{name}[{row}] = {values[row]}: as {found.dtype} it is not told from the numbers beside it, "
+                "so that groups may become one; give integers, where some are missing those of pandas "
+                "('Int64'), or text"
+            )
+        found = found.astype(float)
+    return known, found
 
 
 def frozen(array: NDArray) -> NDArray:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from ..fields import plain_array
 from ..files import read_table as read_any_table
 
 __all__ = ["ACCEPTED", "RESERVED", "Table", "as_same", "read_table"]
@@ -42,7 +43,7 @@ def as_same(same: ArrayLike, num_links: int, name: str = "same") -> NDArray[np.b
     ValueError
         For another shape, and for any other value: the row and the value are named.
     """
-    given = np.asarray(same)
+    given = plain_array(name, same)
     if given.shape not in ((), (num_links,)):
         raise ValueError(f"{name} has shape {given.shape}; expected () or ({num_links},)")
     if given.dtype != bool:

@@ -1,0 +1,119 @@
+"""Which designs leave parameters of a linear mixed model undetermined, whatever the outcomes."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import qr
+from scipy.sparse import csr_array
+
+from .structure import Structure
+
+__all__ = ["covariance_is_determined", "independent_columns"]
+
+_DEPENDENT = 1e-9
+"""Share of a column's length outside the span of the others below which it depends on them."""
+
+_SINGULAR = 1e-12
+"""Least eigenvalue, of directions of unit length, below which they count as dependent."""
+
+
+def independent_columns(columns: ArrayLike) -> tuple[NDArray[np.float64], list[int]]:
+    """Orthonormal basis of columns, shape (num_rows, rank), and numbers of those that depend on others.
+
+    Parameters
+    ----------
+    columns : array_like, shape (num_rows, num_columns)
+    """
+    columns = np.asarray(columns, float)
+    length = np.abs(columns).max(axis=0, initial=0.0)
+    columns = columns / np.where(
+        length > 0, length, 1.0
+    )  # squares of these neither over- nor underflow
+    columns = columns / np.where(length > 0, np.linalg.norm(columns, axis=0), 1.0)
+    basis, root, order = qr(columns, mode="economic", pivoting=True)
+    rank = int((np.abs(np.diag(root)) >= _DEPENDENT).sum())
+    return basis[:, :rank], sorted(map(int, order[rank:]))
+
+
+def covariance_is_determined(
+    fixed: NDArray,
+    random: ArrayLike,
+    codes: NDArray,
+    outputs: ArrayLike | None,
+    structure: Structure,
+) -> bool:
+    r"""Whether one covariance of the effects, with one noise of each output, is the most likely.
+
+    What fixed effects leave of the outcomes has the covariance :math:`P (Z D Z^\top + \sum_o \sigma_o^2
+    I_o) P` with :math:`P = 1 - Q Q^\top`, linear in D and the :math:`\sigma_o^2`. These are determined
+    if and only if its derivatives are linearly independent, that is if the matrix of their inner products
+    :math:`\operatorname{tr}(P \dot V_a P \dot V_b)` is regular. Columns of each block of D are taken in an
+    orthonormal basis, so that units and origins do not matter.
+
+    Parameters
+    ----------
+    fixed : ndarray, shape (num_rows, num_terms)
+        Orthonormal basis Q of the columns of fixed effects.
+    random : array_like, shape (num_rows, num_effects)
+    codes : ndarray of int, shape (num_rows,)
+        Subject of each row.
+    outputs : array_like, shape (num_rows, num_outputs), or None
+    structure : Structure
+    """
+    random = np.asarray(random, float)
+    blocks = [independent_columns(random[:, own]) for own in structure.slices]
+    if any(dependent for _, dependent in blocks):
+        return False
+    columns = np.concatenate([basis for basis, _ in blocks], axis=1)
+    kinds = np.ones((len(random), 1)) if outputs is None else np.asarray(outputs, float)
+    inner, plain = _inner_products(fixed, columns, np.asarray(codes), kinds, structure)
+    return bool(np.linalg.eigvalsh(inner / np.outer(plain, plain))[0] >= _SINGULAR)
+
+
+def _inner_products(
+    fixed: NDArray, random: NDArray, codes: NDArray, kinds: NDArray, structure: Structure
+) -> tuple[NDArray, NDArray]:
+    """Inner products of the derivatives by the entries of D and the noises, and their lengths for P = 1.
+
+    With the directions A of D, and for each subject s :math:`W_s = Z_s' Z_s`, :math:`C_s = Z_s' Q` and,
+    of the rows of an output, :math:`W_{so}` and :math:`C_{so}`; :math:`T_o = Q' I_o Q`.
+    """
+    size, num_terms = random.shape[1], fixed.shape[1]
+    rows, others = structure.entries
+    turned = np.zeros((len(rows), size, size))
+    turned[np.arange(len(rows)), rows, others] = turned[np.arange(len(rows)), others, rows] = 1.0
+
+    columns = codes[:, None] * size + np.arange(size)
+    places = np.repeat(np.arange(len(codes)), size), columns.ravel()
+    spread = csr_array((random.ravel(), places), (len(codes), (codes.max() + 1) * size))
+    order = np.argsort(codes, kind="stable")
+    first = np.flatnonzero(np.diff(codes[order], prepend=-1))
+    squares = (random[:, :, None] * random[:, None, :])[order]
+    own = np.add.reduceat(squares, first, axis=0)
+    cross = (spread.T @ fixed).reshape(-1, size, num_terms)[codes[order[first]]]
+    taken = cross @ cross.mT
+    seen = np.einsum("sip,aij,sjq->apq", cross, turned, cross, optimize=True)
+
+    def traces(left: NDArray, right: NDArray) -> NDArray:
+        """Sums over subjects of tr(A left B right)."""
+        pairs = np.einsum("sjk,sli->jkli", left, right, optimize=True)
+        return np.einsum("aij,jkli,bkl->ab", turned, pairs, turned, optimize=True)
+
+    plain = traces(own, own)
+    effects = plain - 2 * traces(own, taken) + np.einsum("apq,bqp->ab", seen, seen)
+    between = [fixed.T @ (kind[:, None] * fixed) for kind in kinds.T]
+    mixed = []
+    for kind, inside in zip(kinds.T, between, strict=True):
+        part = (spread.T @ (kind[:, None] * fixed)).reshape(-1, size, num_terms)[
+            codes[order[first]]
+        ]
+        left = np.einsum("rij,r->ij", squares, kind[order])
+        left = left - 2 * np.einsum("sip,sjp->ij", part, cross)
+        left = left + np.einsum("sip,pq,sjq->ij", cross, inside, cross, optimize=True)
+        mixed.append(np.einsum("aij,ij->a", turned, left))
+    noises = np.einsum("opq,kqp->ok", between, between)
+    count = kinds.sum(axis=0)
+    noises = noises + np.diag(count - 2 * np.trace(between, axis1=1, axis2=2))
+    inner = np.block([[effects, np.transpose(mixed)], [np.array(mixed), noises]])
+    return inner, np.sqrt(np.concatenate([np.diag(plain), count]))

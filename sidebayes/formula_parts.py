@@ -1,0 +1,133 @@
+"""Formulas taken apart, and columns that their parts make of a table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+__all__ = ["EXAMPLE", "OF_SURVIVAL", "Bar", "Columns", "Parts", "naming", "parse"]
+
+EXAMPLE = "'y ~ time + (time | subject)'"
+
+
+_OF_DESIGN, OF_SURVIVAL = 4, 2
+"""Frames between formulae and whoever calls `design` or its method, whose functions a formula may use."""
+
+
+class Bar(NamedTuple):
+    """Random effects of a formula: columns, the grouping column, and whether they are correlated."""
+
+    columns: str
+    group: str
+    correlated: bool
+
+
+class Parts(NamedTuple):
+    """One formula taken apart: response, fixed effects, random effects."""
+
+    response: str
+    fixed: str
+    bars: tuple[Bar, ...]
+
+
+class Columns:
+    """Columns of one part of a formula, which can be made of other rows as well."""
+
+    def __init__(self, formula: str, table: pd.DataFrame, frames: int = _OF_DESIGN) -> None:
+        matrices = _design_matrices()(formula, table, na_action="error", env=frames)
+        self.common, self.response = matrices.common, matrices.response
+        if self.common is None:
+            raise ValueError(f"{formula!r} has no columns; give it an intercept, 1, or a term")
+        self.frame = self._framed(self.common.design_matrix)
+
+    def _framed(self, matrix: Any) -> pd.DataFrame:
+        values, names = np.asarray(matrix, float), list(self.common.as_dataframe().columns)
+        if not np.isfinite(values).all():
+            row, column = np.argwhere(~np.isfinite(values))[0]
+            raise ValueError(f"{names[column]} is {values[row, column]} in row {row}")
+        return pd.DataFrame(values, columns=names)
+
+    def _with(self, frame: pd.DataFrame) -> Columns:
+        other = object.__new__(Columns)
+        other.common, other.response, other.frame = self.common, None, frame
+        return other
+
+    def empty(self) -> Columns:
+        """The columns without rows."""
+        return self._with(self.frame.iloc[:0])
+
+    def at(self, table: pd.DataFrame) -> Columns:
+        """The columns at other rows, with bases and categories as they were."""
+        return self._with(self._framed(self.common.evaluate_new_data(table).design_matrix))
+
+
+def parse(formula: str) -> Parts:
+    """Take a formula apart; its terms are left to formulae.
+
+    Raises
+    ------
+    ValueError
+        If it has no response, or no random effects.
+    """
+    response, tilde, right = formula.partition("~")
+    if not tilde or not response.strip():
+        raise ValueError(f"formula = {formula!r} has no response; write one such as {EXAMPLE}")
+    kept, bars = [], []
+    for sign, term in _signed_terms(right):
+        inside = term[1:-1] if term.startswith("(") and term.endswith(")") else ""
+        columns, bar, group = inside.partition("||" if "||" in inside else "|")
+        if not bar:
+            kept.append(f"{sign} {term}")
+            continue
+        if sign == "-" or not columns.strip() or not re.fullmatch(r"\s*[\w.]+\s*", group):
+            raise ValueError(
+                f"formula = {formula!r}: cannot read {sign}{term}; write random effects as (terms | column), "
+                f"such as {EXAMPLE}, with one column that groups rows"
+            )
+        bars.append(Bar(columns.strip(), group.strip(), bar == "|"))
+    fixed = " ".join(kept).removeprefix("+").strip() or "1"
+    return Parts(response.strip(), fixed, tuple(bars))
+
+
+def _signed_terms(right: str) -> list[tuple[str, str]]:
+    """Terms of the right-hand side of a formula, with their signs."""
+    found, depth, sign, text = [], 0, "+", ""
+    for one in right:
+        depth += (one in "([{") - (one in ")]}")
+        if depth == 0 and one in "+-":
+            found.append((sign, text.strip()))
+            sign, text = one, ""
+        else:
+            text += one
+    found.append((sign, text.strip()))
+    if depth:
+        raise ValueError(f"formula: parentheses of {right.strip()!r} are not balanced")
+    return [(sign, term) for sign, term in found if term]
+
+
+@contextmanager
+def naming(formula: str, table: pd.DataFrame) -> Iterator[None]:
+    """Name the formula and the columns in errors of evaluating it."""
+    try:
+        yield
+    except Exception as error:  # of the parser, the table, or functions that the formula calls
+        raise ValueError(
+            f"formula = {formula!r} cannot be evaluated on a table with columns {list(table)}: "
+            f"{error}; check the names, and drop rows with missing values, table.dropna(subset=[...])"
+        ) from error
+
+
+def _design_matrices() -> Any:
+    try:
+        from formulae import design_matrices
+    except ImportError as error:
+        raise ImportError(
+            "sidebayes.design reads formulas with the library formulae; install it, "
+            "pip install 'sidebayes[formulas]'"
+        ) from error
+    return design_matrices

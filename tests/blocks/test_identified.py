@@ -1,0 +1,114 @@
+"""Designs of mixed effects that leave parameters undetermined, and arguments of these models."""
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from numpyro.handlers import substitute, trace
+from sidebayes.models.blocks.effects.conditional import sample_effects
+from sidebayes.models.blocks.effects.identified import (
+    _inner_products,
+    covariance_is_determined,
+    independent_columns,
+)
+from sidebayes.models.blocks.effects.parameters import mixed_parameters
+from sidebayes.models.blocks.effects.priors import EffectsPrior
+from sidebayes.models.blocks.effects.structure import Structure
+from sidebayes.models.blocks.side_information.partial_labels import Groups
+from sidebayes.models.blocks.warning import SideBayesWarning
+
+RNG = np.random.default_rng(0)
+CODES = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 4, 4, 3, 3, 0])
+SIZE = len(CODES)
+TIMES = np.column_stack([np.ones(SIZE), RNG.uniform(size=SIZE)])
+Y = RNG.normal(size=SIZE)
+
+
+@pytest.mark.parametrize("sizes", [(3,), (2, 1), (1, 1, 1)], ids=str)
+def test_inner_products_are_those_of_the_derivatives(sizes):
+    random, structure = RNG.normal(size=(SIZE, 3)), Structure(sizes)
+    fixed = np.linalg.qr(RNG.normal(size=(SIZE, 2)))[0]
+    kinds = np.eye(2)[RNG.integers(2, size=SIZE)]
+    slopes = [np.diag(kind) for kind in kinds.T]
+    for number, (i, j) in enumerate(zip(*structure.entries, strict=True)):
+        moved = np.zeros((3, 3))
+        moved[i, j] = moved[j, i] = 1.0
+        together = np.where(CODES[:, None] == CODES, random @ moved @ random.T, 0.0)
+        slopes.insert(number, together)
+    left = np.eye(SIZE) - fixed @ fixed.T
+    dense = [[np.trace(left @ a @ left @ b) for a in slopes] for b in slopes]
+    inner, plain = _inner_products(fixed, random, CODES, kinds, structure)
+    np.testing.assert_allclose(inner, dense, atol=1e-12)
+    np.testing.assert_allclose(plain, [np.linalg.norm(slope) for slope in slopes])
+
+
+@pytest.mark.parametrize(
+    ("random", "codes", "sizes", "fixed"),
+    [
+        (np.ones((SIZE, 1)), np.arange(SIZE), (1,), TIMES),
+        (np.ones((SIZE, 1)), np.zeros(SIZE, int), (1,), TIMES),
+        (np.ones((SIZE, 1)), CODES, (1,), np.eye(5)[CODES]),
+        (np.tile(np.eye(2), (7, 1)), np.repeat(np.arange(7), 2), (2,), np.ones((SIZE, 1))),
+        (np.ones((SIZE, 2)), CODES, (1, 1), TIMES),
+    ],
+    ids=["one row each", "one subject", "means of subjects", "two times", "twice the same"],
+)
+def test_designs_that_determine_no_covariance(random, codes, sizes, fixed):
+    basis, _ = independent_columns(fixed)
+    assert not covariance_is_determined(basis, random, codes, None, Structure(sizes))
+
+
+@pytest.mark.parametrize("origin", [0.0, 2000.0])
+@pytest.mark.parametrize("unit", [1e-150, 1.0, 1e150])
+def test_units_and_origins_do_not_matter(unit, origin):
+    columns = unit * (TIMES + np.array([0.0, origin]))
+    basis, dependent = independent_columns(columns)
+    assert not dependent
+    assert covariance_is_determined(basis, columns, CODES, None, Structure((2,)))
+    more = np.hstack([columns, 3 * columns[:, 1:]])
+    assert len(independent_columns(more)[1]) == 1
+    assert not covariance_is_determined(basis, more, CODES, None, Structure((3,)))
+
+
+def test_flat_priors_ask_more_of_the_data_than_others():
+    subjects, lone = Groups(CODES), Groups(np.arange(SIZE))
+    prior = EffectsPrior.weak(Y, TIMES, TIMES[:, :1])
+    mixed_parameters(Y, TIMES, TIMES, subjects=subjects).check("y", Y)
+    mixed_parameters(Y, TIMES, TIMES[:, :1], prior=prior, subjects=lone).check("y", Y)
+    for random, groups in ((TIMES[:, :1], lone), (TIMES[:, [0, 0]], subjects)):
+        with pytest.warns(SideBayesWarning, match="random effects and the noise undetermined"):
+            mixed_parameters(Y, TIMES, random, subjects=groups).check("y", Y)
+    for y, message in (
+        (TIMES @ [1.0, 2.0], "y is a linear function of the columns of fixed"),
+        (np.zeros(SIZE), "no noise is left"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            mixed_parameters(y, TIMES, TIMES, subjects=subjects).check("y", y)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"covariance": 2}, "covariance = 2; expected 'full', 'diagonal'"),
+        ({"covariance": None}, "covariance = None; expected"),
+        ({"covariance": (True, 1)}, "covariance = .*; expected"),
+        ({"prior": np.ones(2)}, "prior = array.*; expected 'flat' or an EffectsPrior"),
+        (
+            {"outputs": np.eye(2)[np.zeros(SIZE, int)]},
+            r"outputs\[:, 1\] is of an output that no row",
+        ),
+    ],
+    ids=str,
+)
+def test_options_that_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        mixed_parameters(Y, TIMES, TIMES, **options)
+
+
+def test_signs_of_a_factor_do_not_matter_to_effects():
+    """Under a flat prior any numbers stand on its diagonal."""
+    factor, effects = np.array([[-1.3, 0.0], [0.4, 0.7]]), RNG.normal(size=(3, 2))
+    with trace() as found, substitute(data={"random_effects": effects}):
+        sample_effects(3, factor, centred=True)
+    site = found["random_effects"]
+    expected = dist.MultivariateNormal(np.zeros(2), factor @ factor.T).log_prob(effects)
+    np.testing.assert_allclose(site["fn"].log_prob(effects), expected, rtol=1e-5)

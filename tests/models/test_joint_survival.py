@@ -1,0 +1,304 @@
+"""The card `joint_survival` against brute-force integrals, its own other forms, and simulation."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+from numpyro import handlers
+from scipy.integrate import quad
+from sidebayes.models.blocks.survival import HazardPrior, PiecewiseHazard
+from sidebayes.models.joint_survival import joint_survival
+
+import sidebayes as sb
+from tests.support_effects import simulate_joint
+
+CUTS = np.array([1.0, 2.5])
+RATES = np.array([0.2, 0.1, 0.5])
+
+
+@pytest.fixture(scope="module")
+def data():
+    table, persons = simulate_joint()
+    design = sb.design("y ~ year + (year | who)", table)
+    return design.survival("Surv(years, died) ~ drug", persons, num_intervals=1)
+
+
+@pytest.fixture(scope="module")
+def fitted(data):
+    return sb.fit("joint_survival", **data, engine=sb.Laplace(), progress=False)
+
+
+def hazard_at(time):
+    """Hazard at one time by hand."""
+    return RATES[np.searchsorted(CUTS, time)]
+
+
+@pytest.mark.parametrize("time", [0.4, 1.0, 2.2, 7.0])
+def test_density_and_survival_are_those_of_the_integrated_hazard(time):
+    ratio = 1.7
+    with jax.enable_x64(True):
+        fn = PiecewiseHazard(np.log(RATES), CUTS, np.log([ratio, ratio]), np.array([1.0, 0.0]))
+        found = fn.log_prob(jnp.full(2, time))
+    total = ratio * quad(hazard_at, 0, time, points=[c for c in CUTS if c < time] or None)[0]
+    expected = [np.log(ratio * hazard_at(time)) - total, -total]
+    np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+
+def test_draws_follow_the_distribution_function():
+    with jax.enable_x64(True):
+        fn = PiecewiseHazard(np.log(RATES), CUTS, np.zeros(1), frailty=np.ones(1))
+        drawn = np.asarray(fn.sample(jax.random.key(0), (40_000,)))[:, 0]
+        lasting = PiecewiseHazard(np.log(RATES), CUTS, np.zeros(1), np.zeros(1), frailty=np.ones(1))
+        for time in (0.5, 1.5, 4.0):
+            share = np.exp(lasting.log_prob(jnp.full(1, time)))[0]
+            error = np.sqrt(share * (1 - share) / len(drawn))
+            assert abs((drawn > time).mean() - share) < 4 * error
+
+
+@pytest.mark.parametrize("event", [0.0, 1.0])
+@pytest.mark.parametrize(("frailty", "tolerance"), [(1e-6, 1e-11), (1.0, 1e-10), (2.0, 1e-6)])
+def test_frailty_is_integrated_out(event, frailty, tolerance):
+    """Density, its slope and moments against a fine grid, over hazards from small to large."""
+    grid = np.linspace(-20, 20, 80_001)
+    ratios = np.log([1e-3, 0.3, 5.0, 200.0])
+    time = np.full(4, 2.0)
+
+    def density(frailty):
+        fn = PiecewiseHazard(np.log(RATES), CUTS, ratios, np.full(4, event), frailty=frailty)
+        return fn.log_prob(time), fn.frailty_moments(time)
+
+    with jax.enable_x64(True):
+        own = jnp.full(4, frailty)
+        found, (mean, variance) = density(own)
+        slope = jax.grad(lambda v: density(v)[0].sum())(own)
+    total = (0.2 + 0.1) * np.exp(ratios)[:, None]
+
+    def log_integrand(frailty):
+        s = frailty * grid
+        return event * (np.log(0.1) + ratios[:, None] + s) - total * np.exp(s) - grid**2 / 2
+
+    log_weight = log_integrand(frailty)
+    shift = log_weight.max(axis=1, keepdims=True)
+    weight = np.exp(log_weight - shift)
+    mass = weight.sum(axis=1) * (grid[1] - grid[0]) / np.sqrt(2 * np.pi)
+    np.testing.assert_allclose(found, np.log(mass) + shift[:, 0], atol=tolerance)
+    weight /= weight.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(mean, weight @ grid, atol=10 * tolerance)
+    spread = (weight * (grid - (weight @ grid)[:, None]) ** 2).sum(axis=1)
+    np.testing.assert_allclose(variance, spread, atol=100 * tolerance)
+    s = frailty * grid
+    by_frailty = (weight * (event - total * np.exp(s)) * grid).sum(axis=1)
+    np.testing.assert_allclose(slope, by_frailty, atol=100 * tolerance, rtol=1e-5)
+
+
+def tiny(seed=3):
+    """Three subjects with one, two and three rows."""
+    rng = np.random.default_rng(seed)
+    who = np.array([0, 1, 1, 2, 2, 2])
+    design = np.column_stack([np.ones(6), rng.normal(size=6)])
+    options = {
+        "prior": sb.EffectsPrior([0.0, 0.0], [2.0, 2.0], [1.0, 1.0], 1.0),
+        "hazard": HazardPrior([1.0], -1.0),
+    }
+    time, event = np.array([0.7, 1.8, 2.4]), np.array([1.0, 0.0, 1.0])
+    drug = np.array([[0.0], [1.0], [0.0]])
+    return (rng.normal(size=6), design, design, sb.Groups(who), time, event, drug), options
+
+
+PARAMS = {
+    "coefficients": np.array([0.3, -0.2]),
+    "deviation": np.array([1.1, 0.6]),
+    "correlation": np.array([[1.0, 0.0], [0.4, np.sqrt(1 - 0.16)]]),
+    "noise": np.array(0.5),
+    "level": np.array(-1.0),
+    "step_scale": np.array(0.7),
+    "steps": np.array([0.9]),
+    "association": np.array([0.8, -0.5]),
+    "log_hazard_ratios": np.array([0.6]),
+}
+
+
+def test_marginal_density_and_posterior_are_those_of_two_dimensional_integrals():
+    data, options = tiny()
+    y, design, _, groups, time, event, drug = data
+    with jax.enable_x64(True):
+        model = handlers.substitute(joint_survival, PARAMS)
+        trace = handlers.trace(model).get_trace(*data, **options)
+        fn = trace["y"]["fn"]
+        by_subject = fn.by_unit(y) + trace["time"]["fn"].log_prob(time)
+        posterior = fn.posterior(y)
+        drawn = jax.vmap(lambda key: fn.draw_known(key, y))(
+            jax.random.split(jax.random.key(1), 20_000)
+        )
+    factor = PARAMS["deviation"][:, None] * PARAMS["correlation"]
+    grid = np.linspace(-8, 8, 201)
+    white = np.stack(np.meshgrid(grid, grid, indexing="ij"), axis=-1).reshape(-1, 2)
+    effects = white @ factor.T
+    prior = np.exp(-(white**2).sum(axis=1) / 2) * (grid[1] - grid[0]) ** 2 / (2 * np.pi)
+    for subject in range(3):
+        rows = groups.codes == subject
+        center = design[rows] @ (PARAMS["coefficients"] + effects[:, :]).T
+        noise = np.sum(-0.5 * ((y[rows][:, None] - center) / 0.5) ** 2, axis=0)
+        noise -= rows.sum() * (np.log(0.5) + 0.5 * np.log(2 * np.pi))
+        ratio = np.exp(effects @ PARAMS["association"] + 0.6 * drug[subject])
+        rates = np.exp([-1.0, -1.0 + 0.7 * 0.9])
+        total = rates[0] * min(time[subject], 1) + rates[1] * max(time[subject] - 1, 0)
+        log_hazard = np.log(rates[int(time[subject] > 1)] * ratio)
+        weight = prior * np.exp(noise + event[subject] * log_hazard - total * ratio)
+        np.testing.assert_allclose(by_subject[subject], np.log(weight.sum()), atol=1e-9)
+        weight /= weight.sum()
+        mean = weight @ effects
+        covariance = (weight[:, None] * (effects - mean)).T @ (effects - mean)
+        np.testing.assert_allclose(posterior["effects"][subject], mean, atol=1e-8)
+        np.testing.assert_allclose(posterior["effects_covariance"][subject], covariance, atol=1e-8)
+        own = np.asarray(drawn)[:, subject] @ factor.T
+        error = np.sqrt(np.diag(covariance) / len(own))
+        assert (abs(own.mean(axis=0) - mean) < 4 * error).all()
+        np.testing.assert_allclose(np.cov(own.T), covariance, atol=0.03)
+
+
+def test_without_association_it_is_mixed_effects_and_survival_apart():
+    data, options = tiny()
+    y, _, _, _, time, event, drug = data
+    apart = PARAMS | {"association": np.zeros(2)}
+    with jax.enable_x64(True):
+        trace = handlers.trace(handlers.substitute(joint_survival, apart)).get_trace(
+            *data, **options
+        )
+        found = trace["y"]["fn"].log_prob(y), trace["time"]["fn"].log_prob(time)
+        plain = handlers.substitute(sb.CARDS["mixed_effects"].model, apart)
+        alone = handlers.trace(plain).get_trace(*data[:4], form="marginal", prior=options["prior"])
+        logs = np.array([-1.0, -1.0 + 0.63])
+        times = PiecewiseHazard(logs, np.array([1.0]), 0.6 * drug[:, 0], event)
+        assert found[0] == alone["y"]["fn"].log_prob(y)
+        np.testing.assert_allclose(found[1], times.log_prob(time), rtol=1e-12)
+
+        def density(association):
+            model = handlers.substitute(joint_survival, PARAMS | {"association": association})
+            trace = handlers.trace(model).get_trace(*data, **options)
+            return trace["time"]["fn"].log_prob(time).sum()
+
+        assert np.isfinite(jax.grad(density)(jnp.zeros(2))).all()
+
+
+def test_finds_what_was_simulated(fitted):
+    assert fitted.status.converged
+    draws = fitted.tree["posterior"]["association"].to_numpy().reshape(-1, 2)
+    truth, error = np.array([0.8, 0.5]), draws.std(axis=0)
+    assert (abs(draws.mean(axis=0) - truth) < 3 * error).all()
+    assert (error < 0.6).all()
+    alone = fitted.effects()
+    assert alone["mean"].shape == (80, 2)
+
+
+def test_terms_of_subjects_hold_outcomes_and_times(fitted, data):
+    """Leave-one-out and k-fold go by these."""
+    terms = fitted.unit_terms
+    assert terms.shape[-1] == 80
+    first = {n: v.to_numpy()[0, 0] for n, v in fitted.tree["posterior"].data_vars.items()}
+    roles = ("y", "fixed", "random", "subjects", "time", "event", "covariates")
+    given = [data[n] for n in roles]
+    given[3] = sb.Groups(given[3])
+    given[6] = given[6].to_numpy()
+    with jax.enable_x64(True):
+        model = handlers.substitute(joint_survival, first)
+        trace = handlers.trace(model).get_trace(*given, prior=data["prior"], hazard=data["hazard"])
+        own = trace["y"]["fn"].by_unit(data["y"]) + trace["time"]["fn"].log_prob(data["time"])
+    np.testing.assert_allclose(terms[0, 0], own, rtol=1e-9)
+
+
+def test_survival_curves(fitted, data):
+    at = np.linspace(0.0, 8.0, 9)
+    origin = fitted.survival(at, since=0.0)
+    assert (origin["mean"][:, 0] == 1).all()
+    assert (np.diff(origin["mean"], axis=1) <= 0).all()
+    assert (origin["lower"] <= origin["upper"]).all()
+    later = fitted.survival(at, since=2.0)
+    kept = (
+        origin["mean"].to_numpy()[:, at > 2] < later["mean"].to_numpy()[:, at > 2] + 1e-12
+    ).all()
+    assert kept
+    assert (later["mean"].sel(time=2.0) == 1).all()
+    # a new subject with the data of a fitted one has its curve
+    rows = np.asarray(data["subjects"]) == 3
+    new = {n: np.asarray(data[n])[rows] for n in ("y", "fixed", "random", "subjects")}
+    covariates = data["covariates"].iloc[[3]]
+    again = fitted.survival(at, **new, covariates=covariates, since=0.0)
+    np.testing.assert_allclose(again["mean"][0], origin["mean"][3], atol=1e-12)
+    with pytest.raises(TypeError, match="lacks data .*covariates"):
+        fitted.survival(at, **new, since=0.0)
+    with pytest.raises(ValueError, match="since has shape"):
+        fitted.survival(at, since=[1.0, 2.0])
+    with pytest.raises(ValueError, match="times from 0 on"):
+        fitted.survival([-1.0], since=0.0)
+
+
+def test_replicates_share_the_effects_of_subjects(fitted, data):
+    """Levels and times that are drawn again go with the effects of their subjects."""
+    drawn = fitted.predictive()["posterior_predictive"]
+    effects = fitted.effects()["mean"].to_numpy()
+    time = np.log(drawn["time"].to_numpy()).mean(axis=(0, 1))
+    risk = effects @ fitted.params["association"]
+    assert np.corrcoef(time, risk)[0, 1] < -0.5
+    level = drawn["y"].to_numpy().mean(axis=(0, 1))
+    assert np.corrcoef(level, data["y"])[0, 1] > 0.9
+
+
+def test_simulates_and_fits_saved(fitted, tmp_path):
+    data, options = tiny()
+    drawn = handlers.trace(handlers.seed(joint_survival, 0)).get_trace(
+        None, *data[1:4], None, **options
+    )
+    assert (drawn["time"]["value"] > 0).all()
+    assert drawn["y"]["value"].shape == (6,)
+    fitted.save(tmp_path / "fit.nc")
+    again = sb.load(tmp_path / "fit.nc")
+    np.testing.assert_array_equal(again.effects()["mean"], fitted.effects()["mean"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"form": "wide"}, "form = 'wide'; expected one of"),
+        ({"time": np.zeros(80)}, r"time\[0\] = 0.0; expected a positive time"),
+        ({"event": np.full(80, 2)}, r"event\[0\] = 2.0; expected 1 where"),
+        ({"time": np.ones(79)}, "subjects"),
+    ],
+)
+def test_bad_input_is_named(data, change, message):
+    with pytest.raises(ValueError, match=message):
+        sb.fit("joint_survival", **{**data, **change}, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"cuts": [2.0, 1.0], "level": 0.0}, "increasing"),
+        ({"cuts": [-1.0], "level": 0.0}, "positive"),
+        ({"cuts": [], "level": np.nan}, "level"),
+        ({"cuts": [], "level": 0.0, "step": 0.0}, "step"),
+        ({"cuts": [], "level": 0.0, "association": [1.0, -1.0]}, "association"),
+    ],
+)
+def test_priors_refuse(fields, message):
+    with pytest.raises(ValueError, match=message):
+        HazardPrior(**fields)
+
+
+def test_formulas_of_survival_are_checked():
+    table, persons = simulate_joint(12)
+    design = sb.design("y ~ year + (year | who)", table)
+    with pytest.raises(ValueError, match="expected such as"):
+        design.survival("years ~ drug", persons)
+    with pytest.raises(ValueError, match="no column 'drugs'|drugs"):
+        design.survival("Surv(years, died) ~ drugs", persons)
+    with pytest.raises(ValueError, match="has several rows"):
+        design.survival("Surv(years, died) ~ drug", pd.concat([persons, persons]))
+    with pytest.raises(ValueError, match="who 3 has measures, but no row here"):
+        design.survival("Surv(years, died) ~ drug", persons[persons.who != 3])
+    with pytest.raises(ValueError, match="no event"):
+        design.survival("Surv(years, died) ~ drug", persons.assign(died=0))
+    shuffled = design.survival("Surv(years, died) ~ drug", persons.sample(frac=1, random_state=0))
+    np.testing.assert_array_equal(shuffled["time"], persons["years"])
+    assert design.survival("Surv(years, died) ~ 1", persons)["covariates"] is None

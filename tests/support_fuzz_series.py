@@ -1,0 +1,129 @@
+"""Public callables for series of subjects, and odd values for their arguments; see `support_fuzz`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import sidebayes as sb
+from tests.support_fuzz import options
+from tests.support_odd import ARRAYS, LABELS, NUMBERS, OBJECTS, TEXT, X
+
+SERIES = {"y": X[:, 0], "fixed": X, "random": X, "subjects": LABELS}
+SUBJECTS = sb.LongTable.from_times(X[:, 0], np.tile([0.0, 1.0, 2.0, 3.0], 3), LABELS)
+PEOPLE = sb.Population([0.0, 1.0], np.eye(2), 1.0)
+
+SERIES_CASES = {
+    "LongTable": options(
+        sb.LongTable,
+        SERIES | {"outputs": None},
+        150,
+        y=ARRAYS,
+        fixed=ARRAYS,
+        random=ARRAYS,
+        subjects=ARRAYS,
+        outputs=ARRAYS,
+        times=ARRAYS,
+    ),
+    "LongTable.from_times": options(
+        sb.LongTable.from_times,
+        {"y": X[:, 0], "times": X[:, 1], "subjects": LABELS},
+        y=ARRAYS,
+        times=ARRAYS,
+        subjects=ARRAYS,
+        degree=NUMBERS,
+        center=NUMBERS,
+        unit=NUMBERS,
+    ),
+    "LongTable.take": options(SUBJECTS.take, {"subjects": [0]}, subjects=ARRAYS),
+    "LongTable.by_subject": options(SUBJECTS.by_subject, {"values": LABELS}, values=ARRAYS),
+    "Population": options(
+        sb.Population,
+        {"coefficients": [0.0, 1.0], "covariance": np.eye(2), "noise": 1.0},
+        100,
+        coefficients=ARRAYS,
+        covariance=ARRAYS,
+        noise=(*NUMBERS, *ARRAYS),
+    ),
+    "Population.of": options(sb.Population.of, {"fit": None}, 20, fit=OBJECTS),
+    "Population.expected_error": options(
+        PEOPLE.expected_error, {"seen": X, "new": X}, seen=ARRAYS, new=ARRAYS, coefficients=ARRAYS
+    ),
+    "MixPrior": options(
+        sb.MixPrior, {"populations": [PEOPLE] * 2}, populations=OBJECTS, weights=ARRAYS
+    ),
+    "estimate_population": options(
+        sb.estimate_population, {"table": SUBJECTS}, 30, table=OBJECTS, max_steps=NUMBERS
+    ),
+    "forecast": options(
+        sb.forecast,
+        {"prior": PEOPLE} | SERIES,
+        150,
+        prior=OBJECTS,
+        y=ARRAYS,
+        fixed=ARRAYS,
+        random=ARRAYS,
+        subjects=ARRAYS,
+        outputs=ARRAYS,
+        probability=NUMBERS,
+    ),
+    "LikelihoodRatio": options(
+        lambda table, labels, **given: sb.LikelihoodRatio(**given).fit(table, labels),
+        {"table": SUBJECTS, "labels": [0, 1, 0], "populations": [PEOPLE] * 2},
+        table=OBJECTS,
+        labels=ARRAYS,
+        costs=ARRAYS,
+        populations=OBJECTS[:-1],
+    ),
+    "FisherFeatures": options(
+        lambda table, labels, **given: sb.FisherFeatures(**given).fit(table, labels),
+        {"table": SUBJECTS, "labels": [0, 1, 0], "populations": [PEOPLE] * 2, "design": "A"},
+        table=OBJECTS,
+        labels=ARRAYS,
+        design=TEXT,
+        populations=OBJECTS[1:],
+        num_draws=NUMBERS[:15],
+    ),
+    "LeastSquaresFeatures": options(
+        lambda table: sb.LeastSquaresFeatures().fit(table), {"table": SUBJECTS}, 20, table=OBJECTS
+    ),
+    "SeriesKernel": options(
+        lambda table, **given: sb.SeriesKernel(**given).fit(table),
+        {"table": SUBJECTS, "length": 1.0, "noise": 0.5},
+        table=OBJECTS,
+        length=NUMBERS,
+        noise=NUMBERS,
+        bandwidth=NUMBERS,
+    ),
+    "delong_test": options(
+        sb.delong_test,
+        {"labels": LABELS > 0, "scores": X[:, 0], "others": X[:, 1]},
+        labels=ARRAYS,
+        scores=ARRAYS,
+        others=ARRAYS,
+    ),
+    "stitch_roc": options(
+        sb.stitch_roc,
+        {"low": ([0, 1], [0, 1]), "high": ([0, 1], [0, 1])},
+        low=(*OBJECTS, *((a, a) for a in ARRAYS)),
+        high=OBJECTS,
+        at=NUMBERS,
+    ),
+    **{
+        name: options(
+            getattr(sb, name), {key: value, "labels": [0, 1]}, labels=ARRAYS, **{key: odd}
+        )
+        for name, key, value, odd in (
+            ("align_kernels", "grams", [np.eye(2)], (*ARRAYS, *OBJECTS)),
+            ("kernel_alignment", "gram", np.eye(2), ARRAYS),
+        )
+    },
+    "simulate_decline": options(
+        sb.simulate_decline,
+        {"num_normal": 3, "num_impaired": 2},
+        measure=TEXT,
+        num_normal=(*NUMBERS[:8], "3"),
+        num_impaired=(*NUMBERS[:8], "3"),
+        df=NUMBERS,
+        seed=NUMBERS,
+    ),
+}
