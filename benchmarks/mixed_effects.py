@@ -4,7 +4,8 @@ Run: python benchmarks/mixed_effects.py [--repeats 5] [--skip-peer]
 Random intercepts and slopes, unbalanced times. The first set has 2,000 subjects with 8 visits, fitted
 by REML by both; the second 10,000 groups of 10 rows, fitted by ML by us, where statsmodels takes a
 minute (--peer-on-large). R's lme4 joins where Rscript finds it (Debian's r-cran-lme4). Times are of
-whole fits, with all that a `Fit` holds, after a first one has compiled; wall and CPU seconds. Both criteria are shown.
+whole fits, with all that a `Fit` holds, after a first one has compiled; wall and CPU
+seconds. The criteria are shown beside them.
 """
 
 import argparse
