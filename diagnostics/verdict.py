@@ -150,6 +150,9 @@ def _starts(fit: Any) -> tuple[str, str] | None:
         return None
     if len(history) > 1:
         return "caution", "No other start came near it; add starts (num_restarts)."
+    given = "starts_at_best" in fit.tree["fit_info"].attrs
+    if not given and getattr(fit.config, "num_restarts", 1) > 1:
+        return None  # all its starts were equal: the model's blocks know one place to start from
     if fit.config.climbs or fit.config.hard_labels:
         return "caution", (
             "It had one start, so that nothing shows whether others lead higher; leave init out, or "

@@ -43,6 +43,7 @@ def both(request, data):
 def test_estimates_are_those_of_statsmodels(both):
     ours, theirs, method = both
     assert ours.status.converged
+    assert ours.verdict[0] == "good"
     value = ours.tree["sample_stats"]["lp"].item()
     np.testing.assert_allclose(value, theirs.llf, rtol=1e-8)
     assert value >= theirs.llf - 1e-9
