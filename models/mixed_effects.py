@@ -72,12 +72,6 @@ def mixed_effects(
         y, fixed, random, outputs, covariance=covariance, prior=prior, subjects=subjects
     )
     scale_tril, noise = parameters.scale_tril(), parameters.noise()
-    axes = (
-        numpyro.plate("effects", len(scale_tril), dim=-2),
-        numpyro.plate("effects_1", len(scale_tril)),
-    )
-    with axes[0], axes[1]:
-        numpyro.deterministic("covariance", scale_tril @ scale_tril.T)
     given: dict[str, Any] = {"scale_tril": scale_tril, "noise": noise, "outputs": outputs}
     if form == "restricted":
         fn = RestrictedEffects(fixed, random, subjects, prior=parameters.normal, **given)

@@ -24,7 +24,7 @@ from .blocks.mixtures.reliability import FlipRate
 from .blocks.mixtures.weights import mixing_weights
 from .blocks.side_information.links import Links
 
-__all__ = ["FLIP_RATE_PRIOR", "learned_weights", "ppc"]
+__all__ = ["FLIP_RATE_PRIOR", "cluster_weights", "learned_weights", "ppc"]
 
 FLIP_RATE_PRIOR = (1.0, 4.0)
 """Beta prior of a learned flip rate: mean 0.2, no flips most probable a priori."""
@@ -89,12 +89,7 @@ def ppc(
     doi:10.1162/neco.2007.19.6.1528.
     """
     graph = as_label_graph(links, num_rows(x, num_points), num_clusters, inference)
-    if weights is None:
-        _refuse_inexact_field(graph, num_clusters, reading, inference)
-        pi = mixing_weights(num_clusters, concentration)
-    else:
-        with numpyro.plate("clusters", num_clusters):
-            pi = numpyro.deterministic("weights", _fixed_weights(weights, num_clusters))
+    pi = cluster_weights(graph, num_clusters, concentration, weights, reading, inference)
     density = mixture_components(x, num_clusters, covariance, prior, component)
     labels = LinkedCategorical(
         jnp.log(pi),
@@ -105,6 +100,22 @@ def ppc(
         inference=inference,
     )
     numpyro.sample("x", LinkedMixture(labels, density), obs=x)
+
+
+def cluster_weights(
+    graph: LabelGraph,
+    num_clusters: int,
+    concentration: float,
+    weights: ArrayLike | str | None,
+    reading: str,
+    inference: str | Inference,
+) -> Array:
+    """Mixing weights, learned or given, shape (num_clusters,); parameters are those of `ppc`."""
+    if weights is None:
+        _refuse_inexact_field(graph, num_clusters, reading, inference)
+        return mixing_weights(num_clusters, concentration)
+    with numpyro.plate("clusters", num_clusters):
+        return numpyro.deterministic("weights", _fixed_weights(weights, num_clusters))
 
 
 def learned_weights(

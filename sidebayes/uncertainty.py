@@ -99,7 +99,8 @@ class Uncertainty:
         Returns
         -------
         DataFrame
-            Columns ``estimate``, ``standard_error``, ``lower`` and ``upper``, a row for each term.
+            Columns ``estimate``, ``standard_error``, ``lower`` and ``upper``, a row for each term, and
+            for each cluster and term of a mixture.
 
         Raises
         ------
@@ -109,18 +110,25 @@ class Uncertainty:
         check_probability(probability)
         group = self.tree.get("effects", {})
         sites = self.tree["posterior"].data_vars
-        name = next((n for n, v in sites.items() if v.attrs.get("role") == "coefficients"), None)
+        name = next((str(n) for n, v in sites.items() if v.dims[-1] == "terms"), None)
         if "coefficients" in group:
             estimate, error = total_moments(group, "coefficients")
         elif name is not None:
-            estimate = self.params[str(name)]
-            labels = [f"{name}[{term}]" for term in self._names_of("terms", len(estimate))]
-            error = np.sqrt(np.diag(self.covariance.loc[labels, labels]))
+            estimate = self.params[name]
+            keys = [label for label in self.covariance.index if label.startswith(f"{name}[")]
+            error = np.sqrt(np.diag(self.covariance.loc[keys, keys]))
         else:
             raise ValueError(f"{self.method} has no fixed effects; 'mixed_effects' has")
+        terms = self._names_of("terms", estimate.shape[-1])
+        index = pd.Index(terms)
+        if estimate.ndim == 2:
+            index = pd.MultiIndex.from_product(
+                [range(len(estimate)), terms], names=["cluster", "term"]
+            )
+        estimate = estimate.ravel()
         lower, upper = normal_interval(estimate, error, probability)
         columns = {"estimate": estimate, "standard_error": error, "lower": lower, "upper": upper}
-        return pd.DataFrame(columns, index=list(self._names_of("terms", len(estimate))))
+        return pd.DataFrame(columns, index=index)
 
     def _names_of(self: Any, dim: Any, size: int) -> list[Any]:
         """Names along a dimension of the data: of columns, or of groups; numbers where there are none."""

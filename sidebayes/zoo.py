@@ -187,6 +187,15 @@ CARDS: dict[str, Card] = {
             tags=("longitudinal", "mixed effects", "groups"),
         ),
         Card(
+            name="mixed_effects_mixture",
+            title="Latent classes of subjects, each with a regression of its own",
+            model_path="sidebayes.models.mixed_effects_mixture:mixed_effects_mixture",
+            engines=("em", "map", "newton", "laplace", "svi", "nuts", "hmc"),
+            links="any",
+            reference="Lu (2008), PhD thesis, Oregon Health & Science University, section 7.4",
+            tags=("longitudinal", "mixed effects", "groups", "mixture", "links", "partial labels"),
+        ),
+        Card(
             name="joint_survival",
             title="Repeated measures and a censored time to an event that share random effects",
             model_path="sidebayes.models.joint_survival:joint_survival",

@@ -6,10 +6,10 @@ from sidebayes.models.blocks.roles import signature_of
 
 from sidebayes import CARDS
 
-CLUSTERING = {
-    name: card for name, card in CARDS.items() if "num_clusters" in signature_of(card.model).options
+LONGITUDINAL = {
+    name: card for name, card in CARDS.items() if signature_of(card.model).unit == "subjects"
 }
-"""Cards that label points: a table of points by features, with or without links."""
-
-LONGITUDINAL = {name: card for name, card in CARDS.items() if name not in CLUSTERING}
 """Cards of long tables of subjects; each has tests of its own over all engines."""
+
+CLUSTERING = {name: card for name, card in CARDS.items() if name not in LONGITUDINAL}
+"""Cards that label points: a table of points by features, with or without links."""

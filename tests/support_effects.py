@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from sidebayes.models.blocks.random_effects import RandomEffects
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
@@ -62,3 +63,21 @@ def simulate(num_subjects=40, deviations=(1.0, 0.8), seed=8):
     effects = rng.normal(size=(num_subjects, 2)) * deviations @ np.array([[1.0, 0.4], [0.0, 0.9]])
     y = x @ [2.0, -1.0] + (x * effects[subject - 100]).sum(axis=1) + 0.5 * rng.normal(size=len(x))
     return SimpleNamespace(x=x, y=y, subject=subject)
+
+
+def simulate_joint(num_subjects=80, seed=0, slopes=(0.8, 0.5)):
+    """Measures of a line per subject, until an event whose hazard depends on the line."""
+    rng = np.random.default_rng(seed)
+    effects = rng.normal(size=(num_subjects, 2)) @ np.array([[1.0, 0.2], [0.0, 0.5]])
+    drug = rng.integers(0, 2, num_subjects)
+    ratio = np.exp(effects @ np.array(slopes) - 0.7 * drug)
+    died = rng.exponential(1 / (0.25 * ratio))
+    end = rng.uniform(2, 8, num_subjects)
+    time = np.minimum(died, end)
+    visits = [np.concatenate([[0.0], np.sort(rng.uniform(0, t, 1 + int(t)))]) for t in time]
+    who = np.repeat(np.arange(num_subjects), [len(v) for v in visits])
+    year = np.concatenate(visits)
+    y = 2.0 - 0.3 * year + effects[who, 0] + effects[who, 1] * year
+    table = pd.DataFrame({"who": who, "year": year, "y": y + 0.3 * rng.normal(size=len(y))})
+    persons = pd.DataFrame({"who": np.arange(num_subjects), "drug": drug, "years": time})
+    return table, persons.assign(died=(died <= end).astype(int))

@@ -197,7 +197,7 @@ def batched_log_prob(trace: Mapping[str, dict], batches: Batches, number: ArrayL
 def _log_prob(fn: LinkedMixture, value: Array, batch: Batches) -> Array:
     """Log density of the rows of a batch."""
     labels = fn.labels.among(batch.graph, jnp.asarray(fn.labels.pair_weights)[batch.links])
-    if len(fn.components.batch_shape) == 2:
+    if fn.varies_by_row:
         # a distribution cannot be cut: densities of all rows, then sums over the labels of some
         return labels.log_evidence(fn.label_factors(fn.log_factors(value))[batch.points])
     known = None if fn.evidence is None else fn.evidence[batch.points]

@@ -22,6 +22,7 @@ from .density import (
     trace_model,
 )
 from .plumbing.programs import unchecked
+from .units import Named
 
 __all__ = [
     "Part",
@@ -303,7 +304,8 @@ def drawable(plan: Plan, problem: Problem) -> Plan:
 
 def is_ours(problem: Problem) -> bool:
     """Whether the model is one of the library, whose use of its blocks is tested."""
-    module = getattr(problem.model, "__module__", None)
+    model = problem.model.model if isinstance(problem.model, Named) else problem.model
+    module = getattr(model, "__module__", None)
     return isinstance(module, str) and module.startswith("sidebayes.models")
 
 

@@ -281,7 +281,7 @@ class RandomEffects(Collapsed):
 
 
 def log_integrals(factors: dict[str, Array]) -> Array:
-    """Log integral over the whitened effects of each group, shape (num_groups,)."""
+    """Log integral over the whitened effects of each group, shape (num_groups, ...)."""
     lower, shift = cholesky(-2.0 * factors["precision"]), factors["shift"]
     white = forward_solve(lower, shift[..., None])[..., 0]
     size = shift.shape[-1]
@@ -293,8 +293,8 @@ def moments(factors: dict[str, Array]) -> tuple[Array, Array]:
     """Posterior means of u, and inverse Cholesky factors R of the precisions: Cov[u] = R'R."""
     lower = cholesky(-2.0 * factors["precision"])
     root = inverse(lower)
-    center = jnp.einsum("gji,gj->gi", root, jnp.einsum("gij,gj->gi", root, factors["shift"]))
-    return center, root
+    white = (root * factors["shift"][..., None, :]).sum(axis=-1)
+    return (root * white[..., None]).sum(axis=-2), root
 
 
 def _floating(array: ArrayLike) -> Array:

@@ -12,32 +12,15 @@ from sidebayes.models.joint_survival import joint_survival
 
 import sidebayes as sb
 from tests.support_draws import told
+from tests.support_effects import simulate_joint
 
 CUTS = np.array([1.0, 2.5])
 RATES = np.array([0.2, 0.1, 0.5])
 
 
-def simulate(num_subjects=80, seed=0, slopes=(0.8, 0.5)):
-    """Measures of a line per subject, until an event whose hazard depends on the line."""
-    rng = np.random.default_rng(seed)
-    effects = rng.normal(size=(num_subjects, 2)) @ np.array([[1.0, 0.2], [0.0, 0.5]])
-    drug = rng.integers(0, 2, num_subjects)
-    ratio = np.exp(effects @ np.array(slopes) - 0.7 * drug)
-    died = rng.exponential(1 / (0.25 * ratio))
-    end = rng.uniform(2, 8, num_subjects)
-    time = np.minimum(died, end)
-    visits = [np.concatenate([[0.0], np.sort(rng.uniform(0, t, 1 + int(t)))]) for t in time]
-    who = np.repeat(np.arange(num_subjects), [len(v) for v in visits])
-    year = np.concatenate(visits)
-    y = 2.0 - 0.3 * year + effects[who, 0] + effects[who, 1] * year
-    table = pd.DataFrame({"who": who, "year": year, "y": y + 0.3 * rng.normal(size=len(y))})
-    persons = pd.DataFrame({"who": np.arange(num_subjects), "drug": drug, "years": time})
-    return table, persons.assign(died=(died <= end).astype(int))
-
-
 @pytest.fixture(scope="module")
 def data():
-    table, persons = simulate()
+    table, persons = simulate_joint()
     design = sb.design("y ~ year + (year | who)", table)
     return design.survival("Surv(years, died) ~ drug", persons, num_intervals=1)
 
@@ -361,7 +344,7 @@ def test_priors_refuse(fields, message):
 
 
 def test_formulas_of_survival_are_checked():
-    table, persons = simulate(12)
+    table, persons = simulate_joint(12)
     design = sb.design("y ~ year + (year | who)", table)
     with pytest.raises(ValueError, match="expected such as"):
         design.survival("years ~ drug", persons)
@@ -380,7 +363,7 @@ def test_formulas_of_survival_are_checked():
 
 def test_weak_priors_go_with_the_units():
     """A measure in thousands and a covariate in hundreds mean the same."""
-    table, persons = simulate(12)
+    table, persons = simulate_joint(12)
     formula = "Surv(years, died) ~ drug"
     usual = sb.design("y ~ year + (year | who)", table).survival(formula, persons)["hazard"]
     other = sb.design("y ~ year + (year | who)", table.assign(y=table.y / 1000))

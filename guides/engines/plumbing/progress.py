@@ -19,6 +19,12 @@ __all__ = ["in_pieces", "piece_length", "progress_bar"]
 _PIECE_SECONDS = 0.5
 _FIRST_STEPS = 4
 
+_WORTH = 9
+"""Times what every piece takes before its first step that its steps should take."""
+
+_LONGEST = 20.0
+"""Seconds that a piece takes at most."""
+
 
 @contextmanager
 def progress_bar(
@@ -58,6 +64,9 @@ def in_pieces(
 ) -> tuple[Any, Any]:
     """Run compiled iterations in pieces of about half a second, so that progress can be shown.
 
+    Pieces are longer where each of them does much before its first iteration, such as sums over all
+    data that do not depend on the state.
+
     Parameters
     ----------
     march : callable
@@ -77,7 +86,7 @@ def in_pieces(
     What `march` returned last.
     """
     done = int(np.asarray(state.steps).max())
-    limit = done + _FIRST_STEPS
+    limit, overhead, last = done + _FIRST_STEPS, 0.0, (0, 0.0)
     while True:
         began = time.perf_counter()
         state, found = jax.block_until_ready(march(state, np.asarray(limit)))
@@ -87,10 +96,26 @@ def in_pieces(
         if now < limit:
             return state, found
         keep(state)
-        limit = now + piece_length(now - done, seconds)
-        done = now
+        steps = now - done
+        if last[0] and last[0] != steps:
+            each = (seconds - last[1]) / (steps - last[0])
+            overhead = float(np.clip(seconds - each * steps, 0.0, min(seconds, last[1])))
+        limit = now + piece_length(steps, seconds, overhead)
+        done, last = now, (steps, seconds)
 
 
-def piece_length(steps: int, seconds: float) -> int:
-    """How many steps take about half a second, if `steps` took `seconds`; at least one."""
-    return max(1, int(_PIECE_SECONDS * steps / seconds))
+def piece_length(steps: int, seconds: float, overhead: float = 0.0) -> int:
+    """How many steps to take next; at least one.
+
+    Parameters
+    ----------
+    steps : int
+        Taken last.
+    seconds : float
+        That they took.
+    overhead : float
+        Seconds of these that any number of steps takes. Without it half a second is aimed at.
+    """
+    each = max(seconds - overhead, 0.01 * seconds) / steps
+    wanted = max(_PIECE_SECONDS - overhead, _WORTH * overhead)
+    return max(1, int(min(wanted, _LONGEST) / each))

@@ -13,13 +13,13 @@ from ..random_effects import RandomEffects, log_integrals
 from ..side_information.partial_labels import Groups
 from .sums import RowSums, row_sums
 
-__all__ = ["MixedEffects", "Weighted", "by_row", "weighted"]
+__all__ = ["MixedEffects", "Weighted", "by_row", "effect_factors", "weighted"]
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class Weighted(NamedTuple):
-    """`RowSums` over all outputs, each divided by its noise variance; ``constant`` of all rows."""
+    """`RowSums` over all outputs, each divided by its noise variance; ``constant`` of the rows."""
 
     fixed: Array
     slope: Array
@@ -35,19 +35,49 @@ def weighted(sums: RowSums, noise: Array) -> Weighted:
     Parameters
     ----------
     sums : RowSums
+        Of all rows, or by group.
     noise : Array, shape (num_outputs,)
         Standard deviations.
     """
     weight = noise**-2.0
-    constant = -0.5 * weight @ sums.squares - sums.num_rows @ (jnp.log(noise) + _HALF_LOG_2PI)
+    constant = -0.5 * sums.squares @ weight - sums.num_rows @ (jnp.log(noise) + _HALF_LOG_2PI)
     return Weighted(
-        fixed=jnp.einsum("l,lij->ij", weight, sums.fixed),
-        slope=weight @ sums.slope,
-        random=jnp.einsum("l,glij->gij", weight, sums.random),
-        cross=jnp.einsum("l,glij->gij", weight, sums.cross),
-        shift=jnp.einsum("l,gli->gi", weight, sums.shift),
+        fixed=jnp.einsum("l,...lij->...ij", weight, sums.fixed),
+        slope=jnp.einsum("l,...li->...i", weight, sums.slope),
+        random=jnp.einsum("l,...lij->...ij", weight, sums.random),
+        cross=jnp.einsum("l,...lij->...ij", weight, sums.cross),
+        shift=jnp.einsum("l,...li->...i", weight, sums.shift),
         constant=constant,
     )
+
+
+def effect_factors(
+    sums: RowSums, coefficients: Array, scale_tril: Array, noise: Array
+) -> dict[str, Array]:
+    """Natural parameters of the whitened effects of every group, given one set of parameters.
+
+    Parameters
+    ----------
+    sums : RowSums
+        Of all rows, or by group.
+    coefficients : Array, shape (num_terms,)
+    scale_tril : Array, shape (num_effects, num_effects)
+    noise : Array, shape (num_outputs,)
+
+    Returns
+    -------
+    dict
+        ``precision`` (num_groups, num_effects, num_effects) and ``shift`` (num_groups, num_effects) of
+        `RandomEffects`; ``rows``, log density of the rows without effects, of all or by group.
+    """
+    found, move = weighted(sums, noise), coefficients - sums.start
+    eye = jnp.eye(len(scale_tril), dtype=scale_tril.dtype)
+    bend = jnp.einsum("i,...ij,j->...", move, found.fixed, move)
+    return {
+        "precision": -0.5 * (eye + scale_tril.T @ found.random @ scale_tril),
+        "shift": (found.shift - found.cross @ move) @ scale_tril,
+        "rows": found.constant + found.slope @ move - 0.5 * bend,
+    }
 
 
 def by_row(noise: Array, outputs: Array | None) -> Array:
@@ -113,16 +143,10 @@ class MixedEffects(RandomEffects):
         """As of `RandomEffects`; the log density of all rows without effects is in ``ungrouped``."""
         self._check_value(value)
         sums = row_sums(jnp.asarray(value), self.fixed, self.design, self.groups, self.outputs)
-        found, move = weighted(sums, self.deviations), self.coefficients - sums.start
-        num_groups, size = self.num_units, self.design.shape[-1]
-        shift = found.shift - found.cross @ move
-        rows = found.constant + move @ found.slope - 0.5 * move @ found.fixed @ move
-        return {
-            "precision": -0.5 * self._precision(found.random),
-            "shift": shift @ self.scale_tril,
-            "constant": jnp.full(num_groups, -size * _HALF_LOG_2PI, shift.dtype),
-            "ungrouped": rows,
-        }
+        found = effect_factors(sums, self.coefficients, self.scale_tril, self.deviations)
+        rows, size = found.pop("rows"), self.design.shape[-1]
+        constant = jnp.full(self.num_units, -size * _HALF_LOG_2PI, rows.dtype)
+        return found | {"constant": constant, "ungrouped": rows}
 
     def by_unit(self, value: Array) -> Array:
         """Log density of the outcomes of every group, shape (num_groups,)."""

@@ -14,6 +14,7 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.core import Tracer
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import (
     AffineTransform,
@@ -26,13 +27,13 @@ from ..block import Block, Evidence
 from ..collapsed import Collapsed
 from ..side_information.partial_labels import Groups
 from ..warning import SideBayesWarning
-from .expected import Regression, expected_regression
+from .expected import Regression, expected_regression, solve
 from .identified import covariance_is_determined, independent_columns
 from .priors import EffectsPrior
 from .small import cholesky
 from .structure import FactorUnits, Structure
 
-__all__ = ["MixedParameters", "mixed_parameters"]
+__all__ = ["MixedParameters", "mixed_parameters", "read_options"]
 
 _SHARE = math.sqrt(0.5)
 """Standard deviations start at this share of the residual one, noise and random effects alike."""
@@ -45,10 +46,10 @@ _EXACT = 1e-13
 
 
 class Units(NamedTuple):
-    """Scales of the data: least-squares coefficients, their scale, that of the factor, the noise."""
+    """Scales of the data: least-squares coefficients, their precision, and what factor and noise are like."""
 
     start: Any
-    coefficients: Any
+    precision: Any
     factor: Any
     noise: Any
 
@@ -117,11 +118,17 @@ class MixedParameters(Block):
         return self.declare("coefficients", "coefficients", fn, ["terms"])
 
     def scale_tril(self) -> Array:
-        """Sample the Cholesky factor of the covariance of the random effects.
+        """Sample the Cholesky factor of the covariance of the random effects, and note the covariance.
 
         Under a flat prior its entries are any real numbers, so that variances of zero lie inside. The
         signs of its columns do not matter then.
         """
+        root = self._factor()
+        with numpyro.plate("effects", len(root), dim=-2), numpyro.plate("effects_1", len(root)):
+            numpyro.deterministic("covariance", root @ root.T)
+        return root
+
+    def _factor(self) -> Array:
         if self.prior is None:
             rows, _ = self.structure.entries
             flat = dist.ImproperUniform(constraints.real_vector, (), (len(rows),))
@@ -129,7 +136,7 @@ class MixedParameters(Block):
             return self.structure.matrix(entries)
         half = dist.HalfNormal(jnp.asarray(self.prior.deviation)).to_event(1)
         deviation = self.declare("deviation", "deviation", half, ["effects"])
-        root = jnp.zeros((self.structure.size,) * 2)
+        root = jnp.zeros((*deviation.shape, self.structure.size))
         for number, block in enumerate(self.structure.slices):
             size = block.stop - block.start
             own = jnp.eye(1)
@@ -137,8 +144,8 @@ class MixedParameters(Block):
                 name = f"correlation_{number}" if len(self.structure.sizes) > 1 else "correlation"
                 lkj = dist.LKJCholesky(size, self.prior.concentration)
                 own = self.declare(name, name, lkj)
-            root = root.at[block, block].set(own)
-        return deviation[:, None] * root
+            root = root.at[..., block, block].set(own)
+        return deviation[..., None] * root
 
     def noise(self) -> Array:
         """Sample the standard deviation of the noise of every output, shape (num_outputs,)."""
@@ -147,7 +154,7 @@ class MixedParameters(Block):
         else:
             fn = dist.HalfNormal(jnp.asarray(self.prior.noise))
         if self.outputs is None:
-            return self.declare("noise", "noise", fn)[None]
+            return self.declare("noise", "noise", fn)[..., None]
         with numpyro.plate("outputs", self.num_outputs):
             return self.declare("noise", "noise", fn)
 
@@ -155,7 +162,7 @@ class MixedParameters(Block):
         """Coordinates in units of the data: they do not change with the units of any column."""
         units = self._units(jnp)
         if role == "coefficients":
-            return LowerCholeskyAffine(units.start, units.coefficients)
+            return self._affine(np.arange(self.num_terms))
         if role == "factor":
             return FactorUnits(units.factor, self.structure)
         if role == "deviation":
@@ -166,6 +173,12 @@ class MixedParameters(Block):
             return bijector
         positive = AffineTransform(0.0, scale, constraints.positive)
         return ComposeTransform([bijector, positive])
+
+    def _affine(self, terms: NDArray[np.int64]) -> Transform:
+        """Coordinates of some of the coefficients."""
+        units = self._units(jnp)
+        precision = units.precision[terms[:, None], terms]
+        return LowerCholeskyAffine(units.start[terms], _root(jnp, precision))
 
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
@@ -230,20 +243,39 @@ class MixedParameters(Block):
         There the effects have a covariance of their own, whose best value goes into the factor
         (Liu, Rubin and Wu 1998): the likelihood rises, and faster than by EM.
         """
-        noise = jnp.reshape(values["noise"], (-1,))
-        for _ in range(_SWEEPS if self.num_outputs > 1 else 1):
-            solved, squares = found.solved(noise**-2.0)
-            noise = jnp.sqrt(squares / found.num_rows)
-        entries, known = solved, {}
+        noise = jnp.reshape(values["noise"], (-1, self.num_outputs))
+        noise = jnp.broadcast_to(noise, found.squares.shape)
+        index = self._columns(found.gram.shape[-1])
+        for _ in range(_SWEEPS if noise.size > 1 else 1):
+            solved, squares = solve(found, index, noise**-2.0)
+            noise = self._noise(squares, found.num_rows)
+        known, entries = {}, solved
         if "coefficients" in values:
-            known["coefficients"] = found.start + solved[: self.num_terms]
-            entries = solved[self.num_terms :]
-        spread = jnp.where(self.structure.mask, found.spread, 0.0)
-        factor = self.structure.matrix(entries) @ cholesky(spread)
+            fixed = found.start + solved[:, : self.num_terms]
+            known, entries = self._coefficients(fixed), solved[:, self.num_terms :]
+        spread = jnp.where(self.structure.mask, self._mean_spread(found), 0.0)
+        factor = self.structure.matrix(entries)[: len(spread)] @ cholesky(spread)
         return known | {
-            "factor": factor[self.structure.entries],
-            "noise": noise.reshape(jnp.shape(values["noise"])),
+            "factor": self.structure.entries_of(factor).reshape(jnp.shape(values["factor"])),
+            # where classes share a noise, it is in the first row
+            "noise": noise.ravel()[: jnp.size(values["noise"])].reshape(jnp.shape(values["noise"])),
         }
+
+    def _columns(self, number: int) -> NDArray[np.int64]:
+        """Number of the coefficient of each column, by class; see `solve`."""
+        return np.arange(number)[None]
+
+    def _noise(self, squares: Array, num_rows: Array) -> Array:
+        """Standard deviations from expected squared residuals, shape (num_classes, num_outputs)."""
+        return jnp.sqrt(squares / num_rows)
+
+    def _mean_spread(self, found: Regression) -> Array:
+        """Mean expected square of the whitened effects, for each factor."""
+        return found.spread / found.total[:, None, None]
+
+    def _coefficients(self, fixed: Array) -> dict[str, Array]:
+        """Values of the sites of the fixed effects, from those of each class."""
+        return {"coefficients": fixed[0]}
 
     def _units(self, xp: Any, value: Any = None) -> Units:
         """Units by NumPy or by JAX."""
@@ -257,7 +289,7 @@ class MixedParameters(Block):
         noise = xp.where(squares > 0, xp.sqrt(squares), 1.0)  # ones where there are no numbers
         weight = (outputs @ noise**-2.0)[:, None] / len(fixed)
         apart = xp.where(self.structure.mask, random.T @ (weight * random), 0.0)
-        return Units(start, _root(xp, fixed.T @ (weight * fixed)), _root(xp, apart), noise)
+        return Units(start, fixed.T @ (weight * fixed), _root(xp, apart), noise)
 
     def _check_prior(self, prior: EffectsPrior) -> None:
         for name, wanted, what in (
@@ -299,6 +331,17 @@ def mixed_parameters(
     ValueError
         If an option is none of these, or `outputs` are no indicators.
     """
+    structure, own = read_options(random, outputs, covariance, prior)
+    return MixedParameters(y, fixed, random, outputs, structure, own, subjects)
+
+
+def read_options(
+    random: ArrayLike,
+    outputs: ArrayLike | None,
+    covariance: str | tuple[int, ...],
+    prior: str | EffectsPrior,
+) -> tuple[Structure, EffectsPrior | None]:
+    """Structure of the covariance, and the prior, None if it is flat; see `mixed_parameters`."""
     if not isinstance(prior, EffectsPrior) and not (isinstance(prior, str) and prior == "flat"):
         raise ValueError(f"prior = {prior!r:.60}; expected 'flat' or an EffectsPrior")
     if outputs is not None and not isinstance(outputs, Tracer):
@@ -316,8 +359,7 @@ def mixed_parameters(
                 f"outputs[:, {unused[0]}] is of an output that no row measures; drop it"
             )
     structure = Structure.read(covariance, jnp.shape(random)[1])
-    own = prior if isinstance(prior, EffectsPrior) else None
-    return MixedParameters(y, fixed, random, outputs, structure, own, subjects)
+    return structure, prior if isinstance(prior, EffectsPrior) else None
 
 
 def _regular(xp: Any, gram: Any) -> Any:

@@ -86,8 +86,15 @@ class Structure:
         return owner[:, None] == owner
 
     def matrix(self, entries: Array) -> Array:
-        """Lower triangular factor of shape (size, size) from its entries."""
-        return jnp.zeros((self.size, self.size), entries.dtype).at[self.entries].set(entries)
+        """Lower triangular factors of shape (..., size, size) from their entries."""
+        rows, cols = self.entries
+        blank = jnp.zeros((*entries.shape[:-1], self.size, self.size), entries.dtype)
+        return blank.at[..., rows, cols].set(entries)
+
+    def entries_of(self, matrix: Array) -> Array:
+        """Entries of factors of shape (..., size, size)."""
+        rows, cols = self.entries
+        return matrix[..., rows, cols]
 
 
 class FactorUnits(Transform):
@@ -108,15 +115,16 @@ class FactorUnits(Transform):
 
     def __call__(self, x: Array) -> Array:
         """Multiply by the unit."""
-        return (self.unit @ self.structure.matrix(x))[self.structure.entries]
+        return self.structure.entries_of(self.unit @ self.structure.matrix(x))
 
     def _inverse(self, y: Array) -> Array:
-        return jnp.linalg.solve(self.unit, self.structure.matrix(y))[self.structure.entries]
+        return self.structure.entries_of(jnp.linalg.solve(self.unit, self.structure.matrix(y)))
 
     def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
         """Each diagonal entry of the unit multiplies one entry in every column up to its own."""
         rows, _ = self.structure.entries
-        return jnp.log(jnp.abs(jnp.diagonal(self.unit)))[rows].sum()
+        total = jnp.log(jnp.abs(jnp.diagonal(self.unit)))[rows].sum()
+        return jnp.broadcast_to(total, jnp.shape(x)[:-1])
 
     def tree_flatten(self) -> tuple:
         """Leaves and structure, for JAX."""

@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from ..side_information.partial_labels import Groups
 
-__all__ = ["RowSums", "least_squares", "row_sums"]
+__all__ = ["RowSums", "group_sums", "least_squares", "row_sums"]
 
 _RIDGE = 1e-12
 """Share of a column's sum of squares that keeps dependent columns apart; any point will do."""
@@ -59,7 +60,7 @@ def least_squares(y: Array, fixed: Array) -> Array:
 def row_sums(
     y: Array, fixed: Array, random: Array, groups: Groups, outputs: Array | None
 ) -> RowSums:
-    """Sum products of columns over the rows of each group.
+    """Sum products of columns over all rows, and those with random effects over the rows of each group.
 
     Parameters
     ----------
@@ -73,25 +74,9 @@ def row_sums(
     """
     start = least_squares(y, fixed)
     residual = y - fixed @ start
-    num_terms, num_effects = fixed.shape[1], random.shape[1]
     num_outputs = 1 if outputs is None else outputs.shape[1]
-    output = jnp.zeros(len(y), int) if outputs is None else outputs.argmax(axis=1)
-    group = jnp.asarray(groups.codes)
-    cell = jnp.where(group < 0, groups.num_groups * num_outputs, group * num_outputs + output)
-    # one sum of all products, as adding rows to groups is what takes long
-    upper = jnp.triu_indices(num_effects)
-    columns = [
-        random[:, upper[0]] * random[:, upper[1]],
-        (random[:, :, None] * fixed[:, None, :]).reshape(len(y), -1),
-        random * residual[:, None],
-    ]
-    found = jax.ops.segment_sum(
-        jnp.concatenate(columns, axis=1), cell, groups.num_groups * num_outputs
-    ).reshape(groups.num_groups, num_outputs, -1)
-    half, wide = len(upper[0]), num_effects * num_terms
-    square = jnp.zeros((*found.shape[:2], num_effects, num_effects), found.dtype)
-    square = square.at[..., upper[0], upper[1]].set(found[..., :half])
-    square = square.at[..., upper[1], upper[0]].set(found[..., :half])
+    output = _output(len(y), outputs)
+    square, cross, shift = _by_cell(_products(fixed, random, residual), groups, outputs)
     member = [output == code for code in range(num_outputs)]
     rows = [fixed if num_outputs == 1 else jnp.where(own[:, None], fixed, 0.0) for own in member]
     return RowSums(
@@ -100,7 +85,74 @@ def row_sums(
         squares=jnp.stack([jnp.where(own, residual**2, 0.0).sum() for own in member]),
         fixed=jnp.stack([own.T @ own for own in rows]),
         slope=jnp.stack([own.T @ residual for own in rows]),
-        random=square,
-        cross=found[..., half : half + wide].reshape(*found.shape[:2], num_effects, num_terms),
-        shift=found[..., half + wide :],
+        random=_symmetric(square, random.shape[1]),
+        cross=cross.reshape(*cross.shape[:2], random.shape[1], fixed.shape[1]),
+        shift=shift,
     )
+
+
+def group_sums(
+    y: Array, fixed: Array, random: Array, groups: Groups, outputs: Array | None
+) -> RowSums:
+    """`row_sums` that are all of them by group: each has an axis of groups in front, but ``start``.
+
+    Parameters are those of `row_sums`; rows of no group are left out.
+    """
+    start = least_squares(y, fixed)
+    residual = y - fixed @ start
+    num_terms, num_effects = fixed.shape[1], random.shape[1]
+    columns = [
+        *_products(fixed, random, residual),
+        _upper(fixed),
+        fixed * residual[:, None],
+        residual[:, None] ** 2,
+        jnp.ones_like(residual)[:, None],
+    ]
+    square, cross, shift, gram, slope, squares, number = _by_cell(columns, groups, outputs)
+    return RowSums(
+        start=start,
+        num_rows=number[..., 0],
+        squares=squares[..., 0],
+        fixed=_symmetric(gram, num_terms),
+        slope=slope,
+        random=_symmetric(square, num_effects),
+        cross=cross.reshape(*cross.shape[:2], num_effects, num_terms),
+        shift=shift,
+    )
+
+
+def _products(fixed: Array, random: Array, residual: Array) -> list[Array]:
+    """Products of the columns of random effects with themselves, fixed ones, and residuals, by row."""
+    cross = (random[:, :, None] * fixed[:, None, :]).reshape(len(residual), -1)
+    return [_upper(random), cross, random * residual[:, None]]
+
+
+def _upper(columns: Array) -> Array:
+    """Products of columns, each pair once."""
+    rows, cols = jnp.triu_indices(columns.shape[1])
+    return columns[:, rows] * columns[:, cols]
+
+
+def _symmetric(upper: Array, size: int) -> Array:
+    """Symmetric matrices from the entries of their upper triangles, shape (..., size, size)."""
+    place = np.zeros((size, size), int)
+    place[np.triu_indices(size)] = np.arange(upper.shape[-1])
+    return upper[..., np.maximum(place, place.T)]
+
+
+def _output(num_rows: int, outputs: Array | None) -> Array:
+    """Number of the output of each row."""
+    return jnp.zeros(num_rows, int) if outputs is None else outputs.argmax(axis=1)
+
+
+def _by_cell(columns: list[Array], groups: Groups, outputs: Array | None) -> list[Array]:
+    """Sum columns over the rows of each group and output, shape (num_groups, num_outputs, width)."""
+    num_rows, num_outputs = len(columns[0]), 1 if outputs is None else outputs.shape[1]
+    group, output = jnp.asarray(groups.codes), _output(num_rows, outputs)
+    cell = jnp.where(group < 0, groups.num_groups * num_outputs, group * num_outputs + output)
+    # one sum of all columns, as adding rows to groups is what takes long
+    table = jnp.concatenate(columns, axis=1)
+    found = jax.ops.segment_sum(table, cell, groups.num_groups * num_outputs)
+    found = found.reshape(groups.num_groups, num_outputs, table.shape[1])
+    ends = np.cumsum([own.shape[1] for own in columns])
+    return jnp.split(found, ends[:-1], axis=-1)

@@ -44,7 +44,7 @@ class LinkedMixture(Collapsed):
     """
 
     arg_constraints: ClassVar[dict] = {}
-    pytree_data_fields = ("labels", "components", "evidence", "groups")
+    pytree_data_fields: ClassVar[tuple[str, ...]] = ("labels", "components", "evidence", "groups")
     latent = "labels"
 
     def __init__(
@@ -106,6 +106,11 @@ class LinkedMixture(Collapsed):
         return constraints.independent(self.components.support, 1)
 
     @property
+    def varies_by_row(self) -> bool:
+        """Whether densities have parameters of each row, so that some rows alone have none."""
+        return len(self.components.batch_shape) == 2
+
+    @property
     def _nested(self) -> bool:
         """Whether clusters are mixtures themselves."""
         return isinstance(self.components, dist.MixtureSameFamily)
@@ -121,7 +126,7 @@ class LinkedMixture(Collapsed):
             an axis of components, and ``log_within`` (num_clusters, num_components) are their log
             weights. ``evidence``, where there is some.
         """
-        by_row = len(self.components.batch_shape) == 2
+        by_row = self.varies_by_row
         # some rows are left for the last block; parameters by row are not cut
         full = 0 if by_row else max(len(value) - 1, 0) // _ROWS
         component: Any = self.components
@@ -136,16 +141,18 @@ class LinkedMixture(Collapsed):
             blocks = value[: full * _ROWS].reshape(full, _ROWS, *value.shape[1:])
             most = jax.lax.map(jax.checkpoint(density), blocks)
             unary = jnp.concatenate([most.reshape(-1, *unary.shape[1:]), unary])
+        factors = {"unary": unary, **self._label_factors_of_links()}
+        if self._nested:
+            factors["log_within"] = jnp.log(component.mixing_distribution.probs)
+        return factors
+
+    def _label_factors_of_links(self) -> dict[str, Array]:
+        """Log-factors that do not depend on the data."""
         factors = {
-            "unary": unary,
             "log_weights": self.labels.log_weights,
             "pair_weights": jnp.asarray(self.labels.pair_weights),
         }
-        if self._nested:
-            factors["log_within"] = jnp.log(component.mixing_distribution.probs)
-        if self.evidence is not None:
-            factors["evidence"] = self.evidence
-        return factors
+        return factors if self.evidence is None else factors | {"evidence": self.evidence}
 
     def label_factors(self, factors: dict[str, Array]) -> Array:
         """Log-factors of the labels alone, shape (num_points, num_clusters)."""
@@ -292,8 +299,7 @@ class LinkedMixture(Collapsed):
     def _data(self, key: Array, labels: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw data given labels of shape (*sample_shape, num_points)."""
         labels = jnp.moveaxis(self._by_row(jnp.moveaxis(labels, -1, 0)), 0, -1)
-        by_row = len(self.components.batch_shape) == 2
-        shape = sample_shape if by_row else (*sample_shape, labels.shape[-1])
+        shape = sample_shape if self.varies_by_row else (*sample_shape, labels.shape[-1])
         drawn = self.components.sample(key, shape)
         index = labels.reshape(labels.shape + (1,) * (drawn.ndim - labels.ndim))
         return jnp.take_along_axis(drawn, index, axis=labels.ndim).squeeze(labels.ndim)
@@ -301,20 +307,25 @@ class LinkedMixture(Collapsed):
     def draw_data(self, rng_key: Array, fitted: Fitted | None = None) -> Array:
         """Draw labels given links, known classes and the data of fitted groups; then data."""
         key_fitted, key_labels, key_data = jax.random.split(rng_key, 3)
+        own = None
+        if fitted is not None and self.groups is not None:
+            own, _ = fitted.fn.draw(key_fitted, fitted.value)
+        return self._data(key_data, self._labels_given(key_labels, own, fitted))
+
+    def _labels_given(self, key: Array, own: Array | None, fitted: Fitted | None) -> Array:
+        """Draw labels given links, known classes, and the labels drawn of fitted groups."""
         labels, clusters = self.labels, jnp.arange(self.num_clusters)
         factors = jnp.zeros((labels.graph.num_points, self.num_clusters), labels.log_weights.dtype)
         if self.evidence is not None:
             factors = factors + self.evidence
-        if fitted is not None and self.groups is not None:
-            own, _ = fitted.fn.draw(key_fitted, fitted.value)
+        if own is not None and fitted is not None:
             other = (fitted.codes[:, None] >= 0) & (own[fitted.codes][:, None] != clusters)
             factors = jnp.where(other, partition.FORBIDDEN, factors)
-        drawn = partition.sample(
-            key_labels,
+        return partition.sample(
+            key,
             factors,
             labels.graph,
             labels.log_weights,
             labels.pair_weights,
             **labels.options,
         )
-        return self._data(key_data, drawn)

@@ -1,0 +1,81 @@
+"""Statistics of the classes of subjects in one pass, in pieces that stay in a processor's cache."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ..random_effects import log_integrals, moments
+from .expected import Regression, class_regressions
+from .mixture import EffectsMixture
+from .structure import Structure
+from .sums import RowSums, group_sums
+
+__all__ = ["ClassPass", "class_pass"]
+
+_CHUNK = 512
+"""Groups that are taken at a time."""
+
+
+class ClassPass(NamedTuple):
+    """Log partition function, and regressions whose ``total`` are the expected sizes of the classes."""
+
+    log_partition: Array
+    regression: Regression
+
+
+def class_pass(fn: EffectsMixture, value: Array, structure: Structure) -> ClassPass:
+    """Log partition function and regressions of all classes, for groups that no links tie.
+
+    The same numbers as those of `EffectsMixture.log_partition`, its slope and `expected_regression`, of
+    which this keeps no array by group and class.
+
+    Parameters
+    ----------
+    fn : EffectsMixture
+    value : Array, shape (num_rows,)
+    structure : Structure
+    """
+    sums = group_sums(jnp.asarray(value), fn.fixed, fn.design, fn.groups, fn.outputs)
+    number = fn.groups.num_groups  # type: ignore[union-attr]
+    evidence = jnp.zeros((number, fn.num_clusters)) if fn.evidence is None else fn.evidence
+    by_group = {name: leaf for name, leaf in sums._asdict().items() if name != "start"}
+    columns = by_group, evidence, jnp.ones(number)
+    size = min(_CHUNK, number)
+
+    def in_chunks(leaf: Array) -> Array:
+        padded = jnp.pad(leaf, [(0, -number % size)] + [(0, 0)] * (leaf.ndim - 1))
+        return padded.reshape(-1, size, *leaf.shape[1:])
+
+    def one(columns: tuple[dict[str, Array], Array, Array]) -> ClassPass:
+        some, evidence, counted = columns
+        return _of_chunk(fn, RowSums(sums.start, **some), evidence, counted, structure)
+
+    def add(total: ClassPass, columns: Any) -> tuple[ClassPass, None]:
+        return jax.tree.map(jnp.add, total, one(columns)), None
+
+    chunks = jax.tree.map(in_chunks, columns)
+    shapes = jax.eval_shape(one, jax.tree.map(lambda leaf: leaf[0], chunks))
+    blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    found, _ = jax.lax.scan(add, blank, chunks)
+    start = jnp.broadcast_to(sums.start, found.regression.start.shape)
+    return found._replace(regression=found.regression._replace(start=start))
+
+
+def _of_chunk(
+    fn: EffectsMixture, sums: RowSums, evidence: Array, counted: Array, structure: Structure
+) -> ClassPass:
+    """Share of some groups; those that fill up the last chunk do not count."""
+    factors = fn.class_factors(sums)
+    joint = log_integrals({**factors, "constant": factors["unary"]}) + evidence
+    joint = joint + fn.labels.log_weights
+    terms = jax.nn.logsumexp(joint, axis=1)
+    share = jnp.exp(joint - terms[:, None]) * counted[:, None]
+    center, root = moments(factors)
+    square = (root[..., :, None] * root[..., None, :]).sum(axis=-3)
+    square = square + center[..., :, None] * center[..., None, :]
+    expected = share, share[..., None, None] * square, share[..., None] * center
+    return ClassPass(counted @ terms, class_regressions(sums, *expected, structure))
