@@ -1,16 +1,22 @@
-"""Linear mixed effects by REML and ML, against statsmodels in the same run.
+"""Linear mixed effects by REML and ML, against statsmodels and lme4 in the same run.
 
 Run: python benchmarks/mixed_effects.py [--repeats 5] [--skip-peer]
 Random intercepts and slopes, unbalanced times. The first set has 2,000 subjects with 8 visits, fitted
 by REML by both; the second 10,000 groups of 10 rows, fitted by ML by us, where statsmodels takes a
-minute (--peer-on-large). Times are of whole fits, with all that a `Fit` holds, after a first one has
-compiled; wall and CPU seconds. Both criteria are shown.
+minute (--peer-on-large). R's lme4 joins where Rscript finds it (Debian's r-cran-lme4). Times are of
+whole fits, with all that a `Fit` holds, after a first one has compiled; wall and CPU
+seconds. The criteria are shown beside them.
 """
 
 import argparse
+import shutil
+import subprocess
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import statsmodels.api as sm
 
 import sidebayes as sb
@@ -49,6 +55,27 @@ def theirs(y, x, subject, reml):
     return (time.perf_counter() - wall, time.process_time() - cpu), fit.llf
 
 
+LME4 = """
+suppressMessages(library(lme4))
+table <- read.csv(commandArgs(TRUE)[1])
+used <- system.time(fit <- lmer(y ~ t + (t | s), table, REML = commandArgs(TRUE)[2] == "restricted"))
+cat(sprintf("%.3f %.3f %.6f", used[3], used[1] + used[2], logLik(fit)))
+"""
+
+
+def lme4(y, x, subject, form):
+    """Seconds of lme4's fit, and its criterion; None without R or the package."""
+    if shutil.which("Rscript") is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        table, script = Path(folder) / "table.csv", Path(folder) / "fit.R"
+        pd.DataFrame({"y": y, "t": x[:, 1], "s": subject}).to_csv(table, index=False)
+        script.write_text(LME4)
+        command = ["Rscript", "--vanilla", str(script), str(table), form]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return None if done.returncode else tuple(map(float, done.stdout.split()))
+
+
 def report(title, data, form, options, with_peer):
     print(title)
     first, (wall, cpu), value, fit = ours(*data, form, options.repeats)
@@ -56,6 +83,10 @@ def report(title, data, form, options, with_peer):
         f"  sidebayes   {wall:7.3f} s, {cpu:6.3f} CPU s, criterion {value:.6f}; the first {first[0]:.1f} s"
     )
     print(f"              of the fit alone {fit.seconds['run']:.3f} s; {fit.status}")
+    if (other := lme4(*data, form)) is not None:
+        peer_wall, peer_cpu, peer = other
+        print(f"  lme4        {peer_wall:7.3f} s, {peer_cpu:6.3f} CPU s, criterion {peer:.6f}")
+        print(f"  {peer_cpu / cpu:.0f} times faster than lme4 by CPU")
     if not with_peer:
         return wall, cpu
     (peer_wall, peer_cpu), peer = theirs(*data, form == "restricted")

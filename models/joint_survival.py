@@ -19,7 +19,7 @@ from .blocks.survival import HazardPrior, PiecewiseHazard, check_times, sample_h
 
 __all__ = ["joint_survival"]
 
-_FORMS = ("marginal", "non_centred", "centred")
+_FORMS = ("marginal", "non_centred")
 
 
 def joint_survival(
@@ -66,9 +66,9 @@ def joint_survival(
         Indicators of the output that each row measures, as for `mixed_effects`.
     prior : EffectsPrior
     hazard : HazardPrior
-    form : {"marginal", "non_centred", "centred"}
+    form : {"marginal", "non_centred"}
         The random effects are integrated out, see `TimedEffects`, or they are sites, divided by the
-        factor of D or themselves.
+        factor of D.
     covariance : {"full", "diagonal"} or tuple of int
         As for `mixed_effects`.
 
@@ -109,7 +109,7 @@ def joint_survival(
         fn = TimedEffects(fixed, coefficients, random, subjects, **given)
         times = fn.times(numpyro.sample("y", fn, obs=y))
     else:
-        effects = sample_effects(subjects.num_groups, scale_tril, centred=form == "centred")
+        effects = sample_effects(subjects.num_groups, scale_tril, centred=False)
         mean = fixed @ coefficients + (random * effects[jnp.asarray(subjects.codes)]).sum(axis=1)
         with numpyro.plate("rows", len(fixed)):
             numpyro.sample("y", dist.Normal(mean, by_row(noise, outputs)), obs=y)
