@@ -86,11 +86,15 @@ def joint_survival(
     scale_tril, noise = parameters.scale_tril(), parameters.noise()
     log_hazards = sample_hazards(hazard)
     with numpyro.plate("effects", random.shape[1]):
-        association = numpyro.sample("association", dist.Normal(0.0, hazard.association))
+        association = numpyro.sample(
+            "association", dist.Normal(0.0, jnp.asarray(hazard.association))
+        )
     log_ratio = jnp.zeros(subjects.num_groups)
     if covariates is not None:
         with numpyro.plate("covariates", jnp.shape(covariates)[1]):
-            slopes = numpyro.sample("log_hazard_ratios", dist.Normal(0.0, hazard.covariates))
+            slopes = numpyro.sample(
+                "log_hazard_ratios", dist.Normal(0.0, jnp.asarray(hazard.covariates))
+            )
         log_ratio = jnp.asarray(covariates) @ slopes
 
     if form == "marginal":

@@ -14,7 +14,11 @@ from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_l
 from sidebayes.models.blocks.label_inference.padding import Sizes, link_rows
 from sidebayes.models.blocks.roles import Role, Signature
 from sidebayes.models.blocks.side_information.links import Links
-from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
+from sidebayes.models.blocks.side_information.partial_labels import (
+    Groups,
+    PartialLabels,
+    refuse_other_order,
+)
 
 from .tables import as_plain, check_data, shape_of
 
@@ -119,6 +123,10 @@ def check_given(signature: Signature, given: Mapping[str, Any], method: str) -> 
             checked[role.name] = _check_labels(value, role)
         else:
             checked[role.name] = _check_sets(value, role)
+    for role in signature.of_kind("table"):  # with a row for each group, in order of their names
+        owner = checked.get(role.dims[0]) if role.dims else None
+        if isinstance(owner, Groups) and role.name in checked:
+            refuse_other_order(role.name, given[role.name], owner.names)
     return checked
 
 

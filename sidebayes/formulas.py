@@ -116,7 +116,9 @@ class Design(Mapping[str, Any]):
         -------
         dict
             The data of this design, ``time``, ``event``, ``covariates``, and the priors ``prior`` and
-            ``hazard``, which can be replaced.
+            ``hazard``, which can be replaced. Log hazard ratios have a prior deviation of 2.5 for each
+            standard deviation of a covariate, and for a random effect that moves the measures of its
+            rows as much as their residuals from the fixed effects are wide.
 
         Raises
         ------
@@ -142,13 +144,14 @@ class Design(Mapping[str, Any]):
         with naming(formula, frame):
             columns = Columns(found.group(3), frame, OF_SURVIVAL).frame
         columns = columns.drop(columns="Intercept", errors="ignore")
+        scales = _ratio_scales(self["y"], self["fixed"], self["random"], columns)
         own = {name: self._data.get(name) for name in ("y", "fixed", "random", "outputs")}
         return self._data | {
             "time": time,
             "event": event.astype(float),
             "covariates": columns if columns.shape[1] else None,
             "prior": EffectsPrior.weak(**own),
-            "hazard": HazardPrior.weak(time, event, num_intervals=num_intervals),
+            "hazard": HazardPrior.weak(time, event, num_intervals=num_intervals, **scales),
         }
 
     def _stacked(self, matrices: Sequence[tuple], rows: Sequence[pd.DataFrame]) -> dict[str, Any]:
@@ -278,6 +281,26 @@ def _one_row_each(table: pd.DataFrame, group: str, names: Sequence[Any]) -> pd.D
         name = np.asarray(names).tolist()[int(np.argmax(rows < 0))]
         raise ValueError(f"{group} {name!r} has measures, but no row here; add it")
     return table.iloc[rows].reset_index(drop=True)
+
+
+def _ratio_scales(
+    y: np.ndarray, fixed: pd.DataFrame, random: pd.DataFrame, covariates: pd.DataFrame
+) -> dict[str, np.ndarray | float]:
+    """Prior deviations of log hazard ratios, in the units of the random effects and of covariates."""
+    x, z = fixed.to_numpy(float), random.to_numpy(float)
+    residual = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
+    inside = z != 0  # rows of other outputs have other units
+    square = np.where(inside, residual[:, None] ** 2, 0.0).sum(axis=0)
+    unit = np.sqrt(square / np.maximum((z**2).sum(axis=0), np.finfo(float).tiny))
+    spread = covariates.to_numpy(float).std(axis=0)
+    return {
+        "association": _WIDTH / np.where(unit > 0, unit, 1.0),
+        "covariates": _WIDTH / np.where(spread > 0, spread, 1.0) if spread.size else _WIDTH,
+    }
+
+
+_WIDTH = 2.5
+"""Prior deviation of log hazard ratios of columns and effects of unit width."""
 
 
 def _outcome(response: Any, parts: Parts) -> np.ndarray:

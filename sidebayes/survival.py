@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from sidebayes.guides.engines.density import abstract_trace
 from sidebayes.models.blocks.collapsed import unexpanded
 from sidebayes.models.blocks.fields import real_array
+from sidebayes.models.blocks.side_information.partial_labels import refuse_other_order
 from sidebayes.models.blocks.survival import PiecewiseHazard
 
 from .checks import check_dims
@@ -47,9 +48,11 @@ class Survival:
             Times t from the origin of the fit. The curve is 1 until `since`.
         *data, **named
             Outcomes and designs of new subjects, in the roles of the model's arguments; times and events are
-            left out. By default the subjects that were fitted, given their outcomes alone.
+            left out. Covariates have a row for each subject, in the order of `since`. By default the subjects
+            that were fitted, given their outcomes alone.
         since : float or array_like of shape (num_subjects,)
-            Until when each subject is known to have lasted, such as its last visit; 0 for the origin.
+            Until when each subject is known to have lasted, such as its last visit; 0 for the origin. In
+            the order of the subjects' names, ``sidebayes.Groups(subjects).names``, as the answer has them.
         probability : float
             Of the intervals, which show how well the parameters are known.
 
@@ -62,7 +65,8 @@ class Survival:
         Raises
         ------
         ValueError
-            If the model observes no times with a `PiecewiseHazard`, or a time is negative.
+            If the model observes no times with a `PiecewiseHazard`, a time is negative, or subjects have
+            sites of their own, as random effects of the form ``"non_centred"`` are.
         """
         check_probability(probability)
         self.run.problem  # noqa: B018  a model that is not known refuses
@@ -72,7 +76,14 @@ class Survival:
         found = [n for n, s in trace.items() if isinstance(_fn_of(s), PiecewiseHazard)]
         if not found:
             raise ValueError(f"{run.method} observes no times to an event by a PiecewiseHazard")
+        if self.run.unit_sites:
+            raise ValueError(
+                f"{run.method} has sites {self.run.unit_sites} of single subjects, which depend on their "
+                "times; fit it with form='marginal' for survival curves"
+            )
         fn, number = _fn_of(trace[found[0]]), trace[found[0]]["fn"].batch_shape[-1]
+        names = self._subjects_of(run, number)
+        refuse_other_order("since", since, names)
         at, until = _times("times", times, (-1,)), _times("since", since, (number,))
 
         def hazards(trace: dict, layout: Any, owners: dict) -> Array:
@@ -90,7 +101,7 @@ class Survival:
             raise TypeError(f"{run.method} lacks data that the hazard depends on, among {missing}")
         tail = (1 - probability) / 2
         lower, upper = np.quantile(lasted, [tail, 1 - tail], axis=0)
-        coords = {"subject": self._subjects_of(run, number), "time": at}
+        coords = {"subject": names, "time": at}
         values = {"mean": lasted.mean(axis=0), "lower": lower, "upper": upper}
         return xr.Dataset({n: (("subject", "time"), v) for n, v in values.items()}, coords)
 

@@ -15,7 +15,7 @@ from sidebayes.models.blocks.fields import (
     plain_array,
     real_array,
 )
-from sidebayes.models.blocks.side_information.partial_labels import Groups
+from sidebayes.models.blocks.side_information.partial_labels import Groups, refuse_other_order
 
 __all__ = ["LongTable", "SubjectSums", "by_output", "check_columns", "check_groups", "check_labels"]
 
@@ -307,6 +307,7 @@ def check_labels(table: Any, labels: Any) -> tuple[NDArray, NDArray[np.int64]]:
             f"labels has shape {found.shape}; expected ({len(table)},), one a subject: use "
             "table.by_subject(values) where each row has one"
         )
+    refuse_other_order("labels", labels, table.names)
     try:
         classes, codes = np.unique(found, return_inverse=True)
     except TypeError:

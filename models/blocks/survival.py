@@ -39,9 +39,12 @@ class HazardPrior:
     step : float
         Scale :math:`\nu` of the steps between neighbouring intervals, positive.
     covariates : array_like, shape () or (num_covariates,)
-        Standard deviations c of the log hazard ratios :math:`\gamma` of covariates, positive.
+        Standard deviations c of the log hazard ratios :math:`\gamma` of covariates, positive. The default
+        suits covariates of unit width.
     association : array_like, shape () or (num_effects,)
-        Standard deviations a of the log hazard ratios :math:`\alpha` of random effects, positive.
+        Standard deviations a of the log hazard ratios :math:`\alpha` of random effects, positive. The
+        default suits effects of unit width. Those of a measure in thousandths need thousand times as
+        much, which ``design.survival`` sees to.
     """
 
     cuts: ArrayLike
@@ -257,8 +260,9 @@ class PiecewiseHazard(dist.Distribution):
     def _quadrature(self, time: Array) -> tuple[Array, Array]:
         """Nodes u and log weights of the integral over the frailty, shape (num_subjects, num_nodes)."""
         mode, scale = self._mode(time)
-        node = mode + scale * _NODES
-        return node, self._exponent(time, node) + _LOG_WEIGHTS + 0.5 * _NODES**2 + jnp.log(scale)
+        white, log_weight = jnp.asarray(_NODES), jnp.asarray(_LOG_WEIGHTS)
+        node = mode + scale * white
+        return node, self._exponent(time, node) + log_weight + 0.5 * white**2 + jnp.log(scale)
 
     def _exponent(self, time: Array, node: Array) -> Array:
         """Log density of frailties given the times, but for a constant."""
@@ -272,7 +276,8 @@ class PiecewiseHazard(dist.Distribution):
         With the cumulative hazard H the mode solves :math:`v e - v H e^{v u} = u`. The answer is Lambert's
         function W. Both only place the nodes, and slopes do not go through them.
         """
-        hazard, frailty = self.cumulative_hazard(time), jnp.asarray(self.frailty) + _TINY
+        hazard, frailty = self.cumulative_hazard(time), jnp.asarray(self.frailty)
+        frailty += jnp.finfo(frailty.dtype).tiny ** 0.5  # one of zero has its mode at zero
         known = jax.lax.stop_gradient((hazard[:, None], frailty[:, None]))
         drive = known[1] * self.event[:, None]
         height = _lambert(jnp.log(known[0]) + 2 * jnp.log(known[1]) + known[1] * drive)
@@ -292,9 +297,6 @@ class PiecewiseHazard(dist.Distribution):
         return starts[interval] + (goal - reached[interval]) / hazards[interval]
 
 
-_TINY = 1e-150
-"""Stands for frailties of zero, whose integrand has its mode at zero."""
-
 _REACH = 9.0
 """Frailties that are drawn lie within so many prior deviations of their mode."""
 
@@ -307,7 +309,7 @@ _STEPS = 5
 
 def _lambert(log_value: Array) -> Array:
     """Lambert's W of a positive number given its logarithm: the root of w + log w."""
-    log_value = jnp.maximum(log_value, -600.0)
+    log_value = jnp.maximum(log_value, 0.85 * jnp.log(jnp.finfo(log_value.dtype).tiny))
     start = jnp.where(
         log_value > 1, log_value - jnp.log(jnp.maximum(log_value, 1.0)), jax.nn.sigmoid(log_value)
     )
@@ -321,4 +323,5 @@ def check_times(time: Any, event: Any) -> None:
     if time is None or isinstance(time, Tracer) or isinstance(event, Tracer):
         return
     known = ~np.isnan(np.asarray(time, float))  # unknown where they are foreseen
-    read_times(np.asarray(time)[known], np.asarray(event)[known])
+    event = np.ones(known.shape) if event is None else np.asarray(event)
+    read_times(np.asarray(time)[known], event[known])

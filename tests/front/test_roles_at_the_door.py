@@ -133,7 +133,7 @@ CASES = {
     "groups in a table": (
         lambda: fit(growth, Y, TIMES, SUBJECTS[:, None]),
         ValueError,
-        r"subjects: .* got \(24, 1\); pass the group of each",
+        r"subjects: .* shape \(24, 1\).*; pass the group of each",
     ),
     "labels of other lengths": (
         lambda: fit(labelled, X, KNOWN[:-1], num_clusters=2, num_classes=3),

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from jax.scipy.stats import multivariate_normal
 from scipy.special import logsumexp
@@ -49,6 +50,14 @@ def vech_information(population):
     out[:2, :2] = inverse
     out[2:, 2:] = 0.5 * np.einsum("ij,ajk,kl,bli->ab", inverse, units, inverse, units)
     return out
+
+
+def test_labels_whose_index_is_of_another_order_are_refused():
+    table, labels = two_classes()
+    named = pd.Series(labels, index=table.names)
+    LikelihoodRatio(populations=BOTH).fit(table, named)
+    with pytest.raises(ValueError, match="labels has .* by its index"):
+        LikelihoodRatio(populations=BOTH).fit(table, named[::-1])
 
 
 def test_likelihood_ratio_and_its_decisions():

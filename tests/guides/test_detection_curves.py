@@ -1,6 +1,7 @@
 """ROC curves compared and stitched, kernels of series, kernels fused by alignment."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.optimize import check_grad
 from sidebayes.guides.detection import series_kernels
@@ -47,7 +48,11 @@ def test_monotone_transforms_and_equal_scores():
     same = delong_test(labels, one, 2 * one)
     assert (same.difference, same.statistic, same.p_value) == (0.0, 0.0, 1.0)
     perfect = delong_test([0, 0, 1, 1], [0, 1, 2, 3], [3, 2, 1, 0])
-    assert perfect.p_value == 0.0
+    assert (perfect.difference, perfect.error) == (1.0, 0.0)
+    assert np.isnan(perfect.p_value)  # four subjects prove nothing
+    scores = pd.Series(one)
+    with pytest.raises(ValueError, match="others has 142 at place 0, by its index, where 0"):
+        delong_test(pd.Series(labels), scores, scores[::-1])
 
 
 def test_rejections_under_the_null_hypothesis():

@@ -11,6 +11,7 @@ from sidebayes.models.blocks.survival import HazardPrior, PiecewiseHazard
 from sidebayes.models.joint_survival import joint_survival
 
 import sidebayes as sb
+from tests.support_draws import told
 from tests.support_effects import simulate_joint
 
 CUTS = np.array([1.0, 2.5])
@@ -90,6 +91,23 @@ def test_frailty_is_integrated_out(event, frailty, tolerance):
     s = frailty * grid
     by_frailty = (weight * (event - total * np.exp(s)) * grid).sum(axis=1)
     np.testing.assert_allclose(slope, by_frailty, atol=100 * tolerance, rtol=1e-5)
+
+
+def test_no_frailty_and_no_time_in_single_precision():
+    """Nodes are placed where frailties or hazards are zero, in either precision."""
+
+    def terms(frailty):
+        fn = PiecewiseHazard(np.log(RATES), CUTS, jnp.zeros(3), frailty=frailty)
+        return fn.log_prob(jnp.array([2.0, 2.0, 0.0])), fn.frailty_moments(jnp.zeros(3))
+
+    with jax.enable_x64(False):
+        (single, moments), slope = jax.vjp(terms, jnp.array([0.0, 1.0, 1.0]))
+        (slope,) = slope((jnp.ones(3), (jnp.zeros(3), jnp.zeros(3))))
+    with jax.enable_x64(True):
+        double = terms(jnp.array([0.0, 1.0, 1.0]))[0]
+    np.testing.assert_allclose(single, double, atol=1e-5)
+    np.testing.assert_allclose(moments[0], [0.0, 1.0, 1.0], atol=1e-6)
+    assert np.isfinite(slope).all()
 
 
 def tiny(seed=3):
@@ -182,6 +200,29 @@ def test_without_association_it_is_mixed_effects_and_survival_apart():
         assert np.isfinite(jax.grad(density)(jnp.zeros(2))).all()
 
 
+def test_events_are_seen_where_nothing_is_said():
+    data, options = tiny()
+    with jax.enable_x64(True):
+        model = handlers.substitute(joint_survival, PARAMS)
+        y, fixed, random, subjects, time, _, drug = data
+        given = {"covariates": drug, **options}
+        found, said = (
+            handlers.trace(model).get_trace(y, fixed, random, subjects, time, seen, **given)
+            for seen in (None, np.ones(3))
+        )
+        terms = [one["time"]["fn"].log_prob(time) for one in (found, said)]
+    np.testing.assert_array_equal(*terms)
+
+
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")
+def test_single_precision_after_double(fitted, data):
+    """The same process fits in both, and has curves from the origin in both."""
+    single = sb.fit("joint_survival", **data, dtype="float32", progress=False)
+    np.testing.assert_allclose(single.params["association"], fitted.params["association"], rtol=0.3)
+    curves = single.survival([0.0, 1.0], since=0.0)["mean"]
+    assert ((curves > 0) & (curves <= 1)).all()
+
+
 def test_finds_what_was_simulated(fitted):
     assert fitted.status.converged
     draws = fitted.tree["posterior"]["association"].to_numpy().reshape(-1, 2)
@@ -228,10 +269,22 @@ def test_survival_curves(fitted, data):
     np.testing.assert_allclose(again["mean"][0], origin["mean"][3], atol=1e-12)
     with pytest.raises(TypeError, match="lacks data .*covariates"):
         fitted.survival(at, **new, since=0.0)
+    since = pd.Series(np.asarray(data["time"]))
+    with pytest.raises(ValueError, match="since has 79 at place 0, by its index, where 0 is"):
+        fitted.survival(at, since=since[::-1])
     with pytest.raises(ValueError, match="since has shape"):
         fitted.survival(at, since=[1.0, 2.0])
     with pytest.raises(ValueError, match="times from 0 on"):
         fitted.survival([-1.0], since=0.0)
+
+
+def test_curves_need_effects_integrated_out():
+    """Effects that are sites were drawn given the times."""
+    data, options = tiny()
+    params = PARAMS | {"white_effects": np.zeros((3, 2))}
+    known = told(joint_survival, data, params, form="non_centred", **options)
+    with pytest.raises(ValueError, match="white_effects.* form='marginal' for survival curves"):
+        known.survival([1.0], since=0.0)
 
 
 def test_replicates_share_the_effects_of_subjects(fitted, data):
@@ -264,6 +317,10 @@ def test_simulates_and_fits_saved(fitted, tmp_path):
         ({"time": np.zeros(80)}, r"time\[0\] = 0.0; expected a positive time"),
         ({"event": np.full(80, 2)}, r"event\[0\] = 2.0; expected 1 where"),
         ({"time": np.ones(79)}, "subjects"),
+        (
+            {"time": pd.Series(np.ones(80))[::-1]},
+            "time has 79 at place 0, by its index, where 0 is",
+        ),
     ],
 )
 def test_bad_input_is_named(data, change, message):
@@ -302,3 +359,14 @@ def test_formulas_of_survival_are_checked():
     shuffled = design.survival("Surv(years, died) ~ drug", persons.sample(frac=1, random_state=0))
     np.testing.assert_array_equal(shuffled["time"], persons["years"])
     assert design.survival("Surv(years, died) ~ 1", persons)["covariates"] is None
+
+
+def test_weak_priors_go_with_the_units():
+    """A measure in thousands and a covariate in hundreds mean the same."""
+    table, persons = simulate_joint(12)
+    formula = "Surv(years, died) ~ drug"
+    usual = sb.design("y ~ year + (year | who)", table).survival(formula, persons)["hazard"]
+    other = sb.design("y ~ year + (year | who)", table.assign(y=table.y / 1000))
+    other = other.survival(formula, persons.assign(drug=persons.drug / 100))["hazard"]
+    np.testing.assert_allclose(other.association, 1000 * usual.association)
+    np.testing.assert_allclose(other.covariates, 100 * usual.covariates)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..fields import chosen_rows, plain_array, refuse_unwritable
 
-__all__ = ["Groups", "PartialLabels", "class_codes", "frozen"]
+__all__ = ["Groups", "PartialLabels", "class_codes", "frozen", "refuse_other_order"]
 
 _NUMBERS = ("integer", "floating", "mixed-integer-float")
 """What pandas finds in arrays of objects that are all numbers."""
@@ -260,6 +260,39 @@ def class_codes(values: Any, name: str = "labels") -> NDArray[np.int64]:
     out = np.full(len(array), -1, np.int64)
     out[known] = pd.factorize(found, sort=True)[0]
     return out
+
+
+def refuse_other_order(name: str, values: Any, names: Any) -> None:
+    """Refuse a series or frame of pandas whose index has all names, but in another order.
+
+    Such data have been matched by position, and say themselves that they are not in that order.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument, for messages.
+    values : object
+        Anything else than series and frames passes, and so do those with another index.
+    names : array or index, or None
+        In the order that values should have.
+
+    Raises
+    ------
+    ValueError
+    """
+    index = getattr(values, "index", None)
+    if names is None or not isinstance(index, pd.Index) or len(index) != len(names):
+        return
+    wanted = pd.Index(names)
+    rows = wanted.get_indexer(index) if index.is_unique else np.zeros(0, int)
+    moved = np.flatnonzero(rows != np.arange(len(rows)))
+    if len(moved) and (rows >= 0).all():
+        first = int(moved[0])
+        raise ValueError(
+            f"{name} has {index[[first]].tolist()[0]!r} at place {first}, by its index, where "
+            f"{wanted[[first]].tolist()[0]!r} is expected; pass {name}.loc[names] with the names in order, "
+            f"or {name}.to_numpy() if its index means something else"
+        )
 
 
 def _name_array(name: str, values: Any) -> NDArray:
