@@ -140,15 +140,19 @@ PARAMS = {
 def test_marginal_density_and_posterior_are_those_of_two_dimensional_integrals():
     data, options = tiny()
     y, design, _, groups, time, event, drug = data
-    with jax.enable_x64(True):
+
+    @jax.jit
+    def described():
         model = handlers.substitute(joint_survival, PARAMS)
         trace = handlers.trace(model).get_trace(*data, **options)
         fn = trace["y"]["fn"]
-        by_subject = fn.by_unit(y) + trace["time"]["fn"].log_prob(time)
-        posterior = fn.posterior(y)
-        drawn = jax.vmap(lambda key: fn.draw_known(key, y))(
-            jax.random.split(jax.random.key(1), 20_000)
-        )
+        keys = jax.random.split(jax.random.key(1), 20_000)
+        drawn = jax.vmap(lambda key: fn.draw_known(key, y))(keys)
+        terms = fn.by_unit(y) + trace["time"]["fn"].log_prob(time)
+        return terms, fn.posterior(y), drawn
+
+    with jax.enable_x64(True):
+        by_subject, posterior, drawn = described()
     factor = PARAMS["deviation"][:, None] * PARAMS["correlation"]
     grid = np.linspace(-8, 8, 201)
     white = np.stack(np.meshgrid(grid, grid, indexing="ij"), axis=-1).reshape(-1, 2)
@@ -180,24 +184,25 @@ def test_without_association_it_is_mixed_effects_and_survival_apart():
     data, options = tiny()
     y, _, _, _, time, event, drug = data
     apart = PARAMS | {"association": np.zeros(2)}
-    with jax.enable_x64(True):
-        trace = handlers.trace(handlers.substitute(joint_survival, apart)).get_trace(
-            *data, **options
-        )
-        found = trace["y"]["fn"].log_prob(y), trace["time"]["fn"].log_prob(time)
+
+    def density(association):
+        model = handlers.substitute(joint_survival, PARAMS | {"association": association})
+        trace = handlers.trace(model).get_trace(*data, **options)
+        return trace["time"]["fn"].log_prob(time).sum(), trace["y"]["fn"].log_prob(y)
+
+    @jax.jit
+    def described():
         plain = handlers.substitute(sb.CARDS["mixed_effects"].model, apart)
         alone = handlers.trace(plain).get_trace(*data[:4], form="marginal", prior=options["prior"])
         logs = np.array([-1.0, -1.0 + 0.63])
         times = PiecewiseHazard(logs, np.array([1.0]), 0.6 * drug[:, 0], event)
-        assert found[0] == alone["y"]["fn"].log_prob(y)
-        np.testing.assert_allclose(found[1], times.log_prob(time), rtol=1e-12)
+        expected = times.log_prob(time).sum(), alone["y"]["fn"].log_prob(y)
+        return jax.value_and_grad(density, has_aux=True)(jnp.zeros(2)), expected
 
-        def density(association):
-            model = handlers.substitute(joint_survival, PARAMS | {"association": association})
-            trace = handlers.trace(model).get_trace(*data, **options)
-            return trace["time"]["fn"].log_prob(time).sum()
-
-        assert np.isfinite(jax.grad(density)(jnp.zeros(2))).all()
+    with jax.enable_x64(True):
+        (found, slope), expected = described()
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+    assert np.isfinite(slope).all()
 
 
 def test_events_are_seen_where_nothing_is_said():
@@ -300,11 +305,16 @@ def test_replicates_share_the_effects_of_subjects(fitted, data):
 
 def test_simulates_and_fits_saved(fitted, tmp_path):
     data, options = tiny()
-    drawn = handlers.trace(handlers.seed(joint_survival, 0)).get_trace(
-        None, *data[1:4], None, **options
-    )
-    assert (drawn["time"]["value"] > 0).all()
-    assert drawn["y"]["value"].shape == (6,)
+
+    @jax.jit
+    def drawn():
+        model = handlers.seed(joint_survival, 0)
+        trace = handlers.trace(model).get_trace(None, *data[1:4], None, **options)
+        return trace["y"]["value"], trace["time"]["value"]
+
+    y, time = drawn()
+    assert y.shape == (6,)
+    assert (time > 0).all()
     fitted.save(tmp_path / "fit.nc")
     again = sb.load(tmp_path / "fit.nc")
     np.testing.assert_array_equal(again.effects()["mean"], fitted.effects()["mean"])
