@@ -25,6 +25,8 @@ DEAR = {
     "docs/links_selection.md",
     "docs/methods/constraint_fit.md",
     "docs/methods/constraint_projection.md",
+    "docs/methods/decline_detection.md",
+    "docs/methods/joint_survival.md",
     "docs/methods/mixed_effects_mixture.md",
     "docs/methods/pair_mixture.md",
     "docs/predicting.md",

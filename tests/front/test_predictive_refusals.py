@@ -95,7 +95,7 @@ TIMES = {"times": np.zeros(2), "subjects": ["a", "b"]}
         (
             TIMES | {"subjects": [1, 2]},
             TypeError,
-            "named by float, such as 1.0, .*by str, such as 'abel'",
+            "named by int, such as 1, .*by str, such as 'abel'",
         ),
         (TIMES | {"y": np.zeros(2)}, TypeError, r"\['y'\] are what growth observes"),
         (TIMES | {"slopes": False}, TypeError, "options; new data are all"),
@@ -118,7 +118,7 @@ def test_bad_input_to_other_models_is_refused():
     y, times, subjects, links = data.two_lines()
     params = {"weights": [0.3, 0.7], "intercept": [1.0, 2.0], "slope": [1.0, -1.0], "noise": [1, 1]}
     lines = told(models.lines, (y, times, subjects, links), params, num_clusters=2)
-    with pytest.raises(ValueError, match="links join 3.0, of the subjects that were fitted"):
+    with pytest.raises(ValueError, match="links join 3, of the subjects that were fitted"):
         lines.predictive(times=np.zeros(2), subjects=[3, 99], links=sb.Links([(0, 1)], [1.0], 2))
     lines.predictive(times=np.zeros(2), subjects=[98, 99], links=sb.Links([(0, 1)], [1.0], 2))
 

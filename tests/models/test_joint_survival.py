@@ -220,6 +220,7 @@ def test_events_are_seen_where_nothing_is_said():
 
 
 @pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")
+@pytest.mark.slow
 def test_single_precision_after_double(fitted, data):
     """The same process fits in both, and has curves from the origin in both."""
     single = sb.fit("joint_survival", **data, dtype="float32", progress=False)

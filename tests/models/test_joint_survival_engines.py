@@ -48,6 +48,7 @@ def fit(drawn, number, engine, **options):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_bare_numpyro_runs():
     x, who, drug = design(5)
     y, time = np.zeros(15), np.ones(5)
