@@ -77,7 +77,7 @@ def draw_pairs(labels, num_pairs, seed, flip_rate=0.0, weight=np.inf):
             flip_rate=flip_rate,
             weight=weight,
             disjoint=True,
-            seed=[seed, attempt],
+            seed=100_000 * seed + attempt,
         )
         if links.same.sum() == mean:
             return links
