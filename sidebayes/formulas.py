@@ -9,6 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from sidebayes.models.blocks.effects.priors import EffectsPrior
+from sidebayes.models.blocks.side_information.partial_labels import Groups
+from sidebayes.models.blocks.survival import HazardPrior, read_times
+
 from .formula_parts import EXAMPLE, OF_SURVIVAL, Columns, Parts, naming, parse
 from .tables import column_names
 
@@ -125,10 +129,6 @@ class Design(Mapping[str, Any]):
         ValueError
             If the formula cannot be read, or a subject has no row in the table, or several.
         """
-        from sidebayes.models.blocks.effects.priors import EffectsPrior
-        from sidebayes.models.blocks.side_information.partial_labels import Groups
-        from sidebayes.models.blocks.survival import HazardPrior, read_times
-
         text = formula if isinstance(formula, str) else ""
         found = re.fullmatch(r"\s*Surv\(\s*([\w.]+)\s*,\s*([\w.]+)\s*\)\s*~(.+)", text)
         if not found:

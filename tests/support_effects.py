@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+from sidebayes.diagnostics.calibration import rank_of_truth
 from sidebayes.models.blocks.random_effects import RandomEffects
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
@@ -81,3 +82,14 @@ def simulate_joint(num_subjects=80, seed=0, slopes=(0.8, 0.5)):
     table = pd.DataFrame({"who": who, "year": year, "y": y + 0.3 * rng.normal(size=len(y))})
     persons = pd.DataFrame({"who": np.arange(num_subjects), "drug": drug, "years": time})
     return table, persons.assign(died=(died <= end).astype(int))
+
+
+def ranks_of_truth(found, truth, names, seed):
+    """Ranks of drawn parameters among the draws of a fit by two chains, by entry of the sites named."""
+    draws, real = {}, {}
+    for name in names:
+        values = found[name].to_numpy()
+        values = values.reshape(values.shape[0] * values.shape[1], -1)
+        for entry, drawn in enumerate(truth[name].to_numpy().reshape(-1)):
+            draws[f"{name}[{entry}]"], real[f"{name}[{entry}]"] = values[:, entry], [drawn]
+    return rank_of_truth(pd.DataFrame(real), pd.DataFrame(draws), num_chains=2, seed=seed)

@@ -6,13 +6,51 @@ import numpy as np
 
 import sidebayes as sb
 from tests.support_fuzz import options
-from tests.support_odd import ARRAYS, LABELS, NUMBERS, OBJECTS, TEXT, X
+from tests.support_odd import (
+    ARRAYS,
+    FORMULA,
+    FORMULAS,
+    LABELS,
+    NUMBERS,
+    OBJECTS,
+    PERSONS,
+    TABLE,
+    TABLES,
+    TEXT,
+    X,
+)
 
 SERIES = {"y": X[:, 0], "fixed": X, "random": X, "subjects": LABELS}
 SUBJECTS = sb.LongTable.from_times(X[:, 0], np.tile([0.0, 1.0, 2.0, 3.0], 3), LABELS)
 PEOPLE = sb.Population([0.0, 1.0], np.eye(2), 1.0)
 
 SERIES_CASES = {
+    "HazardPrior": options(
+        sb.HazardPrior,
+        {"cuts": [1.0], "level": 0.0},
+        150,
+        cuts=ARRAYS,
+        level=(*NUMBERS, *TEXT),
+        level_scale=NUMBERS,
+        step=NUMBERS,
+        covariates=(*ARRAYS, *NUMBERS),
+        association=(*ARRAYS, *NUMBERS),
+    ),
+    "HazardPrior.weak": options(
+        sb.HazardPrior.weak,
+        {"time": X[:, 0], "event": LABELS > 0},
+        150,
+        time=ARRAYS,
+        event=ARRAYS,
+        num_intervals=NUMBERS,
+    ),
+    "Design.survival": options(
+        lambda **given: sb.design(FORMULA, TABLE).survival(**given),
+        {"formula": "Surv(days, died) ~ 1", "table": PERSONS},
+        formula=(*FORMULAS, "Surv(days) ~ 1", "Surv(days, died) ~ who", "Surv(died, days) ~ 1"),
+        table=(*TABLES, PERSONS.iloc[1:], PERSONS.assign(died=0), PERSONS.assign(days=-1.0)),
+        num_intervals=NUMBERS,
+    ),
     "LongTable": options(
         sb.LongTable,
         SERIES | {"outputs": None},

@@ -17,6 +17,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from .fields import Positive, Range, check_fields, check_integer, real_array
+from .side_information.partial_labels import frozen
 
 __all__ = ["HazardPrior", "PiecewiseHazard", "sample_hazards"]
 
@@ -57,11 +58,10 @@ class HazardPrior:
     def __post_init__(self) -> None:
         check_fields(self)
         for name in ("cuts", "covariates", "association"):
-            value = real_array(f"HazardPrior({name}=...)", getattr(self, name)).copy()
+            value = real_array(f"HazardPrior({name}=...)", getattr(self, name))
             if value.ndim > 1 or not np.isfinite(value).all() or (value <= 0).any():
                 raise ValueError(f"HazardPrior({name}={value}): expected positive numbers")
-            value.flags.writeable = False
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, name, frozen(value))
         cuts = np.asarray(self.cuts)
         if cuts.ndim != 1 or (np.diff(cuts) <= 0).any():
             raise ValueError(f"HazardPrior(cuts={cuts}): expected a list of increasing times")

@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 from jax import random
 from numpyro.infer import MCMC, NUTS
-from sidebayes.diagnostics.calibration import Calibration, rank_of_truth
+from sidebayes.diagnostics.calibration import Calibration
 from sidebayes.models.joint_survival import joint_survival
 
 import sidebayes as sb
-from tests.support_effects import simulate_joint
+from tests.support_effects import ranks_of_truth, simulate_joint
 
 pytestmark = pytest.mark.optimised
 
@@ -85,13 +85,6 @@ def test_posteriors_are_calibrated():
     for simulation in range(number):
         found = fit(drawn, simulation, engine).tree["posterior"]
         truth = drawn["prior"].to_dataset().isel(chain=0, draw=simulation)
-        columns = {}
-        for name in SITES:
-            values = found[name].to_numpy().reshape(400, -1)
-            real = truth[name].to_numpy().reshape(1, -1)
-            columns |= {f"{name}[{k}]": (values[:, k], real[:, k]) for k in range(values.shape[1])}
-        table = pd.DataFrame({name: value for name, (value, _) in columns.items()})
-        real = pd.DataFrame({name: value for name, (_, value) in columns.items()})
-        ranks.append(rank_of_truth(real, table, num_chains=2, seed=simulation))
+        ranks.append(ranks_of_truth(found, truth, SITES, simulation))
     result = Calibration("joint_survival by nuts", pd.DataFrame(ranks), 0, level=1e-3)
     assert result.calibrated, result

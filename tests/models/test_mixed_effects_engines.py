@@ -9,11 +9,11 @@ import pandas as pd
 import pytest
 from jax import random
 from numpyro.infer import MCMC, NUTS
-from sidebayes.diagnostics.calibration import Calibration, rank_of_truth
+from sidebayes.diagnostics.calibration import Calibration
 from sidebayes.models.mixed_effects import mixed_effects
 
 import sidebayes as sb
-from tests.support_effects import simulate
+from tests.support_effects import ranks_of_truth, simulate
 
 ENGINES = {
     "laplace": sb.Laplace(num_restarts=2, num_draws=100),
@@ -137,13 +137,6 @@ def test_posteriors_are_calibrated(form):
         found = sb.fit(
             "mixed_effects", y, *given, prior=prior, form=form, engine=engine, progress=False
         ).tree["posterior"]
-        columns = {}
-        for name in ("noise", "covariance"):
-            values = found[name].to_numpy().reshape(400, -1)
-            real = truth[name].to_numpy().reshape(1, -1)
-            columns |= {f"{name}[{k}]": (values[:, k], real[:, k]) for k in range(values.shape[1])}
-        table = pd.DataFrame({name: value for name, (value, _) in columns.items()})
-        real = pd.DataFrame({name: value for name, (_, value) in columns.items()})
-        ranks.append(rank_of_truth(real, table, num_chains=2, seed=number))
+        ranks.append(ranks_of_truth(found, truth, ("noise", "covariance"), number))
     result = Calibration("mixed_effects by nuts", pd.DataFrame(ranks), 0, level=1e-3)
     assert result.calibrated, result

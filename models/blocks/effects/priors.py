@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from ..fields import Positive, Range, check_fields, check_number, point_table, real_array
+from ..side_information.partial_labels import frozen
 
 __all__ = ["EffectsPrior"]
 
@@ -57,8 +58,7 @@ class EffectsPrior:
                 raise ValueError(
                     f"EffectsPrior({name}={value}): expected numbers that are {wanted}"
                 )
-            value.flags.writeable = False
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, name, frozen(value))
         if np.shape(self.mean) != np.shape(self.scale):
             raise ValueError(
                 f"EffectsPrior has {np.size(self.mean)} means and {np.size(self.scale)} scales of fixed "
