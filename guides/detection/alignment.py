@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import nnls
-from sidebayes.models.blocks.fields import plain_array, real_array
+from sidebayes.models.blocks.fields import real_array
+
+from .table import two_classes
 
 __all__ = ["align_kernels", "kernel_alignment"]
 
@@ -82,16 +84,8 @@ def align_kernels(grams: Any, labels: ArrayLike) -> NDArray[np.float64]:
 
 def _centred(grams: list, labels: Any) -> tuple[NDArray, NDArray]:
     """Centred kernel matrices and the target of norm 1, each as a vector."""
-    known = plain_array("labels", labels)
-    if known.ndim != 1:
-        raise ValueError(f"labels has shape {known.shape}; expected (subjects,)")
-    try:
-        classes, codes = np.unique(known, return_inverse=True)
-    except TypeError:
-        raise TypeError("labels mixes names that have no order among them") from None
-    if len(classes) != 2:
-        raise ValueError(f"labels has {len(classes)} classes; expected two")
-    size = len(known)
+    _, codes = two_classes(labels)
+    size = len(codes)
     columns = []
     for gram in grams:
         found = real_array("gram", gram)

@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import norm, rankdata
-from sidebayes.models.blocks.fields import Range, check_number, plain_array, real_array
+from sidebayes.models.blocks.fields import Range, check_number, real_array
 from sidebayes.models.blocks.side_information.partial_labels import refuse_other_order
+
+from .table import two_classes
 
 __all__ = ["DeLong", "delong_test", "stitch_roc"]
 
@@ -72,25 +74,17 @@ def delong_test(labels: ArrayLike, scores: ArrayLike, others: ArrayLike) -> DeLo
     >>> found.auc.tolist()
     [0.75, 1.0]
     """
-    known = plain_array("labels", labels)
-    if known.ndim != 1:
-        raise ValueError(f"labels has shape {known.shape}; expected (subjects,)")
-    try:
-        classes, codes = np.unique(known, return_inverse=True)
-    except TypeError:
-        raise TypeError("labels mixes names that have no order among them") from None
-    counts = np.bincount(codes, minlength=2)
-    if len(classes) != 2 or counts.min() < 2:
-        raise ValueError(
-            f"labels has {len(classes)} classes of {counts.tolist()} subjects; expected two of 2 or more"
-        )
+    _, codes = two_classes(labels)
+    counts = np.bincount(codes)
+    if counts.min() < 2:
+        raise ValueError(f"labels has classes of {counts.tolist()} subjects; expected 2 or more")
     both = []
     for name, value in (("scores", scores), ("others", others)):
         refuse_other_order(name, value, getattr(labels, "index", None))
         found = real_array(name, value)
-        if found.shape != known.shape or np.isnan(found).any():
+        if found.shape != codes.shape or np.isnan(found).any():
             raise ValueError(
-                f"{name} has shape {found.shape}; expected {known.shape}, one number a subject"
+                f"{name} has shape {found.shape}; expected {codes.shape}, one number a subject"
             )
         both.append(found)
     places = [_placements(one, codes) for one in both]

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 from sidebayes.models.blocks.fields import (
@@ -308,10 +309,29 @@ def check_labels(table: Any, labels: Any) -> tuple[NDArray, NDArray[np.int64]]:
             "table.by_subject(values) where each row has one"
         )
     refuse_other_order("labels", labels, table.names)
+    return two_classes(found)
+
+
+def two_classes(labels: Any) -> tuple[NDArray, NDArray[np.int64]]:
+    """Two classes in sorted order, and the class of each subject, 0 or 1.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a label is missing, names have no order among them, or there are not two classes.
+    """
+    found = plain_array("labels", labels)
+    if found.ndim != 1:
+        raise ValueError(f"labels has shape {found.shape}; expected (subjects,)")
+    missing = np.asarray(pd.isna(found))
+    missing[~missing] = found[~missing] == ""
+    if missing.any():
+        row = int(np.argmax(missing))
+        raise ValueError(f"labels[{row}] is missing; leave subjects of unknown class out")
     try:
         classes, codes = np.unique(found, return_inverse=True)
     except TypeError:
         raise TypeError("labels mixes names that have no order among them") from None
     if len(classes) != 2:
-        raise ValueError(f"labels has {len(classes)} classes; two are told apart")
+        raise ValueError(f"labels has {len(classes)} classes; expected two")
     return classes, codes

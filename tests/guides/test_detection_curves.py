@@ -203,3 +203,17 @@ def test_alignment_of_the_kernel_of_labels_is_one():
 def test_bad_input_is_named(call, message):
     with pytest.raises((TypeError, ValueError), match=message):
         call()
+
+
+@pytest.mark.parametrize("missing", [np.nan, None, "", pd.NA])
+def test_missing_labels_are_no_class(missing):
+    labels = np.array([missing, missing, missing, "ill", "ill", "ill"], object)
+    if missing is np.nan:
+        labels = np.where(labels == "ill", 1.0, np.nan).astype(float)
+    scores = np.arange(6.0)
+    for call in (
+        lambda: delong_test(labels, scores, -scores),
+        lambda: kernel_alignment(np.eye(6), labels),
+    ):
+        with pytest.raises(ValueError, match=r"labels\[0\] is missing"):
+            call()
