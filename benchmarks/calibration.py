@@ -29,13 +29,24 @@ MANY = sb.Links.from_pairs([(k, k + 7) for k in range(16)], True, 2.0, POINTS)
 HARD = sb.Links.from_pairs([(0, 1), (2, 3)], [1, 0], num_points=POINTS)
 CHUNKLETS = sb.Links.must_link([(0, 1), (2, 3), (3, 4)], num_points=POINTS)
 FEATURES = np.random.default_rng(0).normal(size=(POINTS, 2))
+SUBJECTS = np.repeat(np.arange(15), 4)
+LINES = np.column_stack([np.ones(60), np.random.default_rng(0).uniform(-1, 1, 60)])
+DESIGN = {
+    "fixed": LINES,
+    "random": LINES,
+    "subjects": SUBJECTS,
+    "prior": sb.EffectsPrior([0.0, 0.0], [2.0, 2.0], [1.0, 1.0], 0.5),
+}
+TWO = {"num_clusters": 2}
+HAZARD = sb.HazardPrior([1.0], -1.0, level_scale=1.0, step=0.5, association=1.0)
 
 CASES = {
-    "gmm": ("gmm", {"num_points": POINTS, "prior": PRIOR}),
-    "ppc, field": ("ppc", {"num_points": POINTS, "prior": PRIOR, "links": FEW}),
+    "gmm": ("gmm", TWO | {"num_points": POINTS, "prior": PRIOR}),
+    "ppc, field": ("ppc", TWO | {"num_points": POINTS, "prior": PRIOR, "links": FEW}),
     "ppc, flip rate": (
         "ppc",
-        {
+        TWO
+        | {
             "num_points": POINTS,
             "prior": PRIOR,
             "links": MANY,
@@ -45,12 +56,15 @@ CASES = {
     ),
     "constrained_em": (
         "constrained_em",
-        {"num_points": POINTS, "prior": PRIOR, "links": CHUNKLETS},
+        TWO | {"num_points": POINTS, "prior": PRIOR, "links": CHUNKLETS},
     ),
-    "pair_mixture": ("pair_mixture", {"num_points": POINTS, "prior": PRIOR, "links": HARD}),
-    "pairwise_gp": ("pairwise_gp", {"x": FEATURES, "links": MANY, "flip_rate": "learned"}),
+    "pair_mixture": ("pair_mixture", TWO | {"num_points": POINTS, "prior": PRIOR, "links": HARD}),
+    "pairwise_gp": ("pairwise_gp", TWO | {"x": FEATURES, "links": MANY, "flip_rate": "learned"}),
+    "mixed_effects": ("mixed_effects", DESIGN),
+    "mixed_effects_mixture": ("mixed_effects_mixture", DESIGN | TWO),
+    "joint_survival": ("joint_survival", DESIGN | {"hazard": HAZARD}),
 }
-"""Cards, links and options; two clusters."""
+"""Cards, data that are held, and options."""
 
 ENGINES = {
     "laplace": sb.Laplace(num_draws=200, num_restarts=4),
@@ -84,7 +98,6 @@ def run(case, engine, num_simulations, seed=0):
     return sb.calibrate(
         card,
         ENGINES[engine],
-        num_clusters=2,
         num_simulations=num_simulations,
         seed=seed,
         progress=False,

@@ -18,6 +18,7 @@ from sidebayes.models.blocks.files import check_writable, write_whole
 
 from . import plots
 from .compare import Comparison, compare_fits
+from .curves import has_curves, plot_curves
 from .doubts import doubts
 from .scores import violated
 from .sites import labelled_table, site_of
@@ -40,6 +41,8 @@ _BADGES = {"good": "converged", "caution": "with caution", "bad": "do not trust"
 _CAPTIONS = {
     "clusters": "Points take the mixed colours of their clusters, by responsibility; crosses and "
     "ellipses are means and 90 % regions.",
+    "curves": "The grey band holds 90 % of what is foreseen for subjects of whom nothing is known. The "
+    "others are for what may be measured of single subjects, given all data.",
     "coclustering": "Sharp blocks are certain clusters; smeared ones are points between two.",
     "parameters": "Thin lines: one standard deviation within the cluster. Thick bars, where there "
     "are draws: 89 % intervals.",
@@ -229,12 +232,16 @@ def _flip_rates(rates: Any) -> dict[str, str]:
 
 def _figures(fit: Any) -> list[str]:
     figures = []
+    if has_curves(fit):
+        heading = "Measurements, with bands of what the model foresees"
+        figures.append(_figure("curves", heading, plot_curves, fit, wide=True))
+    elif fit.has_labels:
+        heading = "Data, links and soft assignments"
+        figures.append(_figure("clusters", heading, plots.plot_clusters, fit))
     if fit.has_labels:
-        figures += [
-            _figure("clusters", "Data, links and soft assignments", plots.plot_clusters, fit),
-            _figure("coclustering", "Who shares a cluster", plots.plot_coclustering, fit),
-        ]
-    if fit.has_labels and _in_space_of_data(fit):
+        heading = "Who shares a cluster"
+        figures.append(_figure("coclustering", heading, plots.plot_coclustering, fit))
+    if fit.has_labels and not has_curves(fit) and _in_space_of_data(fit):
         figures.append(_figure("parameters", "Parameters", plots.plot_parameters, fit))
     if fit.tree["posterior"].sizes["draw"] > 1:
         heading = "Traces and ranks, independent of cluster numbering first"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpyro.distributions as dist
 import xarray as xr
 from arviz_base import dict_to_dataset
 from jax import Array
+from numpy.typing import NDArray
 from numpyro import handlers
 
 from sidebayes.guides.engines.base import Problem
@@ -42,7 +43,7 @@ from .predictive import (
 from .run import Run
 from .zoo import make_engine
 
-__all__ = ["prior_predictive"]
+__all__ = ["draw_prior", "prior_predictive"]
 
 
 def prior_predictive(
@@ -94,39 +95,71 @@ def prior_predictive(
     run = replace(run, data=fill_tables(run, read.sizes))
     left_out = run.data.keys() - read.data.keys()
     with run.precision:
-        problem = run.problem
-        check_prior(problem, "prior_predictive", None)
-        _refuse_factors(problem, name)
-        found = outcomes(run)
-        tables = set(filter(None, found.values()))
-        keys = random_keys(seed, num_draws)
-        program, _ = compiled("prior", problem, None, _draw_prior, keys, problem.args)
-        sites = {n: np.asarray(value) for n, value in program(keys, problem.args).items()}
-        unknown = [n for n, value in sites.items() if np.isnan(value).any()]
-        refuse_unknown(run, Drawn({}, unknown, []), left_out)
-        drawn = draw_data(hide(problem, tables), sites, seed + 1)
-        refuse_unknown(run, drawn, left_out - tables)
+        sites, found, values = draw_prior(run, left_out, num_draws, seed, "prior_predictive")
         known = {site: table for site, table in found.items() if table in read.data}
         observed = observed_values(run, {n: value[0] for n, value in sites.items()}, known)
-        dims: dict[Any, Any] = site_dims(problem)
+        dims: dict[Any, Any] = site_dims(run.problem)
     numbers = {"chain": np.arange(1), "draw": np.arange(num_draws)}
     groups = {
         "prior": dict_to_dataset({n: value[None] for n, value in sites.items()}, dims=dims),
-        "prior_predictive": to_dataset(run, found, drawn.values, numbers),
-        "constant_data": design(run, left_out | tables),
+        "prior_predictive": to_dataset(run, found, values, numbers),
+        "constant_data": design(run, left_out | set(found.values())),
     }
     if observed:
         groups["observed_data"] = to_dataset(run, found, observed)
     return xr.DataTree.from_dict(groups)
 
 
-def _refuse_factors(problem: Problem, name: str) -> None:
+def draw_prior(
+    run: Run, left_out: Set[str], num_draws: int, seed: int, asked: str
+) -> tuple[dict[str, NDArray], dict[str, str | None], dict[str, NDArray]]:
+    """Draw parameters from the prior, and the data of all observed sites given them.
+
+    Parameters
+    ----------
+    run : Run
+        With all its tables; see `fill_tables`.
+    left_out : set of str
+        Tables whose numbers are not known.
+    num_draws, seed : int
+    asked : str
+        What was called, for messages.
+
+    Returns
+    -------
+    sites : dict of ndarray, shape (num_draws, ...)
+        Latent and deterministic sites.
+    found : dict of str to str or None
+        See `outcomes`.
+    values : dict of ndarray, shape (num_draws, ...)
+        Data by observed site.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the prior is improper, or the model simulates no data.
+    """
+    problem, found = run.problem, outcomes(run)
+    check_prior(problem, asked, None)
+    _refuse_factors(problem, run.method, asked)
+    tables = set(filter(None, found.values()))
+    keys = random_keys(seed, num_draws)
+    program, _ = compiled("prior", problem, None, _draw_prior, keys, problem.args)
+    sites = {n: np.asarray(value) for n, value in program(keys, problem.args).items()}
+    unknown = [n for n, value in sites.items() if np.isnan(value).any()]
+    refuse_unknown(run, Drawn({}, unknown, []), left_out)
+    drawn = draw_data(hide(problem, tables), sites, seed + 1)
+    refuse_unknown(run, drawn, left_out - tables)
+    return sites, found, drawn.values
+
+
+def _refuse_factors(problem: Problem, name: str, asked: str) -> None:
     trace = abstract_trace(problem).items()
     factors = [site for site, about in trace if isinstance(about.get("fn"), dist.Unit)]
     if factors:
         raise ValueError(
             f"{name} has the factors {factors}, so that its sites have another prior than the one that "
-            "they are sampled from; prior_predictive draws from models without factors"
+            f"they are sampled from; {asked} draws from models without factors"
         )
 
 

@@ -282,9 +282,21 @@ class Fit(Latents, Predictions, Survival, Uncertainty, Validation):
         write_whole(path, sealed(self.tree.to_netcdf(engine="h5netcdf")))
 
     def plot(self) -> Any:
-        """Draw the data with links and soft assignments; returns the matplotlib figure."""
+        """Draw the data with what the model says of them; returns the matplotlib figure.
+
+        Points with links and soft assignments (`plot_clusters`), or the rows of a long table with
+        bands (`plot_curves`).
+
+        Raises
+        ------
+        ValueError
+            If the model has neither labels nor random effects that are integrated out.
+        """
+        from sidebayes.diagnostics.curves import has_curves, plot_curves
         from sidebayes.diagnostics.plots import plot_clusters
 
+        if has_curves(self):
+            return plot_curves(self)
         self._need_labels("clusters to draw")
         return plot_clusters(self)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -35,12 +36,17 @@ from sidebayes.models.blocks.roles import Signature, signature_of
 from sidebayes.models.blocks.side_information.links import Links
 
 from . import checks
-from .arguments import find_method
+from .arguments import find_method, read_arguments
+from .predictive import fill_tables
+from .prior import draw_prior
 from .run import Run
 from .tables import check_data
 from .zoo import make_engine
 
 __all__ = ["calibrate"]
+
+type _Simulated = tuple[dict[str, NDArray], Run]
+"""The truth, and data to be fitted."""
 
 
 def calibrate(
@@ -53,7 +59,7 @@ def calibrate(
     num_simulations: int = 100,
     seed: int = 0,
     progress: bool = True,
-    **options: Any,
+    **arguments: Any,
 ) -> Calibration:
     """Check by simulation that an engine's posteriors of a model are as sure as they should be.
 
@@ -78,8 +84,10 @@ def calibrate(
     num_simulations : int
     seed : int
     progress : bool
-    **options
-        Of the model, with a proper prior: ``prior=GaussianPrior(...)``.
+    **arguments
+        Options of the model, with a proper prior: ``prior=GaussianPrior(...)``. Data by name are held,
+        such as the design of a long table, ``fixed=, random=, subjects=``, and outcomes that are left
+        out are drawn; neither `num_points` nor `x` is needed then.
 
     Returns
     -------
@@ -97,27 +105,9 @@ def calibrate(
     """
     card, model, name = find_method(method)
     runner = make_engine(engine, card)
-    signature = signature_of(model)
-    if (num_points is None) == (x is None):
-        raise TypeError("pass either num_points, or x where features are given and not drawn")
-    if x is not None:
-        x = check_data(x)
-        num_points = len(x)
-    num_points = check_integer("num_points", num_points)
     num_simulations = check_integer("num_simulations", num_simulations, 10)
     seed = checks.check_seed(seed)
-    if "num_clusters" in signature.options:
-        checks.check_num_clusters(options.get("num_clusters"), num_points)
-    checks.check_options(signature, options, name)
-    table, ties = _roles(signature, links, name)
-
-    def run_on(rows: NDArray, links: Links | None, seed: int = seed) -> Run:
-        data = {table: rows} | ({} if links is None or ties is None else {ties: links})
-        return Run(name, model, data, options, runner, seed=seed)
-
-    with jax.enable_x64(True):
-        template = run_on(np.zeros((num_points, 1)), links)
-        graph = template.graph(signature.of_kind("links")[0], num_points) if ties else None
+    own = {role.name for role in signature_of(model).data}.intersection(arguments)
     ranks, failed = [], 0
     with (
         jax.enable_x64(True),
@@ -125,29 +115,89 @@ def calibrate(
         progress_bar("calibrate", num_simulations, shown=progress) as advance,
     ):
         warnings.simplefilter("ignore", SideBayesWarning)
-        truths, data, agree = _simulate(model, x, graph, num_points, options, num_simulations, seed)
-        if agree is not None and links is not None and links.hard.any():
-            raise ValueError(
-                "hard links cannot be simulated as statements; make them soft, links.with_strength(2.0)"
-            )
-        for run in range(num_simulations):
-            if agree is not None and links is not None:
-                said: Links | None = _stated(links, agree[run])
-            else:
-                said = links
-            one = run_on(data[run], said, seed + run)
-            truth = {site: value[run] for site, value in truths.items()}
+        blank = Run(name, model, {}, {}, runner, seed=seed)
+        if own:
+            if num_points is not None or x is not None:
+                raise TypeError(
+                    f"{name} was given {sorted(own)}, which say how many rows there are; leave out "
+                    "num_points and x"
+                )
+            given = arguments if links is None else {**arguments, "links": links}
+            simulated = _given_design(blank, given, num_simulations)
+        else:
+            simulated = _rows_of_points(blank, num_points, x, links, arguments, num_simulations)
+        for number, (truth, run) in enumerate(simulated):
             try:
                 result = runner.run(
-                    one.problem, seed=seed + run, init=one.start(None), progress=False
+                    run.problem, seed=seed + number, init=run.start(None), progress=False
                 )
-                ranks.append(_ranks(one.problem, result, truth, seed + run))
+                ranks.append(_ranks(run.problem, result, truth, seed + number))
             except FitError:
                 failed += 1
             advance(1, f"{failed} failed")
     if not ranks:
         raise FitError(f"all {failed} fits failed; fit one simulated data set to see why")
     return Calibration(f"{name} by {runner.name}", pd.DataFrame(ranks), failed)
+
+
+def _given_design(blank: Run, arguments: Mapping[str, Any], size: int) -> Iterator[_Simulated]:
+    """Draw the outcomes that were left out, given all other data."""
+    read = read_arguments(blank.model, blank.method, (), arguments, ("links", "table"))
+    run = replace(blank, data=read.data, options=read.options, unseen=True)
+    run = replace(run, data=fill_tables(run, read.sizes))
+    left_out = run.data.keys() - read.data.keys()
+    if not left_out:
+        raise TypeError(
+            f"{run.method} was given all its tables, so nothing is drawn; leave out the outcomes"
+        )
+    truths, found, values = draw_prior(run, left_out, size, run.seed, "calibrate")
+    drawn = {table: values[site] for site, table in found.items() if table is not None}
+    for number in range(size):
+        data = run.data | {name: value[number] for name, value in drawn.items()}
+        truth = {site: value[number] for site, value in truths.items()}
+        yield truth, replace(run, data=data, seed=run.seed + number, unseen=False)
+
+
+def _rows_of_points(
+    blank: Run,
+    num_points: int | None,
+    x: ArrayLike | None,
+    links: Links | None,
+    options: Mapping[str, Any],
+    size: int,
+) -> Iterator[_Simulated]:
+    """Draw rows of a table, or what links state of rows that are given."""
+    model, name = blank.model, blank.method
+    signature = signature_of(model)
+    if (num_points is None) == (x is None):
+        raise TypeError("pass either num_points, or x where features are given and not drawn")
+    if x is not None:
+        x = check_data(x)
+        num_points = len(x)
+    num_points = check_integer("num_points", num_points)
+    if "num_clusters" in signature.options:
+        checks.check_num_clusters(options.get("num_clusters"), num_points)
+    checks.check_options(signature, options, name)
+    table, ties = _roles(signature, links, name)
+
+    def run_on(rows: NDArray, links: Links | None, seed: int = blank.seed) -> Run:
+        data = {table: rows} | ({} if links is None or ties is None else {ties: links})
+        return replace(blank, data=data, options=options, seed=seed)
+
+    template = run_on(np.zeros((num_points, 1)), links)
+    graph = template.graph(signature.of_kind("links")[0], num_points) if ties else None
+    truths, data, agree = _simulate(model, x, graph, num_points, options, size, blank.seed)
+    if agree is not None and links is not None and links.hard.any():
+        raise ValueError(
+            "hard links cannot be simulated as statements; make them soft, links.with_strength(2.0)"
+        )
+    for number in range(size):
+        if agree is not None and links is not None:
+            said: Links | None = _stated(links, agree[number])
+        else:
+            said = links
+        truth = {site: value[number] for site, value in truths.items()}
+        yield truth, run_on(data[number], said, blank.seed + number)
 
 
 def _ranks(

@@ -30,6 +30,11 @@ __all__ = ["Survival"]
 class Survival:
     """What a `Fit` is asked about times to an event."""
 
+    @property
+    def event_times(self: Any) -> str | None:
+        """Site of times to an event that were observed, None if the model has none."""
+        return _event_times(self.run)[1]
+
     def survival(
         self: Any,
         times: ArrayLike,
@@ -71,23 +76,21 @@ class Survival:
         check_probability(probability)
         self.run.problem  # noqa: B018  a model that is not known refuses
         run = self._filled(data, named) if data or named else self.run
-        with run.precision:
-            trace = abstract_trace(run.problem)
-        found = [n for n, s in trace.items() if isinstance(_fn_of(s), PiecewiseHazard)]
-        if not found:
+        trace, found = _event_times(run)
+        if found is None:
             raise ValueError(f"{run.method} observes no times to an event by a PiecewiseHazard")
         if self.run.unit_sites:
             raise ValueError(
                 f"{run.method} has sites {self.run.unit_sites} of single subjects, which depend on their "
                 "times; fit it with form='marginal' for survival curves"
             )
-        fn, number = _fn_of(trace[found[0]]), trace[found[0]]["fn"].batch_shape[-1]
+        fn, number = _fn_of(trace[found]), trace[found]["fn"].batch_shape[-1]
         names = self._subjects_of(run, number)
         refuse_other_order("since", since, names)
         at, until = _times("times", times, (-1,)), _times("since", since, (number,))
 
         def hazards(trace: dict, layout: Any, owners: dict) -> Array:
-            fn = _fn_of(trace[found[0]])
+            fn = _fn_of(trace[found])
             frailty = jnp.zeros(number) if fn.frailty is None else fn.frailty
             return jnp.concatenate([fn.log_hazards, fn.cuts, fn.log_ratio, frailty])
 
@@ -115,6 +118,13 @@ class Survival:
         groups = [run.data.get(role.name) for role in run.signature.of_kind("groups")]
         named = [g.names for g in groups if g is not None and g.num_groups == number]
         return named[0] if named else np.arange(number)
+
+
+def _event_times(run: Run) -> tuple[dict[str, dict], str | None]:
+    """Shapes of a run's sites, and the first of them that has times to an event."""
+    with run.precision:
+        trace = abstract_trace(run.problem)
+    return trace, next((n for n, s in trace.items() if isinstance(_fn_of(s), PiecewiseHazard)), None)
 
 
 @jax.jit

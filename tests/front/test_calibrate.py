@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from sidebayes.models.pairwise_gp import pairwise_gp
 from sidebayes.models.ppc import ppc
 
 from sidebayes import (
+    CARDS,
     CoordinateAscent,
     GaussianPrior,
     LabelGraph,
@@ -26,7 +27,6 @@ from sidebayes import (
     flip_rate_weight,
 )
 from sidebayes.sbc import _simulate
-from tests.support_cards import CLUSTERING
 
 PRIOR = GaussianPrior(np.zeros(2), 0.05, 6.0, np.eye(2))
 
@@ -64,6 +64,13 @@ class Conjugate(Engine):
         )
 
 
+def sloped(y: Annotated[Any, "rows"], doses: Annotated[Any, "rows"]):
+    """The same data, of doses that are given."""
+    shift = numpyro.sample("shift", dist.Normal(0.0, 1.0))
+    with numpyro.plate("rows", len(doses)):
+        numpyro.sample("y", dist.Normal(shift * jnp.asarray(doses), 1.0), obs=y)
+
+
 def run(engine, **options):
     return calibrate(shifted, engine, num_points=5, num_simulations=25, progress=False, **options)
 
@@ -76,6 +83,22 @@ def test_exact_posterior_passes_and_a_narrow_one_fails():
     assert not narrow.calibrated
     assert narrow.table.loc["shift"].coverage_90 < 0.75
     assert str(narrow).startswith("shifted by conjugate: not calibrated")
+
+
+def test_outcomes_of_a_given_design_are_drawn():
+    ones = np.ones(5)
+    given = {"num_simulations": 25, "progress": False, "seed": 1}
+    exact = calibrate(sloped, Conjugate(), doses=ones, **given)
+    narrow = calibrate(sloped, Conjugate(0.4), doses=ones, **given)
+    assert exact.calibrated, exact
+    assert not narrow.calibrated
+    assert narrow.table.loc["shift"].coverage_90 < 0.75
+    with pytest.raises(TypeError, match=r"which say how many rows there are; leave out"):
+        calibrate(sloped, Conjugate(), doses=ones, num_points=5)
+    with pytest.raises(TypeError, match="nothing is drawn; leave out the outcomes"):
+        calibrate(sloped, Conjugate(), doses=ones, y=ones)
+    with pytest.raises(ValueError, match="prior of site|improper"):
+        calibrate("mixed_effects", "nuts", fixed=ones[:, None], random=ones[:, None], subjects=ones)
 
 
 def test_links_simulated_as_statements_are_right_as_often_as_they_say():
@@ -143,7 +166,7 @@ def test_a_card_in_small():
 
 
 BENCH = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "calibration.py"))
-POINTS_ONLY = {"em", "map", "kmeans", "stochastic_em", "continuation"}
+POINTS_ONLY = {"em", "map", "newton", "kmeans", "stochastic_em", "continuation"}
 CANNOT_SIMULATE = {"constrained_kmeans", "soft_kmeans", "constraint_fit", "constraint_projection"}
 EXACT = {"nuts", "gibbs", "smc", "nested"}
 
@@ -152,7 +175,7 @@ def test_every_card_and_bayesian_engine_is_covered():
     ran = {(BENCH["CASES"][case][0], BENCH["ENGINES"][e].name) for case, e in BENCH["pairs"]()}
     wanted = {
         (card.name, engine)
-        for card in CLUSTERING.values()
+        for card in CARDS.values()
         for engine in set(card.engines) - POINTS_ONLY
         if card.name not in CANNOT_SIMULATE
     }

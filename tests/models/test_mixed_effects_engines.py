@@ -1,19 +1,18 @@
 """Every engine runs on `mixed_effects`, sampled and integrated forms agree, posteriors are calibrated."""
 
 import warnings
+from dataclasses import replace
 
 import arviz_stats
 import jax
 import numpy as np
-import pandas as pd
 import pytest
 from jax import random
 from numpyro.infer import MCMC, NUTS
-from sidebayes.diagnostics.calibration import Calibration
 from sidebayes.models.mixed_effects import mixed_effects
 
 import sidebayes as sb
-from tests.support_effects import ranks_of_truth, simulate
+from tests.support_effects import simulate
 
 ENGINES = {
     "laplace": sb.Laplace(num_restarts=2, num_draws=100),
@@ -126,17 +125,17 @@ def test_folds_of_subjects():
 @pytest.mark.slow
 @pytest.mark.parametrize("form", ["restricted", "non_centred"])
 def test_posteriors_are_calibrated(form):
-    prior = sb.EffectsPrior([0.0, 0.0], [2.0, 2.0], [1.0, 1.0], 0.5)
-    given = DATA.x, DATA.x, DATA.subject
-    drawn = sb.prior_predictive("mixed_effects", None, *given, prior=prior, num_draws=60, seed=3)
-    engine = sb.NUTS(num_warmup=200, num_samples=200, num_chains=2)
-    ranks = []
-    for number in range(60):
-        y = drawn["prior_predictive"]["y"].to_numpy()[0, number]
-        truth = drawn["prior"].to_dataset().isel(chain=0, draw=number)
-        found = sb.fit(
-            "mixed_effects", y, *given, prior=prior, form=form, engine=engine, progress=False
-        ).tree["posterior"]
-        ranks.append(ranks_of_truth(found, truth, ("noise", "covariance"), number))
-    result = Calibration("mixed_effects by nuts", pd.DataFrame(ranks), 0, level=1e-3)
+    result = sb.calibrate(
+        "mixed_effects",
+        sb.NUTS(num_warmup=200, num_samples=200, num_chains=2),
+        fixed=DATA.x,
+        random=DATA.x,
+        subjects=DATA.subject,
+        prior=sb.EffectsPrior([0.0, 0.0], [2.0, 2.0], [1.0, 1.0], 0.5),
+        form=form,
+        num_simulations=60,
+        seed=3,
+        progress=False,
+    )
+    result = replace(result, level=1e-3)
     assert result.calibrated, result
