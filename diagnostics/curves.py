@@ -119,7 +119,8 @@ def _foresee(fit: Any, along: ArrayLike | None, seed: int) -> _Series:
     design = {
         name: value
         for name, value in fit.run.data.items()
-        if isinstance(value, Groups) or (isinstance(value, np.ndarray) and name in anew["constant_data"])
+        if isinstance(value, Groups)
+        or (isinstance(value, np.ndarray) and name in anew["constant_data"])
     }
     sites = anew["posterior_predictive"].data_vars.items()
     site = next((str(n) for n, v in sites if v.shape[2:] == (size,)), None)

@@ -124,7 +124,9 @@ def _event_times(run: Run) -> tuple[dict[str, dict], str | None]:
     """Shapes of a run's sites, and the first of them that has times to an event."""
     with run.precision:
         trace = abstract_trace(run.problem)
-    return trace, next((n for n, s in trace.items() if isinstance(_fn_of(s), PiecewiseHazard)), None)
+    return trace, next(
+        (n for n, s in trace.items() if isinstance(_fn_of(s), PiecewiseHazard)), None
+    )
 
 
 @jax.jit

@@ -59,7 +59,8 @@ def test_on_white_data_it_is_the_thesis_plus_a_constant(white):
     found = log_density(jnp.asarray(x), params)
     np.testing.assert_allclose(found, of_features(x, params) + constant, rtol=1e-12)
     slopes = [
-        jax.grad(lambda p, f=f: f(jnp.asarray(x), p))(params) for f in (log_density, of_features)
+        jax.jit(jax.grad(lambda p, f=f: f(jnp.asarray(x), p)))(params)
+        for f in (log_density, of_features)
     ]
     for slope in slopes:  # the model normalises mixing weights: compare along the simplex
         slope["weights"] = slope_in_simplex(slope["weights"], params["weights"])
@@ -82,7 +83,7 @@ def test_gradients_are_the_closed_forms(white):
     def value(f, centre):
         return log_density(jnp.asarray(x), params | {"projection": f, "mean": centre @ f})
 
-    found = jax.grad(value, argnums=(0, 1))(jnp.asarray(f), jnp.asarray(centre))
+    found = jax.jit(jax.grad(value, argnums=(0, 1)))(jnp.asarray(f), jnp.asarray(centre))
     np.testing.assert_allclose(found[0], by_f, atol=1e-9)
     np.testing.assert_allclose(found[1], by_centre, atol=1e-9)
 
