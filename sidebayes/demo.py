@@ -58,8 +58,7 @@ def jobs() -> list[Job]:
     # NUTS goes where the modes are furthest apart, to be judged by a run that visits them all
     return [*sampled, Job("iris", "gmm", "nuts")] + [
         Job(data, variant, engine)
-        for data in ("iris", "wine")
-        for engine in ("em", "map")
+        for data, engine in (("iris", "em"), ("iris", "map"), ("wine", "em"))
         for variant in VARIANTS
     ]
 

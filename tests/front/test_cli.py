@@ -54,12 +54,11 @@ def test_bug_shows_its_traceback(monkeypatch):
 
 def test_demo_plan():
     plan = demo.jobs()
-    assert len(set(plan)) == len(plan) == 21
+    assert len(set(plan)) == len(plan) == 17
     for variant in demo.VARIANTS:
-        for data in ("iris", "wine"):
-            for engine in ("em", "map"):
+        for data, engines in (("iris", ("em", "map", "gibbs")), ("wine", ("em",))):
+            for engine in engines:
                 assert demo.Job(data, variant, engine) in plan
-        assert demo.Job("iris", variant, "gibbs") in plan
     assert demo.Job("iris", "gmm", "nuts") in plan
 
 
@@ -76,4 +75,4 @@ def test_demo_says_what_is_refused(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_demo(tmp_path):
     report = demo.demo(tmp_path, num_draws=20)
-    assert report.read_text().count("<section") >= 20 - 5
+    assert report.read_text().count("<section") >= 17 - 5
