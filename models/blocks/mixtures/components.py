@@ -31,6 +31,7 @@ __all__ = [
     "mixture_components",
     "num_rows",
     "resolve_prior",
+    "shared_components",
 ]
 
 COVARIANCES = ("full", "tied", "diagonal", "spherical")
@@ -377,6 +378,44 @@ def class_components(
     return dist.MixtureSameFamily(dist.Categorical(probs=within), gaussians)
 
 
+def shared_components(
+    x: ArrayLike | None,
+    num_components: int,
+    covariance: str,
+    prior: str | GaussianPrior,
+    axis: str,
+) -> GaussianComponents:
+    """Block of components that clusters have in common, to start scattered; nothing is sampled yet.
+
+    Parameters
+    ----------
+    x : array_like, shape (num_points, num_features), or None
+    num_components : int
+    covariance, prior
+        See `gaussian_components`, `resolve_prior`.
+    axis : str
+        Plate of the components.
+    """
+    _check_covariance(covariance)
+    resolved = resolve_prior(prior, x, num_components)
+    num_features = _num_features(x, resolved)
+    return GaussianComponents(
+        num_components,
+        num_features,
+        covariance,
+        resolved,
+        from_data=isinstance(prior, str),
+        data=x,
+        plate=axis,
+        scattered=True,
+    )
+
+
+def _check_covariance(covariance: str) -> None:
+    if not isinstance(covariance, str) or covariance not in COVARIANCES:
+        raise ValueError(f"covariance = {covariance!r}; expected one of {COVARIANCES}")
+
+
 def gaussian_components(
     shape: int | tuple[int, int],
     num_features: int,
@@ -391,8 +430,7 @@ def gaussian_components(
 
     Parameters are those of `GaussianComponents`.
     """
-    if not isinstance(covariance, str) or covariance not in COVARIANCES:
-        raise ValueError(f"covariance = {covariance!r}; expected one of {COVARIANCES}")
+    _check_covariance(covariance)
     block = GaussianComponents(
         shape, num_features, covariance, prior, names, from_data=from_data, data=data
     )

@@ -16,7 +16,13 @@ from jax.scipy.special import digamma
 from ..block import Block, Evidence
 from ..collapsed import Collapsed
 
-__all__ = ["MixingWeights", "WithinWeights", "match_moments", "mixing_weights"]
+__all__ = [
+    "ComponentWeights",
+    "MixingWeights",
+    "WithinWeights",
+    "match_moments",
+    "mixing_weights",
+]
 
 _REDUCTION = 0.1
 """Share of the slope in the weights of a field that an M-step leaves where sums over loops take long:
@@ -99,6 +105,17 @@ class WithinWeights(_Dirichlet):
         """Sample the weights in the plate of the clusters."""
         with numpyro.plate("clusters", num_clusters):
             return self.declare("within_weights", name, self._prior, ("components",))
+
+
+class ComponentWeights(_Dirichlet):
+    """Weights of components that clusters have in common, shape (num_components,)."""
+
+    factor: ClassVar[str] = "log_within"
+    roles: ClassVar[tuple[str, ...]] = ("mixing_weights",)
+
+    def sample(self, name: str, axis: str) -> Array:
+        """Sample the weights; `axis` names them."""
+        return self.declare("mixing_weights", name, self._prior, (axis,))
 
 
 class MixingWeights(_Dirichlet):
