@@ -56,6 +56,9 @@ class Block:
     is_conditional: ClassVar[bool] = True
     """Whether `update` gives the full conditional, or only a step that raises the objective."""
 
+    one_pass_factors: ClassVar[frozenset[str]] = frozenset({"log_weights"})
+    """Log-factors of other blocks whose statistics `one_pass` finds as well."""
+
     @property
     def factors(self) -> tuple[str, ...]:
         """Log-factors that the sites enter, where they are several; in place of `factor`."""
