@@ -131,6 +131,15 @@ CARDS: dict[str, Card] = {
             tags=("mixture", "links"),
         ),
         Card(
+            name="moe",
+            title="Mixture whose components have classes, learned from a few labelled rows",
+            model_path="sidebayes.models.moe:moe",
+            engines=_ENGINES_OF_MIXTURES,
+            links="none",
+            reference="Miller and Uyar (1997), NIPS 9, 571-577",
+            tags=("mixture", "classifier", "partial labels"),
+        ),
+        Card(
             name="constrained_kmeans",
             title="K-means that keeps every must-link and cannot-link",
             model_path="sidebayes.models.constrained_kmeans:constrained_kmeans",

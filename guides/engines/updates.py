@@ -167,7 +167,7 @@ def _one_pass(problem: Problem, parts: list[Part]) -> dict[str, str]:
         blocks = [block_of(trace, part) for part in feeding]
         for part, block in zip(feeding, blocks, strict=True):
             others = {name for other in blocks if other is not block for name in other.factors}
-            if block.has_one_pass(fn) and others <= {"log_weights"}:
+            if block.has_one_pass(fn) and others <= block.one_pass_factors:
                 found[name] = next(iter(part.sites.values()))
     return found
 

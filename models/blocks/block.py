@@ -59,6 +59,9 @@ class Block:
     tightens: ClassVar[bool] = False
     """Whether the sites describe a restricted posterior and nothing else, which `tighten` improves."""
 
+    one_pass_factors: ClassVar[frozenset[str]] = frozenset({"log_weights"})
+    """Log-factors of other blocks whose statistics `one_pass` finds as well."""
+
     @property
     def factors(self) -> tuple[str, ...]:
         """Log-factors that the sites enter, where they are several; in place of `factor`."""

@@ -67,6 +67,7 @@ class GaussianComponents(Block):
 
     factor: ClassVar[str] = "unary"
     roles: ClassVar[tuple[str, ...]] = ("location", "spread")
+    one_pass_factors: ClassVar[frozenset[str]] = frozenset({"log_weights", "log_classes"})
 
     def __init__(
         self,
@@ -189,8 +190,12 @@ class GaussianComponents(Block):
         """Moments of the components, in chunks of points; no responsibilities are kept."""
         density = fn.components
         scale_tril = jnp.broadcast_to(density.scale_tril, (*density.loc.shape, self.num_features))
-        found = gaussian_pass(value, fn.labels.log_weights, density.loc, scale_tril)
-        return found.log_likelihood, {"moments": found.moments, "log_weights": found.moments.total}
+        given = fn.labels.log_weights, density.loc, scale_tril
+        found = gaussian_pass(value, *given, statements=fn.class_statements())
+        slopes = {"moments": found.moments, "log_weights": found.moments.total}
+        if found.class_counts is not None:
+            slopes["log_classes"] = found.class_counts
+        return found.log_likelihood, slopes
 
     def update(self, statistics: Moments, sources: Sequence[Collapsed]) -> Any:
         """Posterior given the members of each component (Murphy 2007, sections 6 and 9)."""

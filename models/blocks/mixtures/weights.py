@@ -18,6 +18,7 @@ from ..collapsed import Collapsed
 
 __all__ = [
     "ComponentWeights",
+    "DirichletWeights",
     "MixingWeights",
     "WithinWeights",
     "match_moments",
@@ -52,7 +53,7 @@ class _Found(NamedTuple):
     tied: tuple[Any, ...] = ()
 
 
-class _Dirichlet(Block):
+class DirichletWeights(Block):
     """Weights whose expected counts are the slope in their logarithms."""
 
     def __init__(self, size: int, concentration: float | Array) -> None:
@@ -95,7 +96,7 @@ class _Dirichlet(Block):
         return dist.kl_divergence(dist.Dirichlet(found.concentration), self._prior).sum()
 
 
-class WithinWeights(_Dirichlet):
+class WithinWeights(DirichletWeights):
     """Weights of the components of each cluster, shape (num_clusters, num_components)."""
 
     factor: ClassVar[str] = "log_within"
@@ -107,7 +108,7 @@ class WithinWeights(_Dirichlet):
             return self.declare("within_weights", name, self._prior, ("components",))
 
 
-class ComponentWeights(_Dirichlet):
+class ComponentWeights(DirichletWeights):
     """Weights of components that clusters have in common, shape (num_components,)."""
 
     factor: ClassVar[str] = "log_within"
@@ -118,7 +119,7 @@ class ComponentWeights(_Dirichlet):
         return self.declare("mixing_weights", name, self._prior, (axis,))
 
 
-class MixingWeights(_Dirichlet):
+class MixingWeights(DirichletWeights):
     """Weights of the clusters.
 
     Where links are a random field, its partition function depends on the weights: their posterior is
