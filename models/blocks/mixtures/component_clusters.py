@@ -135,9 +135,10 @@ def settled_clusters(pull: Array, owner: Array, num_clusters: int, keep_all: boo
 class _Inside(Transform):
     """A map onto the simplex whose inverse moves its argument towards the middle."""
 
+    domain, codomain = dist.constraints.real_vector, dist.constraints.simplex
+
     def __init__(self, base: Transform, size: int) -> None:
         self.base, self.size = base, size
-        self.domain, self.codomain = base.domain, base.codomain
 
     def __call__(self, x: Array) -> Array:
         return self.base(x)

@@ -113,11 +113,24 @@ class PartitionedMixture(LinkedMixture):
         return jnp.where(held, jnp.log(jnp.where(held, share, 1.0)) + top, -1e30)
 
     @property
-    def _stated(self) -> tuple[Array, Array]:
-        """Ends of the links, and log-odds of the statements; zero in spare rows."""
-        pairs = jnp.asarray(self.labels.graph.pairs)
-        weights = jnp.asarray(self.labels.pair_weights)
-        return pairs, jnp.where(pairs[:, 0] != pairs[:, 1], weights, 0.0)
+    def ends(self) -> tuple[Array, Array]:
+        """Points that each link joins; a spare row names one point twice."""
+        first, second = jnp.asarray(self.labels.graph.pairs).T
+        return first, second
+
+    @property
+    def log_odds(self) -> Array:
+        """Log-odds of the statements that ends share their cluster; zero in spare rows."""
+        return self._stated(jnp.asarray(self.labels.pair_weights))
+
+    def _stated(self, values: Array) -> Array:
+        """Values by link, zero in spare rows."""
+        first, second = self.ends
+        return jnp.where(first != second, values, 0.0)
+
+    def joint(self, value: Array) -> Array:
+        """Log joint densities of points and components, shape (num_points, num_components)."""
+        return self.log_factors(value)["unary"] + self.log_within
 
     def log_memberships(self, factors: dict[str, Array]) -> Array:
         """Logarithms of the factors q, shape (num_points, num_components)."""
@@ -130,8 +143,8 @@ class PartitionedMixture(LinkedMixture):
         joint = factors["unary"] + factors["log_within"]
         if not self.labels.graph.num_links:
             return jax.nn.log_softmax(joint, axis=-1)
-        (ends, weights), agreement = self._stated, factors["agreement"]
-        first, second = ends.T
+        (first, second), weights, agreement = self.ends, self.log_odds, factors["agreement"]
+        points = jnp.stack([first, second], axis=1).ravel()
 
         def renew(log_q: Array, point: Array) -> Array:
             pull = jnp.where(first == point, weights, 0.0) @ jnp.exp(log_q[second])
@@ -140,7 +153,7 @@ class PartitionedMixture(LinkedMixture):
 
         def sweep(state: tuple) -> tuple:
             number, before, _ = state
-            after, _ = lax.scan(lambda q, point: (renew(q, point), None), before, ends.ravel())
+            after, _ = lax.scan(lambda q, point: (renew(q, point), None), before, points)
             return number + 1, after, jnp.abs(jnp.exp(after) - jnp.exp(before)).max()
 
         state = 0, jax.nn.log_softmax(joint, axis=-1), jnp.asarray(jnp.inf, joint.dtype)
@@ -157,16 +170,13 @@ class PartitionedMixture(LinkedMixture):
         prob = jnp.exp(log_q)
         joint = factors["unary"] + factors["log_within"]
         by_point = (prob * (joint - log_q)).sum(axis=-1)
-        return by_point, self._prices(factors) * self._agree(prob, factors["agreement"])
-
-    def _prices(self, factors: dict[str, Array]) -> Array:
-        pairs, _ = self._stated
-        return jnp.where(pairs[:, 0] != pairs[:, 1], factors["pair_weights"], 0.0)
+        stated = self._stated(factors["pair_weights"])
+        return by_point, stated * self._agree(prob, factors["agreement"])
 
     def _agree(self, prob: Array, agreement: Array) -> Array:
         """Probability that the ends of each link share their cluster."""
-        pairs, _ = self._stated
-        return ((prob[pairs[:, 0]] @ agreement) * prob[pairs[:, 1]]).sum(axis=-1)
+        first, second = self.ends
+        return ((prob[first] @ agreement) * prob[second]).sum(axis=-1)
 
     def log_partition(self, factors: dict[str, Array]) -> Array:
         """The bound; its slope are expected statistics under q, which is held."""
@@ -177,8 +187,7 @@ class PartitionedMixture(LinkedMixture):
         return self._log_normalizers().sum()
 
     def _log_normalizers(self) -> Array:
-        (pairs, weights) = self._stated
-        return jnp.where(pairs[:, 0] != pairs[:, 1], jnp.logaddexp(0.0, weights), 0.0)
+        return self._stated(jnp.logaddexp(0.0, self.log_odds))
 
     def log_prob(self, value: Array) -> Array:
         """Lower bound of the joint log density of data and statements."""
@@ -191,12 +200,11 @@ class PartitionedMixture(LinkedMixture):
         The thesis leaves the normaliser of the statements out, and counts what a violated link costs:
         with :math:`|w| = \beta C`, :math:`\tilde F = -\text{bound} + \sum_{w > 0} w`.
         """
-        _, weights = self._stated
-        return jnp.maximum(weights, 0.0).sum() - self.log_partition(self.log_factors(value))
+        return jnp.maximum(self.log_odds, 0.0).sum() - self.log_partition(self.log_factors(value))
 
     def violation(self, value: Array) -> Array:
         """Share of the links' weight that is expected to be violated, in [0, 1]; 0 without links."""
-        _, weights = self._stated
+        weights = self.log_odds
         factors = self.log_factors(value)
         agree = self._agree(jnp.exp(self.log_memberships(factors)), factors["agreement"])
         broken = jnp.where(weights > 0, 1.0 - agree, agree)
@@ -220,10 +228,10 @@ class PartitionedMixture(LinkedMixture):
         factors = self.log_factors(value)
         by_point, by_link = self._terms(factors, self.log_memberships(factors))
         graph = self.labels.graph
-        owner, (pairs, _) = jnp.asarray(graph.component), self._stated
+        owner = jnp.asarray(graph.component)
         found = jax.ops.segment_sum(by_point, owner, graph.num_nodes)
         statements = by_link - self._log_normalizers()
-        return found + jax.ops.segment_sum(statements, owner[pairs[:, 0]], graph.num_nodes)
+        return found + jax.ops.segment_sum(statements, owner[self.ends[0]], graph.num_nodes)
 
     def summaries(self, value: Array) -> tuple[dict[str, Array], Array]:
         """`posterior` and `by_unit`."""
