@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.discriminants import Discriminants
 from sidebayes.models.blocks.mixtures.gaussian import Gaussian
-from sidebayes.models.mcp import mcp
+from sidebayes.models.mcp import mcp_with_room
 
 from .engines.base import EngineResult, Problem
 from .engines.density import abstract_trace, collapsed_sites, latent_sites, trace_model
@@ -76,6 +76,8 @@ def grow(
 ) -> list[Grown]:
     """Split one component after another, and choose the strength of links for each number of them.
 
+    Arrays of components have room for 4, 8, 16, 24, ... of them, so that few programs are compiled.
+
     Parameters
     ----------
     x : Array, shape (num_points, num_features)
@@ -100,32 +102,77 @@ def grow(
     list of Grown
         By number of components.
     """
+    first = 2 if num_clusters is None else num_clusters
+
+    def room(number: int) -> int:
+        """Components that arrays have room for; what is not there needs a prior to be drawn to."""
+        if number == first or options.get("prior") == "flat":
+            return number
+        return -(-number // 4) * 4 if number <= 8 else -(-number // 8) * 8
+
     path: list[Grown] = []
-    start: dict[str, NDArray] | None = None
-    number = 2 if num_clusters is None else num_clusters
+    number, start = first, None
     while True:
-        clusters = number if num_clusters is None else num_clusters
-        known = {
-            "num_components": number,
-            "num_clusters": clusters,
-            "keep_all": num_clusters is not None,
-            **options,
-        }
-        problem = Problem(mcp, (x, graph), known)
+        problem = _roomy(x, graph, number, room(number), num_clusters, options)
         tried = []
         for strength in strengths:
-            stated = replace(graph, pair_weights=np.asarray(graph.pair_weights) * strength)
-            stated = replace(problem, args=(x, stated))
-            found = engine.run(stated, seed=seed, init=start, progress=False)
-            tried.append(_grown(problem, found, strength, num_clusters))
+            found = engine.run(_at(problem, strength), seed=seed, init=start, progress=False)
+            tried.append(_grown(problem, found, strength, number, num_clusters))
         path.append(_cheapest(tried))
         if progress is not None:
             progress(path[-1])
         best = min(range(len(path)), key=lambda n: path[n].bic)
         if number >= most_components or len(path) - 1 - best >= patience:
-            return path
-        start = _split(problem, path[-1], num_clusters)
+            return [replace(one, params=_cut(one)) for one in path]
         number += 1
+        wider = _roomy(x, graph, number, room(number), num_clusters, options)
+        start = _split(wider, path[-1], num_clusters)
+
+
+def _roomy(
+    x: Array,
+    graph: LabelGraph,
+    number: int,
+    room: int,
+    num_clusters: int | None,
+    options: dict[str, Any],
+) -> Problem:
+    """`mcp` with a number of components that is data."""
+    known = {"num_clusters": num_clusters or room, "keep_all": num_clusters is not None}
+    return Problem(mcp_with_room, (x, graph, jnp.arange(room) < number), known | options)
+
+
+def _at(problem: Problem, strength: float) -> Problem:
+    """The problem with links of some strength."""
+    x, graph, alive = problem.args
+    stated = replace(graph, pair_weights=np.asarray(graph.pair_weights) * strength)
+    return replace(problem, args=(x, stated, alive))
+
+
+def _of_components(params: Mapping[str, NDArray]) -> list[str]:
+    """Sites with a row for every component: all, but for one covariance of all."""
+    size = len(params["mean"])
+    tied = {"covariance"} if np.ndim(params.get("covariance")) == 2 else set()
+    return [name for name, value in params.items() if name not in tied and len(value) == size]
+
+
+def _cut(one: Grown) -> dict[str, NDArray]:
+    """Parameters of the components that there are."""
+    own = _of_components(one.params)
+    found = {n: v[: one.num_components] if n in own else v for n, v in one.params.items()}
+    return found | {"weights": found["weights"] / found["weights"].sum()}
+
+
+def _widened(params: Mapping[str, NDArray], room: int, num_clusters: int) -> dict[str, NDArray]:
+    """Parameters with room for more components, which are copies of the last one."""
+    own = _of_components(params)
+    spare = room - len(params["mean"])
+    found = {
+        name: np.concatenate([value, np.repeat(value[-1:], spare, axis=0)]) if name in own else value
+        for name, value in params.items()
+    }
+    more = num_clusters - found["assignment"].shape[1]
+    return found | {"assignment": np.pad(found["assignment"], [(0, 0), (0, more)])}
 
 
 def _cheapest(tried: Sequence[Grown]) -> Grown:
@@ -136,7 +183,11 @@ def _cheapest(tried: Sequence[Grown]) -> Grown:
 
 
 def _grown(
-    problem: Problem, found: EngineResult, strength: float, num_clusters: int | None
+    problem: Problem,
+    found: EngineResult,
+    strength: float,
+    number: int,
+    num_clusters: int | None,
 ) -> Grown:
     """Describe a fit."""
     params = {name: found.params[name] for name in latent_sites(abstract_trace(problem))}
@@ -144,7 +195,7 @@ def _grown(
     def build(bare: Problem) -> Callable:
         def go(params: dict[str, Array], args: tuple) -> dict[str, Array]:
             fn, value = _mixture(bare, params, args)
-            joint = fn.joint(value)
+            joint = fn.joint(value)  # of components that take no part, as good as zero
             log_q = fn.log_memberships(fn.log_factors(value))
             return {
                 "violation": fn.violation(value),
@@ -156,16 +207,20 @@ def _grown(
 
     program, _ = compiled("measures", problem, None, build, params, problem.args, once=True)
     measures = {name: float(value) for name, value in program(params, problem.args).items()}
-    used = len(np.unique(params["assignment"].argmax(axis=1)))
-    x, (size, num_features) = problem.args[0], params["mean"].shape
-    spread = next(params[name] for name in ("covariance", "variance") if name in params)
+    used = len(np.unique(params["assignment"][:number].argmax(axis=1)))
+    x, num_features = problem.args[0], params["mean"].shape[1]
     form = problem.kwargs.get("covariance", "full")
     matrix = num_features * (num_features + 1) // 2
-    per_spread = {"full": size * matrix, "tied": matrix}.get(form, spread.size)
-    free = size - 1 + params["mean"].size + per_spread
-    code = 0.5 * free * np.log(len(x)) + size * np.log(num_clusters or used)
+    spread = {
+        "full": number * matrix,
+        "tied": matrix,
+        "diagonal": number * num_features,
+        "spherical": number,
+    }[form]
+    free = number - 1 + number * num_features + spread
+    code = 0.5 * free * np.log(len(x)) + number * np.log(num_clusters or used)
     bic = code - measures["log_likelihood"]
-    return Grown(size, used, strength, bic=bic, params=params, **measures)
+    return Grown(number, used, strength, bic=bic, params=params, **measures)
 
 
 def _mixture(problem: Problem, params: Mapping[str, Any], args: tuple) -> tuple[Any, Array]:
@@ -176,33 +231,29 @@ def _mixture(problem: Problem, params: Mapping[str, Any], args: tuple) -> tuple[
 
 def _split(problem: Problem, grown: Grown, num_clusters: int | None) -> dict[str, NDArray]:
     """Start for one component more: the split that violates least, the likeliest of several."""
-    size = grown.num_components
-    used = np.unique(grown.params["assignment"].argmax(axis=1))
-    owner = np.searchsorted(used, grown.params["assignment"].argmax(axis=1))
-    total = size + 1 if num_clusters is None else num_clusters
-    names = len(used) if num_clusters is not None else len(used) + 1
-    choices = np.arange(size + 1)
-    admitted = choices < names
+    room, size = len(problem.args[2]), grown.num_components
+    params = _widened(grown.params, room, num_clusters or room)
+    owner = params["assignment"].argmax(axis=1)
+    used = np.unique(owner[:size])
+    owner[:size] = np.searchsorted(used, owner[:size]) if num_clusters is None else owner[:size]
+    # a child may go to a cluster in use, and, where the number is not known, to a new one
+    admitted = np.arange(num_clusters or room) < (num_clusters or len(used) + 1)
 
     def build(bare: Problem) -> Callable:
         return lambda params, *rest: split_candidates(bare, params, *rest)
 
-    inputs = dict(grown.params), problem.args, owner, admitted
+    inputs = params, problem.args, owner, admitted, np.asarray(size)
     program, _ = compiled("splits", problem, None, build, *inputs)
-    violation, log_likelihood, clusters, sites = (
-        jax.tree.map(np.asarray, part) for part in program(*inputs)
-    )
-    allowed = np.isfinite(violation)
-    close = allowed & (violation <= violation[allowed].min() + _CLOSE)
+    violation, log_likelihood, sites = (jax.tree.map(np.asarray, v) for v in program(*inputs))
+    close = violation <= violation.min() + _CLOSE
     value = np.where(close, log_likelihood[..., None, None], -np.inf)
-    # of equal likelihoods, the assignment that violates least
+    # of equal likelihoods, the clusters that violate least
     value = np.where(value >= value.max(), -violation, -np.inf)
     component, axis, *which = np.unravel_index(value.argmax(), value.shape)
+    children = [int(w) - 1 if w else int(owner[component]) for w in which]
+    owner[component], owner[size] = children
     start = {name: part[component, axis] for name, part in sites.items()}
-    first, second = (int(clusters[w]) if w else int(owner[component]) for w in which)
-    table = np.append(owner, second)
-    table[component] = first
-    return start | {"assignment": np.eye(total)[table]}
+    return start | {"assignment": np.eye(num_clusters or room)[owner]}
 
 
 def split_candidates(
@@ -211,103 +262,95 @@ def split_candidates(
     args: tuple,
     owner: Array,
     admitted: Array,
-) -> tuple[Array, Array, Array, dict[str, Array]]:
+    count: Array,
+) -> tuple[Array, Array, dict[str, Array]]:
     r"""All splits of one component along one axis of its covariance (Raghuram 2014, section 3.2.3.3).
 
     Two children of half the weight have means :math:`\mu \pm \delta e` and the parent's covariance,
     in which the eigenvalue :math:`\lambda` of e is a quarter. With :math:`\delta = \sqrt{3\lambda}/2` they
     have the parent's mean and covariance together. (Tied covariances stay, and spheres keep the parent's
-    total variance: such children have the parent's mean, and more or as much variance.)
+    total variance: such children have the parent's mean, and as much variance or more.)
 
     Parameters
     ----------
     problem : Problem
-        Of `mcp`.
+        With room for one component more.
     params : mapping
     args : tuple
-    owner : Array of int, shape (num_components,)
+    owner : Array of int, shape (room,)
         Cluster of each component.
-    admitted : Array of bool, shape (num_components + 1,)
+    admitted : Array of bool, shape (num_clusters,)
         Clusters that a child may go to.
+    count : Array of int, shape ()
+        Components that there are; the second child takes the next place.
 
     Returns
     -------
-    violation : Array, shape (num_components, num_features, choices, choices)
+    violation : Array, shape (room, num_features, choices, choices)
         Expected share of violated links, by the clusters of the children; choice 0 is that of the
         parent, the others are all clusters. Infinite where both leave it, or are not admitted.
-    log_likelihood : Array, shape (num_components, num_features)
-    clusters : Array of int, shape (choices,)
-        Cluster of each choice; that of choice 0 is not told.
+    log_likelihood : Array, shape (room, num_features)
     sites : dict of Array
         Weights, means, spreads and matching discriminants of each split.
     """
     trace = trace_model(problem, params, args)
     ((fn, value),) = collapsed_sites(trace).values()
     block = next(b for b, _ in declared_blocks(trace) if isinstance(b, Discriminants))
-    form = block.covariance
     mean, log_weights = params["mean"], jnp.log(params["weights"])
     name = "covariance" if "covariance" in params else "variance"
-    spread, (size, num_features) = params[name], mean.shape
-    joint = fn.joint(value)
+    (room, num_features), form = mean.shape, block.covariance
+    joint = jnp.where(jnp.arange(room) < count, fn.joint(value), -jnp.inf)
     (first, second), prices = fn.ends, fn.log_odds
     total = jnp.maximum(jnp.abs(prices).sum(), 1e-300)
-    centre, unit = trace["centre"]["value"], trace["unit"]["value"]
-    choices = jnp.concatenate([jnp.zeros(1, int), jnp.arange(size + 1)])
-
-    def covariances() -> Array:
-        if form == "full":
-            return spread
-        if form == "tied":
-            return jnp.broadcast_to(spread, (size, num_features, num_features))
-        each = spread if form == "diagonal" else spread[:, None] * jnp.ones(num_features)
-        return each[:, :, None] * jnp.eye(num_features)
+    choices = jnp.append(0, jnp.arange(len(admitted)))
+    is_open = jnp.append(True, admitted)
 
     def split(k: Array, axis: Array) -> tuple:
-        sigma = covariances()[k]
-        if form in ("full", "tied"):
-            values, vectors = jnp.linalg.eigh(sigma)
-        else:
-            values, vectors = jnp.diagonal(sigma), jnp.eye(num_features)
-        size_, direction = values[axis], vectors[:, axis]
-        move = jnp.sqrt(0.75 * size_) * direction
-        narrow = sigma - 0.75 * size_ * jnp.outer(direction, direction)
-        means = jnp.concatenate([mean.at[k].add(-move), (mean[k] + move)[None]])
+        along, length, child, spread = _children(form, params[name], k, axis, num_features)
+        move = jnp.sqrt(0.75 * length) * along
+        means = mean.at[k].add(-move).at[count].set(mean[k] + move)
+        half = log_weights[k] - jnp.log(2.0)
+        weights = log_weights.at[k].set(half).at[count].set(half)
         if form == "tied":
-            spreads, child = spread, sigma
-        elif form == "full":
-            spreads, child = jnp.concatenate([spread.at[k].set(narrow), narrow[None]]), narrow
+            spreads = params[name]
         else:
-            sphere = spread[k] * (1 - 0.75 / num_features)
-            own = jnp.diagonal(narrow) if form == "diagonal" else sphere
-            spreads = jnp.concatenate([spread.at[k].set(own), own[None]])
-            child = own * jnp.eye(num_features)
-        weights = log_weights.at[k].add(-jnp.log(2.0))
-        weights = jnp.append(weights, weights[k])
-        pair = jnp.stack([means[k], means[-1]])
-        density = Gaussian(pair, jnp.broadcast_to(child, (2, *child.shape)))
-        new = density.log_prob(value[:, None]) + weights[k]
-        joined = jnp.concatenate([joint.at[:, k].set(new[:, 0]), new[:, 1:]], axis=1)
+            spreads = params[name].at[k].set(spread).at[count].set(spread)
+        density = Gaussian(means[jnp.stack([k, count])], covariance_matrix=jnp.stack([child, child]))
+        new = density.log_prob(value[:, None]) + half
+        joined = joint.at[:, k].set(new[:, 0]).at[:, count].set(new[:, 1])
         prob = jax.nn.softmax(joined, axis=-1)
         between = jnp.einsum("e,ek,el->kl", prices, prob[first], prob[second])
 
         def violated(a: Array, b: Array) -> Array:
-            own = jnp.append(owner, jnp.where(b == 0, owner[k], choices[b]))
+            own = owner.at[count].set(jnp.where(b == 0, owner[k], choices[b]))
             own = own.at[k].set(jnp.where(a == 0, owner[k], choices[a]))
-            same = own[:, None] == own
-            broken = jnp.maximum(prices, 0.0).sum() - jnp.sum(jnp.where(same, between, 0.0))
-            open_ = (a == 0) | admitted[choices[a]], (b == 0) | admitted[choices[b]]
-            return jnp.where(((a == 0) | (b == 0)) & open_[0] & open_[1], broken / total, jnp.inf)
+            agreed = jnp.sum(jnp.where(own[:, None] == own, between, 0.0))
+            fits = ((a == 0) | (b == 0)) & is_open[a] & is_open[b] & (k < count)
+            return jnp.where(fits, (jnp.maximum(prices, 0.0).sum() - agreed) / total, jnp.inf)
 
         places = jnp.arange(len(choices))
         table = jax.vmap(lambda a: jax.vmap(lambda b: violated(a, b))(places))(places)
+        units = trace["centre"]["value"], trace["unit"]["value"]
         sites = {"weights": jnp.exp(weights), "mean": means, name: spreads}
-        sites["discriminants"] = block.matched(weights, means, spreads, centre, unit)
+        sites["discriminants"] = block.matched(weights, means, spreads, *units)
         return table, jax.nn.logsumexp(joined, axis=-1).sum(), sites
 
-    which = jnp.repeat(jnp.arange(size), num_features), jnp.tile(jnp.arange(num_features), size)
-    table, log_likelihood, sites = jax.lax.map(lambda one: split(*one), which)
-    shape = (size, num_features)
-    table, log_likelihood, sites = jax.tree.map(
-        lambda leaf: leaf.reshape(*shape, *leaf.shape[1:]), (table, log_likelihood, sites)
-    )
-    return table, log_likelihood, choices, sites
+    which = jnp.repeat(jnp.arange(room), num_features), jnp.tile(jnp.arange(num_features), room)
+    found = jax.lax.map(lambda one: split(*one), which)
+    return jax.tree.map(lambda leaf: leaf.reshape(room, num_features, *leaf.shape[1:]), found)
+
+
+def _children(form: str, spread: Array, k: Array, axis: Array, size: int) -> tuple:
+    """Axis of a component and its variance there; covariance of the children, and their spread."""
+    if form in ("full", "tied"):
+        sigma = spread[k] if form == "full" else spread
+        values, vectors = jnp.linalg.eigh(sigma)
+        along = vectors[:, axis]
+        narrow = sigma - 0.75 * values[axis] * jnp.outer(along, along)
+        return along, values[axis], narrow if form == "full" else sigma, narrow
+    along = jnp.eye(size)[axis]
+    if form == "diagonal":
+        own = spread[k].at[axis].multiply(0.25)
+        return along, spread[k, axis], jnp.diag(own), own
+    own = spread[k] * (1 - 0.75 / size)
+    return along, spread[k], own * jnp.eye(size), own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import jax.numpy as jnp
@@ -18,7 +19,7 @@ from .blocks.mixtures.partitioned_mixture import PartitionedMixture
 from .blocks.mixtures.weights import ComponentWeights
 from .blocks.side_information.links import Links
 
-__all__ = ["mcp", "partitioned_mixture"]
+__all__ = ["mcp", "mcp_with_room", "partitioned_mixture"]
 
 
 def mcp(
@@ -87,6 +88,38 @@ def mcp(
     partitioned_mixture(x, links, table, "components", *options)
 
 
+def mcp_with_room(
+    x: Array,
+    graph: LabelGraph,
+    alive: Array,
+    *,
+    num_clusters: int,
+    keep_all: bool,
+    covariance: str = "full",
+    prior: str | GaussianPrior = "empirical",
+    concentration: float = 1.0,
+) -> None:
+    """`mcp` with room for components that take no part; those alive are data.
+
+    Parameters
+    ----------
+    x : Array, shape (num_points, num_features)
+    graph : LabelGraph
+    alive : Array of bool, shape (room,)
+        See `PartitionedMixture`.
+    num_clusters, keep_all, covariance, prior, concentration
+        See `mcp`. An empirical prior is that for the components alive.
+    """
+    if isinstance(prior, str) and prior == "empirical":
+        prior = GaussianPrior.empirical(x, 1)
+        shrunk = jnp.sum(alive) ** (2 / x.shape[1])
+        prior = replace(prior, scale=jnp.asarray(prior.scale) / shrunk)
+    block = ComponentClusters(len(alive), num_clusters, keep_all=keep_all, alive=alive)
+    table = block.sample("assignment")
+    options = (covariance, prior, concentration, 1.0, "partition", None, alive)
+    partitioned_mixture(x, graph, table, "components", *options)
+
+
 def partitioned_mixture(
     x: ArrayLike | None,
     links: Links | LabelGraph | None,
@@ -98,6 +131,7 @@ def partitioned_mixture(
     strength: float,
     posterior: str,
     num_points: int | None,
+    alive: Array | None = None,
 ) -> None:
     """Sample and observe all but the table of clusters; parameters are those of `mcp`.
 
@@ -106,6 +140,8 @@ def partitioned_mixture(
     table : Array, shape (num_components, num_clusters)
     axis : str
         What the axis of the components is called.
+    alive : Array of bool, shape (num_components,), optional
+        See `PartitionedMixture`.
     """
     if posterior not in ("partition", "mean_field"):
         raise ValueError(f"posterior = {posterior!r:.60}; expected 'partition' or 'mean_field'")
@@ -123,4 +159,5 @@ def partitioned_mixture(
     labels = LinkedCategorical(
         jnp.zeros(num_clusters), graph, reading="relation", pair_weights=stated
     )
-    numpyro.sample("x", PartitionedMixture(labels, density, jnp.log(weights), table, scores), obs=x)
+    mixture = PartitionedMixture(labels, density, jnp.log(weights), table, scores, alive)
+    numpyro.sample("x", mixture, obs=x)

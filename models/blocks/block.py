@@ -56,6 +56,9 @@ class Block:
     is_conditional: ClassVar[bool] = True
     """Whether `update` gives the full conditional, or only a step that raises the objective."""
 
+    is_discrete: ClassVar[bool] = False
+    """Whether the update goes to corners of the support, where the surrogate need not be flat."""
+
     tightens: ClassVar[bool] = False
     """Whether the sites describe a restricted posterior and nothing else, which `tighten` improves."""
 

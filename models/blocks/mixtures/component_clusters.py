@@ -55,15 +55,26 @@ class ComponentClusters(Block):
     keep_all : bool
         Leave every cluster at least one component, for a number of clusters that is known. Else two
         clusters are populated at the start.
+    alive : Array of bool, shape (num_components,), optional
+        See `PartitionedMixture`.
     """
 
     factor: ClassVar[str] = "agreement"
     roles: ClassVar[tuple[str, ...]] = ("component_clusters",)
     is_conditional: ClassVar[bool] = False
+    is_discrete: ClassVar[bool] = True
 
-    def __init__(self, num_components: int, num_clusters: int, *, keep_all: bool) -> None:
+    def __init__(
+        self,
+        num_components: int,
+        num_clusters: int,
+        *,
+        keep_all: bool,
+        alive: Array | None = None,
+    ) -> None:
         self.num_components, self.num_clusters = num_components, num_clusters
         self.keep_all = keep_all
+        self.alive = jnp.ones(num_components, bool) if alive is None else alive
 
     def sample(self, name: str) -> Array:
         """Sample the table in the plate of the components."""
@@ -87,7 +98,9 @@ class ComponentClusters(Block):
     def mode(self, found: Array, values: Mapping[str, Array]) -> dict[str, Array]:
         """Move one component after another to its best cluster, until all stay."""
         table = values["component_clusters"]
-        owner = settled_clusters(found, table.argmax(axis=-1), self.num_clusters, self.keep_all)
+        owner = settled_clusters(
+            found, table.argmax(axis=-1), self.alive, self.num_clusters, self.keep_all
+        )
         return {"component_clusters": jax.nn.one_hot(owner, self.num_clusters, dtype=table.dtype)}
 
     def starts(
@@ -101,7 +114,9 @@ class ComponentClusters(Block):
         return {"component_clusters": np.eye(self.num_clusters)[places % populated]}
 
 
-def settled_clusters(pull: Array, owner: Array, num_clusters: int, keep_all: bool) -> Array:
+def settled_clusters(
+    pull: Array, owner: Array, alive: Array, num_clusters: int, keep_all: bool
+) -> Array:
     """Cluster of each component where no single one can move and raise the sum of pulls.
 
     Parameters
@@ -110,6 +125,8 @@ def settled_clusters(pull: Array, owner: Array, num_clusters: int, keep_all: boo
         What is gained, in nats, when two components share their cluster; symmetric.
     owner : Array of int, shape (num_components,)
         Where to begin.
+    alive : Array of bool, shape (num_components,)
+        Components that take part.
     num_clusters : int
     keep_all : bool
         A component that is alone in its cluster stays.
@@ -120,8 +137,9 @@ def settled_clusters(pull: Array, owner: Array, num_clusters: int, keep_all: boo
         member = jax.nn.one_hot(owner, num_clusters)
         gain = apart[k] @ member
         best = jnp.where(gain.max() > gain[owner[k]], gain.argmax(), owner[k])
-        alone = keep_all & (member[:, owner[k]].sum() <= 1)
-        return owner.at[k].set(jnp.where(alone, owner[k], best).astype(owner.dtype))
+        alone = keep_all & (alive @ member[:, owner[k]] <= 1)
+        stays = alone | ~alive[k]
+        return owner.at[k].set(jnp.where(stays, owner[k], best).astype(owner.dtype))
 
     def sweep(state: tuple) -> tuple:
         number, owner, _ = state

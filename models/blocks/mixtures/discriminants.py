@@ -173,10 +173,7 @@ class Discriminants(Block):
         shape = values["discriminants"].shape
 
         def loss(flat: Array) -> Array:
-            scores = basis @ flat.reshape(shape).T
-            scores = scores - scores.max(axis=-1, keepdims=True)
-            log_q = scores - jnp.log(jnp.exp(scores).sum(axis=-1, keepdims=True))
-            return -fn.bound(factors, log_q)
+            return -fn.bound(factors, fn.log_rule(basis @ flat.reshape(shape).T))
 
         found = minimise(loss, (values["discriminants"] @ root).ravel()).reshape(shape)
         return {"discriminants": solve_triangular(root, found.T, lower=True, trans=1).T}

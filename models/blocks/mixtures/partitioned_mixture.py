@@ -18,6 +18,9 @@ __all__ = ["PartitionedMixture"]
 _SWEEPS = 100
 """Sweeps over the links in which mean-field factors settle."""
 
+_NOWHERE = -1e30
+"""Log density that stands for zero, and whose products with zero are zero."""
+
 _STILL = 1e-10
 """Largest change of a probability in a sweep that counts as none."""
 
@@ -49,10 +52,12 @@ class PartitionedMixture(LinkedMixture):
         V, the probability of each cluster given the component.
     scores : Array, shape (num_points, num_components), optional
         Discriminants of the points.
+    alive : Array of bool, shape (num_components,), optional
+        Components that take part; others only fill arrays up to a size that is compiled already.
     """
 
     arg_constraints: ClassVar[dict] = {}
-    pytree_data_fields: ClassVar[tuple[str, ...]] = ("log_within", "table", "scores")
+    pytree_data_fields: ClassVar[tuple[str, ...]] = ("log_within", "table", "scores", "alive")
 
     def __init__(
         self,
@@ -61,6 +66,7 @@ class PartitionedMixture(LinkedMixture):
         log_within: Array,
         table: Array,
         scores: Array | None = None,
+        alive: Array | None = None,
         *,
         validate_args: bool | None = None,
     ) -> None:
@@ -75,7 +81,7 @@ class PartitionedMixture(LinkedMixture):
                 "a row for every component and a column for every cluster"
             )
         self.labels, self.components = labels, components
-        self.log_within, self.table, self.scores = log_within, table, scores
+        self.log_within, self.table, self.scores, self.alive = log_within, table, scores, alive
         self.evidence, self.groups = None, None
         shape = (labels.graph.num_points, *components.event_shape)
         dist.Distribution.__init__(self, event_shape=shape, validate_args=validate_args)
@@ -106,11 +112,11 @@ class PartitionedMixture(LinkedMixture):
 
     def label_factors(self, factors: dict[str, Array]) -> Array:
         """Log joint densities of point and cluster, without links, (num_points, num_clusters)."""
-        joint = factors["unary"] + factors["log_within"]
+        joint = self._among(factors["unary"] + factors["log_within"])
         top = joint.max(axis=-1, keepdims=True)
         share = jnp.exp(joint - top) @ self.table
         held = share > 0
-        return jnp.where(held, jnp.log(jnp.where(held, share, 1.0)) + top, -1e30)
+        return jnp.where(held, jnp.log(jnp.where(held, share, 1.0)) + top, _NOWHERE)
 
     @property
     def ends(self) -> tuple[Array, Array]:
@@ -130,17 +136,25 @@ class PartitionedMixture(LinkedMixture):
 
     def joint(self, value: Array) -> Array:
         """Log joint densities of points and components, shape (num_points, num_components)."""
-        return self.log_factors(value)["unary"] + self.log_within
+        return self._among(self.log_factors(value)["unary"] + self.log_within)
+
+    def _among(self, scores: Array) -> Array:
+        """Scores, far below all others for components that take no part."""
+        return scores if self.alive is None else jnp.where(self.alive, scores, _NOWHERE)
+
+    def log_rule(self, scores: Array) -> Array:
+        """Logarithms of the factors q that discriminants give."""
+        return jax.nn.log_softmax(self._among(scores), axis=-1)
 
     def log_memberships(self, factors: dict[str, Array]) -> Array:
         """Logarithms of the factors q, shape (num_points, num_components)."""
         if self.scores is not None:
-            return jax.nn.log_softmax(factors["scores"], axis=-1)
+            return self.log_rule(factors["scores"])
         return lax.stop_gradient(self._mean_field(factors))
 
     def _mean_field(self, factors: dict[str, Array]) -> Array:
         """Factors by coordinate ascent, point by point along the links (Raghuram 2014, eq. 3.5)."""
-        joint = factors["unary"] + factors["log_within"]
+        joint = self._among(factors["unary"] + factors["log_within"])
         if not self.labels.graph.num_links:
             return jax.nn.log_softmax(joint, axis=-1)
         (first, second), weights, agreement = self.ends, self.log_odds, factors["agreement"]
