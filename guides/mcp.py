@@ -22,12 +22,12 @@ from .engines.expectation_maximisation.em import EM
 from .engines.plumbing.programs import compiled
 from .engines.updates import declared_blocks
 
-__all__ = ["STRENGTHS", "Grown", "grow", "split_candidates"]
+__all__ = ["CLOSE", "STRENGTHS", "Grown", "grow", "split_candidates"]
 
 STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Strengths of links that are tried, in nats."""
 
-_CLOSE = 0.01
+CLOSE = 0.01
 """Shares of violated links that count as equal (Raghuram 2014, section 3.2.3.1)."""
 
 
@@ -69,6 +69,7 @@ def grow(
     most_components: int,
     strengths: Sequence[float],
     engine: EM,
+    num_splits: int,
     patience: int,
     seed: int,
     progress: Callable[[Grown], None] | None = None,
@@ -89,6 +90,8 @@ def grow(
     strengths : sequence of float
         Tried in turn, each from the same start.
     engine : EM
+    num_splits : int
+        Splits to go on from, the best of which is kept at each strength.
     patience : int
         Numbers of components without a lower BIC after which growth ends.
     seed : int
@@ -111,7 +114,8 @@ def grow(
         return -(-number // 4) * 4 if number <= 8 else -(-number // 8) * 8
 
     path: list[Grown] = []
-    number, start = first, None
+    number = first
+    start: list[dict[str, NDArray]] | None = None
     while True:
         problem = _roomy(x, graph, number, room(number), num_clusters, options)
         tried = []
@@ -126,7 +130,7 @@ def grow(
             return [replace(one, params=_cut(one)) for one in path]
         number += 1
         wider = _roomy(x, graph, number, room(number), num_clusters, options)
-        start = _split(wider, path[-1], num_clusters)
+        start = _splits(wider, path[-1], num_clusters, num_splits)
 
 
 def _roomy(
@@ -178,7 +182,7 @@ def _widened(params: Mapping[str, NDArray], room: int, num_clusters: int) -> dic
 def _cheapest(tried: Sequence[Grown]) -> Grown:
     """Among those that violate hardly more than the least, the one that fits best."""
     least = min(one.violation for one in tried)
-    close = [one for one in tried if one.violation - least < _CLOSE]
+    close = [one for one in tried if one.violation - least < CLOSE]
     return min(close, key=lambda one: one.misfit)
 
 
@@ -229,8 +233,14 @@ def _mixture(problem: Problem, params: Mapping[str, Any], args: tuple) -> tuple[
     return fn, value
 
 
-def _split(problem: Problem, grown: Grown, num_clusters: int | None) -> dict[str, NDArray]:
-    """Start for one component more: the split that violates least, the likeliest of several."""
+def _splits(
+    problem: Problem, grown: Grown, num_clusters: int | None, number: int
+) -> list[dict[str, NDArray]]:
+    """Starts for one component more: of the splits that violate least, the likeliest.
+
+    Splits whose shares of violated links differ by less than a hundredth are as good as one another. Of
+    these, those that open a cluster come last.
+    """
     room, size = len(problem.args[2]), grown.num_components
     params = _widened(grown.params, room, num_clusters or room)
     owner = params["assignment"].argmax(axis=1)
@@ -245,15 +255,25 @@ def _split(problem: Problem, grown: Grown, num_clusters: int | None) -> dict[str
     inputs = params, problem.args, owner, admitted, np.asarray(size)
     program, _ = compiled("splits", problem, None, build, *inputs)
     violation, log_likelihood, sites = (jax.tree.map(np.asarray, v) for v in program(*inputs))
-    close = violation <= violation.min() + _CLOSE
-    value = np.where(close, log_likelihood[..., None, None], -np.inf)
-    # of equal likelihoods, the clusters that violate least
-    value = np.where(value >= value.max(), -violation, -np.inf)
-    component, axis, *which = np.unravel_index(value.argmax(), value.shape)
-    children = [int(w) - 1 if w else int(owner[component]) for w in which]
-    owner[component], owner[size] = children
-    start = {name: part[component, axis] for name, part in sites.items()}
-    return start | {"assignment": np.eye(num_clusters or room)[owner]}
+    opens = (np.arange(len(admitted) + 1) == len(used) + 1) & (num_clusters is None)
+    close = violation <= violation.min() + CLOSE
+    rank = np.where(close, opens[:, None] | opens, 2.0 + violation)
+    rank = rank.reshape(room, -1, rank.shape[-1] ** 2)
+    # each component and axis with its best clusters
+    best = np.lexsort((violation.reshape(rank.shape), rank), axis=-1)[..., 0]
+    rank = np.take_along_axis(rank, best[..., None], axis=-1)[..., 0]
+    order = np.lexsort((-log_likelihood.ravel(), rank.ravel()))
+    found = []
+    for place in order[: min(number, size * rank.shape[1])]:
+        component, axis = np.unravel_index(place, rank.shape)
+        chosen = np.unravel_index(best[component, axis], violation.shape[2:])
+        table = owner.copy()
+        table[component], table[size] = (int(w) - 1 if w else owner[component] for w in chosen)
+        start = {name: part[component, axis] for name, part in sites.items()}
+        found.append(start | {"assignment": np.eye(num_clusters or room)[table]})
+    while len(found) < number:  # one shape, whatever there is to split
+        found.append(found[-1])
+    return found
 
 
 def split_candidates(

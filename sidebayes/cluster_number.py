@@ -63,7 +63,8 @@ def select_clusters(
     most_components: int = 20,
     strengths: Sequence[float] = STRENGTHS,
     entailed: bool = True,
-    patience: int = 3,
+    num_splits: int = 3,
+    patience: int = 5,
     engine: EM | None = None,
     seed: int = 0,
     progress: bool = True,
@@ -72,10 +73,11 @@ def select_clusters(
 ) -> ClusterChoice:
     r"""Number of clusters and of components, and the strength of links, of `mcp`.
 
-    Components are split one by one. At each number every strength is tried from the same start; of those
+    Components are split one by one. At each number every strength is tried from the same starts, the
+    `num_splits` best splits, of which the one with the highest bound is kept; of the strengths
     that violate at most one per cent of the links more than the least, the one that fits best is
-    kept. Growth ends when the BIC has not fallen for `patience` splits. Among the numbers of components up
-    to that of least BIC, the one that violates fewest links is chosen, the smallest of several.
+    kept. Growth ends when the BIC has not fallen for `patience` splits. Up to the number of components of
+    least BIC, the one that violates the least share of the links is chosen.
 
     Parameters
     ----------
@@ -93,6 +95,8 @@ def select_clusters(
         In nats.
     entailed : bool
         Add what hard links imply, see `Links.entailed`.
+    num_splits : int
+        1 in the thesis.
     patience : int
         1 is the thesis' rule; BIC is not smooth in the number of components.
     engine : EM, optional
@@ -116,8 +120,9 @@ def select_clusters(
 
     References
     ----------
-    Raghuram (2014), sections 3.2.3.1-3.2.3.3; the strengths, the place of the children and what to do about
-    noise in BIC are our own, as the thesis does not give them.
+    Raghuram (2014), sections 3.2.3.1-3.2.3.3. The thesis does not give the strengths, the place of the
+    children and what to do about noise in BIC; that several splits are tried, and that a difference
+    below one per cent does not open a cluster, is our own.
     """
     points = point_table("x", x)
     if not isinstance(links, Links):
@@ -153,6 +158,7 @@ def select_clusters(
             most_components=most,
             strengths=tried,
             engine=engine,
+            num_splits=check_integer("num_splits", num_splits),
             patience=patience,
             seed=seed,
             progress=lambda one: advance(1, f"{one.num_components}, in {one.num_clusters} clusters"),
@@ -199,9 +205,9 @@ def _priced(links: Links, num_points: int) -> LabelGraph:
 
 
 def _chosen(path: Sequence[Grown]) -> Grown:
-    """Up to the least BIC, the number of components that violates fewest links."""
-    least = min(range(len(path)), key=lambda n: path[n].bic)
-    return min(path[: least + 1], key=lambda one: round(one.violation, 6))
+    """Up to the least BIC, the one that violates fewest links, in tenths of a per cent."""
+    upto = path[: 1 + min(range(len(path)), key=lambda n: path[n].bic)]
+    return min(upto, key=lambda one: round(one.violation, 3))
 
 
 def _of_used(params: dict[str, NDArray], used: NDArray) -> dict[str, NDArray]:

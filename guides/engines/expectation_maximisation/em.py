@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -99,10 +99,10 @@ class EM(CheckpointedEngine):
         problem: Problem,
         *,
         seed: int = 0,
-        init: Mapping[str, Any] | None = None,
+        init: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         progress: bool = True,
     ) -> EngineResult:
-        """Fit; see `Engine.run`. An `init` replaces all starts by one.
+        """Fit; see `Engine.run`. An `init` replaces all starts by one, or by those of a sequence.
 
         Raises
         ------
@@ -124,8 +124,9 @@ class EM(CheckpointedEngine):
                     problem, seed, self.num_restarts, seeded=True, seconds=clock
                 )
             else:
-                given = starting_point(problem, init)
-                starts = {name: value[None] for name, value in given.items()}
+                several = [init] if isinstance(init, Mapping) or hasattr(init, "params") else init
+                given = [starting_point(problem, one) for one in several]
+                starts = {name: np.stack([one[name] for one in given]) for name in given[0]}
             first = {name: value[0] for name, value in starts.items()}
             check_updates(problem, plan, first, clock)
             state = keep.restore(self._begin(starts))
