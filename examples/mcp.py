@@ -33,7 +33,13 @@ def fit_all(x, links, starts):
     engine = EM(num_restarts=starts, num_inner_steps=30)
     shared = {"num_clusters": 2, "engine": engine, "progress": False}
     chosen = sidebayes.select_clusters(
-        x, links, strengths=(1.0, 10.0), most_components=6, engine=engine, patience=2, progress=False
+        x,
+        links,
+        strengths=(1.0, 10.0),
+        most_components=6,
+        engine=engine,
+        patience=2,
+        progress=False,
     )
     print(chosen.path.drop(columns=["misfit", "log_likelihood"]).to_string())
     return {

@@ -156,7 +156,7 @@ def _at(problem: Problem, strength: float) -> Problem:
 def _of_components(params: Mapping[str, NDArray]) -> list[str]:
     """Sites with a row for every component: all, but for one covariance of all."""
     size = len(params["mean"])
-    tied = {"covariance"} if np.ndim(params.get("covariance")) == 2 else set()
+    tied = {name for name in ("covariance",) if name in params and params[name].ndim == 2}
     return [name for name, value in params.items() if name not in tied and len(value) == size]
 
 
@@ -172,7 +172,9 @@ def _widened(params: Mapping[str, NDArray], room: int, num_clusters: int) -> dic
     own = _of_components(params)
     spare = room - len(params["mean"])
     found = {
-        name: np.concatenate([value, np.repeat(value[-1:], spare, axis=0)]) if name in own else value
+        name: np.concatenate([value, np.repeat(value[-1:], spare, axis=0)])
+        if name in own
+        else value
         for name, value in params.items()
     }
     more = num_clusters - found["assignment"].shape[1]
@@ -335,7 +337,9 @@ def split_candidates(
             spreads = params[name]
         else:
             spreads = params[name].at[k].set(spread).at[count].set(spread)
-        density = Gaussian(means[jnp.stack([k, count])], covariance_matrix=jnp.stack([child, child]))
+        density = Gaussian(
+            means[jnp.stack([k, count])], covariance_matrix=jnp.stack([child, child])
+        )
         new = density.log_prob(value[:, None]) + half
         joined = joint.at[:, k].set(new[:, 0]).at[:, count].set(new[:, 1])
         prob = jax.nn.softmax(joined, axis=-1)

@@ -128,7 +128,9 @@ def select_clusters(
     if not isinstance(links, Links):
         raise TypeError(f"links is a {type(links).__name__}; pass sidebayes.Links")
     if not len(links):
-        raise ValueError("links is empty; without any, clusters are components: fit 'gmm' and its BIC")
+        raise ValueError(
+            "links is empty; without any, clusters are components: fit 'gmm' and its BIC"
+        )
     surplus = sorted(options.keys() & {"num_components", "strength", "keep_all", "posterior"})
     if surplus:
         raise TypeError(f"{surplus} cannot be given: select_clusters chooses them")
@@ -161,7 +163,9 @@ def select_clusters(
             num_splits=check_integer("num_splits", num_splits),
             patience=patience,
             seed=seed,
-            progress=lambda one: advance(1, f"{one.num_components}, in {one.num_clusters} clusters"),
+            progress=lambda one: advance(
+                1, f"{one.num_components}, in {one.num_clusters} clusters"
+            ),
             **options,
         )
     chosen = _chosen(path)

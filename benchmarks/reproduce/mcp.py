@@ -53,7 +53,7 @@ def unlinked(links, num_points):
     return free
 
 
-def numbers(sets, share, names):
+def numbers(sets, share, names, num_splits, strengths):
     """Number of classes that the links call for."""
     for name in names:
         dims, truth, table = NUMBERS[name]
@@ -66,7 +66,8 @@ def numbers(sets, share, names):
                 x,
                 links,
                 most_components=30,
-                strengths=(1.0, 10.0, 100.0),
+                strengths=strengths,
+                num_splits=num_splits,
                 seed=seed,
                 progress=False,
             )
@@ -125,7 +126,13 @@ def groups(sets, share):
                     given = (links.with_strength(3.0),)
                 try:
                     fit = sb.fit(
-                        card, x, *given, num_clusters=num_classes, progress=False, seed=seed, **options
+                        card,
+                        x,
+                        *given,
+                        num_clusters=num_classes,
+                        progress=False,
+                        seed=seed,
+                        **options,
                     )
                 except (ValueError, sb.FitError) as error:
                     print(f"{name} {method} refused: {str(error)[:120]}", flush=True)
@@ -147,10 +154,13 @@ def main():
     parser.add_argument("--sets", type=int, default=10)
     parser.add_argument("--share", type=float, default=0.06)
     parser.add_argument("--names", default="segment,pendigits")
+    parser.add_argument("--splits", type=int, default=3)
+    parser.add_argument("--strengths", default="1,10,100")
     args = parser.parse_args()
     use_compilation_cache()
     if "numbers" in args.parts:
-        numbers(args.sets, args.share, args.names.split(","))
+        strengths = tuple(map(float, args.strengths.split(",")))
+        numbers(args.sets, args.share, args.names.split(","), args.splits, strengths)
     if "groups" in args.parts:
         groups(args.sets, args.share)
 

@@ -394,7 +394,7 @@ def test_links_move_space(separated):
 
 def test_new_points(separated, tmp_path):
     """Eq. 3.17: prediction goes by the rule, on whatever other data, and survives a file."""
-    _, truth, fit = separated
+    _, _, fit = separated
     new, _ = four(9, 5)
     basis = np.asarray(monomials((new - fit.params["centre"]) / fit.params["unit"], "full"))
     q = softmax(basis @ fit.params["discriminants"].T)

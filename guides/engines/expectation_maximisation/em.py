@@ -60,8 +60,8 @@ class EM(CheckpointedEngine):
     Maximises the log joint density in the constrained space. In an M-step the blocks of the model,
     such as `GaussianComponents`, take the modes of their full conditionals, and the surrogate is
     climbed by L-BFGS in all other sites. Sites that describe a restricted posterior, as those of
-    `Discriminants`, are climbed before each E-step, and the objective is a lower bound then. With exact inference of what is integrated out the
-    objective never falls. Fits of equal structure and equal shapes share one compiled program.
+    `Discriminants`, are climbed before each E-step, and the objective is a lower bound then. With exact
+    inference of what is integrated out the objective never falls. Fits of equal structure and equal shapes share one compiled program.
 
     Parameters
     ----------
@@ -173,7 +173,6 @@ class EM(CheckpointedEngine):
 
     def _program(self, plan: Plan, large: bool, problem: Problem) -> Callable:
         """For all starts: E-step, test, M-step, until every start has stopped or done `limit`."""
-
         numeric = tuple(name for name in plan.rest if name not in plan.tightened)
 
         def step(state: _Climb, args: tuple, tol: Array) -> _Climb:

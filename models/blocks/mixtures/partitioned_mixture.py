@@ -101,10 +101,15 @@ class PartitionedMixture(LinkedMixture):
         return self.scores is not None
 
     def log_factors(self, value: Array) -> dict[str, Array]:
-        """Log densities ``unary`` (num_points, num_components); log weights of components,
-        ``log_within``, and of clusters, ``log_weights``, which are zero; ``pair_weights`` (num_links,);
-        ``agreement`` (num_components, num_components), the probability that two components share
-        their cluster; and ``scores``, if there are some.
+        """Log-factors that couple data, components and links.
+
+        Returns
+        -------
+        dict
+            ``unary`` (num_points, num_components), log densities; ``log_within`` (num_components,),
+            log weights; ``log_weights`` (num_clusters,), which are zero; ``pair_weights``
+            (num_links,); ``agreement`` (num_components, num_components), the probability that two
+            components share their cluster; and ``scores``, if there are some.
         """
         factors = super().log_factors(value)
         factors |= {"log_within": self.log_within, "agreement": self.table @ self.table.T}
@@ -262,8 +267,6 @@ class PartitionedMixture(LinkedMixture):
     def draw(self, rng_key: Array, value: Array) -> Any:
         """Refuse: draws of labels from a bound are no step of Gibbs sampling."""
         raise NotImplementedError("a restricted posterior is no conditional to draw from")
-
-    statistic = draw
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw components, then data; statements would be drawn anew."""
