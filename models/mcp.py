@@ -11,12 +11,13 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
-from .blocks.mixtures.component_clusters import ComponentClusters
-from .blocks.mixtures.components import GaussianPrior, num_rows, shared_components
-from .blocks.mixtures.discriminants import Discriminants
+from .blocks.partitions.component_clusters import ComponentClusters
+from .blocks.mixtures.components import GaussianPrior, num_rows
+from .blocks.partitions.discriminants import Discriminants
 from .blocks.mixtures.linked_categorical import LinkedCategorical
-from .blocks.mixtures.partitioned_mixture import PartitionedMixture
+from .blocks.partitions.partitioned_mixture import PartitionedMixture
 from .blocks.mixtures.weights import ComponentWeights
+from .blocks.partitions.shared_components import shared_components
 from .blocks.side_information.links import Links
 
 __all__ = ["mcp", "mcp_with_room", "partitioned_mixture"]

@@ -21,8 +21,8 @@ from sidebayes.guides.engines.density import collapsed_sites, log_joint, trace_m
 from sidebayes.guides.engines.surrogate import tightened
 from sidebayes.guides.mcp import split_candidates
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.component_clusters import settled_clusters
-from sidebayes.models.blocks.mixtures.discriminants import matched_discriminants, monomials
+from sidebayes.models.blocks.partitions.component_clusters import settled_clusters
+from sidebayes.models.blocks.partitions.discriminants import matched_discriminants, monomials
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.gmm import gmm
 from sidebayes.models.mcp import mcp, mcp_with_room

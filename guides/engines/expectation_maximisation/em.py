@@ -61,7 +61,8 @@ class EM(CheckpointedEngine):
     such as `GaussianComponents`, take the modes of their full conditionals, and the surrogate is
     climbed by L-BFGS in all other sites. Sites that describe a restricted posterior, as those of
     `Discriminants`, are climbed before each E-step, and the objective is a lower bound then. With exact
-    inference of what is integrated out the objective never falls. Fits of equal structure and equal shapes share one compiled program.
+    inference of what is integrated out the objective never falls. Fits of equal structure and equal
+    shapes share one compiled program.
 
     Parameters
     ----------

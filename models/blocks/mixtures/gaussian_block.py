@@ -33,7 +33,9 @@ from .units import Rescaled, data_units
 if TYPE_CHECKING:
     from .components import GaussianPrior
 
-__all__ = ["GaussianComponents"]
+__all__ = ["COVARIANCES", "GaussianComponents"]
+
+COVARIANCES = ("full", "tied", "diagonal", "spherical")
 
 _SINGULAR = 1e-10
 """A covariance is singular when its least eigenvalue, relative to the widest, is smaller."""
@@ -82,6 +84,8 @@ class GaussianComponents(Block):
         plate: str = "clusters",
         scattered: bool = False,
     ) -> None:
+        if not isinstance(covariance, str) or covariance not in COVARIANCES:
+            raise ValueError(f"covariance = {covariance!r}; expected one of {COVARIANCES}")
         self.shape = (shape,) if isinstance(shape, int) else tuple(shape)
         self.num_features, self.covariance, self.prior = num_features, covariance, prior
         self.names = {name: name for name in ("mean", "covariance", "variance")} | dict(names or {})

@@ -10,8 +10,8 @@ import numpyro.distributions as dist
 from jax import Array, lax
 
 from ..collapsed import Fitted
-from .linked_categorical import LinkedCategorical
-from .linked_mixture import LinkedMixture
+from ..mixtures.linked_categorical import LinkedCategorical
+from ..mixtures.linked_mixture import LinkedMixture
 
 __all__ = ["PartitionedMixture"]
 

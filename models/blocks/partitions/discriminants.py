@@ -15,9 +15,9 @@ from jax.scipy.linalg import solve_triangular
 from jax.typing import ArrayLike
 
 from ..block import Block
-from .gaussian_block import GaussianComponents
+from ..mixtures.gaussian_block import GaussianComponents
 from .partitioned_mixture import PartitionedMixture
-from .units import data_units
+from ..mixtures.units import data_units
 
 __all__ = ["Discriminants", "matched_discriminants", "monomials"]
 
