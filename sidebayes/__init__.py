@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import datasets
     from .api import compare, fit, load
+    from .cluster_number import select_clusters
     from .datasets import load_dataset
     from .diagnostics.debug import debug
     from .estimators import LinkedKFold, LinkedMixtureClusterer
@@ -128,6 +129,7 @@ _HOME = {
     "load": "api",
     "load_dataset": "datasets",
     "register": "zoo",
+    "select_clusters": "cluster_number",
     "separate_pairs": "models.blocks.side_information.copies",
     "simulate_decline": "simulate",
     "simulate_links": "simulate",
@@ -201,6 +203,7 @@ __all__ = [
     "load_dataset",
     "prior_predictive",
     "register",
+    "select_clusters",
     "separate_pairs",
     "simulate_decline",
     "simulate_links",

@@ -200,8 +200,7 @@ def _log_prob(fn: LinkedMixture, value: Array, batch: Batches) -> Array:
     if fn.varies_by_row:
         # a distribution cannot be cut: densities of all rows, then sums over the labels of some
         return labels.log_evidence(fn.label_factors(fn.log_factors(value))[batch.points])
-    known = None if fn.evidence is None else fn.evidence[batch.points]
-    return LinkedMixture(labels, fn.components, known, batch.groups).log_prob(value[batch.rows])
+    return fn.among(labels, batch.points, batch.groups).log_prob(value[batch.rows])
 
 
 def _deal(rows: NDArray, links: NDArray, num_batches: int, seed: int) -> NDArray[np.int64]:

@@ -22,8 +22,9 @@ from jax.flatten_util import ravel_pytree
 from sidebayes.models.blocks.collapsed import Collapsed, as_collapsed
 
 from .base import Problem
-from .density import place, site_log_prob, trace_model, unconstrained_start
+from .density import collapsed_sites, place, site_log_prob, trace_model, unconstrained_start
 from .optimisers.lbfgs import minimise
+from .updates import declared_blocks
 
 __all__ = [
     "allot",
@@ -35,6 +36,7 @@ __all__ = [
     "linearised",
     "raise_surrogate",
     "shares",
+    "tightened",
 ]
 
 
@@ -76,6 +78,30 @@ def expectation(
             log_z, posterior[name] = jax.value_and_grad(fn.log_partition)(fn.log_factors(value))
             total = total + log_z - fn.log_normalizer()
     return total, posterior
+
+
+def tightened(
+    problem: Problem, params: Mapping[str, Array], args: tuple, num_steps: int
+) -> dict[str, Array]:
+    """Improve restricted posteriors before an E-step, in sites of blocks that describe them.
+
+    Parameters
+    ----------
+    problem, params, args
+    num_steps : int
+        Gradients of L-BFGS at most.
+    """
+    trace = trace_model(problem, params, args)
+    better = dict(params)
+    for block, sites in declared_blocks(trace):
+        if not block.tightens:
+            continue
+        for fn, value in collapsed_sites(trace).values():
+            if block.factor in fn.log_factors(value):
+                values = {role: params[name] for role, name in sites.items()}
+                found = block.tighten(fn, value, values, partial(minimise, num_steps=num_steps))
+                better |= {sites[role]: value for role, value in found.items()}
+    return better
 
 
 def drawn(

@@ -60,7 +60,9 @@ def check_updates(
                 gain = linearised(moved, posterior) - before
                 if not block.is_conditional:
                     fell = gain < -_TOLERANCE * (1 + jnp.abs(before))
-                    slope = _slope_at_rest(bare, part, params, args, posterior)
+                    slope: Any = 0.0
+                    if not block.is_discrete:
+                        slope = _slope_at_rest(bare, part, params, args, posterior)
                     out.append(jnp.where(fell, gain, slope / (1 + jnp.abs(before))))
                     continue
                 claimed = block.log_density(found, new) - block.log_density(found, values)

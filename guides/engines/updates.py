@@ -86,6 +86,8 @@ class Plan(NamedTuple):
         Observed sites whose statistics a block finds in one pass, and a site of that block.
     starting : tuple of Part
         All blocks that learn from observed sites, in closed form or not: they know where to start.
+    tightened : tuple of str
+        Those sites of `rest` that describe a restricted posterior and nothing else.
     """
 
     parts: tuple[Part, ...]
@@ -93,6 +95,7 @@ class Plan(NamedTuple):
     lacking: tuple[str, ...]
     one_pass: dict[str, str]
     starting: tuple[Part, ...] = ()
+    tightened: tuple[str, ...] = ()
 
 
 def plan_updates(problem: Problem) -> Plan:
@@ -151,7 +154,8 @@ def _plan(problem: Problem) -> Plan:
     if plain:
         lacking.append(f"{listed(plain)} belong to no block")
     one_pass = {} if rest else _one_pass(problem, parts)
-    return Plan(tuple(parts), rest, tuple(lacking), one_pass, tuple(starting))
+    tightened = tuple(name for block, sites in found if block.tightens for name in sites.values())
+    return Plan(tuple(parts), rest, tuple(lacking), one_pass, tuple(starting), tightened)
 
 
 def _one_pass(problem: Problem, parts: list[Part]) -> dict[str, str]:
@@ -163,7 +167,7 @@ def _one_pass(problem: Problem, parts: list[Part]) -> dict[str, str]:
         blocks = [block_of(trace, part) for part in feeding]
         for part, block in zip(feeding, blocks, strict=True):
             others = {name for other in blocks if other is not block for name in other.factors}
-            if block.has_one_pass(fn) and others <= {"log_weights"}:
+            if block.has_one_pass(fn) and others <= block.one_pass_factors:
                 found[name] = next(iter(part.sites.values()))
     return found
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpyro
@@ -56,6 +56,15 @@ class Block:
     is_conditional: ClassVar[bool] = True
     """Whether `update` gives the full conditional, or only a step that raises the objective."""
 
+    is_discrete: ClassVar[bool] = False
+    """Whether the update goes to corners of the support, where the surrogate need not be flat."""
+
+    tightens: ClassVar[bool] = False
+    """Whether the sites describe a restricted posterior and nothing else, which `tighten` improves."""
+
+    one_pass_factors: ClassVar[frozenset[str]] = frozenset({"log_weights"})
+    """Log-factors of other blocks whose statistics `one_pass` finds as well."""
+
     @property
     def factors(self) -> tuple[str, ...]:
         """Log-factors that the sites enter, where they are several; in place of `factor`."""
@@ -93,6 +102,26 @@ class Block:
 
     def mode(self, found: Any, values: Mapping[str, Array]) -> dict[str, Array]:
         """Most probable values of the sites; `values` are the current ones."""
+        raise NotImplementedError
+
+    def tighten(
+        self,
+        fn: Any,
+        value: Any,
+        values: Mapping[str, Array],
+        minimise: Callable[[Callable[[Array], Array], Array], Array],
+    ) -> dict[str, Array]:
+        """Raise the bound of an observed site in sites that describe a restricted posterior.
+
+        Parameters
+        ----------
+        fn, value
+            An observed site, and its data.
+        values : mapping
+            Current values of the sites by role.
+        minimise : callable
+            ``minimise(loss, start)`` never raises the loss.
+        """
         raise NotImplementedError
 
     def obstacle(self, sources: Sequence[Collapsed]) -> str | None:

@@ -57,6 +57,9 @@ class Collapsed(dist.Distribution):
     has_independent_units: bool = True
     """Whether the units are independent given the parameters, so that new ones have a density too."""
 
+    num_classes: int | None = None
+    """Number of classes of the points beside their labels; None where they have none."""
+
     groups: Any = None
     """`Groups` whose rows share a latent variable; None where each row has its own."""
 
@@ -86,6 +89,10 @@ class Collapsed(dist.Distribution):
 
     def posterior(self, value: Array) -> dict[str, Array]:
         """Summaries of the latent variables given data and parameters, by name."""
+        raise NotImplementedError
+
+    def class_probabilities(self, value: Array) -> Array:
+        """Probabilities of the classes of all points, shape (num_points, `num_classes`)."""
         raise NotImplementedError
 
     def summaries(self, value: Array) -> tuple[dict[str, Array], Array]:

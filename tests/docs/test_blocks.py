@@ -27,8 +27,10 @@ DEAR = {
     "docs/methods/constraint_projection.md",
     "docs/methods/decline_detection.md",
     "docs/methods/joint_survival.md",
+    "docs/methods/mcp.md",
     "docs/methods/mixed_effects_mixture.md",
     "docs/methods/pair_mixture.md",
+    "docs/methods/scp.md",
     "docs/predicting.md",
     "docs/scores.md",
 }

@@ -65,6 +65,8 @@ LABEL_SITES = {
     "constraint_fit": {"weights", "mean"},
     "constraint_projection": {"weights", "mean"},
     "pairwise_gp": {"coefficients"},
+    "mcp": set(),  # clusters are columns of its table of components
+    "scp": {"weights", "mean", "covariance", "discriminants"},
 }
 """Sites that permute with the labels; those of a mixture are its weights, means and covariances."""
 

@@ -62,6 +62,8 @@ OPTIONS = {
     "constrained_kmeans": [{"scale": 0.7}],
     "soft_kmeans": [{"scale": 0.7}],
     "constraint_fit": [{}, SETS],
+    "mcp": [{}, {"posterior": "mean_field"}, {"covariance": "tied"}],
+    "scp": [{"covariance": "diagonal"}],
     "constraint_projection": [{"num_extracted": 2}],
     "pairwise_gp": [{"likelihood": likelihood} for likelihood in ("exact", "factorised", "jensen")]
     + [{"likelihood": "factorised", "flip_rate": "learned"}],

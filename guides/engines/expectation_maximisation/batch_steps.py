@@ -44,7 +44,7 @@ def expect(
     ((name, (found, value)),) = collapsed_sites(trace).items()
     assert isinstance(found, LinkedMixture)  # refused before
     labels = found.labels.among(graph, found.labels.pair_weights)
-    fn = LinkedMixture(labels, found.components, found.evidence, found.groups)
+    fn = found.among(labels, groups=found.groups)
     log_z, slope = jax.value_and_grad(fn.log_partition)(fn.log_factors(value))
     log_prior = jnp.zeros(())
     statistics, done = [], {name}

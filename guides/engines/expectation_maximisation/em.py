@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
@@ -31,7 +31,7 @@ from ..plumbing.climbs import BROKEN, SETTLED, climbed, stop_code, until_stopped
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..starts import initial_values, starting_point
-from ..surrogate import cluster_sizes, expectation, raise_surrogate
+from ..surrogate import cluster_sizes, expectation, raise_surrogate, tightened
 from ..update_checks import check_updates
 from ..updates import Plan, closed_forms, degenerate, maximised, plan_updates
 
@@ -59,8 +59,10 @@ class EM(CheckpointedEngine):
 
     Maximises the log joint density in the constrained space. In an M-step the blocks of the model,
     such as `GaussianComponents`, take the modes of their full conditionals, and the surrogate is
-    climbed by L-BFGS in all other sites. With exact inference of what is integrated out the
-    objective never falls. Fits of equal structure and equal shapes share one compiled program.
+    climbed by L-BFGS in all other sites. Sites that describe a restricted posterior, as those of
+    `Discriminants`, are climbed before each E-step, and the objective is a lower bound then. With exact
+    inference of what is integrated out the objective never falls. Fits of equal structure and equal
+    shapes share one compiled program.
 
     Parameters
     ----------
@@ -72,7 +74,7 @@ class EM(CheckpointedEngine):
         k-means partitions of the data, other components fitted to such partitions. Starts in which a
         cluster collapses are set aside.
     num_inner_steps : int
-        Most gradients of L-BFGS in an M-step without closed form.
+        Most gradients of L-BFGS in an M-step without closed form, or for a restricted posterior.
     checkpoint : path, optional
         File that keeps the state of the run, so that the same call goes on after an interruption.
     checkpoint_every : float
@@ -98,10 +100,10 @@ class EM(CheckpointedEngine):
         problem: Problem,
         *,
         seed: int = 0,
-        init: Mapping[str, Any] | None = None,
+        init: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         progress: bool = True,
     ) -> EngineResult:
-        """Fit; see `Engine.run`. An `init` replaces all starts by one.
+        """Fit; see `Engine.run`. An `init` replaces all starts by one, or by those of a sequence.
 
         Raises
         ------
@@ -123,8 +125,9 @@ class EM(CheckpointedEngine):
                     problem, seed, self.num_restarts, seeded=True, seconds=clock
                 )
             else:
-                given = starting_point(problem, init)
-                starts = {name: value[None] for name, value in given.items()}
+                several = [init] if isinstance(init, Mapping) or hasattr(init, "params") else init
+                given = [starting_point(problem, one) for one in several]
+                starts = {name: np.stack([one[name] for one in given]) for name in given[0]}
             first = {name: value[0] for name, value in starts.items()}
             check_updates(problem, plan, first, clock)
             state = keep.restore(self._begin(starts))
@@ -171,19 +174,21 @@ class EM(CheckpointedEngine):
 
     def _program(self, plan: Plan, large: bool, problem: Problem) -> Callable:
         """For all starts: E-step, test, M-step, until every start has stopped or done `limit`."""
+        numeric = tuple(name for name in plan.rest if name not in plan.tightened)
 
         def step(state: _Climb, args: tuple, tol: Array) -> _Climb:
-            now, posterior = expectation(problem, state.params, args, plan.one_pass)
+            at = state.params
+            if plan.tightened:
+                at = tightened(problem, at, args, self.num_inner_steps)
+            now, posterior = expectation(problem, at, args, plan.one_pass)
             good = jnp.isfinite(now)
             small = jnp.abs(now - state.value) <= tol * (1 + jnp.abs(now))
             stop = ~good | small | (state.steps == self.max_steps)
-            new = closed_forms(problem, plan, state.params, args, posterior, maximised)
-            if plan.rest:
-                new = raise_surrogate(
-                    problem, new, args, posterior, self.num_inner_steps, plan.rest
-                )
+            new = closed_forms(problem, plan, at, args, posterior, maximised)
+            if numeric:
+                new = raise_surrogate(problem, new, args, posterior, self.num_inner_steps, numeric)
             # what stops keeps the parameters whose E-step was the last good one
-            kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), state.params, state.last)
+            kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), at, state.last)
             return _Climb(
                 steps=state.steps + 1,
                 params=jax.tree.map(lambda a, b: jnp.where(stop, a, b), kept, new),

@@ -8,7 +8,7 @@ import os
 import time
 import types
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
@@ -115,9 +115,7 @@ class Keeper:
 
 
 @contextmanager
-def keeping(
-    config: Any, problem: Problem, seed: int, init: Mapping[str, Any] | None
-) -> Iterator[Keeper]:
+def keeping(config: Any, problem: Problem, seed: int, init: Any) -> Iterator[Keeper]:
     """Keep the state of an engine's run, as its ``checkpoint`` and ``checkpoint_every`` say.
 
     A run is known by configuration, model, data, seed and starting values. The files are removed when
@@ -128,7 +126,7 @@ def keeping(
     config : Engine
     problem : Problem
     seed : int
-    init : mapping or None
+    init : mapping, sequence of mappings or None
 
     Yields
     ------

@@ -20,20 +20,19 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
 from ..fields import check_integer, point_table, real_array
-from .gaussian_block import GaussianComponents
+from .gaussian_block import COVARIANCES, GaussianComponents
 from .weights import WithinWeights
 
 __all__ = [
     "COVARIANCES",
     "GaussianPrior",
+    "agreed_features",
     "class_components",
     "gaussian_components",
     "mixture_components",
     "num_rows",
     "resolve_prior",
 ]
-
-COVARIANCES = ("full", "tied", "diagonal", "spherical")
 
 _WEAK = 0.01
 """Weight, in points, of the prior mean in priors set from the data (Fraley and Raftery 2007)."""
@@ -229,7 +228,7 @@ def resolve_prior(
     return None if prior == "flat" else GaussianPrior.empirical(x, num_clusters)
 
 
-def _num_features(x: ArrayLike | None, prior: GaussianPrior | None) -> int:
+def agreed_features(x: ArrayLike | None, prior: GaussianPrior | None) -> int:
     """Number of features, on which data and prior must agree."""
     if x is None:
         assert prior is not None  # refused by `resolve_prior`
@@ -302,7 +301,7 @@ def mixture_components(
     """
     if component is None:
         resolved = resolve_prior(prior, x, num_clusters)
-        num_features = _num_features(x, resolved)
+        num_features = agreed_features(x, resolved)
         return gaussian_components(
             num_clusters,
             num_features,
@@ -365,7 +364,7 @@ def class_components(
     """
     num_components = check_integer("num_components", num_components)
     resolved = resolve_prior(prior, x, num_clusters * num_components)
-    num_features = _num_features(x, resolved)
+    num_features = agreed_features(x, resolved)
     shape = (num_clusters, num_components)
     within = jnp.ones(shape)
     if num_components > 1:
@@ -391,8 +390,6 @@ def gaussian_components(
 
     Parameters are those of `GaussianComponents`.
     """
-    if not isinstance(covariance, str) or covariance not in COVARIANCES:
-        raise ValueError(f"covariance = {covariance!r}; expected one of {COVARIANCES}")
     block = GaussianComponents(
         shape, num_features, covariance, prior, names, from_data=from_data, data=data
     )

@@ -26,14 +26,16 @@ from ..collapsed import Collapsed
 from . import normal_inverse_gamma, normal_inverse_wishart
 from .gaussian import Gaussian
 from .gaussian_stats import Moments, gaussian_pass, weighted_moments
-from .kmeans_starts import centres_within, kmeans_centres
+from .kmeans_starts import centres_within, kmeans_centres, scattered_centres
 from .linked_mixture import LinkedMixture
 from .units import Rescaled, data_units
 
 if TYPE_CHECKING:
     from .components import GaussianPrior
 
-__all__ = ["GaussianComponents"]
+__all__ = ["COVARIANCES", "GaussianComponents"]
+
+COVARIANCES = ("full", "tied", "diagonal", "spherical")
 
 _SINGULAR = 1e-10
 """A covariance is singular when its least eigenvalue, relative to the widest, is smaller."""
@@ -58,10 +60,16 @@ class GaussianComponents(Block):
     data : array_like, shape (num_points, num_features), optional
         Their location and spread are the units in which gradients and random walks move, so that
         results do not depend on the units of the features.
+    plate : str
+        Axis of Gaussians of one layer.
+    scattered : bool
+        Start from means far from those of a partition as well, and from wide covariances; see
+        `scattered_centres`. For Gaussians of one layer.
     """
 
     factor: ClassVar[str] = "unary"
     roles: ClassVar[tuple[str, ...]] = ("location", "spread")
+    one_pass_factors: ClassVar[frozenset[str]] = frozenset({"log_weights", "log_classes"})
 
     def __init__(
         self,
@@ -73,11 +81,15 @@ class GaussianComponents(Block):
         *,
         from_data: bool = False,
         data: ArrayLike | None = None,
+        plate: str = "clusters",
+        scattered: bool = False,
     ) -> None:
+        if not isinstance(covariance, str) or covariance not in COVARIANCES:
+            raise ValueError(f"covariance = {covariance!r}; expected one of {COVARIANCES}")
         self.shape = (shape,) if isinstance(shape, int) else tuple(shape)
         self.num_features, self.covariance, self.prior = num_features, covariance, prior
         self.names = {name: name for name in ("mean", "covariance", "variance")} | dict(names or {})
-        self.from_data = from_data
+        self.from_data, self.plate, self.scattered = from_data, plate, scattered
         self.centre, self.unit = data_units(data, num_features)
         self.location: Array
         """Current means."""
@@ -140,7 +152,7 @@ class GaussianComponents(Block):
     def _plates(self) -> Iterator[None]:
         """Plate of the clusters, and inside it that of their components if they have some."""
         if len(self.shape) == 1:
-            with numpyro.plate("clusters", self.shape[0]):
+            with numpyro.plate(self.plate, self.shape[0]):
                 yield
         else:
             with (
@@ -182,8 +194,12 @@ class GaussianComponents(Block):
         """Moments of the components, in chunks of points; no responsibilities are kept."""
         density = fn.components
         scale_tril = jnp.broadcast_to(density.scale_tril, (*density.loc.shape, self.num_features))
-        found = gaussian_pass(value, fn.labels.log_weights, density.loc, scale_tril)
-        return found.log_likelihood, {"moments": found.moments, "log_weights": found.moments.total}
+        given = fn.labels.log_weights, density.loc, scale_tril
+        found = gaussian_pass(value, *given, statements=fn.class_statements())
+        slopes = {"moments": found.moments, "log_weights": found.moments.total}
+        if found.class_counts is not None:
+            slopes["log_classes"] = found.class_counts
+        return found.log_likelihood, slopes
 
     def update(self, statistics: Moments, sources: Sequence[Collapsed]) -> Any:
         """Posterior given the members of each component (Murphy 2007, sections 6 and 9)."""
@@ -255,16 +271,42 @@ class GaussianComponents(Block):
         if data.shape[1] != self.num_features:
             return {}
         isotropic = self.covariance == "spherical"
+        if self.scattered:
+            centres, wide = scattered_centres(data, self.shape[0], seed, num_starts)
+            variance = np.where(wide[:, None], data.var(axis=0), self._cell_variance(data))
+            eye = np.eye(self.num_features)
+            if self._is_matrix:
+                spread: Any = variance[:, :, None] * eye
+                spread = spread if self._tied else spread[:, None]
+            else:
+                spread = variance if self.covariance == "diagonal" else variance.mean(axis=1)
+                spread = spread[:, None]
+            return {
+                "location": centres,
+                "spread": np.broadcast_to(spread, (num_starts, *self.spread_shape)),
+            }
         centres, scales = kmeans_centres(data, self.shape[0], seed, num_starts, isotropic=isotropic)
         if len(self.shape) == 2:
             centres = centres_within(data, centres, scales, self.shape[1], seed)
-        variance = data.var(axis=0) / self.num_cells ** (2 / self.num_features)
-        variance = np.where(variance > 0, variance, 1e-6 * variance.mean() or 1.0)
+        variance = self._cell_variance(data)
         if self._is_matrix:
-            spread: Any = np.diag(variance)
+            spread = np.diag(variance)
         else:
             spread = variance if self.covariance == "diagonal" else variance.mean()
         return {"location": centres.reshape(num_starts, *shapes["location"]), "spread": spread}
+
+    def _cell_variance(self, data: np.ndarray) -> np.ndarray:
+        """Variance of the data, shrunk to the cell of a Gaussian."""
+        variance = data.var(axis=0) / self.num_cells ** (2 / self.num_features)
+        return np.where(variance > 0, variance, 1e-6 * variance.mean() or 1.0)
+
+    @property
+    def spread_shape(self) -> tuple[int, ...]:
+        """Shape of the covariances, or variances."""
+        size = (self.num_features,)
+        if self._is_matrix:
+            return size * 2 if self._tied else (*self.shape, *size, *size)
+        return (*self.shape, *(size if self.covariance == "diagonal" else ()))
 
     def degenerate(self, values: Mapping[str, Any]) -> tuple[int, str] | None:
         """First cluster whose covariance is numerically singular, each feature in its own units."""
@@ -294,12 +336,8 @@ class GaussianComponents(Block):
             )
 
     def _shaped(self, mean: Array, spread: Array) -> dict[str, Array]:
-        size = (self.num_features,)
-        if self._is_matrix:
-            spread = spread if self._tied else spread.reshape(*self.shape, *size, *size)
-        else:
-            spread = spread.reshape(*self.shape, *(size if self.covariance == "diagonal" else ()))
-        return {"location": mean.reshape(*self.shape, *size), "spread": spread}
+        location = mean.reshape(*self.shape, self.num_features)
+        return {"location": location, "spread": spread.reshape(self.spread_shape)}
 
 
 def _mean(variance: Any, shape: tuple[int, ...]) -> Any:

@@ -14,7 +14,7 @@ for clusters much narrower than their spread.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -69,10 +69,13 @@ class GaussianPass(NamedTuple):
         Sum over the points of the log density of the mixture.
     moments : Moments
         Moments about the `mean` of the pass, weighted by the responsibilities.
+    class_counts : Array, shape (num_clusters, num_classes), or None
+        Expected numbers of points with a statement, by component and class.
     """
 
     log_likelihood: Array
     moments: Moments
+    class_counts: Array | None = None
 
 
 def gaussian_pass(
@@ -81,6 +84,7 @@ def gaussian_pass(
     mean: ArrayLike,
     scale_tril: ArrayLike,
     *,
+    statements: tuple[Array, Array] | None = None,
     chunk_size: int = _CHUNK,
 ) -> GaussianPass:
     r"""E-step of a Gaussian mixture and the sufficient statistics of its M-step, in one pass.
@@ -94,6 +98,9 @@ def gaussian_pass(
     mean : array_like, shape (num_clusters, num_features)
     scale_tril : array_like, shape (num_clusters, num_features, num_features)
         Lower Cholesky factors of the covariances.
+    statements : (Array, Array), optional
+        Probabilities of what is stated about each point given its class, (num_points, num_classes), and
+        of the classes in each cluster, (num_clusters, num_classes). Rows of one number state nothing.
     chunk_size : int
         Rows visited at a time.
 
@@ -122,18 +129,35 @@ def gaussian_pass(
     x, mean, scale_tril = _checked(x, mean, scale_tril)
     precision, log_scale = whitening(scale_tril)
     constant = jnp.asarray(log_weights, x.dtype) + log_scale
+    counts = None if statements is None else jnp.zeros(statements[1].shape, x.dtype)
 
-    def visit(points: Array, live: Array, _: Array) -> tuple[Array, Array]:
+    def visit(points: Array, live: Array, start: Array) -> tuple[Any, Array]:
         log_joint = _log_density(points, mean, precision, constant)
+        if statements is not None:
+            stated, told, share = _said(*statements, start, points.shape[1])
+            log_joint = log_joint + jnp.where(told, jnp.log(share), 0.0)
         highest = jnp.max(log_joint, axis=0)
         highest = jnp.where(jnp.isfinite(highest), highest, 0.0)
         density = jnp.exp(log_joint - highest)
         total = density.sum(axis=0)
         log_likelihood = jnp.where(live > 0, highest + jnp.log(total), 0.0)
-        return jnp.sum(log_likelihood), density * (live / total)
+        member = density * (live / total)
+        if statements is None:
+            return (jnp.sum(log_likelihood), None), member
+        found = (jnp.where(told, member, 0.0) / share) @ stated * statements[1]
+        return (jnp.sum(log_likelihood), found), member
 
     centre = jax.nn.softmax(jnp.asarray(log_weights, x.dtype)) @ mean
-    return GaussianPass(*_accumulate(x, mean, centre, visit, chunk_size))
+    blank = jnp.zeros((), x.dtype), counts
+    (log_likelihood, counts), moments = _accumulate(x, mean, centre, visit, blank, chunk_size)
+    return GaussianPass(log_likelihood, moments, counts)
+
+
+def _said(stated: Array, classes: Array, start: Array, size: int) -> tuple[Array, Array, Array]:
+    """Statements of a chunk (chunk, C), which say something, and their probabilities (K, chunk)."""
+    rows = lax.dynamic_slice_in_dim(stated, start, size)
+    told = rows.min(axis=1) < rows.max(axis=1)
+    return rows, told, jnp.maximum(classes @ rows.T, jnp.finfo(classes.dtype).tiny)
 
 
 def weighted_moments(
@@ -184,7 +208,7 @@ def weighted_moments(
         rows = lax.dynamic_slice_in_dim(responsibilities, start, points.shape[1])
         return jnp.zeros((), x.dtype), rows.T * live
 
-    return _accumulate(x, mean, centre, visit, chunk_size)[1]
+    return _accumulate(x, mean, centre, visit, jnp.zeros((), x.dtype), chunk_size)[1]
 
 
 def gaussian_log_prob(
@@ -219,8 +243,8 @@ def gaussian_log_prob(
     return lax.scan(visit, jnp.zeros((len(x), len(mean)), x.dtype), starts)[0]
 
 
-def _accumulate(x, mean, centre, visit, chunk_size) -> tuple[Array, Moments]:
-    """Sum over chunks what `visit` says: a number, and the moments by its weights (K, chunk)."""
+def _accumulate(x, mean, centre, visit, blank, chunk_size) -> tuple[Any, Moments]:
+    """Sum over chunks what `visit` says: numbers like `blank`, and moments by its weights (K, chunk)."""
     num_clusters, num_features = mean.shape
     size, starts = _chunks(len(x), chunk_size)
     ones = jnp.ones(size, x.dtype)
@@ -234,8 +258,9 @@ def _accumulate(x, mean, centre, visit, chunk_size) -> tuple[Array, Moments]:
         second = pull @ (points - centre[:, None]).T
         return _compensated(carry, (value, weight @ ones, pull @ ones, second)), None
 
-    shapes = (), (num_clusters,), (num_clusters * num_features,)
-    zero = tuple(jnp.zeros(shape, x.dtype) for shape in (*shapes, (*shapes[2], num_features)))
+    rows = num_clusters * num_features
+    shapes = (num_clusters,), (rows,), (rows, num_features)
+    zero = blank, *(jnp.zeros(shape, x.dtype) for shape in shapes)
     (value, count, first, second), _ = lax.scan(add, (zero, zero), starts)[0]
     first = first.reshape(mean.shape)
     second = second.reshape(*mean.shape, num_features)

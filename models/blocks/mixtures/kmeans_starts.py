@@ -10,7 +10,7 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import pairwise_distances_argmin
 
-__all__ = ["centres_within", "kmeans_centres", "kmeans_labels"]
+__all__ = ["centres_within", "kmeans_centres", "kmeans_labels", "scattered_centres"]
 
 _MOST_ROWS = 20_000
 """Rows that k-means looks at."""
@@ -68,6 +68,34 @@ def kmeans_centres(
             found = kmeans.fit(data / scales[number]).cluster_centers_
         centres[number] = found * scales[number]
     return centres, scales
+
+
+def scattered_centres(
+    data: NDArray, num_cells: int, seed: int, num_starts: int
+) -> tuple[NDArray, NDArray[np.bool_]]:
+    """Centres of a k-means partition, and the same scattered by half to a whole deviation of the data.
+
+    For posteriors whose links contradict the partition that k-means finds from every start.
+
+    Parameters
+    ----------
+    data : ndarray, shape (num_points, num_features)
+    num_cells, seed, num_starts : int
+
+    Returns
+    -------
+    centres : ndarray, shape (num_starts, num_cells, num_features)
+        The first start is the partition itself.
+    wide : ndarray of bool, shape (num_starts,)
+        Every other start is for covariances as wide as the data.
+    """
+    rng = np.random.default_rng(seed)
+    centres, _ = kmeans_centres(data, num_cells, seed, 1)
+    noise = rng.uniform(0.5, 1.0, (num_starts, 1, 1)) * rng.normal(
+        size=(num_starts, num_cells, data.shape[1])
+    )
+    noise[0] = 0.0
+    return centres + noise * data.std(axis=0), np.arange(num_starts) % 2 == 1
 
 
 def kmeans_labels(data: NDArray, num_clusters: int, seed: int, num_starts: int) -> NDArray:

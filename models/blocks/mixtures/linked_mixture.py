@@ -163,6 +163,21 @@ class LinkedMixture(Collapsed):
             unary = jax.ops.segment_sum(unary, self.groups.codes, self.groups.num_groups)
         return unary + factors["evidence"] if "evidence" in factors else unary
 
+    def among(
+        self, labels: LinkedCategorical, points: Any = slice(None), groups: Groups | None = None
+    ) -> LinkedMixture:
+        """The same law for some of the points, whose labels are tied by other links."""
+        known = None if self.evidence is None else self.evidence[points]
+        return LinkedMixture(labels, self.components, known, groups)
+
+    def side_factors(self) -> Array | None:
+        """Log-factors of the labels besides data and links, None without any."""
+        return self.evidence
+
+    def class_statements(self) -> tuple[Array, Array] | None:
+        """Statements about classes of the points, for `gaussian_pass`; None without any."""
+        return None
+
     def log_partition(self, factors: dict[str, Array]) -> Array:
         """Sum of the factors over all joint labelings, in logs."""
         return self._from_factors(partition.log_partition, factors)
@@ -316,8 +331,9 @@ class LinkedMixture(Collapsed):
         """Draw labels given links, known classes, and the labels drawn of fitted groups."""
         labels, clusters = self.labels, jnp.arange(self.num_clusters)
         factors = jnp.zeros((labels.graph.num_points, self.num_clusters), labels.log_weights.dtype)
-        if self.evidence is not None:
-            factors = factors + self.evidence
+        side = self.side_factors()
+        if side is not None:
+            factors = factors + side
         if own is not None and fitted is not None:
             other = (fitted.codes[:, None] >= 0) & (own[fitted.codes][:, None] != clusters)
             factors = jnp.where(other, partition.FORBIDDEN, factors)

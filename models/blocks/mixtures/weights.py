@@ -16,7 +16,14 @@ from jax.scipy.special import digamma
 from ..block import Block, Evidence
 from ..collapsed import Collapsed
 
-__all__ = ["MixingWeights", "WithinWeights", "match_moments", "mixing_weights"]
+__all__ = [
+    "ComponentWeights",
+    "DirichletWeights",
+    "MixingWeights",
+    "WithinWeights",
+    "match_moments",
+    "mixing_weights",
+]
 
 _REDUCTION = 0.1
 """Share of the slope in the weights of a field that an M-step leaves where sums over loops take long:
@@ -46,7 +53,7 @@ class _Found(NamedTuple):
     tied: tuple[Any, ...] = ()
 
 
-class _Dirichlet(Block):
+class DirichletWeights(Block):
     """Weights whose expected counts are the slope in their logarithms."""
 
     def __init__(self, size: int, concentration: float | Array) -> None:
@@ -89,7 +96,7 @@ class _Dirichlet(Block):
         return dist.kl_divergence(dist.Dirichlet(found.concentration), self._prior).sum()
 
 
-class WithinWeights(_Dirichlet):
+class WithinWeights(DirichletWeights):
     """Weights of the components of each cluster, shape (num_clusters, num_components)."""
 
     factor: ClassVar[str] = "log_within"
@@ -101,7 +108,18 @@ class WithinWeights(_Dirichlet):
             return self.declare("within_weights", name, self._prior, ("components",))
 
 
-class MixingWeights(_Dirichlet):
+class ComponentWeights(DirichletWeights):
+    """Weights of components that clusters have in common, shape (num_components,)."""
+
+    factor: ClassVar[str] = "log_within"
+    roles: ClassVar[tuple[str, ...]] = ("mixing_weights",)
+
+    def sample(self, name: str, axis: str) -> Array:
+        """Sample the weights; `axis` names them."""
+        return self.declare("mixing_weights", name, self._prior, (axis,))
+
+
+class MixingWeights(DirichletWeights):
     """Weights of the clusters.
 
     Where links are a random field, its partition function depends on the weights: their posterior is

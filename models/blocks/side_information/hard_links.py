@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
+from scipy.sparse import coo_array, triu
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from ..fields import check_integer
 
-__all__ = ["LinkReport", "check_links", "contract"]
+__all__ = ["LinkReport", "check_links", "contract", "implied_pairs"]
 
 _ROUNDS = 100
 """Rounds in which nodes of few neighbours are peeled off."""
@@ -92,6 +93,39 @@ def contract(pairs: NDArray, weights: NDArray, num_points: int) -> tuple[int, ND
             "links finite weights"
         )
     return num_nodes, node
+
+
+def implied_pairs(
+    pairs: NDArray, weights: NDArray, num_points: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Pairs that hard links tie together, and pairs that they hold apart, each once.
+
+    Parameters
+    ----------
+    pairs : ndarray of int, shape (num_links, 2)
+    weights : ndarray, shape (num_links,)
+    num_points : int
+
+    Raises
+    ------
+    ValueError
+        If they contradict each other.
+    """
+    num_nodes, node = contract(pairs, weights, num_points)
+    ones = np.ones(num_points, np.int8)
+    member = coo_array((ones, (node, np.arange(num_points))), shape=(num_nodes, num_points)).tocsr()
+    cannot = node[pairs[np.isneginf(weights)]]
+    ends = np.concatenate([cannot, cannot[:, ::-1]])
+    apart = coo_array(
+        (np.ones(len(ends), np.int8), (ends[:, 0], ends[:, 1])), shape=(num_nodes, num_nodes)
+    ).tocsr()
+    return _upper_pairs(member.T @ member), _upper_pairs(member.T @ apart @ member)
+
+
+def _upper_pairs(matrix: Any) -> NDArray[np.int64]:
+    """Rows and columns of the entries above the diagonal of a symmetric sparse matrix."""
+    found = triu(matrix, k=1).tocoo()
+    return np.stack([found.row, found.col], axis=1).astype(np.int64)
 
 
 def check_links(

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..fields import chosen_rows
 from ..files import write_table
-from .hard_links import LinkReport, check_links
+from .hard_links import LinkReport, check_links, implied_pairs
 from .link_weights import (
     check_pairs,
     check_rows,
@@ -131,6 +131,28 @@ class StatedPairs:
     def hardened(self) -> Self:
         """Make every link hard."""
         return self.with_strength(np.inf)
+
+    def entailed(self) -> Self:
+        """All that hard links imply: must-links within every chunklet, cannot-links between two of them.
+
+        For methods in which every stated pair has a price of its own. Soft links follow as they are;
+        who stated a link, and columns, are left out.
+
+        Raises
+        ------
+        ValueError
+            If a cannot-link joins two points that must-links tie together; the path is named.
+        """
+        most = int(self.pairs.max(initial=-1)) + 1
+        num_points = most if self.num_points is None else self.num_points
+        must, cannot = implied_pairs(self.pairs, self.weights, num_points)
+        soft = ~self.hard
+        hard = np.repeat([np.inf, -np.inf], [len(must), len(cannot)])
+        return type(self)(
+            np.concatenate([must, cannot, self.pairs[soft]]),
+            np.concatenate([hard, self.weights[soft]]),
+            self.num_points,
+        )
 
     def subset(self, rows: ArrayLike) -> Self:
         """Links among the given rows, renumbered to the rows' order.

@@ -1,0 +1,169 @@
+"""Reproduce Raghuram (2014), chapter 3: the number of classes (Table 3.2), and groupings by pairs.
+
+Features are principal components of the raw data, as many as the thesis kept (99.5 % of the variance);
+rows that occur twice are dropped. Pen digits are the first 5499 of a random order, as the thesis has that
+many. Pairs are drawn at random among all points, as many as a share of their number; what they imply is
+added. Figures are of all points that occur in no pair.
+
+Run: SIDEBAYES_DATA=folder python benchmarks/reproduce/mcp.py [--parts numbers,groups] [--sets 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import numpy as np
+from sidebayes.diagnostics.scores import purity, score_labels
+from sklearn.decomposition import PCA
+
+import sidebayes as sb
+from sidebayes import EM
+from sidebayes.cache import use_compilation_cache
+
+NUMBERS = {
+    "segment": (6, 7, {0.02: (8.0, 0.89), 0.06: (6.9, 0.70), 0.12: (6.8, 0.60)}),
+    "pendigits": (14, 10, {0.02: (8.9, 0.70), 0.06: (10.3, 0.46), 0.12: (10.6, 0.49)}),
+}
+"""Principal components, classes, and Table 3.2: mean and deviation over ten sets, by share of pairs."""
+
+MOST_POINTS = 5499
+
+
+def load(name, dims, most=MOST_POINTS):
+    """Principal components of distinct rows, and their classes."""
+    data = sb.load_dataset(name)
+    x, rows = np.unique(data.x, axis=0, return_index=True)
+    order = np.random.default_rng(0).permutation(len(x))[:most]
+    x, labels = x[order], data.labels[rows][order]
+    return (PCA(dims).fit_transform(x) if dims else x), labels
+
+
+def f_measure(truth, labels):
+    """F of purity and matched accuracy (eqs. 3.18-3.19), and mutual information."""
+    scores = score_labels(truth, labels)
+    p, a = purity(truth, labels), scores["accuracy"]
+    return 2 * p * a / (p + a), scores["nmi"]
+
+
+def unlinked(links, num_points):
+    """Points that occur in no pair."""
+    free = np.ones(num_points, bool)
+    free[links.pairs.ravel()] = False
+    return free
+
+
+def numbers(sets, share, names, num_splits, strengths):
+    """Number of classes that the links call for."""
+    for name in names:
+        dims, truth, table = NUMBERS[name]
+        x, labels = load(name, dims)
+        found, used = [], []
+        for seed in range(sets):
+            began = time.time()
+            links = sb.simulate_links(labels, round(share * len(x)), seed=seed)
+            choice = sb.select_clusters(
+                x,
+                links,
+                most_components=30,
+                strengths=strengths,
+                num_splits=num_splits,
+                seed=seed,
+                progress=False,
+            )
+            free = unlinked(links, len(x))
+            f, nmi = f_measure(labels[free], choice.fit.labels()[free])
+            found.append(choice.num_clusters)
+            used.append(choice.num_components)
+            print(
+                f"{name} set {seed}: {found[-1]} clusters of {used[-1]} components, F {f:.3f}, NMI "
+                f"{nmi:.3f}, {time.time() - began:.0f} s",
+                flush=True,
+            )
+        mean, deviation = table[share]
+        print(
+            f"{name}, {share:.0%} pairs, {len(x)} points: {np.mean(found):.1f} ({np.std(found):.2f}) of "
+            f"{sets} sets; thesis {mean} ({deviation}) of 10; true {truth}",
+            flush=True,
+        )
+
+
+GROUPS = {"iris": (0, 150), "segment": (6, 700), "vehicle": (8, 846), "balance_scale": (0, 625)}
+"""Principal components (0: features as they are, standardised), and points at most."""
+
+
+def methods(num_classes):
+    """Methods by name, with options; components as many as twice the classes."""
+    quick = EM(num_restarts=10, num_inner_steps=30, tol=1e-5, max_steps=200)
+    pooled = {"num_components": 2 * num_classes, "engine": quick}
+    return {
+        "mcp": ("mcp", pooled),
+        "scp": ("scp", {"engine": quick}),
+        "mean field (MCGMM)": ("mcp", pooled | {"posterior": "mean_field"}),
+        "constrained_em (SCGMM)": ("constrained_em", {}),
+        "ppc": ("ppc", {"reading": "relation"}),
+        "pair_mixture": ("pair_mixture", {"num_components": 2, "pair_law": "joint"}),
+        "pairwise_gp": ("pairwise_gp", {"likelihood": "factorised"}),
+        "gmm": ("gmm", {}),
+    }
+
+
+def groups(sets, share):
+    """F and NMI of points without pairs, the number of classes known."""
+    for name, (dims, most) in GROUPS.items():
+        x, labels = load(name, dims, most)
+        x = (x - x.mean(axis=0)) / x.std(axis=0)
+        num_classes = len(np.unique(labels))
+        for method, (card, options) in methods(num_classes).items():
+            scores, began = [], time.time()
+            for seed in range(sets):
+                links = sb.simulate_links(labels, round(share * len(x)), seed=seed)
+                free = unlinked(links, len(x))
+                given = () if card == "gmm" else (links,)
+                if card in ("mcp", "scp"):
+                    given = (links.entailed(),)
+                if card == "pairwise_gp":
+                    given = (links.with_strength(3.0),)
+                try:
+                    fit = sb.fit(
+                        card,
+                        x,
+                        *given,
+                        num_clusters=num_classes,
+                        progress=False,
+                        seed=seed,
+                        **options,
+                    )
+                except (ValueError, sb.FitError) as error:
+                    print(f"{name} {method} refused: {str(error)[:120]}", flush=True)
+                    break
+                scores.append(f_measure(labels[free], fit.predict(x[free])))
+            if scores:
+                (f, nmi), spread = np.mean(scores, axis=0), np.std(scores, axis=0)
+                print(
+                    f"{name:14s} {method:24s} F {f:.3f} ({spread[0]:.3f}) NMI {nmi:.3f} "
+                    f"{(time.time() - began) / len(scores):.0f} s",
+                    flush=True,
+                )
+
+
+def main():
+    """Run the parts asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--parts", default="numbers,groups")
+    parser.add_argument("--sets", type=int, default=10)
+    parser.add_argument("--share", type=float, default=0.06)
+    parser.add_argument("--names", default="segment,pendigits")
+    parser.add_argument("--splits", type=int, default=3)
+    parser.add_argument("--strengths", default="1,10,100")
+    args = parser.parse_args()
+    use_compilation_cache()
+    if "numbers" in args.parts:
+        strengths = tuple(map(float, args.strengths.split(",")))
+        numbers(args.sets, args.share, args.names.split(","), args.splits, strengths)
+    if "groups" in args.parts:
+        groups(args.sets, args.share)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Classes that the components of a mixture have, learned from rows whose class is known."""

@@ -1,0 +1,202 @@
+"""Mixture whose components have classes, with the classes of some rows known."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array
+from numpyro.distributions import constraints
+
+from ..mixtures.linked_categorical import LinkedCategorical
+from ..mixtures.linked_mixture import LinkedMixture
+from ..side_information.partial_labels import Groups, PartialLabels
+
+__all__ = ["ClassMixture", "Classes"]
+
+
+class Classes(dist.Distribution):
+    """Stated classes of rows given their data, -1 in rows without a statement.
+
+    What a model simulates beside the rows: `ClassMixture` integrates classes out.
+
+    Parameters
+    ----------
+    probs : Array, shape (num_points, num_classes)
+        Of the statement about each row.
+    told : Array of bool, shape (num_points,), optional
+        Rows with a statement; all by default.
+    """
+
+    arg_constraints: ClassVar[dict] = {}
+    pytree_data_fields: ClassVar[tuple[str, ...]] = ("probs", "told")
+
+    def __init__(self, probs: Array, told: Array | None = None) -> None:
+        self.probs, self.told = probs, told
+        super().__init__(event_shape=probs.shape[:1], validate_args=False)
+
+    @property
+    def support(self) -> constraints.Constraint:
+        """Integers from -1 on."""
+        return constraints.independent(constraints.integer_interval(-1, self.probs.shape[1] - 1), 1)
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Draw a class for each row that is told."""
+        shape = (*sample_shape, len(self.probs))
+        drawn = jax.random.categorical(key, jnp.log(self.probs), shape=shape)
+        return drawn if self.told is None else jnp.where(self.told, drawn, -1)
+
+    def log_prob(self, value: Array) -> Array:
+        """Log probability of the statements."""
+        own = jnp.take_along_axis(self.probs, jnp.maximum(value, 0)[:, None], axis=1)[:, 0]
+        return jnp.where(value >= 0, jnp.log(own), 0.0).sum()
+
+
+class ClassMixture(LinkedMixture):
+    r"""Data of all points, with labels and classes summed out.
+
+    A point draws its component z, then its data and its class, independently of each other:
+
+    .. math:: p(x_i, y_i) = \sum_k \pi_k\, p(x_i | \theta_k) \sum_c \beta_{kc}\, P(y_i | c)
+
+    (Miller and Uyar 1997; Raghuram 2014, eq. 2.2). Points of which nothing is stated have the density
+    of the mixture, so that their classes cost nothing and teach the table nothing. Labels may be tied
+    by links as well.
+
+    Parameters
+    ----------
+    labels, components
+        See `LinkedMixture`.
+    classes : Array, shape (num_clusters, num_classes)
+        Table :math:`\beta` of P(class | component), rows on the simplex.
+    stated : Array, shape (num_points, num_classes), optional
+        Probability of what is stated about a point given its class, see `stated_classes`; rows of ones
+        state nothing.
+    groups : Groups, optional
+        See `LinkedMixture`.
+    """
+
+    pytree_data_fields: ClassVar[tuple[str, ...]] = ("classes", "stated")
+
+    def __init__(
+        self,
+        labels: LinkedCategorical,
+        components: dist.Distribution,
+        classes: Array,
+        stated: Array | None = None,
+        groups: Groups | None = None,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        super().__init__(labels, components, groups=groups, validate_args=validate_args)
+        points = labels.graph.num_points
+        if jnp.ndim(classes) != 2 or len(classes) != self.num_clusters:
+            raise ValueError(
+                f"classes has shape {jnp.shape(classes)}; expected ({self.num_clusters}, num_classes), the "
+                "probabilities of the classes in each component"
+            )
+        if stated is not None and jnp.shape(stated) != (points, jnp.shape(classes)[1]):
+            raise ValueError(
+                f"stated has shape {jnp.shape(stated)}; expected {(points, jnp.shape(classes)[1])}, the "
+                "probability of what is stated about each point, given its class"
+            )
+        self.classes, self.stated = classes, stated
+
+    @property
+    def num_classes(self) -> int:  # type: ignore[override]
+        """Number of classes."""
+        return jnp.shape(self.classes)[1]
+
+    def among(
+        self, labels: LinkedCategorical, points: Any = slice(None), groups: Groups | None = None
+    ) -> ClassMixture:
+        """The same law for some of the points, whose labels are tied by other links."""
+        stated = None if self.stated is None else self.stated[points]
+        return ClassMixture(labels, self.components, self.classes, stated, groups)
+
+    def log_factors(self, value: Array) -> dict[str, Array]:
+        """Log-factors of `LinkedMixture`, and ``log_classes`` (num_clusters, num_classes)."""
+        return super().log_factors(value) | {"log_classes": _log(self.classes)}
+
+    def label_factors(self, factors: dict[str, Array]) -> Array:
+        """Log-factors of the labels alone, classes summed out."""
+        found = super().label_factors(factors)
+        told = self.log_told(factors["log_classes"])
+        return found if told is None else found + told
+
+    def log_told(self, log_classes: Array) -> Array | None:
+        """Log probability of each statement given the component, shape (num_points, num_clusters)."""
+        if self.stated is None:
+            return None
+        return jnp.where(self._is_told[:, None], _log(self.stated @ jnp.exp(log_classes).T), 0.0)
+
+    @property
+    def _is_told(self) -> Array:
+        """Points of which something is stated."""
+        assert self.stated is not None  # asked for with statements only
+        return self.stated.min(axis=1) < self.stated.max(axis=1)
+
+    def class_statements(self) -> tuple[Array, Array]:
+        """Probabilities of what is stated given classes, and of the classes."""
+        points = self.labels.graph.num_points
+        stated = jnp.ones((points, self.num_classes)) if self.stated is None else self.stated
+        return stated, self.classes
+
+    def class_probabilities(self, value: Array) -> Array:
+        """Probabilities of the classes of all points, shape (num_points, num_classes)."""
+        member = self.responsibilities(value)
+        if self.stated is None:
+            return member @ self.classes
+        told = jnp.exp(self.log_told(_log(self.classes)))
+        return (member / told) @ self.classes * jnp.where(self._is_told[:, None], self.stated, 1.0)
+
+    def draw(self, rng_key: Array, value: Array) -> tuple[Any, Array]:
+        """Draw labels jointly, and the class of each point."""
+        key_labels, key_classes = jax.random.split(rng_key)
+        latent = super().draw(key_labels, value)
+        logits = _log(self.classes)[latent[0]]
+        if self.stated is not None:
+            logits = logits + _log(self.stated)
+        return latent, jax.random.categorical(key_classes, logits)
+
+    def statistic(self, latent: tuple[Any, Array]) -> dict[str, Array]:
+        """Sufficient statistics of drawn labels and classes; classes count where something is stated."""
+        within, classes = latent
+        member = jax.nn.one_hot(within[0], self.num_clusters)
+        drawn = jax.nn.one_hot(classes, self.num_classes)
+        counts = jnp.zeros(jnp.shape(self.classes))
+        if self.stated is not None:
+            counts = member.T @ jnp.where(self._is_told[:, None], drawn, 0.0)
+        return super().statistic(within) | {"log_classes": counts}
+
+    def side_factors(self) -> Array | None:
+        """Log-factors of the labels that the statements are."""
+        return self.log_told(_log(self.classes))
+
+    def statements(
+        self, value: Array, known: PartialLabels | None = None, label_noise: float = 0.0
+    ) -> Classes:
+        """Law of the statements about points, given their data alone.
+
+        Parameters
+        ----------
+        value : Array
+            Data of all points.
+        known : PartialLabels, optional
+            Points that it says something about are told, and no others.
+        label_noise : float
+            See `stated_classes`.
+        """
+        size = self.num_classes
+        untold = ClassMixture(self.labels, self.components, self.classes, groups=self.groups)
+        prob = untold.class_probabilities(value)
+        wrong = label_noise / max(size - 1, 1)
+        told = None if known is None else ~jnp.asarray(known.admissible(size)).all(axis=1)
+        return Classes(wrong + (1.0 - label_noise - wrong) * prob, told)
+
+
+def _log(probs: Array) -> Array:
+    """Logarithm that stays finite, and is flat, where a probability is zero."""
+    return jnp.log(jnp.maximum(probs, jnp.finfo(jnp.result_type(probs)).tiny))

@@ -1,0 +1,60 @@
+"""What is known about the classes of rows, as likelihoods of the classes."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import Array
+
+from ..fields import check_integer
+from ..side_information.partial_labels import PartialLabels
+
+__all__ = ["stated_classes"]
+
+
+def stated_classes(
+    known: PartialLabels | None, num_classes: int, label_noise: float = 0.0
+) -> Array | None:
+    r"""Probability of what is stated about each row, given its class; None where nothing is.
+
+    A single class y that is stated is wrong with probability e, and then any of the others:
+
+    .. math:: P(y \mid c) = (1 - e)\,[y = c] + \frac{e}{C - 1}\,[y \ne c]
+
+    A mask of m admissible classes has :math:`1 - e` on these and :math:`e m / (C - m)` on the others,
+    its likelihood up to a constant if a wrong mask is any other one of its size. A row of which nothing
+    is known has ones.
+
+    Parameters
+    ----------
+    known : PartialLabels or None
+    num_classes : int
+        Classes that none of the rows is known to have count as well.
+    label_noise : float
+        e, at least 0 and less than :math:`1 - 1/C`, where statements would say nothing.
+
+    Returns
+    -------
+    Array, shape (num_points, num_classes), or None
+
+    Raises
+    ------
+    TypeError, ValueError
+        For a number of classes below one, a rate out of its range, or classes beyond their number.
+    """
+    check_integer("num_classes", num_classes)
+    most = 1.0 - 1.0 / num_classes
+    number = isinstance(label_noise, int | float) and not isinstance(label_noise, bool)
+    if not number or not (label_noise == 0 or 0 < label_noise < most):
+        raise ValueError(
+            f"label_noise = {label_noise!r}; expected the probability that a stated class is wrong, at "
+            f"least 0 and, for {num_classes} classes, less than {most:.3g}"
+        )
+    if known is None:
+        return None
+    admissible = jnp.asarray(known.admissible(num_classes))
+    if not label_noise:
+        return admissible.astype(float)
+    size = admissible.sum(axis=1, keepdims=True)
+    wrong = label_noise * size / jnp.maximum(num_classes - size, 1)
+    stated = jnp.where(admissible, 1.0 - label_noise, wrong)
+    return jnp.where(size == num_classes, 1.0, stated)

@@ -1,0 +1,1 @@
+"""Mixtures whose clusters share components, and posteriors that partition space."""

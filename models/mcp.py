@@ -1,0 +1,164 @@
+"""Clusters of several components, learned from links by a partition of space."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import jax.numpy as jnp
+import numpyro
+from jax import Array
+from jax.typing import ArrayLike
+
+from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
+from .blocks.partitions.component_clusters import ComponentClusters
+from .blocks.mixtures.components import GaussianPrior, num_rows
+from .blocks.partitions.discriminants import Discriminants
+from .blocks.mixtures.linked_categorical import LinkedCategorical
+from .blocks.partitions.partitioned_mixture import PartitionedMixture
+from .blocks.mixtures.weights import ComponentWeights
+from .blocks.partitions.shared_components import shared_components
+from .blocks.side_information.links import Links
+
+__all__ = ["mcp", "mcp_with_room", "partitioned_mixture"]
+
+
+def mcp(
+    x: Annotated[ArrayLike | None, "points features"],
+    links: Annotated[Links | LabelGraph | None, "points"] = None,
+    *,
+    num_clusters: int,
+    num_components: int | None = None,
+    covariance: str = "full",
+    prior: str | GaussianPrior = "empirical",
+    concentration: float = 1.0,
+    strength: float = 100.0,
+    posterior: str = "partition",
+    keep_all: bool = True,
+    num_points: int | None = None,
+) -> None:
+    r"""Multiple components a cluster, with a posterior that partitions space (Raghuram 2014, ch. 3).
+
+    .. math:: z_i \sim \text{Categorical}(\pi), \quad c_i \sim V_{z_i}, \quad
+              x_i \sim \mathcal{N}(\mu_{z_i}, \Sigma_{z_i}), \quad
+              P(\text{links} \mid c) \propto \prod_{(i,j)} e^{w_{ij}[c_i = c_j]}
+
+    Links are statements about clusters, right with log-odds :math:`|w| = \beta C` (up to a constant
+    the thesis' price of a violated link). The components z are summed out with factors that all
+    points share, :math:`q(k | x) = \text{softmax}_k \psi_k(x)` with quadratic :math:`\psi`, sites of the
+    model: what a link says of a point then holds for the space around it, and moves the components.
+    The log density is a lower bound, in which the discriminants are further parameters.
+
+    Parameters
+    ----------
+    x : array_like, shape (num_points, num_features), or None
+        None simulates `num_points` rows; `prior` must then be a GaussianPrior.
+    links : Links, LabelGraph or None
+    num_clusters : int
+        At most; the thesis' classes.
+    num_components : int, optional
+        Gaussians, in all clusters together; twice `num_clusters` if None.
+    covariance : {"full", "tied", "diagonal", "spherical"}
+        The discriminants have the form that it gives to log densities: linear for "tied".
+    prior : {"empirical", "flat"} or GaussianPrior
+        "flat" is the thesis' maximum likelihood.
+    concentration : float
+        Of the symmetric Dirichlet prior of the weights; 1 is flat.
+    strength : float
+        Log-odds of hard links, in nats: the thesis' :math:`\beta`. Finite weights are kept.
+    posterior : {"partition", "mean_field"}
+        "mean_field" gives every linked point a factor of its own: the penalised mixture of Zhao and
+        Miller (2005), in which links move single points.
+    keep_all : bool
+        Every cluster keeps a component: the number of clusters is known, not a bound.
+    num_points : int, optional
+
+    References
+    ----------
+    Raghuram (2014), PhD thesis, Pennsylvania State University, eqs. 3.1-3.15. Raghuram, Miller and
+    Kesidis (2014), IEEE TNNLS 25, 1489-1502.
+    """
+    size = 2 * num_clusters if num_components is None else num_components
+    if not size >= num_clusters:
+        raise ValueError(
+            f"num_components = {size} for num_clusters = {num_clusters}; every cluster is made of one "
+            "component at least"
+        )
+    options = (covariance, prior, concentration, strength, posterior, num_points)
+    table = ComponentClusters(size, num_clusters, keep_all=keep_all).sample("assignment")
+    partitioned_mixture(x, links, table, "components", *options)
+
+
+def mcp_with_room(
+    x: Array,
+    graph: LabelGraph,
+    alive: Array,
+    *,
+    num_clusters: int,
+    keep_all: bool,
+    covariance: str = "full",
+    prior: str | GaussianPrior = "empirical",
+    concentration: float = 1.0,
+) -> None:
+    """`mcp` with room for components that take no part; those alive are data.
+
+    Parameters
+    ----------
+    x : Array, shape (num_points, num_features)
+    graph : LabelGraph
+    alive : Array of bool, shape (room,)
+        See `PartitionedMixture`.
+    num_clusters, keep_all, covariance, prior, concentration
+        See `mcp`. An empirical prior is that for the components alive.
+    """
+    if isinstance(prior, str) and prior == "empirical":
+        prior = GaussianPrior.empirical(x, 1)
+        shrunk = jnp.sum(alive) ** (2 / x.shape[1])
+        prior = replace(prior, scale=jnp.asarray(prior.scale) / shrunk)
+    block = ComponentClusters(len(alive), num_clusters, keep_all=keep_all, alive=alive)
+    table = block.sample("assignment")
+    options = (covariance, prior, concentration, 1.0, "partition", None, alive)
+    partitioned_mixture(x, graph, table, "components", *options)
+
+
+def partitioned_mixture(
+    x: ArrayLike | None,
+    links: Links | LabelGraph | None,
+    table: Array,
+    axis: str,
+    covariance: str,
+    prior: str | GaussianPrior,
+    concentration: float,
+    strength: float,
+    posterior: str,
+    num_points: int | None,
+    alive: Array | None = None,
+) -> None:
+    """Sample and observe all but the table of clusters; parameters are those of `mcp`.
+
+    Parameters
+    ----------
+    table : Array, shape (num_components, num_clusters)
+    axis : str
+        What the axis of the components is called.
+    alive : Array of bool, shape (num_components,), optional
+        See `PartitionedMixture`.
+    """
+    if posterior not in ("partition", "mean_field"):
+        raise ValueError(f"posterior = {posterior!r:.60}; expected 'partition' or 'mean_field'")
+    if isinstance(strength, int | float) and not strength >= 0:
+        raise ValueError(f"strength = {strength!r}; expected a number >= 0, in nats")
+    size, num_clusters = table.shape
+    weights = ComponentWeights(size, concentration).sample("weights", axis)
+    gaussians = shared_components(x, size, covariance, prior, axis)
+    density, scores = gaussians.sample(), None
+    if posterior == "partition" and x is not None:
+        scores = Discriminants(size, covariance, gaussians, axis).sample(x, "discriminants")
+    graph = as_label_graph(links, num_rows(x, num_points), num_clusters)
+    given = jnp.asarray(graph.pair_weights)
+    stated = jnp.where(jnp.isinf(given), jnp.sign(given) * strength, given)
+    labels = LinkedCategorical(
+        jnp.zeros(num_clusters), graph, reading="relation", pair_weights=stated
+    )
+    mixture = PartitionedMixture(labels, density, jnp.log(weights), table, scores, alive)
+    numpyro.sample("x", mixture, obs=x)

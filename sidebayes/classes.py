@@ -1,0 +1,77 @@
+"""What a fit says of the classes of rows, which models learn beside their clusters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from sidebayes.diagnostics.tree import pooled_draws
+from sidebayes.guides.engines.density import abstract_trace, collapsed_sites
+
+from .predictions import check_new
+
+__all__ = ["Classes"]
+
+
+class Classes:
+    """What a `Fit` is asked about classes."""
+
+    @property
+    def has_classes(self: Any) -> bool:
+        """Whether points have classes beside their labels."""
+        with self.run.precision:
+            sources = collapsed_sites(abstract_trace(self.run.problem)).values()
+            return any(fn.num_classes is not None for fn, _ in sources)
+
+    def class_probabilities(self: Any, *data: Any, **named: Any) -> NDArray[np.float64]:
+        """Probabilities of the classes of rows, averaged over draws.
+
+        Classes are those that the data name: draws need no matching, whatever the numbering of
+        clusters.
+
+        Parameters
+        ----------
+        *data, **named
+            New data in the roles of the model's arguments, such as ``x_new``; by default those that were
+            fitted, with what is known of their classes.
+
+        Returns
+        -------
+        ndarray, shape (num_rows, num_classes)
+
+        Raises
+        ------
+        ValueError
+            If the model has no classes.
+        """
+        if not self.has_classes:
+            raise ValueError(
+                f"{self.method} has no classes, only what it finds without names; fit.labels() are its "
+                "clusters, if it has some. 'moe' learns classes from a few rows whose class is known"
+            )
+
+        def classes(trace: dict, layout: Any, owners: dict) -> Any:
+            sources = collapsed_sites(trace).values()
+            given = [(fn, value) for fn, value in sources if fn.num_classes is not None]
+            return jnp.concatenate([fn.class_probabilities(value) for fn, value in given])
+
+        is_new = any(value is not None for value in (*data, *named.values()))
+        run = self.run.with_data(check_new(self.run, data, named)) if is_new else self.run
+        return self._over_draws(classes, run, pooled_draws(self.tree)).mean(axis=0)
+
+    def classes(self: Any, *data: Any, **named: Any) -> pd.DataFrame:
+        """Most probable class of each row, and its probability.
+
+        Parameters are those of `class_probabilities`.
+
+        Returns
+        -------
+        DataFrame
+            Columns ``class`` and ``probability``, one row for each row of the data.
+        """
+        prob = self.class_probabilities(*data, **named)
+        return pd.DataFrame({"class": prob.argmax(axis=1), "probability": prob.max(axis=1)})
