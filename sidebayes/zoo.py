@@ -140,6 +140,15 @@ CARDS: dict[str, Card] = {
             tags=("mixture", "classifier", "partial labels"),
         ),
         Card(
+            name="pfgl",
+            title="Mixture whose components have classes by the nearest of their prototypes",
+            model_path="sidebayes.models.pfgl:pfgl",
+            engines=("em", "map", "laplace", "svi", "cavi", "nuts", "hmc"),
+            links="none",
+            reference="Miller, Raghuram, Kesidis and Collins (2012), Neural Computation 24, 1926-1966",
+            tags=("mixture", "classifier", "partial labels"),
+        ),
+        Card(
             name="constrained_kmeans",
             title="K-means that keeps every must-link and cannot-link",
             model_path="sidebayes.models.constrained_kmeans:constrained_kmeans",
