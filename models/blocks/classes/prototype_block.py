@@ -27,7 +27,7 @@ from ..mixtures.units import data_units
 from ..side_information.partial_labels import PartialLabels
 from .prototypes import Prototypes
 
-__all__ = ["PrototypeSites", "class_prototypes", "prototype_table"]
+__all__ = ["PrototypeSites", "class_prototypes", "prototype_prior", "prototype_table"]
 
 
 def prototype_table(
@@ -84,6 +84,13 @@ def class_prototypes(
     return Prototypes(points, jnp.asarray(classes), jnp.asarray(clusters), scale, shares)
 
 
+def prototype_prior(prior: GaussianPrior, num_clusters: int) -> tuple[Array, Array]:
+    """Centre and deviation of prototypes: twice that of the data that a prior of components tells."""
+    scale = jnp.asarray(prior.scale)
+    inside = jnp.sqrt(jnp.diagonal(scale))
+    return jnp.asarray(prior.mean), 2 * inside * num_clusters ** (1 / len(scale))
+
+
 class PrototypeSites(Block):
     """Prototypes and scales; engines move them numerically."""
 
@@ -105,15 +112,7 @@ class PrototypeSites(Block):
         features = jnp.shape(x)[1] if self.prior is None else len(jnp.asarray(self.prior.mean))
         self.centre, self.unit = data_units(x, features)
         if x is None and self.prior is not None:
-            self.centre, self.unit = jnp.asarray(self.prior.mean), self._spread
-
-    @property
-    def _spread(self) -> Array:
-        """Deviation of all the data that a prior of components stands for."""
-        assert self.prior is not None  # asked for where there is one
-        size = jnp.shape(self.prior.scale)[0]
-        inside = jnp.sqrt(jnp.diagonal(jnp.asarray(self.prior.scale)))
-        return inside * self.num_clusters ** (1 / size)
+            self.centre, self.unit = prototype_prior(self.prior, num_clusters)
 
     def sample(self) -> tuple[Array, Array]:
         """Sample the prototypes and the scales."""
@@ -122,7 +121,7 @@ class PrototypeSites(Block):
             around: Any = dist.ImproperUniform(constraints.real_vector, (), (size,))
             width: Any = dist.ImproperUniform(constraints.positive, (), ())
         else:
-            around = dist.Normal(jnp.asarray(self.prior.mean), 2 * self._spread).to_event(1)
+            around = dist.Normal(*prototype_prior(self.prior, self.num_clusters)).to_event(1)
             variance = jnp.diagonal(jnp.asarray(self.prior.scale)).sum()
             width = dist.LogNormal(-jnp.log(2 * variance), 2.0)
         with numpyro.plate("prototypes", len(self.classes)):

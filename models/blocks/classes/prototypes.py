@@ -62,7 +62,9 @@ class Prototypes(NamedTuple):
         """Log probability of each statement given component and point, (num_points, num_clusters)."""
         logs = self.log_kernels(x)
         least = log_of(jnp.zeros((), logs.dtype))
-        own = jnp.where(stated[:, self.classes] > 0, logs + log_of(stated[:, self.classes]), -jnp.inf)
+        own = jnp.where(
+            stated[:, self.classes] > 0, logs + log_of(stated[:, self.classes]), -jnp.inf
+        )
         above, below = self._sums(own), self._sums(logs)
         smooth = jnp.log(jnp.asarray(self.smoothing, logs.dtype))
         above = jnp.logaddexp(above, smooth + log_of(stated @ self.table.T))
