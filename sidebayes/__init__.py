@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .guides.engines.samplers.smc import SMC
     from .guides.engines.variational.coordinate_ascent import CoordinateAscent
     from .guides.engines.variational.svi import SVI
+    from .models.blocks.classes.anchors import Anchors
     from .models.blocks.effects.priors import EffectsPrior
     from .models.blocks.kernels.graph_kernels import GraphKernel, choose_graph_kernel
     from .models.blocks.label_inference.approximate import (
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from .models.blocks.side_information.links import Links
     from .models.blocks.side_information.partial_labels import Groups, PartialLabels
     from .models.blocks.survival import HazardPrior
+    from .growing import fit_nfgl, grow_prototypes
     from .prior import prior_predictive
     from .result import Fit
     from .sbc import calibrate
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from .zoo import CARDS, Card, register
 
 _HOME = {
+    "Anchors": "models.blocks.classes.anchors",
     "BeliefPropagation": "models.blocks.label_inference.approximate",
     "BlockedGibbs": "guides.engines.samplers.gibbs",
     "CARDS": "zoo",
@@ -122,6 +125,7 @@ _HOME = {
     "estimate_flip_rate": "models.blocks.side_information.link_weights",
     "estimate_population": "guides.detection.estimation",
     "fit": "api",
+    "fit_nfgl": "growing",
     "flip_rate_weight": "models.blocks.side_information.link_weights",
     "forecast": "forecasts",
     "grow_prototypes": "growing",
@@ -145,6 +149,7 @@ __all__ = [
     "NUTS",
     "SMC",
     "SVI",
+    "Anchors",
     "BeliefPropagation",
     "BlockedGibbs",
     "Card",
@@ -195,6 +200,7 @@ __all__ = [
     "estimate_flip_rate",
     "estimate_population",
     "fit",
+    "fit_nfgl",
     "flip_rate_weight",
     "forecast",
     "grow_prototypes",

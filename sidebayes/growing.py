@@ -1,4 +1,4 @@
-"""Fits whose size is found on the way: prototypes of classes within components."""
+"""Fits of which a discrete part is found first: prototypes of classes, components of labelled rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.guides.engines.base import Engine
 from sidebayes.guides.engines.density import trace_model
+from sidebayes.guides.nfgl import place_anchors
 from sidebayes.guides.pfgl import grow
+from sidebayes.models.blocks.classes.anchors import Anchors
 from sidebayes.models.blocks.classes.prototype_block import prototype_prior
 from sidebayes.models.blocks.collapsed import unexpanded
 from sidebayes.models.blocks.fields import check_integer
@@ -20,7 +22,7 @@ from sidebayes.models.blocks.side_information.partial_labels import PartialLabel
 from .api import fit
 from .result import Fit
 
-__all__ = ["free_parameters", "grow_prototypes"]
+__all__ = ["fit_nfgl", "free_parameters", "grow_prototypes"]
 
 
 def free_parameters(covariance: str, num_features: int, num_clusters: int) -> int:
@@ -136,6 +138,92 @@ def grow_prototypes(
     )
     found.tree["fit_info"].attrs["growth"] = json.dumps(grown.path)
     return found
+
+
+def fit_nfgl(
+    x: ArrayLike,
+    known: ArrayLike | PartialLabels,
+    *,
+    num_clusters: int,
+    num_classes: int,
+    engine: str | Engine | None = None,
+    base: Fit | None = None,
+    smoothing: float = 1e-3,
+    sweeps: int = 20,
+    seed: int = 0,
+    progress: bool = True,
+    **options: Any,
+) -> Fit:
+    """Fit `nfgl`: a mixture, which component each labelled row belongs to, and how far rows vote.
+
+    A `moe` is fitted first, for the class table; labelled rows begin in the component that their
+    features make most probable (Raghuram 2014, section 2.3.4).
+
+    Parameters
+    ----------
+    x : array_like, shape (num_points, num_features)
+        In features of one unit: votes go by Euclidean distance.
+    known : array_like of int, or PartialLabels
+        Class of each row, -1 where it is not known. Rows with several admissible classes do not vote.
+    num_clusters, num_classes : int
+    engine : str or engine, optional
+        Of the last step, given the components of labelled rows; EM by default.
+    base : Fit, optional
+        Of `moe` to the same data, to spare the first step.
+    smoothing : float
+        See `nfgl`.
+    sweeps : int
+        Of the components of labelled rows, in each step of the search; 0 leaves them as they begin.
+    seed : int
+    progress : bool
+    **options
+        Of the model: ``covariance``, ``prior``, ``concentration``.
+
+    Returns
+    -------
+    Fit
+        Of `nfgl`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For bad input, or if fewer than two rows have a known class.
+    """
+    if not isinstance(smoothing, int | float) or not smoothing > 0:
+        raise ValueError(f"smoothing = {smoothing!r}; expected a number above 0, such as 1e-3")
+    check_integer("sweeps", sweeps, 0)
+    sizes = {"num_clusters": num_clusters, "num_classes": num_classes}
+    if base is None:
+        base = fit("moe", x, known, seed=seed, progress=progress, **sizes, **options)
+    elif base.method != "moe":
+        raise ValueError(f"base is a fit of {base.method}; pass one of 'moe', or leave it out")
+    log_joint, _, data = _at_params(base)
+    classes = base.run.data["known"].classes
+    rows = np.flatnonzero(np.asarray(classes) >= 0)
+    if len(rows) < 2:
+        raise ValueError(f"known names the class of {len(rows)} rows; at least two can vote")
+    table = base.params["class_table"]
+    begin = Anchors(data[rows], classes[rows], log_joint[rows].argmax(axis=1), table)
+    shared = {n: v for n, v in base.params.items() if n != "class_table"}
+    with base.run.precision:
+        settings = {"num_clusters": num_clusters, **options}
+        search = {"seed": seed, "smoothing": smoothing, "sweeps": sweeps}
+        placed = place_anchors(data, rows, begin, shared, settings, **search)
+    assigned = np.full(len(data), -1)
+    assigned[rows] = placed.clusters
+    return fit(
+        "nfgl",
+        x,
+        assigned,
+        anchors=Anchors(data[rows], classes[rows], placed.clusters, table),
+        engine=engine,
+        seed=seed,
+        progress=progress,
+        init=placed.params,
+        smoothing=smoothing,
+        **sizes,
+        **options,
+    )
 
 
 def _at_params(base: Fit) -> tuple[NDArray, NDArray, NDArray]:

@@ -149,6 +149,15 @@ CARDS: dict[str, Card] = {
             tags=("mixture", "classifier", "partial labels"),
         ),
         Card(
+            name="nfgl",
+            title="Mixture within whose components the labelled rows nearby say the class",
+            model_path="sidebayes.models.nfgl:nfgl",
+            engines=("em", "map", "laplace", "nuts", "hmc"),
+            links="none",
+            reference="Miller, Raghuram, Kesidis and Collins (2012), Neural Computation 24, 1926-1966",
+            tags=("mixture", "classifier", "partial labels", "composite likelihood"),
+        ),
+        Card(
             name="constrained_kmeans",
             title="K-means that keeps every must-link and cannot-link",
             model_path="sidebayes.models.constrained_kmeans:constrained_kmeans",

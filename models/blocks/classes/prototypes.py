@@ -19,11 +19,12 @@ __all__ = ["PrototypeMixture", "Prototypes"]
 class Prototypes(NamedTuple):
     r"""Randomised nearest prototype within each component (Raghuram 2014, eq. 2.17).
 
-    .. math:: P(c \mid j, x) = \frac{\sum_{l \in j,\, m_l = c} e^{-a_j \|x - s_l\|^2}
-                                     + \epsilon\, \beta_{jc}}
-                                    {\sum_{l \in j} e^{-a_j \|x - s_l\|^2} + \epsilon}
+    .. math:: P(c \mid j, x) = \frac{\sum_{l \in j,\, m_l = c} k_l(x) + \epsilon\, \beta_{jc} \max_l k_l(x)}
+                                    {\sum_{l \in j} k_l(x) + \epsilon \max_l k_l(x)}, \qquad
+              k_l(x) = e^{-a_j \|x - s_l\|^2}
 
-    With :math:`\epsilon = 0` it is (2.17). Infinite scales are the hard nearest prototype, scales of
+    With :math:`\epsilon = 0` it is (2.17). A component without prototypes has its :math:`\beta`, if
+    :math:`\epsilon > 0`. Infinite scales are the hard nearest prototype, scales of
     zero the shares of the classes among the prototypes.
 
     Attributes
@@ -65,20 +66,25 @@ class Prototypes(NamedTuple):
         own = jnp.where(
             stated[:, self.classes] > 0, logs + log_of(stated[:, self.classes]), -jnp.inf
         )
-        above, below = self._sums(own), self._sums(logs)
-        smooth = jnp.log(jnp.asarray(self.smoothing, logs.dtype))
-        above = jnp.logaddexp(above, smooth + log_of(stated @ self.table.T))
-        below = jnp.logaddexp(below, smooth)
+        smooth = self._smooth(logs)
+        above = jnp.logaddexp(self._sums(own), smooth + log_of(stated @ self.table.T))
+        below = jnp.logaddexp(self._sums(logs), smooth)
         return jnp.where(jnp.isfinite(above), jnp.maximum(above - below, least), least)
 
     def class_probabilities(self, x: Array, member: Array) -> Array:
         """Sum of P(class | component, x) weighted by `member`, shape (num_points, num_classes)."""
         logs = self.log_kernels(x)
-        smooth = jnp.log(jnp.asarray(self.smoothing, logs.dtype))
+        smooth = self._smooth(logs)
         below = jnp.logaddexp(self._sums(logs), smooth)
         share = member[:, self.clusters] * jnp.exp(logs - below[:, self.clusters])
         found = share @ jax.nn.one_hot(self.classes, self.table.shape[1], dtype=logs.dtype)
         return found + (member * jnp.exp(smooth - below)) @ self.table
+
+    def _smooth(self, logs: Array) -> Array:
+        """Log of what smoothing adds below, shape (num_points, num_clusters)."""
+        most = jax.ops.segment_max(logs.T, self.clusters, len(self.scale)).T
+        nearest = jnp.where(jnp.isfinite(most), most, 0.0)
+        return jnp.log(jnp.asarray(self.smoothing, logs.dtype)) + nearest
 
     def _sums(self, logs: Array) -> Array:
         """Log sums over the prototypes of each component, shape (num_points, num_clusters)."""
