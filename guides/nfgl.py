@@ -26,8 +26,9 @@ from sidebayes.models.blocks.mixtures.weights import mixing_weights
 
 from .engines.base import Problem
 from .engines.density import trace_model
+from .engines.plumbing.programs import compiled
 from .engines.surrogate import expectation
-from .engines.updates import closed_forms, maximised, plan_updates
+from .engines.updates import Plan, closed_forms, maximised, plan_updates
 
 __all__ = ["Placed", "neighbours_in_cluster", "place_anchors"]
 
@@ -35,13 +36,13 @@ _SWEEPS = 20
 """Sweeps of iterated conditional modes at most, in one step."""
 
 _GRID = np.geomspace(1e-3, 1e3, 61)
-"""Scales to begin with, times one over the mean squared distance."""
+"""Scales to begin with, times one over the median squared distance to the nearest anchor."""
 
 _NEAR = np.geomspace(0.5, 2.0, 21)
 """Scales that a step tries, times the current one; the current one is among them."""
 
 _CAP = 50.0
-"""Most of a scale, over one over the median squared distance to the nearest other anchor."""
+"""Most of a scale, times the same: beyond, only the nearest anchor counts, and the objective rises for ever."""
 
 
 class Placed(NamedTuple):
@@ -112,72 +113,73 @@ def place_anchors(
     Raghuram (2014), sections 2.3.4 and 2.7.2 for the guard. Beginning with the best of a grid of scales
     is ours: from one small scale for all, many collapse to zero.
     """
-    x, rows = jnp.asarray(x), np.asarray(rows)
+    x, rows = jnp.asarray(x), jnp.asarray(rows)
     apart, typical = anchor_distances(anchors)
-    classes, table = jnp.asarray(anchors.classes), jnp.asarray(anchors.table)
-    flat = options.get("prior") == "flat"
-    num_clusters = len(anchors.table)
-    nearest = jnp.min(jnp.where(jnp.eye(len(apart), dtype=bool), jnp.inf, apart), axis=1)
-    cap = _CAP / jnp.maximum(jnp.median(nearest), 1e-12)
-
-    def by_cluster(clusters: Array, scale: Array) -> Array:
-        member = jax.nn.one_hot(clusters, num_clusters, dtype=apart.dtype)
-        found = log_pseudo_likelihood(apart, classes, member, scale, table, smoothing=smoothing)
-        return found if flat else found + dist.LogNormal(-typical, 2.0).log_prob(scale)
-
-    def best_scale(clusters: Array, choices: Array) -> Array:
-        values = lax.map(partial(by_cluster, clusters), choices)
-        return choices[jnp.argmax(values, axis=0), jnp.arange(num_clusters)]
-
-    def build(problem: Problem) -> Callable:
-        plan = plan_updates(problem)
-
-        def spread(clusters: Array) -> Array:
-            return jnp.full(len(x), -1).at[rows].set(clusters)
-
-        def step(state: _State, x: Array) -> _State:
-            args = x, spread(state.clusters)
-            joint, posterior = expectation(problem, state.params, args)
-            value = joint + by_cluster(state.clusters, state.scale).sum()
-            small = jnp.abs(value - state.value) <= tol * (1 + jnp.abs(value))
-            params = closed_forms(problem, plan, state.params, args, posterior, maximised)
-            choices = jnp.minimum(state.scale * _NEAR[:, None], jnp.maximum(cap, state.scale))
-            scale = best_scale(state.clusters, choices)
-            fn = unexpanded(trace_model(problem, params, args)["x"]["fn"])
-            factors = fn.log_factors(x)
-            base = (factors["unary"] + factors["log_weights"])[rows]
-            key, own = jax.random.split(state.key)
-            law = apart, classes, scale, table, smoothing
-            clusters = _sweeps(own, base, state.clusters, law, sweeps) if sweeps else state.clusters
-            history = state.history.at[state.step].set(value)
-            return _State(params, scale, clusters, value, small, state.step + 1, history, key)
-
-        def run(state: _State, x: Array) -> _State:
-            return lax.while_loop(
-                lambda s: ~s.done & (s.step < max_steps), lambda s: step(s, x), state
-            )
-
-        return run
-
-    clusters = jnp.asarray(anchors.clusters)
-    grid = jnp.minimum(jnp.asarray(_GRID)[:, None] * jnp.exp(-typical), cap)
-    scale = jax.jit(best_scale)(clusters, jnp.broadcast_to(grid, (len(_GRID), num_clusters)))
+    given = rows, apart, jnp.asarray(anchors.classes), jnp.asarray(anchors.table), typical
+    number = len(anchors.table)
     state = _State(
         {name: jnp.asarray(value) for name, value in start.items()},
-        scale,
-        clusters,
+        jnp.zeros(number, apart.dtype),
+        jnp.asarray(anchors.clusters),
         jnp.asarray(-jnp.inf),
         jnp.asarray(False),
         jnp.asarray(0),
         jnp.full(max_steps, jnp.nan),
-        jax.random.key(seed),
+        jnp.asarray(jax.random.key_data(jax.random.key(seed))),
     )
-    given = {n: v for n, v in options.items() if n not in ("anchors", "smoothing", "num_classes")}
-    problem = Problem(_assigned, (x, jnp.zeros(len(x), int)), given)
-    found = jax.jit(build(problem))(state, x)
+    kept = {n: v for n, v in options.items() if n not in ("anchors", "smoothing", "num_classes")}
+    problem = Problem(_assigned, (x, jnp.zeros(len(x), int)), kept)
+    config = smoothing, max_steps, tol, sweeps, options.get("prior") == "flat"
+    build = partial(_search, config, plan_updates(problem))
+    program, _ = compiled("place-anchors", problem, config, build, state, x, given)
+    found = program(state, x, given)
     params = {name: np.asarray(value) for name, value in found.params.items()}
-    params["neighbour_scale"] = np.asarray(found.scale)
+    params["log_scale"] = np.log(np.asarray(found.scale))
     return Placed(params, np.asarray(found.clusters), np.asarray(found.history)[: int(found.step)])
+
+
+def _search(config: tuple, plan: Plan, problem: Problem) -> Callable:
+    """Program of `place_anchors`."""
+    smoothing, max_steps, tol, sweeps, flat = config
+
+    def search(state: _State, x: Array, given: tuple) -> _State:
+        rows, apart, classes, table, typical = given
+        number = len(table)
+        cap = jnp.maximum(_CAP * jnp.exp(-typical), state.scale)
+
+        def by_cluster(clusters: Array, scale: Array) -> Array:
+            member = jax.nn.one_hot(clusters, number, dtype=apart.dtype)
+            law = apart, classes, member, scale, table
+            found = log_pseudo_likelihood(*law, smoothing=smoothing)
+            return found if flat else found + dist.Normal(-typical, 2.0).log_prob(jnp.log(scale))
+
+        def best_scale(clusters: Array, choices: Array) -> Array:
+            values = lax.map(partial(by_cluster, clusters), choices)
+            return choices[jnp.argmax(values, axis=0), jnp.arange(number)]
+
+        def step(state: _State) -> _State:
+            args = x, jnp.full(len(x), -1).at[rows].set(state.clusters)
+            joint, posterior = expectation(problem, state.params, args)
+            value = joint + by_cluster(state.clusters, state.scale).sum()
+            small = jnp.abs(value - state.value) <= tol * (1 + jnp.abs(value))
+            params = closed_forms(problem, plan, state.params, args, posterior, maximised)
+            scale = best_scale(state.clusters, jnp.minimum(state.scale * _NEAR[:, None], cap))
+            fn = unexpanded(trace_model(problem, params, args)["x"]["fn"])
+            factors = fn.log_factors(x)
+            base = (factors["unary"] + factors["log_weights"])[rows]
+            key, own = jax.random.split(jax.random.wrap_key_data(state.key))
+            law = apart, classes, scale, table, smoothing
+            clusters = _sweeps(own, base, state.clusters, law, sweeps) if sweeps else state.clusters
+            history = state.history.at[state.step].set(value)
+            raw = jax.random.key_data(key)
+            return _State(params, scale, clusters, value, small, state.step + 1, history, raw)
+
+        grid = jnp.minimum(jnp.asarray(_GRID)[:, None] * jnp.exp(-typical), cap)
+        grid = jnp.broadcast_to(grid, (len(_GRID), number))
+        state = state._replace(scale=best_scale(state.clusters, grid))
+        return lax.while_loop(lambda s: ~s.done & (s.step < max_steps), step, state)
+
+    return search
 
 
 def _assigned(

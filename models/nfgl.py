@@ -59,8 +59,9 @@ def nfgl(
     num_clusters, num_classes : int
     covariance : {"full", "tied", "diagonal", "spherical"}
     prior : {"empirical", "flat"} or GaussianPrior
-        Of the components. Unless it is "flat", the thesis' own, scales :math:`a_j` are log-normal about one
-        over the mean squared distance of the anchors, give or take a factor of :math:`e^2`.
+        Of the components. Unless it is "flat", the thesis' own, logarithms of the scales
+        :math:`a_j` are normal about minus that of the median squared distance to the nearest other
+        anchor, with a deviation of 2.
     concentration : float
     smoothing : float
         Weight of a component's class table against the nearest labelled row, above 0; see `Prototypes`.
@@ -81,9 +82,9 @@ def nfgl(
     density = mixture_components(x, num_clusters, covariance, prior)
     apart, typical = anchor_distances(anchors)
     free = isinstance(prior, str) and prior == "flat"
-    width = dist.ImproperUniform(constraints.positive, (), ()) if free else dist.LogNormal(-typical, 2.0)
+    width = dist.ImproperUniform(constraints.real, (), ()) if free else dist.Normal(-typical, 2.0)
     with numpyro.plate("clusters", num_clusters):
-        scale = numpyro.sample("neighbour_scale", width)
+        scale = jnp.exp(numpyro.sample("log_scale", width))
     labels = LinkedCategorical(jnp.log(weights), as_label_graph(None, jnp.shape(x)[0]))
     found = anchors.prototypes(scale, smoothing)
     numpyro.sample("x", NeighbourMixture(labels, density, found, assigned), obs=x)

@@ -61,8 +61,8 @@ def pfgl(
     covariance : {"full", "tied", "diagonal", "spherical"}
     prior : {"empirical", "flat"} or GaussianPrior
         Of the components, and what is believed of prototypes and scales: around the centre of the data,
-        with twice their deviation; a scale of one over the squared distance of two points of a
-        component, give or take a factor of :math:`e^2`. "flat" is the thesis' maximum likelihood.
+        with twice their deviation; log scales are normal about minus the log squared distance of two
+        points of a component, with a deviation of 2. "flat" is the thesis' maximum likelihood.
     concentration : float
     label_noise : float
         See `stated_classes`.

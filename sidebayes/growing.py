@@ -131,7 +131,7 @@ def grow_prototypes(
         engine=engine,
         seed=seed,
         progress=progress,
-        init=shared | {"prototype": grown.points, "prototype_scale": grown.scale},
+        init=shared | {"prototype": grown.points, "log_scale": np.log(grown.scale)},
         prototypes=tuple(zip(map(int, grown.clusters), map(int, grown.classes), strict=True)),
         **sizes,
         **options,

@@ -21,14 +21,16 @@ __all__ = ["NeighbourMixture", "anchor_distances", "assigned_evidence"]
 
 
 def anchor_distances(anchors: Anchors) -> tuple[Array, Array]:
-    """Squared distances between anchors, and the logarithm of their mean."""
+    """Squared distances between anchors, and the logarithm of the median one to the nearest other."""
     points = jnp.asarray(anchors.points)
     points = points - points.mean(axis=0)
     square = jnp.sum(points**2, axis=1)
     apart = jnp.maximum(square[:, None] + square - 2 * points @ points.T, 0.0)
-    apart = apart * (1.0 - jnp.eye(len(points)))
-    mean = apart.sum() / max(len(points) * (len(points) - 1), 1)
-    return apart, jnp.log(jnp.where(mean > 0, mean, 1.0))
+    own = jnp.eye(len(points), dtype=bool)
+    apart = jnp.where(own, 0.0, apart)
+    nearest = jnp.min(jnp.where(own | (apart <= 0), jnp.inf, apart), axis=1)
+    typical = jnp.median(jnp.where(jnp.isfinite(nearest), nearest, 1.0))
+    return apart, jnp.log(typical)
 
 
 def assigned_evidence(assigned: ArrayLike, num_clusters: int) -> Array:

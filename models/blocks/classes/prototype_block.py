@@ -75,7 +75,7 @@ def class_prototypes(
 ) -> Prototypes:
     """Sample prototypes, shape (num_prototypes, num_features), and a scale for each component.
 
-    Parameters are those of `pfgl`; a flat prior of the scales is flat in their logarithms' density.
+    Parameters are those of `pfgl`; scales are sampled as logarithms.
     """
     clusters, classes = prototype_table(prototypes, num_clusters, num_classes)
     block = PrototypeSites(x, num_clusters, clusters, classes, prior, known)
@@ -95,7 +95,7 @@ class PrototypeSites(Block):
     """Prototypes and scales; engines move them numerically."""
 
     factor: ClassVar[str] = "evidence"
-    roles: ClassVar[tuple[str, ...]] = ("prototype", "prototype_scale")
+    roles: ClassVar[tuple[str, ...]] = ("prototype", "prototype_log_scale")
     has_update = False  # type: ignore[assignment]
 
     def __init__(
@@ -119,23 +119,22 @@ class PrototypeSites(Block):
         size = len(self.unit)
         if self.prior is None:
             around: Any = dist.ImproperUniform(constraints.real_vector, (), (size,))
-            width: Any = dist.ImproperUniform(constraints.positive, (), ())
+            width: Any = dist.ImproperUniform(constraints.real, (), ())
         else:
             around = dist.Normal(*prototype_prior(self.prior, self.num_clusters)).to_event(1)
             variance = jnp.diagonal(jnp.asarray(self.prior.scale)).sum()
-            width = dist.LogNormal(-jnp.log(2 * variance), 2.0)
+            width = dist.Normal(-jnp.log(2 * variance), 2.0)
         with numpyro.plate("prototypes", len(self.classes)):
             points = self.declare("prototype", "prototype", around, ("features",))
         with numpyro.plate("clusters", self.num_clusters):
-            scale = self.declare("prototype_scale", "prototype_scale", width)
-        return points, scale
+            log_scale = self.declare("prototype_log_scale", "log_scale", width)
+        return points, jnp.exp(log_scale)
 
     def bijector(self, role: str, bijector: Transform) -> Transform:
         """Coordinates in units of the data."""
+        units: Transform = AffineTransform(-jnp.log(jnp.sum(self.unit**2)), 1.0)
         if role == "prototype":
-            units: Transform = IndependentTransform(AffineTransform(self.centre, self.unit), 1)
-        else:
-            units = AffineTransform(0.0, 1.0 / jnp.sum(self.unit**2), constraints.positive)
+            units = IndependentTransform(AffineTransform(self.centre, self.unit), 1)
         return ComposeTransform([bijector, units])
 
     def starts(
@@ -149,5 +148,5 @@ class PrototypeSites(Block):
         for own in self.classes:
             rows = np.flatnonzero(classes == own)
             chosen.append(rng.choice(rows if len(rows) else len(x), num_starts))
-        scale = 1.0 / (2 * x.var(axis=0).sum() or 1.0)
-        return {"prototype": x[np.stack(chosen, axis=1)], "prototype_scale": scale}
+        log_scale = -np.log(2 * x.var(axis=0).sum() or 1.0)
+        return {"prototype": x[np.stack(chosen, axis=1)], "prototype_log_scale": log_scale}
