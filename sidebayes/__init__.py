@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from .guides.engines.samplers.smc import SMC
     from .guides.engines.variational.coordinate_ascent import CoordinateAscent
     from .guides.engines.variational.svi import SVI
+    from .guides.moe import HardClasses
     from .models.blocks.classes.anchors import Anchors
     from .models.blocks.effects.priors import EffectsPrior
     from .models.blocks.kernels.graph_kernels import GraphKernel, choose_graph_kernel
@@ -84,6 +85,7 @@ _HOME = {
     "GibbsLabels": "models.blocks.label_inference.approximate",
     "GaussianPrior": "models.blocks.mixtures.components",
     "GraphKernel": "models.blocks.kernels.graph_kernels",
+    "HardClasses": "guides.moe",
     "HMC": "guides.engines.samplers.mcmc",
     "HazardPrior": "models.blocks.survival",
     "Groups": "models.blocks.side_information.partial_labels",
@@ -165,6 +167,7 @@ __all__ = [
     "GibbsLabels",
     "GraphKernel",
     "Groups",
+    "HardClasses",
     "HazardPrior",
     "KMeans",
     "LabelGraph",

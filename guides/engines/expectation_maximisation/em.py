@@ -118,13 +118,7 @@ class EM(CheckpointedEngine):
         ):
             advance(0, "compiling")
             clock = {"compile": 0.0}
-            if init is None:
-                starts = initial_values(
-                    problem, seed, self.num_restarts, seeded=True, seconds=clock
-                )
-            else:
-                given = starting_point(problem, init)
-                starts = {name: value[None] for name, value in given.items()}
+            starts = self._starts(problem, seed, init, clock)
             first = {name: value[0] for name, value in starts.items()}
             check_updates(problem, plan, first, clock)
             state = keep.restore(self._begin(starts))
@@ -155,6 +149,28 @@ class EM(CheckpointedEngine):
         params = as_numpy(state.params | sites)
         return self._result(problem, state, params, clock, approximate)
 
+    def _starts(
+        self, problem: Problem, seed: int, init: Mapping[str, Any] | None, clock: dict[str, float]
+    ) -> dict[str, NDArray]:
+        """Values to start from, with an axis of starts in front."""
+        if init is None:
+            return initial_values(problem, seed, self.num_restarts, seeded=True, seconds=clock)
+        return {name: value[None] for name, value in starting_point(problem, init).items()}
+
+    def _maximise(
+        self,
+        problem: Problem,
+        plan: Plan,
+        params: dict[str, Array],
+        args: tuple,
+        posterior: dict[str, Any],
+    ) -> dict[str, Array]:
+        """M-step."""
+        new = closed_forms(problem, plan, params, args, posterior, maximised)
+        if not plan.rest:
+            return new
+        return raise_surrogate(problem, new, args, posterior, self.num_inner_steps, plan.rest)
+
     def _begin(self, starts: dict[str, NDArray]) -> _Climb:
         """State of every start before its first E-step."""
         number = len(next(iter(starts.values())))
@@ -177,11 +193,7 @@ class EM(CheckpointedEngine):
             good = jnp.isfinite(now)
             small = jnp.abs(now - state.value) <= tol * (1 + jnp.abs(now))
             stop = ~good | small | (state.steps == self.max_steps)
-            new = closed_forms(problem, plan, state.params, args, posterior, maximised)
-            if plan.rest:
-                new = raise_surrogate(
-                    problem, new, args, posterior, self.num_inner_steps, plan.rest
-                )
+            new = self._maximise(problem, plan, state.params, args, posterior)
             # what stops keeps the parameters whose E-step was the last good one
             kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), state.params, state.last)
             return _Climb(
