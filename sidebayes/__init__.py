@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from .guides.engines.samplers.smc import SMC
     from .guides.engines.variational.coordinate_ascent import CoordinateAscent
     from .guides.engines.variational.svi import SVI
+    from .guides.moe import HardClasses
+    from .models.blocks.classes.anchors import Anchors
     from .models.blocks.effects.priors import EffectsPrior
     from .models.blocks.kernels.graph_kernels import GraphKernel, choose_graph_kernel
     from .models.blocks.label_inference.approximate import (
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from .models.blocks.side_information.links import Links
     from .models.blocks.side_information.partial_labels import Groups, PartialLabels
     from .models.blocks.survival import HazardPrior
+    from .growing import fit_nfgl, grow_prototypes
     from .prior import prior_predictive
     from .result import Fit
     from .sbc import calibrate
@@ -66,6 +69,7 @@ if TYPE_CHECKING:
     from .zoo import CARDS, Card, register
 
 _HOME = {
+    "Anchors": "models.blocks.classes.anchors",
     "BeliefPropagation": "models.blocks.label_inference.approximate",
     "BlockedGibbs": "guides.engines.samplers.gibbs",
     "CARDS": "zoo",
@@ -82,6 +86,7 @@ _HOME = {
     "GibbsLabels": "models.blocks.label_inference.approximate",
     "GaussianPrior": "models.blocks.mixtures.components",
     "GraphKernel": "models.blocks.kernels.graph_kernels",
+    "HardClasses": "guides.moe",
     "HMC": "guides.engines.samplers.mcmc",
     "HazardPrior": "models.blocks.survival",
     "Groups": "models.blocks.side_information.partial_labels",
@@ -123,8 +128,10 @@ _HOME = {
     "estimate_flip_rate": "models.blocks.side_information.link_weights",
     "estimate_population": "guides.detection.estimation",
     "fit": "api",
+    "fit_nfgl": "growing",
     "flip_rate_weight": "models.blocks.side_information.link_weights",
     "forecast": "forecasts",
+    "grow_prototypes": "growing",
     "kernel_alignment": "guides.detection.alignment",
     "load": "api",
     "load_dataset": "datasets",
@@ -146,6 +153,7 @@ __all__ = [
     "NUTS",
     "SMC",
     "SVI",
+    "Anchors",
     "BeliefPropagation",
     "BlockedGibbs",
     "Card",
@@ -161,6 +169,7 @@ __all__ = [
     "GibbsLabels",
     "GraphKernel",
     "Groups",
+    "HardClasses",
     "HazardPrior",
     "KMeans",
     "LabelGraph",
@@ -196,8 +205,10 @@ __all__ = [
     "estimate_flip_rate",
     "estimate_population",
     "fit",
+    "fit_nfgl",
     "flip_rate_weight",
     "forecast",
+    "grow_prototypes",
     "kernel_alignment",
     "load",
     "load_dataset",

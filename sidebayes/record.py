@@ -27,6 +27,7 @@ __all__ = ["dump", "parse", "remedy"]
 
 _CLASSES = (
     *(path.partition(":")[2] for path in ENGINES.values()),
+    "Anchors",
     "BeliefPropagation",
     "EffectsPrior",
     "Exact",

@@ -57,6 +57,9 @@ class Collapsed(dist.Distribution):
     has_independent_units: bool = True
     """Whether the units are independent given the parameters, so that new ones have a density too."""
 
+    is_exchangeable: bool = True
+    """Whether labels may be renumbered; not where each has side information of its own."""
+
     num_classes: int | None = None
     """Number of classes of the points beside their labels; None where they have none."""
 

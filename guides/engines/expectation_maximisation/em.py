@@ -120,14 +120,7 @@ class EM(CheckpointedEngine):
         ):
             advance(0, "compiling")
             clock = {"compile": 0.0}
-            if init is None:
-                starts = initial_values(
-                    problem, seed, self.num_restarts, seeded=True, seconds=clock
-                )
-            else:
-                several = [init] if isinstance(init, Mapping) or hasattr(init, "params") else init
-                given = [starting_point(problem, one) for one in several]
-                starts = {name: np.stack([one[name] for one in given]) for name in given[0]}
+            starts = self._starts(problem, seed, init, clock)
             first = {name: value[0] for name, value in starts.items()}
             check_updates(problem, plan, first, clock)
             state = keep.restore(self._begin(starts))
@@ -158,6 +151,35 @@ class EM(CheckpointedEngine):
         params = as_numpy(state.params | sites)
         return self._result(problem, state, params, clock, approximate)
 
+    def _starts(
+        self,
+        problem: Problem,
+        seed: int,
+        init: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+        clock: dict[str, float],
+    ) -> dict[str, NDArray]:
+        """Values to start from, with an axis of starts in front."""
+        if init is None:
+            return initial_values(problem, seed, self.num_restarts, seeded=True, seconds=clock)
+        several = [init] if isinstance(init, Mapping) or hasattr(init, "params") else init
+        given = [starting_point(problem, one) for one in several]
+        return {name: np.stack([one[name] for one in given]) for name in given[0]}
+
+    def _maximise(
+        self,
+        problem: Problem,
+        plan: Plan,
+        params: dict[str, Array],
+        args: tuple,
+        posterior: dict[str, Any],
+    ) -> dict[str, Array]:
+        """M-step."""
+        new = closed_forms(problem, plan, params, args, posterior, maximised)
+        numeric = tuple(name for name in plan.rest if name not in plan.tightened)
+        if not numeric:
+            return new
+        return raise_surrogate(problem, new, args, posterior, self.num_inner_steps, numeric)
+
     def _begin(self, starts: dict[str, NDArray]) -> _Climb:
         """State of every start before its first E-step."""
         number = len(next(iter(starts.values())))
@@ -174,7 +196,6 @@ class EM(CheckpointedEngine):
 
     def _program(self, plan: Plan, large: bool, problem: Problem) -> Callable:
         """For all starts: E-step, test, M-step, until every start has stopped or done `limit`."""
-        numeric = tuple(name for name in plan.rest if name not in plan.tightened)
 
         def step(state: _Climb, args: tuple, tol: Array) -> _Climb:
             at = state.params
@@ -184,9 +205,7 @@ class EM(CheckpointedEngine):
             good = jnp.isfinite(now)
             small = jnp.abs(now - state.value) <= tol * (1 + jnp.abs(now))
             stop = ~good | small | (state.steps == self.max_steps)
-            new = closed_forms(problem, plan, at, args, posterior, maximised)
-            if numeric:
-                new = raise_surrogate(problem, new, args, posterior, self.num_inner_steps, numeric)
+            new = self._maximise(problem, plan, at, args, posterior)
             # what stops keeps the parameters whose E-step was the last good one
             kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), at, state.last)
             return _Climb(

@@ -14,7 +14,7 @@ from ..mixtures.linked_categorical import LinkedCategorical
 from ..mixtures.linked_mixture import LinkedMixture
 from ..side_information.partial_labels import Groups, PartialLabels
 
-__all__ = ["ClassMixture", "Classes"]
+__all__ = ["ClassMixture", "Classes", "ClassifiedMixture", "log_of"]
 
 
 class Classes(dist.Distribution):
@@ -54,7 +54,57 @@ class Classes(dist.Distribution):
         return jnp.where(value >= 0, jnp.log(own), 0.0).sum()
 
 
-class ClassMixture(LinkedMixture):
+class ClassifiedMixture(LinkedMixture):
+    """Mixture with statements about the classes of its points; base of the laws of classes.
+
+    Subclasses say how the class of a point depends on its component, and maybe on its data.
+    """
+
+    pytree_data_fields: ClassVar[tuple[str, ...]] = ("stated",)
+    stated: Array | None
+    """Probability of what is stated about each point given its class, (num_points, num_classes)."""
+
+    @property
+    def is_told(self) -> Array:
+        """Points of which something is stated."""
+        assert self.stated is not None  # asked for with statements only
+        return self.stated.min(axis=1) < self.stated.max(axis=1)
+
+    def check_stated(self, num_classes: int) -> None:
+        """Refuse statements of another shape."""
+        wanted = (self.labels.graph.num_points, num_classes)
+        if self.stated is not None and jnp.shape(self.stated) != wanted:
+            raise ValueError(
+                f"stated has shape {jnp.shape(self.stated)}; expected {wanted}, the probability of what is "
+                "stated about each point, given its class"
+            )
+
+    def untold(self) -> ClassifiedMixture:
+        """The same law without any statement."""
+        raise NotImplementedError
+
+    def statements(
+        self, value: Array, known: PartialLabels | None = None, label_noise: float = 0.0
+    ) -> Classes:
+        """Law of the statements about points, given their data alone.
+
+        Parameters
+        ----------
+        value : Array
+            Data of all points.
+        known : PartialLabels, optional
+            Points that it says something about are told, and no others.
+        label_noise : float
+            See `stated_classes`.
+        """
+        prob = self.untold().class_probabilities(value)
+        size = prob.shape[1]
+        wrong = label_noise / max(size - 1, 1)
+        told = None if known is None else ~jnp.asarray(known.admissible(size)).all(axis=1)
+        return Classes(wrong + (1.0 - label_noise - wrong) * prob, told)
+
+
+class ClassMixture(ClassifiedMixture):
     r"""Data of all points, with labels and classes summed out.
 
     A point draws its component z, then its data and its class, independently of each other:
@@ -78,7 +128,7 @@ class ClassMixture(LinkedMixture):
         See `LinkedMixture`.
     """
 
-    pytree_data_fields: ClassVar[tuple[str, ...]] = ("classes", "stated")
+    pytree_data_fields: ClassVar[tuple[str, ...]] = ("classes",)
 
     def __init__(
         self,
@@ -91,23 +141,22 @@ class ClassMixture(LinkedMixture):
         validate_args: bool | None = None,
     ) -> None:
         super().__init__(labels, components, groups=groups, validate_args=validate_args)
-        points = labels.graph.num_points
         if jnp.ndim(classes) != 2 or len(classes) != self.num_clusters:
             raise ValueError(
                 f"classes has shape {jnp.shape(classes)}; expected ({self.num_clusters}, num_classes), the "
                 "probabilities of the classes in each component"
             )
-        if stated is not None and jnp.shape(stated) != (points, jnp.shape(classes)[1]):
-            raise ValueError(
-                f"stated has shape {jnp.shape(stated)}; expected {(points, jnp.shape(classes)[1])}, the "
-                "probability of what is stated about each point, given its class"
-            )
         self.classes, self.stated = classes, stated
+        self.check_stated(self.num_classes)
 
     @property
     def num_classes(self) -> int:  # type: ignore[override]
         """Number of classes."""
         return jnp.shape(self.classes)[1]
+
+    def untold(self) -> ClassMixture:
+        """The same law without any statement."""
+        return ClassMixture(self.labels, self.components, self.classes, groups=self.groups)
 
     def among(
         self, labels: LinkedCategorical, points: Any = slice(None), groups: Groups | None = None
@@ -118,25 +167,19 @@ class ClassMixture(LinkedMixture):
 
     def log_factors(self, value: Array) -> dict[str, Array]:
         """Log-factors of `LinkedMixture`, and ``log_classes`` (num_clusters, num_classes)."""
-        return super().log_factors(value) | {"log_classes": _log(self.classes)}
+        return super().log_factors(value) | {"log_classes": log_of(self.classes)}
 
     def label_factors(self, factors: dict[str, Array]) -> Array:
         """Log-factors of the labels alone, classes summed out."""
         found = super().label_factors(factors)
-        told = self.log_told(factors["log_classes"])
+        told = self._log_told(factors["log_classes"])
         return found if told is None else found + told
 
-    def log_told(self, log_classes: Array) -> Array | None:
+    def _log_told(self, log_classes: Array) -> Array | None:
         """Log probability of each statement given the component, shape (num_points, num_clusters)."""
         if self.stated is None:
             return None
-        return jnp.where(self._is_told[:, None], _log(self.stated @ jnp.exp(log_classes).T), 0.0)
-
-    @property
-    def _is_told(self) -> Array:
-        """Points of which something is stated."""
-        assert self.stated is not None  # asked for with statements only
-        return self.stated.min(axis=1) < self.stated.max(axis=1)
+        return jnp.where(self.is_told[:, None], log_of(self.stated @ jnp.exp(log_classes).T), 0.0)
 
     def class_statements(self) -> tuple[Array, Array]:
         """Probabilities of what is stated given classes, and of the classes."""
@@ -149,16 +192,16 @@ class ClassMixture(LinkedMixture):
         member = self.responsibilities(value)
         if self.stated is None:
             return member @ self.classes
-        told = jnp.exp(self.log_told(_log(self.classes)))
-        return (member / told) @ self.classes * jnp.where(self._is_told[:, None], self.stated, 1.0)
+        told = jnp.exp(self._log_told(log_of(self.classes)))
+        return (member / told) @ self.classes * jnp.where(self.is_told[:, None], self.stated, 1.0)
 
     def draw(self, rng_key: Array, value: Array) -> tuple[Any, Array]:
         """Draw labels jointly, and the class of each point."""
         key_labels, key_classes = jax.random.split(rng_key)
         latent = super().draw(key_labels, value)
-        logits = _log(self.classes)[latent[0]]
+        logits = log_of(self.classes)[latent[0]]
         if self.stated is not None:
-            logits = logits + _log(self.stated)
+            logits = logits + log_of(self.stated)
         return latent, jax.random.categorical(key_classes, logits)
 
     def statistic(self, latent: tuple[Any, Array]) -> dict[str, Array]:
@@ -168,35 +211,14 @@ class ClassMixture(LinkedMixture):
         drawn = jax.nn.one_hot(classes, self.num_classes)
         counts = jnp.zeros(jnp.shape(self.classes))
         if self.stated is not None:
-            counts = member.T @ jnp.where(self._is_told[:, None], drawn, 0.0)
+            counts = member.T @ jnp.where(self.is_told[:, None], drawn, 0.0)
         return super().statistic(within) | {"log_classes": counts}
 
     def side_factors(self) -> Array | None:
         """Log-factors of the labels that the statements are."""
-        return self.log_told(_log(self.classes))
-
-    def statements(
-        self, value: Array, known: PartialLabels | None = None, label_noise: float = 0.0
-    ) -> Classes:
-        """Law of the statements about points, given their data alone.
-
-        Parameters
-        ----------
-        value : Array
-            Data of all points.
-        known : PartialLabels, optional
-            Points that it says something about are told, and no others.
-        label_noise : float
-            See `stated_classes`.
-        """
-        size = self.num_classes
-        untold = ClassMixture(self.labels, self.components, self.classes, groups=self.groups)
-        prob = untold.class_probabilities(value)
-        wrong = label_noise / max(size - 1, 1)
-        told = None if known is None else ~jnp.asarray(known.admissible(size)).all(axis=1)
-        return Classes(wrong + (1.0 - label_noise - wrong) * prob, told)
+        return self._log_told(log_of(self.classes))
 
 
-def _log(probs: Array) -> Array:
+def log_of(probs: Array) -> Array:
     """Logarithm that stays finite, and is flat, where a probability is zero."""
     return jnp.log(jnp.maximum(probs, jnp.finfo(jnp.result_type(probs)).tiny))

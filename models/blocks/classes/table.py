@@ -10,6 +10,7 @@ import numpyro
 from jax import Array
 from jax.typing import ArrayLike
 
+from ..fields import check_integer
 from ..mixtures.weights import DirichletWeights
 
 __all__ = ["ClassTable", "class_table"]
@@ -40,6 +41,7 @@ def class_table(
     ValueError
         For a concentration below 0.01, or of another shape.
     """
+    check_integer("num_classes", num_classes)
     known = np.asarray(concentration)
     fits = known.dtype.kind in "fiu" and known.shape in ((), (num_classes,))
     if not fits or not (np.isfinite(known) & (known >= _LEAST)).all():

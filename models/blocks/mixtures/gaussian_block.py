@@ -188,7 +188,7 @@ class GaussianComponents(Block):
     def has_one_pass(self, fn: Collapsed) -> bool:
         """Whether points are independent, and their densities full Gaussians of one layer."""
         free = isinstance(fn, LinkedMixture) and fn.labels.graph.num_links == 0
-        return free and isinstance(fn.components, Gaussian) and fn.evidence is None
+        return free and isinstance(fn.components, Gaussian) and not fn.has_side_evidence
 
     def one_pass(self, fn: Any, value: Array) -> tuple[Array, dict[str, Any]]:
         """Moments of the components, in chunks of points; no responsibilities are kept."""

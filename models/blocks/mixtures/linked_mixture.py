@@ -174,6 +174,11 @@ class LinkedMixture(Collapsed):
         """Log-factors of the labels besides data and links, None without any."""
         return self.evidence
 
+    @property
+    def has_side_evidence(self) -> bool:
+        """Whether points have log-factors of their labels besides their density."""
+        return self.evidence is not None
+
     def class_statements(self) -> tuple[Array, Array] | None:
         """Statements about classes of the points, for `gaussian_pass`; None without any."""
         return None

@@ -1,0 +1,140 @@
+"""Labelled rows that say the classes of others nearby, and the composite likelihood of their classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+
+from ..fields import real_array
+from ..side_information.partial_labels import frozen
+from .class_mixture import log_of
+from .prototypes import Prototypes
+
+__all__ = ["Anchors", "conditionals", "log_pseudo_likelihood"]
+
+
+@dataclass(frozen=True)
+class Anchors:
+    """Rows whose class is known, each in one component.
+
+    Parameters
+    ----------
+    points : array_like, shape (num_anchors, num_features)
+    classes, clusters : array_like of int, shape (num_anchors,)
+    table : array_like, shape (num_clusters, num_classes)
+        Class probabilities of components, for classes that a component has no row of.
+    """
+
+    points: ArrayLike
+    classes: ArrayLike
+    clusters: ArrayLike
+    table: ArrayLike
+
+    def __post_init__(self) -> None:
+        points, table = (
+            real_array(f"Anchors({n}=...)", getattr(self, n)) for n in ("points", "table")
+        )
+        if points.ndim != 2 or table.ndim != 2 or not np.isfinite(points).all():
+            raise ValueError(
+                f"Anchors: points have shape {points.shape} and table {table.shape}; expected finite numbers, "
+                "(num_anchors, num_features) and (num_clusters, num_classes)"
+            )
+        if (table < 0).any() or np.abs(table.sum(axis=1) - 1).max(initial=0.0) > 1e-6:
+            raise ValueError("Anchors: rows of table are no probabilities; divide each by its sum")
+        for name, most in (("clusters", len(table)), ("classes", table.shape[1])):
+            given = np.asarray(getattr(self, name))
+            fits = given.shape == (len(points),) and given.dtype.kind in "iu"
+            if not fits or (given < 0).any() or (given >= most).any():
+                raise ValueError(
+                    f"Anchors: {name} = {given!r:.60}; expected an integer from 0 to {most - 1} for each of "
+                    f"the {len(points)} points"
+                )
+            object.__setattr__(self, name, frozen(given.astype(np.int64)))
+        object.__setattr__(self, "points", frozen(points))
+        object.__setattr__(self, "table", frozen(table))
+
+    def prototypes(self, scale: Array, smoothing: float) -> Prototypes:
+        """As prototypes, which lie where the rows are (Raghuram 2014, eq. 2.16)."""
+        given = (jnp.asarray(v) for v in (self.points, self.classes, self.clusters))
+        return Prototypes(*given, scale, jnp.asarray(self.table), smoothing)
+
+
+def conditionals(
+    apart: Array,
+    classes: Array,
+    member: Array,
+    scale: Array,
+    table: Array,
+    *,
+    smoothing: float = 0.0,
+    normalise: bool = False,
+) -> Array:
+    r"""P(class | classes of the other anchors in a component), for each anchor and component.
+
+    .. math:: p_{j,i}(c) = \begin{cases} R_{j,i}(c) & \text{where class c occurs in } S_j \setminus i \\
+                                         \beta_{jc} & \text{elsewhere} \end{cases}, \qquad
+              R_{j,i}(c) = \frac{\sum_{m \in S_j \setminus i,\, c_m = c} e^{-a_j D_{im}}}
+                                {\sum_{m \in S_j \setminus i} e^{-a_j D_{im}}}
+
+    (Raghuram 2014, eqs. 2.4-2.5). These need not sum to one; with `normalise` they are divided by their
+    sum. With `smoothing` > 0 they are the proper and positive law of `Prototypes` instead.
+
+    Parameters
+    ----------
+    apart : Array, shape (num_anchors, num_anchors)
+        Squared distances D.
+    classes : Array of int, shape (num_anchors,)
+    member : Array, shape (num_anchors, num_clusters)
+        1 where an anchor is in the component :math:`S_j`, else 0.
+    scale : Array, shape (num_clusters,)
+    table : Array, shape (num_clusters, num_classes)
+    smoothing : float
+    normalise : bool
+
+    Returns
+    -------
+    Array, shape (num_clusters, num_anchors, num_classes)
+    """
+    kinds = jax.nn.one_hot(classes, table.shape[1], dtype=apart.dtype)
+    others = 1.0 - jnp.eye(len(apart), dtype=apart.dtype)
+
+    def of(given: tuple[Array, Array, Array]) -> Array:
+        own, a, shares = given
+        weight = others * own
+        logs = jnp.where(weight > 0, -a * apart, -jnp.inf)
+        most = logs.max(axis=1, keepdims=True)
+        kernel = weight * jnp.exp(logs - jnp.where(jnp.isfinite(most), most, 0.0))
+        same, total = kernel @ kinds, kernel.sum(axis=1, keepdims=True)
+        if smoothing:
+            return (same + smoothing * shares) / (total + smoothing)
+        found = same / jnp.where(total > 0, total, 1.0)
+        found = jnp.where(weight @ kinds > 0, found, shares)
+        return found / found.sum(axis=1, keepdims=True) if normalise else found
+
+    return jax.lax.map(of, (member.T, scale, table))
+
+
+def log_pseudo_likelihood(
+    apart: Array,
+    classes: Array,
+    member: Array,
+    scale: Array,
+    table: Array,
+    *,
+    smoothing: float = 0.0,
+    normalise: bool = False,
+) -> Array:
+    """Log pseudo-likelihood of the classes of the anchors by component (eq. 2.6), (num_clusters,).
+
+    Parameters are those of `conditionals`. It is a composite likelihood: no joint law of the classes
+    has these conditionals in general.
+    """
+    options = {"smoothing": smoothing, "normalise": normalise}
+    found = conditionals(apart, classes, member, scale, table, **options)
+    own = jnp.take_along_axis(found, classes[None, :, None], axis=2)[:, :, 0]
+    return jnp.sum(member.T * log_of(own), axis=1)

@@ -1,0 +1,93 @@
+"""Mixture whose labelled rows are in given components and vote on the classes of others."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array
+from jax.typing import ArrayLike
+
+from ..label_inference.partition import FORBIDDEN
+from ..mixtures.linked_categorical import LinkedCategorical
+from ..mixtures.linked_mixture import LinkedMixture
+from ..side_information.partial_labels import Groups
+from .anchors import Anchors
+from .prototypes import Prototypes
+
+__all__ = ["NeighbourMixture", "anchor_distances", "assigned_evidence"]
+
+
+def anchor_distances(anchors: Anchors) -> tuple[Array, Array]:
+    """Squared distances between anchors, and the logarithm of the median one to the nearest other."""
+    points = jnp.asarray(anchors.points)
+    points = points - points.mean(axis=0)
+    square = jnp.sum(points**2, axis=1)
+    apart = jnp.maximum(square[:, None] + square - 2 * points @ points.T, 0.0)
+    own = jnp.eye(len(points), dtype=bool)
+    apart = jnp.where(own, 0.0, apart)
+    nearest = jnp.min(jnp.where(own | (apart <= 0), jnp.inf, apart), axis=1)
+    typical = jnp.median(jnp.where(jnp.isfinite(nearest), nearest, 1.0))
+    return apart, jnp.log(typical)
+
+
+def assigned_evidence(assigned: ArrayLike, num_clusters: int) -> Array:
+    """Log-factors that hold points in their components, shape (num_points, num_clusters); -1 is free."""
+    given = jnp.asarray(assigned)[:, None]
+    return jnp.where((given >= 0) & (given != jnp.arange(num_clusters)), FORBIDDEN, 0.0)
+
+
+class NeighbourMixture(LinkedMixture):
+    """Data of all points; labelled ones are in given components (Raghuram 2014, eq. 2.10).
+
+    Parameters
+    ----------
+    labels, components
+        See `LinkedMixture`.
+    anchors : Prototypes
+        The labelled points.
+    assigned : array_like of int, shape (num_points,), optional
+        Component of each labelled point, -1 for all others.
+    """
+
+    pytree_data_fields: ClassVar[tuple[str, ...]] = ("anchors", "assigned")
+    is_exchangeable = False
+
+    def __init__(
+        self,
+        labels: LinkedCategorical,
+        components: dist.Distribution,
+        anchors: Prototypes,
+        assigned: ArrayLike | None = None,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        evidence = None
+        if assigned is not None:
+            evidence = assigned_evidence(assigned, labels.log_weights.shape[-1])
+        super().__init__(labels, components, evidence, validate_args=validate_args)
+        self.anchors, self.assigned = anchors, assigned
+
+    @property
+    def num_classes(self) -> int:  # type: ignore[override]
+        """Number of classes."""
+        return self.anchors.table.shape[1]
+
+    def among(
+        self, labels: LinkedCategorical, points: Any = slice(None), groups: Groups | None = None
+    ) -> NeighbourMixture:
+        """The same law for some of the points, whose labels are tied by other links."""
+        assigned = None if self.assigned is None else jnp.asarray(self.assigned)[points]
+        return NeighbourMixture(labels, self.components, self.anchors, assigned)
+
+    def class_probabilities(self, value: Array) -> Array:
+        """Probabilities of classes by rule B (eq. 2.16); labelled points keep theirs."""
+        found = self.anchors.class_probabilities(value, self.responsibilities(value))
+        if self.assigned is None:
+            return found
+        told = jnp.asarray(self.assigned) >= 0
+        place = jnp.clip(jnp.cumsum(told) - 1, 0, len(self.anchors.classes) - 1)
+        own = jax.nn.one_hot(self.anchors.classes[place], self.num_classes, dtype=found.dtype)
+        return jnp.where(told[:, None], own, found)

@@ -1,0 +1,152 @@
+"""Prototypes of classes and their scales, as sites that know their units and where to start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax import Array
+from jax.core import Tracer
+from jax.typing import ArrayLike
+from numpy.typing import NDArray
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import (
+    AffineTransform,
+    ComposeTransform,
+    IndependentTransform,
+    Transform,
+)
+
+from ..block import Block
+from ..mixtures.components import GaussianPrior, resolve_prior
+from ..mixtures.units import data_units
+from ..side_information.partial_labels import PartialLabels
+from .prototypes import Prototypes
+
+__all__ = ["PrototypeSites", "class_prototypes", "prototype_prior", "prototype_table"]
+
+
+def prototype_table(
+    prototypes: Sequence[tuple[int, int]], num_clusters: int, num_classes: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Component and class of every prototype, as two arrays.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If these are no pairs in range, or a component has no prototype.
+    """
+    given = np.asarray(prototypes)
+    if given.ndim != 2 or given.shape[1] != 2 or given.dtype.kind not in "iu":
+        raise TypeError(
+            f"prototypes = {prototypes!r:.60}; expected (component, class) of each, such as ((0, 0), (0, 1), "
+            "(1, 1)); sidebayes.grow_prototypes finds them"
+        )
+    clusters, classes = given.astype(np.int64).T
+    for name, values, size in (
+        ("component", clusters, num_clusters),
+        ("class", classes, num_classes),
+    ):
+        bad = np.flatnonzero((values < 0) | (values >= size))
+        if len(bad):
+            raise ValueError(
+                f"prototypes[{bad[0]}] is of {name} {values[bad[0]]}; expected 0..{size - 1}"
+            )
+    bare = np.setdiff1d(np.arange(num_clusters), clusters)
+    if len(bare):
+        raise ValueError(
+            f"component {bare[0]} has no prototype, so that nothing says which classes it has; give "
+            "every component one"
+        )
+    return clusters, classes
+
+
+def class_prototypes(
+    x: ArrayLike | None,
+    num_clusters: int,
+    num_classes: int,
+    prototypes: Sequence[tuple[int, int]],
+    prior: str | GaussianPrior,
+    known: PartialLabels | None = None,
+) -> Prototypes:
+    """Sample prototypes, shape (num_prototypes, num_features), and a scale for each component.
+
+    Parameters are those of `pfgl`; scales are sampled as logarithms.
+    """
+    clusters, classes = prototype_table(prototypes, num_clusters, num_classes)
+    block = PrototypeSites(x, num_clusters, clusters, classes, prior, known)
+    points, scale = block.sample()
+    shares = jnp.zeros((num_clusters, num_classes))
+    return Prototypes(points, jnp.asarray(classes), jnp.asarray(clusters), scale, shares)
+
+
+def prototype_prior(prior: GaussianPrior, num_clusters: int) -> tuple[Array, Array]:
+    """Centre and deviation of prototypes: twice that of the data that a prior of components tells."""
+    scale = jnp.asarray(prior.scale)
+    inside = jnp.sqrt(jnp.diagonal(scale))
+    return jnp.asarray(prior.mean), 2 * inside * num_clusters ** (1 / len(scale))
+
+
+class PrototypeSites(Block):
+    """Prototypes and scales; engines move them numerically."""
+
+    factor: ClassVar[str] = "evidence"
+    roles: ClassVar[tuple[str, ...]] = ("prototype", "prototype_log_scale")
+    has_update = False  # type: ignore[assignment]
+
+    def __init__(
+        self,
+        x: ArrayLike | None,
+        num_clusters: int,
+        clusters: NDArray,
+        classes: NDArray,
+        prior: str | GaussianPrior,
+        known: PartialLabels | None,
+    ) -> None:
+        self.num_clusters, self.clusters, self.classes = num_clusters, clusters, classes
+        self.prior, self.known = resolve_prior(prior, x, num_clusters), known
+        features = jnp.shape(x)[1] if self.prior is None else len(jnp.asarray(self.prior.mean))
+        self.centre, self.unit = data_units(x, features)
+        if x is None and self.prior is not None:
+            self.centre, self.unit = prototype_prior(self.prior, num_clusters)
+
+    def sample(self) -> tuple[Array, Array]:
+        """Sample the prototypes and the scales."""
+        size = len(self.unit)
+        if self.prior is None:
+            around: Any = dist.ImproperUniform(constraints.real_vector, (), (size,))
+            width: Any = dist.ImproperUniform(constraints.real, (), ())
+        else:
+            around = dist.Normal(*prototype_prior(self.prior, self.num_clusters)).to_event(1)
+            variance = jnp.diagonal(jnp.asarray(self.prior.scale)).sum()
+            width = dist.Normal(-jnp.log(2 * variance), 2.0)
+        with numpyro.plate("prototypes", len(self.classes)):
+            points = self.declare("prototype", "prototype", around, ("features",))
+        with numpyro.plate("clusters", self.num_clusters):
+            log_scale = self.declare("prototype_log_scale", "log_scale", width)
+        return points, jnp.exp(log_scale)
+
+    def bijector(self, role: str, bijector: Transform) -> Transform:
+        """Coordinates in units of the data."""
+        units: Transform = AffineTransform(-jnp.log(jnp.sum(self.unit**2)), 1.0)
+        if role == "prototype":
+            units = IndependentTransform(AffineTransform(self.centre, self.unit), 1)
+        return ComposeTransform([bijector, units])
+
+    def starts(
+        self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
+    ) -> dict[str, Any]:
+        """Prototypes at rows of their classes, drawn at random, and the scale of the data."""
+        x = np.asarray(value, float)
+        rng, chosen = np.random.default_rng(seed), []
+        known = None if self.known is None or isinstance(self.known.values, Tracer) else self.known
+        classes = np.full(len(x), -1) if known is None else np.asarray(known.classes)
+        for own in self.classes:
+            rows = np.flatnonzero(classes == own)
+            chosen.append(rng.choice(rows if len(rows) else len(x), num_starts))
+        log_scale = -np.log(2 * x.var(axis=0).sum() or 1.0)
+        return {"prototype": x[np.stack(chosen, axis=1)], "prototype_log_scale": log_scale}
