@@ -214,6 +214,9 @@ def check_new(
             columns = run.columns.get(role.name)
             given[role.name] = in_order_of(given[role.name], role.name, columns)
     checked = checks.check_given(signature, given, run.method)
+    for role in signature.data:  # as the fit has it
+        if role.chosen is not None and role.name not in checked:
+            checked[role.name] = run.data[role.name]
     checks.check_dims(signature, checked)
     for role in signature.of_kind("table"):
         old, new = run.data.get(role.name), checked.get(role.name)

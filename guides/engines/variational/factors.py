@@ -41,9 +41,9 @@ def plan_factors(problem: Problem) -> Plan:
     """Which blocks have a factor; all other sites are points.
 
     Given points, a block has an exact factor where its update is the full conditional, and its sites
-    alone enter its log-factor of the observed sites, and their normaliser if they enter that. The
-    expected log joint density is then exact: it is linear in the log-factors, which are either a
-    block's, with known expectation, or depend on points only.
+    alone, or with points that it follows, enter its log-factor of the observed sites, and their
+    normaliser if they enter that. The expected log joint density is then exact: it is linear in the
+    log-factors, which are either a block's, with known expectation, or depend on points only.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def plan_factors(problem: Problem) -> Plan:
     entered = provenance(problem, _entries)
     parts, rest, lacking = [], list(plan.rest), list(plan.lacking)
     for part in plan.parts:
-        reason = _no_factor(block_of(trace, part), part, entered)
+        reason = _no_factor(block_of(trace, part), part, entered, set(plan.rest))
         if reason is None:
             parts.append(part)
         else:
@@ -84,8 +84,10 @@ def _entries(trace: Mapping[str, dict]) -> dict[str, dict[str, Array]]:
     }
 
 
-def _no_factor(block: Block, part: Part, entered: Mapping[str, Any]) -> str | None:
-    """Why a block has no exact factor, None if it has one."""
+def _no_factor(
+    block: Block, part: Part, entered: Mapping[str, Any], points: set[str]
+) -> str | None:
+    """Why a block has no exact factor, None if it has one; `points` are sites that surely have none."""
     own = set(part.sites.values())
     kind = type(block)
     if kind.expected_factors is Block.expected_factors or kind.divergence is Block.divergence:
@@ -93,9 +95,9 @@ def _no_factor(block: Block, part: Part, entered: Mapping[str, Any]) -> str | No
     for source in part.sources:
         for factor in (*block.factors, _NORMALIZER):
             needed = set(entered[source].get(factor, ()))
-            if own & needed and needed - own:
-                others = listed(needed - own)
-                return f"{listed(own)} enter {factor} of {source} together with {others}"
+            others = needed - own
+            if own & needed and others and not (block.follows_points and others <= points):
+                return f"{listed(own)} enter {factor} of {source} together with {listed(others)}"
     return None
 
 
@@ -205,8 +207,15 @@ def _of_points(
 ) -> Array:
     """Expected log joint density as the points of a trace change it, up to a constant."""
     total = _apart(plan, found, trace)
+    follow = {
+        factor
+        for part in plan.parts
+        if (block := block_of(trace, part)).follows_points
+        for factor in block.factors
+    }
     for name, (_, at_points, expected) in _sources(plan, found, trace).items():
         moving = {key: value for key, value in at_points.items() if key not in expected}
+        moving |= {key: value for key, value in expected.items() if key in follow}
         normalizer = moving.pop(_NORMALIZER, jnp.zeros(()))
         slope = {key: posterior[name][key] for key in moving}
         total = total + inner(slope, moving) - normalizer
