@@ -126,6 +126,12 @@ class FactoredModel:
         """Values of the sites that have no factor."""
         return {name: self._params[name] for name in self._plan.rest}
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether factors depend on the points, so that they are found anew where these have moved."""
+        blocks = (block_of(self._trace, part) for part in self._plan.parts)
+        return bool(self._plan.rest) and any(block.follows_points for block in blocks)
+
     def update(self, posterior: Mapping[str, Any]) -> tuple:
         """Best factor of every block given expected latent variables."""
         return tuple(_update(self._trace, part, posterior) for part in self._plan.parts)
@@ -141,7 +147,10 @@ class FactoredModel:
         return total, posterior
 
     def climb(self, found: tuple, posterior: Mapping[str, Any], num_steps: int) -> dict[str, Array]:
-        """Points that raise the expected log joint density, by L-BFGS; they never lower it."""
+        """Points that raise the expected log joint density, by L-BFGS; they never lower it.
+
+        Factors that follow them must be found anew, by `update` there.
+        """
         if not self._plan.rest:
             return {}
         objective = partial(_of_points, self._plan, found, posterior)
@@ -205,14 +214,18 @@ def _apart(plan: Plan, found: tuple, trace: Mapping[str, dict]) -> Array:
 def _of_points(
     plan: Plan, found: tuple, posterior: Mapping[str, Any], trace: Mapping[str, dict]
 ) -> Array:
-    """Expected log joint density as the points of a trace change it, up to a constant."""
+    """Expected log joint density as the points of a trace change it, up to a constant.
+
+    Factors that follow the points are the best ones there: what is climbed is the bound with these
+    maximised out. Where it is best a factor has no slope, so that none is taken.
+    """
+    blocks = [block_of(trace, part) for part in plan.parts]
+    follow = {factor for block in blocks if block.follows_points for factor in block.factors}
+    found = tuple(
+        jax.lax.stop_gradient(_update(trace, part, posterior)) if block.follows_points else factor
+        for part, block, factor in zip(plan.parts, blocks, found, strict=True)
+    )
     total = _apart(plan, found, trace)
-    follow = {
-        factor
-        for part in plan.parts
-        if (block := block_of(trace, part)).follows_points
-        for factor in block.factors
-    }
     for name, (_, at_points, expected) in _sources(plan, found, trace).items():
         moving = {key: value for key, value in at_points.items() if key not in expected}
         moving |= {key: value for key, value in expected.items() if key in follow}
