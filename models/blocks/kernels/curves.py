@@ -122,6 +122,11 @@ class CurveDensity(dist.Distribution):
         return self.values(self.features()[0], self.weights)
 
     @property
+    def doubt(self) -> Array:
+        """Variance of the curves that the anchors leave unexplained, of the shape of `mean`."""
+        return self.variance - jnp.reshape(self.noise, (-1,) + (1,) * self.event_dim) ** 2
+
+    @property
     def variance(self) -> Array:
         """Variance about the curves, of the shape of `mean`."""
         spread = self.variances(self.features()[1])

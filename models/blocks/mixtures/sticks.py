@@ -186,13 +186,18 @@ class Sticks(Block):
     def remark(self, values: Mapping[str, Any]) -> str | None:
         """Say that the truncation matters where the last cluster is expected to hold much."""
         sticks = np.asarray(values["sticks"], float).reshape(-1, self.num_sticks)
-        last = np.exp(np.log1p(-sticks[:, : self.num_clusters - 1]).sum(axis=1)).mean()
-        if last < _MUCH or self.num_clusters == 1:
+        left = np.cumprod(1 - sticks[:, : self.num_clusters - 1], axis=1)
+        left = np.concatenate([np.ones((len(left), 1)), left], axis=1).mean(axis=0)
+        spare = int(np.sum(left[:-1] - left[1:] < _MUCH))
+        if left[-1] < _MUCH or self.num_clusters == 1:
             return None
-        return (
-            f"The last of {self.num_clusters} clusters, with all beyond it, has {last:.0%} of the mass: "
-            "the truncation matters; raise num_clusters and see whether the answer stays"
-        )
+        last = f"The last of {self.num_clusters} clusters has {left[-1]:.0%} of the mass"
+        if spare:
+            return (
+                f"{last}, and {spare} before it have next to none: another order of the clusters is "
+                "likelier; add starts"
+            )
+        return f"{last}: the truncation matters; raise num_clusters and see whether the answer stays"
 
 
 def _inside(sticks: Array) -> Array:
