@@ -22,7 +22,7 @@ from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.sticks import stick_weights
-from .blocks.roles import Chosen
+from .blocks.roles import Chosen, Truncation
 from .blocks.side_information.links import Links
 from .blocks.side_information.partial_labels import Groups
 
@@ -74,7 +74,7 @@ def trajectories(
     links: Annotated[Links | LabelGraph | None, "subjects|rows"] = None,
     anchors: Annotated[ArrayLike | None, "anchor ...", Chosen(curve_anchors)] = None,
     *,
-    num_clusters: int = 20,
+    num_clusters: Annotated[int, Truncation()] = 20,
     kernel: str = "rbf",
     length_scale: ArrayLike | dist.Distribution | None = None,
     amplitude: float | dist.Distribution | None = None,

@@ -74,6 +74,7 @@ def read_arguments(
         points = (
             sizes.get(signature.unit_of(checked) or "", len(first)) or sys.maxsize
         )  # if data may be missing
+        points = sys.maxsize if signature.truncates else points
         options = {**options, "num_clusters": checks.check_num_clusters(asked, points)}
     checks.check_options(signature, options, name)
     for role in signature.data:

@@ -14,7 +14,7 @@ from .label_inference.label_graph import LabelGraph
 from .side_information.links import Links
 from .side_information.partial_labels import Groups, PartialLabels
 
-__all__ = ["Chosen", "Role", "Signature", "signature_of"]
+__all__ = ["Chosen", "Role", "Signature", "Truncation", "signature_of"]
 
 _KINDS: dict[Any, str] = {
     Links: "links",
@@ -37,6 +37,11 @@ class Chosen:
     """
 
     choose: Callable[[typing.Mapping[str, Any], typing.Mapping[str, Any]], Any]
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """In the annotation of a number of clusters: they may be more than points, and hold none."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +92,15 @@ class Signature:
         How many of the data may be passed by position.
     open : bool
         Whether the model takes any further options (``**kwargs``).
+    truncates : bool
+        Whether its number of clusters is a truncation level; see `Truncation`.
     """
 
     data: tuple[Role, ...]
     options: tuple[str, ...]
     positional: int
     open: bool
+    truncates: bool = False
 
     def __contains__(self, name: str) -> bool:
         """Whether an argument is data."""
@@ -161,7 +169,9 @@ def signature_of(model: Callable[..., None]) -> Signature:
         options = [name for name in options if name not in {role.name for role in data}]
         positional = len(data)
     is_open = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    return Signature(tuple(data), tuple(options), positional, is_open)
+    notes = get_args(hints.get("num_clusters", None))
+    truncates = any(isinstance(note, Truncation) for note in notes)
+    return Signature(tuple(data), tuple(options), positional, is_open, truncates)
 
 
 def _hints(model: Callable[..., None]) -> dict[str, Any]:
