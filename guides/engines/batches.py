@@ -197,11 +197,14 @@ def batched_log_prob(trace: Mapping[str, dict], batches: Batches, number: ArrayL
 def _log_prob(fn: LinkedMixture, value: Array, batch: Batches) -> Array:
     """Log density of the rows of a batch."""
     labels = fn.labels.among(batch.graph, jnp.asarray(fn.labels.pair_weights)[batch.links])
-    if fn.varies_by_row:
+    components: Any = fn.components
+    if fn.varies_by_row and not hasattr(components, "take"):
         # a distribution cannot be cut: densities of all rows, then sums over the labels of some
         return labels.log_evidence(fn.label_factors(fn.log_factors(value))[batch.points])
+    if fn.varies_by_row:
+        components = components.take(batch.rows)
     known = None if fn.evidence is None else fn.evidence[batch.points]
-    return LinkedMixture(labels, fn.components, known, batch.groups).log_prob(value[batch.rows])
+    return LinkedMixture(labels, components, known, batch.groups).log_prob(value[batch.rows])
 
 
 def _deal(rows: NDArray, links: NDArray, num_batches: int, seed: int) -> NDArray[np.int64]:
