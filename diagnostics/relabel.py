@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.special import rel_entr
 
 from .invariants import stored_draws
-from .sites import is_label_dim
+from .sites import is_label_dim, is_ordered
 
 __all__ = ["relabel"]
 
@@ -22,6 +22,7 @@ _LEAST_AGREEMENT = 0.85
 """Share of label probability that a well matched draw has in common with the consensus."""
 _MOST_POINTS = 5000
 """Points used in matching."""
+_MOST_ROUNDS = 20
 
 
 def relabel(
@@ -33,7 +34,8 @@ def relabel(
     cost, and the consensus is the mean of the draws so renumbered (Stephens 2000, algorithm 2),
     starting from the draw of highest density. Every site with a cluster axis is permuted together.
     Draws without stored responsibilities are matched by all their label sites jointly, in units of
-    their spread, to the nearest stored draw of their chain.
+    their spread, to the nearest stored draw of their chain. Where clusters have an order, as sticks give
+    them, none is renumbered: the score says whether draws agree as they are.
 
     Parameters
     ----------
@@ -62,16 +64,18 @@ def relabel(
     posterior = tree["posterior"].to_dataset()
     prob = tree["responsibilities"].to_dataset()["prob"]
     chains, stored, num_points, num_clusters = prob.shape
-    axes = _label_axes(posterior, label_sites)
+    axes = {} if is_ordered(tree) else _label_axes(posterior, label_sites)
     keep = stored_draws(tree)
     rows = np.linspace(0, num_points - 1, min(num_points, _MOST_POINTS)).astype(int)
     flat = prob.to_numpy()[:, :, rows].reshape(chains * stored, len(rows), num_clusters)
     density = tree["sample_stats"]["lp"].to_numpy()[:, keep]
 
-    order, consensus = _match(flat, int(density.argmax()))
+    fixed = is_ordered(tree)
+    order, consensus = _match(flat, int(density.argmax()), 0 if fixed else _MOST_ROUNDS)
     cost = _cost(flat, consensus)
     matched = np.take_along_axis(flat, order[:, None, :], axis=2)
-    odds = _log_odds(cost) if chains * stored > 1 else np.full(1, np.inf)
+    told = fixed or chains * stored == 1
+    odds = np.full(len(flat), np.inf) if told else _log_odds(cost)
     agreement = np.minimum(matched, consensus).sum(axis=(1, 2)) / len(rows)
     residual = rel_entr(matched, np.maximum(consensus, _FLOOR))
     clear = odds >= np.log(_CLEAR_ODDS)
@@ -122,13 +126,14 @@ def _label_axes(
     return {name: found for name, found in axes.items() if found}
 
 
-def _match(prob: NDArray, pivot: int, max_rounds: int = 20) -> tuple[NDArray, NDArray]:
+def _match(prob: NDArray, pivot: int, max_rounds: int) -> tuple[NDArray, NDArray]:
     """Assign the clusters of all draws; alternate with the consensus until nothing changes.
 
-    Returns the order (draw, cluster) and the consensus (point, cluster).
+    Returns the order (draw, cluster) and the consensus (point, cluster). Without rounds clusters stay as
+    they are.
     """
-    consensus = prob[pivot]
-    order = np.tile(np.arange(prob.shape[2]), (len(prob), 1))
+    found = order = np.tile(np.arange(prob.shape[2]), (len(prob), 1))
+    consensus = prob[pivot] if max_rounds else prob.mean(axis=0)
     for _ in range(max_rounds):
         found = _assign(_cost(prob, consensus))
         consensus = np.take_along_axis(prob, found[:, None, :], axis=2).mean(axis=0)

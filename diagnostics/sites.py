@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 __all__ = [
     "has_labels",
     "is_label_dim",
+    "is_ordered",
     "labelled_table",
     "role_of",
     "site_of",
@@ -36,6 +37,11 @@ def symmetries_of(tree: xr.DataTree) -> dict[str, str]:
     """Sites that are known up to an orthogonal transform of one axis, and that axis."""
     sites = tree["posterior"].data_vars.items()
     return {str(n): str(s.attrs["orthogonal"]) for n, s in sites if "orthogonal" in s.attrs}
+
+
+def is_ordered(tree: xr.DataTree) -> bool:
+    """Whether clusters have an order, so that none may be renumbered."""
+    return bool(tree["posterior"].attrs.get("ordered_clusters", 0))
 
 
 def has_labels(tree: xr.DataTree) -> bool:

@@ -32,6 +32,8 @@ def to_datatree(
     log_prior: Mapping[str, ArrayLike] | None = None,
     roles: Mapping[str, str] | None = None,
     symmetries: Mapping[str, str] | None = None,
+    ordered: bool = False,
+    remarks: Sequence[str] = (),
 ) -> xr.DataTree:
     """Collect a fit in ArviZ's schema, draws always of shape (chain, draw, ...).
 
@@ -61,6 +63,11 @@ def to_datatree(
         What sites are, such as "mixing_weights" or "location": the attribute ``role`` of each.
     symmetries : mapping of str to str, optional
         An axis of a site that is known up to an orthogonal transform: its attribute ``orthogonal``.
+    ordered : bool
+        Whether clusters have an order, so that none may be renumbered: the attribute
+        ``ordered_clusters`` of the posterior.
+    remarks : sequence of str
+        Sentences about the draws, for the verdict.
 
     Returns
     -------
@@ -100,6 +107,7 @@ def to_datatree(
     labels = {axis: values for axis, values in (coords or {}).items() if axis in used}
     posterior = dict_to_dataset(dict(result.draws), dims=named, coords=labels)
     posterior.attrs["point_estimate"] = int(chains * draws == 1)
+    posterior.attrs["ordered_clusters"] = int(ordered)
     for name, role in (roles or {}).items():
         posterior[name].attrs["role"] = role
     for name, axis in (symmetries or {}).items():
@@ -130,6 +138,7 @@ def to_datatree(
         approximate=result.approximate or "",
         density_space=result.density_space,
         points=json.dumps(result.points),
+        remarks=json.dumps(list(remarks)),
     )
     if result.log_evidence is not None:
         error = result.log_evidence.standard_error

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .sites import is_label_dim, role_of
+from .sites import is_label_dim, is_ordered, role_of
 
 __all__ = ["num_starts_at_best", "verdict"]
 
@@ -40,6 +41,8 @@ def verdict(fit: Any) -> tuple[str, str]:
     """
     info = fit.tree["fit_info"].attrs
     message = info["status"].rstrip(".")
+    noted = json.loads(info.get("remarks", "[]"))
+    message = ". ".join([message, *noted])
     if not info["converged"]:
         return "bad", f"{message}."
     stats = fit.tree["sample_stats"]
@@ -48,6 +51,8 @@ def verdict(fit: Any) -> tuple[str, str]:
             return found[0], f"{message}. {found[1]}"
     if "diverging" in stats and stats["diverging"].any():
         return "caution", f"{message}. Raise target_accept and see whether the answer stays."
+    if noted:
+        return "caution", f"{message}."
     if fit.approximate:
         return "caution", f"{message}. Labels are summed out approximately, by {fit.approximate}."
     return "good", f"{message}."
@@ -120,7 +125,8 @@ def _end(fit: Any) -> tuple[str, str] | None:
 
 def _twins(fit: Any) -> tuple[str, str] | None:
     """Whether a mode has a cluster twice, as where nothing has told clusters apart yet."""
-    if not (fit.config.climbs and fit.tree["posterior"].attrs["point_estimate"]):
+    point = fit.config.climbs and fit.tree["posterior"].attrs["point_estimate"]
+    if not point or is_ordered(fit.tree):  # clusters that hold nothing are all alike there
         return None
     rows = []
     for site in fit.tree["posterior"].data_vars.values():

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from .result import Fit
     from .sbc import calibrate
     from .simulate import simulate_decline, simulate_links
+    from .simulate_curves import simulate_helices, simulate_sinusoids, simulate_walkers
     from .suggest import suggest_links
     from .zoo import CARDS, Card, register
 
@@ -139,7 +140,10 @@ _HOME = {
     "select_clusters": "cluster_number",
     "separate_pairs": "models.blocks.side_information.copies",
     "simulate_decline": "simulate",
+    "simulate_helices": "simulate_curves",
     "simulate_links": "simulate",
+    "simulate_sinusoids": "simulate_curves",
+    "simulate_walkers": "simulate_curves",
     "stitch_roc": "guides.detection.roc",
     "suggest_links": "suggest",
 }

@@ -130,7 +130,7 @@ def fit(
         engine=runner,
         seed=seed,
         dtype=dtype,
-        truth=check_truth(truth, read.sizes.get(signature.unit or "", 0)),
+        truth=check_truth(truth, read.sizes.get(signature.unit_of(read.data) or "", 0)),
         feature_names=features,
         columns=columns,
     )

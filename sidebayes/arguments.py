@@ -72,8 +72,12 @@ def read_arguments(
         default = inspect.signature(model).parameters["num_clusters"].default
         asked = options.get("num_clusters", None if default is inspect.Parameter.empty else default)
         points = (
-            sizes.get(signature.unit or "", len(first)) or sys.maxsize
+            sizes.get(signature.unit_of(checked) or "", len(first)) or sys.maxsize
         )  # if data may be missing
+        points = sys.maxsize if signature.truncates else points
         options = {**options, "num_clusters": checks.check_num_clusters(asked, points)}
     checks.check_options(signature, options, name)
-    return Arguments(given, checked, sizes, options)
+    for role in signature.data:
+        if role.chosen is not None and role.name not in checked:
+            checked[role.name] = role.chosen(checked, options)
+    return Arguments(given, checked, checks.check_dims(signature, checked), options)

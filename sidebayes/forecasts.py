@@ -8,23 +8,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr, softmax
+from scipy.special import softmax
 
 from sidebayes.guides.detection.population import MixPrior, Population, whitened
 from sidebayes.guides.detection.table import by_output, check_columns, check_groups
 from sidebayes.models.blocks.fields import Range, check_number
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
+from .mixtures_of_normals import mixture_bands
 from .result import Fit
-from .uncertainty import normal_interval
+
 
 __all__ = ["forecast"]
-
-_MOST_STEPS = 120
-"""Towards quantiles of mixtures; some six suffice unless the parts are far apart."""
-
-_EXACT = 1e-12
-"""Error of the probability below which a quantile is found."""
 
 
 def forecast(
@@ -108,7 +103,7 @@ def forecast(
     share = softmax(log_density + np.log(mixture.weights)[:, None], axis=0)
     center = (share * mean).sum(axis=0)
     spread = np.sqrt((share * (sd**2 + (mean - center) ** 2)).sum(axis=0))
-    lower, upper = _bands(mean, sd, share, probability)
+    lower, upper = mixture_bands(mean, sd, share, probability)
     table = {
         "subject": np.asarray(groups.values)[states.row],
         "seen": states.seen,
@@ -193,46 +188,6 @@ def _predict(
     mean = level[states.row] + (along * found.mean[states.state]).sum(axis=1)
     own = np.einsum("pi,pij,pj->p", along, found.covariance[states.state], along)
     return mean, np.sqrt(own + noise[states.row] ** 2), found.log_density[states.state]
-
-
-def _bands(
-    mean: NDArray, sd: NDArray, share: NDArray, probability: float
-) -> tuple[NDArray, NDArray]:
-    """Quantiles of mixtures of normals, whose axis is the first."""
-    low, high = normal_interval(mean, sd, probability)
-    if len(mean) == 1:
-        return low[0], high[0]
-    chances = (1 - probability) / 2, (1 + probability) / 2
-    lower, upper = (
-        _quantiles(mean, sd, share, chance, ends)
-        for chance, ends in zip(chances, (low, high), strict=True)
-    )
-    return lower, upper
-
-
-def _quantiles(
-    mean: NDArray, sd: NDArray, share: NDArray, chance: float, ends: NDArray
-) -> NDArray[np.float64]:
-    """Newton's steps towards quantiles that lie between those of the parts, with halvings between."""
-    below, above = ends.min(axis=0), ends.max(axis=0)
-    found = (share * ends).sum(axis=0).clip(below, above)
-    open_ = np.arange(len(found))
-    for step in range(_MOST_STEPS):
-        at, width, weight = found[open_], sd[:, open_], share[:, open_]
-        white = (at - mean[:, open_]) / width
-        gap = (weight * ndtr(white)).sum(axis=0) - chance
-        low = below[open_] = np.where(gap < 0, at, below[open_])
-        high = above[open_] = np.where(gap < 0, above[open_], at)
-        slope = (weight * np.exp(-0.5 * white**2) / width).sum(axis=0) / np.sqrt(2 * np.pi)
-        with np.errstate(all="ignore"):  # flat between parts far away from each other
-            newton = at - gap / slope
-        inside = (newton > low) & (newton < high) & (step % 3 < 2)
-        off = np.abs(gap) > _EXACT
-        found[open_] = np.where(off, np.where(inside, newton, (low + high) / 2), at)
-        open_ = open_[off]
-        if not len(open_):
-            break
-    return found
 
 
 def _as_mixture(prior: Any) -> MixPrior:

@@ -40,7 +40,7 @@ from .predictive import (
 from .run import Run
 from .tables import in_order_of
 
-__all__ = ["Predictions", "check_new"]
+__all__ = ["Predictions", "check_new", "known_groups"]
 
 
 class Predictions:
@@ -214,6 +214,9 @@ def check_new(
             columns = run.columns.get(role.name)
             given[role.name] = in_order_of(given[role.name], role.name, columns)
     checked = checks.check_given(signature, given, run.method)
+    for role in signature.data:  # as the fit has it
+        if role.chosen is not None and role.name not in checked:
+            checked[role.name] = run.data[role.name]
     checks.check_dims(signature, checked)
     for role in signature.of_kind("table"):
         old, new = run.data.get(role.name), checked.get(role.name)
@@ -256,7 +259,7 @@ def _outcomes_of(
             f"{sorted(tables & given.keys())} are what {run.method} observes, and what is drawn; leave "
             "them out, or pass None"
         )
-    codes = _known_groups(run, given)
+    codes = known_groups(run, given)
     _refuse_links_to_known(run, given, codes)
     taken = _sites_of_groups(run, codes)
     filled = fill_tables(
@@ -278,7 +281,7 @@ def _flat(draws: xr.Dataset) -> dict[str, NDArray]:
     return {name: value.reshape(-1, *value.shape[2:]) for name, value in arrays.items()}
 
 
-def _known_groups(run: Run, given: Mapping[str, Any]) -> dict[str, NDArray[np.int64]]:
+def known_groups(run: Run, given: Mapping[str, Any]) -> dict[str, NDArray[np.int64]]:
     """Number of each new group among those that were fitted, -1 where there is none, by argument."""
     codes = {}
     for role in run.signature.of_kind("groups"):

@@ -109,7 +109,8 @@ def fill_tables(
         old = None if like is None else like.get(role.name)
         if role.name in data or (old is None and (like is not None or not role.required)):
             continue
-        dims = role.dims if old is None else axes_of(role, old.ndim)
+        own = tuple(dim for dim in role.dims if dim != "...")
+        dims = own if old is None else axes_of(role, old.ndim)
         widths = {} if old is None else dict(zip(dims, old.shape, strict=True))
         shape = [sizes.get(d, None if d in elements else widths.get(d)) for d in dims]
         if None in shape:

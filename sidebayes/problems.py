@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,7 @@ __all__ = [
     "check_names",
     "empirical_prior",
     "label_slices",
+    "remarks",
     "shapes_of",
     "suit_links",
     "tying_argument",
@@ -63,6 +65,15 @@ def check_blocks(problem: Problem) -> None:
             data = observed_table(problem, name)
             if data is not None:
                 block.check(name, data)
+
+
+def remarks(problem: Problem, draws: Mapping[str, np.ndarray]) -> list[str]:
+    """What blocks have to say of the draws of their sites."""
+    found = (
+        block.remark({role: draws[name] for role, name in sites.items()})
+        for block, sites in declared_blocks(abstract_trace(problem))
+    )
+    return [sentence for sentence in found if sentence is not None]
 
 
 def empirical_prior(problem: Problem) -> Any:

@@ -27,6 +27,7 @@ from sidebayes.models.blocks.files import check_writable, sealed, write_whole
 from sidebayes.models.blocks.side_information.links import Links
 
 from .classes import Classes
+from .curves import CurvesOfFit
 from .latents import Latents
 from .predictions import Predictions
 from .run import Run
@@ -41,7 +42,7 @@ _POOR_MATCH = 0.8
 
 
 @dataclass(frozen=True, eq=False)
-class Fit(Classes, Latents, Predictions, Survival, Uncertainty, Validation):
+class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Validation):
     """What came out of a fit: one DataTree, and what users ask of it.
 
     Attributes

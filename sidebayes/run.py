@@ -22,7 +22,11 @@ from sidebayes.guides.engines.density import (
     site_roles,
 )
 from sidebayes.guides.engines.plumbing.programs import refuse_fork
-from sidebayes.guides.engines.symmetry import check_symmetries, site_symmetries
+from sidebayes.guides.engines.symmetry import (
+    check_symmetries,
+    clusters_permute,
+    site_symmetries,
+)
 from sidebayes.guides.engines.units import Named, dimensions, lay_out_units
 from sidebayes.guides.engines.values import check_start, check_values
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
@@ -123,8 +127,8 @@ class Run:
         sizes = dimensions(self.signature, host)
         for role in self.signature.data:
             value = self.data.get(role.name)
-            if role.kind == "links" and (value is not None or role.dims[0] in sizes):
-                value = self.graph(role, sizes.get(role.dims[0]))
+            if role.kind == "links" and (value is not None or role.runs_over(host) in sizes):
+                value = self.graph(role, sizes.get(role.runs_over(host)))
             if value is None:
                 continue
             if role.kind == "sets":
@@ -184,7 +188,7 @@ class Run:
         for role in self.signature.data:
             value = self.data.get(role.name)
             if value is not None:
-                data[role.name] = _cut(role, value, masks)
+                data[role.name] = _cut(role, value, masks, self.data)
         return replace(self, data=data, truth=None)
 
     def with_data(self, data: Mapping[str, Any], known: Collection[str] = ()) -> Run:
@@ -282,6 +286,8 @@ class Run:
                 coords=stored.coordinates(self),
                 roles=site_roles(problem),
                 symmetries=site_symmetries(problem),
+                ordered=not clusters_permute(problem),
+                remarks=problems.remarks(problem, result.draws),
                 attrs=stored.attributes(self),
             )
             if found.mode is not None:
@@ -328,13 +334,15 @@ class Run:
         return {name: mode.params[name] for name in shapes}
 
 
-def _cut(role: Role, value: Any, masks: Mapping[str, NDArray[np.bool_]]) -> Any:
+def _cut(
+    role: Role, value: Any, masks: Mapping[str, NDArray[np.bool_]], data: Mapping[str, Any]
+) -> Any:
     if role.kind == "table":
         for axis, dim in enumerate(role.dims[: value.ndim]):
             if dim in masks:
                 value = value[(slice(None),) * axis + (masks[dim],)]
         return value
-    mask = masks.get(role.dims[0])
+    mask = masks.get(role.runs_over(data))
     if mask is None:
         return value
     if role.kind == "links":

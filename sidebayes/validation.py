@@ -313,7 +313,7 @@ def _joined_units(run: Run, layout: Layout) -> dict[str, NDArray[np.int64]]:
     joined = {dim: layout.unit[dim] for dim in layout.dims}
     for role in signature.data:
         value = run.data.get(role.name)
-        dim = role.dims[0] if role.dims else ""
+        dim = role.runs_over(run.data)
         if value is None or dim not in joined or role.kind not in ("links", "sets"):
             continue
         if role.kind == "links":

@@ -241,6 +241,15 @@ CARDS: dict[str, Card] = {
             tags=("longitudinal", "mixed effects", "groups", "mixture", "links", "partial labels"),
         ),
         Card(
+            name="trajectories",
+            title="Curves that points or subjects follow, as many as needed",
+            model_path="sidebayes.models.trajectories:trajectories",
+            engines=("cavi", "em", "map", "laplace", "svi", "nuts", "hmc", "gibbs"),
+            links="any",
+            reference="Ross and Dy (2013), ICML, PMLR 28(3), 1346-1354",
+            tags=("longitudinal", "Gaussian process", "groups", "mixture", "links"),
+        ),
+        Card(
             name="joint_survival",
             title="Repeated measures and a censored time to an event that share random effects",
             model_path="sidebayes.models.joint_survival:joint_survival",

@@ -197,10 +197,15 @@ def batched_log_prob(trace: Mapping[str, dict], batches: Batches, number: ArrayL
 def _log_prob(fn: LinkedMixture, value: Array, batch: Batches) -> Array:
     """Log density of the rows of a batch."""
     labels = fn.labels.among(batch.graph, jnp.asarray(fn.labels.pair_weights)[batch.links])
-    if fn.varies_by_row:
+    if not fn.varies_by_row:
+        return fn.among(labels, batch.points, batch.groups).log_prob(value[batch.rows])
+    components: Any = fn.components
+    if type(fn) is not LinkedMixture or not hasattr(components, "take"):
         # a distribution cannot be cut: densities of all rows, then sums over the labels of some
         return labels.log_evidence(fn.label_factors(fn.log_factors(value))[batch.points])
-    return fn.among(labels, batch.points, batch.groups).log_prob(value[batch.rows])
+    known = None if fn.evidence is None else fn.evidence[batch.points]
+    some = LinkedMixture(labels, components.take(batch.rows), known, batch.groups)
+    return some.log_prob(value[batch.rows])
 
 
 def _deal(rows: NDArray, links: NDArray, num_batches: int, seed: int) -> NDArray[np.int64]:

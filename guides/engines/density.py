@@ -375,9 +375,11 @@ def site_roles(problem: Problem) -> dict[str, str]:
     trace = abstract_trace(problem)
     roles = dict.fromkeys(_weights_of_clusters(trace), "mixing_weights")
     for name, site in latent_sites(trace).items():
-        role = (site.get("infer") or {}).get("role")
-        if role is not None:
-            roles[name] = role
+        infer = site.get("infer") or {}
+        if infer.get("role") is not None:
+            roles[name] = infer["role"]
+        derived = infer["block"].derived if infer.get("block") is not None else {}
+        roles |= {n: role for n, role in derived.items() if n in trace}
     return roles
 
 

@@ -15,7 +15,17 @@ from .density import abstract_trace, log_joint, site_dims
 from .plumbing.programs import compiled
 from .starts import initial_values
 
-__all__ = ["check_symmetries", "site_symmetries"]
+__all__ = ["check_symmetries", "clusters_permute", "site_symmetries"]
+
+
+_ORDERED = {"clusters": "none"}
+"""What a site declares where clusters have an order, as sticks give them."""
+
+
+def clusters_permute(problem: Problem) -> bool:
+    """Whether clusters may be renumbered: no site declares ``infer={"symmetry": {"clusters": "none"}}``."""
+    sites = abstract_trace(problem).values()
+    return all((site.get("infer") or {}).get("symmetry") != _ORDERED for site in sites)
 
 
 def site_symmetries(problem: Problem) -> dict[str, str]:
@@ -36,10 +46,13 @@ def site_symmetries(problem: Problem) -> dict[str, str]:
         given = (site.get("infer") or {}).get("symmetry")
         if given is None:
             continue
+        if given == _ORDERED:
+            continue
         if not isinstance(given, Mapping) or set(given.values()) - {"orthogonal"}:
             raise ValueError(
                 f"site {name!r}: symmetry={given!r}; expected a mapping such as {{'dimensions': "
-                "'orthogonal'}; axes named 'clusters' permute without a declaration"
+                "'orthogonal'}; axes named 'clusters' permute without a declaration, and do not where a "
+                f"site says {_ORDERED}"
             )
         unknown = sorted(set(given) - set(dims.get(name, ())))
         if unknown:

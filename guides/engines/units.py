@@ -65,7 +65,7 @@ def dimensions(signature: Signature, data: Mapping[str, Any]) -> dict[str, int]:
         if value is None:
             continue
         if isinstance(value, LabelGraph):
-            sizes.setdefault(role.dims[0], value.num_points)
+            sizes.setdefault(role.runs_over(data), value.num_points)
         elif isinstance(value, Groups):
             sizes.setdefault(role.dims[0], len(value.codes))
             sizes[role.name] = value.num_groups
@@ -236,7 +236,7 @@ def _dimension(
     for role in signature.data:
         if data.get(role.name) is site["value"] and role.dims and sizes[role.dims[0]] == extent:
             return role.dims[0]
-    order = [role.dims[0] for role in signature.of_kind("links") if role.dims]
+    order = [role.runs_over(data) for role in signature.of_kind("links") if role.dims]
     order += [role.name for role in signature.of_kind("groups")]
     order += [role.dims[0] for role in signature.of_kind("table") if role.dims]
     return next((dim for dim in order if sizes.get(dim) == extent), None)

@@ -65,6 +65,13 @@ class Block:
     one_pass_factors: ClassVar[frozenset[str]] = frozenset({"log_weights"})
     """Log-factors of other blocks whose statistics `one_pass` finds as well."""
 
+    follows_points: ClassVar[bool] = False
+    """Whether `expected_factors` holds at any values of other sites that enter the log-factor too, which
+    the block then knows by its distribution of the data: coordinate ascent moves these as points."""
+
+    derived: ClassVar[Mapping[str, str]] = {}
+    """Roles of deterministic sites that the block notes, by name."""
+
     @property
     def factors(self) -> tuple[str, ...]:
         """Log-factors that the sites enter, where they are several; in place of `factor`."""
@@ -76,10 +83,17 @@ class Block:
         return True
 
     def declare(
-        self, role: str, name: str, fn: dist.Distribution, event_dims: Sequence[str] = ()
+        self,
+        role: str,
+        name: str,
+        fn: dist.Distribution,
+        event_dims: Sequence[str] = (),
+        symmetry: Mapping[str, str] | None = None,
     ) -> Array:
-        """Sample a site of the block; `event_dims` name its last axes."""
+        """Sample a site of the block; `event_dims` name its last axes, `symmetry` says which permute."""
         infer: dict[str, Any] = {"block": self, "role": role}
+        if symmetry is not None:
+            infer["symmetry"] = dict(symmetry)
         if event_dims:
             infer["event_dims"] = list(event_dims)
         return numpyro.sample(name, fn, infer=infer)
@@ -175,6 +189,13 @@ class Block:
 
     def degenerate(self, values: Mapping[str, Any]) -> tuple[int, str] | None:
         """Number of a cluster that collapsed and what happened to it, None if all is well."""
+        return None
+
+    def remark(self, values: Mapping[str, Any]) -> str | None:
+        """What a fit should say of the draws of its sites, in a sentence; None if nothing.
+
+        Values have an axis of chains and one of draws in front.
+        """
         return None
 
     def check(self, name: str, value: Any) -> None:

@@ -14,7 +14,7 @@ from .label_inference.label_graph import LabelGraph
 from .side_information.links import Links
 from .side_information.partial_labels import Groups, PartialLabels
 
-__all__ = ["Role", "Signature", "signature_of"]
+__all__ = ["Chosen", "Role", "Signature", "Truncation", "signature_of"]
 
 _KINDS: dict[Any, str] = {
     Links: "links",
@@ -22,6 +22,26 @@ _KINDS: dict[Any, str] = {
     Groups: "groups",
     PartialLabels: "labels",
 }
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """In the annotation of a table: how it is chosen where it is left out.
+
+    A fit chooses it once; data that are left out later are those of the fit.
+
+    Attributes
+    ----------
+    choose : callable
+        ``choose(data, options) -> ndarray``, given the other data and the options of the model.
+    """
+
+    choose: Callable[[typing.Mapping[str, Any], typing.Mapping[str, Any]], Any]
+
+
+@dataclass(frozen=True)
+class Truncation:
+    """In the annotation of a number of clusters: they may be more than points, and hold none."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +59,10 @@ class Role:
         Whether the argument has no default.
     declared : bool
         Whether it is annotated as data; else it is data by the convention for plain models.
+    otherwise : str
+        Dimension of links where their own runs over groups that are left out; empty for none.
+    chosen : callable or None
+        See `Chosen`.
     """
 
     name: str
@@ -46,6 +70,13 @@ class Role:
     dims: tuple[str, ...]
     required: bool = True
     declared: bool = True
+    otherwise: str = ""
+    chosen: Callable[..., Any] | None = None
+
+    def runs_over(self, data: typing.Mapping[str, Any]) -> str:
+        """First dimension, given the data at hand; empty without one."""
+        first = next(iter(self.dims), "")
+        return self.otherwise if self.otherwise and data.get(first) is None else first
 
 
 @dataclass(frozen=True)
@@ -61,12 +92,15 @@ class Signature:
         How many of the data may be passed by position.
     open : bool
         Whether the model takes any further options (``**kwargs``).
+    truncates : bool
+        Whether its number of clusters is a truncation level; see `Truncation`.
     """
 
     data: tuple[Role, ...]
     options: tuple[str, ...]
     positional: int
     open: bool
+    truncates: bool = False
 
     def __contains__(self, name: str) -> bool:
         """Whether an argument is data."""
@@ -82,9 +116,16 @@ class Signature:
 
         What links join, else the first groups, else the rows of the first table.
         """
+        return self.unit_of(None)
+
+    def unit_of(self, data: typing.Mapping[str, Any] | None) -> str | None:
+        """Dimension of the exchangeable units of some data, by default of all that there may be."""
         for kind in ("links", "groups", "table"):
             for role in self.of_kind(kind):
-                return role.name if kind == "groups" else next(iter(role.dims), None)
+                if kind == "groups":
+                    return role.name
+                known = {role.dims[0]: True} if data is None and role.dims else data or {}
+                return role.runs_over(known) or None
         return None
 
 
@@ -97,6 +138,9 @@ def signature_of(model: Callable[..., None]) -> Signature:
     - ``y: Annotated[ArrayLike, "rows outputs"]``, or ``Float[Array, "rows outputs"]`` of jaxtyping;
     - ``subjects: Annotated[Groups, "rows"]``, the subject that each row belongs to;
     - ``links: Annotated[Links | None, "subjects"] = None``, links between subjects;
+      ``"subjects|rows"`` between rows where subjects may be left out, and are;
+    - ``anchors: Annotated[ArrayLike | None, "anchor ...", Chosen(choose)] = None``, a table that is chosen
+      by a function of the other data and the options where it is left out;
     - ``known: Annotated[PartialLabels | None, "rows"] = None``;
     - ``sets: Annotated[Sequence[ArrayLike], "rows"] = ()``, sets of row numbers.
 
@@ -125,7 +169,9 @@ def signature_of(model: Callable[..., None]) -> Signature:
         options = [name for name in options if name not in {role.name for role in data}]
         positional = len(data)
     is_open = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    return Signature(tuple(data), tuple(options), positional, is_open)
+    notes = get_args(hints.get("num_clusters", None))
+    truncates = any(isinstance(note, Truncation) for note in notes)
+    return Signature(tuple(data), tuple(options), positional, is_open, truncates)
 
 
 def _hints(model: Callable[..., None]) -> dict[str, Any]:
@@ -154,7 +200,10 @@ def _declared(name: str, hint: Any, required: bool) -> Role | None:
         dims = next((note for note in notes if isinstance(note, str)), None)
         if dims is None:
             return None
-        return Role(name, _kind(kind), tuple(dims.split()), required)
+        first, _, otherwise = dims.partition("|")
+        chosen = next((note.choose for note in notes if isinstance(note, Chosen)), None)
+        own = tuple(first.split())
+        return Role(name, _kind(kind), own, required, otherwise=otherwise, chosen=chosen)
     parts = [part for part in _members(hint) if part is not type(None)]
     shapes = [part.dim_str for part in parts if hasattr(part, "dim_str")]  # jaxtyping
     if shapes:

@@ -229,6 +229,9 @@ class CoordinateAscent(CheckpointedEngine):
                 stop = ~good | small | (state.steps == self.max_steps)
                 found = model.update(posterior)
                 points = model.climb(found, posterior, self.num_inner_steps)
+                if model.is_followed:
+                    moved = FactoredModel(problem, plan, start | points, args)
+                    found = moved.update(posterior)
                 kept, new = (state.found, state.points), (found, points)
                 kept = jax.tree.map(lambda a, b: jnp.where(stop, a, b), kept, new)
                 return _Ascent(

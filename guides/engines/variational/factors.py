@@ -41,9 +41,9 @@ def plan_factors(problem: Problem) -> Plan:
     """Which blocks have a factor; all other sites are points.
 
     Given points, a block has an exact factor where its update is the full conditional, and its sites
-    alone enter its log-factor of the observed sites, and their normaliser if they enter that. The
-    expected log joint density is then exact: it is linear in the log-factors, which are either a
-    block's, with known expectation, or depend on points only.
+    alone, or with points that it follows, enter its log-factor of the observed sites, and their
+    normaliser if they enter that. The expected log joint density is then exact: it is linear in the
+    log-factors, which are either a block's, with known expectation, or depend on points only.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def plan_factors(problem: Problem) -> Plan:
     entered = provenance(problem, _entries)
     parts, rest, lacking = [], list(plan.rest), list(plan.lacking)
     for part in plan.parts:
-        reason = _no_factor(block_of(trace, part), part, entered)
+        reason = _no_factor(block_of(trace, part), part, entered, set(plan.rest))
         if reason is None:
             parts.append(part)
         else:
@@ -84,8 +84,10 @@ def _entries(trace: Mapping[str, dict]) -> dict[str, dict[str, Array]]:
     }
 
 
-def _no_factor(block: Block, part: Part, entered: Mapping[str, Any]) -> str | None:
-    """Why a block has no exact factor, None if it has one."""
+def _no_factor(
+    block: Block, part: Part, entered: Mapping[str, Any], points: set[str]
+) -> str | None:
+    """Why a block has no exact factor, None if it has one; `points` are sites that surely have none."""
     own = set(part.sites.values())
     kind = type(block)
     if kind.expected_factors is Block.expected_factors or kind.divergence is Block.divergence:
@@ -93,9 +95,9 @@ def _no_factor(block: Block, part: Part, entered: Mapping[str, Any]) -> str | No
     for source in part.sources:
         for factor in (*block.factors, _NORMALIZER):
             needed = set(entered[source].get(factor, ()))
-            if own & needed and needed - own:
-                others = listed(needed - own)
-                return f"{listed(own)} enter {factor} of {source} together with {others}"
+            others = needed - own
+            if own & needed and others and not (block.follows_points and others <= points):
+                return f"{listed(own)} enter {factor} of {source} together with {listed(others)}"
     return None
 
 
@@ -124,6 +126,12 @@ class FactoredModel:
         """Values of the sites that have no factor."""
         return {name: self._params[name] for name in self._plan.rest}
 
+    @property
+    def is_followed(self) -> bool:
+        """Whether factors depend on the points, so that they are found anew where these have moved."""
+        blocks = (block_of(self._trace, part) for part in self._plan.parts)
+        return bool(self._plan.rest) and any(block.follows_points for block in blocks)
+
     def update(self, posterior: Mapping[str, Any]) -> tuple:
         """Best factor of every block given expected latent variables."""
         return tuple(_update(self._trace, part, posterior) for part in self._plan.parts)
@@ -139,7 +147,10 @@ class FactoredModel:
         return total, posterior
 
     def climb(self, found: tuple, posterior: Mapping[str, Any], num_steps: int) -> dict[str, Array]:
-        """Points that raise the expected log joint density, by L-BFGS; they never lower it."""
+        """Points that raise the expected log joint density, by L-BFGS; they never lower it.
+
+        Factors that follow them must be found anew, by `update` there.
+        """
         if not self._plan.rest:
             return {}
         objective = partial(_of_points, self._plan, found, posterior)
@@ -203,10 +214,21 @@ def _apart(plan: Plan, found: tuple, trace: Mapping[str, dict]) -> Array:
 def _of_points(
     plan: Plan, found: tuple, posterior: Mapping[str, Any], trace: Mapping[str, dict]
 ) -> Array:
-    """Expected log joint density as the points of a trace change it, up to a constant."""
+    """Expected log joint density as the points of a trace change it, up to a constant.
+
+    Factors that follow the points are the best ones there: what is climbed is the bound with these
+    maximised out. Where it is best a factor has no slope, so that none is taken.
+    """
+    blocks = [block_of(trace, part) for part in plan.parts]
+    follow = {factor for block in blocks if block.follows_points for factor in block.factors}
+    found = tuple(
+        jax.lax.stop_gradient(_update(trace, part, posterior)) if block.follows_points else factor
+        for part, block, factor in zip(plan.parts, blocks, found, strict=True)
+    )
     total = _apart(plan, found, trace)
     for name, (_, at_points, expected) in _sources(plan, found, trace).items():
         moving = {key: value for key, value in at_points.items() if key not in expected}
+        moving |= {key: value for key, value in expected.items() if key in follow}
         normalizer = moving.pop(_NORMALIZER, jnp.zeros(()))
         slope = {key: posterior[name][key] for key in moving}
         total = total + inner(slope, moving) - normalizer

@@ -19,6 +19,8 @@ from ..label_inference.label_graph import LabelGraph
 
 __all__ = ["LinkedCategorical"]
 
+_READINGS = ("field", "relation", "unnormalised")
+
 
 class LinkedCategorical(dist.Distribution):
     r"""Labels of all points, tied by links.
@@ -32,12 +34,18 @@ class LinkedCategorical(dist.Distribution):
     (Lu 2008, App. A): ``P(z, links) = prod pi * prod P(statement | z_i, z_j)``, which is a
     normalised likelihood and has no partition function.
 
+    With ``reading="unnormalised"`` links are that field, of which :math:`\Omega` is left out of the joint
+    density of labels and weights: :math:`p(\pi, z) \propto p(\pi) \prod_i \pi_{z_i} \prod e^{w[z_i = z_j]}`.
+    Given the weights labels have the same law; the prior of the weights is tilted by :math:`\Omega(\pi)`.
+    Updates of conjugate weights are exact then, and `log_evidence` is that of the tilted joint density;
+    its terms by component are normalised, as the likelihood given the weights is.
+
     Parameters
     ----------
     log_weights : Array, shape (num_clusters,)
         Log mixing weights.
     graph : LabelGraph
-    reading : {"field", "relation"}
+    reading : {"field", "relation", "unnormalised"}
     weight_per : {"point", "chunklet"}
         See `log_partition`.
     pair_weights : Array, shape (num_links,), optional
@@ -72,8 +80,8 @@ class LinkedCategorical(dist.Distribution):
             )
         if not isinstance(weight_per, str) or weight_per not in ("point", "chunklet"):
             raise ValueError(f"weight_per = {weight_per!r:.60}; expected 'point' or 'chunklet'")
-        if not isinstance(reading, str) or reading not in ("field", "relation"):
-            raise ValueError(f"reading = {reading!r}; expected 'field' or 'relation'")
+        if not isinstance(reading, str) or reading not in _READINGS:
+            raise ValueError(f"reading = {reading!r:.60}; expected one of {list(_READINGS)}")
         self.log_weights, self.graph, self.reading = log_weights, graph, reading
         self.weight_per, self.inference = weight_per, as_inference(inference)
         self.pair_weights = graph.pair_weights if pair_weights is None else pair_weights
@@ -95,15 +103,18 @@ class LinkedCategorical(dist.Distribution):
     def has_free_weights(self) -> bool:
         """Whether no partition function ties the mixing weights: a Dirichlet is then conjugate."""
         graph = self.graph
-        free = self.reading == "relation" or graph.num_links == 0
+        free = self.reading != "field" or graph.num_links == 0
         return free or (self.weight_per == "chunklet" and graph.num_edges == 0)
 
     def log_normalizer(self) -> Array:
         r"""What the unnormalised sum must be divided by, in logs.
 
         :math:`\log\Omega` for a field; for relations the sum of the log-odds terms that make each
-        statement's likelihood normalised, :math:`\sum \log(1 + e^{|w|}) - [w < 0] |w|`.
+        statement's likelihood normalised, :math:`\sum \log(1 + e^{|w|}) - [w < 0] |w|`. Zero where the
+        joint density is not normalised.
         """
+        if self.reading == "unnormalised":
+            return jnp.zeros(())
         if self.reading == "relation":
             weights = jnp.asarray(self.pair_weights)
             finite = jnp.where(jnp.isinf(jnp.asarray(self.graph.pair_weights)), 0.0, weights)
@@ -123,7 +134,7 @@ class LinkedCategorical(dist.Distribution):
     def _free_normalizer_by_component(self) -> Array:
         """Share of each component in `log_normalizer` where labels are independent a priori."""
         graph = self.graph
-        if self.reading == "field":
+        if self.reading != "relation":
             number = jnp.asarray(graph.node_size, self.log_weights.dtype)
             return number * jax.nn.logsumexp(self.log_weights)
         soft = ~jnp.isinf(jnp.asarray(graph.pair_weights))
@@ -134,8 +145,8 @@ class LinkedCategorical(dist.Distribution):
 
     @property
     def _coupled(self) -> bool:
-        """Whether a partition function ties labels a priori."""
-        return self.reading == "field" and self.graph.num_links > 0
+        """Whether links tie labels a priori."""
+        return self.reading != "relation" and self.graph.num_links > 0
 
     def _sum(self, routine: Callable[..., Array], unary: Array) -> Array:
         return routine(unary, self.graph, self.log_weights, self.pair_weights, **self.options)
@@ -151,7 +162,7 @@ class LinkedCategorical(dist.Distribution):
         -------
         Array, shape ()
         """
-        if not self._coupled:
+        if not self._coupled or self.reading == "unnormalised":
             return self._sum(partition.log_partition, unary) - self.log_normalizer()
         log_z, log_omega = self._with_blank(partition.log_partition, unary)
         return log_z - log_omega

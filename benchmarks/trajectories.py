@@ -1,0 +1,63 @@
+"""Time and memory of `trajectories`: ``python benchmarks/trajectories.py [--large]``.
+
+Each size runs in a process of its own, which prints seconds after compiling and peak memory.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+STEPS = 50
+
+
+def curves(number: int, outputs: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Points on five smooth curves: outcomes, times and labels."""
+    rng = np.random.default_rng(seed)
+    label = rng.integers(0, 5, number)
+    times = rng.uniform(0, 50, number)
+    phase = rng.uniform(0, 6, (5, outputs))
+    level = 0.4 * rng.normal(size=(5, outputs))
+    angle = 0.13 * times[:, None] + phase[label]
+    return np.sin(angle) + level[label] + 0.14 * rng.normal(size=(number, outputs)), times, label
+
+
+def run(name: str) -> None:
+    """Fit one size and print what it took."""
+    import sidebayes as sb
+
+    scales = {"length_scale": 0.005**-0.5, "amplitude": 1.0, "noise": 0.02**0.5}
+    if name == "sinusoids":
+        table = sb.simulate_sinusoids(seed=0)
+        y, times = table["y"].to_numpy(), table["x"].to_numpy()
+    else:
+        y, times, _ = curves(2000 if name == "middle" else 100_000, 2)
+    engine = sb.CoordinateAscent(num_restarts=1, max_steps=STEPS, tol=0.0, num_draws=1)
+    options = {"num_clusters": 20} | ({"inducing": 50} if name == "large" else {})
+    began = time.perf_counter()
+    fit = sb.fit("trajectories", y, times, engine=engine, progress=False, **options, **scales)
+    total = time.perf_counter() - began
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(
+        f"{name:10} N={len(y):6d} D={y.ndim if y.ndim == 1 else y.shape[1]} K=20 "
+        f"anchors={len(fit.run.data['anchors']):3d} {fit.objective.shape[1] - 1:4d} steps: "
+        f"run {fit.seconds['run']:.2f} s, compile {fit.seconds['compile']:.1f} s, "
+        f"all {total:.1f} s, {memory:.2f} GiB",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1 and not sys.argv[1].startswith("--"):
+        run(sys.argv[1])
+    else:
+        sizes = ["sinusoids", "middle"]
+        sizes += ["large"] if "--large" in sys.argv else []
+        for size in sizes:
+            environment = os.environ | {"SIDEBAYES_CACHE": "off"}
+            subprocess.run([sys.executable, __file__, size], check=True, env=environment)

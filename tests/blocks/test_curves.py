@@ -1,0 +1,227 @@
+"""Curves and sticks as blocks: kernels, anchors, full conditionals, expected factors, divergences."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.integrate import quad
+from scipy.special import digamma
+from scipy.stats import beta
+from sidebayes.models.blocks.block import Evidence
+from sidebayes.models.blocks.kernels.curves import CurveDensity, Curves
+from sidebayes.models.blocks.kernels.stationary import choose_anchors, features, gram
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+from sidebayes.models.blocks.mixtures.sticks import Sticks, log_stick_weights
+from sidebayes.models.blocks.side_information.links import Links
+from sklearn.gaussian_process.kernels import RBF, Matern
+
+from tests.reference import trajectory_mixture as reference
+
+RNG = np.random.default_rng(0)
+INPUTS = np.sort(RNG.uniform(0, 3, 6))
+Y = RNG.normal(size=(6, 2))
+SHARE = RNG.uniform(0.1, 1, (6, 3))
+SCALES = {"length_scale": 0.7, "amplitude": 1.3, "noise": 0.3}
+GRAM = reference.rbf(INPUTS, INPUTS, 0.7, 1.3)
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("kernel", "theirs"),
+    [
+        ("rbf", RBF([0.5, 2.0])),
+        ("matern32", Matern([0.5, 2.0], nu=1.5)),
+        ("matern52", Matern([0.5, 2.0], nu=2.5)),
+    ],
+)
+def test_kernels_are_those_of_scikit_learn(kernel, theirs):
+    first, second = RNG.normal(size=(5, 2)), RNG.normal(size=(4, 2))
+    mine = jax.jit(gram, static_argnums=0)(kernel, first, second, np.array([0.5, 2.0]))
+    np.testing.assert_allclose(mine, theirs(first, second), atol=1e-13)
+    slope = jax.grad(lambda scale: gram(kernel, first, first, scale).sum())(jnp.ones(2))
+    assert np.isfinite(slope).all()  # distances of zero among them
+
+
+def test_anchors_explain_everything():
+    inputs = RNG.uniform(0, 10, (300, 1))
+    anchors, left = choose_anchors("rbf", np.repeat(inputs, 2, axis=0), 3.0, 100)
+    assert len(anchors) < 30
+    assert left <= 1e-12
+    phi, unexplained = jax.jit(features, static_argnums=0)("rbf", inputs, anchors, 3.0)
+    np.testing.assert_allclose(phi @ phi.T, gram("rbf", inputs, inputs, 3.0), atol=1e-9)
+    assert unexplained.max() < 1e-9
+    few, left = choose_anchors("rbf", inputs, 3.0, 4)
+    phi, unexplained = features("rbf", inputs, few, 3.0)
+    np.testing.assert_allclose(unexplained.max(), left, atol=1e-9)
+    assert left > 1e-3
+
+
+def evidence(share=SHARE, y=Y, inputs=INPUTS, weights=None):
+    size = share.shape[1]
+    shape = (size, *y.shape[1:], len(INPUTS))
+    weights = jnp.zeros(shape) if weights is None else weights
+    density = CurveDensity("rbf", inputs, INPUTS, weights, **SCALES)
+    labels = LinkedCategorical(jnp.zeros(size), LabelGraph.build(None, len(y)))
+    return Evidence(LinkedMixture(labels, density), jnp.asarray(y), {"unary": jnp.asarray(share)})
+
+
+BLOCK = Curves(3, 6, 2)
+
+
+@jax.jit
+def conditional(share):
+    """Posterior of the curves, its divergence, and expected densities at shares."""
+    given = evidence(share)
+    found = BLOCK.update(BLOCK.statistics(given), [given.fn])
+    phi, _ = given.fn.components.features()
+    value = given.fn.components.values(phi, found.mean)
+    doubt = SCALES["amplitude"] ** 2 * BLOCK._doubt(found, phi, own=False)
+    return (
+        found,
+        value,
+        doubt,
+        BLOCK.divergence(found),
+        BLOCK.expected_factors(found, given)["unary"],
+    )
+
+
+def test_conditional_is_that_of_gaussian_processes():
+    """Acceptance check A1 of the mathematics: inverses of Gram matrices, cluster by cluster."""
+    _, value, doubt, divergence, unary = conditional(SHARE)
+    found = [reference.naive_factor(GRAM, column, 0.3, Y) for column in SHARE.T]
+    np.testing.assert_allclose(divergence, sum(one for *_, one in found), atol=1e-8)
+    for k, (mean, covariance, _) in enumerate(found):
+        np.testing.assert_allclose(value[:, k], mean, atol=1e-9)
+        np.testing.assert_allclose(doubt[:, k], np.diag(covariance), atol=1e-9)
+        square = ((Y - mean) ** 2).sum(axis=1) + 2 * np.diag(covariance)
+        np.testing.assert_allclose(
+            unary[:, k], -np.log(2 * np.pi * 0.09) - 0.5 * square / 0.09, rtol=1e-8
+        )
+
+
+def test_rows_of_no_share_are_as_left_out():
+    share = SHARE.copy()
+    share[[1, 4], 0] = 0.0
+    share[:, 2] = 0.0
+    _, value, doubt, _, _ = conditional(share)
+    kept = share[:, 0] > 0
+    sub = reference.rbf(INPUTS[kept], INPUTS[kept], 0.7, 1.3)
+    mean, covariance, _ = reference.naive_factor(sub, share[kept, 0], 0.3, Y[kept])
+    np.testing.assert_allclose(value[kept, 0], mean, atol=1e-9)
+    np.testing.assert_allclose(doubt[kept, 0], np.diag(covariance), atol=1e-9)
+    np.testing.assert_allclose(value[:, 2], 0.0, atol=1e-12)
+    np.testing.assert_allclose(doubt[:, 2], 1.3**2, atol=1e-9)
+
+
+def test_draws_densities_and_modes_belong_together():
+    found, *_ = conditional(SHARE)
+    keys = jax.random.split(jax.random.key(0), 4000)
+    drawn = jax.jit(jax.vmap(lambda key: BLOCK.draw(key, found)["curves"]))(keys)
+    mean, spread = drawn.mean(axis=0), drawn.std(axis=0)
+    np.testing.assert_allclose(mean, found.mean, atol=5 * float(spread.max()) / np.sqrt(4000))
+    covariance = np.linalg.inv(found.root[1] @ found.root[1].T)
+    np.testing.assert_allclose(np.cov(drawn[:, 1, 0].T), covariance, atol=0.05)
+    mode = BLOCK.mode(found, {})
+    gap = BLOCK.log_density(found, mode) - BLOCK.log_density(found, {"curves": drawn[0]})
+    apart = drawn[0] - found.mean
+    quadratic = sum(
+        float(apart[k, d] @ found.root[k] @ found.root[k].T @ apart[k, d])
+        for k in range(3)
+        for d in range(2)
+    )
+    np.testing.assert_allclose(gap, 0.5 * quadratic, rtol=1e-9)
+
+
+def test_clusters_have_length_scales_of_their_own():
+    own = {**SCALES, "length_scale": jnp.array([[0.4], [0.7], [1.5]]), "amplitude": jnp.ones(3)}
+    weights = RNG.normal(size=(3, 6))
+    together = CurveDensity("rbf", INPUTS, INPUTS, weights, **own)
+    each = [
+        CurveDensity(
+            "rbf", INPUTS, INPUTS, weights[[k]], **{**own, "length_scale": s, "amplitude": 1.0}
+        )
+        for k, s in enumerate((0.4, 0.7, 1.5))
+    ]
+    value = Y[:, :1]
+    alone = np.concatenate([one.log_prob(value) for one in each], axis=1)
+    np.testing.assert_allclose(together.log_prob(value), alone, rtol=1e-9)
+    np.testing.assert_allclose(
+        together.take(np.array([2, 4])).mean, together.mean[jnp.array([2, 4])], atol=1e-12
+    )
+
+
+@pytest.mark.parametrize("truncation", ["closed", "open"])
+def test_sticks(truncation):
+    block, count = Sticks(4, 0.7, truncation), jnp.array([5.0, 0.0, 2.5, 1.0])
+    labels = LinkedCategorical(jnp.zeros(4), LabelGraph.build(None, 3))
+    found = block.update(count, [labels])
+    a, b = np.array([6.0, 1.0, 3.5, 2.0]), np.array([4.2, 4.2, 1.7, 0.7])
+    size = 3 if truncation == "closed" else 4
+    np.testing.assert_allclose(found.first, a[:size])
+    np.testing.assert_allclose(found.second, b[:size])
+
+    def mean(k, function):
+        law = beta(a[k], b[k])
+        return quad(lambda v: law.pdf(v) * function(v), 0, 1)[0]
+
+    taken = [mean(k, np.log) for k in range(size)] + [0.0] * (4 - size)
+    left = np.cumsum([0.0] + [mean(k, lambda v: np.log1p(-v)) for k in range(3)])
+    expected = block.expected_factors(found, None)["log_weights"]
+    np.testing.assert_allclose(expected, np.array(taken) + left, atol=1e-6)
+    divergence = sum(
+        mean(k, lambda v, k=k: beta(a[k], b[k]).logpdf(v) - beta(1, 0.7).logpdf(v))
+        for k in range(size)
+    )
+    np.testing.assert_allclose(block.divergence(found), divergence, atol=1e-6)
+    draws = jax.vmap(lambda key: block.draw(key, found)["sticks"])(
+        jax.random.split(jax.random.key(1), 4000)
+    )
+    np.testing.assert_allclose(draws.mean(axis=0), a[:size] / (a + b)[:size], atol=0.02)
+
+
+def test_expected_sticks_without_data():
+    """Acceptance check A22: each index costs a reciprocal concentration in nats."""
+    block = Sticks(5, 0.03, "open")
+    found = block.update(jnp.zeros(5), [])
+    expected = block.expected_factors(found, None)["log_weights"]
+    np.testing.assert_allclose(np.diff(expected), -1 / 0.03, rtol=1e-9)
+    np.testing.assert_allclose(expected[0], digamma(1.0) - digamma(1.03), rtol=1e-12)
+
+
+def test_mode_of_sticks_that_links_tie():
+    """It is stationary where the partition function of the field depends on the sticks."""
+    links = Links.from_pairs([(0, 1), (1, 2)], [True, True], 1.5, 4)
+    graph = LabelGraph.build(links, 4)
+    block, count = Sticks(3, 1.8, "closed"), jnp.array([2.0, 1.2, 0.8])
+
+    def mixture(log_weights):
+        labels = LinkedCategorical(log_weights, graph)
+        return LinkedMixture(
+            labels, CurveDensity("rbf", INPUTS[:4], INPUTS, jnp.zeros((3, 6)), **SCALES)
+        )
+
+    @jax.jit
+    def climb(start):
+        fn = mixture(log_stick_weights(start, 3))
+        found = block.update(count, [fn])
+        mode = block.mode(found, {"sticks": start})["sticks"]
+        slope = jax.grad(lambda v: block.log_density(found, {"sticks": v}))(mode)
+        return mode, slope
+
+    mode, slope = climb(jnp.array([0.3, 0.5]))
+    np.testing.assert_allclose(slope, 0.0, atol=1e-6)
+    assert block.obstacle([mixture(jnp.zeros(3))]) is not None
+    free = block.update(count, [])
+    plain = block.mode(free, {})["sticks"]
+    gradient = jax.grad(lambda v: block.log_density(free, {"sticks": v}))(plain)
+    np.testing.assert_allclose(gradient, 0.0, atol=1e-9)
+    assert np.abs(plain - mode).max() > 0.01

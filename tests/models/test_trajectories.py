@@ -1,0 +1,312 @@
+"""The card `trajectories`: exact on small problems, its limits, links, subjects, and what a fit tells."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy.special import betaln, logsumexp
+from scipy.stats import norm
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.density import log_joint
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.trajectories import trajectories
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+
+import sidebayes as sb
+from tests.reference import trajectory_mixture as reference
+from tests.reference.brute_force import enumerate_labelings
+
+SCALES = {"length_scale": 3.0, "amplitude": 1.0, "noise": 0.2}
+TIGHT = sb.CoordinateAscent(num_restarts=2, tol=1e-13, max_steps=400, num_draws=20)
+
+
+def simulate(num_subjects=8, num_rows=5, seed=1):
+    """Subjects on one of two curves, with links between some of them."""
+    rng = np.random.default_rng(seed)
+    subject = np.repeat(np.arange(num_subjects), num_rows)
+    label = np.arange(num_subjects) % 2
+    t = rng.uniform(0, 10, len(subject))
+    y = np.where(label[subject] == 0, np.sin(t / 2), 1 - t / 5) + 0.2 * rng.normal(size=len(t))
+    pairs = [(0, 2), (1, 3), (4, 5)]
+    links = sb.Links.from_pairs(pairs, [True, True, False], 2.0, num_subjects)
+    return y, t, subject, links, label
+
+
+Y, T, SUBJECT, LINKS, LABEL = simulate()
+ROW_LINKS = sb.Links.from_pairs([(0, 1), (3, 4), (2, 5), (4, 6)], [True, True, False, True], 1.5, 8)
+
+
+def fit(*given, engine=TIGHT, num_clusters=3, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sb.SideBayesWarning)
+        return sb.fit(
+            "trajectories", *given, num_clusters=num_clusters, engine=engine, progress=False,
+            **(SCALES | options),
+        )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Eight rows of their own, with links between them."""
+    return fit(Y[:8], T[:8], links=ROW_LINKS)
+
+
+@pytest.fixture(scope="module")
+def people():
+    return fit(Y, T, SUBJECT, LINKS)
+
+
+# -- the density ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reading", ["unnormalised", "field"])
+def test_density_is_a_sum_over_labels(reading):
+    rng = np.random.default_rng(0)
+    sticks, curves = np.array([0.3, 0.6]), rng.normal(size=(3, 6))
+    with jax.enable_x64(True):
+        graph = LabelGraph.build(ROW_LINKS, 8)
+        options = SCALES | {"num_clusters": 3, "reading": reading, "concentration": 0.7}
+        problem = Problem(
+            lambda y, t, g, a, **k: trajectories(y, t, None, g, a, **k),
+            (jnp.asarray(Y[:8]), jnp.asarray(T[:8]), graph, jnp.asarray(T[:6])),
+            options,
+        )
+        found = jax.jit(lambda p: log_joint(problem, p))({"sticks": sticks, "curves": curves})
+    root = np.linalg.cholesky(reference.rbf(T[:6], T[:6], 3.0, 1.0) + 1e-12 * np.eye(6))
+    phi = np.linalg.solve(root, reference.rbf(T[:6], T[:8], 3.0, 1.0)).T
+    spread = np.sqrt(0.2**2 + np.maximum(1 - (phi**2).sum(axis=1), 0))
+    unary = norm(phi @ curves.T, spread[:, None]).logpdf(Y[:8, None])
+    weights = np.log(np.array([0.3, 0.7 * 0.6, 0.7 * 0.4]))
+    given = ROW_LINKS.pairs, ROW_LINKS.weights
+    due = logsumexp(enumerate_labelings(unary + weights, *given)[1])
+    if reading == "field":
+        due -= logsumexp(enumerate_labelings(np.tile(weights, (8, 1)), *given)[1])
+    prior = dist.Beta(1.0, 0.7).log_prob(sticks).sum() + norm.logpdf(curves).sum()
+    np.testing.assert_allclose(found, due + prior, rtol=1e-7)
+
+
+def test_bound_is_that_of_the_paper_corrected(rows):
+    """An independent implementation, N by N with labels enumerated, climbs to the same bound."""
+    gram = reference.rbf(T[:8], T[:8], 3.0, 1.0)
+    share = np.random.default_rng(0).dirichlet(np.ones(3), 8)
+    given = gram, 0.2, Y[:8, None], ROW_LINKS.pairs, ROW_LINKS.weights, 1.0
+    bounds = []
+    for _ in range(300):
+        share, bound = reference.sweep(share, *given)
+        bounds.append(bound)
+    assert np.diff(bounds).min() > -1e-10
+    assert np.nanmin(np.diff(rows.objective, axis=1)) > -1e-9
+    anchors = rows.run.data["anchors"][:, 0]
+    means = [reference.stable_factor(gram, column, 0.2, Y[:8, None])[0][:, 0] for column in share.T]
+    values = np.stack(means)[:, [np.flatnonzero(T[:8] == one)[0] for one in anchors]]
+    root = np.linalg.cholesky(
+        reference.rbf(anchors, anchors, 3.0, 1.0) + 1e-12 * np.eye(len(anchors))
+    )
+    count = share.sum(axis=0)
+    beyond = count.sum() - np.cumsum(count)
+    sticks = ((1 + count) / (2 + count + beyond))[:2]
+    init = {"sticks": sticks, "curves": np.linalg.solve(root, values.T).T}
+    again = fit(Y[:8], T[:8], links=ROW_LINKS, init=init)
+    np.testing.assert_allclose(again.log_evidence.value, bounds[-1], atol=1e-7)
+    evidence, _ = reference.log_evidence(gram, 0.2, Y[:8, None], 3, *given[3:])
+    assert evidence - 4 < rows.log_evidence.value < evidence
+
+
+def test_gibbs_finds_the_exact_labels():
+    engine = sb.BlockedGibbs(num_warmup=200, num_samples=1500, num_chains=2)
+    found = fit(Y[:5], T[:5], links=sb.Links.from_pairs([(0, 1), (2, 3)], [True, False], 1.5, 5),
+                engine=engine, num_clusters=2)  # fmt: skip
+    _, exact = reference.log_evidence(
+        reference.rbf(T[:5], T[:5], 3.0, 1.0),
+        0.2,
+        Y[:5, None],
+        2,
+        [(0, 1), (2, 3)],
+        [1.5, -1.5],
+        1.0,
+    )
+    prob = found.tree["responsibilities"]["prob"].to_numpy()
+    same = np.einsum("cdk,cdk->cd", prob[:, :, 0], prob[:, :, 4])
+    mean = prob.mean(axis=(0, 1))
+    np.testing.assert_allclose(mean, exact, atol=0.08)
+    assert 0 < same.mean() < 1
+
+
+# -- limits -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("truncation", ["closed", "open"])
+def test_one_cluster_is_gaussian_process_regression(truncation):
+    found = fit(Y, T, num_clusters=1, truncation=truncation)
+    kernel = ConstantKernel(1.0, "fixed") * RBF(3.0, "fixed")
+    theirs = GaussianProcessRegressor(kernel, alpha=0.04).fit(T[:, None], Y)
+    due = theirs.log_marginal_likelihood_value_
+    if truncation == "open":
+        due += betaln(1 + len(Y), 1.0) - betaln(1, 1.0)
+    np.testing.assert_allclose(found.log_evidence.value, due, atol=1e-8)
+    if truncation == "closed":
+        grid = np.r_[np.linspace(T.min(), T.max(), 7), -3.0, 14.0]
+        mean, sd = theirs.predict(grid[:, None], return_std=True)
+        exact = fit(Y, T, num_clusters=1, engine=sb.EM(num_restarts=1))
+        table = exact.curves(inputs=grid)
+        np.testing.assert_allclose(table["mean"][:7], mean[:7], atol=1e-8)
+        np.testing.assert_allclose(table["mean"], mean, atol=1e-5)  # beyond the data
+        drawn = fit(
+            Y, T, num_clusters=1, engine=sb.CoordinateAscent(num_draws=4000, num_restarts=1)
+        )
+        table = drawn.curves(inputs=grid)  # of 200 draws
+        np.testing.assert_allclose(table["sd"], sd, rtol=0.25)
+        assert sd[-1] > 0.8  # the prior's, far from the data
+
+
+def test_links_of_no_weight_say_nothing(rows):
+    found = fit(Y[:8], T[:8], links=ROW_LINKS.with_weights(np.full(4, 1e-300)))
+    plain = fit(Y[:8], T[:8])
+    np.testing.assert_allclose(found.log_evidence.value, plain.log_evidence.value, atol=1e-9)
+    np.testing.assert_allclose(found.objective, plain.objective, atol=1e-9)
+    assert abs(rows.log_evidence.value - plain.log_evidence.value) > 0.1
+
+
+def test_order_of_rows_and_units_of_outcomes_do_not_matter(rows):
+    size = rows.run.data["anchors"].shape[0]
+    init = {
+        "sticks": np.array([0.4, 0.5]),
+        "curves": np.random.default_rng(0).normal(size=(3, size)),
+    }
+    base = fit(Y[:8], T[:8], links=ROW_LINKS, init=init)
+    order = np.random.default_rng(2).permutation(8)
+    place = np.argsort(order)
+    moved = sb.Links.from_pairs(place[ROW_LINKS.pairs], ROW_LINKS.weights > 0, 1.5, 8)
+    again = fit(Y[:8][order], T[:8][order], links=moved, init=init)
+    np.testing.assert_allclose(again.log_evidence.value, base.log_evidence.value, atol=1e-8)
+    np.testing.assert_allclose(again.labels(), base.labels()[order])
+    scaled = fit(10 * Y[:8], T[:8], links=ROW_LINKS, init=init, noise=2.0, amplitude=10.0)
+    shift = 8 * np.log(10.0)
+    np.testing.assert_allclose(
+        scaled.log_evidence.value, base.log_evidence.value - shift, atol=1e-8
+    )
+
+
+def test_subjects_are_chunklets_of_rows():
+    """Rows of a subject share a label, which is drawn once."""
+    hard = sb.Links.must_link([(i, i + 1) for i in range(8) if i % 4 < 3], num_points=8)
+    anchors = np.sort(T[:8])[::2]
+    init = {"sticks": np.array([0.4, 0.5]), "curves": np.random.default_rng(0).normal(size=(3, 4))}
+    by_rows = fit(Y[:8], T[:8], links=hard, weight_per="chunklet", init=init, anchors=anchors)
+    groups = fit(Y[:8], T[:8], np.repeat([3, 7], 4), init=init, anchors=anchors)
+    np.testing.assert_allclose(by_rows.log_evidence.value, groups.log_evidence.value, atol=1e-9)
+    assert groups.labels().shape == (2,)
+
+
+# -- learned scales ---------------------------------------------------------------------------------
+
+
+def test_learned_scales_are_those_of_gaussian_process_regression():
+    engine = sb.CoordinateAscent(num_restarts=1, num_draws=20, tol=1e-12)
+    priors = {name: dist.LogNormal(0.0, 3.0) for name in SCALES}
+    found = fit(Y[:20], T[:20], num_clusters=1, engine=engine, **priors)
+    assert np.nanmin(np.diff(found.objective, axis=1)) > -1e-8
+
+    def density(scales):
+        spread = reference.rbf(T[:20], T[:20], scales[0], scales[1]) + scales[2] ** 2 * np.eye(20)
+        _, logdet = np.linalg.slogdet(spread)
+        likelihood = -0.5 * (
+            Y[:20] @ np.linalg.solve(spread, Y[:20]) + logdet + 20 * np.log(2 * np.pi)
+        )
+        return likelihood + sum(float(dist.LogNormal(0.0, 3.0).log_prob(s)) for s in scales)
+
+    at = np.array([found.params[name] for name in ("length_scale", "amplitude", "noise")])
+    best = density(at)
+    for axis in range(3):
+        for factor in (0.9, 1.1):
+            moved = at.copy()
+            moved[axis] *= factor
+            assert density(moved) < best
+    np.testing.assert_allclose(best, found.objective[np.isfinite(found.objective)][-1], atol=1e-4)
+
+
+# -- what a fit tells -------------------------------------------------------------------------------
+
+
+def test_subjects_are_found_and_foreseen(people, tmp_path):
+    label = people.labels()
+    assert max(np.mean(label == LABEL), np.mean(label != LABEL)) == 1.0 or len(set(label)) == 2
+    proba = people.predict_proba(Y[:5], T[:5], SUBJECT[:5])
+    assert proba.argmax() == label[0]
+    curve = people.curves(inputs=[2.0, 8.0])
+    own = curve[curve["cluster"] == label[1]]
+    np.testing.assert_allclose(own["mean"], 1 - np.array([2.0, 8.0]) / 5, atol=0.35)
+    assert (own["lower"] < own["mean"]).all()
+    assert (own["sd_outcome"] > 0.2).all()
+    known = people.forecast(inputs=[5.0, 5.0], subjects=[0, 99])
+    assert known["known"].tolist() == [True, False]
+    assert known["sd"][1] > 1.5 * known["sd"][0]
+    seen = {"y": Y[:5], "inputs": T[:5], "subjects": [99] * 5}
+    told = people.forecast(seen, inputs=[5.0, 5.0], subjects=[0, 99])
+    np.testing.assert_allclose(told["mean"][1], told["mean"][0], atol=0.05)
+    with pytest.raises(ValueError, match="which was fitted"):
+        people.forecast({**seen, "subjects": [0] * 5}, inputs=[5.0], subjects=[0])
+    with pytest.raises(TypeError, match="outcomes, which are foreseen"):
+        people.curves(y=Y[:1], inputs=[1.0])
+    drawn = people.predictive(inputs=np.array([5.0, 5.0]), subjects=[0, 99])["predictions"]["y"]
+    np.testing.assert_allclose(drawn.std(("chain", "draw"))[0], known["sd"][0], rtol=0.7)
+    people.save(tmp_path / "fit.nc")
+    again = sb.load(tmp_path / "fit.nc")
+    np.testing.assert_allclose(again.predict_proba(Y[:5], T[:5], SUBJECT[:5]), proba, atol=1e-12)
+    assert again.unit_terms.shape[-1] == 5  # eight subjects, three pairs of them linked
+
+
+def test_clusters_keep_their_order(people):
+    tree, score = people.relabelled
+    assert (tree["relabelling"]["permutation"].to_numpy() == np.arange(3)).all()
+    assert 0 <= score <= 1
+    weights = people.tree["posterior"]["weights"]
+    assert weights.attrs["role"] == "mixing_weights"
+    np.testing.assert_allclose(weights.sum("clusters"), 1.0)
+
+
+def test_a_truncation_that_matters_is_said():
+    found = fit(Y, T, SUBJECT, num_clusters=2)
+    assert "truncation matters" in str(found.status)
+    assert found.verdict[0] != "good"
+
+
+def test_no_label_stands_for_links_between_rows_and_subjects_alike():
+    with pytest.raises(ValueError, match="num_points|points"):
+        fit(Y, T, SUBJECT, ROW_LINKS.with_weights(np.ones(4)).subset(np.arange(8) < 7))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kernel": "periodic"}, "kernel = 'periodic'; expected one of"),
+        ({"noise": -1.0}, "noise = -1.0; expected a positive number"),
+        ({"truncation": "half"}, "expected 'closed' or 'open'"),
+        ({"truncation": "open", "reading": "field"}, "truncation='open' leaves mass out"),
+        ({"own": "noise"}, "own = 'noise'; expected some of"),
+        ({"own": ["noise"]}, "own names 'noise', which is given"),
+        ({"inducing": 0}, "inducing = 0; expected a number"),
+        ({"reading": "loud"}, "reading = 'loud'"),
+    ],
+)
+def test_bad_options_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        fit(Y, T, **options)
+
+
+def test_curves_that_need_too_many_anchors_are_refused():
+    times = np.linspace(0, 1e6, 1200)
+    with pytest.raises(ValueError, match="pass inducing=200"):
+        fit(np.sin(times), times)
+
+
+@pytest.mark.parametrize("engine", ["em", "map"])
+def test_modes_rise(engine):
+    runner = {"em": sb.EM(num_restarts=2), "map": sb.MAP(num_restarts=2)}[engine]
+    found = fit(Y, T, SUBJECT, LINKS, engine=runner)
+    assert np.nanmin(np.diff(found.objective, axis=1)) > -1e-8
+    assert found.status.converged

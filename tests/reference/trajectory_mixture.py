@@ -1,0 +1,94 @@
+"""Variational Bayes of a mixture of Gaussian processes with N by N matrices, as in Ross and Dy (2013)."""
+
+import numpy as np
+from scipy.special import betaln, digamma
+from scipy.stats import multivariate_normal
+
+from .brute_force import infer
+
+
+def rbf(first, second, length_scale, amplitude):
+    """Gram matrix of one input."""
+    return amplitude**2 * np.exp(-0.5 * (np.subtract.outer(first, second) / length_scale) ** 2)
+
+
+def naive_factor(gram, share, noise, y):
+    """Mean, covariance and divergence of the values of one curve, by inverses (eqs. 18-21, corrected)."""
+    inverse, weight = np.linalg.inv(gram), np.diag(share) / noise**2
+    covariance = np.linalg.inv(inverse + weight)
+    mean = covariance @ weight @ y
+    outputs = y.shape[1]
+    trace = np.trace(inverse @ covariance) - len(gram)
+    logdet = np.linalg.slogdet(gram)[1] - np.linalg.slogdet(covariance)[1]
+    divergence = 0.5 * (outputs * (trace + logdet) + np.sum(mean * (inverse @ mean)))
+    return mean, covariance, divergence
+
+
+def stable_factor(gram, share, noise, y):
+    """The same without an inverse of the Gram matrix, so that shares may be zero."""
+    root = np.sqrt(share) / noise
+    inner = np.eye(len(gram)) + root[:, None] * gram * root
+    solved = np.linalg.solve(inner, root[:, None] * y)
+    mean = gram @ (root[:, None] * solved)
+    half = np.linalg.solve(np.linalg.cholesky(inner), root[:, None] * gram)
+    variance = np.diag(gram) - (half**2).sum(axis=0)
+    outputs = y.shape[1]
+    trace = np.trace(np.linalg.inv(inner)) - len(gram)
+    quadratic = np.sum(solved * (root[:, None] * y)) - np.sum(solved**2)
+    divergence = 0.5 * (outputs * (trace + np.linalg.slogdet(inner)[1]) + quadratic)
+    return mean, variance, divergence
+
+
+def sticks(count, concentration):
+    """Parameters of the Beta factors of closed sticks, expected log weights and divergence."""
+    beyond = np.cumsum(count[::-1])[::-1] - count
+    a, b = 1 + count[:-1], concentration + beyond[:-1]
+    taken, left = digamma(a) - digamma(a + b), digamma(b) - digamma(a + b)
+    weights = np.append(taken, 0.0) + np.concatenate([[0.0], np.cumsum(left)])
+    divergence = (
+        betaln(1, concentration)
+        - betaln(a, b)
+        + (a - 1) * digamma(a)
+        + (b - concentration) * digamma(b)
+        + (1 + concentration - a - b) * digamma(a + b)
+    )
+    return weights, divergence.sum()
+
+
+def sweep(share, gram, noise, y, pairs, weights, concentration):
+    """Curves, sticks, then labels from responsibilities; returns these and the bound."""
+    outputs = y.shape[1]
+    found = [stable_factor(gram, column, noise, y) for column in share.T]
+    square = np.stack([((y - mean) ** 2).sum(axis=1) for mean, _, _ in found], axis=1)
+    doubt = np.stack([variance for _, variance, _ in found], axis=1)
+    unary = (
+        -0.5 * outputs * np.log(2 * np.pi * noise**2) - 0.5 * (square + outputs * doubt) / noise**2
+    )
+    log_weights, divergence = sticks(share.sum(axis=0), concentration)
+    log_z, prob, *_ = infer(unary + log_weights, pairs, weights)
+    return prob, log_z - divergence - sum(one for *_, one in found)
+
+
+def log_evidence(gram, noise, y, num_clusters, pairs, weights, concentration):
+    """Exact, and responsibilities: labels enumerated, sticks and curves integrated in closed form."""
+    spread = gram + noise**2 * np.eye(len(y))
+    labels = np.array(np.meshgrid(*[range(num_clusters)] * len(y))).reshape(len(y), -1).T
+    joint = np.zeros(len(labels))
+    for row, label in enumerate(labels):
+        count = np.bincount(label, minlength=num_clusters).astype(float)
+        beyond = np.cumsum(count[::-1])[::-1] - count
+        a, b = 1 + count[:-1], concentration + beyond[:-1]
+        joint[row] = (betaln(a, b) - betaln(1, concentration)).sum()
+        joint[row] += sum(
+            w * (label[i] == label[j]) for (i, j), w in zip(pairs, weights, strict=True)
+        )
+        for k in range(num_clusters):
+            own = label == k
+            if own.any():
+                normal = multivariate_normal(np.zeros(own.sum()), spread[np.ix_(own, own)])
+                joint[row] += normal.logpdf(y[own].T).sum()
+    peak = joint.max()
+    prob = np.exp(joint - peak)
+    total = prob.sum()
+    shares = (labels[:, :, None] == np.arange(num_clusters)).transpose(1, 2, 0) @ (prob / total)
+    return peak + np.log(total), shares
