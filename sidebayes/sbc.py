@@ -168,6 +168,7 @@ def _rows_of_points(
 ) -> Iterator[_Simulated]:
     """Draw rows of a table, or what links state of rows that are given."""
     model, name = blank.model, blank.method
+    assert model is not None  # it was just found
     signature = signature_of(model)
     if (num_points is None) == (x is None):
         raise TypeError("pass either num_points, or x where features are given and not drawn")
