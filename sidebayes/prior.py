@@ -103,7 +103,7 @@ def prior_predictive(
     groups = {
         "prior": dict_to_dataset({n: value[None] for n, value in sites.items()}, dims=dims),
         "prior_predictive": to_dataset(run, found, values, numbers),
-        "constant_data": design(run, left_out | set(found.values())),
+        "constant_data": design(run, left_out | set(filter(None, found.values()))),
     }
     if observed:
         groups["observed_data"] = to_dataset(run, found, observed)

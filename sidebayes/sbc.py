@@ -142,6 +142,7 @@ def calibrate(
 
 def _given_design(blank: Run, arguments: Mapping[str, Any], size: int) -> Iterator[_Simulated]:
     """Draw the outcomes that were left out, given all other data."""
+    assert blank.model is not None  # it was just found
     read = read_arguments(blank.model, blank.method, (), arguments, ("links", "table"))
     run = replace(blank, data=read.data, options=read.options, unseen=True)
     run = replace(run, data=fill_tables(run, read.sizes))
@@ -153,7 +154,7 @@ def _given_design(blank: Run, arguments: Mapping[str, Any], size: int) -> Iterat
     truths, found, values = draw_prior(run, left_out, size, run.seed, "calibrate")
     drawn = {table: values[site] for site, table in found.items() if table is not None}
     for number in range(size):
-        data = run.data | {name: value[number] for name, value in drawn.items()}
+        data = {**run.data, **{name: value[number] for name, value in drawn.items()}}
         truth = {site: value[number] for site, value in truths.items()}
         yield truth, replace(run, data=data, seed=run.seed + number, unseen=False)
 
