@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import numpyro.distributions as dist
 import pandas as pd
 from sidebayes.diagnostics.calibration import Calibration
 from sidebayes.diagnostics.colours import new_figure
@@ -60,6 +61,27 @@ CASES = {
     ),
     "pair_mixture": ("pair_mixture", TWO | {"num_points": POINTS, "prior": PRIOR, "links": HARD}),
     "pairwise_gp": ("pairwise_gp", TWO | {"x": FEATURES, "links": MANY, "flip_rate": "learned"}),
+    "moe": ("moe", TWO | {"num_points": POINTS, "prior": PRIOR, "num_classes": 3}),
+    "pfgl": (
+        "pfgl",
+        TWO
+        | {
+            "num_points": POINTS,
+            "prior": PRIOR,
+            "num_classes": 2,
+            "prototypes": [(0, 0), (0, 1), (1, 0), (1, 1)],
+        },
+    ),
+    "trajectories": (
+        "trajectories",
+        {
+            "inputs": np.linspace(0, 4, POINTS),
+            "num_clusters": 2,
+            "length_scale": 1.0,
+            "amplitude": 1.0,
+            "noise": dist.LogNormal(-1.0, 0.5),
+        },
+    ),
     "mixed_effects": ("mixed_effects", DESIGN),
     "mixed_effects_mixture": ("mixed_effects_mixture", DESIGN | TWO),
     "joint_survival": ("joint_survival", DESIGN | {"hazard": HAZARD}),

@@ -34,6 +34,7 @@ from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.roles import Signature, signature_of
 from sidebayes.models.blocks.side_information.links import Links
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from . import checks
 from .arguments import find_method, read_arguments
@@ -181,9 +182,10 @@ def _rows_of_points(
         checks.check_num_clusters(options.get("num_clusters"), num_points)
     checks.check_options(signature, options, name)
     table, ties = _roles(signature, links, name)
+    partial = signature.of_kind("labels")
 
-    def run_on(rows: NDArray, links: Links | None, seed: int = blank.seed) -> Run:
-        data = {table: rows} | ({} if links is None or ties is None else {ties: links})
+    def run_on(rows: NDArray, links: Links | None, seed: int = blank.seed, **drawn: Any) -> Run:
+        data = {table: rows} | ({} if links is None or ties is None else {ties: links}) | drawn
         return replace(blank, data=data, options=options, seed=seed)
 
     template = run_on(np.zeros((num_points, 1)), links)
@@ -199,7 +201,9 @@ def _rows_of_points(
         else:
             said = links
         truth = {site: value[number] for site, value in truths.items()}
-        yield truth, run_on(data[number], said, blank.seed + number)
+        # sites that are called like an argument are data besides the table, as known classes are
+        known = {r.name: PartialLabels(truth.pop(r.name)) for r in partial if r.name in truth}
+        yield truth, run_on(data[number], said, blank.seed + number, **known)
 
 
 def _ranks(

@@ -166,8 +166,14 @@ def test_a_card_in_small():
 
 
 BENCH = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "calibration.py"))
-POINTS_ONLY = {"em", "map", "newton", "kmeans", "stochastic_em", "continuation"}
-CANNOT_SIMULATE = {"constrained_kmeans", "soft_kmeans", "constraint_fit", "constraint_projection"}
+POINTS_ONLY = {"em", "map", "newton", "kmeans", "stochastic_em", "continuation", "hard_classes"}
+CANNOT_SIMULATE = {
+    "constrained_kmeans",
+    "soft_kmeans",
+    "constraint_fit",
+    "constraint_projection",
+    "nfgl",
+}
 EXACT = {"nuts", "gibbs", "smc", "nested"}
 
 
