@@ -151,14 +151,14 @@ def partitioned_mixture(
     size, num_clusters = table.shape
     weights = ComponentWeights(size, concentration).sample("weights", axis)
     gaussians = shared_components(x, size, covariance, prior, axis)
-    density, scores = gaussians.sample(), None
+    density, rule = gaussians.sample(), None
     if posterior == "partition" and x is not None:
-        scores = Discriminants(size, covariance, gaussians, axis).sample(x, "discriminants")
+        rule = Discriminants(size, covariance, gaussians, axis).sample(x, "discriminants")
     graph = as_label_graph(links, num_rows(x, num_points), num_clusters)
     given = jnp.asarray(graph.pair_weights)
     stated = jnp.where(jnp.isinf(given), jnp.sign(given) * strength, given)
     labels = LinkedCategorical(
         jnp.zeros(num_clusters), graph, reading="relation", pair_weights=stated
     )
-    mixture = PartitionedMixture(labels, density, jnp.log(weights), table, scores, alive)
+    mixture = PartitionedMixture(labels, density, jnp.log(weights), table, rule, alive)
     numpyro.sample("x", mixture, obs=x)
