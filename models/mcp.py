@@ -11,12 +11,12 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
-from .blocks.partitions.component_clusters import ComponentClusters
 from .blocks.mixtures.components import GaussianPrior, num_rows
-from .blocks.partitions.discriminants import Discriminants
 from .blocks.mixtures.linked_categorical import LinkedCategorical
-from .blocks.partitions.partitioned_mixture import PartitionedMixture
 from .blocks.mixtures.weights import ComponentWeights
+from .blocks.partitions.component_clusters import ComponentClusters
+from .blocks.partitions.discriminants import Discriminants
+from .blocks.partitions.partitioned_mixture import PartitionedMixture
 from .blocks.partitions.shared_components import shared_components
 from .blocks.side_information.links import Links
 

@@ -16,9 +16,9 @@ from jax.typing import ArrayLike
 
 from ..block import Block
 from ..mixtures.gaussian_block import GaussianComponents
+from ..mixtures.units import data_units
 from .partitioned_mixture import PartitionedMixture
 from .rule import Rule, matched_discriminants
-from ..mixtures.units import data_units
 
 __all__ = ["Discriminants"]
 
