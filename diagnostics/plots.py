@@ -322,7 +322,11 @@ def _draw_components(axis: Axes, fit: Any, centre: NDArray, axes: NDArray, colou
         return
     covariance = _covariances(fit, len(centre))
     means = np.reshape(fit.params[where], (-1, len(centre)))
-    colour = np.repeat(colour, max(len(means) // len(colour), 1), axis=0)
+    owner = site_of(fit.tree, "component_clusters")
+    if owner is None:
+        colour = np.repeat(colour, max(len(means) // len(colour), 1), axis=0)
+    else:
+        colour = colour[fit.params[owner].argmax(axis=1)]
     for k, mean in enumerate(means):
         spot = (mean - centre) @ axes
         axis.scatter(

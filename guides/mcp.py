@@ -12,8 +12,8 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.partitions.discriminants import Discriminants
 from sidebayes.models.blocks.mixtures.gaussian import Gaussian
+from sidebayes.models.blocks.partitions.discriminants import Discriminants
 from sidebayes.models.mcp import mcp_with_room
 
 from .engines.base import EngineResult, Problem

@@ -11,12 +11,12 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
-from .blocks.partitions.component_clusters import ComponentClusters
 from .blocks.mixtures.components import GaussianPrior, num_rows
-from .blocks.partitions.discriminants import Discriminants
 from .blocks.mixtures.linked_categorical import LinkedCategorical
-from .blocks.partitions.partitioned_mixture import PartitionedMixture
 from .blocks.mixtures.weights import ComponentWeights
+from .blocks.partitions.component_clusters import ComponentClusters
+from .blocks.partitions.discriminants import Discriminants
+from .blocks.partitions.partitioned_mixture import PartitionedMixture
 from .blocks.partitions.shared_components import shared_components
 from .blocks.side_information.links import Links
 
@@ -151,14 +151,14 @@ def partitioned_mixture(
     size, num_clusters = table.shape
     weights = ComponentWeights(size, concentration).sample("weights", axis)
     gaussians = shared_components(x, size, covariance, prior, axis)
-    density, scores = gaussians.sample(), None
+    density, rule = gaussians.sample(), None
     if posterior == "partition" and x is not None:
-        scores = Discriminants(size, covariance, gaussians, axis).sample(x, "discriminants")
+        rule = Discriminants(size, covariance, gaussians, axis).sample(x, "discriminants")
     graph = as_label_graph(links, num_rows(x, num_points), num_clusters)
     given = jnp.asarray(graph.pair_weights)
     stated = jnp.where(jnp.isinf(given), jnp.sign(given) * strength, given)
     labels = LinkedCategorical(
         jnp.zeros(num_clusters), graph, reading="relation", pair_weights=stated
     )
-    mixture = PartitionedMixture(labels, density, jnp.log(weights), table, scores, alive)
+    mixture = PartitionedMixture(labels, density, jnp.log(weights), table, rule, alive)
     numpyro.sample("x", mixture, obs=x)

@@ -138,9 +138,7 @@ def select_clusters(
     if num_clusters is not None:
         first = check_integer("num_clusters", num_clusters, 1, len(points) + 1)
     most = check_integer("most_components", most_components, first, len(points) + 1)
-    tried = [check_number("strengths", s, Range(above=0)) for s in strengths]
-    if not tried:
-        raise ValueError("strengths is empty; give one at least, such as strengths=(10.0,)")
+    tried = _strengths(strengths)
     patience, seed = check_integer("patience", patience), check_seed(seed)
     engine = (
         EM(num_restarts=10, num_inner_steps=30, tol=1e-5, max_steps=200)
@@ -185,6 +183,15 @@ def select_clusters(
         **options,
     )
     return ClusterChoice(found, _table(path, chosen))
+
+
+def _strengths(given: Any) -> list[float]:
+    if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
+        raise TypeError(f"strengths = {given!r:.60}; pass several numbers, such as (1.0, 10.0)")
+    tried = [check_number("strengths", one, Range(above=0)) for one in given]
+    if not tried:
+        raise ValueError("strengths is empty; give one at least, such as strengths=(10.0,)")
+    return tried
 
 
 def _confidence(weights: NDArray) -> NDArray:

@@ -22,7 +22,7 @@ from sidebayes.guides.engines.surrogate import tightened
 from sidebayes.guides.mcp import split_candidates
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.partitions.component_clusters import settled_clusters
-from sidebayes.models.blocks.partitions.discriminants import matched_discriminants, monomials
+from sidebayes.models.blocks.partitions.rule import matched_discriminants, monomials
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.gmm import gmm
 from sidebayes.models.mcp import mcp, mcp_with_room
@@ -403,6 +403,13 @@ def test_new_points(separated, tmp_path):
     again = sb.load(tmp_path / "fit.nc")
     np.testing.assert_allclose(again.predict_proba(new[:3]), q[:3], atol=1e-10)
     assert np.isfinite(fit.log_prob(new)).all()
+
+
+def test_data_are_drawn_as_the_gaussians_are(separated):
+    x, _, fit = separated
+    drawn = fit.predictive(seed=1)["posterior_predictive"]["x"].to_numpy().reshape(-1, 2)
+    np.testing.assert_allclose(drawn.mean(axis=0), x.mean(axis=0), atol=0.1)
+    np.testing.assert_allclose(drawn.std(axis=0), x.std(axis=0), rtol=0.05)
 
 
 def test_number_of_clusters_is_found():

@@ -16,78 +16,14 @@ from jax.typing import ArrayLike
 
 from ..block import Block
 from ..mixtures.gaussian_block import GaussianComponents
-from .partitioned_mixture import PartitionedMixture
 from ..mixtures.units import data_units
+from .partitioned_mixture import PartitionedMixture
+from .rule import Rule, matched_discriminants
 
-__all__ = ["Discriminants", "matched_discriminants", "monomials"]
+__all__ = ["Discriminants"]
 
 _RIDGE = 1e-9
 """Share of its mean added to the diagonal of the monomials' second moments, which may be singular."""
-
-
-def monomials(z: ArrayLike, covariance: str) -> Array:
-    """One, the features, and those products of two that tell Gaussians of such covariances apart.
-
-    Parameters
-    ----------
-    z : array_like, shape (num_points, num_features)
-    covariance : {"full", "tied", "diagonal", "spherical"}
-        Products of all pairs for "full", none for "tied", else squares.
-
-    Returns
-    -------
-    Array, shape (num_points, num_monomials)
-    """
-    z = jnp.asarray(z)
-    one = jnp.ones((*z.shape[:-1], 1), z.dtype)
-    if covariance == "tied":
-        return jnp.concatenate([one, z], axis=-1)
-    if covariance == "full":
-        row, column = np.triu_indices(z.shape[-1])
-        return jnp.concatenate([one, z, z[..., row] * z[..., column]], axis=-1)
-    return jnp.concatenate([one, z, z**2], axis=-1)
-
-
-def matched_discriminants(
-    log_weights: ArrayLike, mean: ArrayLike, spread: ArrayLike, covariance: str
-) -> Array:
-    r"""Discriminants that give the mixture's own posterior (Raghuram 2014, section 3.2.2.2).
-
-    :math:`W_k = -\Sigma_k^{-1}/2`, :math:`v_k = \Sigma_k^{-1}\mu_k`,
-    :math:`b_k = \log\pi_k - \log|\Sigma_k|/2 - \mu_k^\top\Sigma_k^{-1}\mu_k/2`, up to what is common to
-    all components.
-
-    Parameters
-    ----------
-    log_weights : array_like, shape (num_components,)
-    mean : array_like, shape (num_components, num_features)
-    spread : array_like
-        Covariances, or variances, as `GaussianComponents` has them.
-    covariance : {"full", "tied", "diagonal", "spherical"}
-
-    Returns
-    -------
-    Array, shape (num_components, num_monomials)
-        Coefficients of `monomials`.
-    """
-    mean, spread = jnp.asarray(mean), jnp.asarray(spread)
-    size = mean.shape[-1]
-    if covariance in ("full", "tied"):
-        precision = jnp.broadcast_to(jnp.linalg.inv(spread), (*mean.shape, size))
-        log_det = jnp.linalg.slogdet(spread)[1]
-    else:
-        each = jnp.broadcast_to(1.0 / (spread[:, None] if spread.ndim == 1 else spread), mean.shape)
-        precision = each[..., None] * jnp.eye(size)
-        log_det = -jnp.log(each).sum(axis=-1)
-    slope = jnp.einsum("kij,kj->ki", precision, mean)
-    offset = jnp.asarray(log_weights) - 0.5 * (log_det + (slope * mean).sum(axis=-1))
-    parts = [offset[:, None], slope]
-    if covariance == "full":
-        row, column = np.triu_indices(size)
-        parts.append(jnp.where(row == column, -0.5, -1.0) * precision[:, row, column])
-    elif covariance != "tied":
-        parts.append(-0.5 * jnp.diagonal(precision, axis1=1, axis2=2))
-    return jnp.concatenate(parts, axis=-1)
 
 
 class Discriminants(Block):
@@ -120,16 +56,14 @@ class Discriminants(Block):
     ) -> None:
         self.num_components, self.covariance = num_components, covariance
         self.gaussians, self.plate = gaussians, plate
-        self.basis: Array
-        """Monomials of the points."""
 
     @property
     def has_update(self) -> bool:
         """There is none in closed form."""
         return False
 
-    def sample(self, x: ArrayLike, name: str) -> Array:
-        """Sample coefficients; return the scores of the points, (num_points, num_components).
+    def sample(self, x: ArrayLike, name: str) -> Rule:
+        """Sample coefficients; return the rule that they make.
 
         Features are taken in the units of the data that were fitted, which are sites as well, so
         that the same coefficients hold for other points.
@@ -137,12 +71,11 @@ class Discriminants(Block):
         centre, unit = data_units(x, jnp.shape(x)[1])
         centre = numpyro.deterministic("centre", centre)
         unit = numpyro.deterministic("unit", unit)
-        self.basis = monomials((jnp.asarray(x) - centre) / unit, self.covariance)
-        size = self.basis.shape[1]
+        size = Rule.num_monomials(jnp.shape(x)[1], self.covariance)
         flat = dist.ImproperUniform(dist.constraints.real_vector, (), (size,))
         with numpyro.plate(self.plate, self.num_components):
             coefficients = self.declare("discriminants", name, flat, ("monomials",))
-        return self.basis @ coefficients.T
+        return Rule(coefficients, centre, unit, self.covariance)
 
     def tighten(
         self,
@@ -165,11 +98,12 @@ class Discriminants(Block):
         minimise : callable
             ``minimise(loss, start)`` never raises the loss.
         """
-        factors = fn.log_factors(value)
-        moments = self.basis.T @ self.basis / len(self.basis)
+        assert fn.rule is not None  # a site with scores
+        factors, basis = fn.log_factors(value), fn.rule.basis(value)
+        moments = basis.T @ basis / len(basis)
         ridge = _RIDGE * jnp.diagonal(moments).mean() * jnp.eye(len(moments))
         root = jnp.linalg.cholesky(moments + ridge)
-        basis = solve_triangular(root, self.basis.T, lower=True).T
+        basis = solve_triangular(root, basis.T, lower=True).T
         shape = values["discriminants"].shape
 
         def loss(flat: Array) -> Array:

@@ -12,6 +12,7 @@ from jax import Array, lax
 from ..collapsed import Fitted
 from ..mixtures.linked_categorical import LinkedCategorical
 from ..mixtures.linked_mixture import LinkedMixture
+from .rule import Rule
 
 __all__ = ["PartitionedMixture"]
 
@@ -35,9 +36,9 @@ class PartitionedMixture(LinkedMixture):
               + \sum_{(i,j)} w_{ij}\, q_i^\top V V^\top q_j
               - \sum_{(i,j)} \log(1 + e^{w_{ij}})
 
-    for any factors q. `log_prob` is this bound. Where `scores` are given, all points share one rule,
+    for any factors q. `log_prob` is this bound. Where a `rule` is given, all points share it,
     :math:`q_i = \text{softmax}(\psi(x_i))`: space is partitioned, and what links say of a point holds
-    for its neighbours (Raghuram 2014, eqs. 3.9-3.12). Without scores every linked point has a factor
+    for its neighbours (Raghuram 2014, eqs. 3.9-3.12). Without one every linked point has a factor
     of its own, the mean-field fixed point that is reached from the posterior without links.
 
     Parameters
@@ -50,14 +51,14 @@ class PartitionedMixture(LinkedMixture):
         Log weights of the components.
     table : Array, shape (num_components, num_clusters)
         V, the probability of each cluster given the component.
-    scores : Array, shape (num_points, num_components), optional
-        Discriminants of the points.
+    rule : Rule, optional
+        Discriminants of points.
     alive : Array of bool, shape (num_components,), optional
         Components that take part; others only fill arrays up to a size that is compiled already.
     """
 
     arg_constraints: ClassVar[dict] = {}
-    pytree_data_fields: ClassVar[tuple[str, ...]] = ("log_within", "table", "scores", "alive")
+    pytree_data_fields: ClassVar[tuple[str, ...]] = ("log_within", "table", "rule", "alive")
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class PartitionedMixture(LinkedMixture):
         components: dist.Distribution,
         log_within: Array,
         table: Array,
-        scores: Array | None = None,
+        rule: Rule | None = None,
         alive: Array | None = None,
         *,
         validate_args: bool | None = None,
@@ -81,7 +82,7 @@ class PartitionedMixture(LinkedMixture):
                 "a row for every component and a column for every cluster"
             )
         self.labels, self.components = labels, components
-        self.log_within, self.table, self.scores, self.alive = log_within, table, scores, alive
+        self.log_within, self.table, self.rule, self.alive = log_within, table, rule, alive
         self.evidence, self.groups = None, None
         shape = (labels.graph.num_points, *components.event_shape)
         dist.Distribution.__init__(self, event_shape=shape, validate_args=validate_args)
@@ -93,12 +94,12 @@ class PartitionedMixture(LinkedMixture):
 
     def approximation(self) -> str | None:
         """Name the family of the posterior."""
-        return "mean_field" if self.scores is None else "space_partition"
+        return "mean_field" if self.rule is None else "space_partition"
 
     @property
     def has_curvature(self) -> bool:
         """Whether `log_prob` can be differentiated twice; through fixed points it can once."""
-        return self.scores is not None
+        return self.rule is not None
 
     def log_factors(self, value: Array) -> dict[str, Array]:
         """Log-factors that couple data, components and links.
@@ -109,11 +110,11 @@ class PartitionedMixture(LinkedMixture):
             ``unary`` (num_points, num_components), log densities; ``log_within`` (num_components,),
             log weights; ``log_weights`` (num_clusters,), which are zero; ``pair_weights``
             (num_links,); ``agreement`` (num_components, num_components), the probability that two
-            components share their cluster; and ``scores``, if there are some.
+            components share their cluster; and ``scores``, if there is a rule.
         """
         factors = super().log_factors(value)
         factors |= {"log_within": self.log_within, "agreement": self.table @ self.table.T}
-        return factors if self.scores is None else factors | {"scores": self.scores}
+        return factors if self.rule is None else factors | {"scores": self.rule.scores(value)}
 
     def label_factors(self, factors: dict[str, Array]) -> Array:
         """Log joint densities of point and cluster, without links, (num_points, num_clusters)."""
@@ -153,7 +154,7 @@ class PartitionedMixture(LinkedMixture):
 
     def log_memberships(self, factors: dict[str, Array]) -> Array:
         """Logarithms of the factors q, shape (num_points, num_components)."""
-        if self.scores is not None:
+        if self.rule is not None:
             return self.log_rule(factors["scores"])
         return lax.stop_gradient(self._mean_field(factors))
 
