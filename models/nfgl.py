@@ -72,7 +72,9 @@ def nfgl(
     and Collins (2012), Neural Computation 24, 1926-1966.
     """
     if not isinstance(anchors, Anchors):
-        raise TypeError(f"anchors is a {type(anchors).__name__}; pass Anchors, or use sidebayes.fit_nfgl")
+        raise TypeError(
+            f"anchors is a {type(anchors).__name__}; pass Anchors, or use sidebayes.fit_nfgl"
+        )
     if jnp.shape(anchors.table) != (num_clusters, num_classes):
         raise ValueError(
             f"anchors have a table of shape {jnp.shape(anchors.table)}; expected "

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from .api import compare, fit, load
     from .datasets import load_dataset
     from .diagnostics.debug import debug
-    from .estimators import LinkedKFold, LinkedMixtureClusterer
+    from .estimators import LinkedKFold, LinkedMixtureClusterer, MixtureClassifier
     from .forecasts import forecast
     from .formulas import Design, design
     from .guides.constrained_kmeans import KMeans
@@ -104,6 +104,7 @@ _HOME = {
     "MonteCarloEM": "guides.engines.expectation_maximisation.monte_carlo_em",
     "MeanField": "models.blocks.label_inference.approximate",
     "MixPrior": "guides.detection.population",
+    "MixtureClassifier": "estimators",
     "NUTS": "guides.engines.samplers.mcmc",
     "Newton": "guides.engines.optimisers.optimise",
     "NestedSlice": "guides.engines.samplers.nested",
@@ -182,6 +183,7 @@ __all__ = [
     "LongTable",
     "MeanField",
     "MixPrior",
+    "MixtureClassifier",
     "MonteCarloEM",
     "NestedSlice",
     "Newton",

@@ -67,7 +67,13 @@ def test_switches_are_the_best_of_each_component():
 def test_too_few_components_are_refused():
     with pytest.raises(ValueError, match="2 components cannot have 3 classes"):
         sb.fit(
-            "moe", IRIS.x, KNOWN, num_clusters=2, num_classes=3, engine="hard_classes", progress=False
+            "moe",
+            IRIS.x,
+            KNOWN,
+            num_clusters=2,
+            num_classes=3,
+            engine="hard_classes",
+            progress=False,
         )
 
 

@@ -93,7 +93,9 @@ def test_without_labels_it_is_the_mixture():
         "class_table": np.full((2, 2), 0.5),
     }
     for known in (None, np.full(len(X), -1)):
-        fit = sb.fit("moe", X, known, prior="flat", engine=FAST, init=start, progress=False, **SIZES)
+        fit = sb.fit(
+            "moe", X, known, prior="flat", engine=FAST, init=start, progress=False, **SIZES
+        )
         for name, value in start.items():
             np.testing.assert_allclose(fit.params[name], value, atol=1e-5, err_msg=name)
         np.testing.assert_allclose(fit.objective.max(), theirs.score(X) * len(X), rtol=1e-8)

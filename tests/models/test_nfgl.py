@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from sidebayes.guides.engines.density import trace_model
-from sidebayes.guides.nfgl import neighbours_in_cluster, place_anchors
+from sidebayes.guides.nfgl import joined_probabilities, neighbours_in_cluster, place_anchors
 from sidebayes.models.blocks.classes.anchors import Anchors, conditionals, log_pseudo_likelihood
 
 import sidebayes as sb
@@ -132,6 +132,25 @@ def test_votes_in_the_limits():
     assert (neighbours_in_cluster(POINTS, np.eye(2)[CLUSTERS], new, bare, only) >= 0).all()
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_new_rows_join_the_labelled_ones(smoothing):
+    """Rule A (eq. 2.15) by sums over components and classes of all rows, the new one among them."""
+    new, member = RNG.normal(size=(2, 2)), np.array([[0.3, 0.7], [0.9, 0.1]])
+    anchors = Anchors(POINTS, CLASSES, CLUSTERS, TABLE)
+    found = joined_probabilities(new, member, anchors, SCALE, smoothing=smoothing)
+    scale, table = jnp.asarray(SCALE), jnp.asarray(TABLE)
+    for row, share, got in zip(new, member, found, strict=True):
+        points = np.concatenate([POINTS, row[None]])
+        apart = jnp.asarray(((points[:, None] - points) ** 2).sum(axis=2))
+        score = np.zeros(3)
+        for j, c in product(range(2), range(3)):
+            classes = jnp.asarray([*CLASSES, c])
+            inside = jax.nn.one_hot(jnp.asarray([*CLUSTERS, j]), 2)
+            law = apart, classes, inside, scale, table
+            score[c] += share[j] * np.exp(log_pseudo_likelihood(*law, smoothing=smoothing).sum())
+        np.testing.assert_allclose(got, score / score.sum(), rtol=1e-9)
+
+
 @pytest.fixture(scope="module")
 def searched():
     rng = np.random.default_rng(3)
@@ -153,7 +172,7 @@ def searched():
 
 def test_search_never_falls(searched):
     """Check R1, for steps of mixture, scales and components of labelled rows."""
-    *_, anchors, placed = searched
+    placed = searched[-1]
     assert len(placed.objective) > 2
     assert np.diff(placed.objective).min() >= -1e-8 * abs(placed.objective[-1])
     assert placed.objective[-1] > placed.objective[0] + 1

@@ -1,6 +1,7 @@
 """Prototypes of classes within components: law, limits, growth, engines, bad input."""
 
 import json
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -77,7 +78,9 @@ def test_law_is_that_of_the_thesis(smoothing):
     value, fn = jnp.asarray(X), mixture(prototypes(smoothing=smoothing))
     np.testing.assert_allclose(fn.by_unit(value), np.log(full.sum(axis=(1, 2))), rtol=1e-12)
     total = full.sum(axis=(1, 2))
-    np.testing.assert_allclose(fn.responsibilities(value), full.sum(axis=2) / total[:, None], atol=1e-12)
+    np.testing.assert_allclose(
+        fn.responsibilities(value), full.sum(axis=2) / total[:, None], atol=1e-12
+    )
     np.testing.assert_allclose(
         fn.class_probabilities(value), full.sum(axis=1) / total[:, None], atol=1e-12
     )
@@ -175,7 +178,7 @@ def test_growth_finds_a_border_within_a_component(grown):
     counts = sorted(np.bincount([j for j, _ in fit.options["prototypes"]]))
     assert counts == [1, 2]
     path = json.loads(fit.tree["fit_info"].attrs["growth"])
-    assert all(one[1] > two[1] for one, two in zip(path, path[1:], strict=False))
+    assert all(one[1] > two[1] for one, two in pairwise(path))
     assert np.diff(fit.objective[0]).min() >= -1e-8 * abs(fit.objective.max())
 
 
@@ -189,7 +192,9 @@ def test_prototypes_tie_clusters_to_their_numbers(grown):
 
 
 def test_code_length_is_that_of_the_thesis():
-    expected = 10.0 + (1 + 2 * 5) * np.log(50) / 2 + np.log(8) + 3 * (np.log(8) + np.log(4) + np.log(2))
+    expected = (
+        10.0 + (1 + 2 * 5) * np.log(50) / 2 + np.log(8) + 3 * (np.log(8) + np.log(4) + np.log(2))
+    )
     assert code_length(-10.0, 50, 8, 2, 4, 2, 5, 3) == pytest.approx(expected)
 
 
@@ -213,7 +218,9 @@ def test_without_labels_prototypes_cost_nothing():
     """Check R3: the density is that of the mixture."""
     fn, value = mixture(prototypes(), None), jnp.asarray(X)
     joint = dist.Normal(MEANS, 1.0).to_event(1).log_prob(X[:, None]) + np.log(WEIGHTS)
-    np.testing.assert_allclose(fn.log_prob(value), np.log(np.exp(joint).sum(axis=1)).sum(), rtol=1e-12)
+    np.testing.assert_allclose(
+        fn.log_prob(value), np.log(np.exp(joint).sum(axis=1)).sum(), rtol=1e-12
+    )
 
 
 def test_rows_and_classes_are_simulated():

@@ -36,10 +36,12 @@ class Anchors:
     table: ArrayLike
 
     def __post_init__(self) -> None:
-        points, table = (real_array(f"Anchors({n}=...)", getattr(self, n)) for n in ("points", "table"))
+        points, table = (
+            real_array(f"Anchors({n}=...)", getattr(self, n)) for n in ("points", "table")
+        )
         if points.ndim != 2 or table.ndim != 2 or not np.isfinite(points).all():
             raise ValueError(
-                f"Anchors: points have shape {points.shape} and table {table.shape}; expected finite numbers, "
+                f"Anchors: points have shape {points.shape}, table {table.shape}; expected finite numbers, "
                 "(num_anchors, num_features) and (num_clusters, num_classes)"
             )
         if (table < 0).any() or np.abs(table.sum(axis=1) - 1).max(initial=0.0) > 1e-6:
