@@ -223,7 +223,11 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):
         TypeError, ValueError
             For bad input, or if no class is known.
         """
-        routines = {"moe": partial(fit, "moe"), "pfgl": grow_prototypes, "nfgl": fit_nfgl}
+        routines: dict[str, Any] = {
+            "moe": partial(fit, "moe"),
+            "pfgl": grow_prototypes,
+            "nfgl": fit_nfgl,
+        }
         if self.method not in routines:
             raise ValueError(f"method = {self.method!r}; expected one of {sorted(routines)}")
         x = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
