@@ -30,7 +30,7 @@ from .engines.plumbing.programs import compiled
 from .engines.surrogate import expectation
 from .engines.updates import Plan, closed_forms, maximised, plan_updates
 
-__all__ = ["Placed", "neighbours_in_cluster", "place_anchors"]
+__all__ = ["Placed", "joined_probabilities", "neighbours_in_cluster", "place_anchors"]
 
 _SWEEPS = 20
 """Sweeps of iterated conditional modes at most, in one step."""
@@ -42,7 +42,7 @@ _NEAR = np.geomspace(0.5, 2.0, 21)
 """Scales that a step tries, times the current one; the current one is among them."""
 
 _CAP = 50.0
-"""Most of a scale, times the same: beyond, only the nearest anchor counts, and the objective rises for ever."""
+"""Most of a scale, times the same: beyond it only the nearest anchor counts."""
 
 
 class Placed(NamedTuple):
@@ -315,3 +315,86 @@ def neighbours_in_cluster(
     inside = wanted[:, None] == clusters[rows]
     inside |= ~inside.any(axis=1, keepdims=True)
     return known[rows][np.where(inside, apart, np.inf).argmin(axis=1)]
+
+
+def joined_probabilities(
+    x: ArrayLike,
+    member: ArrayLike,
+    anchors: Anchors,
+    scale: ArrayLike,
+    *,
+    smoothing: float = 1e-3,
+) -> NDArray[np.float64]:
+    r"""Classes of new rows that join the labelled ones, by the pseudo-likelihood of all (rule A).
+
+    .. math:: P(c) \propto \sum_j P(j | x)\, p_j(c | x) \prod_{i \in S_j} p'_{j,i}(c_i)
+              \prod_{k \ne j} \prod_{i \in S_k} p_{k,i}(c_i)
+
+    where p' counts the new row, with class c, among the labelled ones of component j (Raghuram 2014,
+    eq. 2.15). `nfgl` goes by rule B, eq. 2.16, as the source does in its experiments: products of many
+    small conditionals decide rule A.
+
+    Parameters
+    ----------
+    x : array_like, shape (num_new, num_features)
+    member : array_like, shape (num_new, num_clusters)
+        Responsibilities, ``fit.predict_proba(x)``.
+    anchors : Anchors
+    scale : array_like, shape (num_clusters,)
+        Of a fit, ``np.exp(fit.params["log_scale"])``.
+    smoothing : float
+        0 has the printed conditionals.
+
+    Returns
+    -------
+    ndarray, shape (num_new, num_classes)
+    """
+    with jax.enable_x64(True):
+        apart, _ = anchor_distances(anchors)
+        points = jnp.asarray(anchors.points)
+        given = (jnp.asarray(v) for v in (anchors.classes, anchors.clusters, scale, anchors.table))
+        return np.asarray(
+            _joined(jnp.asarray(x), jnp.asarray(member), points, apart, *given, smoothing)
+        )
+
+
+@partial(jax.jit, static_argnames="smoothing")
+def _joined(x, member, points, apart, classes, clusters, scale, table, smoothing) -> Array:
+    num_clusters, num_classes = table.shape
+    inside = clusters[:, None] == jnp.arange(num_clusters)
+    alike, others = classes[:, None] == classes, ~jnp.eye(len(points), dtype=bool)
+    own = table[:, classes].T
+
+    def sums(logs: Array, same: Array, live: Array) -> Array:
+        logs = jnp.where(live & same, logs, -jnp.inf)
+        return jax.nn.logsumexp(logs, axis=1)
+
+    logs = -apart[:, :, None] * scale
+    live = others[:, :, None] & inside
+    before = _Sums(
+        sums(logs, alike[:, :, None], live),
+        sums(logs, jnp.ones((1, 1, 1), bool), live),
+        jnp.where(live, logs, -jnp.inf).max(axis=1),
+    )
+    alone = jnp.where(inside, before.log_prob(own, smoothing), 0.0).sum(axis=0)
+
+    def at(given: tuple[Array, Array]) -> Array:
+        row, share = given
+        kernels = -jnp.sum((points - row) ** 2, axis=1)[:, None] * scale
+        held = jnp.where(inside, kernels, -jnp.inf)
+
+        def of(c: Array) -> Array:
+            mine = (classes == c)[:, None]
+            after = before.joined(kernels, mine).log_prob(own, smoothing)
+            change = jnp.where(inside, after, 0.0).sum(axis=0) - alone
+            here = _Sums(
+                jax.nn.logsumexp(jnp.where(mine, held, -jnp.inf), axis=0),
+                jax.nn.logsumexp(held, axis=0),
+                held.max(axis=0),
+            )
+            vote = here.log_prob(table[:, c], smoothing)
+            return jax.nn.logsumexp(log_of(share) + vote + change)
+
+        return jax.nn.softmax(jax.vmap(of)(jnp.arange(num_classes)))
+
+    return lax.map(at, (x, member))

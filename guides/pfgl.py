@@ -181,8 +181,8 @@ class _Data(NamedTuple):
         if prior is not None:
             around = jnp.asarray(prior[0]), 1.0 / jnp.asarray(prior[1]) ** 2
         rest = logsumexp(jnp.asarray(log_joint[~told]), axis=1).sum()
-        parts = (jnp.asarray(v) for v in (x[told], log_joint[told], stated[told]))
-        return cls(*parts, rest, jnp.asarray(single), jnp.asarray(x), member, *around)
+        known = jnp.asarray(x[told]), jnp.asarray(log_joint[told]), jnp.asarray(stated[told])
+        return cls(*known, rest, jnp.asarray(single), jnp.asarray(x), member, *around)
 
 
 class _State(NamedTuple):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .cluster_number import select_clusters
     from .datasets import load_dataset
     from .diagnostics.debug import debug
-    from .estimators import LinkedKFold, LinkedMixtureClusterer
+    from .estimators import LinkedKFold, LinkedMixtureClusterer, MixtureClassifier
     from .forecasts import forecast
     from .formulas import Design, design
     from .guides.constrained_kmeans import KMeans
@@ -106,6 +106,7 @@ _HOME = {
     "MonteCarloEM": "guides.engines.expectation_maximisation.monte_carlo_em",
     "MeanField": "models.blocks.label_inference.approximate",
     "MixPrior": "guides.detection.population",
+    "MixtureClassifier": "estimators",
     "NUTS": "guides.engines.samplers.mcmc",
     "Newton": "guides.engines.optimisers.optimise",
     "NestedSlice": "guides.engines.samplers.nested",
@@ -188,6 +189,7 @@ __all__ = [
     "LongTable",
     "MeanField",
     "MixPrior",
+    "MixtureClassifier",
     "MonteCarloEM",
     "NestedSlice",
     "Newton",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, ClusterMixin
 from sklearn.model_selection import GroupKFold
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -16,11 +17,12 @@ from sidebayes.guides.engines.base import Engine
 from sidebayes.models.blocks.fields import check_integer
 from sidebayes.models.blocks.side_information.hard_links import components_of
 from sidebayes.models.blocks.side_information.links import Links
-from sidebayes.models.blocks.side_information.partial_labels import Groups
+from sidebayes.models.blocks.side_information.partial_labels import Groups, class_codes
 
 from .api import fit
+from .growing import fit_nfgl, grow_prototypes
 
-__all__ = ["LinkedKFold", "LinkedMixtureClusterer"]
+__all__ = ["LinkedKFold", "LinkedMixtureClusterer", "MixtureClassifier"]
 
 
 class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):
@@ -148,6 +150,115 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):
     def _checked(self, X: ArrayLike) -> NDArray[np.float64]:
         check_is_fitted(self)
         return validate_data(self, X, dtype=np.float64, reset=False)
+
+
+class MixtureClassifier(ClassifierMixin, BaseEstimator):
+    """Classifier that learns from labelled and unlabelled rows, by mixtures whose components have classes.
+
+    Takes what scikit-learn's semi-supervised classifiers take: ``y`` holds -1 where a class is not known.
+
+    Parameters
+    ----------
+    n_components : int
+        Components of the mixture; the number of classes if None.
+    method : {"moe", "pfgl", "nfgl"}
+        Class probabilities of components, prototypes within them, or labelled rows nearby that vote. For the
+        latter two standardise the features, ``make_pipeline(StandardScaler(), MixtureClassifier(...))``.
+    engine : str or engine, optional
+        By default that of the card.
+    options : mapping, optional
+        Options of the model, such as ``{"covariance": "diagonal", "label_noise": 0.05}``.
+    random_state : int, RandomState or None
+
+    Attributes
+    ----------
+    result_ : Fit
+        All that is known after fitting.
+    classes_ : ndarray, shape (n_classes,)
+    transduction_ : ndarray, shape (n_samples,)
+        Classes of the training data, known ones respected.
+    n_features_in_ : int
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import sidebayes
+    >>> data = sidebayes.load_dataset("iris")
+    >>> y = np.where(np.arange(150) % 10 == 0, data.labels, -1)
+    >>> model = MixtureClassifier(3, method="moe", random_state=0).fit(data.x, y)
+    >>> model.predict(data.x[[0, 60, 140]])
+    array([0, 1, 2])
+    """
+
+    def __init__(
+        self,
+        n_components: int | None = None,
+        *,
+        method: str = "moe",
+        engine: str | Engine | None = None,
+        options: Mapping[str, Any] | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.method = method
+        self.engine = engine
+        self.options = options
+        self.random_state = random_state
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Fit to rows of which some have a known class.
+
+        Parameters
+        ----------
+        X : array_like, shape (n_samples, n_features)
+        y : array_like, shape (n_samples,)
+            Names or whole numbers; -1, NaN, None or blank text where the class is not known.
+
+        Returns
+        -------
+        MixtureClassifier
+
+        Raises
+        ------
+        TypeError, ValueError
+            For bad input, or if no class is known.
+        """
+        routines: dict[str, Any] = {
+            "moe": partial(fit, "moe"),
+            "pfgl": grow_prototypes,
+            "nfgl": fit_nfgl,
+        }
+        if self.method not in routines:
+            raise ValueError(f"method = {self.method!r}; expected one of {sorted(routines)}")
+        x = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        codes = class_codes(y, "y")
+        if len(codes) != len(x):
+            raise ValueError(f"y has {len(codes)} entries, X has {len(x)} rows; give one each")
+        first = np.unique(codes, return_index=True)[1][int((codes < 0).any()) :]
+        self.classes_ = np.asarray([np.asarray(y)[row] for row in first])
+        number = len(first)
+        self.result_ = routines[self.method](
+            x,
+            codes,
+            num_clusters=number if self.n_components is None else self.n_components,
+            num_classes=number,
+            engine=self.engine,
+            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
+            progress=False,
+            **(self.options or {}),
+        )
+        self.transduction_ = self.classes_[self.result_.classes()["class"].to_numpy()]
+        return self
+
+    def predict(self, X: ArrayLike) -> NDArray:
+        """Most probable class of each row, shape (n_samples,)."""
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Class probabilities, shape (n_samples, n_classes)."""
+        check_is_fitted(self)
+        x = validate_data(self, X, dtype=np.float64, reset=False)
+        return self.result_.class_probabilities(x)
 
 
 class LinkedKFold(GroupKFold):

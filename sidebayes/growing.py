@@ -104,7 +104,7 @@ def grow_prototypes(
     """
     check_integer("lookahead", lookahead)
     check_integer("most_prototypes", most_prototypes, num_clusters)
-    sizes = {"num_clusters": num_clusters, "num_classes": num_classes}
+    sizes: dict[str, Any] = {"num_clusters": num_clusters, "num_classes": num_classes}
     if base is None:
         base = fit("moe", x, known, seed=seed, progress=progress, **sizes, **options)
     elif base.method != "moe":
@@ -192,7 +192,7 @@ def fit_nfgl(
     if not isinstance(smoothing, int | float) or not smoothing > 0:
         raise ValueError(f"smoothing = {smoothing!r}; expected a number above 0, such as 1e-3")
     check_integer("sweeps", sweeps, 0)
-    sizes = {"num_clusters": num_clusters, "num_classes": num_classes}
+    sizes: dict[str, Any] = {"num_clusters": num_clusters, "num_classes": num_classes}
     if base is None:
         base = fit("moe", x, known, seed=seed, progress=progress, **sizes, **options)
     elif base.method != "moe":

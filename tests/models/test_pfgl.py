@@ -1,6 +1,7 @@
 """Prototypes of classes within components: law, limits, growth, engines, bad input."""
 
 import json
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -177,7 +178,7 @@ def test_growth_finds_a_border_within_a_component(grown):
     counts = sorted(np.bincount([j for j, _ in fit.options["prototypes"]]))
     assert counts == [1, 2]
     path = json.loads(fit.tree["fit_info"].attrs["growth"])
-    assert all(one[1] > two[1] for one, two in zip(path, path[1:], strict=False))
+    assert all(one[1] > two[1] for one, two in pairwise(path))
     assert np.diff(fit.objective[0]).min() >= -1e-8 * abs(fit.objective.max())
 
 

@@ -41,7 +41,7 @@ class Anchors:
         )
         if points.ndim != 2 or table.ndim != 2 or not np.isfinite(points).all():
             raise ValueError(
-                f"Anchors: points have shape {points.shape} and table {table.shape}; expected finite numbers, "
+                f"Anchors: points have shape {points.shape}, table {table.shape}; expected finite numbers, "
                 "(num_anchors, num_features) and (num_clusters, num_classes)"
             )
         if (table < 0).any() or np.abs(table.sum(axis=1) - 1).max(initial=0.0) > 1e-6:
@@ -60,8 +60,9 @@ class Anchors:
 
     def prototypes(self, scale: Array, smoothing: float) -> Prototypes:
         """As prototypes, which lie where the rows are (Raghuram 2014, eq. 2.16)."""
-        given = (jnp.asarray(v) for v in (self.points, self.classes, self.clusters))
-        return Prototypes(*given, scale, jnp.asarray(self.table), smoothing)
+        classes, clusters = jnp.asarray(self.classes), jnp.asarray(self.clusters)
+        table = jnp.asarray(self.table)
+        return Prototypes(jnp.asarray(self.points), classes, clusters, scale, table, smoothing)
 
 
 def conditionals(
@@ -134,7 +135,7 @@ def log_pseudo_likelihood(
     Parameters are those of `conditionals`. It is a composite likelihood: no joint law of the classes
     has these conditionals in general.
     """
-    options = {"smoothing": smoothing, "normalise": normalise}
-    found = conditionals(apart, classes, member, scale, table, **options)
+    given = apart, classes, member, scale, table
+    found = conditionals(*given, smoothing=smoothing, normalise=normalise)
     own = jnp.take_along_axis(found, classes[None, :, None], axis=2)[:, :, 0]
     return jnp.sum(member.T * log_of(own), axis=1)

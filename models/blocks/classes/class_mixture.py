@@ -192,7 +192,9 @@ class ClassMixture(ClassifiedMixture):
         member = self.responsibilities(value)
         if self.stated is None:
             return member @ self.classes
-        told = jnp.exp(self._log_told(log_of(self.classes)))
+        log_told = self._log_told(log_of(self.classes))
+        assert log_told is not None  # there are statements
+        told = jnp.exp(log_told)
         return (member / told) @ self.classes * jnp.where(self.is_told[:, None], self.stated, 1.0)
 
     def draw(self, rng_key: Array, value: Array) -> tuple[Any, Array]:
@@ -204,7 +206,7 @@ class ClassMixture(ClassifiedMixture):
             logits = logits + log_of(self.stated)
         return latent, jax.random.categorical(key_classes, logits)
 
-    def statistic(self, latent: tuple[Any, Array]) -> dict[str, Array]:
+    def statistic(self, latent: tuple[Any, Any]) -> dict[str, Array]:
         """Sufficient statistics of drawn labels and classes; classes count where something is stated."""
         within, classes = latent
         member = jax.nn.one_hot(within[0], self.num_clusters)

@@ -109,7 +109,11 @@ class PrototypeSites(Block):
     ) -> None:
         self.num_clusters, self.clusters, self.classes = num_clusters, clusters, classes
         self.prior, self.known = resolve_prior(prior, x, num_clusters), known
-        features = jnp.shape(x)[1] if self.prior is None else len(jnp.asarray(self.prior.mean))
+        features = (
+            jnp.shape(jnp.asarray(x))[1]
+            if self.prior is None
+            else len(jnp.asarray(self.prior.mean))
+        )
         self.centre, self.unit = data_units(x, features)
         if x is None and self.prior is not None:
             self.centre, self.unit = prototype_prior(self.prior, num_clusters)

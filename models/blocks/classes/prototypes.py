@@ -13,7 +13,7 @@ from ..mixtures.linked_categorical import LinkedCategorical
 from ..side_information.partial_labels import Groups
 from .class_mixture import ClassifiedMixture, log_of
 
-__all__ = ["PrototypeMixture", "Prototypes"]
+__all__ = ["PrototypeMixture", "Prototypes", "log_add"]
 
 
 class Prototypes(NamedTuple):
@@ -67,15 +67,15 @@ class Prototypes(NamedTuple):
             stated[:, self.classes] > 0, logs + log_of(stated[:, self.classes]), -jnp.inf
         )
         smooth = self._smooth(logs)
-        above = jnp.logaddexp(self._sums(own), smooth + log_of(stated @ self.table.T))
-        below = jnp.logaddexp(self._sums(logs), smooth)
+        above = log_add(self._sums(own), smooth + log_of(stated @ self.table.T))
+        below = log_add(self._sums(logs), smooth)
         return jnp.where(jnp.isfinite(above), jnp.maximum(above - below, least), least)
 
     def class_probabilities(self, x: Array, member: Array) -> Array:
         """Sum of P(class | component, x) weighted by `member`, shape (num_points, num_classes)."""
         logs = self.log_kernels(x)
         smooth = self._smooth(logs)
-        below = jnp.logaddexp(self._sums(logs), smooth)
+        below = log_add(self._sums(logs), smooth)
         share = member[:, self.clusters] * jnp.exp(logs - below[:, self.clusters])
         found = share @ jax.nn.one_hot(self.classes, self.table.shape[1], dtype=logs.dtype)
         return found + (member * jnp.exp(smooth - below)) @ self.table
@@ -94,6 +94,15 @@ class Prototypes(NamedTuple):
         total = jax.ops.segment_sum(jnp.exp(logs.T - most[self.clusters]), self.clusters, number)
         positive = total > 0
         return jnp.where(positive, most + jnp.log(jnp.where(positive, total, 1.0)), -jnp.inf).T
+
+
+def log_add(one: Array, other: Array) -> Array:
+    """`jnp.logaddexp` with slopes of zero, not NaN, where both are minus infinity."""
+    most = lax.stop_gradient(jnp.maximum(one, other))
+    most = jnp.where(jnp.isfinite(most), most, 0.0)
+    total = jnp.exp(one - most) + jnp.exp(other - most)
+    positive = total > 0
+    return jnp.where(positive, most + jnp.log(jnp.where(positive, total, 1.0)), -jnp.inf)
 
 
 class PrototypeMixture(ClassifiedMixture):

@@ -1,0 +1,262 @@
+"""Labelled rows that vote within components: conditionals, search, limits, what a fit says."""
+
+from itertools import product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sidebayes.guides.engines.density import trace_model
+from sidebayes.guides.nfgl import joined_probabilities, neighbours_in_cluster, place_anchors
+from sidebayes.models.blocks.classes.anchors import Anchors, conditionals, log_pseudo_likelihood
+
+import sidebayes as sb
+from tests.support_classes import some_known, split2d, xor2d
+
+RNG = np.random.default_rng(2)
+NUM_ANCHORS = 7
+POINTS = RNG.normal(size=(NUM_ANCHORS, 2))
+APART = ((POINTS[:, None] - POINTS) ** 2).sum(axis=2)
+CLASSES, CLUSTERS = np.array([0, 1, 0, 1, 2, 0, 1]), np.array([0, 0, 0, 0, 1, 1, 1])
+SCALE = np.array([0.8, 0.3])
+TABLE = np.array([[0.2, 0.3, 0.5], [0.6, 0.3, 0.1]])
+SIZES = {"num_clusters": 2, "num_classes": 2}
+
+
+@pytest.fixture(autouse=True)
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+def given(scale=SCALE):
+    member = np.eye(2)[CLUSTERS]
+    return tuple(jnp.asarray(v) for v in (APART, CLASSES, member, scale, TABLE))
+
+
+def by_hand(rule, scale=SCALE):
+    """Eqs. 2.4-2.5 written out, the smoothed law of the docstring as well."""
+    out = np.empty((2, NUM_ANCHORS, 3))
+    for j, i, c in product(range(2), range(NUM_ANCHORS), range(3)):
+        others = [m for m in range(NUM_ANCHORS) if m != i and CLUSTERS[m] == j]
+        kernel = np.exp(-scale[j] * APART[i, others])
+        same = kernel[CLASSES[others] == c].sum()
+        if rule == "smoothed":
+            extra = 0.1 * kernel.max()
+            out[j, i, c] = (same + extra * TABLE[j, c]) / (kernel.sum() + extra)
+        else:
+            out[j, i, c] = same / kernel.sum() if (CLASSES[others] == c).any() else TABLE[j, c]
+    return out / out.sum(axis=2, keepdims=True) if rule == "normalised" else out
+
+
+@pytest.mark.parametrize(
+    ("rule", "options"),
+    [("raw", {}), ("normalised", {"normalise": True}), ("smoothed", {"smoothing": 0.1})],
+)
+def test_conditionals_are_those_of_the_thesis(rule, options):
+    found, expected = conditionals(*given(), **options), by_hand(rule)
+    np.testing.assert_allclose(found, expected, rtol=1e-10)
+    own = expected[CLUSTERS, np.arange(NUM_ANCHORS), CLASSES]
+    total = np.bincount(CLUSTERS, np.log(own))
+    np.testing.assert_allclose(log_pseudo_likelihood(*given(), **options), total, rtol=1e-10)
+
+
+def test_printed_conditionals_sum_to_more_than_one():
+    """Check R5: absent classes keep their full share of the table."""
+    apart, classes = APART[:3, :3], jnp.asarray([0, 1, 1])
+    table, member = jnp.asarray([[0.5, 0.5]]), jnp.ones((3, 1))
+    law = jnp.asarray(apart), classes, member, jnp.ones(1), table
+    assert float(conditionals(*law)[0, 0].sum()) == pytest.approx(1.5)
+    assert float(conditionals(*law, normalise=True)[0, 0].sum()) == pytest.approx(1.0)
+
+
+def test_slopes_in_scales_are_those_of_the_thesis():
+    """Check R6, by the printed formula."""
+    slope = jax.grad(lambda a: log_pseudo_likelihood(*given(a)).sum())(jnp.asarray(SCALE))
+    expected = np.zeros(2)
+    for i in range(NUM_ANCHORS):
+        j = CLUSTERS[i]
+        others = np.array([m for m in range(NUM_ANCHORS) if m != i and CLUSTERS[m] == j])
+        same = others[CLASSES[others] == CLASSES[i]]
+        if not len(same):
+            continue
+        every, alike = (np.exp(-SCALE[j] * APART[i, rows]) for rows in (others, same))
+        expected[j] += every @ APART[i, others] / every.sum() - alike @ APART[i, same] / alike.sum()
+    np.testing.assert_allclose(slope, expected, rtol=1e-9)
+
+
+def test_no_joint_law_has_these_conditionals():
+    """The counter-example to the thesis: scans in two orders have two stationary laws."""
+    points = np.array([0.0, 1.0, 2.5])
+    states = np.array(list(product((0, 1), repeat=3)))
+
+    def chance(state, i):
+        apart = jnp.asarray((points[:, None] - points) ** 2)
+        law = apart, jnp.asarray(state), jnp.ones((3, 1)), jnp.full(1, 0.5), jnp.full((1, 2), 0.5)
+        return np.asarray(conditionals(*law, normalise=True)[0, i])
+
+    def kernel(i):
+        out = np.zeros((8, 8))
+        for row, state in enumerate(states):
+            for c in (0, 1):
+                new = state.copy()
+                new[i] = c
+                out[row, (states == new).all(axis=1).argmax()] += chance(state, i)[c]
+        return out
+
+    def stationary(order):
+        scan = np.linalg.multi_dot([kernel(i) for i in order])
+        law = np.linalg.matrix_power(scan, 200)[0]
+        np.testing.assert_allclose(law @ scan, law, atol=1e-10)
+        return law
+
+    one, other = stationary((0, 1, 2)), stationary((2, 1, 0))
+    assert np.abs(one - other).sum() / 2 == pytest.approx(0.22, abs=0.01)
+
+
+def test_votes_in_the_limits():
+    """Check R4: the nearest labelled row of the component, and shares of classes."""
+    new, member = jnp.asarray(RNG.normal(size=(20, 2))), jnp.eye(2)[jnp.arange(20) % 2]
+    anchors = Anchors(POINTS, CLASSES, CLUSTERS, TABLE)
+    sharp = anchors.prototypes(jnp.full(2, 1e6), 1e-9).class_probabilities(new, member)
+    known = np.concatenate([CLASSES, np.full(20, -1)])
+    rows = np.concatenate([POINTS, new])
+    inside = np.concatenate([np.eye(2)[CLUSTERS], member])
+    nearest = neighbours_in_cluster(rows, inside, new, member, known)
+    np.testing.assert_array_equal(sharp.argmax(axis=1), nearest)
+    flat = anchors.prototypes(jnp.full(2, 1e-12), 1e-12).class_probabilities(new, member)
+    shares = np.array([[0.5, 0.5, 0.0], [1 / 3, 1 / 3, 1 / 3]])
+    np.testing.assert_allclose(flat, shares[np.arange(20) % 2], atol=1e-8)
+    bare = np.array([[1.0, 0.0]] * 20)
+    only = np.where(CLUSTERS == 1, CLASSES, -1)
+    assert (neighbours_in_cluster(POINTS, np.eye(2)[CLUSTERS], new, bare, only) >= 0).all()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_new_rows_join_the_labelled_ones(smoothing):
+    """Rule A (eq. 2.15) by sums over components and classes of all rows, the new one among them."""
+    new, member = RNG.normal(size=(2, 2)), np.array([[0.3, 0.7], [0.9, 0.1]])
+    anchors = Anchors(POINTS, CLASSES, CLUSTERS, TABLE)
+    found = joined_probabilities(new, member, anchors, SCALE, smoothing=smoothing)
+    scale, table = jnp.asarray(SCALE), jnp.asarray(TABLE)
+    for row, share, got in zip(new, member, found, strict=True):
+        points = np.concatenate([POINTS, row[None]])
+        apart = jnp.asarray(((points[:, None] - points) ** 2).sum(axis=2))
+        score = np.zeros(3)
+        for j, c in product(range(2), range(3)):
+            classes = jnp.asarray([*CLASSES, c])
+            inside = jax.nn.one_hot(jnp.asarray([*CLUSTERS, j]), 2)
+            law = apart, classes, inside, scale, table
+            score[c] += share[j] * np.exp(log_pseudo_likelihood(*law, smoothing=smoothing).sum())
+        np.testing.assert_allclose(got, score / score.sum(), rtol=1e-9)
+
+
+@pytest.fixture(scope="module")
+def searched():
+    rng = np.random.default_rng(3)
+    x, classes = split2d(rng, 60)
+    known = some_known(rng, classes, 24)
+    rows = np.flatnonzero(known >= 0)
+    start = {
+        "weights": np.full(2, 0.5),
+        "mean": np.array([[1.5, 0.0], [5.0, 0.0]]),
+        "covariance": np.tile(np.eye(2), (2, 1, 1)),
+    }
+    clusters = np.arange(len(rows)) % 2
+    anchors = Anchors(x[rows], known[rows], clusters, np.array([[0.5, 0.5], [0.1, 0.9]]))
+    options = {"num_clusters": 2, "prior": "flat"}
+    with jax.enable_x64(True):
+        placed = place_anchors(x, rows, anchors, start, options, max_steps=40)
+    return x, known, rows, anchors, placed
+
+
+def test_search_never_falls(searched):
+    """Check R1, for steps of mixture, scales and components of labelled rows."""
+    placed = searched[-1]
+    assert len(placed.objective) > 2
+    assert np.diff(placed.objective).min() >= -1e-8 * abs(placed.objective[-1])
+    assert placed.objective[-1] > placed.objective[0] + 1
+
+
+def test_search_ends_where_no_row_would_move(searched):
+    """Brute force: no single move of an unguarded row raises the objective."""
+    x, known, rows, anchors, placed = searched
+    assert (placed.clusters != anchors.clusters).any()
+    law = np.linalg.inv(placed.params["covariance"])
+    apart = x[rows][:, None] - placed.params["mean"]
+    base = np.log(placed.params["weights"]) - 0.5 * np.einsum("nki,kij,nkj->nk", apart, law, apart)
+    base = base - 0.5 * np.linalg.slogdet(2 * np.pi * placed.params["covariance"])[1]
+    distances = ((x[rows][:, None] - x[rows]) ** 2).sum(axis=2)
+    scale = jnp.exp(placed.params["log_scale"])
+
+    @jax.jit
+    def objective(clusters):
+        member = jax.nn.one_hot(clusters, 2)
+        given = jnp.asarray(distances), jnp.asarray(known[rows]), member, scale
+        labels = log_pseudo_likelihood(*given, jnp.asarray(anchors.table), smoothing=1e-3).sum()
+        return labels + jnp.take_along_axis(jnp.asarray(base), clusters[:, None], axis=1).sum()
+
+    best = float(objective(jnp.asarray(placed.clusters)))
+    counts = np.eye(2)[placed.clusters].T @ np.eye(2)[known[rows]]
+    guarded = (counts == 1).any(axis=1)
+    assert not guarded.all()
+    for row in range(len(rows)):
+        moved = placed.clusters.copy()
+        moved[row] = 1 - moved[row]
+        if not guarded[placed.clusters[row]] and not guarded[moved[row]]:
+            assert float(objective(jnp.asarray(moved))) <= best + 1e-6
+
+
+@pytest.fixture(scope="module")
+def fit():
+    rng = np.random.default_rng(0)
+    x, classes = xor2d(rng, 400)
+    known = some_known(rng, classes, 160)
+    engine = sb.EM(num_restarts=1)
+    base = sb.fit("moe", x, known, engine=engine, progress=False, **SIZES)
+    found = sb.fit_nfgl(x, known, base=base, engine=engine, progress=False, **SIZES)
+    return known, base, found
+
+
+@pytest.mark.slow
+def test_votes_solve_crossed_classes(fit, tmp_path):
+    """Check R10: a table of classes is of no use there."""
+    known, base, found = fit
+    new, classes = xor2d(np.random.default_rng(9), 1000)
+    assert abs((base.classes(new)["class"] != classes).mean() - 0.5) < 0.03
+    assert (found.classes(new)["class"] != classes).mean() <= 0.14
+    means = found.params["mean"][found.params["mean"][:, 0].argsort()]
+    np.testing.assert_allclose(means, [[0, 0], [6, 0]], atol=0.15)
+    told = known >= 0
+    np.testing.assert_array_equal(found.classes()["class"][told], known[told])
+    found.save(tmp_path / "fit.nc")
+    again = sb.load(tmp_path / "fit.nc").class_probabilities(new)
+    np.testing.assert_allclose(again, found.class_probabilities(new), rtol=1e-12)
+    law = trace_model(found.run.problem, found.params)["classes"]["fn"]
+    assert np.isfinite(law.log_factor).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: Anchors(POINTS, CLASSES, CLUSTERS, TABLE * 2), "no probabilities"),
+        (lambda: Anchors(POINTS, CLASSES + 1, CLUSTERS, TABLE), "classes = .* from 0 to 2"),
+        (lambda: Anchors(POINTS, CLASSES, CLUSTERS[:3], TABLE), "clusters = .* each of the 7"),
+        (lambda: Anchors(POINTS * np.nan, CLASSES, CLUSTERS, TABLE), "finite"),
+        (
+            lambda: sb.fit("nfgl", POINTS, anchors=POINTS, progress=False, **SIZES),
+            "pass Anchors",
+        ),
+        (
+            lambda: sb.fit_nfgl(POINTS, CLUSTERS, smoothing=0.0, **SIZES),
+            "smoothing = 0.0",
+        ),
+        (
+            lambda: neighbours_in_cluster(POINTS, TABLE, POINTS, TABLE, np.full(7, -1)),
+            "known names no class",
+        ),
+    ],
+)
+def test_bad_input_is_refused(call, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()
