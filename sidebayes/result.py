@@ -283,10 +283,16 @@ class Fit(CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Validation):
         write_whole(path, sealed(self.tree.to_netcdf(engine="h5netcdf")))
 
     def plot(self) -> Any:
-        """Draw the data with links and soft assignments; returns the matplotlib figure."""
+        """Draw the data with links and soft assignments, or along one input the curves of the clusters.
+
+        Returns the matplotlib figure.
+        """
         from sidebayes.diagnostics.plots import plot_clusters
 
         self._need_labels("clusters to draw")
+        along = self._input_of_curves
+        if along is not None:
+            return self._plot_curves(along)
         return plot_clusters(self)
 
     def __repr__(self) -> str:
