@@ -1,8 +1,8 @@
 """Points on two crossing curves: what they are taken for without links, and with some.
 
 Run: python examples/trajectories.py [--out docs/methods/trajectories.png]
-The two sinusoids of Ross and Dy (2013). Without links several explanations are nearly as probable; links of
-log-odds 1, the most that the paper allows, help little, links of log-odds 10 much.
+The two sinusoids of Ross and Dy (2013). Where they cross, no measurement tells points apart, and links do. A
+single start without links may end in another explanation.
 """
 
 import argparse

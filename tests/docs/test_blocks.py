@@ -29,6 +29,7 @@ DEAR = {
     "docs/methods/joint_survival.md",
     "docs/methods/mixed_effects_mixture.md",
     "docs/methods/pair_mixture.md",
+    "docs/methods/trajectories.md",
     "docs/predicting.md",
     "docs/scores.md",
 }
