@@ -43,7 +43,9 @@ def draw(table, fits, out):
         links = found.links
         for (i, j), weight in zip(links.pairs, links.weights, strict=True):
             style = "solid" if weight > 0 else (0, (3.5, 2.5))
-            axis.plot(inputs[[i, j]], y[[i, j]], color="0.45", lw=0.6, ls=style, alpha=0.6, zorder=1)
+            axis.plot(
+                inputs[[i, j]], y[[i, j]], color="0.45", lw=0.6, ls=style, alpha=0.6, zorder=1
+            )
         axis.set(xlabel="x", title=f"{name}: NMI {score(table, found):.2f}")
     axes[0].set_ylabel("y")
     figure.savefig(out, dpi=110)

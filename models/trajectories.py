@@ -51,13 +51,13 @@ def curve_anchors(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArra
     given = options.get("length_scale")
     known = given is not None and not isinstance(given, dist.Distribution)
     if not known and inducing is None:
-        anchors, left = np.unique(inputs, axis=0), 0.0
+        anchors = np.unique(inputs, axis=0)
     else:
         if kernel not in KERNELS:
             raise ValueError(f"kernel = {kernel!r:.60}; expected one of {sorted(KERNELS)}")
         scale = _typical(None, inputs, given, 1.0, 1.0)["length_scale"]
         most = _MOST_ANCHORS + 1 if inducing is None else _check_inducing(inducing)
-        anchors, left = choose_anchors(kernel, inputs, np.asarray(scale, float), most)
+        anchors, _ = choose_anchors(kernel, inputs, np.asarray(scale, float), most)
     if inducing is None and len(anchors) > _MOST_ANCHORS:
         raise ValueError(
             f"exact curves need more than {_MOST_ANCHORS} anchors (length_scale = {given!r:.40}, "
@@ -98,8 +98,8 @@ def trajectories(
     for row n of subject s(n). Labels are summed out exactly along the links. Curves are written
     :math:`f = m + a \Phi w` with white weights w at anchors; see `CurveDensity`.
 
-    The paper's :math:`\theta_0` is :math:`a^2`, its :math:`\theta_1` is :math:`\ell^{-2}`. A must-link weight of the
-    paper and :math:`w` here are log-odds; its cannot-link weight has the opposite sign.
+    The paper's :math:`\theta_0` is :math:`a^2`, its :math:`\theta_1` is :math:`\ell^{-2}`. Weights here are
+    log-odds; a cannot-link of the paper's weight w has -w.
 
     Parameters
     ----------
@@ -184,7 +184,9 @@ def _scale(name: str, given: Any, typical: ArrayLike, num_clusters: int | None) 
             )
         value = np.asarray(given, float)
         if not (np.isfinite(value).all() and (value > 0).all()):
-            raise ValueError(f"{name} = {given!r:.60}; expected a positive number or a distribution")
+            raise ValueError(
+                f"{name} = {given!r:.60}; expected a positive number or a distribution"
+            )
         return jnp.asarray(value)
     prior = dist.LogNormal(jnp.log(typical), 1.0) if given is None else given
     if given is None and jnp.ndim(typical):

@@ -207,7 +207,10 @@ __all__ = [
     "register",
     "separate_pairs",
     "simulate_decline",
+    "simulate_helices",
     "simulate_links",
+    "simulate_sinusoids",
+    "simulate_walkers",
     "stitch_roc",
     "suggest_links",
 ]

@@ -36,9 +36,7 @@ def simulate_sinusoids(
     size = check_integer("num_points", num_points)
     x = rng.uniform(0, 50, 2 * size)
     curve = np.repeat([0, 1], size)
-    y = np.where(
-        curve == 0, 1.4 * np.sin(0.13 * x + 3), 0.8 * np.sin(0.125 * x) + 0.05 * x - 1
-    )
+    y = np.where(curve == 0, 1.4 * np.sin(0.13 * x + 3), 0.8 * np.sin(0.125 * x) + 0.05 * x - 1)
     return pd.DataFrame({"x": x, "y": y + noise * rng.normal(size=len(x)), "curve": curve})
 
 

@@ -60,8 +60,12 @@ def starts(name: str, number: int, weight: float, num_starts: int) -> dict[str, 
         )  # fmt: skip
         label = fit.labels()
         score = normalized_mutual_info_score(curve, label, average_method="geometric")
-        broken = 0.0 if links is None else np.mean(
-            (label[links.pairs[:, 0]] == label[links.pairs[:, 1]]) != (links.weights > 0)
+        broken = (
+            0.0
+            if links is None
+            else np.mean(
+                (label[links.pairs[:, 0]] == label[links.pairs[:, 1]]) != (links.weights > 0)
+            )
         )
         occupied = np.sum(np.bincount(label, minlength=20) > 0.02 * len(label))
         bound = np.nanmax(fit.objective)
@@ -78,8 +82,12 @@ def starts(name: str, number: int, weight: float, num_starts: int) -> dict[str, 
 
 def main(num_starts: int) -> None:
     """Print the table."""
-    print(f"{num_starts} starts; NMI with the geometric mean; links drawn evenly, sets of 4 at most")
-    print("data       log-odds  links   NMI (sd)      two curves  links broken  NMI of the best bound")
+    print(
+        f"{num_starts} starts; NMI with the geometric mean; links drawn evenly, sets of 4 at most"
+    )
+    print(
+        "data       log-odds  links   NMI (sd)      two curves  links broken  NMI of the best bound"
+    )
     for name, settings in {
         "sinusoids": [(0, 1.0), (20, 1.0), (60, 1.0), (20, 10.0), (60, 10.0)],
         "helices": [(0, 1.0), (100, 1.0), (50, 10.0), (100, 10.0)],

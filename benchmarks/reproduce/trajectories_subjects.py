@@ -18,7 +18,11 @@ from sklearn.metrics import normalized_mutual_info_score
 
 import sidebayes as sb
 
-PAPER = {"prediction equation": (0.492, np.nan), "linked": (0.204, 0.846), "no links": (0.328, 0.590)}
+PAPER = {
+    "prediction equation": (0.492, np.nan),
+    "linked": (0.204, 0.846),
+    "no links": (0.328, 0.590),
+}
 """Means of the five folds of the paper's Table 1: squared error in litres squared, share matched."""
 
 
@@ -52,9 +56,14 @@ def mixed_model(train: pd.DataFrame, test: pd.DataFrame) -> np.ndarray:
     centred = [one.assign(t=(one["age"] - 12) / 5) for one in (train, test)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = smf.mixedlm("fev ~ t + I(t**2) + I(t**3)", centred[0], groups="id", re_formula="~t").fit()
+        found = smf.mixedlm(
+            "fev ~ t + I(t**2) + I(t**3)", centred[0], groups="id", re_formula="~t"
+        ).fit()
     effects = found.random_effects
-    own = [effects[one].to_numpy() @ [1.0, t] for one, t in zip(centred[1]["id"], centred[1]["t"], strict=True)]
+    own = [
+        effects[one].to_numpy() @ [1.0, t]
+        for one, t in zip(centred[1]["id"], centred[1]["t"], strict=True)
+    ]
     return found.predict(centred[1]).to_numpy() + np.array(own)
 
 
@@ -84,8 +93,12 @@ def lung(num_sets: int = 1) -> None:
                 # the paper's rule: the curve that most rows of a child are on
                 counts = pd.crosstab(train["id"], label)
                 best, share = counts.idxmax(axis=1), counts.max(axis=1) / counts.sum(axis=1)
-                curve = fit.curves(inputs=test["age"].to_numpy()).set_index(["row", "cluster"])["mean"]
-                guess = mean + np.array([curve[row, best[who]] for row, who in enumerate(test["id"])])
+                curve = fit.curves(inputs=test["age"].to_numpy()).set_index(["row", "cluster"])[
+                    "mean"
+                ]
+                guess = mean + np.array(
+                    [curve[row, best[who]] for row, who in enumerate(test["id"])]
+                )
                 rows.setdefault(name, []).append((np.mean((guess - truth) ** 2), share.mean()))
             for name, guess in {
                 "prediction equation": hankinson(test),
@@ -96,7 +109,9 @@ def lung(num_sets: int = 1) -> None:
     for name in ("prediction equation", "mixed effects", "no links", "linked"):
         error, match = np.mean(rows[name], axis=0)
         there = PAPER.get(name, (np.nan, np.nan))
-        print(f"{name:30} {error:12.3f} ({there[0]:.3f}) {match:16.3f} ({there[1]:.3f})", flush=True)
+        print(
+            f"{name:30} {error:12.3f} ({there[0]:.3f}) {match:16.3f} ({there[1]:.3f})", flush=True
+        )
 
 
 def walkers(num_starts: int = 5) -> None:
@@ -104,7 +119,9 @@ def walkers(num_starts: int = 5) -> None:
     table = sb.simulate_walkers(seed=0)
     y, frame, who = table[["x", "y"]].to_numpy(), table["frame"].to_numpy(float), table["walker"]
     engine = sb.CoordinateAscent(num_restarts=1, max_steps=50, tol=0.0, num_draws=1)
-    print(f"\nWalkers, {len(table)} detections, {num_starts} starts\nlinks   NMI (sd)   walkers found")
+    print(
+        f"\nWalkers, {len(table)} detections, {num_starts} starts\nlinks   NMI (sd)   walkers found"
+    )
     for number in (0, 100, 300, 600):
         found = []
         for seed in range(num_starts):
@@ -118,7 +135,10 @@ def walkers(num_starts: int = 5) -> None:
             score = normalized_mutual_info_score(who, label, average_method="geometric")
             found.append((score, np.sum(np.bincount(label) > 0.02 * len(label))))
         score, occupied = np.array(found).T
-        print(f"{number:5d}   {score.mean():.3f} ({score.std():.2f}) {occupied.mean():8.1f}", flush=True)
+        print(
+            f"{number:5d}   {score.mean():.3f} ({score.std():.2f}) {occupied.mean():8.1f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

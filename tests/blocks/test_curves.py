@@ -85,7 +85,13 @@ def conditional(share):
     phi, _ = given.fn.components.features()
     value = given.fn.components.values(phi, found.mean)
     doubt = SCALES["amplitude"] ** 2 * BLOCK._doubt(found, phi, own=False)
-    return found, value, doubt, BLOCK.divergence(found), BLOCK.expected_factors(found, given)["unary"]
+    return (
+        found,
+        value,
+        doubt,
+        BLOCK.divergence(found),
+        BLOCK.expected_factors(found, given)["unary"],
+    )
 
 
 def test_conditional_is_that_of_gaussian_processes():
@@ -140,13 +146,17 @@ def test_clusters_have_length_scales_of_their_own():
     weights = RNG.normal(size=(3, 6))
     together = CurveDensity("rbf", INPUTS, INPUTS, weights, **own)
     each = [
-        CurveDensity("rbf", INPUTS, INPUTS, weights[[k]], **{**own, "length_scale": s, "amplitude": 1.0})
+        CurveDensity(
+            "rbf", INPUTS, INPUTS, weights[[k]], **{**own, "length_scale": s, "amplitude": 1.0}
+        )
         for k, s in enumerate((0.4, 0.7, 1.5))
     ]
     value = Y[:, :1]
     alone = np.concatenate([one.log_prob(value) for one in each], axis=1)
     np.testing.assert_allclose(together.log_prob(value), alone, rtol=1e-9)
-    np.testing.assert_allclose(together.take(np.array([2, 4])).mean, together.mean[jnp.array([2, 4])], atol=1e-12)
+    np.testing.assert_allclose(
+        together.take(np.array([2, 4])).mean, together.mean[jnp.array([2, 4])], atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("truncation", ["closed", "open"])
@@ -195,7 +205,9 @@ def test_mode_of_sticks_that_links_tie():
 
     def mixture(log_weights):
         labels = LinkedCategorical(log_weights, graph)
-        return LinkedMixture(labels, CurveDensity("rbf", INPUTS[:4], INPUTS, jnp.zeros((3, 6)), **SCALES))
+        return LinkedMixture(
+            labels, CurveDensity("rbf", INPUTS[:4], INPUTS, jnp.zeros((3, 6)), **SCALES)
+        )
 
     @jax.jit
     def climb(start):

@@ -103,7 +103,9 @@ def test_bound_is_that_of_the_paper_corrected(rows):
     anchors = rows.run.data["anchors"][:, 0]
     means = [reference.stable_factor(gram, column, 0.2, Y[:8, None])[0][:, 0] for column in share.T]
     values = np.stack(means)[:, [np.flatnonzero(T[:8] == one)[0] for one in anchors]]
-    root = np.linalg.cholesky(reference.rbf(anchors, anchors, 3.0, 1.0) + 1e-12 * np.eye(len(anchors)))
+    root = np.linalg.cholesky(
+        reference.rbf(anchors, anchors, 3.0, 1.0) + 1e-12 * np.eye(len(anchors))
+    )
     count = share.sum(axis=0)
     beyond = count.sum() - np.cumsum(count)
     sticks = ((1 + count) / (2 + count + beyond))[:2]
@@ -119,7 +121,13 @@ def test_gibbs_finds_the_exact_labels():
     found = fit(Y[:5], T[:5], links=sb.Links.from_pairs([(0, 1), (2, 3)], [True, False], 1.5, 5),
                 engine=engine, num_clusters=2)  # fmt: skip
     _, exact = reference.log_evidence(
-        reference.rbf(T[:5], T[:5], 3.0, 1.0), 0.2, Y[:5, None], 2, [(0, 1), (2, 3)], [1.5, -1.5], 1.0
+        reference.rbf(T[:5], T[:5], 3.0, 1.0),
+        0.2,
+        Y[:5, None],
+        2,
+        [(0, 1), (2, 3)],
+        [1.5, -1.5],
+        1.0,
     )
     prob = found.tree["responsibilities"]["prob"].to_numpy()
     same = np.einsum("cdk,cdk->cd", prob[:, :, 0], prob[:, :, 4])
@@ -147,7 +155,9 @@ def test_one_cluster_is_gaussian_process_regression(truncation):
         table = exact.curves(inputs=grid)
         np.testing.assert_allclose(table["mean"][:7], mean[:7], atol=1e-8)
         np.testing.assert_allclose(table["mean"], mean, atol=1e-5)  # beyond the data
-        drawn = fit(Y, T, num_clusters=1, engine=sb.CoordinateAscent(num_draws=4000, num_restarts=1))
+        drawn = fit(
+            Y, T, num_clusters=1, engine=sb.CoordinateAscent(num_draws=4000, num_restarts=1)
+        )
         table = drawn.curves(inputs=grid)  # of 200 draws
         np.testing.assert_allclose(table["sd"], sd, rtol=0.25)
         assert sd[-1] > 0.8  # the prior's, far from the data
@@ -163,7 +173,10 @@ def test_links_of_no_weight_say_nothing(rows):
 
 def test_order_of_rows_and_units_of_outcomes_do_not_matter(rows):
     size = rows.run.data["anchors"].shape[0]
-    init = {"sticks": np.array([0.4, 0.5]), "curves": np.random.default_rng(0).normal(size=(3, size))}
+    init = {
+        "sticks": np.array([0.4, 0.5]),
+        "curves": np.random.default_rng(0).normal(size=(3, size)),
+    }
     base = fit(Y[:8], T[:8], links=ROW_LINKS, init=init)
     order = np.random.default_rng(2).permutation(8)
     place = np.argsort(order)
@@ -173,7 +186,9 @@ def test_order_of_rows_and_units_of_outcomes_do_not_matter(rows):
     np.testing.assert_allclose(again.labels(), base.labels()[order])
     scaled = fit(10 * Y[:8], T[:8], links=ROW_LINKS, init=init, noise=2.0, amplitude=10.0)
     shift = 8 * np.log(10.0)
-    np.testing.assert_allclose(scaled.log_evidence.value, base.log_evidence.value - shift, atol=1e-8)
+    np.testing.assert_allclose(
+        scaled.log_evidence.value, base.log_evidence.value - shift, atol=1e-8
+    )
 
 
 def test_subjects_are_chunklets_of_rows():
@@ -199,7 +214,9 @@ def test_learned_scales_are_those_of_gaussian_process_regression():
     def density(scales):
         spread = reference.rbf(T[:20], T[:20], scales[0], scales[1]) + scales[2] ** 2 * np.eye(20)
         _, logdet = np.linalg.slogdet(spread)
-        likelihood = -0.5 * (Y[:20] @ np.linalg.solve(spread, Y[:20]) + logdet + 20 * np.log(2 * np.pi))
+        likelihood = -0.5 * (
+            Y[:20] @ np.linalg.solve(spread, Y[:20]) + logdet + 20 * np.log(2 * np.pi)
+        )
         return likelihood + sum(float(dist.LogNormal(0.0, 3.0).log_prob(s)) for s in scales)
 
     at = np.array([found.params[name] for name in ("length_scale", "amplitude", "noise")])
@@ -209,9 +226,7 @@ def test_learned_scales_are_those_of_gaussian_process_regression():
             moved = at.copy()
             moved[axis] *= factor
             assert density(moved) < best
-    np.testing.assert_allclose(
-        best, found.objective[np.isfinite(found.objective)][-1], atol=1e-4
-    )
+    np.testing.assert_allclose(best, found.objective[np.isfinite(found.objective)][-1], atol=1e-4)
 
 
 # -- what a fit tells -------------------------------------------------------------------------------
@@ -241,9 +256,7 @@ def test_subjects_are_found_and_foreseen(people, tmp_path):
     np.testing.assert_allclose(drawn.std(("chain", "draw"))[0], known["sd"][0], rtol=0.7)
     people.save(tmp_path / "fit.nc")
     again = sb.load(tmp_path / "fit.nc")
-    np.testing.assert_allclose(
-        again.predict_proba(Y[:5], T[:5], SUBJECT[:5]), proba, atol=1e-12
-    )
+    np.testing.assert_allclose(again.predict_proba(Y[:5], T[:5], SUBJECT[:5]), proba, atol=1e-12)
     assert again.unit_terms.shape[-1] == 5  # eight subjects, three pairs of them linked
 
 

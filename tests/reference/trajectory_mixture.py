@@ -61,9 +61,9 @@ def sweep(share, gram, noise, y, pairs, weights, concentration):
     found = [stable_factor(gram, column, noise, y) for column in share.T]
     square = np.stack([((y - mean) ** 2).sum(axis=1) for mean, _, _ in found], axis=1)
     doubt = np.stack([variance for _, variance, _ in found], axis=1)
-    unary = -0.5 * outputs * np.log(2 * np.pi * noise**2) - 0.5 * (
-        square + outputs * doubt
-    ) / noise**2
+    unary = (
+        -0.5 * outputs * np.log(2 * np.pi * noise**2) - 0.5 * (square + outputs * doubt) / noise**2
+    )
     log_weights, divergence = sticks(share.sum(axis=0), concentration)
     log_z, prob, *_ = infer(unary + log_weights, pairs, weights)
     return prob, log_z - divergence - sum(one for *_, one in found)
@@ -79,7 +79,9 @@ def log_evidence(gram, noise, y, num_clusters, pairs, weights, concentration):
         beyond = np.cumsum(count[::-1])[::-1] - count
         a, b = 1 + count[:-1], concentration + beyond[:-1]
         joint[row] = (betaln(a, b) - betaln(1, concentration)).sum()
-        joint[row] += sum(w * (label[i] == label[j]) for (i, j), w in zip(pairs, weights, strict=True))
+        joint[row] += sum(
+            w * (label[i] == label[j]) for (i, j), w in zip(pairs, weights, strict=True)
+        )
         for k in range(num_clusters):
             own = label == k
             if own.any():

@@ -39,8 +39,8 @@ class Setting(NamedTuple):
         Responsibilities are those of Ross and Dy (2013): uniform numbers, divided by their sum. With
         :math:`q_{nk} = (1 + \delta_{nk}) / K` means are, to first order in :math:`\delta` (own derivation),
 
-        .. math:: w_k = \bar w + \tfrac{a}{K \sigma^2} \bar P^{-1} \Phi^\top (\delta_k \circ (y - \bar f)), \qquad
-                  \bar P = I + \tfrac{a^2}{K \sigma^2} \Phi^\top \Phi,
+        .. math:: w_k = \bar w + \tfrac{a}{K \sigma^2} \bar P^{-1} \Phi^\top (\delta_k \circ (y - \bar f)),
+                  \quad \bar P = I + \tfrac{a^2}{K \sigma^2} \Phi^\top \Phi,
 
         with the curve :math:`\bar f` that all rows have in common: one factorisation for all starts.
 
@@ -48,7 +48,9 @@ class Setting(NamedTuple):
         -------
         ndarray, shape (num_starts, num_clusters, num_outputs, num_anchors)
         """
-        inputs, anchors = (as_columns(np.asarray(one, float)) for one in (self.inputs, self.anchors))
+        inputs, anchors = (
+            as_columns(np.asarray(one, float)) for one in (self.inputs, self.anchors)
+        )
         table = np.asarray(value, float).reshape(len(inputs), -1) - np.asarray(self.mean)
         size, noise = float(np.mean(self.amplitude)), float(np.mean(self.noise))
         own = gram(self.kernel, anchors, anchors, self.length_scale, np)

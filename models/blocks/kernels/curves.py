@@ -79,7 +79,10 @@ class CurveDensity(dist.Distribution):
         if kernel not in KERNELS:
             raise ValueError(f"kernel = {kernel!r:.60}; expected one of {sorted(KERNELS)}")
         self.kernel, self.weights = kernel, weights
-        self.inputs, self.anchors = as_columns(jnp.asarray(inputs)), as_columns(jnp.asarray(anchors))
+        self.inputs, self.anchors = (
+            as_columns(jnp.asarray(inputs)),
+            as_columns(jnp.asarray(anchors)),
+        )
         self.length_scale, self.offset = jnp.asarray(length_scale), jnp.asarray(mean)
         self.amplitude, self.noise = jnp.asarray(amplitude), jnp.asarray(noise)
         batch, event = (len(self.inputs), len(weights)), jnp.shape(weights)[1:-1]
@@ -131,7 +134,8 @@ class CurveDensity(dist.Distribution):
         """Variance about the curves, of the shape of `mean`."""
         spread = self.variances(self.features()[1])
         return jnp.broadcast_to(
-            spread.reshape(spread.shape + (1,) * self.event_dim), self.batch_shape + self.event_shape
+            spread.reshape(spread.shape + (1,) * self.event_dim),
+            self.batch_shape + self.event_shape,
         )
 
     def _normal(self) -> dist.Distribution:
@@ -198,7 +202,9 @@ class Scale(Block):
 
     def bijector(self, role: str, bijector: Transform) -> Transform:
         """Coordinates in typical units."""
-        return ComposeTransform([bijector, AffineTransform(0.0, self.typical, constraints.positive)])
+        return ComposeTransform(
+            [bijector, AffineTransform(0.0, self.typical, constraints.positive)]
+        )
 
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
@@ -221,8 +227,8 @@ class Curves(Block):
     r"""White weights of the curves of clusters, a priori standard normal.
 
     Given responsibilities :math:`q_{nk}` their posterior is normal with the precision
-    :math:`P_k = I + a_k^2 \Phi^\top S_k \Phi`, :math:`S_k = \text{diag}(q_{nk} / s_{nk}^2)`, which all outputs share,
-    and means :math:`P_k^{-1} a_k \Phi^\top S_k (y_d - m_d)`. No Gram matrix is inverted. Ross and Dy (2013,
+    :math:`P_k = I + a_k^2 \Phi^\top S_k \Phi`, :math:`S_k = \text{diag}(q_{nk} / s_{nk}^2)`, which all outputs
+    share, and means :math:`P_k^{-1} a_k \Phi^\top S_k (y_d - m_d)`. No Gram matrix is inverted. Ross and Dy (2013,
     eqs. 18-21) have the same factor of the values :math:`a \Phi w`; as printed, its mean lacks the
     output.
 

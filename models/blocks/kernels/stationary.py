@@ -97,7 +97,9 @@ def features(
     inputs, anchors = jnp.asarray(inputs), jnp.asarray(anchors)
     size = len(anchors)
     jitter = _JITTER * size * jnp.finfo(jnp.result_type(float)).eps
-    root = jnp.linalg.cholesky(gram(kernel, anchors, anchors, length_scale) + jitter * jnp.eye(size))
+    root = jnp.linalg.cholesky(
+        gram(kernel, anchors, anchors, length_scale) + jitter * jnp.eye(size)
+    )
     cross = gram(kernel, anchors, inputs, length_scale)
     found = solve_triangular(root, cross, lower=True).T
     return found, jnp.maximum(1.0 - jnp.sum(found**2, axis=1), 0.0)

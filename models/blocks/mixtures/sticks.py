@@ -197,7 +197,9 @@ class Sticks(Block):
                 f"{last}, and {spare} before it have next to none: another order of the clusters is "
                 "likelier; add starts"
             )
-        return f"{last}: the truncation matters; raise num_clusters and see whether the answer stays"
+        return (
+            f"{last}: the truncation matters; raise num_clusters and see whether the answer stays"
+        )
 
 
 def _inside(sticks: Array) -> Array:
