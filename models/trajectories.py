@@ -158,7 +158,7 @@ def trajectories(
     log_weights = stick_weights(num_clusters, concentration, truncation)
 
     typical = _typical(y, inputs, length_scale, amplitude, noise)
-    scales = {
+    scales: dict[str, Any] = {
         name: _scale(name, given, typical[name], num_clusters if name in own else None)
         for name, given in zip(typical, (length_scale, amplitude, noise), strict=True)
     }
