@@ -51,13 +51,13 @@ def curve_anchors(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArra
     given = options.get("length_scale")
     known = given is not None and not isinstance(given, dist.Distribution)
     if not known and inducing is None:
-        anchors, left = np.unique(inputs, axis=0), 0.0
+        anchors = np.unique(inputs, axis=0)
     else:
         if kernel not in KERNELS:
             raise ValueError(f"kernel = {kernel!r:.60}; expected one of {sorted(KERNELS)}")
         scale = _typical(None, inputs, given, 1.0, 1.0)["length_scale"]
         most = _MOST_ANCHORS + 1 if inducing is None else _check_inducing(inducing)
-        anchors, left = choose_anchors(kernel, inputs, np.asarray(scale, float), most)
+        anchors, _ = choose_anchors(kernel, inputs, np.asarray(scale, float), most)
     if inducing is None and len(anchors) > _MOST_ANCHORS:
         raise ValueError(
             f"exact curves need more than {_MOST_ANCHORS} anchors (length_scale = {given!r:.40}, "
@@ -98,8 +98,8 @@ def trajectories(
     for row n of subject s(n). Labels are summed out exactly along the links. Curves are written
     :math:`f = m + a \Phi w` with white weights w at anchors; see `CurveDensity`.
 
-    The paper's :math:`\theta_0` is :math:`a^2`, its :math:`\theta_1` is :math:`\ell^{-2}`. A must-link weight of the
-    paper and :math:`w` here are log-odds; its cannot-link weight has the opposite sign.
+    The paper's :math:`\theta_0` is :math:`a^2`, its :math:`\theta_1` is :math:`\ell^{-2}`. Weights here are
+    log-odds; a cannot-link of the paper's weight w has -w.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ def trajectories(
     log_weights = stick_weights(num_clusters, concentration, truncation)
 
     typical = _typical(y, inputs, length_scale, amplitude, noise)
-    scales = {
+    scales: dict[str, Any] = {
         name: _scale(name, given, typical[name], num_clusters if name in own else None)
         for name, given in zip(typical, (length_scale, amplitude, noise), strict=True)
     }

@@ -223,7 +223,10 @@ __all__ = [
     "select_clusters",
     "separate_pairs",
     "simulate_decline",
+    "simulate_helices",
     "simulate_links",
+    "simulate_sinusoids",
+    "simulate_walkers",
     "stitch_roc",
     "suggest_links",
 ]

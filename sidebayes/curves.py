@@ -12,8 +12,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sidebayes.diagnostics.tree import pooled_draws
-from sidebayes.guides.engines.density import collapsed_sites
+from sidebayes.guides.engines.density import abstract_trace, collapsed_sites
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from . import checks
 from .mixtures_of_normals import mixture_bands
@@ -130,6 +131,34 @@ class CurvesOfFit:
         row, output = (one.ravel() for one in np.indices(mean.shape[1::2]))
         table = {"row": row, "output": output, "mean": middle, "sd": spread}
         return pd.DataFrame(table | {"lower": lower, "upper": upper, "known": known[row]})
+
+    @property
+    def _input_of_curves(self: Any) -> str | None:
+        """Argument that holds the one input of curves; None for other models, and for several inputs."""
+        if self.run.model is None:
+            return None
+        with self.run.precision:
+            sources = collapsed_sites(abstract_trace(self.run.problem)).values()
+            seen = set(outcomes(self.run).values())
+        own = [fn.components for fn, _ in sources if isinstance(fn, LinkedMixture)]
+        if len(own) != 1 or getattr(getattr(own[0], "inputs", None), "shape", (0, 0))[1] != 1:
+            return None
+        tables = (role.name for role in self.run.signature.of_kind("table") if role.required)
+        return next((name for name in tables if name not in seen), None)
+
+    def _plot_curves(self: Any, along: str) -> Any:
+        from sidebayes.diagnostics.curve_plots import plot_curves
+
+        values = self.run.data[along]
+        inputs = values.reshape(-1)
+        grid = np.linspace(inputs.min(), inputs.max(), 120)
+        with self.run.precision:
+            site = next(iter(filter(None, outcomes(self.run).values())))
+        prob = self.responsibilities()
+        groups = next((v for v in self.run.data.values() if isinstance(v, Groups)), None)
+        prob = prob if groups is None else prob[groups.codes]
+        curves = self.curves(**{along: grid.reshape(-1, *values.shape[1:])})
+        return plot_curves(inputs, self.run.data[site], prob, grid, curves, along)
 
     @property
     def _num_clusters(self: Any) -> int:

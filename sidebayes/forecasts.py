@@ -18,7 +18,6 @@ from sidebayes.models.blocks.side_information.partial_labels import Groups
 from .mixtures_of_normals import mixture_bands
 from .result import Fit
 
-
 __all__ = ["forecast"]
 
 

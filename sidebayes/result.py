@@ -296,8 +296,8 @@ class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Val
     def plot(self) -> Any:
         """Draw the data with what the model says of them; returns the matplotlib figure.
 
-        Points with links and soft assignments (`plot_clusters`), or the rows of a long table with
-        bands (`plot_curves`).
+        Points with links and soft assignments (`plot_clusters`), the rows of a long table with bands
+        (`plot_curves`), or curves of clusters along one input.
 
         Raises
         ------
@@ -310,6 +310,9 @@ class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Val
         if has_curves(self):
             return plot_curves(self)
         self._need_labels("clusters to draw")
+        along = self._input_of_curves
+        if along is not None:
+            return self._plot_curves(along)
         return plot_clusters(self)
 
     def __repr__(self) -> str:

@@ -164,4 +164,26 @@ SERIES_CASES = {
         df=NUMBERS,
         seed=NUMBERS,
     ),
+    "simulate_sinusoids": options(
+        sb.simulate_sinusoids,
+        {"num_points": 3},
+        num_points=(*NUMBERS[:8], "3"),
+        noise=NUMBERS,
+        seed=NUMBERS,
+    ),
+    "simulate_helices": options(
+        sb.simulate_helices,
+        {"num_points": 3},
+        num_points=(*NUMBERS[:8], "3"),
+        noise=NUMBERS,
+        seed=NUMBERS,
+    ),
+    "simulate_walkers": options(
+        sb.simulate_walkers,
+        {"num_walkers": 2, "num_frames": 12},
+        num_walkers=(*NUMBERS[:8], "3"),
+        num_frames=(*NUMBERS[:8], "3"),
+        noise=NUMBERS,
+        seed=NUMBERS,
+    ),
 }

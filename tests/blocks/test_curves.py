@@ -225,3 +225,12 @@ def test_mode_of_sticks_that_links_tie():
     gradient = jax.grad(lambda v: block.log_density(free, {"sticks": v}))(plain)
     np.testing.assert_allclose(gradient, 0.0, atol=1e-9)
     assert np.abs(plain - mode).max() > 0.01
+
+
+def test_remarks_on_the_truncation():
+    block = Sticks(3, 1.0, "closed")
+    assert block.remark({"sticks": np.array([[[0.6, 0.99]]])}) is None
+    said = block.remark({"sticks": np.array([[[0.6, 0.5]]])})
+    assert "has 20% of the mass: the truncation matters; raise num_clusters" in said
+    said = block.remark({"sticks": np.array([[[0.6, 1e-4]]])})
+    assert "and 1 before it have next to none" in said

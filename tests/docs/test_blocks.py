@@ -31,6 +31,7 @@ DEAR = {
     "docs/methods/mixed_effects_mixture.md",
     "docs/methods/pair_mixture.md",
     "docs/methods/scp.md",
+    "docs/methods/trajectories.md",
     "docs/predicting.md",
     "docs/scores.md",
 }

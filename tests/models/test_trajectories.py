@@ -63,7 +63,9 @@ def people():
 # -- the density ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reading", ["unnormalised", "field"])
+@pytest.mark.parametrize(
+    "reading", ["unnormalised", pytest.param("field", marks=pytest.mark.slow)]
+)
 def test_density_is_a_sum_over_labels(reading):
     rng = np.random.default_rng(0)
     sticks, curves = np.array([0.3, 0.6]), rng.normal(size=(3, 6))
@@ -116,6 +118,7 @@ def test_bound_is_that_of_the_paper_corrected(rows):
     assert evidence - 4 < rows.log_evidence.value < evidence
 
 
+@pytest.mark.slow
 def test_gibbs_finds_the_exact_labels():
     engine = sb.BlockedGibbs(num_warmup=200, num_samples=1500, num_chains=2)
     found = fit(Y[:5], T[:5], links=sb.Links.from_pairs([(0, 1), (2, 3)], [True, False], 1.5, 5),
@@ -139,7 +142,9 @@ def test_gibbs_finds_the_exact_labels():
 # -- limits -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("truncation", ["closed", "open"])
+@pytest.mark.parametrize(
+    "truncation", [pytest.param("closed", marks=pytest.mark.slow), "open"]
+)
 def test_one_cluster_is_gaussian_process_regression(truncation):
     found = fit(Y, T, num_clusters=1, truncation=truncation)
     kernel = ConstantKernel(1.0, "fixed") * RBF(3.0, "fixed")
@@ -163,6 +168,7 @@ def test_one_cluster_is_gaussian_process_regression(truncation):
         assert sd[-1] > 0.8  # the prior's, far from the data
 
 
+@pytest.mark.slow
 def test_links_of_no_weight_say_nothing(rows):
     found = fit(Y[:8], T[:8], links=ROW_LINKS.with_weights(np.full(4, 1e-300)))
     plain = fit(Y[:8], T[:8])
@@ -171,6 +177,7 @@ def test_links_of_no_weight_say_nothing(rows):
     assert abs(rows.log_evidence.value - plain.log_evidence.value) > 0.1
 
 
+@pytest.mark.slow
 def test_order_of_rows_and_units_of_outcomes_do_not_matter(rows):
     size = rows.run.data["anchors"].shape[0]
     init = {
@@ -191,6 +198,7 @@ def test_order_of_rows_and_units_of_outcomes_do_not_matter(rows):
     )
 
 
+@pytest.mark.slow
 def test_subjects_are_chunklets_of_rows():
     """Rows of a subject share a label, which is drawn once."""
     hard = sb.Links.must_link([(i, i + 1) for i in range(8) if i % 4 < 3], num_points=8)
@@ -205,6 +213,7 @@ def test_subjects_are_chunklets_of_rows():
 # -- learned scales ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_learned_scales_are_those_of_gaussian_process_regression():
     engine = sb.CoordinateAscent(num_restarts=1, num_draws=20, tol=1e-12)
     priors = {name: dist.LogNormal(0.0, 3.0) for name in SCALES}
@@ -269,13 +278,14 @@ def test_clusters_keep_their_order(people):
     np.testing.assert_allclose(weights.sum("clusters"), 1.0)
 
 
+@pytest.mark.slow
 def test_a_truncation_that_matters_is_said():
     found = fit(Y, T, SUBJECT, num_clusters=2)
     assert "truncation matters" in str(found.status)
     assert found.verdict[0] != "good"
 
 
-def test_no_label_stands_for_links_between_rows_and_subjects_alike():
+def test_links_are_between_subjects_where_there_are_some():
     with pytest.raises(ValueError, match="num_points|points"):
         fit(Y, T, SUBJECT, ROW_LINKS.with_weights(np.ones(4)).subset(np.arange(8) < 7))
 
@@ -304,6 +314,7 @@ def test_curves_that_need_too_many_anchors_are_refused():
         fit(np.sin(times), times)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["em", "map"])
 def test_modes_rise(engine):
     runner = {"em": sb.EM(num_restarts=2), "map": sb.MAP(num_restarts=2)}[engine]

@@ -39,8 +39,8 @@ class Setting(NamedTuple):
         Responsibilities are those of Ross and Dy (2013): uniform numbers, divided by their sum. With
         :math:`q_{nk} = (1 + \delta_{nk}) / K` means are, to first order in :math:`\delta` (own derivation),
 
-        .. math:: w_k = \bar w + \tfrac{a}{K \sigma^2} \bar P^{-1} \Phi^\top (\delta_k \circ (y - \bar f)), \qquad
-                  \bar P = I + \tfrac{a^2}{K \sigma^2} \Phi^\top \Phi,
+        .. math:: w_k = \bar w + \tfrac{a}{K \sigma^2} \bar P^{-1} \Phi^\top (\delta_k \circ (y - \bar f)),
+                  \quad \bar P = I + \tfrac{a^2}{K \sigma^2} \Phi^\top \Phi,
 
         with the curve :math:`\bar f` that all rows have in common: one factorisation for all starts.
 

@@ -171,8 +171,8 @@ class Scale(Block):
 
     Parameters
     ----------
-    role : str
-        Also the name of the site.
+    name : str
+        Of the site.
     prior : Distribution
     typical : array_like
         Of the shape of a draw.
@@ -181,11 +181,12 @@ class Scale(Block):
     """
 
     factor: ClassVar[str] = "unary"
+    roles: ClassVar[tuple[str, ...]] = ("curve_scale",)
 
     def __init__(
-        self, role: str, prior: dist.Distribution, typical: ArrayLike, num_clusters: int | None
+        self, name: str, prior: dist.Distribution, typical: ArrayLike, num_clusters: int | None
     ) -> None:
-        self.roles = (role,)
+        self.name = name
         self.prior, self.typical, self.num_clusters = prior, typical, num_clusters
 
     @property
@@ -195,10 +196,9 @@ class Scale(Block):
 
     def sample(self) -> Array:
         """Sample it."""
-        (name,) = self.roles
         names = ["inputs"] * self.prior.event_dim
         with numpyro.plate("clusters", self.num_clusters) if self.num_clusters else nullcontext():
-            return self.declare(name, name, self.prior, names)
+            return self.declare("curve_scale", self.name, self.prior, names)
 
     def bijector(self, role: str, bijector: Transform) -> Transform:
         """Coordinates in typical units."""
@@ -212,8 +212,8 @@ class Scale(Block):
         """The typical value."""
         if isinstance(self.typical, Tracer):
             return {}
-        (name,) = self.roles
-        return {name: np.broadcast_to(np.asarray(self.typical), (num_starts, *shapes[name]))}
+        shape = num_starts, *shapes["curve_scale"]
+        return {"curve_scale": np.broadcast_to(np.asarray(self.typical), shape)}
 
 
 class _Found(NamedTuple):
@@ -226,11 +226,11 @@ class _Found(NamedTuple):
 class Curves(Block):
     r"""White weights of the curves of clusters, a priori standard normal.
 
-    Given responsibilities :math:`q_{nk}` their posterior is normal with the precision
-    :math:`P_k = I + a_k^2 \Phi^\top S_k \Phi`, :math:`S_k = \text{diag}(q_{nk} / s_{nk}^2)`, which all outputs share,
-    and means :math:`P_k^{-1} a_k \Phi^\top S_k (y_d - m_d)`. No Gram matrix is inverted. Ross and Dy (2013,
-    eqs. 18-21) have the same factor of the values :math:`a \Phi w`; as printed, its mean lacks the
-    output.
+    Given responsibilities :math:`q_{nk}` and variances :math:`s_{nk}^2` their posterior is normal with the
+    precision :math:`P_k = I + a_k^2 \Phi^\top S_k \Phi`, :math:`S_k = \text{diag}(q_{nk} / s_{nk}^2)`,
+    which all outputs share, and means :math:`P_k^{-1} a_k \Phi^\top S_k (y_d - m_d)`. No Gram matrix of the
+    rows is formed. Ross and Dy (2013, eqs. 18-21) have the same factor of the values :math:`a \Phi w`; as
+    printed, its mean lacks the output.
 
     Parameters
     ----------

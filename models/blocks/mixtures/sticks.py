@@ -66,7 +66,7 @@ class _Found(NamedTuple):
 
     first: Array
     second: Array
-    count: Array
+    counts: Array
     tied: tuple[Any, ...] = ()
 
 
@@ -139,7 +139,7 @@ class Sticks(Block):
             total = first + second
             share = jnp.where(total > 0, first / jnp.where(total > 0, total, 1.0), 0.5)
             return {"sticks": _inside(share)}
-        count = found.count.at[-1].add(self.concentration - 1.0)
+        count = found.counts.at[-1].add(self.concentration - 1.0)
 
         def log_omega(log_weights: Array) -> Array:
             terms = [fn.log_normalizer_at(log_weights) for fn in found.tied]

@@ -1,0 +1,74 @@
+"""Pictures of curves that rows of data follow. Matplotlib is imported only when one is drawn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from .colours import cluster_colours, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_curves", "plot_curves"]
+
+_MOST_ROWS = 5000
+
+_LEAST = 0.02
+"""Share of the rows from which on a cluster's curve is drawn."""
+
+
+def draw_curves(
+    axis: Axes,
+    inputs: NDArray,
+    y: NDArray,
+    prob: NDArray,
+    grid: NDArray,
+    curves: pd.DataFrame,
+    output: int = 0,
+) -> None:
+    """Draw rows in the mixed colours of their clusters, and the curves of these with their bands.
+
+    Parameters
+    ----------
+    axis : matplotlib Axes
+    inputs : ndarray, shape (num_rows,)
+    y : ndarray, shape (num_rows,)
+    prob : ndarray, shape (num_rows, num_clusters)
+    grid : ndarray, shape (num_places,)
+    curves : DataFrame
+        Of `Fit.curves` at the grid. Clusters with less than 2 % of the rows are left out.
+    output : int
+    """
+    shown = np.linspace(0, len(y) - 1, min(len(y), _MOST_ROWS)).astype(int)
+    order = np.argsort(-prob.mean(axis=0))  # the largest clusters get the colours told best
+    colour = cluster_colours(prob.shape[1])[np.argsort(order)]
+    axis.scatter(
+        inputs[shown],
+        y[shown],
+        c=np.clip(prob[shown] @ colour, 0, 1),
+        s=22 if len(shown) < 500 else 7,
+        edgecolor="white",
+        lw=0.4,
+        zorder=3,
+    )
+    for number in np.flatnonzero(prob.mean(axis=0) >= _LEAST):
+        own = curves[(curves["cluster"] == number) & (curves["output"] == output)]
+        axis.fill_between(grid, own["lower"], own["upper"], color=colour[number], alpha=0.22, lw=0)
+        axis.plot(grid, own["mean"], color=colour[number], lw=1.8, zorder=2)
+
+
+def plot_curves(
+    inputs: NDArray, y: NDArray, prob: NDArray, grid: NDArray, curves: pd.DataFrame, label: Any
+) -> Figure:
+    """One panel for each output; parameters are those of `draw_curves`."""
+    table = y.reshape(len(y), -1)
+    figure, axes = new_figure(6.4, 0.6 + 3.2 * table.shape[1], nrows=table.shape[1], squeeze=False)
+    for output, axis in enumerate(axes[:, 0]):
+        draw_curves(axis, inputs, table[:, output], prob, grid, curves, output)
+        axis.set(xlabel=label, ylabel="y" if table.shape[1] == 1 else f"y[:, {output}]")
+    return figure
