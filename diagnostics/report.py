@@ -18,7 +18,6 @@ from sidebayes.models.blocks.files import check_writable, write_whole
 
 from . import plots
 from .compare import Comparison, compare_fits
-from .curves import has_curves, plot_curves
 from .doubts import doubts
 from .scores import violated
 from .sites import labelled_table, site_of
@@ -38,10 +37,18 @@ _READING = {
     "violated": "Violated counts links that the labels contradict; unreliable links should be.",
 }
 _BADGES = {"good": "converged", "caution": "with caution", "bad": "do not trust"}
+_HEADINGS = {
+    "clusters": "Data, links and soft assignments",
+    "curves": "Curves of the clusters",
+    "subjects": "Measurements, with bands of what the model foresees",
+}
+"""By what a fit draws; see `Fit.picture`."""
 _CAPTIONS = {
     "clusters": "Points take the mixed colours of their clusters, by responsibility; crosses and "
     "ellipses are means and 90 % regions.",
-    "curves": "The grey band holds 90 % of what is foreseen for subjects of whom nothing is known. The "
+    "curves": "Lines and bands are the curves of the clusters and what is not known of them; rows take the "
+    "colours of their clusters.",
+    "subjects": "The grey band holds 90 % of what is foreseen for subjects of whom nothing is known. The "
     "others are for what may be measured of single subjects, given all data.",
     "coclustering": "Sharp blocks are certain clusters; smeared ones are points between two.",
     "parameters": "Thin lines: one standard deviation within the cluster. Thick bars, where there "
@@ -231,17 +238,14 @@ def _flip_rates(rates: Any) -> dict[str, str]:
 
 
 def _figures(fit: Any) -> list[str]:
-    figures = []
-    if has_curves(fit):
-        heading = "Measurements, with bands of what the model foresees"
-        figures.append(_figure("curves", heading, plot_curves, fit, wide=True))
-    elif fit.has_labels:
-        heading = "Data, links and soft assignments"
-        figures.append(_figure("clusters", heading, plots.plot_clusters, fit))
+    figures, picture = [], fit.picture
+    if picture is not None:
+        wide = picture == "subjects"
+        figures.append(_figure(picture, _HEADINGS[picture], lambda fit: fit.plot(), fit, wide=wide))
     if fit.has_labels:
         heading = "Who shares a cluster"
         figures.append(_figure("coclustering", heading, plots.plot_coclustering, fit))
-    if fit.has_labels and not has_curves(fit) and _in_space_of_data(fit):
+    if picture == "clusters" and _in_space_of_data(fit):
         figures.append(_figure("parameters", "Parameters", plots.plot_parameters, fit))
     if fit.tree["posterior"].sizes["draw"] > 1:
         heading = "Traces and ranks, independent of cluster numbering first"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -45,7 +45,11 @@ class HardClasses(EM):
     name: ClassVar[str] = "hard_classes"
 
     def _starts(
-        self, problem: Problem, seed: int, init: Mapping[str, Any] | None, clock: dict[str, float]
+        self,
+        problem: Problem,
+        seed: int,
+        init: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
+        clock: dict[str, float],
     ) -> dict[str, NDArray]:
         starts = super()._starts(problem, seed, init, clock)
         name, observed = _class_table(problem)

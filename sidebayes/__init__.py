@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .estimators import LinkedKFold, LinkedMixtureClusterer, MixtureClassifier
     from .forecasts import forecast
     from .formulas import Design, design
+    from .growing import fit_nfgl, grow_prototypes
     from .guides.constrained_kmeans import KMeans
     from .guides.constraint_fit import Continuation, choose_strength
     from .guides.detection.alignment import align_kernels, kernel_alignment
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
     from .models.blocks.side_information.links import Links
     from .models.blocks.side_information.partial_labels import Groups, PartialLabels
     from .models.blocks.survival import HazardPrior
-    from .growing import fit_nfgl, grow_prototypes
     from .prior import prior_predictive
     from .result import Fit
     from .sbc import calibrate

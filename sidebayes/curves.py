@@ -146,9 +146,10 @@ class CurvesOfFit:
         tables = (role.name for role in self.run.signature.of_kind("table") if role.required)
         return next((name for name in tables if name not in seen), None)
 
-    def _plot_curves(self: Any, along: str) -> Any:
+    def _plot_curves(self: Any) -> Any:
         from sidebayes.diagnostics.curve_plots import plot_curves
 
+        along = self._input_of_curves
         values = self.run.data[along]
         inputs = values.reshape(-1)
         grid = np.linspace(inputs.min(), inputs.max(), 120)

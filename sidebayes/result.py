@@ -293,27 +293,36 @@ class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Val
         # built in memory: HDF5 crashes the process when it cannot write what it has begun
         write_whole(path, sealed(self.tree.to_netcdf(engine="h5netcdf")))
 
+    @property
+    def picture(self) -> str | None:
+        """What `plot` draws: "subjects", "curves" or "clusters"; None where the model has none of these."""
+        from sidebayes.diagnostics.subjects import has_subjects
+
+        if has_subjects(self):
+            return "subjects"
+        if not self.has_labels:
+            return None
+        return "clusters" if self._input_of_curves is None else "curves"
+
     def plot(self) -> Any:
         """Draw the data with what the model says of them; returns the matplotlib figure.
 
         Points with links and soft assignments (`plot_clusters`), the rows of a long table with bands
-        (`plot_curves`), or curves of clusters along one input.
+        (`plot_subjects`), or the curves of clusters along one input.
 
         Raises
         ------
         ValueError
             If the model has neither labels nor random effects that are integrated out.
         """
-        from sidebayes.diagnostics.curves import has_curves, plot_curves
         from sidebayes.diagnostics.plots import plot_clusters
+        from sidebayes.diagnostics.subjects import plot_subjects
 
-        if has_curves(self):
-            return plot_curves(self)
+        picture = self.picture
+        if picture == "subjects":
+            return plot_subjects(self)
         self._need_labels("clusters to draw")
-        along = self._input_of_curves
-        if along is not None:
-            return self._plot_curves(along)
-        return plot_clusters(self)
+        return self._plot_curves() if picture == "curves" else plot_clusters(self)
 
     def __repr__(self) -> str:
         """Say method, engine, size and verdict."""

@@ -85,7 +85,11 @@ CASES = {
     "unknown option": (lambda: ppc(covarience="full"), TypeError, "did you mean 'covariance'"),
     "covariance": (lambda: ppc(covariance="round"), ValueError, "'full', 'tied'"),
     "prior": (lambda: ppc(prior="strong"), ValueError, "'empirical', 'flat' or a GaussianPrior"),
-    "reading": (lambda: ppc(links=LINKS, reading="prior"), ValueError, "expected one of .'field', 'relation'"),
+    "reading": (
+        lambda: ppc(links=LINKS, reading="prior"),
+        ValueError,
+        "expected one of .'field', 'relation'",
+    ),
     "weight_per": (lambda: ppc(links=LINKS, weight_per="all"), ValueError, "'point' or 'chunklet'"),
     "inference": (lambda: ppc(links=LINKS, inference="magic"), ValueError, "mean_field"),
     "reliability of a field": (

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from sidebayes.diagnostics.curves import plot_curves
 from sidebayes.diagnostics.report import render_report
+from sidebayes.diagnostics.subjects import plot_subjects
 
 import sidebayes as sb
 from tests.support_effects import simulate, simulate_joint
@@ -27,7 +27,7 @@ def lines_of(axis):
 
 
 def test_all_measurements_and_some_bands(fit):
-    figure = plot_curves(fit, most=3)
+    figure = plot_subjects(fit, most=3)
     left, right = figure.axes
     measured = np.column_stack([DATA.x[:, 1], DATA.y])
     drawn = lines_of(left)
@@ -45,7 +45,7 @@ def test_all_measurements_and_some_bands(fit):
 
 def test_bands_hold_what_is_measured(fit):
     """Bands of single subjects are narrower than those of subjects of whom nothing is known."""
-    left, right = plot_curves(fit, most=12).axes
+    left, right = plot_subjects(fit, most=12).axes
 
     def width(band):
         corners = band.get_paths()[0].vertices
@@ -57,15 +57,15 @@ def test_bands_hold_what_is_measured(fit):
 
 def test_horizontal_axis(fit):
     days = pd.Series(10 * DATA.x[:, 1], name="days")
-    left, _ = plot_curves(fit, days).axes
+    left, _ = plot_subjects(fit, days).axes
     assert left.get_xlabel() == "days"
     assert np.ptp(lines_of(left)[:, 0]) == pytest.approx(np.ptp(days))
     with pytest.raises(ValueError, match=r"along has shape \(3,\); expected"):
-        plot_curves(fit, [1, 2, 3])
+        plot_subjects(fit, [1, 2, 3])
     with pytest.raises(ValueError, match="a finite number per row"):
-        plot_curves(fit, np.full(len(DATA.y), np.nan))
+        plot_subjects(fit, np.full(len(DATA.y), np.nan))
     with pytest.raises(TypeError, match="along = .*expected real numbers"):
-        plot_curves(fit, ["a"] * len(DATA.y))
+        plot_subjects(fit, ["a"] * len(DATA.y))
 
 
 def test_constant_designs_need_an_axis():
@@ -75,13 +75,13 @@ def test_constant_designs_need_an_axis():
     )
     with pytest.raises(ValueError, match="pass along="):
         level.plot()
-    assert len(plot_curves(level, DATA.x[:, 1]).axes) == 2
+    assert len(plot_subjects(level, DATA.x[:, 1]).axes) == 2
 
 
 def test_other_fits_are_refused():
     points = SimpleNamespace(method="gmm", tree={}, run=SimpleNamespace(data={}))
     with pytest.raises(ValueError, match="gmm was not fitted to rows of subjects"):
-        plot_curves(points)
+        plot_subjects(points)
 
 
 def test_report(fit):
@@ -119,4 +119,4 @@ def test_outputs_have_panels_and_times_a_third():
         "mixed_effects", DATA.y, wide, wide, DATA.subject, outputs, form="marginal",
         covariance="diagonal", engine="map", progress=False,
     )  # fmt: skip
-    assert len(plot_curves(both, DATA.x[:, 1]).axes) == 4
+    assert len(plot_subjects(both, DATA.x[:, 1]).axes) == 4

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["has_curves", "plot_curves"]
+__all__ = ["has_subjects", "plot_subjects"]
 
 _MOST_SUBJECTS = 300
 _MOST_BINS = 15
@@ -52,12 +52,12 @@ class _Series(NamedTuple):
     own: NDArray
 
 
-def has_curves(fit: Any) -> bool:
+def has_subjects(fit: Any) -> bool:
     """Whether a fit is of a long table: rows of groups, whose effects are integrated out."""
     return "effects" in fit.tree and any(isinstance(v, Groups) for v in fit.run.data.values())
 
 
-def plot_curves(
+def plot_subjects(
     fit: Any, along: ArrayLike | None = None, *, most: int = 6, seed: int = 0
 ) -> Figure:
     """Measurements of all subjects, and of some with the band foreseen for each.
@@ -86,7 +86,7 @@ def plot_curves(
     ValueError
         If the fit is of no long table, or nothing in its design varies within subjects.
     """
-    if not has_curves(fit):
+    if not has_subjects(fit):
         raise ValueError(f"{fit.method} was not fitted to rows of subjects; draw fit.plot()")
     series = _foresee(fit, along, seed)
     facets = _outputs(fit, len(series.y))
