@@ -103,7 +103,7 @@ def methods(num_classes):
         "constrained_em (SCGMM)": ("constrained_em", {}),
         "ppc": ("ppc", {"reading": "relation"}),
         "pair_mixture": ("pair_mixture", {"num_components": 2, "pair_law": "joint"}),
-        "pairwise_gp": ("pairwise_gp", {"likelihood": "factorised"}),
+        "pairwise_gp": ("pairwise_gp", {}),
         "gmm": ("gmm", {}),
     }
 
