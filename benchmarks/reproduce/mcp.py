@@ -103,14 +103,15 @@ def methods(num_classes):
         "constrained_em (SCGMM)": ("constrained_em", {}),
         "ppc": ("ppc", {"reading": "relation"}),
         "pair_mixture": ("pair_mixture", {"num_components": 2, "pair_law": "joint"}),
-        "pairwise_gp": ("pairwise_gp", {"likelihood": "factorised"}),
+        "pairwise_gp": ("pairwise_gp", {}),
         "gmm": ("gmm", {}),
     }
 
 
-def groups(sets, share):
+def groups(sets, share, names):
     """F and NMI of points without pairs, the number of classes known."""
-    for name, (dims, most) in GROUPS.items():
+    for name in names:
+        dims, most = GROUPS[name]
         x, labels = load(name, dims, most)
         x = (x - x.mean(axis=0)) / x.std(axis=0)
         num_classes = len(np.unique(labels))
@@ -154,6 +155,7 @@ def main():
     parser.add_argument("--sets", type=int, default=10)
     parser.add_argument("--share", type=float, default=0.06)
     parser.add_argument("--names", default="segment,pendigits")
+    parser.add_argument("--data", default=",".join(GROUPS))
     parser.add_argument("--splits", type=int, default=3)
     parser.add_argument("--strengths", default="1,10,100")
     args = parser.parse_args()
@@ -162,7 +164,7 @@ def main():
         strengths = tuple(map(float, args.strengths.split(",")))
         numbers(args.sets, args.share, args.names.split(","), args.splits, strengths)
     if "groups" in args.parts:
-        groups(args.sets, args.share)
+        groups(args.sets, args.share, args.data.split(","))
 
 
 if __name__ == "__main__":
