@@ -85,9 +85,9 @@ def enumerated(known, noise, graph):
 
 
 CASES = [
-    (ONE_EACH, 0.0, NO_LINKS),
-    (SEVERAL, 0.0, NO_LINKS),
-    (ONE_EACH, 0.2, NO_LINKS),
+    pytest.param(ONE_EACH, 0.0, NO_LINKS, marks=pytest.mark.slow),
+    pytest.param(SEVERAL, 0.0, NO_LINKS, marks=pytest.mark.slow),
+    pytest.param(ONE_EACH, 0.2, NO_LINKS, marks=pytest.mark.slow),
     (SEVERAL, 0.2, LINKED),
 ]
 

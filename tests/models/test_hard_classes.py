@@ -77,6 +77,7 @@ def test_too_few_components_are_refused():
         )
 
 
+@pytest.mark.slow
 def test_models_without_a_table_are_refused():
     def plain(x, *, num_clusters):
         from sidebayes.models.gmm import gmm
@@ -87,6 +88,7 @@ def test_models_without_a_table_are_refused():
         sb.fit(plain, IRIS.x, num_clusters=2, engine=sb.HardClasses(), progress=False)
 
 
+@pytest.mark.slow
 def test_purity_of_iris():
     """Check R11: three full Gaussians without labels."""
     fit = sb.fit("gmm", IRIS.x, num_clusters=3, prior="flat", progress=False)

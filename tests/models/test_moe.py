@@ -137,6 +137,7 @@ def test_noise_lets_a_known_class_be_doubted():
     assert noisy.class_probabilities()[wrong, 1] > 0.9
 
 
+@pytest.mark.slow
 def test_classes_unseen_and_masks():
     """A class that no row has gets its prior's share; a mask of two excludes the third."""
     masks = np.ones((len(X), 3), bool)
@@ -151,6 +152,7 @@ def test_classes_unseen_and_masks():
     assert (share[:, 2] < share[:, 1]).all()
 
 
+@pytest.mark.slow
 def test_rows_and_classes_are_simulated():
     """Without data, bare NumPyro draws rows and their classes; a mask says which rows are told."""
     told = PartialLabels(np.where(np.arange(4000) < 3000, 0, -1))

@@ -90,10 +90,14 @@ def test_no_joint_law_has_these_conditionals():
     points = np.array([0.0, 1.0, 2.5])
     states = np.array(list(product((0, 1), repeat=3)))
 
-    def chance(state, i):
+    @jax.jit
+    def all_chances(state):
         apart = jnp.asarray((points[:, None] - points) ** 2)
-        law = apart, jnp.asarray(state), jnp.ones((3, 1)), jnp.full(1, 0.5), jnp.full((1, 2), 0.5)
-        return np.asarray(conditionals(*law, normalise=True)[0, i])
+        law = apart, state, jnp.ones((3, 1)), jnp.full(1, 0.5), jnp.full((1, 2), 0.5)
+        return conditionals(*law, normalise=True)[0]
+
+    def chance(state, i):
+        return np.asarray(all_chances(jnp.asarray(state))[i])
 
     def kernel(i):
         out = np.zeros((8, 8))
@@ -132,7 +136,7 @@ def test_votes_in_the_limits():
     assert (neighbours_in_cluster(POINTS, np.eye(2)[CLUSTERS], new, bare, only) >= 0).all()
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("smoothing", [0.1, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_new_rows_join_the_labelled_ones(smoothing):
     """Rule A (eq. 2.15) by sums over components and classes of all rows, the new one among them."""
     new, member = RNG.normal(size=(2, 2)), np.array([[0.3, 0.7], [0.9, 0.1]])

@@ -66,7 +66,7 @@ def by_hand(scale=SCALE, smoothing=0.0):
     return out
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("smoothing", [0.0, pytest.param(0.3, marks=pytest.mark.slow)])
 def test_law_is_that_of_the_thesis(smoothing):
     """Density, posteriors and classes against sums over components and classes."""
     law = by_hand(smoothing=smoothing)
@@ -169,6 +169,7 @@ def grown():
     return base, sb.grow_prototypes(x, known, base=base, progress=False, **options)
 
 
+@pytest.mark.slow
 def test_growth_finds_a_border_within_a_component(grown):
     """Check R9: a table of classes cannot tell the two classes of one component, prototypes do."""
     base, fit = grown
@@ -182,6 +183,7 @@ def test_growth_finds_a_border_within_a_component(grown):
     assert np.diff(fit.objective[0]).min() >= -1e-8 * abs(fit.objective.max())
 
 
+@pytest.mark.slow
 def test_prototypes_tie_clusters_to_their_numbers(grown):
     """Clusters with prototypes of their own are never renumbered."""
     _, fit = grown
@@ -223,6 +225,7 @@ def test_without_labels_prototypes_cost_nothing():
     )
 
 
+@pytest.mark.slow
 def test_rows_and_classes_are_simulated():
     prior = sb.GaussianPrior(np.zeros(2), 0.1, 5.0, np.eye(2))
     options = {"num_clusters": 2, "num_classes": 2, "prototypes": ((0, 0), (1, 0), (1, 1))}
