@@ -10,6 +10,7 @@ import numpyro
 from jax import Array
 from jax.typing import ArrayLike
 
+from .blocks.fields import Range, check_integer, check_number
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.mixtures.components import GaussianPrior, num_rows
 from .blocks.mixtures.linked_categorical import LinkedCategorical
@@ -78,7 +79,10 @@ def mcp(
     Raghuram (2014), PhD thesis, Pennsylvania State University, eqs. 3.1-3.15. Raghuram, Miller and
     Kesidis (2014), IEEE TNNLS 25, 1489-1502.
     """
-    size = 2 * num_clusters if num_components is None else num_components
+    check_integer("num_clusters", num_clusters)
+    size = 2 * num_clusters
+    if num_components is not None:
+        size = check_integer("num_components", num_components)
     if not size >= num_clusters:
         raise ValueError(
             f"num_components = {size} for num_clusters = {num_clusters}; every cluster is made of one "
@@ -146,8 +150,7 @@ def partitioned_mixture(
     """
     if posterior not in ("partition", "mean_field"):
         raise ValueError(f"posterior = {posterior!r:.60}; expected 'partition' or 'mean_field'")
-    if isinstance(strength, int | float) and not strength >= 0:
-        raise ValueError(f"strength = {strength!r}; expected a number >= 0, in nats")
+    check_number("strength", strength, Range(least=0.0))
     size, num_clusters = table.shape
     weights = ComponentWeights(size, concentration).sample("weights", axis)
     gaussians = shared_components(x, size, covariance, prior, axis)

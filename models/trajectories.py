@@ -14,9 +14,10 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
+from .blocks.fields import Range, check_number, real_array
 from .blocks.kernels.curve_starts import Setting
 from .blocks.kernels.curves import CurveDensity, Curves, Scale
-from .blocks.kernels.stationary import KERNELS, as_columns, choose_anchors
+from .blocks.kernels.stationary import as_columns, check_kernel, choose_anchors
 from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.mixtures.linked_categorical import LinkedCategorical
@@ -53,8 +54,9 @@ def curve_anchors(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArra
     if not known and inducing is None:
         anchors = np.unique(inputs, axis=0)
     else:
-        if kernel not in KERNELS:
-            raise ValueError(f"kernel = {kernel!r:.60}; expected one of {sorted(KERNELS)}")
+        check_kernel(kernel)
+        if given is not None:
+            _positive("length_scale", given)
         scale = _typical(None, inputs, given, 1.0, 1.0)["length_scale"]
         most = _MOST_ANCHORS + 1 if inducing is None else _check_inducing(inducing)
         anchors, _ = choose_anchors(kernel, inputs, np.asarray(scale, float), most)
@@ -155,6 +157,8 @@ def trajectories(
     _check(truncation, reading, own)
     if isinstance(concentration, dist.Distribution):
         concentration = numpyro.sample("concentration", concentration)
+    elif not isinstance(concentration, Array):
+        check_number("concentration", concentration, Range(above=0.0))
     log_weights = stick_weights(num_clusters, concentration, truncation)
 
     typical = _typical(y, inputs, length_scale, amplitude, noise)
@@ -182,16 +186,19 @@ def _scale(name: str, given: Any, typical: ArrayLike, num_clusters: int | None) 
                 f"own names {name!r}, which is given as {given!r:.40}; leave it out to learn it, or pass "
                 "its prior"
             )
-        value = np.asarray(given, float)
-        if not (np.isfinite(value).all() and (value > 0).all()):
-            raise ValueError(
-                f"{name} = {given!r:.60}; expected a positive number or a distribution"
-            )
-        return jnp.asarray(value)
+        return jnp.asarray(_positive(name, given))
     prior = dist.LogNormal(jnp.log(typical), 1.0) if given is None else given
     if given is None and jnp.ndim(typical):
         prior = prior.to_event(jnp.ndim(typical))
     return Scale(name, prior, typical, num_clusters).sample()
+
+
+def _positive(name: str, given: Any) -> NDArray:
+    """A positive number, or one for each input."""
+    value = real_array(name, given)
+    if value.ndim > (name == "length_scale") or not (np.isfinite(value) & (value > 0)).all():
+        raise ValueError(f"{name} = {given!r:.60}; expected a positive number or a distribution")
+    return value
 
 
 def _check(truncation: str, reading: str, own: Collection[str]) -> None:
@@ -200,7 +207,8 @@ def _check(truncation: str, reading: str, own: Collection[str]) -> None:
             f"truncation='open' leaves mass out, so that labels under reading={reading!r:.40} have no law; "
             "pass truncation='closed', or reading='unnormalised'"
         )
-    if isinstance(own, str) or not set(own) <= {"length_scale", "amplitude", "noise"}:
+    listed = isinstance(own, Collection) and not isinstance(own, str | bytes)
+    if not listed or not all(one in ("length_scale", "amplitude", "noise") for one in own):
         raise ValueError(
             f"own = {own!r:.60}; expected some of 'length_scale', 'amplitude' and 'noise', in a list"
         )

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 
 import sidebayes as sb
 from tests import support_fuzz
+from tests.support_fuzz_cards import CARD_CASES
 from tests.support_fuzz_series import SERIES_CASES
 from tests.support_odd import with_fit
 
 ROOT = Path(sb.__file__).resolve().parents[1]
-CASES = {**support_fuzz.CASES, **SERIES_CASES}
+CASES = {**support_fuzz.CASES, **SERIES_CASES, **CARD_CASES}
 REFUSALS = (ValueError, TypeError, OSError, ImportError, sb.FitError)
 
 

@@ -22,6 +22,7 @@ from numpyro.distributions.transforms import (
 )
 
 from ..block import Block
+from ..fields import check_integer, plain_array
 from ..mixtures.components import GaussianPrior, resolve_prior
 from ..mixtures.units import data_units
 from ..side_information.partial_labels import PartialLabels
@@ -40,7 +41,8 @@ def prototype_table(
     TypeError, ValueError
         If these are no pairs in range, or a component has no prototype.
     """
-    given = np.asarray(prototypes)
+    check_integer("num_classes", num_classes)
+    given = plain_array("prototypes", prototypes)
     if given.ndim != 2 or given.shape[1] != 2 or given.dtype.kind not in "iu":
         raise TypeError(
             f"prototypes = {prototypes!r:.60}; expected (component, class) of each, such as ((0, 0), (0, 1), "

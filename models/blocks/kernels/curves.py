@@ -21,7 +21,7 @@ from numpyro.distributions.transforms import AffineTransform, ComposeTransform, 
 from ..block import Block, Evidence
 from ..collapsed import Collapsed
 from .curve_starts import Setting
-from .stationary import KERNELS, as_columns, features
+from .stationary import as_columns, check_kernel, features
 
 __all__ = ["CurveDensity", "Curves", "Scale"]
 
@@ -76,8 +76,7 @@ class CurveDensity(dist.Distribution):
         mean: ArrayLike = 0.0,
         validate_args: bool | None = None,
     ) -> None:
-        if kernel not in KERNELS:
-            raise ValueError(f"kernel = {kernel!r:.60}; expected one of {sorted(KERNELS)}")
+        check_kernel(kernel)
         self.kernel, self.weights = kernel, weights
         self.inputs, self.anchors = (
             as_columns(jnp.asarray(inputs)),

@@ -12,7 +12,7 @@ from jax.scipy.linalg import solve_triangular
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
-__all__ = ["KERNELS", "as_columns", "choose_anchors", "features", "gram"]
+__all__ = ["KERNELS", "as_columns", "check_kernel", "choose_anchors", "features", "gram"]
 
 _JITTER = 500.0
 """Added to the diagonal of a unit Gram matrix of M anchors: so many times M units of rounding."""
@@ -47,6 +47,12 @@ KERNELS: dict[str, Callable[[Any, Any], Any]] = {
     "matern52": _matern52,
 }
 """Correlation at a squared distance in length-scales, by name (Rasmussen and Williams 2006, section 4.2)."""
+
+
+def check_kernel(kernel: Any) -> None:
+    """Refuse what is no name of a kernel."""
+    if not isinstance(kernel, str) or kernel not in KERNELS:
+        raise ValueError(f"kernel = {kernel!r:.60}; expected one of {sorted(KERNELS)}")
 
 
 def as_columns(inputs: Any) -> Any:
