@@ -376,10 +376,8 @@ def site_roles(problem: Problem) -> dict[str, str]:
     roles = dict.fromkeys(_weights_of_clusters(trace), "mixing_weights")
     for name, site in latent_sites(trace).items():
         infer = site.get("infer") or {}
-        if infer.get("role") is not None:
-            roles[name] = infer["role"]
-        derived = infer["block"].derived if infer.get("block") is not None else {}
-        roles |= {n: role for n, role in derived.items() if n in trace}
+        derived = getattr(infer.get("block"), "derived", {})
+        roles |= {n: role for n, role in {name: infer.get("role"), **derived}.items() if role}
     return roles
 
 

@@ -63,9 +63,7 @@ def people():
 # -- the density ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "reading", ["unnormalised", pytest.param("field", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("reading", ["unnormalised", pytest.param("field", marks=pytest.mark.slow)])
 def test_density_is_a_sum_over_labels(reading):
     rng = np.random.default_rng(0)
     sticks, curves = np.array([0.3, 0.6]), rng.normal(size=(3, 6))
@@ -142,9 +140,7 @@ def test_gibbs_finds_the_exact_labels():
 # -- limits -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "truncation", [pytest.param("closed", marks=pytest.mark.slow), "open"]
-)
+@pytest.mark.parametrize("truncation", [pytest.param("closed", marks=pytest.mark.slow), "open"])
 def test_one_cluster_is_gaussian_process_regression(truncation):
     found = fit(Y, T, num_clusters=1, truncation=truncation)
     kernel = ConstantKernel(1.0, "fixed") * RBF(3.0, "fixed")
