@@ -344,8 +344,7 @@ def site_dims(problem: Problem) -> dict[str, tuple[str, ...]]:
     A site names its own last axes by ``infer={"event_dims": [...]}``. Those of weights on a simplex,
     one per cluster, are ``clusters``.
     """
-    trace = abstract_trace(problem)
-    dims = {}
+    trace, dims = abstract_trace(problem), {}
     for name, site in trace.items():
         if site["type"] != "deterministic" and not _latent(site):
             continue
@@ -377,7 +376,8 @@ def site_roles(problem: Problem) -> dict[str, str]:
     for name, site in latent_sites(trace).items():
         infer = site.get("infer") or {}
         derived = getattr(infer.get("block"), "derived", {})
-        roles |= {n: role for n, role in {name: infer.get("role"), **derived}.items() if role}
+        own = {name: infer.get("role"), **derived}.items()
+        roles |= {n: role for n, role in own if role and n in trace}
     return roles
 
 
