@@ -344,8 +344,7 @@ def site_dims(problem: Problem) -> dict[str, tuple[str, ...]]:
     A site names its own last axes by ``infer={"event_dims": [...]}``. Those of weights on a simplex,
     one per cluster, are ``clusters``.
     """
-    trace = abstract_trace(problem)
-    dims = {}
+    trace, dims = abstract_trace(problem), {}
     for name, site in trace.items():
         if site["type"] != "deterministic" and not _latent(site):
             continue
@@ -376,10 +375,9 @@ def site_roles(problem: Problem) -> dict[str, str]:
     roles = dict.fromkeys(_weights_of_clusters(trace), "mixing_weights")
     for name, site in latent_sites(trace).items():
         infer = site.get("infer") or {}
-        if infer.get("role") is not None:
-            roles[name] = infer["role"]
-        derived = infer["block"].derived if infer.get("block") is not None else {}
-        roles |= {n: role for n, role in derived.items() if n in trace}
+        derived = getattr(infer.get("block"), "derived", {})
+        own = {name: infer.get("role"), **derived}.items()
+        roles |= {n: role for n, role in own if role and n in trace}
     return roles
 
 
