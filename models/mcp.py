@@ -80,6 +80,8 @@ def mcp(
     Kesidis (2014), IEEE TNNLS 25, 1489-1502.
     """
     check_integer("num_clusters", num_clusters)
+    if not isinstance(keep_all, bool):
+        raise TypeError(f"keep_all = {keep_all!r:.60}; expected True or False")
     size = 2 * num_clusters
     if num_components is not None:
         size = check_integer("num_components", num_components)
