@@ -28,7 +28,10 @@ DEAR = {
     "docs/methods/decline_detection.md",
     "docs/methods/joint_survival.md",
     "docs/methods/mixed_effects_mixture.md",
+    "docs/methods/moe.md",
+    "docs/methods/nfgl.md",
     "docs/methods/pair_mixture.md",
+    "docs/methods/pfgl.md",
     "docs/predicting.md",
     "docs/scores.md",
 }
