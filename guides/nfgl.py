@@ -331,8 +331,7 @@ def joined_probabilities(
               \prod_{k \ne j} \prod_{i \in S_k} p_{k,i}(c_i)
 
     where p' counts the new row, with class c, among the labelled ones of component j (Raghuram 2014,
-    eq. 2.15). `nfgl` goes by rule B, eq. 2.16, as the source does in its experiments: products of many
-    small conditionals decide rule A.
+    eq. 2.15). `nfgl` goes by rule B, eq. 2.16, as the source does in its experiments.
 
     Parameters
     ----------

@@ -29,9 +29,12 @@ DEAR = {
     "docs/methods/joint_survival.md",
     "docs/methods/mcp.md",
     "docs/methods/mixed_effects_mixture.md",
+    "docs/methods/moe.md",
+    "docs/methods/nfgl.md",
     "docs/methods/pair_mixture.md",
     "docs/methods/scp.md",
     "docs/methods/trajectories.md",
+    "docs/methods/pfgl.md",
     "docs/predicting.md",
     "docs/scores.md",
 }
