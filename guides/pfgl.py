@@ -110,7 +110,7 @@ def grow(
         Free parameters of a component's density.
     lookahead : int
         Insertions that may raise the code length before growth gives up. One is the thesis' rule, which
-        stalls where the classes of a component share a centre, as XOR does; three or four get past it.
+        stalls where the classes of a component share a centre, as XOR does; so did three, when tried.
     most : int
         Most prototypes.
     threshold : float

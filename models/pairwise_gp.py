@@ -10,7 +10,9 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import Array
+from jax.core import Tracer
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 from numpyro.distributions import constraints
 
 from .blocks.label_inference.approximate import Inference
@@ -133,6 +135,11 @@ class LatentClassifier(dist.Distribution):
         return jax.nn.log_softmax(latent, axis=-1)
 
 
+def _overlap(pairs: NDArray) -> bool:
+    """Whether a point is in two pairs."""
+    return bool(np.bincount(pairs.ravel()).max(initial=0) > 1)
+
+
 class FactorisedPairs(LinkedMixture):
     r"""Statements as if the labels in each were drawn anew (Lu 2008, eq. 4.22).
 
@@ -145,7 +152,9 @@ class FactorisedPairs(LinkedMixture):
     def approximation(self) -> str | None:
         """Say so where points are in two statements or more."""
         found = super().approximation()
-        overlap = np.bincount(self.labels.graph.links.pairs.ravel()).max(initial=0) > 1
+        pairs = self.labels.graph.pairs
+        # while a program is traced nobody knows which points they join
+        overlap = isinstance(pairs, Tracer) or _overlap(self.labels.graph.links.pairs)
         own = "statements factorised" if overlap else None
         return ", ".join(filter(None, (own, found))) or None
 

@@ -296,3 +296,13 @@ def test_marginals_of_the_full_posterior_are_uniform():
     np.testing.assert_allclose(prob.mean(axis=(0, 1))[:, 0], 0.5, atol=0.05)
     agree = np.sum(prob[:, :, 0] * prob[:, :, 1], axis=-1).mean()
     assert agree > 0.7
+
+
+def test_overlapping_statements_factorised_are_fitted_and_named():
+    x = np.random.default_rng(0).normal(size=(12, 2))
+    links = Links.from_pairs([(0, 1), (1, 2), (3, 4)], [1, 0, 1], 2.0, 12)
+    given = {"num_clusters": 2, "likelihood": "factorised", "engine": sidebayes.MAP(num_restarts=1)}
+    found = sidebayes.fit("pairwise_gp", x, links, **given, progress=False)
+    assert found.approximate == "statements factorised"
+    assert found.labels().shape == (12,)
+    np.testing.assert_array_equal(found.labels(), found.responsibilities().argmax(axis=1))
