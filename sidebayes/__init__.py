@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .guides.detection.roc import delong_test, stitch_roc
     from .guides.detection.series_kernels import LeastSquaresFeatures, SeriesKernel
     from .guides.detection.table import LongTable
+    from .guides.domain_adaptation import fit_source
     from .guides.engines.base import FitError, SideBayesWarning
     from .guides.engines.expectation_maximisation.em import EM
     from .guides.engines.expectation_maximisation.monte_carlo_em import MonteCarloEM
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from .guides.engines.samplers.smc import SMC
     from .guides.engines.variational.coordinate_ascent import CoordinateAscent
     from .guides.engines.variational.svi import SVI
+    from .models.blocks.classes.source_mixture import SourceMixture
     from .models.blocks.effects.priors import EffectsPrior
     from .models.blocks.kernels.graph_kernels import GraphKernel, choose_graph_kernel
     from .models.blocks.label_inference.approximate import (
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from .models.blocks.mixtures.components import GaussianPrior
     from .models.blocks.mixtures.linked_categorical import LinkedCategorical
     from .models.blocks.mixtures.linked_mixture import LinkedMixture
+    from .models.blocks.mixtures.shift_prior import ShiftPrior
     from .models.blocks.side_information.copies import separate_pairs
     from .models.blocks.side_information.link_weights import (
         certainty_weight,
@@ -106,7 +109,9 @@ _HOME = {
     "PartialLabels": "models.blocks.side_information.partial_labels",
     "Population": "guides.detection.population",
     "SVI": "guides.engines.variational.svi",
+    "ShiftPrior": "models.blocks.mixtures.shift_prior",
     "SideBayesWarning": "guides.engines.base",
+    "SourceMixture": "models.blocks.classes.source_mixture",
     "calibrate": "sbc",
     "prior_predictive": "prior",
     "SMC": "guides.engines.samplers.smc",
@@ -123,6 +128,7 @@ _HOME = {
     "estimate_flip_rate": "models.blocks.side_information.link_weights",
     "estimate_population": "guides.detection.estimation",
     "fit": "api",
+    "fit_source": "guides.domain_adaptation",
     "flip_rate_weight": "models.blocks.side_information.link_weights",
     "forecast": "forecasts",
     "kernel_alignment": "guides.detection.alignment",
@@ -181,7 +187,9 @@ __all__ = [
     "PartialLabels",
     "Population",
     "SeriesKernel",
+    "ShiftPrior",
     "SideBayesWarning",
+    "SourceMixture",
     "StochasticEM",
     "align_kernels",
     "calibrate",
@@ -196,6 +204,7 @@ __all__ = [
     "estimate_flip_rate",
     "estimate_population",
     "fit",
+    "fit_source",
     "flip_rate_weight",
     "forecast",
     "kernel_alignment",

@@ -14,7 +14,7 @@ from ..mixtures.linked_categorical import LinkedCategorical
 from ..mixtures.linked_mixture import LinkedMixture
 from ..side_information.partial_labels import Groups, PartialLabels
 
-__all__ = ["ClassMixture", "Classes"]
+__all__ = ["ClassMixture", "Classes", "log_statements"]
 
 
 class Classes(dist.Distribution):
@@ -128,15 +128,13 @@ class ClassMixture(LinkedMixture):
 
     def log_told(self, log_classes: Array) -> Array | None:
         """Log probability of each statement given the component, shape (num_points, num_clusters)."""
-        if self.stated is None:
-            return None
-        return jnp.where(self._is_told[:, None], _log(self.stated @ jnp.exp(log_classes).T), 0.0)
+        return None if self.stated is None else log_statements(self.stated, jnp.exp(log_classes))
 
     @property
     def _is_told(self) -> Array:
         """Points of which something is stated."""
         assert self.stated is not None  # asked for with statements only
-        return self.stated.min(axis=1) < self.stated.max(axis=1)
+        return _told(self.stated)
 
     def class_statements(self) -> tuple[Array, Array]:
         """Probabilities of what is stated given classes, and of the classes."""
@@ -195,6 +193,27 @@ class ClassMixture(LinkedMixture):
         wrong = label_noise / max(size - 1, 1)
         told = None if known is None else ~jnp.asarray(known.admissible(size)).all(axis=1)
         return Classes(wrong + (1.0 - label_noise - wrong) * prob, told)
+
+
+def log_statements(stated: Array, classes: Array) -> Array:
+    """Log probabilities of what is stated of points, given their components; zero where nothing is.
+
+    Parameters
+    ----------
+    stated : Array, shape (num_points, num_classes)
+        See `ClassMixture`.
+    classes : Array, shape (num_clusters, num_classes)
+
+    Returns
+    -------
+    Array, shape (num_points, num_clusters)
+    """
+    return jnp.where(_told(stated)[:, None], _log(stated @ classes.T), 0.0)
+
+
+def _told(stated: Array) -> Array:
+    """Points of which something is stated."""
+    return stated.min(axis=1) < stated.max(axis=1)
 
 
 def _log(probs: Array) -> Array:

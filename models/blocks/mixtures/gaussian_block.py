@@ -32,6 +32,7 @@ from .units import Rescaled, data_units
 
 if TYPE_CHECKING:
     from .components import GaussianPrior
+    from .shift_prior import ComponentPriors
 
 __all__ = ["GaussianComponents"]
 
@@ -49,7 +50,7 @@ class GaussianComponents(Block):
     num_features : int
     covariance : {"full", "tied", "diagonal", "spherical"}
         "tied" is one covariance for all.
-    prior : GaussianPrior or None
+    prior : GaussianPrior, ComponentPriors or None
         None is an improper flat prior: maximum likelihood.
     names : mapping of str to str, optional
         What to call the sites ``mean``, ``covariance`` and ``variance`` instead.
@@ -74,7 +75,7 @@ class GaussianComponents(Block):
         shape: int | tuple[int, int],
         num_features: int,
         covariance: str,
-        prior: GaussianPrior | None,
+        prior: GaussianPrior | ComponentPriors | None,
         names: Mapping[str, str] | None = None,
         *,
         from_data: bool = False,
@@ -161,7 +162,7 @@ class GaussianComponents(Block):
         if self.prior is None:
             return dist.ImproperUniform(constraints.real_vector, (), (self.num_features,))
         loc = jnp.asarray(self.prior.mean)
-        scale = scale_tril / jnp.sqrt(self.prior.shrinkage)
+        scale = scale_tril / jnp.sqrt(self.prior.shrinkage)[..., None, None]
         return dist.MultivariateNormal(loc, scale_tril=scale)
 
     def statistics(self, evidence: Evidence) -> Moments:
