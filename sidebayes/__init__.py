@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .cluster_number import select_clusters
     from .datasets import load_dataset
     from .diagnostics.debug import debug
+    from .domains import simulate_domains
     from .estimators import LinkedKFold, LinkedMixtureClusterer
     from .forecasts import forecast
     from .formulas import Design, design
@@ -138,6 +139,7 @@ _HOME = {
     "select_clusters": "cluster_number",
     "separate_pairs": "models.blocks.side_information.copies",
     "simulate_decline": "simulate",
+    "simulate_domains": "domains",
     "simulate_links": "simulate",
     "stitch_roc": "guides.detection.roc",
     "suggest_links": "suggest",
@@ -215,6 +217,7 @@ __all__ = [
     "select_clusters",
     "separate_pairs",
     "simulate_decline",
+    "simulate_domains",
     "simulate_links",
     "stitch_roc",
     "suggest_links",

@@ -11,5 +11,12 @@ LONGITUDINAL = {
 }
 """Cards of long tables of subjects; each has tests of its own over all engines."""
 
-CLUSTERING = {name: card for name, card in CARDS.items() if name not in LONGITUDINAL}
+CLASSIFYING = {
+    name: card
+    for name, card in CARDS.items()
+    if {"num_classes", "source"} & {*signature_of(card.model).options}
+}
+"""Cards that learn classes from some labelled rows; they have tests of their own over all engines."""
+
+CLUSTERING = {n: card for n, card in CARDS.items() if n not in {**LONGITUDINAL, **CLASSIFYING}}
 """Cards that label points: a table of points by features, with or without links."""
