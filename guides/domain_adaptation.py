@@ -110,7 +110,11 @@ def mixture_by_bic(
         warnings.simplefilter("ignore", ConvergenceWarning)
         for number in numbers:
             mixture = GaussianMixture(
-                number, covariance_type=kind, reg_covar=ridge, n_init=num_restarts, random_state=seed
+                number,
+                covariance_type=kind,
+                reg_covar=ridge,
+                n_init=num_restarts,
+                random_state=seed,
             )
             found.append(mixture.fit(x))
     return min(found, key=lambda mixture: mixture.bic(x))

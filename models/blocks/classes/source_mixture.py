@@ -78,7 +78,9 @@ class SourceMixture:
         if not (np.linalg.eigvalsh(self.covariance) > 0).all():
             raise ValueError("SourceMixture: covariance must hold positive definite matrices")
         if not self.num_points >= 1:
-            raise ValueError(f"SourceMixture: num_points = {self.num_points!r}; expected at least 1")
+            raise ValueError(
+                f"SourceMixture: num_points = {self.num_points!r}; expected at least 1"
+            )
         object.__setattr__(self, "component_class", classes.astype(int))
         object.__setattr__(self, "num_points", int(self.num_points))
 

@@ -210,4 +210,8 @@ class Discriminants(Block):
         tail = self.gaussians.spread_shape
         spread = np.broadcast_to(spread, (num_starts, *tail))
         match = jax.vmap(self.matched, in_axes=(None, 0, 0, None, None))
-        return {"discriminants": match(jnp.log(self.weights), jnp.asarray(given["location"]), spread, centre, unit)}
+        return {
+            "discriminants": match(
+                jnp.log(self.weights), jnp.asarray(given["location"]), spread, centre, unit
+            )
+        }

@@ -65,7 +65,11 @@ def _rate(prior: GaussianPrior | ComponentPriors, *, spherical: bool) -> Array:
 
 
 def update(
-    moments: Moments, about: Array, prior: GaussianPrior | ComponentPriors | None, *, spherical: bool
+    moments: Moments,
+    about: Array,
+    prior: GaussianPrior | ComponentPriors | None,
+    *,
+    spherical: bool,
 ) -> NormalInverseGamma:
     r"""Posterior given the members of each cluster (Murphy 2007, section 6).
 
@@ -137,7 +141,9 @@ def expected_log_density(found: NormalInverseGamma, x: Array) -> Array:
     return (spread - square) / 2
 
 
-def divergence(found: NormalInverseGamma, prior: GaussianPrior | ComponentPriors, *, spherical: bool) -> Array:
+def divergence(
+    found: NormalInverseGamma, prior: GaussianPrior | ComponentPriors, *, spherical: bool
+) -> Array:
     """Divergence from the prior, in nats."""
     rate = _rate(prior, spherical=spherical)
     df = jnp.broadcast_to(prior.df, found.shrinkage.shape)[:, None]

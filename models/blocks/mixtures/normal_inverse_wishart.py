@@ -70,7 +70,9 @@ class NormalInverseWishart(NamedTuple):
         return self.df / 2 * (_log_det(self.tril) - size * _LOG_2) - gamma
 
 
-def spread_prior(num_features: int, prior: GaussianPrior | ComponentPriors | None) -> dist.Distribution:
+def spread_prior(
+    num_features: int, prior: GaussianPrior | ComponentPriors | None
+) -> dist.Distribution:
     """Prior of a covariance; None is flat."""
     if prior is None:
         shape = (num_features, num_features)
@@ -79,7 +81,11 @@ def spread_prior(num_features: int, prior: GaussianPrior | ComponentPriors | Non
 
 
 def update(
-    moments: Moments, about: Array, prior: GaussianPrior | ComponentPriors | None, *, tied: bool = False
+    moments: Moments,
+    about: Array,
+    prior: GaussianPrior | ComponentPriors | None,
+    *,
+    tied: bool = False,
 ) -> NormalInverseWishart:
     r"""Posterior given the members of each cluster (Murphy 2007, section 9).
 
