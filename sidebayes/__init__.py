@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import datasets
+    from .adaptation import select_adaptation
     from .api import compare, fit, load
     from .cluster_number import select_clusters
     from .datasets import load_dataset
@@ -136,6 +137,7 @@ _HOME = {
     "load": "api",
     "load_dataset": "datasets",
     "register": "zoo",
+    "select_adaptation": "adaptation",
     "select_clusters": "cluster_number",
     "separate_pairs": "models.blocks.side_information.copies",
     "simulate_decline": "simulate",
@@ -214,6 +216,7 @@ __all__ = [
     "load_dataset",
     "prior_predictive",
     "register",
+    "select_adaptation",
     "select_clusters",
     "separate_pairs",
     "simulate_decline",
