@@ -74,7 +74,9 @@ def main() -> None:
     for name, prob in found.items():
         right = prob.argmax(axis=1) == new.labels
         peers = new.labels == 3
-        print(f"{name:16} {right[free].mean():.3f} right, peer to peer {right[free & peers].mean():.2f}")
+        print(
+            f"{name:16} {right[free].mean():.3f} right, peer to peer {right[free & peers].mean():.2f}"
+        )
     draw(new.x, new.labels, known, found, options.output)
     print(f"wrote {options.output}")
 

@@ -156,8 +156,9 @@ def select_adaptation(
                 continue
             prob = candidate.class_probabilities
             entry: dict[str, Any] = {"strength": strength, "start": start}
-            entry["error"] = 1 - prob(points)[told, classes[told]].mean()
-            shares = prob(points).mean(axis=0)
+            own = prob(points)
+            entry["error"] = 1 - own[told, classes[told]].mean()
+            shares = own.mean(axis=0)
             guess = lambda z, prob=prob: prob(z).argmax(axis=1)  # noqa: E731
             entry["accuracy"] = transformed_accuracy(rows, source_labels, maps, guess, shares)
             table.append(entry | {"density": _density(candidate)})

@@ -5,7 +5,8 @@ The thesis' packet traces are not public. Its protocol is run on simulated flows
 by 20 pixels of MNIST shrunk to 16 by 16, 20 principal components, those of both domains together or of the
 source alone. `swap` is the illustration of figure 4.1.
 
-Some rows of the target are labelled at random; figures are of all others, means over draws.
+Some rows of the target are labelled at random; figures are of all others, means over draws. Optimal
+transport (POT, in the extra `peers`) takes part where it is installed.
 
 Run: SIDEBAYES_DATA=folder python benchmarks/reproduce/domain_adaptation.py [--parts swap,traffic,digits]
 """
@@ -13,6 +14,7 @@ Run: SIDEBAYES_DATA=folder python benchmarks/reproduce/domain_adaptation.py [--p
 from __future__ import annotations
 
 import argparse
+from importlib.util import find_spec
 
 import numpy as np
 import pandas as pd
@@ -94,6 +96,19 @@ def rivals(first, source, target, known, weight):
     rows = np.concatenate([x, target.x[~told]])
     codes = np.concatenate([y, np.full((~told).sum(), -1)])
     yield "self-training", SelfTrainingClassifier(base).fit(rows, codes).predict(target.x)
+    if find_spec("ot") is not None:  # of the extra "peers"
+        import ot
+
+        for name, mover in {
+            "transport, Sinkhorn (POT)": ot.da.SinkhornTransport(reg_e=1.0, norm="max"),
+            "transport, known classes (POT)": ot.da.SinkhornLpl1Transport(reg_e=1.0, norm="max"),
+            "transport, linear (POT)": ot.da.LinearTransport(),
+        }.items():
+            mover.fit(Xs=first.x, ys=first.labels, Xt=target.x, yt=known)
+            moved = mover.transform(Xs=first.x)
+            number = _by_class(source)
+            rule = sb.fit_source(moved, first.labels, num_components=number)
+            yield f"{name}, mixtures", rule.predict(target.x)
 
 
 def _by_class(source):
