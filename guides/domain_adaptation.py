@@ -64,31 +64,31 @@ def fit_source(
     >>> import sidebayes
     >>> iris = sidebayes.load_dataset("iris")
     >>> sidebayes.fit_source(iris.x, iris.labels, num_components=1)
-    SourceMixture(4 features, [1, 1, 1] components by class, from 150 points)
+    SourceMixture(4 features, [1, 1, 1] components by class)
     """
     x = point_table("x", x)
-    labels = _class_numbers(labels, len(x))
+    owner = _class_numbers(labels, len(x))
     if covariance not in ("full", "diagonal"):
         raise ValueError(f"covariance = {covariance!r:.60}; expected 'full' or 'diagonal'")
-    num_classes = int(labels.max()) + 1
-    wanted = [num_components] * num_classes if np.ndim(num_components) == 0 else [*num_components]  # type: ignore[list-item,misc]
+    num_classes = int(owner.max()) + 1
+    each = num_components if isinstance(num_components, Sequence | np.ndarray) else None
+    wanted = [num_components] * num_classes if each is None else list(each)
     if len(wanted) != num_classes:
         raise ValueError(
             f"num_components has {len(wanted)} entries for {num_classes} classes; give one for each"
         )
     parts = []
     for c, number in enumerate(wanted):
-        rows = x[labels == c]
+        rows = x[owner == c]
         if number is not None:
             number = check_integer("num_components", number, 1, len(rows) + 1)
         parts.append(mixture_by_bic(rows, number, most_components, covariance, num_restarts, seed))
-    sizes = np.bincount(labels) / len(x)
+    sizes = np.bincount(owner) / len(x)
     return SourceMixture(
         np.concatenate([s * part.weights_ for s, part in zip(sizes, parts, strict=True)]),
         np.concatenate([part.means_ for part in parts]),
         np.concatenate([_matrices(part) for part in parts]),
         np.repeat(np.arange(num_classes), [part.n_components for part in parts]),
-        len(x),
     )
 
 
@@ -214,11 +214,10 @@ def transformed_accuracy(
     ----------
     Raghuram (2014), eq. 4.19.
     """
-    x = point_table("x", x)
-    labels = _class_numbers(labels, len(x))
-    shares = np.bincount(labels) / len(labels)
+    rows, owner = point_table("x", x), _class_numbers(labels, len(np.asarray(x)))
+    shares = np.bincount(owner) / len(owner)
     ratio = np.asarray(class_weights, float) / shares
-    member = maps.source.predict_proba(x)[:, maps.matched[:, 0]]
-    images = maps(x)
-    guess = np.asarray(predict(images.reshape(-1, x.shape[1]))).reshape(images.shape[:2])
-    return float((ratio[labels] * (member * (guess.T == labels[:, None])).sum(axis=1)).mean())
+    member = maps.source.predict_proba(rows)[:, maps.matched[:, 0]]
+    images = maps(rows)
+    guess = np.asarray(predict(images.reshape(-1, rows.shape[1]))).reshape(images.shape[:2])
+    return float((ratio[owner] * (member * (guess.T == owner[:, None])).sum(axis=1)).mean())

@@ -59,8 +59,8 @@ def domain_adaptation(
     source : SourceMixture
         See `sidebayes.fit_source`. Runs start there, and from means moved by up to two deviations.
     shift : {"source", "flat"} or ShiftPrior
-        "source" is ``ShiftPrior()``, where a source point counts as much as a point of the target. "flat"
-        is the thesis' maximum likelihood: the source is a start and nothing else.
+        "source" is ``ShiftPrior()``, which expects means to shift by about a standard deviation. "flat" is
+        the thesis' maximum likelihood: the source is a start and nothing else.
     covariance : {"full", "diagonal"}
     strength : float
         :math:`\beta`, in nats; 0 makes nothing of the known classes, infinity keeps them.

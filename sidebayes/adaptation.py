@@ -186,7 +186,7 @@ def _starts(
 
 def _density(candidate: Fit) -> float:
     """Log joint density, or its bound, with no price on errors."""
-    free = replace(candidate.run, options=candidate.run.options | {"strength": 0.0})
+    free = replace(candidate.run, options={**candidate.run.options, "strength": 0.0})
     sites = {name: np.asarray(value) for name, value in candidate.params.items()}
     with candidate.run.precision:
         return float(jax.jit(lambda params: log_joint(free.problem, params))(sites))

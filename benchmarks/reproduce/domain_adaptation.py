@@ -32,6 +32,7 @@ from sidebayes.cache import use_compilation_cache
 
 METHODS = {
     "shift prior, exact": {},
+    "shift prior of 100 points, exact": {"shift": ShiftPrior(mean=100.0, covariance=100.0)},
     "shift prior, partition": {"posterior": "partition"},
     "flat, partition (DA-P, I)": {"shift": "flat", "posterior": "partition"},
     "flat, exact (DA-NP)": {"shift": "flat", "strength": 10.0},
@@ -179,7 +180,7 @@ def swap(draws, restarts):
         truth = np.array([0, 1, 1, 0])[corner]
         centres = np.array([(0, 0), (3.5, 0), (0, 3.5), (3.5, 3.5)], float)
         wide = np.tile(deviation**2 * np.eye(2), (4, 1, 1))
-        source = SourceMixture(np.full(4, 0.25), centres, wide, np.array([0, 0, 1, 1]), 320)
+        source = SourceMixture(np.full(4, 0.25), centres, wide, np.array([0, 0, 1, 1]))
         known = np.full(320, -1)
         for c in (1, 3):  # the labels nearest to the centres of the corners that changed
             near = ((points - centres[c]) ** 2).sum(axis=1)

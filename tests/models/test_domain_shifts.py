@@ -97,7 +97,7 @@ def turned(deviation, seed, size=320):
     x = CORNERS[corner] + deviation * np.random.default_rng(seed).normal(size=(size, 2))
     truth = np.array([0, 1, 1, 0])[corner]
     wide = np.tile(deviation**2 * np.eye(2), (4, 1, 1))
-    source = SourceMixture(np.full(4, 0.25), CORNERS, wide, np.array([0, 0, 1, 1]), size)
+    source = SourceMixture(np.full(4, 0.25), CORNERS, wide, np.array([0, 0, 1, 1]))
     known = np.full(size, -1)
     for c in (1, 3):
         row = int(((x - CORNERS[c]) ** 2).sum(axis=1).argmin())

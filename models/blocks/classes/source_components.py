@@ -76,7 +76,7 @@ class SourceComponents(GaussianComponents):
                 f"x has {np.shape(data)[1]} features and the source {source.num_features}; both domains "
                 "need the same features, in the same order"
             )
-        given = source.mean, source.covariance, source.counts
+        given = source.mean, source.covariance
         prior = None if shift is None else shift.around(*given, form=covariance)
         super().__init__(
             source.num_components,
@@ -110,7 +110,7 @@ class SourceWeights(ComponentWeights):
 
     def __init__(self, source: SourceMixture, shift: ShiftPrior | None) -> None:
         flat = ShiftPrior() if shift is None else shift
-        super().__init__(source.num_components, flat.concentration(source.counts))
+        super().__init__(source.num_components, flat.concentration(source.weights))
         self.source = source
 
     def starts(

@@ -33,8 +33,6 @@ class SourceMixture:
     covariance : array_like, shape (num_components, num_features, num_features)
     component_class : array_like of int, shape (num_components,)
         Class of each component; every class from 0 on has one at least.
-    num_points : int
-        Points that it was learned from: what a `ShiftPrior` counts.
 
     Raises
     ------
@@ -51,7 +49,6 @@ class SourceMixture:
     mean: NDArray
     covariance: NDArray
     component_class: NDArray
-    num_points: int
 
     def __post_init__(self) -> None:
         for name in ("weights", "mean", "covariance"):
@@ -77,12 +74,7 @@ class SourceMixture:
             )
         if not (np.linalg.eigvalsh(self.covariance) > 0).all():
             raise ValueError("SourceMixture: covariance must hold positive definite matrices")
-        if not self.num_points >= 1:
-            raise ValueError(
-                f"SourceMixture: num_points = {self.num_points!r}; expected at least 1"
-            )
         object.__setattr__(self, "component_class", classes.astype(int))
-        object.__setattr__(self, "num_points", int(self.num_points))
 
     @property
     def num_components(self) -> int:
@@ -103,11 +95,6 @@ class SourceMixture:
     def table(self) -> NDArray[np.float64]:
         """One where a component belongs to a class, shape (num_components, num_classes)."""
         return np.eye(self.num_classes)[self.component_class]
-
-    @property
-    def counts(self) -> NDArray[np.float64]:
-        """Expected number of source points in each component, shape (num_components,)."""
-        return self.num_points * self.weights
 
     def log_joint(self, x: ArrayLike) -> Array:
         """Log joint densities of points and components, shape (num_points, num_components)."""
@@ -150,7 +137,4 @@ class SourceMixture:
     def __repr__(self) -> str:
         """Sizes."""
         each = np.bincount(self.component_class).tolist()
-        return (
-            f"SourceMixture({self.num_features} features, {each} components by class, from "
-            f"{self.num_points} points)"
-        )
+        return f"SourceMixture({self.num_features} features, {each} components by class)"

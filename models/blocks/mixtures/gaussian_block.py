@@ -256,6 +256,7 @@ class GaussianComponents(Block):
         """Moments are about the mean of all data from now on, and an empirical prior is theirs."""
         self.location = jnp.broadcast_to(mean, self.location.shape)
         if self.from_data and self.prior is not None:
+            assert not isinstance(self.prior, tuple)  # priors of components are given
             self.prior = type(self.prior).from_moments(mean, covariance, self.num_cells)
             return True
         return False
