@@ -66,8 +66,8 @@ def fit_source(
     >>> sidebayes.fit_source(iris.x, iris.labels, num_components=1)
     SourceMixture(4 features, [1, 1, 1] components by class)
     """
-    x = point_table("x", x)
-    owner = _class_numbers(labels, len(x))
+    points = point_table("x", x)
+    owner = _class_numbers(labels, len(points))
     if covariance not in ("full", "diagonal"):
         raise ValueError(f"covariance = {covariance!r:.60}; expected 'full' or 'diagonal'")
     num_classes = int(owner.max()) + 1
@@ -79,11 +79,11 @@ def fit_source(
         )
     parts = []
     for c, number in enumerate(wanted):
-        rows = x[owner == c]
+        rows = points[owner == c]
         if number is not None:
             number = check_integer("num_components", number, 1, len(rows) + 1)
         parts.append(mixture_by_bic(rows, number, most_components, covariance, num_restarts, seed))
-    sizes = np.bincount(owner) / len(x)
+    sizes = np.bincount(owner) / len(points)
     return SourceMixture(
         np.concatenate([s * part.weights_ for s, part in zip(sizes, parts, strict=True)]),
         np.concatenate([part.means_ for part in parts]),
@@ -220,4 +220,4 @@ def transformed_accuracy(
     member = maps.source.predict_proba(rows)[:, maps.matched[:, 0]]
     images = maps(rows)
     guess = np.asarray(predict(images.reshape(-1, rows.shape[1]))).reshape(images.shape[:2])
-    return float((ratio[owner] * (member * (guess.T == owner[:, None])).sum(axis=1)).mean())
+    return float((ratio[owner] * (member * np.equal(guess.T, owner[:, None])).sum(axis=1)).mean())

@@ -70,7 +70,7 @@ def log_joints(params, x=X):
 
 def errors(known=KNOWN):
     """One where a component's class is not the known one."""
-    return ((known[:, None] >= 0) & (OWNER != known[:, None])).astype(float)
+    return ((known[:, None] >= 0) & np.not_equal(OWNER, known[:, None])).astype(float)
 
 
 def mixture_of(problem, params):

@@ -65,7 +65,8 @@ def stated_classes(
 def noise_of_strength(strength: float, num_classes: int) -> float:
     r"""Probability e that a stated class is wrong, from its log-odds against any one other class.
 
-    .. math:: \frac{1 - e}{e / (C - 1)} = e^\beta, \qquad e = \frac{(C - 1) e^{-\beta}}{1 + (C - 1) e^{-\beta}}
+    .. math:: \frac{1 - e}{e / (C - 1)} = e^\beta, \qquad
+              e = \frac{(C - 1) e^{-\beta}}{1 + (C - 1) e^{-\beta}}
 
     Parameters
     ----------
