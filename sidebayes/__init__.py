@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import datasets
+    from .adaptation import select_adaptation
     from .api import compare, fit, load
     from .cluster_number import select_clusters
     from .datasets import load_dataset
     from .diagnostics.debug import debug
+    from .domains import simulate_domains
     from .estimators import LinkedKFold, LinkedMixtureClusterer, MixtureClassifier
     from .forecasts import forecast
     from .formulas import Design, design
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from .guides.detection.roc import delong_test, stitch_roc
     from .guides.detection.series_kernels import LeastSquaresFeatures, SeriesKernel
     from .guides.detection.table import LongTable
+    from .guides.domain_adaptation import fit_source
     from .guides.engines.base import FitError, SideBayesWarning
     from .guides.engines.expectation_maximisation.em import EM
     from .guides.engines.expectation_maximisation.monte_carlo_em import MonteCarloEM
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from .guides.engines.variational.svi import SVI
     from .guides.moe import HardClasses
     from .models.blocks.classes.anchors import Anchors
+    from .models.blocks.classes.source_mixture import SourceMixture
     from .models.blocks.effects.priors import EffectsPrior
     from .models.blocks.kernels.graph_kernels import GraphKernel, choose_graph_kernel
     from .models.blocks.label_inference.approximate import (
@@ -52,6 +56,7 @@ if TYPE_CHECKING:
     from .models.blocks.mixtures.components import GaussianPrior
     from .models.blocks.mixtures.linked_categorical import LinkedCategorical
     from .models.blocks.mixtures.linked_mixture import LinkedMixture
+    from .models.blocks.mixtures.shift_prior import ShiftPrior
     from .models.blocks.side_information.copies import separate_pairs
     from .models.blocks.side_information.link_weights import (
         certainty_weight,
@@ -113,7 +118,9 @@ _HOME = {
     "PartialLabels": "models.blocks.side_information.partial_labels",
     "Population": "guides.detection.population",
     "SVI": "guides.engines.variational.svi",
+    "ShiftPrior": "models.blocks.mixtures.shift_prior",
     "SideBayesWarning": "guides.engines.base",
+    "SourceMixture": "models.blocks.classes.source_mixture",
     "calibrate": "sbc",
     "prior_predictive": "prior",
     "SMC": "guides.engines.samplers.smc",
@@ -131,6 +138,7 @@ _HOME = {
     "estimate_population": "guides.detection.estimation",
     "fit": "api",
     "fit_nfgl": "growing",
+    "fit_source": "guides.domain_adaptation",
     "flip_rate_weight": "models.blocks.side_information.link_weights",
     "forecast": "forecasts",
     "grow_prototypes": "growing",
@@ -138,10 +146,12 @@ _HOME = {
     "load": "api",
     "load_dataset": "datasets",
     "register": "zoo",
+    "select_adaptation": "adaptation",
     "select_clusters": "cluster_number",
     "separate_pairs": "models.blocks.side_information.copies",
     "simulate_decline": "simulate",
     "simulate_helices": "simulate_curves",
+    "simulate_domains": "domains",
     "simulate_links": "simulate",
     "simulate_sinusoids": "simulate_curves",
     "simulate_walkers": "simulate_curves",
@@ -196,7 +206,9 @@ __all__ = [
     "PartialLabels",
     "Population",
     "SeriesKernel",
+    "ShiftPrior",
     "SideBayesWarning",
+    "SourceMixture",
     "StochasticEM",
     "align_kernels",
     "calibrate",
@@ -212,6 +224,7 @@ __all__ = [
     "estimate_population",
     "fit",
     "fit_nfgl",
+    "fit_source",
     "flip_rate_weight",
     "forecast",
     "grow_prototypes",
@@ -220,9 +233,11 @@ __all__ = [
     "load_dataset",
     "prior_predictive",
     "register",
+    "select_adaptation",
     "select_clusters",
     "separate_pairs",
     "simulate_decline",
+    "simulate_domains",
     "simulate_helices",
     "simulate_links",
     "simulate_sinusoids",

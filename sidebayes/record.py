@@ -38,6 +38,8 @@ _CLASSES = (
     "Links",
     "MeanField",
     "PartialLabels",
+    "ShiftPrior",
+    "SourceMixture",
 )
 """Public names of the data classes that a file may hold."""
 

@@ -158,6 +158,15 @@ CARDS: dict[str, Card] = {
             tags=("mixture", "classifier", "partial labels", "composite likelihood"),
         ),
         Card(
+            name="domain_adaptation",
+            title="Classifier by mixtures, moved to another domain where few classes are known",
+            model_path="sidebayes.models.domain_adaptation:domain_adaptation",
+            engines=_ENGINES_OF_MIXTURES,
+            links="none",
+            reference="Raghuram (2014), PhD thesis, Pennsylvania State University, chapter 4",
+            tags=("mixture", "classifier", "partial labels", "domain adaptation"),
+        ),
+        Card(
             name="constrained_kmeans",
             title="K-means that keeps every must-link and cannot-link",
             model_path="sidebayes.models.constrained_kmeans:constrained_kmeans",

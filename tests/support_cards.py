@@ -12,7 +12,9 @@ LONGITUDINAL = {
 """Cards of long tables of subjects; each has tests of its own over all engines."""
 
 CLASSIFYING = {
-    name: card for name, card in CARDS.items() if "num_classes" in signature_of(card.model).options
+    name: card
+    for name, card in CARDS.items()
+    if {"num_classes", "source"} & {*signature_of(card.model).options}
 }
 """Cards that learn classes from some labelled rows; they have tests of their own over all engines."""
 

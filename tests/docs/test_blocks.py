@@ -26,6 +26,7 @@ DEAR = {
     "docs/methods/constraint_fit.md",
     "docs/methods/constraint_projection.md",
     "docs/methods/decline_detection.md",
+    "docs/methods/domain_adaptation.md",
     "docs/methods/joint_survival.md",
     "docs/methods/mcp.md",
     "docs/methods/mixed_effects_mixture.md",

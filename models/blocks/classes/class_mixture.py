@@ -14,7 +14,7 @@ from ..mixtures.linked_categorical import LinkedCategorical
 from ..mixtures.linked_mixture import LinkedMixture
 from ..side_information.partial_labels import Groups, PartialLabels
 
-__all__ = ["ClassMixture", "Classes", "ClassifiedMixture", "log_of"]
+__all__ = ["ClassMixture", "Classes", "ClassifiedMixture", "log_of", "log_statements"]
 
 
 class Classes(dist.Distribution):
@@ -68,7 +68,7 @@ class ClassifiedMixture(LinkedMixture):
     def is_told(self) -> Array:
         """Points of which something is stated."""
         assert self.stated is not None  # asked for with statements only
-        return self.stated.min(axis=1) < self.stated.max(axis=1)
+        return _told(self.stated)
 
     def check_stated(self, num_classes: int) -> None:
         """Refuse statements of another shape."""
@@ -177,9 +177,7 @@ class ClassMixture(ClassifiedMixture):
 
     def _log_told(self, log_classes: Array) -> Array | None:
         """Log probability of each statement given the component, shape (num_points, num_clusters)."""
-        if self.stated is None:
-            return None
-        return jnp.where(self.is_told[:, None], log_of(self.stated @ jnp.exp(log_classes).T), 0.0)
+        return None if self.stated is None else log_statements(self.stated, jnp.exp(log_classes))
 
     def class_statements(self) -> tuple[Array, Array]:
         """Probabilities of what is stated given classes, and of the classes."""
@@ -219,6 +217,27 @@ class ClassMixture(ClassifiedMixture):
     def side_factors(self) -> Array | None:
         """Log-factors of the labels that the statements are."""
         return self._log_told(log_of(self.classes))
+
+
+def log_statements(stated: Array, classes: Array) -> Array:
+    """Log probabilities of what is stated of points, given their components; zero where nothing is.
+
+    Parameters
+    ----------
+    stated : Array, shape (num_points, num_classes)
+        See `ClassMixture`.
+    classes : Array, shape (num_clusters, num_classes)
+
+    Returns
+    -------
+    Array, shape (num_points, num_clusters)
+    """
+    return jnp.where(_told(stated)[:, None], log_of(stated @ classes.T), 0.0)
+
+
+def _told(stated: Array) -> Array:
+    """Points of which something is stated."""
+    return stated.min(axis=1) < stated.max(axis=1)
 
 
 def log_of(probs: Array) -> Array:

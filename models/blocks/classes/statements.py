@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import jax.numpy as jnp
 from jax import Array
 
 from ..fields import check_integer
 from ..side_information.partial_labels import PartialLabels
 
-__all__ = ["stated_classes"]
+__all__ = ["noise_of_strength", "stated_classes"]
 
 
 def stated_classes(
@@ -58,3 +60,27 @@ def stated_classes(
     wrong = label_noise * size / jnp.maximum(num_classes - size, 1)
     stated = jnp.where(admissible, 1.0 - label_noise, wrong)
     return jnp.where(size == num_classes, 1.0, stated)
+
+
+def noise_of_strength(strength: float, num_classes: int) -> float:
+    r"""Probability e that a stated class is wrong, from its log-odds against any one other class.
+
+    .. math:: \frac{1 - e}{e / (C - 1)} = e^\beta, \qquad
+              e = \frac{(C - 1) e^{-\beta}}{1 + (C - 1) e^{-\beta}}
+
+    Parameters
+    ----------
+    strength : float
+        :math:`\beta \ge 0`, in nats; infinity is no noise.
+    num_classes : int
+
+    Raises
+    ------
+    ValueError
+        For anything but a number of at least 0.
+    """
+    number = isinstance(strength, int | float) and not isinstance(strength, bool)
+    if not number or not strength >= 0:
+        raise ValueError(f"strength = {strength!r:.60}; expected a number >= 0, in nats")
+    odds = (num_classes - 1) * math.exp(-strength)
+    return odds / (1 + odds)

@@ -32,6 +32,7 @@ from .units import Rescaled, data_units
 
 if TYPE_CHECKING:
     from .components import GaussianPrior
+    from .shift_prior import ComponentPriors
 
 __all__ = ["COVARIANCES", "GaussianComponents"]
 
@@ -51,7 +52,7 @@ class GaussianComponents(Block):
     num_features : int
     covariance : {"full", "tied", "diagonal", "spherical"}
         "tied" is one covariance for all.
-    prior : GaussianPrior or None
+    prior : GaussianPrior, ComponentPriors or None
         None is an improper flat prior: maximum likelihood.
     names : mapping of str to str, optional
         What to call the sites ``mean``, ``covariance`` and ``variance`` instead.
@@ -76,7 +77,7 @@ class GaussianComponents(Block):
         shape: int | tuple[int, int],
         num_features: int,
         covariance: str,
-        prior: GaussianPrior | None,
+        prior: GaussianPrior | ComponentPriors | None,
         names: Mapping[str, str] | None = None,
         *,
         from_data: bool = False,
@@ -165,7 +166,7 @@ class GaussianComponents(Block):
         if self.prior is None:
             return dist.ImproperUniform(constraints.real_vector, (), (self.num_features,))
         loc = jnp.asarray(self.prior.mean)
-        scale = scale_tril / jnp.sqrt(self.prior.shrinkage)
+        scale = scale_tril / jnp.sqrt(self.prior.shrinkage)[..., None, None]
         return dist.MultivariateNormal(loc, scale_tril=scale)
 
     def statistics(self, evidence: Evidence) -> Moments:
@@ -259,6 +260,7 @@ class GaussianComponents(Block):
         """Moments are about the mean of all data from now on, and an empirical prior is theirs."""
         self.location = jnp.broadcast_to(mean, self.location.shape)
         if self.from_data and self.prior is not None:
+            assert not isinstance(self.prior, tuple)  # priors of components are given
             self.prior = type(self.prior).from_moments(mean, covariance, self.num_cells)
             return True
         return False

@@ -16,6 +16,7 @@ from .normal_inverse_wishart import divergence_of_means
 
 if TYPE_CHECKING:
     from .components import GaussianPrior
+    from .shift_prior import ComponentPriors
 
 __all__ = [
     "NormalInverseGamma",
@@ -44,24 +45,31 @@ class NormalInverseGamma(NamedTuple):
 
 
 def spread_prior(
-    num_features: int, diagonal: bool, prior: GaussianPrior | None
+    num_features: int, diagonal: bool, prior: GaussianPrior | ComponentPriors | None
 ) -> dist.Distribution:
     """Prior of the variances of a cluster; None is flat."""
     shape = (num_features,) if diagonal else ()
     if prior is None:
         support = constraints.independent(constraints.positive, len(shape))
         return dist.ImproperUniform(support, (), shape)
-    rate = _rate(prior, spherical=not diagonal).reshape(shape)
-    return dist.InverseGamma(jnp.full(shape, prior.df / 2), rate).to_event(len(shape))
+    rate = _rate(prior, spherical=not diagonal)
+    rate = rate if diagonal else rate[..., 0]
+    df = jnp.asarray(prior.df)
+    concentration = (df[..., None] if diagonal else df) / 2
+    return dist.InverseGamma(jnp.broadcast_to(concentration, rate.shape), rate).to_event(len(shape))
 
 
-def _rate(prior: GaussianPrior, *, spherical: bool) -> Array:
-    rate = jnp.diagonal(jnp.asarray(prior.scale)) / 2
-    return rate.mean(keepdims=True) if spherical else rate
+def _rate(prior: GaussianPrior | ComponentPriors, *, spherical: bool) -> Array:
+    rate = jnp.diagonal(jnp.asarray(prior.scale), axis1=-2, axis2=-1) / 2
+    return rate.mean(axis=-1, keepdims=True) if spherical else rate
 
 
 def update(
-    moments: Moments, about: Array, prior: GaussianPrior | None, *, spherical: bool
+    moments: Moments,
+    about: Array,
+    prior: GaussianPrior | ComponentPriors | None,
+    *,
+    spherical: bool,
 ) -> NormalInverseGamma:
     r"""Posterior given the members of each cluster (Murphy 2007, section 6).
 
@@ -73,16 +81,17 @@ def update(
     moments : Moments
         About `about`; the second ones feature by feature, shape (num_clusters, num_features).
     about : Array, shape (num_features,)
-    prior : GaussianPrior or None
+    prior : GaussianPrior, ComponentPriors or None
         None is flat.
     spherical : bool
         Whether a cluster has one variance for all features.
     """
     size, first, squares = moments
     num_features = first.shape[1]
-    kappa, centre = (0.0, 0.0) if prior is None else (prior.shrinkage, prior.mean - about)
+    shrinkage, centre = (0.0, 0.0) if prior is None else (prior.shrinkage, prior.mean - about)
     tiny = jnp.finfo(first.dtype).tiny
-    mean = (first + kappa * centre) / jnp.maximum(size + kappa, tiny)[:, None]
+    kappa = jnp.asarray(shrinkage)[..., None]
+    mean = (first + kappa * centre) / jnp.maximum(size[:, None] + kappa, tiny)
     spread = squares - 2 * mean * first + size[:, None] * mean**2 + kappa * (mean - centre) ** 2
     count, own = size, 1
     if spherical:
@@ -92,7 +101,7 @@ def update(
         (-(own + 2.0), 0.0) if prior is None else (prior.df, _rate(prior, spherical=spherical))
     )
     shape = jnp.broadcast_to((df + count)[:, None] / 2, spread.shape)
-    return NormalInverseGamma(mean + about, kappa + size, shape, rate + spread / 2)
+    return NormalInverseGamma(mean + about, shrinkage + size, shape, rate + spread / 2)
 
 
 def mode(found: NormalInverseGamma) -> tuple[Array, Array]:
@@ -132,10 +141,13 @@ def expected_log_density(found: NormalInverseGamma, x: Array) -> Array:
     return (spread - square) / 2
 
 
-def divergence(found: NormalInverseGamma, prior: GaussianPrior, *, spherical: bool) -> Array:
+def divergence(
+    found: NormalInverseGamma, prior: GaussianPrior | ComponentPriors, *, spherical: bool
+) -> Array:
     """Divergence from the prior, in nats."""
     rate = _rate(prior, spherical=spherical)
-    before = dist.Gamma(prior.df / 2, jnp.broadcast_to(rate, found.rate.shape))
+    df = jnp.broadcast_to(prior.df, found.shrinkage.shape)[:, None]
+    before = dist.Gamma(df / 2, jnp.broadcast_to(rate, found.rate.shape))
     variances = dist.kl_divergence(dist.Gamma(found.shape, found.rate), before).sum()
     precision = found.shape / found.rate
     distance = jnp.sum(precision * (found.mean - jnp.asarray(prior.mean)) ** 2, axis=1)

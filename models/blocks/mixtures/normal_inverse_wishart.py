@@ -16,6 +16,7 @@ from .gaussian_stats import Moments, gaussian_log_prob
 
 if TYPE_CHECKING:
     from .components import GaussianPrior
+    from .shift_prior import ComponentPriors
 
 __all__ = [
     "NormalInverseWishart",
@@ -69,7 +70,9 @@ class NormalInverseWishart(NamedTuple):
         return self.df / 2 * (_log_det(self.tril) - size * _LOG_2) - gamma
 
 
-def spread_prior(num_features: int, prior: GaussianPrior | None) -> dist.Distribution:
+def spread_prior(
+    num_features: int, prior: GaussianPrior | ComponentPriors | None
+) -> dist.Distribution:
     """Prior of a covariance; None is flat."""
     if prior is None:
         shape = (num_features, num_features)
@@ -78,7 +81,11 @@ def spread_prior(num_features: int, prior: GaussianPrior | None) -> dist.Distrib
 
 
 def update(
-    moments: Moments, about: Array, prior: GaussianPrior | None, *, tied: bool = False
+    moments: Moments,
+    about: Array,
+    prior: GaussianPrior | ComponentPriors | None,
+    *,
+    tied: bool = False,
 ) -> NormalInverseWishart:
     r"""Posterior given the members of each cluster (Murphy 2007, section 9).
 
@@ -90,7 +97,7 @@ def update(
     moments : Moments
         About `about`.
     about : Array, shape (num_clusters, num_features)
-    prior : GaussianPrior or None
+    prior : GaussianPrior, ComponentPriors or None
         None is flat.
     tied : bool
         Whether there is one covariance.
@@ -109,7 +116,7 @@ def update(
 
 
 def shrunk_moments(
-    moments: Moments, mean: Array, prior: GaussianPrior | None
+    moments: Moments, mean: Array, prior: GaussianPrior | ComponentPriors | None
 ) -> tuple[Array, Array]:
     r"""Means shrunk towards that of the prior, and what the clusters add to its scale.
 
@@ -118,7 +125,7 @@ def shrunk_moments(
     moments : Moments
         About `mean`.
     mean : Array, shape (num_clusters, num_features)
-    prior : GaussianPrior or None
+    prior : GaussianPrior, ComponentPriors or None
         None shrinks nothing.
 
     Returns
@@ -133,10 +140,10 @@ def shrunk_moments(
         move = moments.first / jnp.maximum(size, jnp.finfo(mean.dtype).tiny)[:, None]
         spread = moments.second
     else:
-        kappa, towards = prior.shrinkage, jnp.asarray(prior.mean) - mean
-        move = (moments.first + kappa * towards) / (size + kappa)[:, None]
+        kappa, towards = jnp.asarray(prior.shrinkage)[..., None], jnp.asarray(prior.mean) - mean
+        move = (moments.first + kappa * towards) / (size[:, None] + kappa)
         pull = towards - move
-        spread = moments.second + kappa * pull[:, :, None] * pull[:, None, :]
+        spread = moments.second + kappa[..., None] * pull[:, :, None] * pull[:, None, :]
     cross = moments.first[:, :, None] * move[:, None, :]
     spread = spread - cross - jnp.swapaxes(cross, 1, 2)
     return mean + move, spread + size[:, None, None] * move[:, :, None] * move[:, None, :]
@@ -181,7 +188,7 @@ def expected_log_density(found: NormalInverseWishart, x: Array) -> Array:
     return gaussian_log_prob(x, found.mean, each) + spread / 2
 
 
-def divergence(found: NormalInverseWishart, prior: GaussianPrior) -> Array:
+def divergence(found: NormalInverseWishart, prior: GaussianPrior | ComponentPriors) -> Array:
     """Divergence from the prior, in nats."""
     scale = jnp.asarray(prior.scale, found.mean.dtype)
     before = NormalInverseWishart(found.mean, found.shrinkage, jnp.asarray(prior.df), scale)

@@ -41,6 +41,8 @@ class Discriminants(Block):
         Block of the components, beside whose starts the discriminants start.
     plate : str
         Axis of the components.
+    weights : array_like, shape (num_components,), optional
+        Of the components where runs start; by default all are equal.
     """
 
     factor: ClassVar[str] = "scores"
@@ -53,9 +55,12 @@ class Discriminants(Block):
         covariance: str,
         gaussians: GaussianComponents,
         plate: str = "components",
+        weights: ArrayLike | None = None,
     ) -> None:
         self.num_components, self.covariance = num_components, covariance
         self.gaussians, self.plate = gaussians, plate
+        equal = np.full(num_components, 1.0 / num_components)
+        self.weights = equal if weights is None else weights
 
     @property
     def has_update(self) -> bool:
@@ -128,16 +133,19 @@ class Discriminants(Block):
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
     ) -> dict[str, Any]:
-        """Give each start the posterior of its mixture, all weights equal."""
+        """Give each start the posterior of its mixture."""
         data = np.asarray(value, float).reshape(len(value), -1)
         size = (self.num_components, data.shape[1])
         given = self.gaussians.starts(value, {"location": size}, seed, num_starts)
         if not given:
             return {}
         centre, unit = data_units(data, size[1])
-        flat = np.zeros(self.num_components)
         spread = np.asarray(given["spread"])
         tail = self.gaussians.spread_shape
         spread = np.broadcast_to(spread, (num_starts, *tail))
         match = jax.vmap(self.matched, in_axes=(None, 0, 0, None, None))
-        return {"discriminants": match(flat, jnp.asarray(given["location"]), spread, centre, unit)}
+        return {
+            "discriminants": match(
+                jnp.log(self.weights), jnp.asarray(given["location"]), spread, centre, unit
+            )
+        }

@@ -33,7 +33,7 @@ class PartitionedMixture(LinkedMixture):
     log-odds :math:`|w_{ij}|`, the log density of data and statements is bounded from below by
 
     .. math:: \sum_{ik} q_{ik} \log \frac{\pi_k p(x_i | \theta_k)}{q_{ik}}
-              + \sum_{(i,j)} w_{ij}\, q_i^\top V V^\top q_j
+              + \sum_{ic} e_{ic} (q_i^\top V)_c + \sum_{(i,j)} w_{ij}\, q_i^\top V V^\top q_j
               - \sum_{(i,j)} \log(1 + e^{w_{ij}})
 
     for any factors q. `log_prob` is this bound. Where a `rule` is given, all points share it,
@@ -55,6 +55,8 @@ class PartitionedMixture(LinkedMixture):
         Discriminants of points.
     alive : Array of bool, shape (num_components,), optional
         Components that take part; others only fill arrays up to a size that is compiled already.
+    evidence : Array, shape (num_points, num_clusters), optional
+        e, further log-factors of the clusters of points.
     """
 
     arg_constraints: ClassVar[dict] = {}
@@ -68,6 +70,7 @@ class PartitionedMixture(LinkedMixture):
         table: Array,
         rule: Rule | None = None,
         alive: Array | None = None,
+        evidence: Array | None = None,
         *,
         validate_args: bool | None = None,
     ) -> None:
@@ -83,7 +86,7 @@ class PartitionedMixture(LinkedMixture):
             )
         self.labels, self.components = labels, components
         self.log_within, self.table, self.rule, self.alive = log_within, table, rule, alive
-        self.evidence, self.groups = None, None
+        self.evidence, self.groups = evidence, None
         shape = (labels.graph.num_points, *components.event_shape)
         dist.Distribution.__init__(self, event_shape=shape, validate_args=validate_args)
 
@@ -122,7 +125,8 @@ class PartitionedMixture(LinkedMixture):
         top = joint.max(axis=-1, keepdims=True)
         share = jnp.exp(joint - top) @ self.table
         held = share > 0
-        return jnp.where(held, jnp.log(jnp.where(held, share, 1.0)) + top, _NOWHERE)
+        found = jnp.where(held, jnp.log(jnp.where(held, share, 1.0)) + top, _NOWHERE)
+        return found + factors["evidence"] if "evidence" in factors else found
 
     @property
     def ends(self) -> tuple[Array, Array]:
@@ -144,6 +148,11 @@ class PartitionedMixture(LinkedMixture):
         """Log joint densities of points and components, shape (num_points, num_components)."""
         return self._among(self.log_factors(value)["unary"] + self.log_within)
 
+    def _joint(self, factors: dict[str, Array]) -> Array:
+        """Log joint densities of points and components, evidence included."""
+        joint = factors["unary"] + factors["log_within"]
+        return joint + factors["evidence"] @ self.table.T if "evidence" in factors else joint
+
     def _among(self, scores: Array) -> Array:
         """Scores, far below all others for components that take no part."""
         return scores if self.alive is None else jnp.where(self.alive, scores, _NOWHERE)
@@ -160,7 +169,7 @@ class PartitionedMixture(LinkedMixture):
 
     def _mean_field(self, factors: dict[str, Array]) -> Array:
         """Factors by coordinate ascent, point by point along the links (Raghuram 2014, eq. 3.5)."""
-        joint = self._among(factors["unary"] + factors["log_within"])
+        joint = self._among(self._joint(factors))
         if not self.labels.graph.num_links:
             return jax.nn.log_softmax(joint, axis=-1)
         (first, second), weights, agreement = self.ends, self.log_odds, factors["agreement"]
@@ -188,7 +197,7 @@ class PartitionedMixture(LinkedMixture):
     def _terms(self, factors: dict[str, Array], log_q: Array) -> tuple[Array, Array]:
         """Terms of the bound by point and by link."""
         prob = jnp.exp(log_q)
-        joint = factors["unary"] + factors["log_within"]
+        joint = self._joint(factors)
         by_point = (prob * (joint - log_q)).sum(axis=-1)
         stated = self._stated(factors["pair_weights"])
         return by_point, stated * self._agree(prob, factors["agreement"])

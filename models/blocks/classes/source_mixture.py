@@ -1,0 +1,140 @@
+"""A classifier by mixtures, as it was learned in another domain: a value to adapt from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+from numpy.typing import NDArray
+
+from ..fields import point_table, real_array
+from ..mixtures.gaussian import Gaussian
+
+__all__ = ["SourceMixture"]
+
+
+@dataclass(frozen=True, eq=False)
+class SourceMixture:
+    r"""Gaussian components that belong to classes: mixture discriminant analysis.
+
+    .. math:: P(c \mid x) \propto \sum_{k \in \mathcal{M}_c} w_k\, \mathcal{N}(x | \mu_k, \Sigma_k)
+
+    `sidebayes.fit_source` learns one from rows whose class is known.
+
+    Parameters
+    ----------
+    weights : array_like, shape (num_components,)
+        :math:`\pi_c \alpha_{cl}`, of all classes together; they sum to one.
+    mean : array_like, shape (num_components, num_features)
+    covariance : array_like, shape (num_components, num_features, num_features)
+    component_class : array_like of int, shape (num_components,)
+        Class of each component; every class from 0 on has one at least.
+
+    Raises
+    ------
+    ValueError
+        If shapes disagree, weights are no distribution, a covariance is not positive definite, or a
+        class has no component.
+
+    References
+    ----------
+    Hastie and Tibshirani (1996), J. R. Stat. Soc. B 58, 155-176. Raghuram (2014), eq. 4.1.
+    """
+
+    weights: NDArray
+    mean: NDArray
+    covariance: NDArray
+    component_class: NDArray
+
+    def __post_init__(self) -> None:
+        for name in ("weights", "mean", "covariance"):
+            value = np.asarray(real_array(f"SourceMixture.{name}", getattr(self, name)), float)
+            object.__setattr__(self, name, value)
+        classes = np.asarray(self.component_class)
+        size, width = len(self.weights), self.mean.shape[-1]
+        if self.mean.shape != (size, width) or self.covariance.shape != (size, width, width):
+            raise ValueError(
+                f"SourceMixture: weights, mean and covariance have shapes {self.weights.shape}, "
+                f"{self.mean.shape} and {self.covariance.shape}; expected (K,), (K, d) and (K, d, d)"
+            )
+        if not (self.weights > 0).all() or abs(self.weights.sum() - 1) > 1e-6:
+            raise ValueError("SourceMixture: weights must be positive and sum to one")
+        if classes.dtype.kind not in "iu" or classes.shape != (size,):
+            raise ValueError(
+                f"SourceMixture: component_class = {self.component_class!r:.60}; expected {size} integers"
+            )
+        if set(classes.tolist()) != set(range(int(classes.max()) + 1)):
+            raise ValueError(
+                f"SourceMixture: component_class names the classes {sorted(set(classes.tolist()))}; "
+                "every class from 0 on needs a component"
+            )
+        if not (np.linalg.eigvalsh(self.covariance) > 0).all():
+            raise ValueError("SourceMixture: covariance must hold positive definite matrices")
+        object.__setattr__(self, "component_class", classes.astype(int))
+
+    @property
+    def num_components(self) -> int:
+        """Number of components of all classes together."""
+        return len(self.weights)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return int(self.component_class.max()) + 1
+
+    @property
+    def num_features(self) -> int:
+        """Number of features."""
+        return self.mean.shape[1]
+
+    @property
+    def table(self) -> NDArray[np.float64]:
+        """One where a component belongs to a class, shape (num_components, num_classes)."""
+        return np.eye(self.num_classes)[self.component_class]
+
+    def log_joint(self, x: ArrayLike) -> Array:
+        """Log joint densities of points and components, shape (num_points, num_components)."""
+        x = jnp.asarray(point_table("x", x))
+        if x.shape[1] != self.num_features:
+            raise ValueError(f"x has {x.shape[1]} features; the source has {self.num_features}")
+        density = Gaussian(jnp.asarray(self.mean), jnp.asarray(self.covariance))
+        return jnp.log(self.weights) + density.log_prob(x[:, None])
+
+    def predict_proba(self, x: ArrayLike) -> NDArray[np.float64]:
+        """Probabilities of the classes of points, shape (num_points, num_classes) (eq. 4.1)."""
+        with jax.enable_x64(True):
+            return np.asarray(jax.nn.softmax(self.log_joint(x), axis=1)) @ self.table
+
+    def predict(self, x: ArrayLike) -> NDArray[np.int64]:
+        """Most probable class of points, shape (num_points,)."""
+        return self.predict_proba(x).argmax(axis=1)
+
+    def moved(self, reach: float, seed: int, number: int) -> NDArray[np.float64]:
+        r"""Means from which to start: those of the source, and others in a box around them.
+
+        Uniform on :math:`\mu_k \pm r \sqrt{\text{diag}\,\Sigma_k}`. The thesis' section 4.3 prints
+        variances in place of standard deviations, which have another unit.
+
+        Parameters
+        ----------
+        reach : float
+            r, in standard deviations.
+        seed, number : int
+
+        Returns
+        -------
+        ndarray, shape (number, num_components, num_features)
+            The first are the means of the source.
+        """
+        box = reach * np.sqrt(np.diagonal(self.covariance, axis1=1, axis2=2))
+        drawn = np.random.default_rng(seed).uniform(-1.0, 1.0, (number, *box.shape))
+        return self.mean + box * np.where(np.arange(number)[:, None, None] > 0, drawn, 0.0)
+
+    def __repr__(self) -> str:
+        """Sizes."""
+        each = np.bincount(self.component_class).tolist()
+        return f"SourceMixture({self.num_features} features, {each} components by class)"

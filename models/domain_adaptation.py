@@ -1,0 +1,103 @@
+"""A classifier by mixtures, moved from the domain where it was learned to another one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import jax.numpy as jnp
+import numpyro
+from jax.typing import ArrayLike
+
+from .blocks.classes.class_mixture import ClassMixture
+from .blocks.classes.partitioned_classes import PartitionedClasses
+from .blocks.classes.source_components import (
+    FreeSourceWeights,
+    SourceComponents,
+    SourceWeights,
+    resolve_shift,
+)
+from .blocks.classes.source_mixture import SourceMixture
+from .blocks.classes.statements import noise_of_strength, stated_classes
+from .blocks.label_inference.label_graph import as_label_graph
+from .blocks.mixtures.components import num_rows
+from .blocks.mixtures.linked_categorical import LinkedCategorical
+from .blocks.mixtures.shift_prior import ShiftPrior
+from .blocks.partitions.discriminants import Discriminants
+from .blocks.side_information.partial_labels import PartialLabels
+
+__all__ = ["domain_adaptation"]
+
+
+def domain_adaptation(
+    x: Annotated[ArrayLike | None, "points features"],
+    known: Annotated[PartialLabels | None, "points"] = None,
+    *,
+    source: SourceMixture,
+    shift: str | ShiftPrior = "source",
+    covariance: str = "full",
+    strength: float = 100.0,
+    posterior: str = "exact",
+    num_points: int | None = None,
+) -> None:
+    r"""Rows of a target domain, few of known class, as a shifted mixture of a source domain.
+
+    .. math:: w \sim \text{Dirichlet}, \quad (\mu_k, \Sigma_k) \sim \text{prior around }
+              (\mu^s_k, \Sigma^s_k), \qquad
+              p(x_i, y_i) = \sum_k w_k\, \mathcal{N}(x_i | \mu_k, \Sigma_k)\, P(y_i | c_k)
+
+    Components keep the class c that they have in the source. A class that is stated is right with the
+    log-odds :math:`\beta` against any one other: :math:`P(y | c) \propto e^{-\beta [y \ne c]}`, the
+    thesis' price of an expected error. ``fit.classes()`` reads the classes of the target.
+
+    Parameters
+    ----------
+    x : array_like, shape (num_points, num_features), or None
+        Rows of the target, the features those of the source. None simulates `num_points` rows, and as site
+        ``known`` their classes.
+    known : PartialLabels, optional
+        Class of each row, -1 where it is not known, or a mask of the classes that it may have.
+    source : SourceMixture
+        See `sidebayes.fit_source`. Runs start there, and from means moved by up to two deviations.
+    shift : {"source", "flat"} or ShiftPrior
+        "source" is ``ShiftPrior()``, which expects means to shift by about a standard deviation. "flat" is
+        the thesis' maximum likelihood: the source is a start and nothing else.
+    covariance : {"full", "diagonal"}
+    strength : float
+        :math:`\beta`, in nats; 0 makes nothing of the known classes, infinity keeps them.
+    posterior : {"exact", "partition"}
+        "exact" sums the components out (the thesis' DA-NP; "flat" and infinite strength are its
+        Method II). "partition" has one rule :math:`q(k | x) = \text{softmax}_k \psi_k(x)` with quadratic
+        :math:`\psi` for all rows (DA-P): the log density is a lower bound, and a known class moves the
+        components around its row.
+    num_points : int, optional
+
+    References
+    ----------
+    Raghuram (2014), PhD thesis, Pennsylvania State University, chapter 4.
+    """
+    if posterior not in ("exact", "partition"):
+        raise ValueError(f"posterior = {posterior!r:.60}; expected 'exact' or 'partition'")
+    prior = resolve_shift(shift, source, x)
+    restricted = posterior == "partition" and x is not None
+    weights = SourceWeights if restricted else FreeSourceWeights
+    log_weights = jnp.log(weights(source, prior).sample("weights", "components"))
+    gaussians = SourceComponents(source, covariance, prior, x)
+    density, classes = gaussians.sample(), jnp.asarray(source.table)
+    noise = noise_of_strength(strength, source.num_classes)
+    told = known if strength else None
+    stated = stated_classes(told, source.num_classes, noise if strength else 0.0)
+    graph = as_label_graph(None, num_rows(x, num_points))
+    labels = LinkedCategorical(log_weights, graph)
+    if x is None:
+        drawn = ClassMixture(labels, density, classes)
+        rows = numpyro.sample("x", drawn)
+        numpyro.sample("known", drawn.statements(rows, known, noise))
+    elif restricted:
+        size = source.num_components
+        block = Discriminants(size, covariance, gaussians, weights=source.weights)
+        rule = block.sample(x, "discriminants")
+        free = LinkedCategorical(jnp.zeros(size), graph, reading="relation")
+        mixture = PartitionedClasses(free, density, log_weights, rule, classes, stated)
+        numpyro.sample("x", mixture, obs=x)
+    else:
+        numpyro.sample("x", ClassMixture(labels, density, classes, stated), obs=x)

@@ -1,0 +1,201 @@
+"""Which of several moved classifiers to trust, where few classes of the target are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from sidebayes.guides.domain_adaptation import (
+    ComponentMaps,
+    fit_source,
+    mixture_by_bic,
+    transformed_accuracy,
+)
+from sidebayes.guides.engines.base import FitError, Problem
+from sidebayes.guides.engines.density import log_joint
+from sidebayes.guides.engines.expectation_maximisation.em import EM
+from sidebayes.guides.engines.starts import initial_values
+from sidebayes.models.blocks.classes.source_mixture import SourceMixture
+from sidebayes.models.blocks.fields import Range, check_integer, check_number, point_table
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
+from sidebayes.models.domain_adaptation import domain_adaptation
+
+from .api import fit
+from .checks import check_seed
+from .result import Fit
+
+__all__ = ["AdaptationChoice", "select_adaptation"]
+
+_CLOSE = 0.01
+"""Change of the expected error from which on a stronger price is not tried."""
+
+
+@dataclass(frozen=True)
+class AdaptationChoice:
+    """What `select_adaptation` found.
+
+    Attributes
+    ----------
+    fit : Fit
+        By `domain_adaptation`, the candidate chosen.
+    candidates : DataFrame
+        A row for each: ``strength``, ``start``, ``error`` expected at the known rows, ``accuracy`` of the
+        source moved to the target, ``density`` (the objective without any price), ``kept`` by both
+        thresholds, and whether it is ``chosen``.
+    """
+
+    fit: Fit
+    candidates: pd.DataFrame
+
+
+def select_adaptation(
+    x: ArrayLike,
+    known: ArrayLike,
+    *,
+    source_x: ArrayLike,
+    source_labels: ArrayLike,
+    source: SourceMixture | None = None,
+    strengths: Sequence[float] = (1.0, 10.0, 100.0),
+    num_starts: int = 10,
+    engine: EM | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> AdaptationChoice:
+    """Fit `domain_adaptation` from several starts at rising strengths, and choose one fit.
+
+    Each fit is judged by the error expected at rows of known class, and by its accuracy at rows of the
+    source that were moved into the target by maps between components of both
+    (`transformed_accuracy`), whose classes are known. Of the fits above the third quartile of this
+    accuracy and below the first quartile of the error, the one of largest density is chosen; where
+    no fit is both, those of the least error count.
+
+    Parameters
+    ----------
+    x : array_like, shape (num_points, num_features)
+        Rows of the target.
+    known : array_like of int, shape (num_points,)
+        Classes of some of them, -1 for all others.
+    source_x, source_labels : array_like
+        Rows of the source and their classes.
+    source : SourceMixture, optional
+        By default ``fit_source(source_x, source_labels)``.
+    strengths : sequence of float
+        Tried in rising order, until the least error changes by less than 0.01.
+    num_starts : int
+        At each strength: the source, and means moved by up to two deviations. Those that fail, as a
+        component may collapse under ``shift="flat"``, are left out.
+    engine : EM, optional
+        For one start; by default ``EM(tol=1e-6, max_steps=200, num_inner_steps=30)``.
+    seed : int
+    **options
+        Of `domain_adaptation`, such as ``posterior="partition"`` or ``shift="flat"``.
+
+    Returns
+    -------
+    AdaptationChoice
+
+    Raises
+    ------
+    TypeError, ValueError
+        If no row of the target has a known class, or an argument is out of range.
+    FitError
+        If every start fails.
+
+    References
+    ----------
+    Raghuram (2014), section 4.3.1. The thesis sets both thresholds by hand from histograms, and compares
+    objectives that contain the price; quartiles and the density alone are our own.
+    """
+    points, rows = point_table("x", x), point_table("source_x", source_x)
+    classes = np.asarray(known)
+    if classes.shape != (len(points),) or classes.dtype.kind not in "iu":
+        raise TypeError(f"known has shape {classes.shape}; expected {len(points)} integers")
+    told = classes >= 0
+    if not told.any():
+        raise ValueError("known names no class; fit 'domain_adaptation' with strength=0 instead")
+    tried = sorted(check_number("strengths", s, Range(above=0)) for s in strengths)
+    if not tried:
+        raise ValueError("strengths is empty; give one at least, such as strengths=(100.0,)")
+    num_starts, seed = check_integer("num_starts", num_starts), check_seed(seed)
+    given = EM(tol=1e-6, max_steps=200, num_inner_steps=30) if engine is None else engine
+    if not isinstance(given, EM):
+        raise TypeError(f"engine is a {type(given).__name__}; pass an EM")
+    one = replace(given, num_restarts=1)
+    source = fit_source(rows, source_labels, seed=seed) if source is None else source
+    maps = ComponentMaps(mixture_by_bic(rows, None, 10), mixture_by_bic(points, None, 10))
+    options |= {"source": source}
+    starts = _starts(points, classes, options, seed, num_starts)
+
+    found: list[Fit] = []
+    table: list[dict[str, Any]] = []
+    least = np.inf
+    for strength in tried:
+        before = len(table)
+        for start, init in enumerate(starts):
+            try:
+                candidate = fit(
+                    "domain_adaptation",
+                    points,
+                    classes,
+                    strength=strength,
+                    init=init,
+                    engine=one,
+                    seed=seed,
+                    progress=False,
+                    **options,
+                )
+            except FitError as error:
+                lost = error
+                continue
+            prob = candidate.class_probabilities
+            entry: dict[str, Any] = {"strength": strength, "start": start}
+            own = prob(points)
+            entry["error"] = 1 - own[told, classes[told]].mean()
+            shares = own.mean(axis=0)
+            guess = lambda z, prob=prob: prob(z).argmax(axis=1)  # noqa: E731
+            entry["accuracy"] = transformed_accuracy(rows, source_labels, maps, guess, shares)
+            table.append(entry | {"density": _density(candidate)})
+            found.append(candidate)
+        best = min((entry["error"] for entry in table[before:]), default=np.inf)
+        if abs(least - best) < _CLOSE:
+            break
+        least = best
+    if not found:
+        raise FitError(f"every start failed, the last one with: {lost}", lost.params)
+    candidates = _judged(pd.DataFrame(table))
+    return AdaptationChoice(found[int(candidates["chosen"].argmax())], candidates)
+
+
+def _starts(
+    x: NDArray, known: NDArray, options: dict[str, Any], seed: int, number: int
+) -> list[dict[str, NDArray]]:
+    """Values to start from, those of the source in front."""
+    with jax.enable_x64(True):
+        problem = Problem(domain_adaptation, (jnp.asarray(x), PartialLabels(known)), options)
+        values = initial_values(problem, seed, number, seeded=True)
+    size = len(next(iter(values.values())))
+    return [{name: value[r] for name, value in values.items()} for r in range(size)]
+
+
+def _density(candidate: Fit) -> float:
+    """Log joint density, or its bound, with no price on errors."""
+    free = replace(candidate.run, options={**candidate.run.options, "strength": 0.0})
+    sites = {name: np.asarray(value) for name, value in candidate.params.items()}
+    with candidate.run.precision:
+        return float(jax.jit(lambda params: log_joint(free.problem, params))(sites))
+
+
+def _judged(table: pd.DataFrame) -> pd.DataFrame:
+    """Mark candidates kept by both thresholds, and the densest of them."""
+    right = table["error"] <= table["error"].quantile(0.25) + 1e-9
+    kept = right & (table["accuracy"] >= table["accuracy"].quantile(0.75) - 1e-9)
+    kept = kept if kept.any() else right
+    best = table["density"].where(kept).idxmax()
+    return table.assign(kept=kept, chosen=table.index == best)

@@ -1,0 +1,183 @@
+"""Pairs of domains, and experiments on them: Raghuram (2014), checks 26 and 27, sections 4.3-4.4."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import sidebayes as sb
+from sidebayes import EM, SourceMixture
+from sidebayes.adaptation import _judged
+from sidebayes.domains import _covariate
+
+CORNERS = np.array([(0.0, 0.0), (3.5, 0.0), (0.0, 3.5), (3.5, 3.5)])
+ONE = EM(num_restarts=1, tol=1e-6, max_steps=200, num_inner_steps=30)
+
+
+def test_flows_have_the_shares_and_shifts_stated():
+    source, target = sb.simulate_domains("traffic", 40_000, 40_000, seed=3)
+    share = np.bincount(source.labels) / 40_000, np.bincount(target.labels) / 40_000
+    np.testing.assert_allclose(share[0], (0.874, 0.016, 0.021, 0.089), atol=0.006)
+    np.testing.assert_allclose(share[1], (0.872, 0.045, 0.010, 0.073), atol=0.006)
+    moved = [
+        target.x[target.labels == c].mean(0) - source.x[source.labels == c].mean(0) for c in (0, 1)
+    ]
+    np.testing.assert_allclose(moved[0], (0, -0.3, 0.2), atol=0.03)
+    np.testing.assert_allclose(moved[1], (0.2, 0.2, 0), atol=0.06)
+    still = sb.simulate_domains("traffic", 9, 40_000, strength=0.0, seed=3)[1]
+    web = still.x[still.labels == 0].mean(0)
+    np.testing.assert_allclose(web, source.x[source.labels == 0].mean(0), atol=0.03)
+
+
+def test_concepts_shift_where_features_do_not():
+    source, target = sb.simulate_domains("concept", 8000, 8000)
+    np.testing.assert_allclose(source.x.mean(0), target.x.mean(0), atol=0.12)
+    corner = np.argmin(((target.x[:, None] - CORNERS) ** 2).sum(-1), axis=1)
+    share = [target.labels[corner == c].mean() for c in range(4)]
+    np.testing.assert_allclose(share, [0, 1, 1, 0], atol=0.08)
+    half = sb.simulate_domains("concept", 9, 8000, strength=0.5)[1]
+    corner = np.argmin(((half.x[:, None] - CORNERS) ** 2).sum(-1), axis=1)
+    share = [half.labels[corner == c].mean() for c in range(4)]
+    np.testing.assert_allclose(share, [0, 0.5, 1, 0.5], atol=0.08)
+
+
+def test_covariates_shift_where_classes_given_them_do_not():
+    rng = np.random.default_rng(0)
+    (x, y), (u, v) = (_covariate(rng, 60_000, target, 1.0) for target in (False, True))
+    assert u.mean(0)[0] - x.mean(0)[0] == pytest.approx(1.5, abs=0.03)
+    for left in (-0.5, 0.0, 0.5, 1.0, 1.5):  # cells where both domains have rows
+        for low in (-1.0, 0.0):
+            cells = [
+                labels[(abs(rows[:, 0] - left) < 0.05) & (abs(rows[:, 1] - low) < 0.25)]
+                for rows, labels in ((x, y), (u, v))
+            ]
+            error = 0.5 * np.sqrt(sum(1 / len(cell) for cell in cells))
+            assert abs(cells[0].mean() - cells[1].mean()) < 4 * error
+    source, target = sb.simulate_domains("covariate", 50, 60)
+    assert (source.num_classes, target.x.shape) == (2, (60, 2))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("speech", 5, 5), "kind = 'speech'"),
+        (("traffic", 0, 5), "num_source = 0"),
+        (("concept", 5, 5, 2.0), "strength = 2.0"),
+    ],
+)
+def test_bad_domains_are_named(given, said):
+    kind, first, second, *strength = given
+    with pytest.raises(ValueError, match=said):
+        sb.simulate_domains(kind, first, second, **dict(zip(["strength"], strength, strict=False)))
+
+
+def test_candidates_are_kept_by_both_quartiles():
+    table = pd.DataFrame(
+        {
+            "error": [0.0, 0.0, 0.5, 0.0],
+            "accuracy": [0.9, 0.95, 0.95, 0.2],
+            "density": [-3.0, -2.0, 0.0, -1.0],
+        }
+    )
+    judged = _judged(table)
+    assert judged["kept"].tolist() == [False, True, False, False]
+    assert judged["chosen"].tolist() == [False, True, False, False]
+    none = _judged(table.assign(accuracy=[0.1, 0.1, 0.9, 0.1]))
+    assert none["kept"].tolist() == [True, True, False, True]
+    assert none["chosen"].tolist() == [False, False, False, True]
+
+
+def turned(deviation, seed, size=320):
+    """Figure 4.1: two corners have exchanged classes; the row nearest to the middle of each is known."""
+    corner = np.arange(size) % 4
+    x = CORNERS[corner] + deviation * np.random.default_rng(seed).normal(size=(size, 2))
+    truth = np.array([0, 1, 1, 0])[corner]
+    wide = np.tile(deviation**2 * np.eye(2), (4, 1, 1))
+    source = SourceMixture(np.full(4, 0.25), CORNERS, wide, np.array([0, 0, 1, 1]))
+    known = np.full(size, -1)
+    for c in (1, 3):
+        row = int(((x - CORNERS[c]) ** 2).sum(axis=1).argmin())
+        known[row] = truth[row]
+    return x, truth, known, source
+
+
+@pytest.mark.slow
+def test_one_rule_moves_where_exact_sums_stay():
+    """R26, from the source alone."""
+    found = {}
+    for deviation, posterior in ((0.8, "exact"), (1.2, "exact"), (1.2, "partition")):
+        for seed in range(4):
+            x, truth, known, source = turned(deviation, seed)
+            fit = sb.fit(
+                "domain_adaptation",
+                x,
+                known,
+                source=source,
+                shift="flat",
+                strength=200.0,
+                posterior=posterior,
+                engine=ONE,
+                progress=False,
+            )
+            prob, told = fit.class_probabilities(), known >= 0
+            right = (prob.argmax(axis=1) == truth)[~told].mean()
+            found.setdefault((deviation, posterior), []).append(right)
+            if posterior == "exact":
+                assert 1 - prob[told, truth[told]].min() < 1e-6
+    np.testing.assert_allclose(found[0.8, "exact"], 0.5, atol=0.06)
+    assert np.mean(found[1.2, "partition"]) >= np.mean(found[1.2, "exact"]) + 0.1
+
+
+@pytest.mark.slow
+def test_moved_classifiers_of_flows():
+    """R27: ported + .01 <= moved <= supervised + .005; recall of peer to peer rises by .15."""
+    accuracy, recall = [], []
+    for seed in range(3):
+        old, new = sb.simulate_domains("traffic", 4000, 2500, seed=seed)
+        source = sb.fit_source(old.x, old.labels, num_components=[2, 2, 1, 2])
+        known = np.full(2500, -1)
+        rows = np.random.default_rng(seed).choice(2500, 25, replace=False)
+        known[rows] = new.labels[rows]
+        given = {"source": source, "engine": ONE, "strength": 10.0, "progress": False}
+        fits = [
+            sb.fit("domain_adaptation", new.x, known, **given, shift=s) for s in ("flat", "source")
+        ]
+        full = sb.fit_source(new.x, new.labels, num_components=[2, 2, 1, 2])
+        guesses = [
+            source.predict(new.x),
+            *(fit.class_probabilities().argmax(axis=1) for fit in fits),
+            full.predict(new.x),
+        ]
+        free, peers = known < 0, new.labels == 3
+        accuracy.append([(guess == new.labels)[free].mean() for guess in guesses])
+        recall.append([(guess == 3)[free & peers].mean() for guess in guesses])
+    ported, flat, moved, supervised = np.mean(accuracy, axis=0)
+    assert ported + 0.01 <= min(flat, moved)
+    assert max(flat, moved) <= supervised + 0.005
+    assert np.mean(recall, axis=0)[1:3].min() >= np.mean(recall, axis=0)[0] + 0.15
+
+
+@pytest.mark.slow
+def test_a_choice_among_candidates_and_the_example():
+    old, new = sb.simulate_domains("traffic", 2000, 600, seed=1)
+    known = np.full(600, -1)
+    known[:25] = new.labels[:25]
+    given = {"source_x": old.x, "source_labels": old.labels, "num_starts": 3, "strengths": (10.0,)}
+    choice = sb.select_adaptation(new.x, known, **given)
+    right = (choice.fit.classes()["class"] == new.labels).mean()
+    assert right > (sb.fit_source(old.x, old.labels).predict(new.x) == new.labels).mean()
+    assert choice.candidates["chosen"].sum() == 1
+    assert choice.candidates["accuracy"].between(0, 1).all()
+    with pytest.raises(ValueError, match="known names no class"):
+        sb.select_adaptation(new.x, np.full(600, -1), **given)
+    script = Path(__file__).parents[2] / "examples" / "domain_adaptation.py"
+    spec = importlib.util.spec_from_file_location("flows", script)
+    flows = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(flows)
+    found = flows.fit_all(sb.fit_source(old.x, old.labels), new.x, known)
+    ported, *moved = [(p.argmax(axis=1) == new.labels).mean() for p in found.values()]
+    assert min(moved) > ported
