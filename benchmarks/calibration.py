@@ -101,8 +101,8 @@ ENGINES = {
 }
 """Bayesian engines, with settings that make many fits affordable."""
 
-REFUSED = {("ppc, field", "cavi")}
-"""The weights are a point there, as the field's partition function depends on them."""
+REFUSED = {("ppc, field", "cavi"), ("pfgl", "cavi")}
+"""Some sites are points there: weights that a partition function depends on, prototypes."""
 
 
 def pairs():

@@ -75,7 +75,7 @@ def domain_adaptation(
     ----------
     Raghuram (2014), PhD thesis, Pennsylvania State University, chapter 4.
     """
-    if posterior not in ("exact", "partition"):
+    if not isinstance(posterior, str) or posterior not in ("exact", "partition"):
         raise ValueError(f"posterior = {posterior!r:.60}; expected 'exact' or 'partition'")
     prior = resolve_shift(shift, source, x)
     restricted = posterior == "partition" and x is not None

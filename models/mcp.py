@@ -150,7 +150,7 @@ def partitioned_mixture(
     alive : Array of bool, shape (num_components,), optional
         See `PartitionedMixture`.
     """
-    if posterior not in ("partition", "mean_field"):
+    if not isinstance(posterior, str) or posterior not in ("partition", "mean_field"):
         raise ValueError(f"posterior = {posterior!r:.60}; expected 'partition' or 'mean_field'")
     check_number("strength", strength, Range(least=0.0))
     size, num_clusters = table.shape

@@ -112,7 +112,7 @@ def simulate_domains(
     (Dataset('traffic source', 500 points x 3 features, 4 classes), \
 Dataset('traffic target', 300 points x 3 features, 4 classes))
     """
-    if kind not in _KINDS:
+    if not isinstance(kind, str) or kind not in _KINDS:
         raise ValueError(f"kind = {kind!r:.60}; expected one of {sorted(_KINDS)}")
     most = 1.0 if kind == "concept" else np.inf
     strength = check_number("strength", strength, Range(least=0, most=most))

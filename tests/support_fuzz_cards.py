@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 import sidebayes as sb
-from tests.support_fuzz import options
+from tests.support_fuzz import of_class, options
 from tests.support_odd import ARRAYS, LABELS, LINKS, NUMBERS, OBJECTS, QUICK, TEXT, X
 
 SIZES = (0, -1, 2.5, "2", None, np.nan, True, 13, 10**400)
 KNOWN = np.where(np.arange(12) % 3, -1, LABELS % 2)
+SOURCE = sb.SourceMixture(np.ones(2) / 2, np.eye(2), np.stack([np.eye(2)] * 2), np.arange(2))
 
 
 def quick(method, engine=QUICK):
@@ -82,5 +83,66 @@ CARD_CASES = {
         truncation=TEXT,
         reading=TEXT,
         inducing=NUMBERS,
+    ),
+    "ShiftPrior": of_class(sb.ShiftPrior),
+    "SourceMixture": options(
+        sb.SourceMixture,
+        {
+            "weights": np.ones(2) / 2,
+            "mean": np.eye(2),
+            "covariance": np.stack([np.eye(2)] * 2),
+            "component_class": np.arange(2),
+        },
+        150,
+        weights=ARRAYS,
+        mean=ARRAYS,
+        covariance=ARRAYS,
+        component_class=ARRAYS,
+    ),
+    "fit_source": options(
+        sb.fit_source,
+        {"x": X, "labels": LABELS, "num_components": 1},
+        60,
+        x=ARRAYS,
+        labels=ARRAYS,
+        num_components=(*SIZES, [1, 1, 1], [1], "11"),
+        most_components=SIZES,
+        covariance=TEXT,
+        num_restarts=SIZES,
+        seed=NUMBERS,
+    ),
+    "simulate_domains": options(
+        sb.simulate_domains,
+        {"kind": "shift", "num_source": 20, "num_target": 20},
+        60,
+        kind=TEXT,
+        num_source=NUMBERS[:9],
+        num_target=NUMBERS[:9],
+        strength=NUMBERS,
+        seed=NUMBERS,
+    ),
+    "select_adaptation": options(
+        lambda **given: sb.select_adaptation(
+            **given, strengths=(1.0,), num_starts=1, engine=QUICK, source=SOURCE
+        ),
+        {"x": X, "known": KNOWN, "source_x": X, "source_labels": LABELS % 2},
+        20,
+        x=ARRAYS,
+        known=ARRAYS,
+        source_x=ARRAYS,
+        source_labels=ARRAYS,
+        seed=NUMBERS,
+    ),
+    "fit.domain_adaptation": options(
+        quick("domain_adaptation"),
+        {"x": X, "known": KNOWN, "source": SOURCE},
+        60,
+        x=ARRAYS,
+        known=ARRAYS,
+        source=OBJECTS,
+        shift=(*TEXT, *NUMBERS),
+        strength=NUMBERS,
+        posterior=TEXT,
+        covariance=TEXT,
     ),
 }

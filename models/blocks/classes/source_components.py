@@ -69,7 +69,7 @@ class SourceComponents(GaussianComponents):
         shift: ShiftPrior | None,
         data: ArrayLike | None,
     ) -> None:
-        if covariance not in _FORMS:
+        if not isinstance(covariance, str) or covariance not in _FORMS:
             raise ValueError(f"covariance = {covariance!r:.60}; expected one of {_FORMS}")
         if data is not None and np.shape(data)[1] != source.num_features:
             raise ValueError(

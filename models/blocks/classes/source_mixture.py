@@ -55,8 +55,10 @@ class SourceMixture:
             value = np.asarray(real_array(f"SourceMixture.{name}", getattr(self, name)), float)
             object.__setattr__(self, name, value)
         classes = np.asarray(self.component_class)
-        size, width = len(self.weights), self.mean.shape[-1]
-        if self.mean.shape != (size, width) or self.covariance.shape != (size, width, width):
+        size, width = self.weights.size, self.mean.shape[-1] if self.mean.ndim else 0
+        shapes = (size,), (size, width), (size, width, width)
+        given = self.weights.shape, self.mean.shape, self.covariance.shape
+        if given != shapes or not size * width:
             raise ValueError(
                 f"SourceMixture: weights, mean and covariance have shapes {self.weights.shape}, "
                 f"{self.mean.shape} and {self.covariance.shape}; expected (K,), (K, d) and (K, d, d)"
@@ -72,8 +74,9 @@ class SourceMixture:
                 f"SourceMixture: component_class names the classes {sorted(set(classes.tolist()))}; "
                 "every class from 0 on needs a component"
             )
-        if not (np.linalg.eigvalsh(self.covariance) > 0).all():
-            raise ValueError("SourceMixture: covariance must hold positive definite matrices")
+        finite = np.isfinite(self.mean).all() and np.isfinite(self.covariance).all()
+        if not finite or not (np.linalg.eigvalsh(self.covariance) > 0).all():
+            raise ValueError("SourceMixture: covariance must hold positive definite matrices, and mean finite numbers")
         object.__setattr__(self, "component_class", classes.astype(int))
 
     @property
