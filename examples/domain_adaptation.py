@@ -53,7 +53,7 @@ def draw(x, truth, known, found, path):
     axes[0].set(ylabel="median bytes, standardised")
     for c, name in enumerate(NAMES):
         axes[0].scatter([], [], s=20, color=colours[c], label=name)
-    axes[0].legend(fontsize=8, frameon=False, loc="upper left")
+    axes[0].legend(fontsize=8, frameon=False, loc="lower right")
     figure.savefig(path, dpi=110)
 
 

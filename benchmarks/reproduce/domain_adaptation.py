@@ -101,8 +101,8 @@ def rivals(first, source, target, known, weight):
         import ot
 
         for name, mover in {
-            "transport, Sinkhorn (POT)": ot.da.SinkhornTransport(reg_e=1.0, norm="max"),
-            "transport, known classes (POT)": ot.da.SinkhornLpl1Transport(reg_e=1.0, norm="max"),
+            "transport, Sinkhorn (POT)": ot.da.SinkhornTransport(reg_e=0.01, norm="max"),
+            "transport, known classes (POT)": ot.da.SinkhornLpl1Transport(reg_e=0.01, norm="max"),
             "transport, linear (POT)": ot.da.LinearTransport(),
         }.items():
             mover.fit(Xs=first.x, ys=first.labels, Xt=target.x, yt=known)

@@ -333,6 +333,10 @@ def test_transformed_accuracy():
     back = np.linalg.inv(turn)
     moved = ComponentMaps(source, mixture_by_bic(y, 3))
     there = lambda rows: rule((rows - shift) @ back.T)  # noqa: E731
+    for number, (i, j) in enumerate(moved.matched):  # one Gaussian becomes the other
+        ends = source.means_[i] + np.linalg.cholesky(source.covariances_[i]).T
+        root = np.linalg.cholesky(moved.target.covariances_[j])
+        np.testing.assert_allclose(moved(ends)[number], moved.target.means_[j] + root.T, atol=1e-8)
     found = transformed_accuracy(x, labels, moved, there, shares)
     assert found == pytest.approx(plain, abs=0.01)
     lacking = ComponentMaps(source, mixture_by_bic(y, 2))
