@@ -11,7 +11,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
-from ..fields import point_table, real_array
+from ..fields import plain_array, point_table, real_array
 from ..mixtures.gaussian import Gaussian
 
 __all__ = ["SourceMixture"]
@@ -54,7 +54,7 @@ class SourceMixture:
         for name in ("weights", "mean", "covariance"):
             value = np.asarray(real_array(f"SourceMixture.{name}", getattr(self, name)), float)
             object.__setattr__(self, name, value)
-        classes = np.asarray(self.component_class)
+        classes = plain_array("SourceMixture.component_class", self.component_class)
         size, width = self.weights.size, self.mean.shape[-1] if self.mean.ndim else 0
         shapes = (size,), (size, width), (size, width, width)
         given = self.weights.shape, self.mean.shape, self.covariance.shape
@@ -76,7 +76,9 @@ class SourceMixture:
             )
         finite = np.isfinite(self.mean).all() and np.isfinite(self.covariance).all()
         if not finite or not (np.linalg.eigvalsh(self.covariance) > 0).all():
-            raise ValueError("SourceMixture: covariance must hold positive definite matrices, and mean finite numbers")
+            raise ValueError(
+                "SourceMixture: covariance must hold positive definite matrices, and mean finite numbers"
+            )
         object.__setattr__(self, "component_class", classes.astype(int))
 
     @property
