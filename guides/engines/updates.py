@@ -39,6 +39,7 @@ __all__ = [
     "plan_updates",
     "pooled",
     "provenance",
+    "refuse_restricted",
     "sources_of",
     "update_of",
     "updated",
@@ -304,6 +305,17 @@ def drawable(plan: Plan, problem: Problem) -> Plan:
             rest += part.sites.values()
             lacking.append(reason)
     return Plan(tuple(parts), tuple(rest), tuple(lacking), {})
+
+
+def refuse_restricted(problem: Problem) -> None:
+    """Refuse to draw sites that describe a restricted posterior of others: they have none themselves."""
+    blocks = declared_blocks(abstract_trace(problem))
+    names = [n for block, sites in blocks if block.tightens for n in sites.values()]
+    if names:
+        raise ValueError(
+            f"{listed(names)} describe a restricted posterior and have none of their own to draw from; fit "
+            "by engine='em' or 'map', or sum out exactly, where the model can (posterior='exact')"
+        )
 
 
 def is_ours(problem: Problem) -> bool:

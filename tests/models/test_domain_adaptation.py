@@ -358,6 +358,12 @@ def test_bad_options_are_named(options, said):
         sb.fit("domain_adaptation", X, KNOWN, **({"source": SOURCE} | options))
 
 
+@pytest.mark.parametrize("engine", ["nuts", "svi"])
+def test_rules_are_not_drawn(engine):
+    with pytest.raises(ValueError, match="discriminants describe a restricted posterior"):
+        sb.fit("domain_adaptation", X, source=SOURCE, posterior="partition", engine=engine)
+
+
 def test_bad_data_are_named():
     with pytest.raises(ValueError, match="x has 3 features and the source 2"):
         sb.fit("domain_adaptation", np.c_[X, X[:, 0] ** 2], source=SOURCE)

@@ -39,6 +39,7 @@ from ..density import (
 from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
+from ..updates import refuse_restricted
 from .chains import chain_starts, draw_chains, recording
 
 __all__ = ["HMC", "NUTS"]
@@ -98,6 +99,7 @@ class _Hamiltonian(CheckpointedEngine, ABC):
         FitError
             If the log density is not finite where a chain starts, naming the sites to blame.
         """
+        refuse_restricted(problem)
         approximate = approximation(problem)
         latent_supports(problem)
         starts = chain_starts(problem, seed, self.num_chains, init, self.jitter)

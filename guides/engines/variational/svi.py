@@ -25,6 +25,7 @@ from ..plumbing.programs import compiled, timed
 from ..plumbing.progress import progress_bar
 from ..samplers.importance import flat_density, has_improper_prior, pareto_k, quality, visit
 from ..starts import random_keys
+from ..updates import refuse_restricted
 from .families import FAMILIES
 
 __all__ = ["SVI"]
@@ -154,6 +155,7 @@ class SVI(CheckpointedEngine):
         FitError
             If no start has a finite density, or the bound stops being finite.
         """
+        refuse_restricted(problem)
         approximate = approximation(problem)
         batches = None
         if self.batch_components is not None:
