@@ -39,6 +39,9 @@ DESIGN = {
     "prior": sb.EffectsPrior([0.0, 0.0], [2.0, 2.0], [1.0, 1.0], 0.5),
 }
 TWO = {"num_clusters": 2}
+SOURCE = sb.SourceMixture(
+    np.ones(2) / 2, np.array([[0.0, 0.0], [3.0, 0.0]]), np.stack([np.eye(2)] * 2), np.arange(2)
+)
 HAZARD = sb.HazardPrior([1.0], -1.0, level_scale=1.0, step=0.5, association=1.0)
 
 CASES = {
@@ -72,6 +75,7 @@ CASES = {
             "prototypes": [(0, 0), (0, 1), (1, 0), (1, 1)],
         },
     ),
+    "domain_adaptation": ("domain_adaptation", {"num_points": POINTS, "source": SOURCE}),
     "trajectories": (
         "trajectories",
         {

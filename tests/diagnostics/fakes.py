@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import xarray as xr
 from sidebayes.diagnostics.invariants import convergence
+from sidebayes.diagnostics.plots import plot_clusters
 from sidebayes.diagnostics.relabel import relabel
 from sidebayes.diagnostics.tree import to_datatree
 from sidebayes.diagnostics.verdict import verdict
@@ -34,6 +35,10 @@ class FakeFit(Validation):
     method: str = "ppc"
     config: Engine = field(default_factory=Engine)
     has_labels = True
+    picture = "clusters"
+
+    def plot(self):
+        return plot_clusters(self)
 
     @property
     def engine(self):

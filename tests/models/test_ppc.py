@@ -219,7 +219,7 @@ def test_it_simulates_data_that_keep_hard_links():
         ({"flip_rate": "learned"}, "pass reading='relation'"),
         ({"flip_rate": 0.1, "reading": "relation"}, "expected 'learned' or a NumPyro distribution"),
         ({"flip_rate": "learned", "reading": "relation"}, "all of these are hard"),
-        ({"reading": "potts"}, "expected 'field' or 'relation'"),
+        ({"reading": "potts"}, r"expected one of \['field', 'relation', "),
         ({"weights": "equal"}, "expected 'uniform'"),
         ({"weights": [0.5, 0.6, 0.1]}, "sum to 1"),
         ({"inference": "magic"}, "expected one of"),

@@ -91,5 +91,7 @@ def test_no_engine_or_diagnostic_names_a_site():
         check=False,
         cwd=Path(__file__).parent,
     )
-    code = [line for line in found.stdout.splitlines() if "..." not in line]  # doctests name theirs
+    # doctests name their sites; the middle of a band is a column of an answer and no site
+    others = "...", 'plot(grid, own["mean"]', 'plot(grid, one["mean"]'
+    code = [line for line in found.stdout.splitlines() if not any(o in line for o in others)]
     assert code == []
