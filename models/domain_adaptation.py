@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpyro
 from jax.typing import ArrayLike
 
-from .blocks.classes.class_mixture import ClassMixture
+from .blocks.classes.class_mixture import NamedClassMixture
 from .blocks.classes.partitioned_classes import PartitionedClasses
 from .blocks.classes.source_components import (
     FreeSourceWeights,
@@ -89,7 +89,7 @@ def domain_adaptation(
     graph = as_label_graph(None, num_rows(x, num_points))
     labels = LinkedCategorical(log_weights, graph)
     if x is None:
-        drawn = ClassMixture(labels, density, classes)
+        drawn = NamedClassMixture(labels, density, classes)
         rows = numpyro.sample("x", drawn)
         numpyro.sample("known", drawn.statements(rows, known, noise))
     elif restricted:
@@ -100,4 +100,4 @@ def domain_adaptation(
         mixture = PartitionedClasses(free, density, log_weights, rule, classes, stated)
         numpyro.sample("x", mixture, obs=x)
     else:
-        numpyro.sample("x", ClassMixture(labels, density, classes, stated), obs=x)
+        numpyro.sample("x", NamedClassMixture(labels, density, classes, stated), obs=x)

@@ -14,7 +14,14 @@ from ..mixtures.linked_categorical import LinkedCategorical
 from ..mixtures.linked_mixture import LinkedMixture
 from ..side_information.partial_labels import Groups, PartialLabels
 
-__all__ = ["ClassMixture", "Classes", "ClassifiedMixture", "log_of", "log_statements"]
+__all__ = [
+    "ClassMixture",
+    "Classes",
+    "ClassifiedMixture",
+    "NamedClassMixture",
+    "log_of",
+    "log_statements",
+]
 
 
 class Classes(dist.Distribution):
@@ -217,6 +224,12 @@ class ClassMixture(ClassifiedMixture):
     def side_factors(self) -> Array | None:
         """Log-factors of the labels that the statements are."""
         return self._log_told(log_of(self.classes))
+
+
+class NamedClassMixture(ClassMixture):
+    """`ClassMixture` whose components are told apart by their prior, so that none is renumbered."""
+
+    is_exchangeable = False
 
 
 def log_statements(stated: Array, classes: Array) -> Array:
