@@ -154,6 +154,10 @@ def _given_design(blank: Run, arguments: Mapping[str, Any], size: int) -> Iterat
         )
     truths, found, values = draw_prior(run, left_out, size, run.seed, "calibrate")
     drawn = {table: values[site] for site, table in found.items() if table is not None}
+    if kept := sorted(drawn.keys() & read.data.keys()):
+        raise TypeError(
+            f"{run.method}: {kept} are outcomes, which are drawn; leave them out as well"
+        )
     for number in range(size):
         data = {**run.data, **{name: value[number] for name, value in drawn.items()}}
         truth = {site: value[number] for site, value in truths.items()}

@@ -17,6 +17,7 @@ from sidebayes.guides.engines.base import Engine, EngineResult, FitError, Status
 from sidebayes.models.pairwise_gp import pairwise_gp
 from sidebayes.models.ppc import ppc
 
+import sidebayes as sb
 from sidebayes import (
     CARDS,
     CoordinateAscent,
@@ -97,6 +98,11 @@ def test_outcomes_of_a_given_design_are_drawn():
         calibrate(sloped, Conjugate(), doses=ones, num_points=5)
     with pytest.raises(TypeError, match="nothing is drawn; leave out the outcomes"):
         calibrate(sloped, Conjugate(), doses=ones, y=ones)
+    design = {"fixed": ones[:, None], "random": ones[:, None], "subjects": [0, 0, 1, 1, 1]}
+    prior = sb.EffectsPrior([0.0], [1.0], [1.0], 1.0)
+    both = {"y": ones, "prior": prior, "hazard": sb.HazardPrior([1.0], -1.0)} | design
+    with pytest.raises(TypeError, match=r"\['y'\] are outcomes, which are drawn; leave them out"):
+        calibrate("joint_survival", "nuts", **both)
     with pytest.raises(ValueError, match="prior of site|improper"):
         calibrate("mixed_effects", "nuts", fixed=ones[:, None], random=ones[:, None], subjects=ones)
 
