@@ -95,7 +95,7 @@ def conditional(share):
 
 
 def test_conditional_is_that_of_gaussian_processes():
-    """Acceptance check A1 of the mathematics: inverses of Gram matrices, cluster by cluster."""
+    """Acceptance check A1: inverses of Gram matrices, cluster by cluster."""
     _, value, doubt, divergence, unary = conditional(SHARE)
     found = [reference.naive_factor(GRAM, column, 0.3, Y) for column in SHARE.T]
     np.testing.assert_allclose(divergence, sum(one for *_, one in found), atol=1e-8)
@@ -109,6 +109,7 @@ def test_conditional_is_that_of_gaussian_processes():
 
 
 def test_rows_of_no_share_are_as_left_out():
+    """Acceptance check A2."""
     share = SHARE.copy()
     share[[1, 4], 0] = 0.0
     share[:, 2] = 0.0

@@ -22,6 +22,7 @@ from tests.reference.brute_force import enumerate_labelings
 
 SCALES = {"length_scale": 3.0, "amplitude": 1.0, "noise": 0.2}
 TIGHT = sb.CoordinateAscent(num_restarts=2, tol=1e-13, max_steps=400, num_draws=20)
+MANY = sb.CoordinateAscent(num_restarts=2, tol=1e-13, max_steps=400, num_draws=2000)
 
 
 def simulate(num_subjects=8, num_rows=5, seed=1):
@@ -52,7 +53,16 @@ def fit(*given, engine=TIGHT, num_clusters=3, **options):
 @pytest.fixture(scope="module")
 def rows():
     """Eight rows of their own, with links between them."""
-    return fit(Y[:8], T[:8], links=ROW_LINKS)
+    return fit(Y[:8], T[:8], links=ROW_LINKS, engine=MANY)
+
+
+@pytest.fixture(scope="module")
+def evidence():
+    """Log evidence of these rows, exactly."""
+    gram = reference.rbf(T[:8], T[:8], 3.0, 1.0)
+    return reference.log_evidence(
+        gram, 0.2, Y[:8, None], 3, ROW_LINKS.pairs, ROW_LINKS.weights, 1.0
+    )[0]
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +99,7 @@ def test_density_is_a_sum_over_labels(reading):
     np.testing.assert_allclose(found, due + prior, rtol=1e-7)
 
 
-def test_bound_is_that_of_the_paper_corrected(rows):
+def test_bound_is_that_of_the_paper_corrected(rows, evidence):
     """An independent implementation, N by N with labels enumerated, climbs to the same bound."""
     gram = reference.rbf(T[:8], T[:8], 3.0, 1.0)
     share = np.random.default_rng(0).dirichlet(np.ones(3), 8)
@@ -112,8 +122,37 @@ def test_bound_is_that_of_the_paper_corrected(rows):
     init = {"sticks": sticks, "curves": np.linalg.solve(root, values.T).T}
     again = fit(Y[:8], T[:8], links=ROW_LINKS, init=init)
     np.testing.assert_allclose(again.log_evidence.value, bounds[-1], atol=1e-7)
-    evidence, _ = reference.log_evidence(gram, 0.2, Y[:8, None], 3, *given[3:])
     assert evidence - 4 < rows.log_evidence.value < evidence
+
+
+def test_bound_rises_where_labels_are_summed_out(rows, evidence):
+    """Acceptance check A16: by Jensen's inequality, for the factors of curves and sticks found."""
+    log_weight = rows.tree["sample_stats"]["log_weight"].to_numpy().ravel()
+    error = log_weight.std(ddof=1) / np.sqrt(len(log_weight))
+    assert len(log_weight) == 2000
+    assert log_weight.mean() >= rows.log_evidence.value - 3 * error
+    assert log_weight.mean() <= evidence + 3 * error
+
+
+@pytest.mark.slow
+def test_gibbs_and_coordinate_ascent_find_pairs_in_one_cluster():
+    """Acceptance check A21, of pairs, as two levels far apart never change numbers in one chain."""
+    rng = np.random.default_rng(0)
+    t = np.linspace(0, 9, 8)
+    y = np.where(np.arange(8) % 2 == 0, -1.0, 1.0) + 0.2 * rng.normal(size=8)
+    y[6] = -0.2  # nearer to one level, and its link says little
+    links = sb.Links.from_pairs([(6, 7)], [False], 1.0, 8)
+    gram = reference.rbf(t, t, 3.0, 1.0)
+    exact = reference.log_evidence(gram, 0.2, y[:, None], 2, [(6, 7)], [-1.0], 1.0)[2]
+    pairs = np.array([(i, j) for i in range(8) for j in range(i + 1, 8) if (i, j) != (6, 7)])
+    due = exact[tuple(pairs.T)]
+    assert np.any((due > 0.01) & (due < 0.99))
+    gibbs = sb.BlockedGibbs(num_warmup=500, num_samples=4000, num_chains=4)
+    found = fit(y, t, links=links, num_clusters=2, engine=gibbs)
+    np.testing.assert_allclose(found.same_cluster(pairs), due, atol=0.03)
+    factors = sb.CoordinateAscent(num_restarts=10, num_draws=2000)
+    found = fit(y, t, links=links, num_clusters=2, engine=factors)
+    np.testing.assert_allclose(found.same_cluster(pairs), due, atol=0.1)
 
 
 @pytest.mark.slow
@@ -121,7 +160,7 @@ def test_gibbs_finds_the_exact_labels():
     engine = sb.BlockedGibbs(num_warmup=200, num_samples=1500, num_chains=2)
     found = fit(Y[:5], T[:5], links=sb.Links.from_pairs([(0, 1), (2, 3)], [True, False], 1.5, 5),
                 engine=engine, num_clusters=2)  # fmt: skip
-    _, exact = reference.log_evidence(
+    _, exact, _ = reference.log_evidence(
         reference.rbf(T[:5], T[:5], 3.0, 1.0),
         0.2,
         Y[:5, None],
@@ -142,6 +181,7 @@ def test_gibbs_finds_the_exact_labels():
 
 @pytest.mark.parametrize("truncation", [pytest.param("closed", marks=pytest.mark.slow), "open"])
 def test_one_cluster_is_gaussian_process_regression(truncation):
+    """Acceptance checks A4, the evidence, and A5, predictions."""
     found = fit(Y, T, num_clusters=1, truncation=truncation)
     kernel = ConstantKernel(1.0, "fixed") * RBF(3.0, "fixed")
     theirs = GaussianProcessRegressor(kernel, alpha=0.04).fit(T[:, None], Y)
@@ -166,6 +206,7 @@ def test_one_cluster_is_gaussian_process_regression(truncation):
 
 @pytest.mark.slow
 def test_links_of_no_weight_say_nothing(rows):
+    """Acceptance check A7."""
     found = fit(Y[:8], T[:8], links=ROW_LINKS.with_weights(np.full(4, 1e-300)))
     plain = fit(Y[:8], T[:8])
     np.testing.assert_allclose(found.log_evidence.value, plain.log_evidence.value, atol=1e-9)
@@ -175,6 +216,7 @@ def test_links_of_no_weight_say_nothing(rows):
 
 @pytest.mark.slow
 def test_order_of_rows_and_units_of_outcomes_do_not_matter(rows):
+    """Acceptance checks A17 and A18."""
     size = rows.run.data["anchors"].shape[0]
     init = {
         "sticks": np.array([0.4, 0.5]),

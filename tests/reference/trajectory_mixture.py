@@ -1,7 +1,7 @@
 """Variational Bayes of a mixture of Gaussian processes with N by N matrices, as in Ross and Dy (2013)."""
 
 import numpy as np
-from scipy.special import betaln, digamma
+from scipy.special import betaln, digamma, logsumexp, softmax
 from scipy.stats import multivariate_normal
 
 from .brute_force import infer
@@ -10,6 +10,12 @@ from .brute_force import infer
 def rbf(first, second, length_scale, amplitude):
     """Gram matrix of one input."""
     return amplitude**2 * np.exp(-0.5 * (np.subtract.outer(first, second) / length_scale) ** 2)
+
+
+def matern32(first, second, length_scale, amplitude):
+    """Gram matrix of one input, of a kernel whose matrices are well conditioned."""
+    apart = np.sqrt(3.0) * np.abs(np.subtract.outer(first, second)) / length_scale
+    return amplitude**2 * (1.0 + apart) * np.exp(-apart)
 
 
 def naive_factor(gram, share, noise, y):
@@ -55,8 +61,8 @@ def sticks(count, concentration):
     return weights, divergence.sum()
 
 
-def sweep(share, gram, noise, y, pairs, weights, concentration):
-    """Curves, sticks, then labels from responsibilities; returns these and the bound."""
+def expected_densities(share, gram, noise, y):
+    """Expected log densities of rows along curves (eq. 25, corrected), and divergences of these."""
     outputs = y.shape[1]
     found = [stable_factor(gram, column, noise, y) for column in share.T]
     square = np.stack([((y - mean) ** 2).sum(axis=1) for mean, _, _ in found], axis=1)
@@ -64,13 +70,29 @@ def sweep(share, gram, noise, y, pairs, weights, concentration):
     unary = (
         -0.5 * outputs * np.log(2 * np.pi * noise**2) - 0.5 * (square + outputs * doubt) / noise**2
     )
+    return unary, sum(one for *_, one in found)
+
+
+def sweep(share, gram, noise, y, pairs, weights, concentration):
+    """Curves, sticks, then labels from responsibilities; returns these and the bound."""
+    unary, apart = expected_densities(share, gram, noise, y)
     log_weights, divergence = sticks(share.sum(axis=0), concentration)
     log_z, prob, *_ = infer(unary + log_weights, pairs, weights)
-    return prob, log_z - divergence - sum(one for *_, one in found)
+    return prob, log_z - divergence - apart
+
+
+def overlapping_sweep(share, gram, noise, y):
+    """Curves, then labels under even weights (Lazaro-Gredilla et al. 2012), and the bound."""
+    unary, apart = expected_densities(share, gram, noise, y)
+    unary = unary - np.log(share.shape[1])
+    return softmax(unary, axis=1), logsumexp(unary, axis=1).sum() - apart
 
 
 def log_evidence(gram, noise, y, num_clusters, pairs, weights, concentration):
-    """Exact, and responsibilities: labels enumerated, sticks and curves integrated in closed form."""
+    """Exact, with responsibilities, and the chance of two rows to agree, shape (rows, rows).
+
+    Labels are enumerated, sticks and curves integrated in closed form.
+    """
     spread = gram + noise**2 * np.eye(len(y))
     labels = np.array(np.meshgrid(*[range(num_clusters)] * len(y))).reshape(len(y), -1).T
     joint = np.zeros(len(labels))
@@ -90,5 +112,7 @@ def log_evidence(gram, noise, y, num_clusters, pairs, weights, concentration):
     peak = joint.max()
     prob = np.exp(joint - peak)
     total = prob.sum()
-    shares = (labels[:, :, None] == np.arange(num_clusters)).transpose(1, 2, 0) @ (prob / total)
-    return peak + np.log(total), shares
+    own = labels[:, :, None] == np.arange(num_clusters)
+    shares = np.einsum("s,snk->nk", prob / total, own)
+    same = np.einsum("s,snk,smk->nm", prob / total, own, own)
+    return peak + np.log(total), shares, same
