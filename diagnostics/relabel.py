@@ -201,6 +201,8 @@ def _extend(
 
 
 def _take(values: xr.DataArray, axes: tuple[int, ...], order: NDArray) -> xr.DataArray:
+    if (order == np.arange(order.shape[-1])).all():
+        return values  # without a copy, which may be large
     data = values.to_numpy()
     for axis in axes:
         shape = [1] * data.ndim

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -19,10 +20,21 @@ from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from .base import Problem
-from .density import approximation, collapsed_sites, site_log_prob
+from .density import approximation, collapsed_sites, site_log_prob, sum_log_prob
 from .posterior import label_sites
 
-__all__ = ["Batches", "batched_log_prob", "deal_batches", "deal_components", "of_points"]
+__all__ = [
+    "Batches",
+    "batched_log_prob",
+    "deal_batches",
+    "deal_components",
+    "estimated_log_prob",
+    "large_batches",
+    "of_points",
+]
+
+_ENOUGH = 2000
+"""Components whose likelihood is near enough to that of all of them to say where its mode lies."""
 
 
 @jax.tree_util.register_dataclass
@@ -155,6 +167,24 @@ def deal_components(problem: Problem, batch_components: int, seed: int) -> Batch
         If the model does not observe one LinkedMixture, or sums its labels out approximately, or
         there are no more components.
     """
+    graph, groups = _linked(problem)
+    if batch_components >= graph.num_components:
+        raise ValueError(
+            f"batch_components = {batch_components}; expected fewer than the "
+            f"{graph.num_components} components of the links, or leave it out"
+        )
+    return deal_batches(graph, graph.num_components // batch_components, seed, groups)
+
+
+def large_batches(problem: Problem, batch_components: int, seed: int) -> Batches | None:
+    """Batches of 2000 components or more, any of which shows where a mode lies; None if there are fewer."""
+    graph, groups = _linked(problem)
+    number = graph.num_components // max(batch_components, _ENOUGH)
+    return deal_batches(graph, number, seed, groups) if number > 1 else None
+
+
+def _linked(problem: Problem) -> tuple[LabelGraph, Groups | None]:
+    """Links of the one observed LinkedMixture, and the groups that its rows belong to."""
     if approximation(problem) is not None:
         raise ValueError(
             "batch_components needs labels that are summed out exactly; leave it out, or fit with "
@@ -168,12 +198,16 @@ def deal_components(problem: Problem, batch_components: int, seed: int) -> Batch
         )
     labels = found[0].labels
     graph = labels.graph.suited(labels.inference, found[0].num_clusters)
-    if batch_components >= graph.num_components:
-        raise ValueError(
-            f"batch_components = {batch_components}; expected fewer than the "
-            f"{graph.num_components} components of the links, or leave it out"
-        )
-    return deal_batches(graph, graph.num_components // batch_components, seed, found[0].groups)
+    return graph, found[0].groups
+
+
+def estimated_log_prob(
+    batches: Batches | None, number: ArrayLike
+) -> Callable[[Mapping[str, dict]], Array]:
+    """Log density of a trace by one batch; of all data where there are no batches."""
+    if batches is None:
+        return sum_log_prob
+    return partial(batched_log_prob, batches=batches, number=number)
 
 
 def batched_log_prob(trace: Mapping[str, dict], batches: Batches, number: ArrayLike) -> Array:

@@ -125,7 +125,7 @@ def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False
     single = number == 1
     large = max((len(unit) for unit in layout.unit.values()), default=0) >= _LARGE
     size = 1 if single or large else _BLOCK
-    found = []
+    found: Any = None
     for first in range(0, number, size):
         part = {name: np.asarray(value[first : first + size]) for name, value in draws.items()}
         count = min(size, number - first)
@@ -141,11 +141,14 @@ def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False
         program, _ = compiled(
             "derive", problem, (hard, size, single, units), build, *inputs, once=single
         )
-        found.append(jax.tree.map(lambda leaf, n=count: np.asarray(leaf)[:n], program(*inputs)))
-    prob, terms, prior, mode, effects = (
-        jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
-        for parts in zip(*found, strict=True)
-    )
+        block = program(*inputs)
+        if found is None:  # filled block by block: of much data there is no room for a second copy
+            found = jax.tree.map(
+                lambda leaf: np.empty((number, *leaf.shape[1:]), leaf.dtype), block
+            )
+        for whole, leaf in zip(*map(jax.tree.leaves, (found, block)), strict=True):
+            whole[first : first + count] = np.asarray(leaf)[:count]
+    prob, terms, prior, mode, effects = found
     terms = {name: value[:, : layout.num_units(name)] for name, value in terms.items()}
     if prob is None:
         return Derived(None, terms, prior, None, effects)

@@ -11,11 +11,14 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax.typing import ArrayLike
+from sidebayes.guides.engines import batches as dealing
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.batches import batched_log_prob, deal_batches, deal_components
 from sidebayes.guides.engines.density import place, sum_log_prob
+from sidebayes.guides.engines.optimisers.ascent import ascend
 from sidebayes.guides.engines.plumbing import programs
 from sidebayes.guides.engines.plumbing.programs import counted_compilations
+from sidebayes.guides.engines.samplers.importance import flat_density
 from sidebayes.guides.engines.variational.svi import SVI
 from sidebayes.models.blocks.label_inference.approximate import MeanField
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
@@ -24,6 +27,7 @@ from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorica
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
+from sidebayes.models.trajectories import trajectories
 
 from tests.probes.data import two_lines
 from tests.probes.models import lines
@@ -129,6 +133,33 @@ def families(
     parts = dist.Normal(jnp.stack([-centre, centre]), 1.0).to_event(1)
     evidence = jnp.where(known.admissible(2), 0.0, -jnp.inf)
     numpyro.sample("x", LinkedMixture(labels, parts, evidence, subjects), obs=x)
+
+
+def test_curves_of_linked_subjects():
+    """Rows of a batch have densities of their own, from features of their own."""
+    rng = np.random.default_rng(3)
+    inputs, subjects = rng.uniform(0, 9, 180), Groups(np.repeat(np.arange(60), 3))
+
+    def model(y, inputs, subjects, links, anchors):
+        trajectories(
+            y,
+            inputs,
+            subjects,
+            links,
+            anchors,
+            num_clusters=3,
+            length_scale=2.0,
+            amplitude=1.0,
+            noise=0.3,
+        )
+
+    graph = LabelGraph.build(LINKS, 60, 3)
+    args = jnp.asarray(rng.normal(size=180)), jnp.asarray(inputs), subjects, graph
+    problem = Problem(model, (*args, jnp.linspace(0.0, 9.0, 6)))
+    batches = deal_components(problem, 9, seed=0)
+    whole, each = both_ways(problem, batches, free_values({"sticks": (2,), "curves": (3, 6)}, 0))
+    assert np.ptp(each) > 1.0
+    np.testing.assert_allclose(each.mean(), whole, rtol=1e-10)
 
 
 def test_rows_of_groups_and_partial_labels_go_along():
@@ -251,6 +282,22 @@ def test_batches_reach_the_posterior_of_all_data():
     # the weights see all data; were the batches not scaled up, q would be three times too wide
     assert result.sample_stats["log_weight"].std() < 0.3
     assert result.status.converged
+
+
+def test_mode_is_searched_for_in_one_large_batch(monkeypatch):
+    linked = Problem(own_clusters, (jnp.asarray(X), LabelGraph.build(LINKS, len(X))))
+    assert dealing.large_batches(linked, 6, seed=0) is None  # fewer than 2000 components
+    monkeypatch.setattr(dealing, "_ENOUGH", 9)
+    large = dealing.large_batches(linked, 6, seed=0)
+    assert len(large) == 36 // 9
+    given = {"title": "mode", "seed": 0, "init": None, "num_restarts": 1, "tol": 1e-5}
+    mode = ascend(linked, **given, max_steps=40, jacobian=True, progress=False, batches=large)
+    one, whole = (
+        jax.jit(flat_density(linked, mode.free, linked.args, total))(mode.point)
+        for total in (dealing.estimated_log_prob(large, 0), dealing.estimated_log_prob(None, 0))
+    )
+    np.testing.assert_allclose(mode.value[0], one, rtol=1e-9)
+    assert abs(one - whole) > 1.0
 
 
 def test_refusals():

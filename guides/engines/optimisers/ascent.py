@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from ..base import FitError, Problem
+from ..batches import Batches, estimated_log_prob
 from ..causes import known_cause
 from ..density import (
     as_numpy,
@@ -22,7 +23,6 @@ from ..density import (
     explain_nonfinite,
     latent_supports,
     place,
-    sum_log_prob,
     unconstrained_start,
 )
 from ..plumbing.checkpoint import Keeper
@@ -111,6 +111,7 @@ def ascend(
     keep: Keeper | None = None,
     starts: Mapping[str, NDArray] | None = None,
     solver: Solver | None = None,
+    batches: Batches | None = None,
 ) -> Ascent:
     """Climb to the modes of a model by L-BFGS, from several starts at once.
 
@@ -132,6 +133,8 @@ def ascend(
     solver : callable, optional
         ``solver(problem, loss, args)`` makes the function ``solve(gradient, point)`` whose steps
         are taken in place of L-BFGS's.
+    batches : Batches, optional
+        Climb the density as the first batch estimates it.
 
     Raises
     ------
@@ -153,7 +156,7 @@ def ascend(
         keep = keep or Keeper(None, 0.0, "")
         blank, template = begin(starts, problem.args)
         state = keep.restore(blank)
-        fixed = template, problem.args, np.asarray(tol, float)
+        fixed = template, problem.args, batches, np.asarray(tol, float)
         build = partial(
             _climb, max_steps=max_steps, memory=memory, jacobian=jacobian, solver=solver
         )
@@ -216,13 +219,19 @@ def _climb(
     """All starts at once, until each has stopped or computed `limit` gradients."""
 
     def one(
-        state: _Climb, template: dict[str, Array], args: tuple, tol: Array, limit: Array
+        state: _Climb,
+        template: dict[str, Array],
+        args: tuple,
+        batches: Batches | None,
+        tol: Array,
+        limit: Array,
     ) -> tuple[_Climb, tuple]:
         _, unravel = ravel_pytree(template)
+        total = estimated_log_prob(batches, 0)
 
         def loss(free: dict[str, Array]) -> Array:
             sites, log_det = place(problem, free, args)
-            return -sum_log_prob(sites) - (log_det if jacobian else 0.0)
+            return -total(sites) - (log_det if jacobian else 0.0)
 
         steps = None if solver is None else _flat(solver(problem, loss, args), unravel)
         value_and_grad = jax.value_and_grad(lambda point: loss(unravel(point)))
@@ -241,7 +250,7 @@ def _climb(
         params = {name: sites[name]["value"] for name in free}
         return state, (free, params | deterministics(sites))
 
-    return jax.vmap(one, in_axes=(0, None, None, None, None))
+    return jax.vmap(one, in_axes=(0, None, None, None, None, None))
 
 
 def _ended(

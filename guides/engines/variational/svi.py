@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
@@ -16,8 +15,8 @@ from numpy.typing import NDArray
 from sidebayes.models.blocks.fields import Count, NonNegative, OneOf, Range, Seconds
 
 from ..base import EngineResult, Evidence, FitError, Problem, Status
-from ..batches import Batches, batched_log_prob, deal_components
-from ..density import approximation, sum_log_prob
+from ..batches import Batches, deal_components, estimated_log_prob, large_batches
+from ..density import approximation
 from ..optimisers.ascent import Ascent, ascend
 from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
 from ..plumbing.climbs import BROKEN, SETTLED, climbed, stop_code, until_stopped
@@ -111,8 +110,8 @@ class SVI(CheckpointedEngine):
         Starts of the search for the mode.
     batch_components : int, optional
         Estimate the likelihood, at each step, from so many of the connected components of the
-        links (lone points are components); see `Batches`. The search for the mode and the final
-        bound use all of them.
+        links (lone points are components); see `Batches`. The search for the mode uses one batch of
+        2000 components or more, and all data where these are fewer; the final bound uses all data.
     checkpoint : path, optional
         File that keeps the state of the run, so that the same call goes on after an interruption.
     checkpoint_every : float
@@ -157,9 +156,10 @@ class SVI(CheckpointedEngine):
         """
         refuse_restricted(problem)
         approximate = approximation(problem)
-        batches = None
+        batches = large = None
         if self.batch_components is not None:
             batches = jax.device_put(deal_components(problem, self.batch_components, seed))
+            large = jax.device_put(large_batches(problem, self.batch_components, seed))
         with keeping(self, problem, seed, init) as keep:
             mode = ascend(
                 problem,
@@ -172,6 +172,7 @@ class SVI(CheckpointedEngine):
                 jacobian=True,
                 progress=progress,
                 keep=keep.part(0),
+                batches=large,
             )
             seconds = dict(mode.seconds)
             frame = _Frame(*jax.device_put((mode.free, mode.point, _widths(mode))))
@@ -286,10 +287,8 @@ class SVI(CheckpointedEngine):
         ) -> tuple[_Search, None]:
             def loss(params: Any, key: Array) -> Array:
                 first, second = jax.random.split(key)
-                total = sum_log_prob
-                if batches is not None:
-                    number = jax.random.randint(second, (), 0, len(batches))
-                    total = partial(batched_log_prob, batches=batches, number=number)
+                number = 0 if batches is None else jax.random.randint(second, (), 0, len(batches))
+                total = estimated_log_prob(batches, number)
                 density = flat_density(problem, frame.template, args, total)
                 moved, log_q = family.draw(params, first, self.num_particles, path=True)
                 log_p = jax.vmap(density)(frame.centre + frame.widths * moved)
