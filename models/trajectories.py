@@ -15,8 +15,9 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
 from .blocks.fields import Range, check_number, real_array
+from .blocks.kernels.curve_density import CurveDensity
 from .blocks.kernels.curve_starts import Setting
-from .blocks.kernels.curves import CurveDensity, Curves, Scale
+from .blocks.kernels.curves import Curves, Scale
 from .blocks.kernels.stationary import as_columns, check_kernel, choose_anchors
 from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
@@ -57,7 +58,7 @@ def curve_anchors(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArra
         check_kernel(kernel)
         if given is not None:
             _positive("length_scale", given)
-        scale = _typical(None, inputs, given, 1.0, 1.0)["length_scale"]
+        scale = _typical(None, None, inputs, given, 1.0, 1.0)["length_scale"]
         most = _MOST_ANCHORS + 1 if inducing is None else _check_inducing(inducing)
         anchors, _ = choose_anchors(kernel, inputs, np.asarray(scale, float), most)
     if inducing is None and len(anchors) > _MOST_ANCHORS:
@@ -75,12 +76,13 @@ def trajectories(
     subjects: Annotated[Groups | None, "rows"] = None,
     links: Annotated[Links | LabelGraph | None, "subjects|rows"] = None,
     anchors: Annotated[ArrayLike | None, "anchor ...", Chosen(curve_anchors)] = None,
+    observed: Annotated[ArrayLike | None, "rows ..."] = None,
     *,
     num_clusters: Annotated[int, Truncation()] = 20,
     kernel: str = "rbf",
     length_scale: ArrayLike | dist.Distribution | None = None,
     amplitude: float | dist.Distribution | None = None,
-    noise: float | dist.Distribution | None = None,
+    noise: ArrayLike | dist.Distribution | None = None,
     own: Collection[str] = (),
     mean: ArrayLike = 0.0,
     concentration: float | dist.Distribution = 1.0,
@@ -116,14 +118,20 @@ def trajectories(
     anchors : array_like, shape (num_anchors, num_inputs), optional
         Inputs at which curves are described; `fit` chooses them as `curve_anchors` says, and under bare
         NumPyro they are all rows.
+    observed : array_like, shape (num_rows,) or (num_rows, num_outputs), optional
+        One where an output of a row was measured, zero where it was not: whatever y holds there says
+        nothing, the other outputs of the row still do. Without it all were.
     num_clusters : int
         Truncation level.
     kernel : {"rbf", "matern32", "matern52"}
     length_scale : float, array_like of shape (num_inputs,), or Distribution, optional
         In units of the inputs. None learns it: log-normal, median a fifth of the inputs' range.
-    amplitude, noise : float or Distribution, optional
-        Standard deviations of the curves and about them, in units of y. None learns them: log-normal,
-        medians the standard deviation of y and a fifth of it.
+    amplitude : float or Distribution, optional
+        Standard deviation of the curves, in units of y. None learns it: log-normal, median the standard
+        deviation of y.
+    noise : float, array_like of shape (num_outputs,), or Distribution, optional
+        Standard deviation about the curves; of all outputs, or of each, for which a prior is one of vectors.
+        None learns one of all: log-normal, median a fifth of the standard deviation of y.
     own : some of {"length_scale", "amplitude", "noise"}
         Learned parameters of which every cluster has its own.
     mean : array_like, shape () or (num_outputs,)
@@ -161,20 +169,23 @@ def trajectories(
         check_number("concentration", concentration, Range(above=0.0))
     log_weights = stick_weights(num_clusters, concentration, truncation)
 
-    typical = _typical(y, inputs, length_scale, amplitude, noise)
+    num_outputs = _num_outputs(y)
+    _check_observed(observed, y)
+    typical = _typical(y, observed, inputs, length_scale, amplitude, noise)
     scales: dict[str, Any] = {
         name: _scale(name, given, typical[name], num_clusters if name in own else None)
         for name, given in zip(typical, (length_scale, amplitude, noise), strict=True)
     }
     if "length_scale" in own and scales["length_scale"].ndim == 1:
         scales["length_scale"] = scales["length_scale"][:, None]
+    scales["noise"] = _by_output(scales["noise"], num_outputs, own="noise" in own)
     codes = None if subjects is None else subjects.codes
-    setting = Setting(kernel, inputs, anchors, codes, **typical, mean=mean)
-    curves = Curves(num_clusters, jnp.shape(anchors)[0], _num_outputs(y), setting).sample()
+    setting = Setting(kernel, inputs, anchors, codes, **typical, mean=mean, observed=observed)
+    curves = Curves(num_clusters, jnp.shape(anchors)[0], num_outputs, setting).sample()
     labels = LinkedCategorical(
         log_weights, graph, reading=reading, weight_per=weight_per, inference=inference
     )
-    density = CurveDensity(kernel, inputs, anchors, curves, mean=mean, **scales)
+    density = CurveDensity(kernel, inputs, anchors, curves, mean=mean, observed=observed, **scales)
     numpyro.sample("y", LinkedMixture(labels, density, groups=subjects), obs=y)
 
 
@@ -190,13 +201,34 @@ def _scale(name: str, given: Any, typical: ArrayLike, num_clusters: int | None) 
     prior = dist.LogNormal(jnp.log(typical), 1.0) if given is None else given
     if given is None and jnp.ndim(typical):
         prior = prior.to_event(jnp.ndim(typical))
-    return Scale(name, prior, typical, num_clusters).sample()
+    dim = "inputs" if name == "length_scale" else "outputs"
+    return Scale(name, prior, typical, num_clusters, dim).sample()
+
+
+def _by_output(noise: Array, num_outputs: int | None, *, own: bool) -> Array:
+    """Noise with axes of clusters and outputs, where it differs between outputs."""
+    if noise.ndim == own:
+        return noise
+    if num_outputs is None or noise.shape[-1] != num_outputs:
+        raise ValueError(
+            f"noise has {noise.shape[-1]} values for {num_outputs or 1} outputs of y; pass one number, or "
+            "one for each output"
+        )
+    return noise if own else noise[None]
+
+
+def _check_observed(observed: Any, y: Any) -> None:
+    if observed is not None and y is not None and jnp.shape(observed) != jnp.shape(y):
+        raise ValueError(
+            f"observed has shape {jnp.shape(observed)}, y has {jnp.shape(y)}; pass a one or a zero for each "
+            "value of y"
+        )
 
 
 def _positive(name: str, given: Any) -> NDArray:
-    """A positive number, or one for each input."""
+    """A positive number; for length-scales one for each input, for noise one for each output."""
     value = real_array(name, given)
-    if value.ndim > (name == "length_scale") or not (np.isfinite(value) & (value > 0)).all():
+    if value.ndim > (name != "amplitude") or not (np.isfinite(value) & (value > 0)).all():
         raise ValueError(f"{name} = {given!r:.60}; expected a positive number or a distribution")
     return value
 
@@ -227,14 +259,18 @@ def _num_outputs(y: ArrayLike | None) -> int | None:
     return shape[1] if len(shape) > 1 else None
 
 
-def _typical(y: Any, inputs: Any, *given: Any) -> dict[str, Any]:
+def _typical(y: Any, observed: Any, inputs: Any, *given: Any) -> dict[str, Any]:
     """Typical length-scale, amplitude and noise: as given, the mean of a prior, or read off the data."""
-    xp = jnp if any(isinstance(one, Tracer) for one in (y, inputs)) else np
+    xp = jnp if any(isinstance(one, Tracer) for one in (y, observed, inputs)) else np
     reach = xp.ptp(xp.asarray(inputs), axis=0)
     spread = 1.0
     if y is not None:
         table = xp.asarray(y)
-        spread = xp.sqrt(xp.mean((table - table.mean(axis=0)) ** 2))
+        known = xp.ones(table.shape, bool) if observed is None else xp.asarray(observed) > 0
+        table = xp.where(known, table, 0.0)
+        middle = table.sum(axis=0) / xp.maximum(known.sum(axis=0), 1)
+        square = xp.where(known, (table - middle) ** 2, 0.0).sum()
+        spread = xp.sqrt(square / xp.maximum(known.sum(), 1))
         spread = xp.where(spread == 0, 1.0, spread)
     default = xp.where(reach > 0, reach, 1.0) / 5, spread, spread / 5
     found = (

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 from scipy.special import digamma
-from scipy.stats import beta
+from scipy.stats import beta, norm
 from sidebayes.models.blocks.block import Evidence
-from sidebayes.models.blocks.kernels.curves import CurveDensity, Curves
+from sidebayes.models.blocks.kernels.curve_density import CurveDensity
+from sidebayes.models.blocks.kernels.curves import Curves
 from sidebayes.models.blocks.kernels.stationary import choose_anchors, features, gram
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
@@ -65,11 +66,11 @@ def test_anchors_explain_everything():
     assert left > 1e-3
 
 
-def evidence(share=SHARE, y=Y, inputs=INPUTS, weights=None):
+def evidence(share=SHARE, y=Y, inputs=INPUTS, weights=None, **other):
     size = share.shape[1]
     shape = (size, *y.shape[1:], len(INPUTS))
     weights = jnp.zeros(shape) if weights is None else weights
-    density = CurveDensity("rbf", inputs, INPUTS, weights, **SCALES)
+    density = CurveDensity("rbf", inputs, INPUTS, weights, **(SCALES | other))
     labels = LinkedCategorical(jnp.zeros(size), LabelGraph.build(None, len(y)))
     return Evidence(LinkedMixture(labels, density), jnp.asarray(y), {"unary": jnp.asarray(share)})
 
@@ -78,9 +79,9 @@ BLOCK = Curves(3, 6, 2)
 
 
 @jax.jit
-def conditional(share):
+def conditional(share, y=Y, **other):
     """Posterior of the curves, its divergence, and expected densities at shares."""
-    given = evidence(share)
+    given = evidence(share, y, **other)
     found = BLOCK.update(BLOCK.statistics(given), [given.fn])
     phi, _ = given.fn.components.features()
     value = given.fn.components.values(phi, found.mean)
@@ -101,7 +102,7 @@ def test_conditional_is_that_of_gaussian_processes():
     np.testing.assert_allclose(divergence, sum(one for *_, one in found), atol=1e-8)
     for k, (mean, covariance, _) in enumerate(found):
         np.testing.assert_allclose(value[:, k], mean, atol=1e-9)
-        np.testing.assert_allclose(doubt[:, k], np.diag(covariance), atol=1e-9)
+        np.testing.assert_allclose(doubt[:, k, 0], np.diag(covariance), atol=1e-9)
         square = ((Y - mean) ** 2).sum(axis=1) + 2 * np.diag(covariance)
         np.testing.assert_allclose(
             unary[:, k], -np.log(2 * np.pi * 0.09) - 0.5 * square / 0.09, rtol=1e-8
@@ -118,9 +119,39 @@ def test_rows_of_no_share_are_as_left_out():
     sub = reference.rbf(INPUTS[kept], INPUTS[kept], 0.7, 1.3)
     mean, covariance, _ = reference.naive_factor(sub, share[kept, 0], 0.3, Y[kept])
     np.testing.assert_allclose(value[kept, 0], mean, atol=1e-9)
-    np.testing.assert_allclose(doubt[kept, 0], np.diag(covariance), atol=1e-9)
+    np.testing.assert_allclose(doubt[kept, 0, 0], np.diag(covariance), atol=1e-9)
     np.testing.assert_allclose(value[:, 2], 0.0, atol=1e-12)
     np.testing.assert_allclose(doubt[:, 2], 1.3**2, atol=1e-9)
+
+
+def test_outputs_have_noise_of_their_own_and_some_are_not_observed():
+    """Each output is as a mixture of its own, of the rows where it was observed."""
+    noise, observed = np.array([0.3, 0.5]), np.ones((6, 2))
+    observed[[0, 3], 1] = 0.0
+    holes = np.where(observed > 0, Y, np.nan)
+    _, value, doubt, divergence, unary = conditional(
+        SHARE, holes, noise=noise[None], observed=observed
+    )
+    due, apart = np.zeros((6, 3)), 0.0
+    for d in range(2):
+        kept = observed[:, d] > 0
+        for k, column in enumerate(SHARE.T):
+            mean, covariance, own = reference.naive_factor(
+                GRAM[np.ix_(kept, kept)], column[kept], noise[d], Y[kept, d : d + 1]
+            )
+            np.testing.assert_allclose(value[kept, k, d], mean[:, 0], atol=1e-9)
+            np.testing.assert_allclose(doubt[kept, k, d], np.diag(covariance), atol=1e-9)
+            square = (Y[kept, d] - mean[:, 0]) ** 2 + np.diag(covariance)
+            due[kept, k] += -0.5 * (np.log(2 * np.pi * noise[d] ** 2) + square / noise[d] ** 2)
+            apart += own
+    np.testing.assert_allclose(unary, due, rtol=1e-8)
+    np.testing.assert_allclose(divergence, apart, atol=1e-8)
+    density = evidence(
+        y=holes, weights=jnp.ones((3, 2, 6)), noise=noise[None], observed=observed
+    ).fn
+    normal = norm(density.components.mean, noise).logpdf(np.nan_to_num(holes)[:, None])
+    factor = jax.jit(density.log_factors)(holes)["unary"]
+    np.testing.assert_allclose(factor, (normal * observed[:, None]).sum(axis=2), rtol=1e-8)
 
 
 def test_draws_densities_and_modes_belong_together():
@@ -129,13 +160,13 @@ def test_draws_densities_and_modes_belong_together():
     drawn = jax.jit(jax.vmap(lambda key: BLOCK.draw(key, found)["curves"]))(keys)
     mean, spread = drawn.mean(axis=0), drawn.std(axis=0)
     np.testing.assert_allclose(mean, found.mean, atol=5 * float(spread.max()) / np.sqrt(4000))
-    covariance = np.linalg.inv(found.root[1] @ found.root[1].T)
+    covariance = np.linalg.inv(found.root[1, 0] @ found.root[1, 0].T)
     np.testing.assert_allclose(np.cov(drawn[:, 1, 0].T), covariance, atol=0.05)
     mode = BLOCK.mode(found, {})
     gap = BLOCK.log_density(found, mode) - BLOCK.log_density(found, {"curves": drawn[0]})
     apart = drawn[0] - found.mean
     quadratic = sum(
-        float(apart[k, d] @ found.root[k] @ found.root[k].T @ apart[k, d])
+        float(apart[k, d] @ found.root[k, 0] @ found.root[k, 0].T @ apart[k, d])
         for k in range(3)
         for d in range(2)
     )

@@ -15,8 +15,9 @@ from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.starts import initial_values
 from sidebayes.guides.engines.surrogate import expectation
 from sidebayes.guides.engines.variational.factors import FactoredModel, plan_factors
+from sidebayes.models.blocks.kernels.curve_density import CurveDensity
 from sidebayes.models.blocks.kernels.curve_starts import Setting
-from sidebayes.models.blocks.kernels.curves import CurveDensity, Curves
+from sidebayes.models.blocks.kernels.curves import Curves
 from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical

@@ -8,7 +8,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from scipy.special import betaln, logsumexp
-from scipy.stats import norm
+from scipy.stats import multivariate_normal, norm
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import log_joint
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
@@ -204,6 +204,42 @@ def test_one_cluster_is_gaussian_process_regression(truncation):
         assert sd[-1] > 0.8  # the prior's, far from the data
 
 
+def test_outputs_that_were_not_observed_say_nothing():
+    """The evidence of one cluster is that of normals of what was observed, with noise by output."""
+    rng = np.random.default_rng(0)
+    y, noise = rng.normal(size=(12, 2)), np.array([0.2, 0.6])
+    observed = rng.random((12, 2)) > 0.3
+    given = np.where(observed, y, 1e6), T[:12]
+    found = fit(*given, observed=observed, num_clusters=1, noise=noise)
+    gram = reference.rbf(T[:12], T[:12], 3.0, 1.0)
+    due = sum(
+        multivariate_normal(cov=gram[np.ix_(own, own)] + noise[d] ** 2 * np.eye(own.sum())).logpdf(
+            y[own, d]
+        )
+        for d, own in enumerate(observed.T)
+    )
+    np.testing.assert_allclose(found.log_evidence.value, due, atol=1e-8)
+    table = found.curves(inputs=[2.0, 8.0])
+    assert np.isfinite(table.to_numpy(float)).all()
+    assert (np.abs(table["mean"]) < 10).all()
+    assert (table.groupby("output")["sd_outcome"].min() > noise).all()
+
+
+@pytest.mark.slow
+def test_noise_by_output_is_learned():
+    rng = np.random.default_rng(0)
+    y = np.stack([np.sin(T / 2), np.cos(T / 2)], axis=1) + rng.normal(size=(40, 2)) * [0.1, 0.4]
+    prior = dist.LogNormal(-1.0, 1.0).expand([2]).to_event(1)
+    learned = {"noise": prior, "own": ["noise"]}
+    for options, shape in (({"noise": prior}, (2,)), (learned, (2, 2))):
+        engine = sb.CoordinateAscent(num_restarts=1, num_draws=20)
+        found = fit(y, T, num_clusters=2, engine=engine, **options)
+        assert found.params["noise"].shape == shape
+        largest = found.params["weights"].argmax()
+        by_output = found.params["noise"][largest] if len(shape) == 2 else found.params["noise"]
+        np.testing.assert_allclose(by_output, [0.1, 0.4], rtol=0.4)
+
+
 @pytest.mark.slow
 def test_links_of_no_weight_say_nothing(rows):
     """Acceptance check A7."""
@@ -339,6 +375,8 @@ def test_links_are_between_subjects_where_there_are_some():
         ({"own": ["noise"]}, "own names 'noise', which is given"),
         ({"inducing": 0}, "inducing = 0; expected a number"),
         ({"reading": "loud"}, "reading = 'loud'"),
+        ({"noise": [0.1, 0.2]}, "noise has 2 values for 1 outputs of y"),
+        ({"observed": np.ones((len(Y), 2))}, "observed has shape"),
     ],
 )
 def test_bad_options_are_refused(options, message):

@@ -15,7 +15,10 @@ __all__ = ["Setting"]
 
 
 class Setting(NamedTuple):
-    """What curves are looked for in: inputs, anchors, the unit of each row, and typical scales."""
+    """What curves are looked for in: inputs, anchors, the unit of each row, and typical scales.
+
+    `observed` says which outputs of a row were measured, None that all were.
+    """
 
     kernel: str
     inputs: Any
@@ -25,6 +28,7 @@ class Setting(NamedTuple):
     amplitude: Any
     noise: Any
     mean: Any
+    observed: Any = None
 
     @property
     def is_known(self) -> bool:
@@ -43,6 +47,7 @@ class Setting(NamedTuple):
                   \quad \bar P = I + \tfrac{a^2}{K \sigma^2} \Phi^\top \Phi,
 
         with the curve :math:`\bar f` that all rows have in common: one factorisation for all starts.
+        Outputs that were not observed are taken to be as the others are on average.
 
         Returns
         -------
@@ -51,7 +56,12 @@ class Setting(NamedTuple):
         inputs, anchors = (
             as_columns(np.asarray(one, float)) for one in (self.inputs, self.anchors)
         )
-        table = np.asarray(value, float).reshape(len(inputs), -1) - np.asarray(self.mean)
+        table = np.asarray(value, float).reshape(len(inputs), -1)
+        if self.observed is not None:
+            known = np.asarray(self.observed).reshape(table.shape) > 0
+            number = np.maximum(known.sum(axis=0), 1)
+            table = np.where(known, table, np.where(known, table, 0.0).sum(axis=0) / number)
+        table = table - np.asarray(self.mean)
         size, noise = float(np.mean(self.amplitude)), float(np.mean(self.noise))
         own = gram(self.kernel, anchors, anchors, self.length_scale, np)
         root = np.linalg.cholesky(own + 1e-10 * np.eye(len(anchors)))

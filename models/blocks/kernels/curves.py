@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,149 +20,10 @@ from numpyro.distributions.transforms import AffineTransform, ComposeTransform, 
 
 from ..block import Block, Evidence
 from ..collapsed import Collapsed
+from .curve_density import CurveDensity
 from .curve_starts import Setting
-from .stationary import as_columns, check_kernel, features
 
-__all__ = ["CurveDensity", "Curves", "Scale"]
-
-
-class CurveDensity(dist.Distribution):
-    r"""Densities of rows along the curve of each cluster.
-
-    .. math:: y_{nd} \mid w, z_n = k \sim N(m_d + a_k\, \phi_k(x_n)^\top w_{kd},\;
-              \sigma_k^2 + a_k^2 (1 - |\phi_k(x_n)|^2))
-
-    with the features :math:`\phi` of `features`. At the anchors this is the Gaussian process itself, at
-    any other single input its conditional given the anchors. Between rows what the anchors leave
-    unexplained is taken as independent, as in the fully independent training conditional (FITC).
-
-    Parameters
-    ----------
-    kernel : str
-        See `KERNELS`.
-    inputs : array_like, shape (num_rows,) or (num_rows, num_inputs)
-    anchors : array_like, shape (num_anchors,) or (num_anchors, num_inputs)
-    weights : Array, shape (num_clusters, num_anchors) or (num_clusters, num_outputs, num_anchors)
-        White weights w; without an axis of outputs a row is a number.
-    length_scale : array_like, shape () or (num_inputs,), or with an axis of clusters in front
-    amplitude, noise : array_like, shape () or (num_clusters,)
-        Standard deviations of the curves and about them.
-    mean : array_like, shape () or (num_outputs,)
-        Of the curves a priori.
-    """
-
-    arg_constraints: ClassVar[dict] = {}
-    pytree_data_fields = (
-        "inputs",
-        "anchors",
-        "weights",
-        "length_scale",
-        "amplitude",
-        "noise",
-        "offset",
-    )
-    pytree_aux_fields = ("kernel",)
-
-    def __init__(
-        self,
-        kernel: str,
-        inputs: ArrayLike,
-        anchors: ArrayLike,
-        weights: Array,
-        *,
-        length_scale: ArrayLike,
-        amplitude: ArrayLike,
-        noise: ArrayLike,
-        mean: ArrayLike = 0.0,
-        validate_args: bool | None = None,
-    ) -> None:
-        check_kernel(kernel)
-        self.kernel, self.weights = kernel, weights
-        self.inputs, self.anchors = (
-            as_columns(jnp.asarray(inputs)),
-            as_columns(jnp.asarray(anchors)),
-        )
-        self.length_scale, self.offset = jnp.asarray(length_scale), jnp.asarray(mean)
-        self.amplitude, self.noise = jnp.asarray(amplitude), jnp.asarray(noise)
-        batch, event = (len(self.inputs), len(weights)), jnp.shape(weights)[1:-1]
-        super().__init__(batch, event, validate_args=validate_args)
-
-    @property
-    def support(self) -> constraints.Constraint:
-        """Real numbers, one per output."""
-        return constraints.independent(constraints.real, self.event_dim)
-
-    @property
-    def has_own_features(self) -> bool:
-        """Whether length-scales differ between clusters."""
-        return self.length_scale.ndim > 1
-
-    def features(self) -> tuple[Array, Array]:
-        """Features and unexplained shares of the variance; with an axis of clusters if they differ."""
-        if self.has_own_features:
-            return jax.vmap(lambda own: features(self.kernel, self.inputs, self.anchors, own))(
-                self.length_scale
-            )
-        return features(self.kernel, self.inputs, self.anchors, self.length_scale)
-
-    def variances(self, unexplained: Array) -> Array:
-        """Variance of a row about the weighted features, shape (num_rows, num_clusters)."""
-        own = unexplained.T if self.has_own_features else unexplained[:, None]
-        found = self.noise**2 + self.amplitude**2 * own
-        return jnp.broadcast_to(found, self.batch_shape)
-
-    def values(self, found: Array, weights: Array) -> Array:
-        """Values at the inputs of curves of some weights, shape (num_rows, num_clusters, ...)."""
-        own = "knm" if self.has_own_features else "nm"
-        curves = jnp.einsum(f"{own},k...m->nk...", found, weights)
-        size = self.amplitude.reshape(self.amplitude.shape + (1,) * self.event_dim)
-        return self.offset + size * curves
-
-    @property
-    def mean(self) -> Array:
-        """Curves at the inputs, shape (num_rows, num_clusters, ...)."""
-        return self.values(self.features()[0], self.weights)
-
-    @property
-    def doubt(self) -> Array:
-        """Variance of the curves that the anchors leave unexplained, of the shape of `mean`."""
-        return self.variance - jnp.reshape(self.noise, (-1,) + (1,) * self.event_dim) ** 2
-
-    @property
-    def variance(self) -> Array:
-        """Variance about the curves, of the shape of `mean`."""
-        spread = self.variances(self.features()[1])
-        return jnp.broadcast_to(
-            spread.reshape(spread.shape + (1,) * self.event_dim),
-            self.batch_shape + self.event_shape,
-        )
-
-    def _normal(self) -> dist.Distribution:
-        found, unexplained = self.features()
-        spread = jnp.sqrt(self.variances(unexplained))
-        scale = spread.reshape(spread.shape + (1,) * self.event_dim)
-        return dist.Normal(self.values(found, self.weights), scale).to_event(self.event_dim)
-
-    def log_prob(self, value: Array) -> Array:
-        """Log densities, shape (num_rows, num_clusters), of values (num_rows, 1, ...)."""
-        return self._normal().log_prob(value)
-
-    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
-        """Draw a row along every curve."""
-        return self._normal().sample(key, sample_shape)
-
-    def take(self, rows: ArrayLike) -> CurveDensity:
-        """Densities of some of the rows."""
-        return CurveDensity(
-            self.kernel,
-            self.inputs[rows],
-            self.anchors,
-            self.weights,
-            length_scale=self.length_scale,
-            amplitude=self.amplitude,
-            noise=self.noise,
-            mean=self.offset,
-        )
+__all__ = ["Curves", "Scale"]
 
 
 class Scale(Block):
@@ -177,15 +38,22 @@ class Scale(Block):
         Of the shape of a draw.
     num_clusters : int or None
         None for one of all clusters.
+    dim : str
+        What it has one for each of, where a draw is a vector.
     """
 
     factor: ClassVar[str] = "unary"
     roles: ClassVar[tuple[str, ...]] = ("curve_scale",)
 
     def __init__(
-        self, name: str, prior: dist.Distribution, typical: ArrayLike, num_clusters: int | None
+        self,
+        name: str,
+        prior: dist.Distribution,
+        typical: ArrayLike,
+        num_clusters: int | None,
+        dim: str,
     ) -> None:
-        self.name = name
+        self.name, self.dim = name, dim
         self.prior, self.typical, self.num_clusters = prior, typical, num_clusters
 
     @property
@@ -195,7 +63,7 @@ class Scale(Block):
 
     def sample(self) -> Array:
         """Sample it."""
-        names = ["inputs"] * self.prior.event_dim
+        names = [self.dim] * self.prior.event_dim
         with numpyro.plate("clusters", self.num_clusters) if self.num_clusters else nullcontext():
             return self.declare("curve_scale", self.name, self.prior, names)
 
@@ -216,7 +84,10 @@ class Scale(Block):
 
 
 class _Found(NamedTuple):
-    """Normal posterior of the weights: means, and Cholesky factors of the precisions of clusters."""
+    """Normal posterior of the weights: means, and Cholesky factors of the precisions.
+
+    Factors have axes of clusters and of outputs, the latter of length one where these share a precision.
+    """
 
     mean: Array
     root: Array
@@ -227,9 +98,10 @@ class Curves(Block):
 
     Given responsibilities :math:`q_{nk}` and variances :math:`s_{nk}^2` their posterior is normal with the
     precision :math:`P_k = I + a_k^2 \Phi^\top S_k \Phi`, :math:`S_k = \text{diag}(q_{nk} / s_{nk}^2)`,
-    which all outputs share, and means :math:`P_k^{-1} a_k \Phi^\top S_k (y_d - m_d)`. No Gram matrix of the
-    rows is formed. Ross and Dy (2013, eqs. 18-21) have the same factor of the values :math:`a \Phi w`; as
-    printed, its mean lacks the output.
+    which all outputs share, and means :math:`P_k^{-1} a_k \Phi^\top S_k (y_d - m_d)`. Outputs that have noise
+    of their own, or were not observed in all rows, have their own :math:`P_{kd}` and :math:`S_{kd}`. No
+    Gram matrix of the rows is formed. Ross and Dy (2013, eqs. 18-21) have the same factor of the values
+    :math:`a \Phi w`; as printed, its mean lacks the output.
 
     Parameters
     ----------
@@ -263,29 +135,33 @@ class Curves(Block):
             return self.declare("curves", name, prior, names)
 
     def statistics(self, evidence: Evidence) -> tuple[Array, Array]:
-        """Precisions and shifts that the rows add, shapes (K, M, M) and (K, ..., M)."""
+        """Precisions and shifts that the rows add.
+
+        Shapes (num_clusters, 1 or num_outputs, num_anchors, num_anchors) and (num_clusters, num_outputs,
+        num_anchors).
+        """
         density = _density(evidence)
         found, unexplained = density.features()
-        weight = density.amplitude * evidence.expected["unary"] / density.variances(unexplained)
-        apart = evidence.value - density.offset
+        share = (density.amplitude * evidence.expected["unary"])[..., None]
+        weight = density.counted(share / density.variances(unexplained))
+        apart = density.table(evidence.value)
 
         def one(each: tuple[Array, ...]) -> tuple[Array, Array]:
             own, size, *features = each
             phi = features[0] if features else found
-            weighted = own[:, None] * phi
-            return size * weighted.T @ phi, jnp.tensordot(apart, weighted, (0, 0))
+            precision = jax.vmap(lambda column: (column[:, None] * phi).T @ phi, 1)(own)
+            return size * precision, (own * apart).T @ phi
 
         sizes = jnp.broadcast_to(density.amplitude, (self.num_clusters,))
         own = (found,) if density.has_own_features else ()
-        return lax.map(one, (weight.T, sizes, *own))
+        return lax.map(one, (jnp.moveaxis(weight, 1, 0), sizes, *own))
 
     def update(self, statistics: tuple[Array, Array], sources: Sequence[Collapsed]) -> _Found:
         """Add the precision and mean of the prior."""
         precision, shift = statistics
         root = jnp.linalg.cholesky(precision + jnp.eye(self.num_anchors))
-        flat = shift.reshape(self.num_clusters, -1, self.num_anchors)
-        mean = jax.vmap(lambda r, s: cho_solve((r, True), s.T).T)(root, flat)
-        return _Found(mean.reshape(shift.shape), root)
+        mean = _each(lambda r, s: cho_solve((r, True), s.T).T, root, shift)
+        return _Found(mean.reshape(self._shape), root)
 
     def mode(self, found: _Found, values: Mapping[str, Array]) -> dict[str, Array]:
         """Means."""
@@ -293,20 +169,18 @@ class Curves(Block):
 
     def draw(self, rng_key: Array, found: _Found) -> dict[str, Array]:
         """Draw weights."""
-        flat = found.mean.reshape(self.num_clusters, -1, self.num_anchors)
-        white = jax.random.normal(rng_key, flat.shape, flat.dtype)
-        moved = jax.vmap(lambda r, z: solve_triangular(r, z.T, lower=True, trans=1).T)(
-            found.root, white
+        white = jax.random.normal(rng_key, found.mean.shape, found.mean.dtype)
+        moved = _each(
+            lambda r, z: solve_triangular(r, z.T, lower=True, trans=1).T, found.root, white
         )
-        return {"curves": (flat + moved).reshape(found.mean.shape)}
+        return {"curves": found.mean + moved.reshape(self._shape)}
 
     def log_density(self, found: _Found, values: Mapping[str, Array]) -> Array:
         """Log density of weights."""
-        apart = (values["curves"] - found.mean).reshape(self.num_clusters, -1, self.num_anchors)
-        white = jnp.einsum("kij,kdi->kdj", found.root, apart)
-        number = apart.shape[1]
+        apart = values["curves"] - found.mean
+        white = _each(lambda r, z: z @ r, found.root, apart)
         return (
-            number * _log_diagonal(found.root)
+            self._num_sharing(found) * _log_diagonal(found.root)
             - 0.5 * jnp.sum(white**2)
             - 0.5 * apart.size * jnp.log(2 * jnp.pi)
         )
@@ -316,34 +190,45 @@ class Curves(Block):
         density = _density(evidence)
         phi, unexplained = density.features()
         spread = density.variances(unexplained)
-        middle = density.values(phi, found.mean)
-        value = jnp.expand_dims(evidence.value, 1)
-        axes = tuple(range(2, middle.ndim))
-        square = jnp.sum((value - middle) ** 2, axis=axes)
-        doubt = density.amplitude**2 * self._doubt(found, phi, own=density.has_own_features)
-        number = int(np.prod(self.outputs))
-        expected = square + number * doubt
-        return {"unary": -0.5 * (number * jnp.log(2 * jnp.pi * spread) + expected / spread)}
+        middle = density.values(phi, found.mean) - density.offset
+        table = density.table(evidence.value)
+        square = (table[:, None] - middle.reshape(*spread.shape[:2], -1)) ** 2
+        size = density.amplitude.reshape(-1, 1) ** 2
+        doubt = size * self._doubt(found, phi, own=density.has_own_features)
+        terms = jnp.log(2 * jnp.pi * spread) + (square + doubt) / spread
+        return {"unary": -0.5 * jnp.sum(density.counted(terms), axis=-1)}
 
     def _doubt(self, found: _Found, phi: Array, *, own: bool) -> Array:
-        """Posterior variance of curves of unit amplitude at rows, shape (num_rows, num_clusters)."""
+        """Posterior variance of curves of unit amplitude, shape (num_rows, num_clusters, outputs)."""
 
         def one(each: tuple[Array, ...]) -> Array:
-            root, features = each if own else (each[0], phi)
-            inverse = solve_triangular(root, jnp.eye(self.num_anchors), lower=True)
-            return jnp.sum((features @ inverse.T) ** 2, axis=1)
+            roots, features = each if own else (each[0], phi)
+            inverse = self._inverse(roots)
+            return jnp.sum((features @ jnp.swapaxes(inverse, 1, 2)) ** 2, axis=2)
 
-        return lax.map(one, (found.root, phi) if own else (found.root,)).T
+        by_cluster = lax.map(one, (found.root, phi) if own else (found.root,))
+        return jnp.moveaxis(by_cluster, 2, 0)
 
     def divergence(self, found: _Found) -> Array:
         """Divergence from the prior, in nats."""
-        number = int(np.prod(self.outputs))
-        eye = jnp.eye(self.num_anchors)
-        inverse = jax.vmap(lambda root: solve_triangular(root, eye, lower=True))(found.root)
-        trace = jnp.sum(inverse**2)
-        size = self.num_clusters * self.num_anchors
-        spread = number * (0.5 * (trace - size) + _log_diagonal(found.root))
-        return spread + 0.5 * jnp.sum(found.mean**2)
+        trace = jnp.sum(self._inverse(found.root) ** 2)
+        size = found.root[..., 0].size
+        spread = 0.5 * (trace - size) + _log_diagonal(found.root)
+        return self._num_sharing(found) * spread + 0.5 * jnp.sum(found.mean**2)
+
+    def _inverse(self, roots: Array) -> Array:
+        """Inverses of Cholesky factors."""
+        eye = jnp.broadcast_to(jnp.eye(self.num_anchors), roots.shape)
+        return solve_triangular(roots, eye, lower=True)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        """Shape of the weights."""
+        return (self.num_clusters, *self.outputs, self.num_anchors)
+
+    def _num_sharing(self, found: _Found) -> int:
+        """Number of outputs that share a precision."""
+        return int(np.prod(self.outputs)) // found.root.shape[1]
 
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
@@ -359,6 +244,12 @@ def _density(evidence: Evidence) -> CurveDensity:
     """Components of the observed mixture, which know inputs and parameters of the kernel."""
     fn: Any = evidence.fn
     return fn.components
+
+
+def _each(function: Callable[[Array, Array], Array], roots: Array, rows: Array) -> Array:
+    """Apply a function of a Cholesky factor and its rows, shape (outputs that share it, num_anchors)."""
+    grouped = rows.reshape(*roots.shape[:2], -1, roots.shape[-1])
+    return jax.vmap(jax.vmap(function))(roots, grouped)
 
 
 def _log_diagonal(root: Array) -> Array:
