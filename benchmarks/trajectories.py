@@ -78,17 +78,11 @@ def peer(python: str) -> None:
     table = sb.simulate_sinusoids(seed=0)
     scales = {"length_scale": 0.005**-0.5, "amplitude": 1.0, "noise": 0.02**0.5}
     engine = sb.CoordinateAscent(num_restarts=1, max_steps=30, tol=0.0, num_draws=1)
-    cpu = time.process_time()
-    fit = sb.fit(
-        "trajectories",
-        table["y"],
-        table["x"],
-        num_clusters=20,
-        engine=engine,
-        progress=False,
-        **scales,
-    )
-    cpu = time.process_time() - cpu
+    options = {"num_clusters": 20, "engine": engine, "progress": False} | scales
+    for _ in range(2):  # the second time nothing is compiled
+        cpu = time.process_time()
+        fit = sb.fit("trajectories", table["y"], table["x"], **options)
+        cpu = time.process_time() - cpu
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "points.npz"
         np.savez(file, x=table["x"], y=table["y"])
@@ -107,8 +101,7 @@ def peer(python: str) -> None:
             f"{len(set(labels))} clusters",
             flush=True,
         )
-    ratios = theirs["seconds"] / fit.seconds["run"], theirs["cpu"] / cpu
-    print("ratio      {:.0f}; of CPU with all that compiles {:.1f}".format(*ratios))
+    print(f"{'ratio':10} of CPU {theirs['cpu'] / cpu:.0f}")
 
 
 if __name__ == "__main__":

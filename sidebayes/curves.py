@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+from jax.core import Tracer
 from numpy.typing import NDArray
 
 from sidebayes.diagnostics.tree import pooled_draws
@@ -138,13 +139,20 @@ class CurvesOfFit:
         if self.run.model is None:
             return None
         with self.run.precision:
-            sources = collapsed_sites(abstract_trace(self.run.problem)).values()
             seen = set(outcomes(self.run).values())
-        own = [fn.components for fn, _ in sources if isinstance(fn, LinkedMixture)]
-        if len(own) != 1 or getattr(getattr(own[0], "inputs", None), "shape", (0, 0))[1] != 1:
+        inputs = getattr(self._density, "inputs", None)
+        if getattr(inputs, "shape", (0, 0))[1] != 1:
             return None
         tables = (role.name for role in self.run.signature.of_kind("table") if role.required)
         return next((name for name in tables if name not in seen), None)
+
+    @property
+    def _density(self: Any) -> Any:
+        """Components of the one mixture that is observed, None where there is no one."""
+        with self.run.precision:
+            sources = collapsed_sites(abstract_trace(self.run.problem)).values()
+        own = [fn.components for fn, _ in sources if isinstance(fn, LinkedMixture)]
+        return own[0] if len(own) == 1 else None
 
     def _plot_curves(self: Any) -> Any:
         from sidebayes.diagnostics.curve_plots import plot_curves
@@ -159,7 +167,10 @@ class CurvesOfFit:
         groups = next((v for v in self.run.data.values() if isinstance(v, Groups)), None)
         prob = prob if groups is None else prob[groups.codes]
         curves = self.curves(**{along: grid.reshape(-1, *values.shape[1:])})
-        return plot_curves(inputs, self.run.data[site], prob, grid, curves, along)
+        y, observed = self.run.data[site], getattr(self._density, "observed", None)
+        if observed is not None and not isinstance(observed, Tracer):
+            y = np.where(np.asarray(observed) > 0, y, np.nan)  # which is not drawn
+        return plot_curves(inputs, y, prob, grid, curves, along)
 
     @property
     def _num_clusters(self: Any) -> int:

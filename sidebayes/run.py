@@ -319,14 +319,14 @@ class Run:
         return replace(result, seconds={**result.seconds, "search": search})
 
     def start(self, init: Mapping[str, Any] | None) -> dict[str, NDArray] | None:
-        """Check starting values; a sampler without any starts from the mode that EM finds."""
+        """Check starting values; a sampler without any starts near a mode that the default engine finds."""
         problem = self.problem
         shapes = posterior.latent_shapes(problem)
         if init is not None:
             return check_start(problem, init)
         if not self.engine.starts_at_mode:
             return None
-        finder = make_engine(None, self.card)
+        finder = make_engine(None, self.card).roughly()
         try:
             mode = finder.run(problem, seed=self.seed, progress=False)
         except FitError:

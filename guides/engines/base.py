@@ -162,6 +162,10 @@ class Engine:
         """Check the fields of a configuration against their annotations; see `check_fields`."""
         check_fields(self)
 
+    def roughly(self) -> Engine:
+        """The engine that finds where chains start, for which near a mode is near enough."""
+        return self
+
     def run(
         self,
         problem: Problem,

@@ -223,6 +223,8 @@ def test_outputs_that_were_not_observed_say_nothing():
     assert np.isfinite(table.to_numpy(float)).all()
     assert (np.abs(table["mean"]) < 10).all()
     assert (table.groupby("output")["sd_outcome"].min() > noise).all()
+    for axis in found.plot().axes:
+        assert np.abs(axis.get_ylim()).max() < 10  # what stands in their place is not drawn
 
 
 @pytest.mark.slow

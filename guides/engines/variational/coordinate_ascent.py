@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -41,6 +41,10 @@ __all__ = ["CoordinateAscent"]
 
 _ENOUGH = 100
 """Draws from which on their importance weights tell how close the factors are."""
+
+
+_ROUGH = 1e-5
+"""Relative rise of the bound below which a start of chains is near enough to the best factors."""
 
 
 class _Ascent(NamedTuple):
@@ -103,6 +107,16 @@ class CoordinateAscent(CheckpointedEngine):
     checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "cavi"
     climbs: ClassVar[bool] = True
+
+    def roughly(self) -> CoordinateAscent:
+        """Fewer and shorter steps, and one draw: chains warm up from there."""
+        return replace(
+            self,
+            tol=max(self.tol, _ROUGH),
+            max_steps=min(self.max_steps, 100),
+            num_inner_steps=min(self.num_inner_steps, 5),
+            num_draws=1,
+        )
 
     def run(
         self,

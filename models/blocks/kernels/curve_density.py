@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -69,7 +69,7 @@ class CurveDensity(dist.Distribution):
         amplitude: ArrayLike,
         noise: ArrayLike,
         mean: ArrayLike = 0.0,
-        observed: ArrayLike | None = None,
+        observed: Any = None,
         validate_args: bool | None = None,
     ) -> None:
         check_kernel(kernel)
@@ -80,7 +80,7 @@ class CurveDensity(dist.Distribution):
         )
         self.length_scale, self.offset = jnp.asarray(length_scale), jnp.asarray(mean)
         self.amplitude, self.noise = jnp.asarray(amplitude), jnp.asarray(noise)
-        self.observed = None if observed is None else jnp.asarray(observed)
+        self.observed = observed
         batch, event = (len(self.inputs), len(weights)), jnp.shape(weights)[1:-1]
         super().__init__(batch, event, validate_args=validate_args)
 
@@ -181,5 +181,5 @@ class CurveDensity(dist.Distribution):
             amplitude=self.amplitude,
             noise=self.noise,
             mean=self.offset,
-            observed=None if self.observed is None else self.observed[rows],
+            observed=None if self.observed is None else jnp.asarray(self.observed)[rows],
         )
