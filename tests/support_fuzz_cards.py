@@ -73,6 +73,7 @@ CARD_CASES = {
         subjects=(*ARRAYS, *OBJECTS[:7]),
         links=OBJECTS[1:],
         anchors=ARRAYS,
+        observed=ARRAYS,
         num_clusters=SIZES,
         kernel=TEXT,
         length_scale=NUMBERS,
