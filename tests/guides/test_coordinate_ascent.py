@@ -62,6 +62,15 @@ def linked():
         return ENGINE.run(statements(), seed=1)
 
 
+def test_chains_start_from_a_short_ascent():
+    rough = CoordinateAscent(num_restarts=3).roughly()
+    assert rough == CoordinateAscent(
+        num_restarts=3, tol=1e-5, max_steps=100, num_inner_steps=5, num_draws=1
+    )
+    own = CoordinateAscent(tol=1e-2, max_steps=7, num_inner_steps=2, num_draws=1)
+    assert own.roughly() == own
+
+
 def test_bound_rises_and_stays_below_the_evidence(linked):
     history = linked.objective
     assert history.shape[0] == 3
