@@ -132,6 +132,8 @@ def test_noise_lets_a_known_class_be_doubted():
     given = {"engine": FAST, "progress": False, **SIZES}
     sure = sb.fit("moe", X, known, **given)
     noisy = sb.fit("moe", X, known, label_noise=0.1, **given)
+    for fit in (sure, noisy):  # check R12: the prior of the covariances is in the objective
+        assert np.nanmin(np.diff(fit.objective)) >= -1e-8 * np.nanmax(np.abs(fit.objective))
     assert sure.classes()["class"][wrong] == 0
     assert noisy.classes()["class"][wrong] == 1
     assert noisy.class_probabilities()[wrong, 1] > 0.9
