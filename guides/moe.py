@@ -43,6 +43,7 @@ class HardClasses(EM):
     """
 
     name: ClassVar[str] = "hard_classes"
+    corners: ClassVar[tuple[str, ...]] = ("class_table",)
 
     def _starts(
         self,

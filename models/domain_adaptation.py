@@ -23,6 +23,7 @@ from .blocks.mixtures.components import num_rows
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.shift_prior import ShiftPrior
 from .blocks.partitions.discriminants import Discriminants
+from .blocks.roles import Held
 from .blocks.side_information.partial_labels import PartialLabels
 
 __all__ = ["domain_adaptation"]
@@ -32,7 +33,7 @@ def domain_adaptation(
     x: Annotated[ArrayLike | None, "points features"],
     known: Annotated[PartialLabels | None, "points"] = None,
     *,
-    source: SourceMixture,
+    source: Annotated[SourceMixture, Held()],
     shift: str | ShiftPrior = "source",
     covariance: str = "full",
     strength: float = 100.0,

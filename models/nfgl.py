@@ -16,6 +16,7 @@ from .blocks.label_inference.label_graph import as_label_graph
 from .blocks.mixtures.components import GaussianPrior, mixture_components
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.weights import mixing_weights
+from .blocks.roles import Held
 
 __all__ = ["nfgl"]
 
@@ -24,7 +25,7 @@ def nfgl(
     x: Annotated[ArrayLike, "points features"],
     assigned: Annotated[ArrayLike | None, "points"] = None,
     *,
-    anchors: Anchors,
+    anchors: Annotated[Anchors, Held()],
     num_clusters: int,
     num_classes: int,
     covariance: str = "full",

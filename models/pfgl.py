@@ -16,6 +16,7 @@ from .blocks.label_inference.label_graph import as_label_graph
 from .blocks.mixtures.components import GaussianPrior, mixture_components, num_rows
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.weights import mixing_weights
+from .blocks.roles import Held
 from .blocks.side_information.partial_labels import PartialLabels
 
 __all__ = ["pfgl"]
@@ -27,7 +28,7 @@ def pfgl(
     *,
     num_clusters: int,
     num_classes: int,
-    prototypes: Sequence[tuple[int, int]],
+    prototypes: Annotated[Sequence[tuple[int, int]], Held()],
     covariance: str = "full",
     prior: str | GaussianPrior = "empirical",
     concentration: float = 1.0,

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .adaptation import select_adaptation
     from .api import compare, fit, load
     from .cluster_number import select_clusters
+    from .component_number import select_components
     from .datasets import load_dataset
     from .diagnostics.debug import debug
     from .domains import simulate_domains
@@ -148,6 +149,7 @@ _HOME = {
     "register": "zoo",
     "select_adaptation": "adaptation",
     "select_clusters": "cluster_number",
+    "select_components": "component_number",
     "separate_pairs": "models.blocks.side_information.copies",
     "simulate_decline": "simulate",
     "simulate_helices": "simulate_curves",
@@ -235,6 +237,7 @@ __all__ = [
     "register",
     "select_adaptation",
     "select_clusters",
+    "select_components",
     "separate_pairs",
     "simulate_decline",
     "simulate_domains",

@@ -29,6 +29,7 @@ from sidebayes.guides.engines.symmetry import (
 )
 from sidebayes.guides.engines.units import Named, dimensions, lay_out_units
 from sidebayes.guides.engines.values import check_start, check_values
+from sidebayes.models.blocks.fields import plain_array
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.roles import Role, Signature, signature_of
 from sidebayes.models.blocks.side_information.links import Links
@@ -136,6 +137,10 @@ class Run:
                 continue
             names.append(role.name)
             args.append(self._on_device(value))
+        held = {n: _arrays(n, self.options.get(n)) for n in self.signature.held}
+        held = {n: self._on_device(value) for n, value in held.items() if value is not None}
+        names += held
+        args += held.values()
         model = self.model
         traced = [r.name for r in self.signature.data if r.kind != "sets"]
         first = list(inspect.signature(model).parameters)[: self.signature.positional]
@@ -143,7 +148,7 @@ class Run:
         problem = Problem(
             model if in_order else Named(model, tuple(names)),
             tuple(args),
-            {**self.options, **static},
+            {**{n: v for n, v in self.options.items() if n not in held}, **static},
             unseen=self.unseen,
         )
         return problems.suit_links(problem)
@@ -332,6 +337,14 @@ class Run:
         except FitError:
             return None
         return {name: mode.params[name] for name in shapes}
+
+
+def _arrays(name: str, value: Any) -> Any:
+    """Value of an option as a pytree of numbers, None if it is none."""
+    value = plain_array(name, value) if isinstance(value, list | tuple) else value
+    leaves = jax.tree.leaves(value)
+    numbers = (isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biuf" for leaf in leaves)
+    return value if leaves and all(numbers) else None
 
 
 def _cut(

@@ -17,6 +17,7 @@ from sidebayes.diagnostics.link_score import LinkScore, agreement, score_stateme
 from sidebayes.diagnostics.tree import pooled_draws
 from sidebayes.guides.engines import posterior
 from sidebayes.guides.engines.base import SideBayesWarning
+from sidebayes.guides.engines.code_length import code_length
 from sidebayes.guides.engines.plumbing.progress import progress_bar
 from sidebayes.guides.engines.units import Layout, join_units, lay_out_units, refuse_dependent_units
 from sidebayes.models.blocks.fields import Range, check_integer, check_number
@@ -86,6 +87,40 @@ class Validation:
             dim, terms = str(values.dims[-1]), values.to_numpy()
             by_dim[dim] = by_dim[dim] + terms if dim in by_dim else terms
         return np.concatenate(list(by_dim.values()), axis=-1)
+
+    @property
+    def bic(self: Any) -> float:
+        r"""Bayesian information criterion of a mode; less is better.
+
+        .. math:: -2 \log p(x \mid \hat\theta) + \sum_s d_s \log n
+
+        n units, and sites of :math:`d_s` degrees of freedom; see `code_length` for those that are charged
+        otherwise. Half of it is a code length in nats. The prior enters through the mode alone.
+
+        Raises
+        ------
+        ValueError
+            If the fit has draws in place of a mode, or its density is no likelihood.
+
+        References
+        ----------
+        Schwarz (1978), Ann. Stat. 6, 461-464, doi:10.1214/aos/1176344136.
+        """
+        terms = self.unit_terms
+        if np.prod(terms.shape[:2]) > 1:
+            raise ValueError(
+                f"{self.engine} gave draws, and BIC is of a mode; use fit.loo(), fit.log_evidence, or fit "
+                "with 'em' or 'map'"
+            )
+        if self.config.hard_labels:
+            raise ValueError(
+                "K-means has no likelihood, so that it has no BIC; fit with 'em' or 'map'"
+            )
+        latent = {name: value[0, 0] for name, value in self.tree["posterior"].data_vars.items()}
+        with self.run.precision:
+            values = {str(name): value.to_numpy() for name, value in latent.items()}
+            cost = code_length(self.run.problem, values, terms.shape[-1], self.config.corners)
+        return 2 * (cost - float(terms.sum()))
 
     def kfold(self: Any, num_folds: int = 10, *, seed: int = 0, progress: bool = True) -> Any:
         r"""Leave out a fold of units at a time, and fit the rest again.

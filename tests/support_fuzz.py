@@ -311,6 +311,18 @@ CASES = {
         seed=(-1, 2.5, "2", np.nan),
         engine=OBJECTS,
     ),
+    "select_components": options(
+        lambda method, x, **given: sb.select_components(
+            method, x, engine=QUICK, progress=False, **given
+        ),
+        {"method": "gmm", "x": X, "num_clusters": [1, 2]},
+        x=ARRAYS[:20],
+        method=(*TEXT, "nfgl", "pfgl", None, 3),
+        num_clusters=((), [0], [2.5], "12", None, 3, [np.nan], range(3), [13]),
+        criterion=(*TEXT, None, "evidence"),
+        beyond=OBJECTS,
+        seed=(-1, 2.5, "2", np.nan),
+    ),
     "GraphKernel.build": options(
         sb.GraphKernel.build,
         {"x": X, "num_neighbors": 4},

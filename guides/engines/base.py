@@ -155,6 +155,9 @@ class Engine:
     """Whether rows of `EngineResult.objective` are starts of a climb without noise, so that the last
     gain tells how far the end was."""
 
+    corners: ClassVar[tuple[str, ...]] = ()
+    """Roles of sites on simplices that the engine holds at zeros and ones."""
+
     length: ClassVar[str] = "max_steps"
     """Field that says how long a run goes on."""
 

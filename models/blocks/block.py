@@ -181,6 +181,13 @@ class Block:
         """
         return bijector
 
+    def code_length(self, role: str) -> float | None:
+        """Nats that a site costs to write down.
+
+        None is half a log number of units for each of its degrees of freedom.
+        """
+        return None
+
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
     ) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from .label_inference.label_graph import LabelGraph
 from .side_information.links import Links
 from .side_information.partial_labels import Groups, PartialLabels
 
-__all__ = ["Chosen", "Role", "Signature", "Truncation", "signature_of"]
+__all__ = ["Chosen", "Held", "Role", "Signature", "Truncation", "signature_of"]
 
 _KINDS: dict[Any, str] = {
     Links: "links",
@@ -37,6 +37,15 @@ class Chosen:
     """
 
     choose: Callable[[typing.Mapping[str, Any], typing.Mapping[str, Any]], Any]
+
+
+@dataclass(frozen=True)
+class Held:
+    """In the annotation of an option: its arrays are arguments of programs, not constants in them.
+
+    Fits that differ in the numbers of such an option alone share their programs. Values are sequences of
+    numbers, or pytrees of arrays; others are constants.
+    """
 
 
 @dataclass(frozen=True)
@@ -94,6 +103,8 @@ class Signature:
         Whether the model takes any further options (``**kwargs``).
     truncates : bool
         Whether its number of clusters is a truncation level; see `Truncation`.
+    held : tuple of str
+        Options whose arrays are arguments of programs; see `Held`.
     """
 
     data: tuple[Role, ...]
@@ -101,6 +112,7 @@ class Signature:
     positional: int
     open: bool
     truncates: bool = False
+    held: tuple[str, ...] = ()
 
     def __contains__(self, name: str) -> bool:
         """Whether an argument is data."""
@@ -144,7 +156,8 @@ def signature_of(model: Callable[..., None]) -> Signature:
     - ``known: Annotated[PartialLabels | None, "rows"] = None``;
     - ``sets: Annotated[Sequence[ArrayLike], "rows"] = ()``, sets of row numbers.
 
-    All other arguments are options. In a model without such annotations the first argument is a table
+    All other arguments are options; the arrays of those annotated ``Annotated[type, Held()]`` are arguments
+    of compiled programs. In a model without such annotations the first argument is a table
     of points by features, one called ``links`` holds links between points, and the rest are options.
 
     Raises
@@ -169,9 +182,14 @@ def signature_of(model: Callable[..., None]) -> Signature:
         options = [name for name in options if name not in {role.name for role in data}]
         positional = len(data)
     is_open = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    notes = get_args(hints.get("num_clusters", None))
-    truncates = any(isinstance(note, Truncation) for note in notes)
-    return Signature(tuple(data), tuple(options), positional, is_open, truncates)
+    truncates = _is_noted(hints.get("num_clusters"), Truncation)
+    held = tuple(name for name in options if _is_noted(hints.get(name), Held))
+    return Signature(tuple(data), tuple(options), positional, is_open, truncates, held)
+
+
+def _is_noted(hint: Any, kind: type) -> bool:
+    """Whether an annotation holds a note of some kind."""
+    return any(isinstance(note, kind) for note in get_args(hint))
 
 
 def _hints(model: Callable[..., None]) -> dict[str, Any]:

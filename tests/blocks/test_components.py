@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpyro.distributions import MultivariateNormal, Normal
+from scipy.optimize import root as solve
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.components import (
     GaussianPrior,
@@ -14,8 +15,10 @@ from sidebayes.models.blocks.mixtures.components import (
     resolve_prior,
 )
 from sidebayes.models.blocks.mixtures.gaussian import Gaussian
+from sidebayes.models.blocks.mixtures.gaussian_stats import weighted_moments
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+from sidebayes.models.blocks.mixtures.normal_inverse_wishart import mode, update
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_wine
 from sklearn.preprocessing import StandardScaler
@@ -139,3 +142,60 @@ def test_options_that_are_no_text(option):
 def test_weight_per_is_a_point_or_a_chunklet(weight_per):
     with pytest.raises(ValueError, match="weight_per = .*expected 'point' or 'chunklet'"):
         LinkedCategorical(np.log([0.5, 0.5]), LabelGraph.build(None, 2), weight_per=weight_per)
+
+
+ROWS, COLUMNS = np.tril_indices(3)
+
+
+def root(free):
+    """Cholesky factor whose diagonal is given in logarithms."""
+    diagonal = jnp.where(ROWS == COLUMNS, jnp.exp(free), free)
+    return jnp.zeros((3, 3)).at[ROWS, COLUMNS].set(diagonal)
+
+
+def loss(free, scatter, weight):
+    """(2.29) with its sign changed, of one component."""
+    inner = jnp.linalg.solve(root(free), scatter)
+    quadratic = jnp.trace(jnp.linalg.solve(root(free), inner.T))
+    return weight * free[ROWS == COLUMNS].sum() + quadratic / 2
+
+
+SLOPE, CURVATURE = jax.jit(jax.grad(loss)), jax.jit(jax.hessian(loss))
+
+
+def most_probable(scatter, weight):
+    """Where the slope of (2.29) in a Cholesky factor vanishes."""
+    start = np.where(ROWS == COLUMNS, np.log(np.trace(scatter) / weight / 3) / 2, 0.0)
+    found = solve(SLOPE, start, args=(scatter, weight), jac=CURVATURE, tol=1e-12)
+    assert np.linalg.eigvalsh(CURVATURE(found.x, scatter, weight)).min() > 0
+    return np.asarray(root(found.x) @ root(found.x).T)
+
+
+def test_covariances_are_most_probable_under_their_prior():
+    """Raghuram (2014), check R12: (2.30) is the maximiser of (2.29), between the data and the prior.
+
+    The prior of the mean counts as one point more than the thesis', which has none: N_0 = df + d + 2.
+    """
+    rng = np.random.default_rng(0)
+    with jax.enable_x64(True):
+        x, member = rng.normal(size=(30, 3)), rng.dirichlet(np.ones(2), 30)
+        means = member.T @ x / member.sum(axis=0)[:, None]
+        apart = x[:, None] - means
+        scatter = np.einsum("nk,nki,nkj->kij", member, apart, apart)
+        counts, target = member.sum(axis=0), np.diag([1.0, 2.0, 3.0])
+
+        def covariances(prior):
+            about = jnp.asarray(means)
+            moments = weighted_moments(x, member, about)
+            return mode(update(moments, about, prior))[1]
+
+        def prior(weight):
+            return GaussianPrior(np.zeros(3), 1e-12, weight - 5.0, weight * target)
+
+        for weight in (8.0, 50.0):
+            found = covariances(prior(weight))
+            for k in range(2):
+                best = most_probable(scatter[k] + weight * target, counts[k] + weight)
+                np.testing.assert_allclose(found[k], best, atol=1e-8)
+        np.testing.assert_allclose(covariances(None), scatter / counts[:, None, None], atol=1e-12)
+        np.testing.assert_allclose(covariances(prior(1e9)), [target] * 2, atol=1e-6)

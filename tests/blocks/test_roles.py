@@ -12,7 +12,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Float, Int
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.roles import Role, signature_of
+from sidebayes.models.blocks.roles import Held, Role, signature_of
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
 
@@ -217,3 +217,19 @@ def test_every_method_of_the_zoo_declares_its_data():
     sets = signature_of(CARDS["constraint_fit"].model).of_kind("sets")
     assert {role.name for role in sets} == {"must_groups", "cannot_groups"}
     assert all(role.dims == ("points",) for role in sets)
+
+
+def test_held_options_are_options_whose_arrays_are_no_constants():
+    def model(
+        x: Annotated[ArrayLike, "points features"],
+        *,
+        places: Annotated[Sequence[int], Held()] = (),
+        size: Annotated[int, "a note", Held()] = 3,
+        number: int = 2,
+    ):
+        del x, places, size, number
+
+    found = signature_of(model)
+    assert found.held == ("places",)
+    assert found.options == ("places", "number")
+    assert signature_of(CARDS["nfgl"].model).held == ("anchors",)

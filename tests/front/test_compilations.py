@@ -12,6 +12,7 @@ import sidebayes
 
 DATA = sidebayes.load_dataset("iris")
 ENGINE = sidebayes.EM(num_restarts=2, max_steps=3)
+SLOW = pytest.mark.slow
 STATEMENTS = {"reading": "relation", "flip_rate": "learned"}
 
 
@@ -88,3 +89,46 @@ def test_asking_for_links_again_and_again_compiles_once():
     assert counts[0] > 0
     # answers that close the first loop bring another shape, all others none
     assert [count > 0 for count in counts[1:]] == [a != b for a, b in pairwise(loopy)]
+
+
+def voted(x, first):
+    """`nfgl` of given anchors, every tenth row."""
+    rows = np.arange(first, 150, 10)
+    clusters, table = (DATA.labels[rows] > 0) * 1, np.full((2, 3), 1 / 3)
+    assigned = np.full(150, -1)
+    assigned[rows] = clusters
+    anchors = sidebayes.Anchors(x[rows], DATA.labels[rows], clusters, table)
+    return ("nfgl", x, assigned), {"anchors": anchors, "num_classes": 3}
+
+
+def placed(x, first):
+    """`pfgl` of given prototypes."""
+    prototypes = ((0, first), (1, 1), (1, 2 - first))
+    known = np.where(np.arange(150) % 10 == first, DATA.labels, -1)
+    return ("pfgl", x, known), {"prototypes": prototypes, "num_classes": 3}
+
+
+def adapted(x, first):
+    """`domain_adaptation` of a given source."""
+    mean = x[[first, 60 + first, 120 + first]]
+    covariance = np.stack([np.eye(4) * (1 + first)] * 3)
+    source = sidebayes.SourceMixture(np.full(3, 1 / 3), mean, covariance, np.arange(3))
+    return ("domain_adaptation", x), {"source": source}
+
+
+@pytest.mark.parametrize(
+    "case", [voted, pytest.param(placed, marks=SLOW), pytest.param(adapted, marks=SLOW)]
+)
+def test_other_numbers_in_options_compile_nothing(case):
+    """Labelled rows, classes of prototypes and sources are data of a program; only their shapes are not."""
+    x, found = (DATA.x - DATA.x.mean(axis=0)) / DATA.x.std(axis=0), []
+    for first in (0, 1):
+        data, options = case(x, first)
+        if case is not adapted:
+            options["num_clusters"] = 2
+        with counted_compilations() as names:
+            fit = sidebayes.fit(*data, engine=ENGINE, progress=False, **options)
+            found.append(fit.class_probabilities())
+        assert names.count("em") == 1 - first
+    assert names == []
+    assert np.abs(found[0] - found[1]).max() > 0.1

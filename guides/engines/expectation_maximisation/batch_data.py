@@ -145,6 +145,8 @@ def _cut(problem: Problem, batch: Batches, *, blank: bool = False) -> Problem:
         chosen = {grouping.name: batch.points, grouping.dims[0]: batch.rows}
 
     def one(name: str, value: Any) -> Any:
+        if name not in roles:
+            return value
         if isinstance(value, LabelGraph):
             return batch.graph
         if isinstance(value, Groups):

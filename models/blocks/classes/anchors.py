@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +19,10 @@ from .prototypes import Prototypes
 __all__ = ["Anchors", "conditionals", "log_pseudo_likelihood"]
 
 
-@dataclass(frozen=True)
+@jax.tree_util.register_pytree_node_class
+@dataclass(frozen=True, eq=False)
 class Anchors:
-    """Rows whose class is known, each in one component.
+    """Rows whose class is known, each in one component; a pytree, whose arrays may be traced.
 
     Parameters
     ----------
@@ -57,6 +59,18 @@ class Anchors:
             object.__setattr__(self, name, frozen(given.astype(np.int64)))
         object.__setattr__(self, "points", frozen(points))
         object.__setattr__(self, "table", frozen(table))
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], None]:
+        """The arrays."""
+        return (self.points, self.classes, self.clusters, self.table), None
+
+    @classmethod
+    def tree_unflatten(cls, aux: None, children: tuple[Any, ...]) -> Self:
+        """Rebuild without any check, as JAX also passes placeholders."""
+        anchors = object.__new__(cls)
+        for field, value in zip(fields(cls), children, strict=True):
+            object.__setattr__(anchors, field.name, value)
+        return anchors
 
     def prototypes(self, scale: Array, smoothing: float) -> Prototypes:
         """As prototypes, which lie where the rows are (Raghuram 2014, eq. 2.16)."""

@@ -12,7 +12,6 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.core import Tracer
 from jax.typing import ArrayLike
-from numpy.typing import NDArray
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import (
     AffineTransform,
@@ -32,9 +31,9 @@ __all__ = ["PrototypeSites", "class_prototypes", "prototype_prior", "prototype_t
 
 
 def prototype_table(
-    prototypes: Sequence[tuple[int, int]], num_clusters: int, num_classes: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Component and class of every prototype, as two arrays.
+    prototypes: ArrayLike | Sequence[tuple[int, int]], num_clusters: int, num_classes: int
+) -> tuple[ArrayLike, ArrayLike]:
+    """Component and class of every prototype, as two arrays; traced ones are not looked at.
 
     Raises
     ------
@@ -42,6 +41,8 @@ def prototype_table(
         If these are no pairs in range, or a component has no prototype.
     """
     check_integer("num_classes", num_classes)
+    if isinstance(prototypes, Tracer):
+        return prototypes[:, 0], prototypes[:, 1]
     given = plain_array("prototypes", prototypes)
     if given.ndim != 2 or given.shape[1] != 2 or given.dtype.kind not in "iu":
         raise TypeError(
@@ -80,7 +81,7 @@ def class_prototypes(
     Parameters are those of `pfgl`; scales are sampled as logarithms.
     """
     clusters, classes = prototype_table(prototypes, num_clusters, num_classes)
-    block = PrototypeSites(x, num_clusters, clusters, classes, prior, known)
+    block = PrototypeSites(x, num_clusters, num_classes, clusters, classes, prior, known)
     points, scale = block.sample()
     shares = jnp.zeros((num_clusters, num_classes))
     return Prototypes(points, jnp.asarray(classes), jnp.asarray(clusters), scale, shares)
@@ -104,12 +105,14 @@ class PrototypeSites(Block):
         self,
         x: ArrayLike | None,
         num_clusters: int,
-        clusters: NDArray,
-        classes: NDArray,
+        num_classes: int,
+        clusters: ArrayLike,
+        classes: ArrayLike,
         prior: str | GaussianPrior,
         known: PartialLabels | None,
     ) -> None:
-        self.num_clusters, self.clusters, self.classes = num_clusters, clusters, classes
+        self.num_clusters, self.num_classes = num_clusters, num_classes
+        self.clusters, self.classes = clusters, classes
         self.prior, self.known = resolve_prior(prior, x, num_clusters), known
         features = (
             jnp.shape(jnp.asarray(x))[1]
@@ -142,6 +145,22 @@ class PrototypeSites(Block):
         if role == "prototype":
             units = IndependentTransform(AffineTransform(self.centre, self.unit), 1)
         return ComposeTransform([bijector, units])
+
+    def code_length(self, role: str) -> float:
+        r"""Half a log number of labelled rows a real parameter, and component and class of each prototype.
+
+        .. math:: P\,(\tfrac d2 \log N_l + \log C + \log L) + \tfrac L2 \log N_l
+
+        (Raghuram 2014, section 2.4.5).
+        """
+        told = 0
+        if self.known is not None:
+            told = (~np.asarray(self.known.admissible(self.num_classes)).all(axis=1)).sum()
+        half = np.log(max(told, 1)) / 2
+        if role == "prototype_log_scale":
+            return self.num_clusters * half
+        each = len(self.unit) * half + np.log(self.num_classes) + np.log(self.num_clusters)
+        return len(self.classes) * each
 
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +18,12 @@ from ..mixtures.gaussian import Gaussian
 __all__ = ["SourceMixture"]
 
 
+@jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True, eq=False)
 class SourceMixture:
     r"""Gaussian components that belong to classes: mixture discriminant analysis.
+
+    A pytree, whose arrays may be traced but for the classes of the components.
 
     .. math:: P(c \mid x) \propto \sum_{k \in \mathcal{M}_c} w_k\, \mathcal{N}(x | \mu_k, \Sigma_k)
 
@@ -80,6 +84,20 @@ class SourceMixture:
                 "SourceMixture: covariance must hold positive definite matrices, and mean finite numbers"
             )
         object.__setattr__(self, "component_class", classes.astype(int))
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+        """The parameters, and the classes as a constant."""
+        classes = tuple(self.component_class.tolist())
+        return (self.weights, self.mean, self.covariance), classes
+
+    @classmethod
+    def tree_unflatten(cls, aux: tuple[int, ...], children: tuple[Any, ...]) -> Self:
+        """Rebuild without any check, as JAX also passes placeholders."""
+        source = object.__new__(cls)
+        values = (*children, np.asarray(aux))
+        for field, value in zip(fields(cls), values, strict=True):
+            object.__setattr__(source, field.name, value)
+        return source
 
     @property
     def num_components(self) -> int:
