@@ -22,7 +22,7 @@ from .engines.expectation_maximisation.em import EM
 from .engines.plumbing.programs import compiled
 from .engines.updates import declared_blocks
 
-__all__ = ["CLOSE", "STRENGTHS", "Grown", "cheapest", "grow", "split_candidates"]
+__all__ = ["CLOSE", "STRENGTHS", "Grown", "grow", "split_candidates"]
 
 STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Strengths of links that are tried, in nats."""
@@ -122,7 +122,7 @@ def grow(
         for strength in strengths:
             found = engine.run(_at(problem, strength), seed=seed, init=start, progress=False)
             tried.append(_grown(problem, found, strength, number, num_clusters))
-        path.append(cheapest(tried, "misfit"))
+        path.append(_cheapest(tried))
         if progress is not None:
             progress(path[-1])
         best = min(range(len(path)), key=lambda n: path[n].bic)
@@ -181,11 +181,11 @@ def _widened(params: Mapping[str, NDArray], room: int, num_clusters: int) -> dic
     return found | {"assignment": np.pad(found["assignment"], [(0, 0), (0, more)])}
 
 
-def cheapest(tried: Sequence[Grown], cost: str) -> Grown:
-    """Among those that violate hardly more than the least, the one of least "misfit" or "bic"."""
+def _cheapest(tried: Sequence[Grown]) -> Grown:
+    """Among those that violate hardly more than the least, the one that fits best."""
     least = min(one.violation for one in tried)
     close = [one for one in tried if one.violation - least < CLOSE]
-    return min(close, key=lambda one: getattr(one, cost))
+    return min(close, key=lambda one: one.misfit)
 
 
 def _grown(

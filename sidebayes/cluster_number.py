@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.guides.engines.plumbing.progress import progress_bar
-from sidebayes.guides.mcp import STRENGTHS, Grown, cheapest, grow
+from sidebayes.guides.mcp import STRENGTHS, Grown, grow
 from sidebayes.models.blocks.fields import Range, check_integer, check_number, point_table
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.label_inference.padding import link_rows
@@ -77,8 +77,7 @@ def select_clusters(
     `num_splits` best splits, of which the one with the highest bound is kept; of the strengths
     that violate at most one per cent of the links more than the least, the one that fits best is
     kept. Growth ends when the BIC has not fallen for `patience` splits. Up to the number of components of
-    least BIC, of those that violate at most one per cent of the links more than the least, the one of
-    least BIC is chosen.
+    least BIC, the one that violates the least share of the links is chosen.
 
     Parameters
     ----------
@@ -123,9 +122,7 @@ def select_clusters(
     ----------
     Raghuram (2014), sections 3.2.3.1-3.2.3.3. The thesis does not give the strengths, the place of the
     children and what to do about noise in BIC; that several splits are tried, and that a difference
-    below one per cent does not open a cluster, is our own. So is the last choice: the thesis takes the
-    number of components that violates least, however small the difference. Growth is greedy and that
-    share no falling curve, so that a single link would then decide for a few components that fit badly.
+    below one per cent does not open a cluster, is our own.
     """
     points = point_table("x", x)
     if not isinstance(links, Links):
@@ -219,9 +216,9 @@ def _priced(links: Links, num_points: int) -> LabelGraph:
 
 
 def _chosen(path: Sequence[Grown]) -> Grown:
-    """Up to the least BIC, of those that violate hardly more links than the least, the one of least BIC."""
+    """Up to the least BIC, the one that violates fewest links, in tenths of a per cent."""
     upto = path[: 1 + min(range(len(path)), key=lambda n: path[n].bic)]
-    return cheapest(upto, "bic")
+    return min(upto, key=lambda one: round(one.violation, 3))
 
 
 def _of_used(params: dict[str, NDArray], used: NDArray) -> dict[str, NDArray]:

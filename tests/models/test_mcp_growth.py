@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.mcp import Grown, split_candidates
+from sidebayes.guides.mcp import split_candidates
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.partitions.component_clusters import settled_clusters
 from sidebayes.models.blocks.side_information.links import Links
@@ -19,7 +18,6 @@ from sidebayes.models.mcp import mcp_with_room
 
 import sidebayes as sb
 from sidebayes import EM
-from sidebayes.cluster_number import _chosen
 from tests.support_partitions import (
     LINKS,
     NUM_POINTS,
@@ -152,25 +150,6 @@ def test_select_clusters():
     assert choice.fit.params["mean"].shape == (choice.num_components, 2)
     right = (choice.fit.labels() == truth).mean()
     assert max(right, 1 - right) > 0.95
-
-
-def test_a_single_link_does_not_decide_for_a_model_that_fits_badly():
-    """Shares of violated links within one per cent count as equal; growth beyond the least BIC does not."""
-    path = [
-        Grown(number, number, 10.0, violation, 0.0, 0.0, bic, {})
-        for number, violation, bic in [
-            (5, 0.050, 320.0),
-            (6, 0.026, 316.0),
-            (7, 0.044, 312.0),
-            (8, 0.033, 296.0),
-            (9, 0.038, 295.0),
-            (10, 0.001, 299.0),
-        ]
-    ]
-    assert _chosen(path).num_components == 8
-    assert _chosen(path[:2]).num_components == 6
-    path[3] = replace(path[3], violation=0.037)
-    assert _chosen(path).num_components == 6
 
 
 @pytest.mark.parametrize(
