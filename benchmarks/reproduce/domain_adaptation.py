@@ -168,14 +168,14 @@ def bound(target, number):
     return entry | {f"recall {c}": r for c, r in enumerate(recall)}
 
 
-def traffic(draws, restarts):
+def traffic(draws, restarts, numbers):
     """Tables 4.2-4.4 on simulated flows: a source, a target and a draw of labels for each seed."""
     rows = []
     for seed in range(draws):
         first, target = sb.simulate_domains("traffic", 4000, 2500, seed=seed)
         source = sb.fit_source(first.x, first.labels)
         print(f"flows, seed {seed}: {source}", flush=True)
-        rows += ladder(first, target, source, (10, 25), [seed], restarts, METHODS)
+        rows += ladder(first, target, source, numbers, [seed], restarts, METHODS)
         rows.append(bound(target, [2, 2, 1, 2]))
     show(rows)
 
@@ -223,7 +223,7 @@ def swap(draws, restarts):
     print(table.agg(["mean", "min", "max"]).round(3).to_string(), flush=True)
 
 
-def digits(draws, restarts, components):
+def digits(draws, restarts, components, numbers, axes_of):
     """USPS to MNIST, 3, 5 and 8."""
     usps, mnist = sb.load_dataset("usps358"), sb.load_dataset("mnist_t10k")
     keep = np.isin(mnist.labels, (3, 5, 8))
@@ -232,7 +232,9 @@ def digits(draws, restarts, components):
     before = usps.x - usps.x.min()
     before = before / before.max()
     classes = [np.unique(y, return_inverse=True)[1] for y in (usps.labels, mnist.labels[keep])]
-    for what, rows in {"both": np.concatenate([before, small]), "source": before}.items():
+    tables = {"both": np.concatenate([before, small]), "source": before}
+    for what in axes_of:
+        rows = tables[what]
         axes = PCA(20, svd_solver="full").fit(rows)
         names = [f"pc{j}" for j in range(20)]
         first, target = (
@@ -242,7 +244,7 @@ def digits(draws, restarts, components):
         source = sb.fit_source(first.x, first.labels, num_components=components)
         print(f"digits, axes of {what}: {source}", flush=True)
         chosen = [name for name in METHODS if "partition" not in name]
-        rows = ladder(first, target, source, (10, 25), range(draws), restarts, chosen)
+        rows = ladder(first, target, source, numbers, range(draws), restarts, chosen)
         show([*rows, bound(target, 1)] if what == "both" else rows)
 
 
@@ -252,15 +254,19 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=5, help="of labels; of flows too")
     parser.add_argument("--restarts", type=int, default=1, help="starts of EM; 20 for swap")
     parser.add_argument("--components", type=int, help="of each class of digits; BIC by default")
+    parser.add_argument("--labels", default="10,25", help="rows of known class")
+    parser.add_argument("--axes", default="both,source", help="domains of the axes of digits")
     options = parser.parse_args()
+    numbers = tuple(map(int, options.labels.split(",")))
     use_compilation_cache()
     for part in options.parts.split(","):
         if part == "swap":
             swap(options.draws, 20)
         elif part == "traffic":
-            traffic(options.draws, options.restarts)
+            traffic(options.draws, options.restarts, numbers)
         else:
-            digits(options.draws, options.restarts, options.components)
+            axes = options.axes.split(",")
+            digits(options.draws, options.restarts, options.components, numbers, axes)
 
 
 if __name__ == "__main__":
