@@ -11,6 +11,7 @@ __all__ = [
     "calibration_error",
     "f_score",
     "purity",
+    "purity_f_score",
     "score_labels",
     "violated",
     "violated_links",
@@ -66,6 +67,31 @@ def purity(truth: ArrayLike, labels: ArrayLike) -> float:
 
     table = contingency_matrix(*_known(truth, labels))
     return float(table.max(axis=0).sum() / table.sum())
+
+
+def purity_f_score(truth: ArrayLike, labels: ArrayLike) -> float:
+    """Harmonic mean of `purity` and inverse purity, the share of points in the main cluster of their class.
+
+    One cluster of all points has :math:`2p / (1 + p)`, p the share of the largest class.
+
+    Parameters
+    ----------
+    truth, labels : array_like, shape (num_points,)
+        Points whose class is not known (-1, NaN, None, blank) do not count.
+
+    Raises
+    ------
+    ValueError
+        If the lengths differ, or no class is known.
+
+    References
+    ----------
+    Raghuram (2014), eqs. 3.18-3.19, who calls inverse purity accuracy; clusters are not matched one
+    to one there, as they are by `accuracy`.
+    """
+    classes, clusters = _known(truth, labels)
+    forward, backward = purity(classes, clusters), purity(clusters, classes)
+    return 2 * forward * backward / (forward + backward)
 
 
 def f_score(truth: ArrayLike, labels: ArrayLike) -> float:

@@ -35,7 +35,7 @@ def fit_all(source, x, known):
 
 def draw(x, truth, known, found, path):
     """Flows by the class that each classifier gives; wrong ones are ringed, known ones are squares."""
-    figure, axes = new_figure(11.0, 4.4, ncols=len(found), sharey=True)
+    figure, axes = new_figure(11.0, 4.7, ncols=len(found), sharey=True)
     colours = cluster_colours(len(NAMES))
     for axis, (name, prob) in zip(axes, found.items(), strict=True):
         guess = prob.argmax(axis=1)
@@ -53,7 +53,9 @@ def draw(x, truth, known, found, path):
     axes[0].set(ylabel="median bytes, standardised")
     for c, name in enumerate(NAMES):
         axes[0].scatter([], [], s=20, color=colours[c], label=name)
-    axes[0].legend(fontsize=8, frameon=False, loc="lower right")
+    axes[0].scatter([], [], s=34, marker="s", color="white", edgecolor=INK, label="known")
+    axes[0].scatter([], [], s=22, facecolor="none", edgecolor="crimson", label="wrong")
+    figure.legend(fontsize=9, frameon=False, loc="outside lower center", ncols=len(NAMES) + 2)
     figure.savefig(path, dpi=110)
 
 

@@ -21,7 +21,6 @@ from sidebayes.diagnostics.orthogonal import align
 from sidebayes.diagnostics.relabel import relabel
 from sidebayes.diagnostics.verdict import num_starts_at_best, verdict
 from sidebayes.guides.engines.base import Engine, Evidence, SideBayesWarning, Status
-from sidebayes.guides.engines.density import abstract_trace, collapsed_sites
 from sidebayes.models.blocks.fields import check_integer
 from sidebayes.models.blocks.files import check_writable, sealed, write_whole
 from sidebayes.models.blocks.side_information.links import Links
@@ -172,7 +171,7 @@ class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Val
     @cached_property
     def relabelled(self) -> tuple[xr.DataTree, float]:
         """The tree with label switching undone, and the quality score of the matching."""
-        if not self.has_labels or not self._is_exchangeable:
+        if not self.has_labels:
             return self.tree, 1.0
         tree, score = relabel(self.tree)
         if score < _POOR_MATCH:
@@ -184,15 +183,6 @@ class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Val
                 stacklevel=2,
             )
         return tree, score
-
-    @property
-    def _is_exchangeable(self) -> bool:
-        """Whether clusters may be renumbered, as far as the model is known."""
-        if self.model is None:
-            return True
-        with self.run.precision:
-            sources = collapsed_sites(abstract_trace(self.run.problem)).values()
-            return all(fn.is_exchangeable for fn, _ in sources)
 
     @property
     def _is_matched(self) -> bool:

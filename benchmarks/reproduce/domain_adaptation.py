@@ -117,10 +117,10 @@ def _by_class(source):
 
 
 def ladder(first, target, source, numbers, draws, restarts, names):
-    """Accuracy and recall by class of all methods, by number of labels."""
+    """Accuracy and recall by class of all methods, a row for each number of labels and draw of them."""
     rows = []
     for number in numbers:
-        for draw in range(draws):
+        for draw in draws:
             known = labelled(target.labels, number, draw)
             free = known < 0
             for name, guess in [
@@ -138,9 +138,15 @@ def ladder(first, target, source, numbers, draws, restarts, names):
                 }
                 entry |= {f"recall {c}": r for c, r in enumerate(recall)}
                 rows.append(entry)
-    table = pd.DataFrame(rows).groupby(["labels", "method"], sort=False).mean()
-    print(table.round(3).to_string(), flush=True)
-    return table
+    return rows
+
+
+def show(rows):
+    """Means over draws, the standard deviation of the accuracy, and how many draws a method had."""
+    by_method = pd.DataFrame(rows).groupby(["labels", "method"], sort=False)
+    table, accuracy = by_method.mean(), by_method["accuracy"]
+    table.insert(1, "sd", accuracy.std(ddof=0))
+    print(table.assign(draws=accuracy.count()).round(3).to_string(), flush=True)
 
 
 def bound(target, number):
@@ -156,17 +162,22 @@ def bound(target, number):
             return self.source_.predict(x)
 
     guess = cross_val_predict(Mixtures(), target.x, target.labels, cv=10)
-    print(f"supervised in the target, tenfold: {(guess == target.labels).mean():.3f}", flush=True)
+    entry = {"labels": len(target.x), "method": "supervised in the target, tenfold"}
+    recall = recall_score(target.labels, guess, average=None, zero_division=0)
+    entry |= {"accuracy": (guess == target.labels).mean()}
+    return entry | {f"recall {c}": r for c, r in enumerate(recall)}
 
 
-def traffic(draws, restarts):
-    """Tables 4.2-4.4 on simulated flows: 25 labels and fewer, three draws."""
+def traffic(draws, restarts, numbers):
+    """Tables 4.2-4.4 on simulated flows: a source, a target and a draw of labels for each seed."""
+    rows = []
     for seed in range(draws):
         first, target = sb.simulate_domains("traffic", 4000, 2500, seed=seed)
         source = sb.fit_source(first.x, first.labels)
-        print(f"flows, seed {seed}: {source}")
-        ladder(first, target, source, (10, 25), 1, restarts, METHODS)
-        bound(target, [2, 2, 1, 2])
+        print(f"flows, seed {seed}: {source}", flush=True)
+        rows += ladder(first, target, source, numbers, [seed], restarts, METHODS)
+        rows.append(bound(target, [2, 2, 1, 2]))
+    show(rows)
 
 
 def swap(draws, restarts):
@@ -212,7 +223,7 @@ def swap(draws, restarts):
     print(table.agg(["mean", "min", "max"]).round(3).to_string(), flush=True)
 
 
-def digits(draws, restarts, components):
+def digits(draws, restarts, components, numbers, axes_of):
     """USPS to MNIST, 3, 5 and 8."""
     usps, mnist = sb.load_dataset("usps358"), sb.load_dataset("mnist_t10k")
     keep = np.isin(mnist.labels, (3, 5, 8))
@@ -221,7 +232,9 @@ def digits(draws, restarts, components):
     before = usps.x - usps.x.min()
     before = before / before.max()
     classes = [np.unique(y, return_inverse=True)[1] for y in (usps.labels, mnist.labels[keep])]
-    for what, rows in {"both": np.concatenate([before, small]), "source": before}.items():
+    tables = {"both": np.concatenate([before, small]), "source": before}
+    for what in axes_of:
+        rows = tables[what]
         axes = PCA(20, svd_solver="full").fit(rows)
         names = [f"pc{j}" for j in range(20)]
         first, target = (
@@ -231,26 +244,29 @@ def digits(draws, restarts, components):
         source = sb.fit_source(first.x, first.labels, num_components=components)
         print(f"digits, axes of {what}: {source}", flush=True)
         chosen = [name for name in METHODS if "partition" not in name]
-        ladder(first, target, source, (10, 25), draws, restarts, chosen)
-        if what == "both":
-            bound(target, 1)
+        rows = ladder(first, target, source, numbers, range(draws), restarts, chosen)
+        show([*rows, bound(target, 1)] if what == "both" else rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--parts", default="swap,traffic,digits")
-    parser.add_argument("--draws", type=int, default=3)
+    parser.add_argument("--draws", type=int, default=5, help="of labels; of flows too")
     parser.add_argument("--restarts", type=int, default=1, help="starts of EM; 20 for swap")
     parser.add_argument("--components", type=int, help="of each class of digits; BIC by default")
+    parser.add_argument("--labels", default="10,25", help="rows of known class")
+    parser.add_argument("--axes", default="both,source", help="domains of the axes of digits")
     options = parser.parse_args()
+    numbers = tuple(map(int, options.labels.split(",")))
     use_compilation_cache()
     for part in options.parts.split(","):
         if part == "swap":
             swap(options.draws, 20)
         elif part == "traffic":
-            traffic(options.draws, options.restarts)
+            traffic(options.draws, options.restarts, numbers)
         else:
-            digits(options.draws, options.restarts, options.components)
+            axes = options.axes.split(",")
+            digits(options.draws, options.restarts, options.components, numbers, axes)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 
 from .base import Problem
-from .density import abstract_trace, log_joint, site_dims
+from .density import abstract_trace, collapsed_sites, log_joint, site_dims
 from .plumbing.programs import compiled
 from .starts import initial_values
 
@@ -23,9 +23,15 @@ _ORDERED = {"clusters": "none"}
 
 
 def clusters_permute(problem: Problem) -> bool:
-    """Whether clusters may be renumbered: no site declares ``infer={"symmetry": {"clusters": "none"}}``."""
-    sites = abstract_trace(problem).values()
-    return all((site.get("infer") or {}).get("symmetry") != _ORDERED for site in sites)
+    """Whether clusters may be renumbered.
+
+    They may not where a site declares ``infer={"symmetry": {"clusters": "none"}}``, or labels have side
+    information each of its own (`Collapsed.is_exchangeable`).
+    """
+    trace = abstract_trace(problem)
+    if any((site.get("infer") or {}).get("symmetry") == _ORDERED for site in trace.values()):
+        return False
+    return all(fn.is_exchangeable for fn, _ in collapsed_sites(trace).values())
 
 
 def site_symmetries(problem: Problem) -> dict[str, str]:

@@ -5,9 +5,11 @@ from sidebayes.diagnostics.scores import (
     calibration_error,
     f_score,
     purity,
+    purity_f_score,
     score_labels,
     violated_links,
 )
+from sklearn.metrics import normalized_mutual_info_score
 
 
 def test_scores_do_not_depend_on_numbering():
@@ -27,6 +29,31 @@ def test_purity_by_hand():
     assert purity(truth, labels) == purity(truth, rng.permutation(3)[labels])
     mostly = np.array([0, 0, 1, 1, 1, 2])
     assert purity(truth, mostly) == accuracy(truth, mostly)
+
+
+def test_f_of_purity():
+    """Check R23 of Raghuram (2014): numbering does not count; a single group."""
+    rng = np.random.default_rng(1)
+    truth, labels = rng.integers(3, size=50), rng.integers(4, size=50)
+    table = np.array([[np.sum((truth == i) & (labels == j)) for j in range(4)] for i in range(3)])
+    pure, inverse = table.max(axis=0).sum() / 50, table.max(axis=1).sum() / 50
+    assert pure != inverse
+    expected = 2 * pure * inverse / (pure + inverse)
+    assert purity_f_score(truth, labels) == pytest.approx(expected, rel=1e-12)
+    renamed = rng.permutation(3)[truth], rng.permutation(4)[labels]
+    assert purity_f_score(*renamed) == pytest.approx(expected, rel=1e-12)
+    nmi = [
+        normalized_mutual_info_score(*pair, average_method="geometric")
+        for pair in (renamed, (truth, labels))
+    ]
+    assert nmi[0] == pytest.approx(nmi[1], rel=1e-12)
+    # the grid of the balance scale: the class is the sign of the difference of two moments
+    grid = np.stack(np.meshgrid(*[np.arange(1, 6)] * 4), axis=-1).reshape(-1, 4)
+    scale = 1 + np.sign(grid[:, 0] * grid[:, 1] - grid[:, 2] * grid[:, 3])
+    share = 288 / 625
+    assert purity_f_score(scale, np.zeros(625)) == pytest.approx(2 * share / (1 + share))
+    assert purity_f_score(scale, np.zeros(625)) == pytest.approx(0.6309, abs=5e-5)
+    assert normalized_mutual_info_score(scale, np.zeros(625), average_method="geometric") == 0.0
 
 
 def test_f_score_by_hand():

@@ -10,6 +10,8 @@ import numpyro
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 from sidebayes.models.blocks.block import Block
+from sidebayes.models.blocks.classes.class_mixture import NamedClassMixture
+from sidebayes.models.blocks.classes.statements import stated_classes
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.blocks.mixtures.components import (
     GaussianPrior,
@@ -114,6 +116,21 @@ def shifted(
     for name, data, components in (("source", source, density), ("target", target, there)):
         labels = LinkedCategorical(jnp.log(weights), as_label_graph(None, len(data)))
         numpyro.sample(name, LinkedMixture(labels, components), obs=data)
+
+
+SPECIES_ELSEWHERE = np.array([[4.7, 3.8], [5.6, 3.1], [6.3, 3.4]])
+"""Sepals of three species of iris in another country."""
+
+
+def ported(x: Annotated[ArrayLike, "points features"], known: Annotated[PartialLabels, "points"]):
+    """Gaussians of known classes, all of them shifted alike from where another table had them."""
+    weights = mixing_weights(3)
+    shift = numpyro.sample("shift", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
+    spread = numpyro.sample("spread", dist.LogNormal(-1.0, 0.5))
+    moved = dist.MultivariateNormal(SPECIES_ELSEWHERE + shift, scale_tril=spread * jnp.eye(2))
+    labels = LinkedCategorical(jnp.log(weights), as_label_graph(None, len(x)))
+    stated = stated_classes(known, 3, 0.05)
+    numpyro.sample("x", NamedClassMixture(labels, moved, jnp.eye(3), stated), obs=x)
 
 
 def joint_survival(

@@ -9,6 +9,7 @@ import numpyro
 import pytest
 from jax import random
 from numpyro.infer import MCMC, NUTS
+from sidebayes.diagnostics.sites import is_ordered
 from sidebayes.models.blocks.roles import signature_of
 
 import sidebayes as sb
@@ -25,6 +26,7 @@ PROBES = {
     "growth": (models.growth, data.long_table(), {}),
     "lines": (models.lines, data.two_lines(), {"num_clusters": 2}),
     "labelled": (models.labelled, (X, KNOWN), {"num_clusters": 4, "num_classes": 3}),
+    "ported": (models.ported, (X, KNOWN), {}),
     "shifted": (models.shifted, (X[::3], X[1::5] + 0.3), {"num_clusters": 2}),
     "survival": (models.joint_survival, data.survival(), {}),
     "hierarchical": (models.hierarchical, (X[::2], None), {"num_clusters": 2}),
@@ -99,6 +101,7 @@ NEW = {
         "links": sb.Links([(1, 2)], [np.inf], 3),
     },
     "labelled": {"known": np.array([0, -1, 2])},
+    "ported": {"known": np.array([0, -1, 2])},
     "survival": {"times": np.array([0.5, 2.0, 1.0]), "subjects": [3, 7, 3]},
     "counts": {"design": DESIGN[:3]},
 }
@@ -204,6 +207,7 @@ def test_hierarchical_means_have_a_conditional():
 POINTS = {
     "labelled": {"class_probs"},
     "shifted": {"mean", "covariance", "moved", "shift"},
+    "ported": {"shift", "spread"},
     "hierarchical": {"centre", "shrinkage"},
     "robust": {"centre", "scale"},
 }
@@ -212,7 +216,10 @@ POINTS = {
 
 @pytest.mark.parametrize(
     "probe",
-    [pytest.param(p, marks=[pytest.mark.slow] * (p in ("labelled", "robust"))) for p in PROBES],
+    [
+        pytest.param(p, marks=[pytest.mark.slow] * (p in ("labelled", "robust", "ported")))
+        for p in PROBES
+    ],
 )
 def test_coordinate_ascent_has_points_beside_factors_or_refuses(probe):
     engine = CoordinateAscent(num_restarts=1, num_draws=100)
@@ -238,6 +245,19 @@ def test_classes_are_never_renumbered():
     guess = (found.responsibilities() @ probs).argmax(axis=1)
     assert (guess == data.SPECIES).mean() > 0.6
     assert (guess[known >= 0] == known[known >= 0]).mean() > 0.7
+
+
+def test_components_of_known_classes_keep_their_names(tmp_path):
+    """Draws are not renumbered, nor are those that a file has kept."""
+    found = fit("ported", QUICK["laplace"])
+    found.save(tmp_path / "fit.nc")
+    for one in (found, sb.load(tmp_path / "fit.nc", model=models.ported)):
+        assert is_ordered(one.tree)
+        tree, score = one.relabelled
+        assert (tree["relabelling"]["permutation"].to_numpy() == np.arange(3)).all()
+        assert score > 0.8
+        assert (one.labels() == data.SPECIES).mean() > 0.7
+        np.testing.assert_allclose(one.params["shift"], [0.3, -0.3], atol=0.15)
 
 
 def test_engines_with_other_plans_follow_each_other():
