@@ -157,8 +157,16 @@ def compile_anew(
     """
     _listen()
     _told.events = set()
-    program = lowered.compile({"xla_backend_optimization_level": 0} if quick else None)
+    level = {"xla_backend_optimization_level": 0} if quick else {}
+    try:
+        program = lowered.compile(level | _WITHOUT_LIBRARY)
+    except jax.errors.JaxRuntimeError:  # versions of XLA that lack the option refuse it
+        program = lowered.compile(level)
     return program, _told.events & {_COMPILED, _FOUND} == {_COMPILED}
+
+
+_WITHOUT_LIBRARY = {"xla_cpu_experimental_ynn_fusion_type": ""}
+"""XLA's own loops sum over few features several times as fast as the library that it would call."""
 
 
 _COMPILED = "/jax/core/compile/backend_compile_duration"
