@@ -44,6 +44,12 @@ SOURCE = sb.SourceMixture(
 )
 HAZARD = sb.HazardPrior([1.0], -1.0, level_scale=1.0, step=0.5, association=1.0)
 
+CURVES = {
+    "inputs": np.linspace(0, 4, POINTS),
+    "num_clusters": 2,
+    "length_scale": 1.0,
+    "amplitude": 1.0,
+}
 CASES = {
     "gmm": ("gmm", TWO | {"num_points": POINTS, "prior": PRIOR}),
     "ppc, field": ("ppc", TWO | {"num_points": POINTS, "prior": PRIOR, "links": FEW}),
@@ -76,16 +82,8 @@ CASES = {
         },
     ),
     "domain_adaptation": ("domain_adaptation", {"num_points": POINTS, "source": SOURCE}),
-    "trajectories": (
-        "trajectories",
-        {
-            "inputs": np.linspace(0, 4, POINTS),
-            "num_clusters": 2,
-            "length_scale": 1.0,
-            "amplitude": 1.0,
-            "noise": dist.LogNormal(-1.0, 0.5),
-        },
-    ),
+    "trajectories": ("trajectories", CURVES | {"noise": dist.LogNormal(-1.0, 0.5)}),
+    "trajectories, noise given": ("trajectories", CURVES | {"noise": 0.4}),
     "mixed_effects": ("mixed_effects", DESIGN),
     "mixed_effects_mixture": ("mixed_effects_mixture", DESIGN | TWO),
     "joint_survival": ("joint_survival", DESIGN | {"hazard": HAZARD}),
@@ -105,8 +103,8 @@ ENGINES = {
 }
 """Bayesian engines, with settings that make many fits affordable."""
 
-REFUSED = {("ppc, field", "cavi"), ("pfgl", "cavi")}
-"""Some sites are points there: weights that a partition function depends on, prototypes."""
+REFUSED = {("ppc, field", "cavi"), ("pfgl", "cavi"), ("trajectories", "cavi")}
+"""Some sites are points there: weights that a partition function depends on, prototypes, noise."""
 
 
 def pairs():
