@@ -150,7 +150,8 @@ def select_components(
                 f"{path['bic'].iloc[-1]:.6g}; try greater numbers"
             )
     else:
-        chosen = int(path["log_evidence"].idxmax() if by_evidence else path["bic"].idxmin())
+        worth = path["log_evidence"] if by_evidence else -path["bic"]
+        chosen = list(rows)[int(np.nanargmax(worth.to_numpy()))]
     return ComponentChoice(fits[chosen], path.assign(chosen=path.index == chosen))
 
 

@@ -12,6 +12,7 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.core import Tracer
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import (
     AffineTransform,
@@ -32,7 +33,7 @@ __all__ = ["PrototypeSites", "class_prototypes", "prototype_prior", "prototype_t
 
 def prototype_table(
     prototypes: ArrayLike | Sequence[tuple[int, int]], num_clusters: int, num_classes: int
-) -> tuple[ArrayLike, ArrayLike]:
+) -> tuple[Array | NDArray, Array | NDArray]:
     """Component and class of every prototype, as two arrays; traced ones are not looked at.
 
     Raises
@@ -106,8 +107,8 @@ class PrototypeSites(Block):
         x: ArrayLike | None,
         num_clusters: int,
         num_classes: int,
-        clusters: ArrayLike,
-        classes: ArrayLike,
+        clusters: Array | NDArray,
+        classes: Array | NDArray,
         prior: str | GaussianPrior,
         known: PartialLabels | None,
     ) -> None:
@@ -155,7 +156,7 @@ class PrototypeSites(Block):
         """
         told = 0
         if self.known is not None:
-            told = (~np.asarray(self.known.admissible(self.num_classes)).all(axis=1)).sum()
+            told = int(np.sum(~np.asarray(self.known.admissible(self.num_classes)).all(axis=1)))
         half = np.log(max(told, 1)) / 2
         if role == "prototype_log_scale":
             return self.num_clusters * half
