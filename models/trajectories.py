@@ -46,8 +46,9 @@ def curve_anchors(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArra
     Raises
     ------
     ValueError
-        If exact curves need more than 1000.
+        If exact curves need more than 1000, or `observed` holds other than ones and zeros.
     """
+    _check_observed(data.get("observed"), data.get("y"))
     inputs = as_columns(np.asarray(data["inputs"]))
     kernel, inducing = options.get("kernel", "rbf"), options.get("inducing")
     given = options.get("length_scale")
@@ -223,6 +224,12 @@ def _check_observed(observed: Any, y: Any) -> None:
             f"observed has shape {jnp.shape(observed)}, y has {jnp.shape(y)}; pass a one or a zero for each "
             "value of y"
         )
+    if observed is None or isinstance(observed, Tracer):
+        return
+    table = np.asarray(observed, float)
+    if not np.isin(table, (0.0, 1.0)).all():
+        bad = table[~np.isin(table, (0.0, 1.0))][0]
+        raise ValueError(f"observed holds {bad:.6g}; expected one for what was measured, else zero")
 
 
 def _positive(name: str, given: Any) -> NDArray:

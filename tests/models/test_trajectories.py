@@ -399,3 +399,10 @@ def test_modes_rise(engine):
     found = fit(Y, T, SUBJECT, LINKS, engine=runner)
     assert np.nanmin(np.diff(found.objective, axis=1)) > -1e-8
     assert found.status.converged
+
+
+def test_observed_is_one_or_zero():
+    y, inputs = np.zeros((4, 2)), np.arange(4.0)
+    for wrong in (0.5, -1.0, 2.0):
+        with pytest.raises(ValueError, match=f"observed holds {wrong:g}; expected one"):
+            sb.fit("trajectories", y, inputs, observed=np.full((4, 2), wrong), length_scale=1.0)
