@@ -26,6 +26,13 @@ def _known(truth: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, np.ndarray]
     return classes[classes >= 0], labels[classes >= 0]
 
 
+def _table(truth: ArrayLike, labels: ArrayLike) -> np.ndarray:
+    """Numbers of points of each class (rows) in each cluster, where the class is known."""
+    from sklearn.metrics.cluster import contingency_matrix
+
+    return contingency_matrix(*_known(truth, labels))
+
+
 def accuracy(truth: ArrayLike, labels: ArrayLike) -> float:
     """Share of points right under the best one-to-one matching of clusters to classes.
 
@@ -40,9 +47,8 @@ def accuracy(truth: ArrayLike, labels: ArrayLike) -> float:
         If the lengths differ, or no class is known.
     """
     from scipy.optimize import linear_sum_assignment
-    from sklearn.metrics.cluster import contingency_matrix
 
-    table = contingency_matrix(*_known(truth, labels))
+    table = _table(truth, labels)
     rows, columns = linear_sum_assignment(-table)
     return float(table[rows, columns].sum() / table.sum())
 
@@ -63,9 +69,7 @@ def purity(truth: ArrayLike, labels: ArrayLike) -> float:
     ValueError
         If the lengths differ, or no class is known.
     """
-    from sklearn.metrics.cluster import contingency_matrix
-
-    table = contingency_matrix(*_known(truth, labels))
+    table = _table(truth, labels)
     return float(table.max(axis=0).sum() / table.sum())
 
 
@@ -89,9 +93,9 @@ def purity_f_score(truth: ArrayLike, labels: ArrayLike) -> float:
     Raghuram (2014), eqs. 3.18-3.19, who calls inverse purity accuracy; clusters are not matched one
     to one there, as they are by `accuracy`.
     """
-    classes, clusters = _known(truth, labels)
-    forward, backward = purity(classes, clusters), purity(clusters, classes)
-    return 2 * forward * backward / (forward + backward)
+    table = _table(truth, labels)
+    forward, backward = table.max(axis=0).sum(), table.max(axis=1).sum()
+    return float(2 * forward * backward / (forward + backward) / table.sum())
 
 
 def f_score(truth: ArrayLike, labels: ArrayLike) -> float:
@@ -111,9 +115,7 @@ def f_score(truth: ArrayLike, labels: ArrayLike) -> float:
     ----------
     Law (2006), eq. 5.34.
     """
-    from sklearn.metrics.cluster import contingency_matrix
-
-    table = contingency_matrix(*_known(truth, labels))
+    table = _table(truth, labels)
     classes, clusters = table.sum(axis=1), table.sum(axis=0)
     measure = 2 * table / (classes[:, None] + clusters)
     return float(classes @ measure.max(axis=1) / table.sum())

@@ -17,8 +17,8 @@ from sidebayes.models.blocks.fields import check_integer
 
 from .api import fit
 from .checks import check_seed
-from .growing import grow_prototypes
 from .result import Fit
+from .zoo import find_card
 
 __all__ = ["ComponentChoice", "select_components"]
 
@@ -103,13 +103,15 @@ def select_components(
     tried = _numbers(num_clusters)
     if criterion not in ("bic", "evidence"):
         raise ValueError(f"criterion = {criterion!r:.60}; expected 'bic' or 'evidence'")
-    if method == "nfgl":
+    card = find_card(method) if isinstance(method, str) else None
+    if card is not None and "composite likelihood" in card.tags:
         raise ValueError(
-            "nfgl has a composite likelihood, and neither BIC nor evidence; choose for 'moe', and pass "
+            f"{method} has a composite likelihood, and neither BIC nor evidence; choose for 'moe', and pass "
             "base=choice.fit to fit_nfgl"
         )
+    grown = card is not None and bool(card.routine_path)
     by_evidence = criterion == "evidence"
-    if by_evidence and (method == "pfgl" or beyond is not None):
+    if by_evidence and (grown or beyond is not None):
         raise ValueError(
             "criterion='evidence' is of models given before the data; prototypes that are grown, and "
             "beyond=, need criterion='bic'"
@@ -117,7 +119,7 @@ def select_components(
     if beyond is not None and not isinstance(beyond, Fit):
         raise TypeError(f"beyond is a {type(beyond).__name__}; pass a Fit")
     limit = None if beyond is None else beyond.bic
-    run: Callable[..., Fit] = grow_prototypes if method == "pfgl" else partial(fit, method)
+    run: Callable[..., Fit] = card.routine if card is not None and grown else partial(fit, method)
     given = {
         "engine": "smc" if engine is None and by_evidence else engine,
         "seed": check_seed(seed),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -20,9 +19,11 @@ from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import Groups, class_codes
 
 from .api import fit
-from .growing import fit_nfgl, grow_prototypes
+from .zoo import find_card
 
 __all__ = ["LinkedKFold", "LinkedMixtureClusterer", "MixtureClassifier"]
+
+_CLASSIFIERS = ("moe", "nfgl", "pfgl")
 
 
 class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):
@@ -223,13 +224,8 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):
         TypeError, ValueError
             For bad input, or if no class is known.
         """
-        routines: dict[str, Any] = {
-            "moe": partial(fit, "moe"),
-            "pfgl": grow_prototypes,
-            "nfgl": fit_nfgl,
-        }
-        if self.method not in routines:
-            raise ValueError(f"method = {self.method!r}; expected one of {sorted(routines)}")
+        if self.method not in _CLASSIFIERS:
+            raise ValueError(f"method = {self.method!r}; expected one of {sorted(_CLASSIFIERS)}")
         x = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         codes = class_codes(y, "y")
         if len(codes) != len(x):
@@ -237,7 +233,7 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):
         first = np.unique(codes, return_index=True)[1][int((codes < 0).any()) :]
         self.classes_ = np.asarray([np.asarray(y)[row] for row in first])
         number = len(first)
-        self.result_ = routines[self.method](
+        self.result_ = find_card(self.method).routine(
             x,
             codes,
             num_clusters=number if self.n_components is None else self.n_components,

@@ -18,6 +18,8 @@ from sidebayes.guides.engines.plumbing.store import use_program_store
 from sidebayes.cache import use_compilation_cache
 
 use_compilation_cache()
+# small programs by the thousand, which both workers need
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 use_program_store(None)  # what a test changes in the library must be seen
 
 MOST_MAPS = 20_000
@@ -33,6 +35,12 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.nodeid.removeprefix("tests/") in DEAR:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish(session):
+    """What was imported stays to the end, so the collector need not look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -33,6 +33,7 @@ __all__ = [
     "plain_array",
     "point_table",
     "real_array",
+    "rebuilt",
     "refuse_unwritable",
 ]
 
@@ -323,3 +324,14 @@ def _wanted(hint: Any, plural: str = "") -> str:
         finite = "finite " if hint is float else ""
         return f"{unit}{article}{finite}number{plural}{bounds}{whole}"
     return "names" if plural else _WORDS.get(hint, str(hint))
+
+
+def rebuilt[Value](kind: type[Value], values: Iterable[Any]) -> Value:
+    """Frozen dataclass of these values, in the order of its fields and without any check.
+
+    For ``tree_unflatten``: JAX also passes placeholders, which no check would admit.
+    """
+    value = object.__new__(kind)
+    for field, content in zip(fields(kind), values, strict=True):  # type: ignore[arg-type]
+        object.__setattr__(value, field.name, content)
+    return value

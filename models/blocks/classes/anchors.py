@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Self
 
 import jax
@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from ..fields import real_array
+from ..fields import real_array, rebuilt
 from ..side_information.partial_labels import frozen
 from .class_mixture import log_of
 from .prototypes import Prototypes
@@ -66,11 +66,8 @@ class Anchors:
 
     @classmethod
     def tree_unflatten(cls, aux: None, children: tuple[Any, ...]) -> Self:
-        """Rebuild without any check, as JAX also passes placeholders."""
-        anchors = object.__new__(cls)
-        for field, value in zip(fields(cls), children, strict=True):
-            object.__setattr__(anchors, field.name, value)
-        return anchors
+        """Rebuild without any check."""
+        return rebuilt(cls, children)
 
     def prototypes(self, scale: Array, smoothing: float) -> Prototypes:
         """As prototypes, which lie where the rows are (Raghuram 2014, eq. 2.16)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Self
 
 import jax
@@ -12,7 +12,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
-from ..fields import plain_array, point_table, real_array
+from ..fields import plain_array, point_table, real_array, rebuilt
 from ..mixtures.gaussian import Gaussian
 
 __all__ = ["SourceMixture"]
@@ -92,12 +92,8 @@ class SourceMixture:
 
     @classmethod
     def tree_unflatten(cls, aux: tuple[int, ...], children: tuple[Any, ...]) -> Self:
-        """Rebuild without any check, as JAX also passes placeholders."""
-        source = object.__new__(cls)
-        values = (*children, np.asarray(aux))
-        for field, value in zip(fields(cls), values, strict=True):
-            object.__setattr__(source, field.name, value)
-        return source
+        """Rebuild without any check."""
+        return rebuilt(cls, (*children, np.asarray(aux)))
 
     @property
     def num_components(self) -> int:

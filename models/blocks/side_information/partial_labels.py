@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from ..fields import chosen_rows, plain_array, refuse_unwritable
+from ..fields import chosen_rows, plain_array, rebuilt, refuse_unwritable
 
 __all__ = ["Groups", "PartialLabels", "class_codes", "frozen", "refuse_other_order"]
 
@@ -79,10 +79,8 @@ class PartialLabels:
 
     @classmethod
     def tree_unflatten(cls, aux: None, children: tuple[Any]) -> Self:
-        """Rebuild without any check, as JAX also passes placeholders."""
-        labels = object.__new__(cls)
-        object.__setattr__(labels, "values", children[0])
-        return labels
+        """Rebuild without any check."""
+        return rebuilt(cls, children)
 
 
 @jax.tree_util.register_pytree_node_class
@@ -195,12 +193,8 @@ class Groups:
 
     @classmethod
     def tree_unflatten(cls, aux: tuple[int], children: tuple[Any]) -> Self:
-        """Rebuild without names and without any check, as JAX also passes placeholders."""
-        groups = object.__new__(cls)
-        known = {"codes": children[0], "num_groups": aux[0], "values": None, "names": None}
-        for name, value in known.items():
-            object.__setattr__(groups, name, value)
-        return groups
+        """Rebuild without names and without any check."""
+        return rebuilt(cls, (None, children[0], None, aux[0]))
 
 
 def class_codes(values: Any, name: str = "labels") -> NDArray[np.int64]:
