@@ -228,7 +228,7 @@ def test_it_simulates_data_that_keep_hard_links():
 def test_it_refuses(options, message):
     links = Links.must_link([(0, 1)])
     with pytest.raises(ValueError, match=message):
-        seed(ppc, 0)(X, links, num_clusters=3, **options)
+        jax.eval_shape(lambda x: seed(ppc, 0)(x, links, num_clusters=3, **options), X)
 
 
 def split_accuracy(num_pairs, num_repeats):
