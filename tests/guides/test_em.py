@@ -81,7 +81,7 @@ def test_fisher_identity_and_closed_step(options):
         of_q = jax.lax.map(jax.grad(q), both)
         return value, *jax.value_and_grad(joint)(start), of_q, new
 
-    value, exact, of_joint, both, new = slopes(start, problem.args)
+    value, exact, of_joint, both, new = jax.device_get(slopes(start, problem.args))
     of_q, at_new = ({name: slope[n] for name, slope in both.items()} for n in (0, 1))
     np.testing.assert_allclose(value, exact, rtol=1e-12)
     for name in start:
