@@ -31,12 +31,17 @@ def without_blocks(model):
 
 def weights_mode(count, weights, graph, concentration=1.0, **law):
     """M-step of the mixing weights: counts matched under the law of the links."""
-    size = len(weights)
-    labels = LinkedCategorical(jnp.log(weights), graph, **law)
-    fn = LinkedMixture(labels, dist.Normal(jnp.zeros(size), 1.0))
-    block = MixingWeights(size, concentration)
-    found = block.update(count, [fn])
-    return block.mode(found, {"mixing_weights": weights})["mixing_weights"]
+
+    @jax.jit
+    def mode(count, weights):
+        size = len(weights)
+        labels = LinkedCategorical(jnp.log(weights), graph, **law)
+        fn = LinkedMixture(labels, dist.Normal(jnp.zeros(size), 1.0))
+        block = MixingWeights(size, concentration)
+        found = block.update(count, [fn])
+        return block.mode(found, {"mixing_weights": weights})["mixing_weights"]
+
+    return mode(count, weights)
 
 
 def responsibilities(problem, params):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.special import logsumexp
@@ -9,7 +10,7 @@ from scipy.stats import multivariate_normal
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import collapsed_sites, trace_model
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.partitions.rule import matched_discriminants
+from sidebayes.models.blocks.partitions import rule
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.mcp import mcp
 
@@ -52,6 +53,17 @@ def params_of(size=4, seed=0):
         "discriminants": 0.5 * rng.normal(size=(size, 6)),
         "assignment": np.eye(2)[np.arange(size) % 2],
     }
+
+
+matched_discriminants = jax.jit(rule.matched_discriminants, static_argnums=3)
+
+
+def basis_of(x, centre=None, unit=None):
+    """Monomials of the features up to products of two, written out."""
+    centre, unit = (x.mean(axis=0), x.std(axis=0)) if centre is None else (centre, unit)
+    z = (x - centre) / unit
+    row, column = np.triu_indices(z.shape[1])
+    return np.concatenate([np.ones((len(z), 1)), z, z[:, row] * z[:, column]], axis=1)
 
 
 def matched(params, x=X):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 
@@ -25,17 +27,23 @@ def known_cause(problem: Problem) -> str | None:
 
 
 def _impossible_links(problem: Problem) -> str | None:
-    for name, (fn, _) in collapsed_sites(trace_anywhere(problem)).items():
-        if not isinstance(fn, LinkedMixture):
-            continue
-        labels, shape = fn.labels, (fn.labels.graph.num_points, fn.num_clusters)
-        hard = int(np.isinf(np.asarray(labels.graph.pair_weights)).sum())
-        blank = jnp.zeros(shape, labels.log_weights.dtype)
-        if hard and not jnp.isfinite(
-            partition.log_partition(blank, labels.graph, inference=labels.inference)
-        ):
+    sizes: dict[str, int] = {}
+
+    def look() -> dict[str, tuple[Array, Array]]:
+        found = {}
+        for name, (fn, _) in collapsed_sites(trace_anywhere(problem)).items():
+            if isinstance(fn, LinkedMixture) and fn.labels.graph.num_links:
+                graph, sizes[name] = fn.labels.graph, fn.num_clusters
+                blank = jnp.zeros((graph.num_points, fn.num_clusters), fn.labels.log_weights.dtype)
+                value = partition.log_partition(blank, graph, inference=fn.labels.inference)
+                found[name] = jnp.isinf(graph.pair_weights).sum(), jnp.isfinite(value)
+        return found
+
+    # one program: step by step it would be hundreds
+    for name, (hard, possible) in jax.jit(look)().items():
+        if hard and not possible:
             return (
-                f"{name!r} has {hard} hard links that no labeling satisfies with {shape[1]} clusters: "
+                f"{name!r} has {hard} hard links that no labeling satisfies with {sizes[name]} clusters: "
                 "allow more clusters, drop a cannot-link, or make the links soft, "
                 "links.with_strength(4.0)"
             )

@@ -29,6 +29,7 @@ __all__ = [
     "collapsed_sites",
     "deterministics",
     "explain_nonfinite",
+    "filled",
     "filling",
     "latent_sites",
     "latent_supports",
@@ -54,6 +55,16 @@ def traced(model: Callable[..., None], args: Sequence[Any], kwargs: Mapping[str,
         return handlers.trace(model).get_trace(*args, **kwargs)
 
 
+def filled(
+    model: Callable[..., None], fill: Callable[[dict], Array | None]
+) -> Callable[..., None]:
+    """The model with values that `fill` gives for its sites, None to leave one as it is.
+
+    Values are filled in before keys are dealt, so that no program holds keys that nothing uses.
+    """
+    return handlers.seed(handlers.substitute(model, substitute_fn=fill), jax.random.key(0))
+
+
 def trace_model(
     problem: Problem,
     params: Mapping[str, Any],
@@ -77,8 +88,7 @@ def trace_model(
         observed = replace_data is not None and site["type"] == "sample" and site["is_observed"]
         return replace_data(site) if observed else None  # type: ignore[misc]
 
-    seeded = handlers.seed(problem.model, jax.random.key(0))
-    trace = traced(handlers.substitute(seeded, substitute_fn=fill), args, problem.kwargs)
+    trace = traced(filled(problem.model, fill), args, problem.kwargs)
     _refuse_unset(trace, params)
     return trace
 
@@ -130,8 +140,7 @@ def place(
         log_det.append(jnp.sum(bijector.log_abs_det_jacobian(value, out)))
         return out
 
-    seeded = handlers.seed(problem.model, jax.random.key(0))
-    trace = traced(handlers.substitute(seeded, substitute_fn=fill), args, problem.kwargs)
+    trace = traced(filled(problem.model, fill), args, problem.kwargs)
     _refuse_unset(trace, {*free, *known})
     return trace, sum(log_det, start=jnp.zeros(()))
 
@@ -206,10 +215,8 @@ def abstract_trace(problem: Problem) -> dict:
 
     def go(numbers: list) -> None:
         args = tuple(map(_with_numbers, problem.args, numbers))
-        seeded = handlers.seed(problem.model, jax.random.key(0))
-        substituted = handlers.substitute(seeded, substitute_fn=filling(jnp.zeros))
         with unchecked():
-            found = traced(substituted, args, problem.kwargs)
+            found = traced(filled(problem.model, filling(jnp.zeros)), args, problem.kwargs)
         for site in found.values():
             if site["type"] == "sample":
                 _check_numbers(site["fn"])

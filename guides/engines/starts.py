@@ -12,13 +12,20 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 from numpy.typing import NDArray
-from numpyro import handlers
 from numpyro.distributions import constraints
 from scipy.special import expit
 from sidebayes.models.blocks.mixtures.kmeans_starts import kmeans_labels
 
 from .base import Problem
-from .density import abstract_trace, as_numpy, collapsed_sites, filling, latent_sites, traced
+from .density import (
+    abstract_trace,
+    as_numpy,
+    collapsed_sites,
+    filled,
+    filling,
+    latent_sites,
+    traced,
+)
 from .plumbing.memory import refuse_beyond_memory
 from .plumbing.programs import compiled
 from .surrogate import allot, expectation, raise_surrogate
@@ -195,9 +202,7 @@ def _near_zero(
                 used += math.prod(shape)
                 return taken.reshape(shape)
 
-            seeded = handlers.seed(bare.model, jax.random.key(0))
-            substituted = handlers.substitute(seeded, substitute_fn=filling(draw))
-            sites = traced(substituted, args, bare.kwargs)
+            sites = traced(filled(bare.model, filling(draw)), args, bare.kwargs)
             return {name: sites[name]["value"] for name in latent}
 
         return jax.vmap(start, in_axes=(0, None))

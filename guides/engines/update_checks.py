@@ -50,14 +50,26 @@ def check_updates(
         def differences(params: dict[str, Array], args: tuple) -> list[Array]:
             _, posterior = expectation(bare, params, args)
             trace = trace_model(bare, params, args)
-            before = linearised(trace, posterior)
+            blocks = [block_of(trace, part) for part in plan.parts]
+            updates = [
+                update_of(block, evidence(trace, part, posterior))
+                for block, part in zip(blocks, plan.parts, strict=True)
+            ]
+            modes = [
+                block.mode(found, part.values(params))
+                for block, found, part in zip(blocks, updates, plan.parts, strict=True)
+            ]
+            moved = [params | part.named(new) for part, new in zip(plan.parts, modes, strict=True)]
+            # one after the other, so that the program holds the density once
+            before, *after = jax.lax.map(
+                lambda point: linearised(trace_model(bare, point, args), posterior),
+                jax.tree.map(lambda *values: jnp.stack(values), params, *moved),
+            )
             out = []
-            for part in plan.parts:
-                block, values = block_of(trace, part), part.values(params)
-                found = update_of(block, evidence(trace, part, posterior))
-                new = block.mode(found, values)
-                moved = trace_model(bare, params | part.named(new), args)
-                gain = linearised(moved, posterior) - before
+            for part, block, found, new, value in zip(
+                plan.parts, blocks, updates, modes, after, strict=True
+            ):
+                gain, values = value - before, part.values(params)
                 if not block.is_conditional:
                     fell = gain < -_TOLERANCE * (1 + jnp.abs(before))
                     slope: Any = 0.0

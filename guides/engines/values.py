@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import Array
 from numpy.typing import NDArray
-from numpyro import handlers
 from numpyro.distributions import biject_to
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 
 from .base import Problem
-from .density import abstract_trace, filling, latent_sites, traced
+from .density import abstract_trace, filled, filling, latent_sites, traced
 from .plumbing.programs import unchecked
 
 __all__ = [
@@ -172,9 +170,8 @@ def trace_anywhere(problem: Problem) -> dict:
 
 
 def _trace(problem: Problem, fill: Callable[[dict], Any]) -> dict:
-    seeded = handlers.seed(problem.model, jax.random.key(0))
     with unchecked():  # parameters may be anywhere
-        return traced(handlers.substitute(seeded, substitute_fn=fill), problem.args, problem.kwargs)
+        return traced(filled(problem.model, fill), problem.args, problem.kwargs)
 
 
 def _lies_in(support: Any, value: NDArray) -> bool:

@@ -77,16 +77,12 @@ def test_fisher_identity_and_closed_step(options):
             return log_joint(problem, params, args)
 
         new = closed_step(problem, start, posterior, args)
-        return (
-            value,
-            joint(start),
-            jax.grad(joint)(start),
-            jax.grad(q)(start),
-            new,
-            jax.grad(q)(new),
-        )
+        both = {name: jnp.stack([value, new[name]]) for name, value in start.items()}
+        of_q = jax.lax.map(jax.grad(q), both)
+        return value, *jax.value_and_grad(joint)(start), of_q, new
 
-    value, exact, of_joint, of_q, new, at_new = slopes(start, problem.args)
+    value, exact, of_joint, both, new = jax.device_get(slopes(start, problem.args))
+    of_q, at_new = ({name: slope[n] for name, slope in both.items()} for n in (0, 1))
     np.testing.assert_allclose(value, exact, rtol=1e-12)
     for name in start:
         np.testing.assert_allclose(of_q[name], of_joint[name], rtol=1e-9, atol=1e-8)
@@ -150,7 +146,7 @@ def test_any_numpyro_mixture_can_be_fitted():
     slow, quick = np.sort(result.params["rate"])
     assert abs(quick - 9.0) < 2.5
     assert abs(slow - 0.5) < 0.1
-    slope = jax.grad(lambda rate: log_joint(problem, {**result.params, "rate": rate}))(
+    slope = jax.jit(jax.grad(lambda rate: log_joint(problem, {**result.params, "rate": rate})))(
         jnp.asarray(result.params["rate"])
     )
     np.testing.assert_allclose(slope, 0.0, atol=0.02)
@@ -220,7 +216,7 @@ def _prior(shrinkage):
 
 def test_same_seed_same_result():
     problem = ppc_problem(X, num_clusters=3)
-    one, two = (EM(num_restarts=3, max_steps=20).run(problem, seed=7) for _ in range(2))
+    one, two = (EM(num_restarts=3).run(problem, seed=7) for _ in range(2))
     np.testing.assert_array_equal(one.params["mean"], two.params["mean"])
     np.testing.assert_array_equal(one.objective, two.objective)
 
@@ -266,7 +262,8 @@ def test_units_of_features_change_nothing(covariance):
     if covariance == "diagonal":
         name, square = "variance", units**2
     start = one | {"mean": one["mean"] * units, name: one[name] * square}
-    other = EM(tol=1e-12).run(ppc_problem(X * units, **options), init=start).params
+    # from three equal starts, so that the first fit's program is found again
+    other = EM(tol=1e-12).run(ppc_problem(X * units, **options), init=[start] * 3).params
     np.testing.assert_allclose(other["mean"] / units, one["mean"], rtol=1e-6)
     np.testing.assert_allclose(other[name] / square, one[name], rtol=1e-5)
 

@@ -61,7 +61,8 @@ def test_closed_form_inverts_the_information(covariance):
         slope.shift,
         slope.precision + slope.precision.mT,
     )
-    back = information(params)(fisher_solve(params, NUM_POINTS, slope))
+    solve = jax.jit(lambda slope: information(params)(fisher_solve(params, NUM_POINTS, slope)))
+    back = solve(slope)
     for found, given in zip(back, slope, strict=True):
         np.testing.assert_allclose(found, given, atol=1e-10)
 
@@ -105,17 +106,21 @@ def test_newton_steps_solve_where_the_curvature_is_positive():
         return 0.5 * (point - target) @ hessian @ (point - target)
 
     near = target + 1e-9 * jnp.asarray(rng.normal(size=6))
-    solve = newton_steps(bowl, lambda point: lambda slope: slope / 3)
-    step = solve(jax.grad(bowl)(near), near)
+    def stepped(loss):
+        """Slope and step of a loss, by one program."""
+        solve = newton_steps(loss, lambda point: lambda slope: slope / 3)
+        return jax.jit(lambda point: (jax.grad(loss)(point), solve(jax.grad(loss)(point), point)))
+
+    _, step = stepped(bowl)(near)
     np.testing.assert_allclose(near - step, target, atol=1e-13)
 
     def saddle(point):
         return bowl(point) - 40.0 * point[0] ** 2
 
-    slope = jax.grad(saddle)(near + 1.0)
-    assert slope @ newton_steps(saddle, lambda point: lambda s: s / 3)(slope, near + 1.0) > 0
-    peak = newton_steps(lambda point: -bowl(point), lambda point: lambda s: s / 3)
-    np.testing.assert_allclose(peak(slope, near), slope / 3)
+    slope, step = stepped(saddle)(near + 1.0)
+    assert slope @ step > 0
+    slope, step = stepped(lambda point: -bowl(point))(near + 1.0)
+    np.testing.assert_allclose(step, slope / 3)
 
 
 def test_newton_finds_the_mode_of_lbfgs_in_fewer_gradients():

@@ -14,7 +14,7 @@ from sidebayes import MonteCarloEM
 
 Y = np.array([0.2, 1.4, -0.3, 2.2, 0.9])
 QUICK = MonteCarloEM(
-    sampled=("effect",), num_samples=40, max_samples=160, num_warmup=50, num_final=4
+    sampled=("effect",), num_samples=80, max_samples=160, num_warmup=50, num_final=4
 )
 
 

@@ -122,6 +122,7 @@ def soft():
 
 
 STATEMENTS = {"covariance": "diagonal", "reading": "relation", "flip_rate": "learned"}
+START = {"weights": np.array([0.4, 0.6]), "mean": np.array([[0.2, 0.0], [2.0, 1.0]])}
 FULL = {"covariance": np.array([np.eye(2), 2 * np.eye(2)])}
 CASES = {
     "field": (lambda: problem(), FULL),
@@ -140,16 +141,21 @@ def test_batches_sum_to_the_whole(case):
     """Value and statistics of batches of unequal size add up to those of EM's own E-step."""
     build, spread = CASES[case]
     given = build()
-    params = {"weights": np.array([0.4, 0.6]), "mean": np.array([[0.2, 0.0], [2.0, 1.0]])} | spread
+    params = START | spread
     clock = {"compile": 0.0}
     data = BatchData.prepare(given, 35, seed=0)
     assert len(data.batches) == 7
     parts = [_expected(data, params, n, clock) for n in range(7)]
     value = sum(part[0] for part in parts) + parts[0][1]
     statistics = jax.tree.map(lambda *leaves: sum(leaves), *(part[2] for part in parts))
-    expected, slope = jax.jit(lambda p, args: expectation(given, p, args))(params, given.args)
+
+    @jax.jit
+    def whole(params, args):
+        value, slope = expectation(given, params, args)
+        return value, closed_step(given, params, slope, args)
+
+    expected, step = whole(params, given.args)
     np.testing.assert_allclose(value, expected, rtol=1e-10)
-    step = closed_step(given, params, slope)
     for name, new in _maximised(data, params, statistics, clock).items():
         np.testing.assert_allclose(new, step[name], rtol=1e-6, atol=1e-9, err_msg=name)
 
@@ -162,7 +168,7 @@ def test_loops_too_wide_are_approximated_where_they_are():
     given = ppc_problem(X, links, num_clusters=2, reading="relation", inference=inference)
     data = BatchData.prepare(given, 60, seed=0)
     assert data.approximate == "belief_propagation on 16 chunklets in loops"
-    params = {"weights": np.array([0.4, 0.6]), "mean": np.array([[0.2, 0.0], [2.0, 1.0]])} | FULL
+    params = START | FULL
     parts = [_expected(data, params, n, {"compile": 0.0}) for n in range(len(data.batches))]
     whole = jax.jit(lambda p, args: expectation(given, p, args)[0])(params, given.args)
     np.testing.assert_allclose(sum(part[0] for part in parts) + parts[0][1], whole, rtol=1e-7)
@@ -254,7 +260,8 @@ def test_refusals():
         StochasticEM(batch_size=0)
 
 
-def test_breakdown_is_an_error(found):
-    start = found.params | {"covariance": np.zeros((2, 2, 2))}
+def test_breakdown_is_an_error():
+    """By the program of `test_batches_sum_to_the_whole`."""
+    start = START | CASES["relation"][1] | {"variance": np.zeros((2, 2))}
     with pytest.raises(FitError, match="stopped being finite"):
-        ENGINE.run(problem(), init=start)
+        StochasticEM(batch_size=35).run(problem(**STATEMENTS), init=start)

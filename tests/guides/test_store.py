@@ -33,11 +33,6 @@ ENGINE = sidebayes.EM(num_restarts=2, max_steps=30)
 HEADER = len(b"sidebayes program 2\n")
 
 
-pytestmark = (
-    pytest.mark.optimised
-)  # as in the processes that tests start, which find these programs
-
-
 def fit_all():
     """Fit a card and a model of the user's own; used in other processes, too."""
 
@@ -61,6 +56,8 @@ def fit_all():
 def elsewhere(code, **variables):
     """Start a process with a clean environment; returns what it prints, as JSON."""
     kept = {n: v for n, v in os.environ.items() if not n.startswith(("SIDEBAYES_", "JAX_", "XDG_"))}
+    quick = "JAX_DISABLE_MOST_OPTIMIZATIONS"  # the same here and there, so that programs are found
+    kept[quick] = str(int(jax.config.read("jax_disable_most_optimizations")))
     code = f"import json; from tests.guides import test_store as t; print(json.dumps({code}))"
     return subprocess.Popen(
         [sys.executable, "-c", code],

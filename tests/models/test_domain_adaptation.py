@@ -17,7 +17,6 @@ from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import collapsed_sites, log_joint, trace_model
 from sidebayes.guides.engines.surrogate import tightened
 from sidebayes.models.blocks.classes.statements import noise_of_strength
-from sidebayes.models.blocks.partitions.rule import matched_discriminants, monomials
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 from sidebayes.models.domain_adaptation import domain_adaptation
 from sidebayes.models.moe import moe
@@ -25,6 +24,7 @@ from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 
 import sidebayes as sb
 from sidebayes import EM, MAP, ShiftPrior, SourceMixture
+from tests.support_partitions import basis_of, matched_discriminants
 
 RNG = np.random.default_rng(1)
 OWNER = np.array([0, 0, 1, 1, 2])
@@ -96,36 +96,50 @@ def test_exact_objective_is_that_of_moe_with_known_classes_of_components():
     params = params_of()
     noise = noise_of_strength(2.0, 3)
     assert np.log((1 - noise) / (noise / 2)) == pytest.approx(2.0)
-    own, value = mixture_of(problem_of(strength=2.0, shift="flat"), params)
     table = {"class_table": np.maximum(SOURCE.table, 1e-300)}
     options = {"num_clusters": 5, "num_classes": 3, "prior": "flat", "label_noise": noise}
-    other, _ = mixture_of(Problem(moe, (value, PartialLabels(KNOWN)), options), params | table)
-    np.testing.assert_allclose(own.log_prob(value), other.log_prob(value), rtol=1e-12)
-    np.testing.assert_allclose(
-        own.class_probabilities(value), other.class_probabilities(value), atol=1e-12
-    )
+    noisy = Problem(moe, (jnp.asarray(X), PartialLabels(KNOWN)), options)
+
+    @jax.jit
+    def described(params):
+        both = (
+            mixture_of(problem_of(strength=2.0, shift="flat"), params),
+            mixture_of(noisy, params | table),
+        )
+        return [(fn.log_prob(value), fn.class_probabilities(value)) for fn, value in both]
+
+    own, other = described(params)
+    np.testing.assert_allclose(own[0], other[0], rtol=1e-12)
+    np.testing.assert_allclose(own[1], other[1], atol=1e-12)
 
 
 def test_bound_is_the_lagrangian_written_out():
     """Eqs. 4.11, 4.17 and 4.20, never above the exact objective; its slope in the rule by hand."""
     params, strength = params_of(rule=True), 1.7
     problem = problem_of(strength=strength, shift="flat", posterior="partition")
-    basis = np.asarray(monomials((X - X.mean(axis=0)) / X.std(axis=0), "full"))
+    basis = basis_of(X)
     scores = basis @ params["discriminants"].T
     log_q = scores - logsumexp(scores, axis=1, keepdims=True)
     q = np.exp(log_q)
     lagrangian = (q * (log_q - log_joints(params) + strength * errors())).sum()
     coins = np.log1p(2 * np.exp(-strength)) * (KNOWN >= 0).sum()
-    fn, value = mixture_of(problem, params)
-    bound = fn.log_prob(value)
+    whole = problem_of(strength=strength, shift="flat")
+
+    @jax.jit
+    def described(params):
+        fn, value = mixture_of(problem, params)
+        exact, _ = mixture_of(whole, {name: params[name] for name in params_of()})
+        slope = jax.grad(lambda phi: log_joint(problem, params | {"discriminants": phi}))
+        slope = slope(params["discriminants"])
+        return fn.log_prob(value), fn.class_probabilities(value), exact.log_prob(value), slope
+
+    bound, classes, exact, found = described(params)
     np.testing.assert_allclose(bound, -lagrangian - coins, rtol=1e-12)
-    np.testing.assert_allclose(fn.class_probabilities(value), q @ SOURCE.table, atol=1e-12)
-    exact, _ = mixture_of(problem_of(strength=strength, shift="flat"), params_of())
-    assert bound < exact.log_prob(value) - 1
+    np.testing.assert_allclose(classes, q @ SOURCE.table, atol=1e-12)
+    assert bound < exact - 1
     e = log_q + 1 - log_joints(params) + strength * errors()
     slope = (q * (e - (q * e).sum(axis=1, keepdims=True))).T @ basis
-    found = jax.jit(jax.grad(lambda phi: log_joint(problem, params | {"discriminants": phi})))
-    np.testing.assert_allclose(-found(params["discriminants"]), slope, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(-found, slope, rtol=1e-9, atol=1e-9)
 
 
 def test_without_price_both_posteriors_are_the_mixtures_own():
@@ -277,11 +291,16 @@ def test_a_saved_fit_predicts_the_same(iterates, tmp_path):
 
 
 def test_the_model_simulates_under_numpyro():
-    drawn = handlers.trace(handlers.seed(domain_adaptation, 0)).get_trace(
-        None, source=SOURCE, shift=SHIFT, num_points=4000, strength=3.0
-    )
-    params = {n: np.asarray(drawn[n]["value"]) for n in ("weights", "mean", "covariance")}
-    rows, known = (np.asarray(drawn[n]["value"]) for n in ("x", "known"))
+    @jax.jit
+    def simulated():
+        drawn = handlers.trace(handlers.seed(domain_adaptation, 0)).get_trace(
+            None, source=SOURCE, shift=SHIFT, num_points=4000, strength=3.0
+        )
+        names = "weights", "mean", "covariance", "x", "known"
+        return {name: drawn[name]["value"] for name in names}
+
+    params = {name: np.asarray(value) for name, value in simulated().items()}
+    rows, known = params.pop("x"), params.pop("known")
     joint = log_joints(params, rows)
     prob = np.exp(joint - logsumexp(joint, axis=1, keepdims=True)) @ SOURCE.table
     noise = noise_of_strength(3.0, 3)

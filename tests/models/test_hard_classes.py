@@ -77,12 +77,15 @@ def test_em_with_a_table_held_at_corners_is_the_same():
     for name in start:
         np.testing.assert_allclose(soft.params[name], hard.params[name], rtol=1e-12, atol=1e-12)
 
-    def classes(result):
-        params = {name: result.params[name] for name in start} | {"class_table": table}
-        site = trace_model(Problem(moe, data, sizes), params)["x"]
+    @jax.jit
+    def classes(params):
+        site = trace_model(Problem(moe, data, sizes), params | {"class_table": table})["x"]
         return site["fn"].class_probabilities(site["value"])
 
-    np.testing.assert_allclose(classes(soft), classes(hard), atol=1e-12)
+    one, other = (
+        classes({name: result.params[name] for name in start}) for result in (soft, hard)
+    )
+    np.testing.assert_allclose(one, other, atol=1e-12)
 
 
 def test_switches_are_the_best_of_each_component():
@@ -94,16 +97,19 @@ def test_switches_are_the_best_of_each_component():
     stated = stated_classes(PartialLabels(known), 2)
 
     def mixture(classes):
-        table = jnp.maximum(jnp.eye(2)[jnp.asarray(classes)], 1e-300)
+        table = jnp.maximum(jnp.eye(2)[classes], 1e-300)
         return ClassMixture(labels, density, table, stated)
+
+    value = jax.jit(lambda classes: mixture(classes).log_prob(jnp.asarray(x)))
+    switched = jax.jit(lambda classes: _switched(mixture(classes), jnp.asarray(x)))
 
     for start in ([0, 1, 0], [1, 0, 0], [1, 1, 0]):
         now = list(start)
         for cluster in range(3):
             choices = [[*now[:cluster], c, *now[cluster + 1 :]] for c in (0, 1)]
             covering = [one for one in choices if set(one) == {0, 1}]
-            now = max(covering, key=lambda one: float(mixture(one).log_prob(jnp.asarray(x))))
-        found = _switched(mixture(start), jnp.asarray(x))
+            now = max(covering, key=lambda one: float(value(jnp.asarray(one))))
+        found = switched(jnp.asarray(start))
         np.testing.assert_array_equal(found.argmax(axis=1), now)
 
 

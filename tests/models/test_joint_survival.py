@@ -30,6 +30,12 @@ def fitted(data):
     return sb.fit("joint_survival", **data, engine=sb.Laplace(), progress=False)
 
 
+@jax.jit
+def hazard_density(time, log_ratio, event, frailty=None):
+    """Log densities of times, given hazard ratios, under the rates above."""
+    return PiecewiseHazard(np.log(RATES), CUTS, log_ratio, event, frailty=frailty).log_prob(time)
+
+
 def hazard_at(time):
     """Hazard at one time by hand."""
     return RATES[np.searchsorted(CUTS, time)]
@@ -39,8 +45,7 @@ def hazard_at(time):
 def test_density_and_survival_are_those_of_the_integrated_hazard(time):
     ratio = 1.7
     with jax.enable_x64(True):
-        fn = PiecewiseHazard(np.log(RATES), CUTS, np.log([ratio, ratio]), np.array([1.0, 0.0]))
-        found = fn.log_prob(jnp.full(2, time))
+        found = hazard_density(np.full(2, time), np.log([ratio, ratio]), np.array([1.0, 0.0]))
     total = ratio * quad(hazard_at, 0, time, points=[c for c in CUTS if c < time] or None)[0]
     expected = [np.log(ratio * hazard_at(time)) - total, -total]
     np.testing.assert_allclose(found, expected, rtol=1e-8)
@@ -49,12 +54,25 @@ def test_density_and_survival_are_those_of_the_integrated_hazard(time):
 def test_draws_follow_the_distribution_function():
     with jax.enable_x64(True):
         fn = PiecewiseHazard(np.log(RATES), CUTS, np.zeros(1), frailty=np.ones(1))
-        drawn = np.asarray(fn.sample(jax.random.key(0), (40_000,)))[:, 0]
-        lasting = PiecewiseHazard(np.log(RATES), CUTS, np.zeros(1), np.zeros(1), frailty=np.ones(1))
-        for time in (0.5, 1.5, 4.0):
-            share = np.exp(lasting.log_prob(jnp.full(1, time)))[0]
+        drawn = np.asarray(jax.jit(lambda key: fn.sample(key, (40_000,)))(jax.random.key(0)))[:, 0]
+        times = np.array([0.5, 1.5, 4.0])
+        shares = np.exp(hazard_density(times, np.zeros(3), np.zeros(3), np.ones(3)))
+        for time, share in zip(times, shares, strict=True):
             error = np.sqrt(share * (1 - share) / len(drawn))
             assert abs((drawn > time).mean() - share) < 4 * error
+
+
+@jax.jit
+def with_frailty(frailty, log_ratio, event, time):
+    """Slopes of log densities in the frailties; log densities, and moments of the frailties."""
+    log_rates, cuts = np.log(RATES).astype(time.dtype), CUTS.astype(time.dtype)
+
+    def density(frailty):
+        fn = PiecewiseHazard(log_rates, cuts, log_ratio, event, frailty=frailty)
+        found = fn.log_prob(time)
+        return found.sum(), (found, fn.frailty_moments(time))
+
+    return jax.grad(density, has_aux=True)(frailty)
 
 
 @pytest.mark.parametrize("event", [0.0, 1.0])
@@ -65,14 +83,10 @@ def test_frailty_is_integrated_out(event, frailty, tolerance):
     ratios = np.log([1e-3, 0.3, 5.0, 200.0])
     time = np.full(4, 2.0)
 
-    def density(frailty):
-        fn = PiecewiseHazard(np.log(RATES), CUTS, ratios, np.full(4, event), frailty=frailty)
-        return fn.log_prob(time), fn.frailty_moments(time)
-
     with jax.enable_x64(True):
-        own = jnp.full(4, frailty)
-        found, (mean, variance) = density(own)
-        slope = jax.grad(lambda v: density(v)[0].sum())(own)
+        slope, (found, (mean, variance)) = with_frailty(
+            np.full(4, frailty), ratios, np.full(4, event), time
+        )
     total = (0.2 + 0.1) * np.exp(ratios)[:, None]
 
     def log_integrand(frailty):
@@ -96,18 +110,15 @@ def test_frailty_is_integrated_out(event, frailty, tolerance):
 def test_no_frailty_and_no_time_in_single_precision():
     """Nodes are placed where frailties or hazards are zero, in either precision."""
 
-    def terms(frailty):
-        fn = PiecewiseHazard(np.log(RATES), CUTS, jnp.zeros(3), frailty=frailty)
-        return fn.log_prob(jnp.array([2.0, 2.0, 0.0])), fn.frailty_moments(jnp.zeros(3))
-
+    frailty, time = np.array([0.0, 1.0, 0.0, 1.0]), np.array([2.0, 2.0, 0.0, 0.0])
+    given = frailty, np.zeros(4), np.ones(4), time
     with jax.enable_x64(False):
-        at = jnp.array([0.0, 1.0, 1.0])
-        single, moments = jax.jit(terms)(at)
-        slope = jax.jit(jax.grad(lambda frailty: terms(frailty)[0].sum()))(at)
+        slope, (single, moments) = with_frailty(*map(np.float32, given))
     with jax.enable_x64(True):
-        double = terms(jnp.array([0.0, 1.0, 1.0]))[0]
+        double = with_frailty(*given)[1][0]
+    assert single.dtype == np.float32
     np.testing.assert_allclose(single, double, atol=1e-5)
-    np.testing.assert_allclose(moments[0], [0.0, 1.0, 1.0], atol=1e-6)
+    np.testing.assert_allclose(moments[0][2:], [0.0, 1.0], atol=1e-6)
     assert np.isfinite(slope).all()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,6 @@ from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import log_joint
 from sidebayes.guides.engines.surrogate import tightened
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.partitions.rule import matched_discriminants, monomials
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.gmm import gmm
 from sidebayes.models.mcp import mcp
@@ -25,9 +25,11 @@ from tests.support_partitions import (
     NUM_POINTS,
     STRENGTH,
     X,
+    basis_of,
     free_energy,
     log_densities,
     matched,
+    matched_discriminants,
     mixture_of,
     params_of,
     problem_of,
@@ -44,15 +46,21 @@ def x64():
 def test_bound_is_the_free_energy_written_out():
     """Eqs. 3.9, 3.12, 3.17, and the normaliser of the statements."""
     params = params_of()
-    fn, value = mixture_of(problem_of(), params)
-    basis = np.asarray(monomials((X - X.mean(axis=0)) / X.std(axis=0), "full"))
+
+    @jax.jit
+    def described(params):
+        fn, value = mixture_of(problem_of(), params)
+        return fn.free_energy(value), fn.log_prob(value), fn.responsibilities(value)
+
+    found, log_prob, member = described(params)
+    basis = basis_of(X)
     q = softmax(basis @ params["discriminants"].T)
     expected = free_energy(params, q)
-    np.testing.assert_allclose(fn.free_energy(value), expected, rtol=1e-12)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
     prices = np.where(np.isinf(LINKS.weights), STRENGTH, np.abs(LINKS.weights))
     coins = np.log1p(np.exp(-prices)).sum()
-    np.testing.assert_allclose(fn.log_prob(value), -expected - coins, rtol=1e-12)
-    np.testing.assert_allclose(fn.responsibilities(value), q @ params["assignment"], atol=1e-12)
+    np.testing.assert_allclose(log_prob, -expected - coins, rtol=1e-12)
+    np.testing.assert_allclose(member, q @ params["assignment"], atol=1e-12)
 
 
 @pytest.mark.parametrize("covariance", ["full", "tied", "diagonal", "spherical"])
@@ -69,7 +77,7 @@ def test_without_links_matched_discriminants_are_exact(covariance):
     }[covariance]
     plain = {"weights": params["weights"], "mean": params["mean"], name: spread}
     form = {"covariance": covariance, "prior": "flat", "num_clusters": 3}
-    alone, _ = mixture_of(Problem(gmm, (jnp.asarray(X),), form), plain)
+    alone = Problem(gmm, (jnp.asarray(X),), form)
     graph = LabelGraph.build(None, NUM_POINTS)
     own = Problem(mcp, (jnp.asarray(X), graph), form | {"num_components": 3})
     centred = (params["mean"] - X.mean(axis=0)) / unit
@@ -80,8 +88,13 @@ def test_without_links_matched_discriminants_are_exact(covariance):
         fn, value = mixture_of(own, given)
         return fn.log_prob(value)
 
-    value, slope = jax.jit(jax.value_and_grad(bound))(phi)
-    np.testing.assert_allclose(value, alone.log_prob(jnp.asarray(X)), atol=1e-9)
+    @jax.jit
+    def both(phi):
+        fn, value = mixture_of(alone, plain)
+        return jax.value_and_grad(bound)(phi), fn.log_prob(value)
+
+    (value, slope), expected = both(phi)
+    np.testing.assert_allclose(value, expected, atol=1e-9)
     assert np.abs(slope).max() < 1e-10
 
 
@@ -137,8 +150,13 @@ def test_chain_of_bounds():
 
     plug_in, rule = energies(jnp.asarray(start["discriminants"]))
     field = Problem(scp, args, options | {"posterior": "mean_field"})
-    fn, value = mixture_of(field, {k: start[k] for k in ("weights", "mean", "covariance")})
-    own = float(jax.jit(lambda: fn.free_energy(value))())
+
+    @jax.jit
+    def energy(params):
+        fn, value = mixture_of(field, params)
+        return fn.free_energy(value)
+
+    own = float(energy({k: start[k] for k in ("weights", "mean", "covariance")}))
     exact = exact_energy(params, links, STRENGTH)
     assert exact < min(fields) - 1e-3
     assert own == pytest.approx(min(fields), abs=1e-8)
@@ -180,7 +198,7 @@ def test_gradient_in_the_rule(links):
     """R15: e_ik and g_ik of section 3.2.2.1 by hand."""
     params = params_of()
     problem = problem_of(links)
-    basis = np.asarray(monomials((X - X.mean(axis=0)) / X.std(axis=0), "full"))
+    basis = basis_of(X)
     q = softmax(basis @ params["discriminants"].T)
     p, owner = q @ params["assignment"], params["assignment"].argmax(axis=1)
     e = np.log(q) + 1 - np.log(params["weights"]) - log_densities(params)
@@ -203,15 +221,18 @@ def test_points_alike_are_labelled_alike():
         "covariance": np.stack([np.eye(2)] * 2),
         "discriminants": params_of()["discriminants"][:2],
     }
+
+    def described(problem, params):
+        fn, value = mixture_of(problem, params)
+        return fn.memberships(value), fn.label_factors(fn.log_factors(value))
+
     for posterior, alike in (("partition", True), ("mean_field", False)):
         options = {"num_clusters": 2, "strength": 100.0, "posterior": posterior, "prior": "flat"}
         problem = Problem(scp, (jnp.asarray(x), LabelGraph.build(links, len(x))), options)
-        fn, value = mixture_of(problem, apart)
-        prob = np.asarray(fn.memberships(value))
+        prob, alone = map(np.asarray, jax.jit(partial(described, problem))(apart))
         assert (prob[0].argmax() == prob[1].argmax()) == alike
         assert np.allclose(prob[0], prob[1], atol=1e-12) == alike
-    alone = fn.label_factors(fn.log_factors(value))
-    np.testing.assert_allclose(prob[1], softmax(np.asarray(alone))[1], atol=1e-12)
+    np.testing.assert_allclose(prob[1], softmax(alone)[1], atol=1e-12)
 
 
 def coordinate_ascent(potential, joint):
@@ -245,18 +266,18 @@ def test_price_of_a_violated_link_and_reward_of_a_met_one_have_one_fixed_point()
 
     found = {f: coordinate_ascent(f, joint) for f in (violated, unrewarded)}
     np.testing.assert_allclose(found[violated], found[unrewarded], atol=1e-13)
-    energy = {f: (q * (jnp.log(q) - joint)).sum() + f(q) for f, q in found.items()}
+    found = {f: np.asarray(q) for f, q in found.items()}
+    energy = {f: (q * (np.log(q) - joint)).sum() + float(jax.jit(f)(q)) for f, q in found.items()}
     must = price[LINKS.same].sum()
     np.testing.assert_allclose(energy[violated] - energy[unrewarded], must, rtol=1e-12)
 
-    fn, value = mixture_of(problem_of(posterior="mean_field"), params)
-
     @jax.jit
-    def ours(value):
+    def ours(params):
+        fn, value = mixture_of(problem_of(posterior="mean_field"), params)
         bound = fn.log_partition(fn.log_factors(value))
         return fn.memberships(value), fn.free_energy(value), -bound
 
-    member, priced, rewarded = ours(value)
+    member, priced, rewarded = ours(params)
     np.testing.assert_allclose(member, found[violated], atol=1e-9)
     np.testing.assert_allclose(priced, energy[violated], rtol=1e-9)
     np.testing.assert_allclose(rewarded, energy[unrewarded], rtol=1e-9)

@@ -119,7 +119,8 @@ def test_classes_of_rows_fitted_and_new(fit, tmp_path):
 
 
 def test_models_without_classes_say_so():
-    other = sb.fit("gmm", X, num_clusters=2, engine=FAST, progress=False)
+    plain = {"covariance": "spherical", "engine": FAST, "progress": False}
+    other = sb.fit("gmm", X, num_clusters=2, **plain)
     with pytest.raises(ValueError, match="gmm has no classes"):
         other.classes()
 

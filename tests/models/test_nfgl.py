@@ -1,5 +1,6 @@
 """Labelled rows that vote within components: conditionals, search, limits, what a fit says."""
 
+from functools import partial
 from itertools import product
 
 import jax
@@ -54,11 +55,12 @@ def by_hand(rule, scale=SCALE):
     [("raw", {}), ("normalised", {"normalise": True}), ("smoothed", {"smoothing": 0.1})],
 )
 def test_conditionals_are_those_of_the_thesis(rule, options):
-    found, expected = conditionals(*given(), **options), by_hand(rule)
+    found, expected = jax.jit(partial(conditionals, **options))(*given()), by_hand(rule)
     np.testing.assert_allclose(found, expected, rtol=1e-10)
     own = expected[CLUSTERS, np.arange(NUM_ANCHORS), CLASSES]
     total = np.bincount(CLUSTERS, np.log(own))
-    np.testing.assert_allclose(log_pseudo_likelihood(*given(), **options), total, rtol=1e-10)
+    found = jax.jit(partial(log_pseudo_likelihood, **options))(*given())
+    np.testing.assert_allclose(found, total, rtol=1e-10)
 
 
 def test_printed_conditionals_sum_to_more_than_one():
@@ -72,7 +74,7 @@ def test_printed_conditionals_sum_to_more_than_one():
 
 def test_slopes_in_scales_are_those_of_the_thesis():
     """Check R6, by the printed formula."""
-    slope = jax.grad(lambda a: log_pseudo_likelihood(*given(a)).sum())(jnp.asarray(SCALE))
+    slope = jax.jit(jax.grad(lambda a: log_pseudo_likelihood(*given(a)).sum()))(SCALE)
     expected = np.zeros(2)
     for i in range(NUM_ANCHORS):
         j = CLUSTERS[i]
@@ -120,15 +122,21 @@ def test_no_joint_law_has_these_conditionals():
 
 def test_votes_in_the_limits():
     """Check R4: the nearest labelled row of the component, and shares of classes."""
-    new, member = jnp.asarray(RNG.normal(size=(20, 2))), jnp.eye(2)[jnp.arange(20) % 2]
+    new, member = RNG.normal(size=(20, 2)), np.eye(2)[np.arange(20) % 2]
     anchors = Anchors(POINTS, CLASSES, CLUSTERS, TABLE)
-    sharp = anchors.prototypes(jnp.full(2, 1e6), 1e-9).class_probabilities(new, member)
+
+    @jax.jit
+    def votes(scale, smoothing):
+        found = anchors.prototypes(jnp.full(2, scale), smoothing)
+        return found.class_probabilities(jnp.asarray(new), jnp.asarray(member))
+
+    sharp = votes(1e6, 1e-9)
     known = np.concatenate([CLASSES, np.full(20, -1)])
     rows = np.concatenate([POINTS, new])
     inside = np.concatenate([np.eye(2)[CLUSTERS], member])
     nearest = neighbours_in_cluster(rows, inside, new, member, known)
     np.testing.assert_array_equal(sharp.argmax(axis=1), nearest)
-    flat = anchors.prototypes(jnp.full(2, 1e-12), 1e-12).class_probabilities(new, member)
+    flat = votes(1e-12, 1e-12)
     shares = np.array([[0.5, 0.5, 0.0], [1 / 3, 1 / 3, 1 / 3]])
     np.testing.assert_allclose(flat, shares[np.arange(20) % 2], atol=1e-8)
     bare = np.array([[1.0, 0.0]] * 20)
@@ -142,16 +150,15 @@ def test_new_rows_join_the_labelled_ones(smoothing):
     new, member = RNG.normal(size=(2, 2)), np.array([[0.3, 0.7], [0.9, 0.1]])
     anchors = Anchors(POINTS, CLASSES, CLUSTERS, TABLE)
     found = joined_probabilities(new, member, anchors, SCALE, smoothing=smoothing)
-    scale, table = jnp.asarray(SCALE), jnp.asarray(TABLE)
+    law = jax.jit(partial(log_pseudo_likelihood, smoothing=smoothing))
     for row, share, got in zip(new, member, found, strict=True):
         points = np.concatenate([POINTS, row[None]])
-        apart = jnp.asarray(((points[:, None] - points) ** 2).sum(axis=2))
+        apart = ((points[:, None] - points) ** 2).sum(axis=2)
         score = np.zeros(3)
         for j, c in product(range(2), range(3)):
-            classes = jnp.asarray([*CLASSES, c])
-            inside = jax.nn.one_hot(jnp.asarray([*CLUSTERS, j]), 2)
-            law = apart, classes, inside, scale, table
-            score[c] += share[j] * np.exp(log_pseudo_likelihood(*law, smoothing=smoothing).sum())
+            classes, inside = np.array([*CLASSES, c]), np.eye(2)[[*CLUSTERS, j]]
+            terms = np.asarray(law(apart, classes, inside, SCALE, TABLE))
+            score[c] += share[j] * np.exp(terms.sum())
         np.testing.assert_allclose(got, score / score.sum(), rtol=1e-9)
 
 

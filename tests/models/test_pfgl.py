@@ -9,6 +9,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from scipy.special import softmax
+from scipy.stats import norm
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import trace_model
 from sidebayes.guides.pfgl import code_length, grow, matched_scales
@@ -52,6 +53,11 @@ def mixture(found, known=KNOWN, noise=0.1):
     return PrototypeMixture(labels, density, found, stated)
 
 
+def log_normals():
+    """Log densities of rows in the components, shape (points, clusters)."""
+    return norm.logpdf(X[:, None], MEANS).sum(axis=2)
+
+
 def by_hand(scale=SCALE, smoothing=0.0):
     """P(class | component, x) of every row, shape (points, clusters, classes); eq. 2.17 written out."""
     out = np.zeros((NUM_POINTS, 2, NUM_CLASSES))
@@ -70,33 +76,41 @@ def by_hand(scale=SCALE, smoothing=0.0):
 def test_law_is_that_of_the_thesis(smoothing):
     """Density, posteriors and classes against sums over components and classes."""
     law = by_hand(smoothing=smoothing)
-    joint = np.exp(dist.Normal(MEANS, 1.0).to_event(1).log_prob(X[:, None])) * WEIGHTS
+    joint = np.exp(log_normals()) * WEIGHTS
     told = np.asarray(KNOWN.classes) >= 0
     says = np.asarray(stated_classes(KNOWN, NUM_CLASSES, 0.1))
     assert (says[~told] == 1).all()
     full = joint[:, :, None] * law * says[:, None]
-    value, fn = jnp.asarray(X), mixture(prototypes(smoothing=smoothing))
-    np.testing.assert_allclose(fn.by_unit(value), np.log(full.sum(axis=(1, 2))), rtol=1e-12)
+
+    @jax.jit
+    def described(value):
+        fn = mixture(prototypes(smoothing=smoothing))
+        slope = jax.grad(fn.log_partition)(fn.log_factors(value))
+        member, classes = fn.responsibilities(value), fn.class_probabilities(value)
+        return fn.by_unit(value), member, classes, slope["evidence"]
+
+    terms, member, classes, slope = described(X)
     total = full.sum(axis=(1, 2))
-    np.testing.assert_allclose(
-        fn.responsibilities(value), full.sum(axis=2) / total[:, None], atol=1e-12
-    )
-    np.testing.assert_allclose(
-        fn.class_probabilities(value), full.sum(axis=1) / total[:, None], atol=1e-12
-    )
-    slope = jax.grad(fn.log_partition)(fn.log_factors(value))
-    np.testing.assert_allclose(slope["evidence"], full.sum(axis=2) / total[:, None], atol=1e-12)
+    np.testing.assert_allclose(terms, np.log(total), rtol=1e-12)
+    np.testing.assert_allclose(member, full.sum(axis=2) / total[:, None], atol=1e-12)
+    np.testing.assert_allclose(classes, full.sum(axis=1) / total[:, None], atol=1e-12)
+    np.testing.assert_allclose(slope, full.sum(axis=2) / total[:, None], atol=1e-12)
 
 
 def test_slopes_are_those_of_the_thesis():
     """Check R6: slopes in prototypes and scales by the printed formulas."""
-    fn, value = mixture(prototypes(), noise=0.0), jnp.asarray(X)
 
-    def density(points, scale):
-        return mixture(prototypes(scale, points=points), noise=0.0).log_prob(value)
 
-    d_points, d_scale = jax.grad(density, argnums=(0, 1))(jnp.asarray(POINTS), jnp.asarray(SCALE))
-    member, classes = np.asarray(fn.responsibilities(value)), KNOWN.classes
+    @jax.jit
+    def slopes(points, scale):
+        def density(points, scale):
+            fn, value = mixture(prototypes(scale, points=points), noise=0.0), jnp.asarray(X)
+            return fn.log_prob(value), fn.responsibilities(value)
+
+        return jax.grad(density, argnums=(0, 1), has_aux=True)(points, scale)
+
+    (d_points, d_scale), member = slopes(POINTS, SCALE)
+    member, classes = np.asarray(member), KNOWN.classes
     for j in (0, 1):
         own = np.flatnonzero(j == CLUSTERS)
         apart = ((X[:, None] - POINTS[own]) ** 2).sum(axis=2)
@@ -116,21 +130,26 @@ def test_slopes_are_those_of_the_thesis():
 
 def test_limits():
     """Check R7: one class a component, scales of zero, and the nearest prototype."""
-    value = jnp.asarray(X)
     labels = LinkedCategorical(jnp.log(WEIGHTS), as_label_graph(None, NUM_POINTS))
     density = dist.Normal(jnp.asarray(MEANS), 1.0).to_event(1)
-    hard = mixture(prototypes(classes=np.array([2, 2, 2, 0, 0])))
-    table = jnp.asarray([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
     says = stated_classes(KNOWN, NUM_CLASSES, 0.1)
-    other = ClassMixture(labels, density, table, says)
-    np.testing.assert_allclose(hard.log_prob(value), other.log_prob(value), rtol=1e-12)
-    flat = mixture(prototypes(np.full(2, 1e-12)))
-    shares = jnp.asarray([[1 / 3, 1 / 3, 1 / 3], [0.5, 0.5, 0.0]])
-    np.testing.assert_allclose(
-        flat.log_prob(value), ClassMixture(labels, density, shares, says).log_prob(value), rtol=1e-9
-    )
-    member = jnp.asarray(np.eye(2)[[0] * NUM_POINTS])
-    sharp = prototypes(np.full(2, 1e6)).class_probabilities(value, member)
+
+    @jax.jit
+    def by_prototypes(scale, classes, value):
+        return mixture(prototypes(scale, classes=classes)).log_prob(value)
+
+    @jax.jit
+    def by_table(table, value):
+        return ClassMixture(labels, density, table, says).log_prob(value)
+
+    hard = by_prototypes(SCALE, np.array([2, 2, 2, 0, 0]), X)
+    other = by_table(np.array([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]), X)
+    np.testing.assert_allclose(hard, other, rtol=1e-12)
+    flat = by_prototypes(np.full(2, 1e-12), CLASSES, X)
+    other = by_table(np.array([[1 / 3, 1 / 3, 1 / 3], [0.5, 0.5, 0.0]]), X)
+    np.testing.assert_allclose(flat, other, rtol=1e-9)
+    member = np.eye(2)[[0] * NUM_POINTS]
+    sharp = jax.jit(lambda x, m: prototypes(np.full(2, 1e6)).class_probabilities(x, m))(X, member)
     nearest = ((X[:, None] - POINTS[:3]) ** 2).sum(axis=2).argmin(axis=1)
     np.testing.assert_array_equal(sharp.argmax(axis=1), CLASSES[:3][nearest])
     np.testing.assert_allclose(sharp.max(axis=1), 1.0, atol=1e-9)
@@ -218,11 +237,9 @@ def test_growth_needs_a_class():
 
 def test_without_labels_prototypes_cost_nothing():
     """Check R3: the density is that of the mixture."""
-    fn, value = mixture(prototypes(), None), jnp.asarray(X)
-    joint = dist.Normal(MEANS, 1.0).to_event(1).log_prob(X[:, None]) + np.log(WEIGHTS)
-    np.testing.assert_allclose(
-        fn.log_prob(value), np.log(np.exp(joint).sum(axis=1)).sum(), rtol=1e-12
-    )
+    found = jax.jit(lambda x: mixture(prototypes(), None).log_prob(x))(X)
+    joint = log_normals() + np.log(WEIGHTS)
+    np.testing.assert_allclose(found, np.log(np.exp(joint).sum(axis=1)).sum(), rtol=1e-12)
 
 
 @pytest.mark.slow

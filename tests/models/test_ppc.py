@@ -138,11 +138,16 @@ def test_a_statement_is_a_bernoulli_draw_given_the_labels():
     channel = np.log(np.where(same[:, 0], 0.8, 0.2)) + np.log(np.where(same[:, 1], 0.1, 0.9))
     joint = energy + channel
     labels = LinkedCategorical(log_weights, LabelGraph.build(links, 4), reading="relation")
-    value = partition.log_partition(unary, labels.graph, log_weights) - labels.log_normalizer()
+
+    @jax.jit
+    def both(unary):
+        value = partition.log_partition(unary, labels.graph, log_weights) - labels.log_normalizer()
+        return value, partition.responsibilities(unary, labels.graph, log_weights)
+
+    value, found = both(unary)
     np.testing.assert_allclose(value, np.logaddexp.reduce(joint), atol=1e-12)
     prob = np.exp(joint - np.logaddexp.reduce(joint))
     expected = np.einsum("s,snk->nk", prob, z[:, :, None] == np.arange(3))
-    found = partition.responsibilities(unary, labels.graph, log_weights)
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
@@ -228,7 +233,7 @@ def test_it_simulates_data_that_keep_hard_links():
 def test_it_refuses(options, message):
     links = Links.must_link([(0, 1)])
     with pytest.raises(ValueError, match=message):
-        seed(ppc, 0)(X, links, num_clusters=3, **options)
+        jax.eval_shape(lambda x: seed(ppc, 0)(x, links, num_clusters=3, **options), X)
 
 
 def split_accuracy(num_pairs, num_repeats):

@@ -6,13 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from numpyro import handlers
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import (
     abstract_trace,
     collapsed_sites,
+    filled,
     filling,
+    latent_sites,
     trace_model,
+    traced,
 )
 from sidebayes.guides.engines.plumbing.programs import unchecked
 from sidebayes.guides.engines.units import lay_out_units, log_terms
@@ -116,33 +118,23 @@ def problem_of(name, links, options):
 
 
 def random_params(problem):
-    """Values of all latent sites, drawn around zero in unconstrained space."""
+    """Values of all latent sites, drawn around zero in unconstrained space; for a program."""
     rng = np.random.default_rng(7)
     fill = filling(lambda shape: jnp.asarray(rng.uniform(-1.0, 1.0, shape)))
-    model = handlers.substitute(handlers.seed(problem.model, 0), substitute_fn=fill)
-
-    def values():
-        with unchecked():
-            trace = handlers.trace(model).get_trace(*problem.args, **problem.kwargs)
-        return {
-            name: site["value"]
-            for name, site in trace.items()
-            if site["type"] == "sample" and not site["is_observed"]
-        }
-
-    return jax.jit(values)()
+    with unchecked():
+        trace = traced(filled(problem.model, fill), problem.args, problem.kwargs)
+    return {name: site["value"] for name, site in latent_sites(trace).items()}
 
 
 @pytest.mark.parametrize(("name", "kind", "options"), CASES)
 def test_terms_add_up_to_the_density(name, kind, options):
     problem = problem_of(name, KINDS[kind], options)
     layout = lay_out_units(problem)
-    params = random_params(problem)
     ((source, (abstract, _)),) = collapsed_sites(abstract_trace(problem)).items()
 
     @jax.jit
-    def everything(params, args):
-        trace = trace_model(problem, params, args)
+    def everything(args):
+        trace = trace_model(problem, random_params(problem), args)
         fn, value = collapsed_sites(trace)[source]
         owners = {site: None if o is None else jnp.asarray(o) for site, o in layout.owners.items()}
         return {
@@ -153,7 +145,7 @@ def test_terms_add_up_to_the_density(name, kind, options):
             "terms": log_terms(trace, layout, owners)[0][source],
         }
 
-    found = everything(params, problem.args)
+    found = everything(problem.args)
     total, size = float(found["total"]), abstract.num_units
     assert np.isfinite(total)
     assert total != 0 or kind == "none"
@@ -174,7 +166,7 @@ def test_terms_add_up_to_the_density(name, kind, options):
 def test_a_unit_is_what_links_connect():
     """Its term is the density of its own points, as if there were no others."""
     problem = problem_of("ppc", MIXED, {"weights": [0.5, 0.3, 0.2], "prior": "flat"})
-    params = random_params(problem)
+    params = jax.jit(lambda: random_params(problem))()
     component = problem.args[1].component
 
     @jax.jit

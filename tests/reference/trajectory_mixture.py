@@ -1,5 +1,7 @@
 """Variational Bayes of a mixture of Gaussian processes with N by N matrices, as in Ross and Dy (2013)."""
 
+from functools import cache
+
 import numpy as np
 from scipy.special import betaln, digamma, logsumexp, softmax
 from scipy.stats import multivariate_normal
@@ -88,13 +90,22 @@ def overlapping_sweep(share, gram, noise, y):
     return softmax(unary, axis=1), logsumexp(unary, axis=1).sum() - apart
 
 
-def log_evidence(gram, noise, y, num_clusters, pairs, weights, concentration):
-    """Exact, with responsibilities, and the chance of two rows to agree, shape (rows, rows).
+def log_evidence(gram, noise, y, num_clusters, pairs, weights, concentration, subject=None):
+    """Exact, with responsibilities, and the chance of two units to agree, shape (units, units).
 
-    Labels are enumerated, sticks and curves integrated in closed form.
+    Labels are enumerated, sticks and curves integrated in closed form. Units are the subjects where
+    they are given by row, else the rows, and links are between units.
     """
-    spread = gram + noise**2 * np.eye(len(y))
-    labels = np.array(np.meshgrid(*[range(num_clusters)] * len(y))).reshape(len(y), -1).T
+    subject = np.arange(len(y)) if subject is None else subject
+    spread, number = gram + noise**2 * np.eye(len(y)), subject.max() + 1
+
+    @cache
+    def log_curve(*members):
+        """Log density of all rows of some units, which have one curve."""
+        own = np.isin(subject, members)
+        return multivariate_normal(np.zeros(own.sum()), spread[np.ix_(own, own)]).logpdf(y[own].T)
+
+    labels = np.array(np.meshgrid(*[range(num_clusters)] * number)).reshape(number, -1).T
     joint = np.zeros(len(labels))
     for row, label in enumerate(labels):
         count = np.bincount(label, minlength=num_clusters).astype(float)
@@ -105,10 +116,8 @@ def log_evidence(gram, noise, y, num_clusters, pairs, weights, concentration):
             w * (label[i] == label[j]) for (i, j), w in zip(pairs, weights, strict=True)
         )
         for k in range(num_clusters):
-            own = label == k
-            if own.any():
-                normal = multivariate_normal(np.zeros(own.sum()), spread[np.ix_(own, own)])
-                joint[row] += normal.logpdf(y[own].T).sum()
+            if count[k]:
+                joint[row] += log_curve(*np.flatnonzero(label == k)).sum()
     peak = joint.max()
     prob = np.exp(joint - peak)
     total = prob.sum()

@@ -18,7 +18,6 @@ from sidebayes.models.blocks.fields import Count, NonNegative, Range
 from ..base import Engine, EngineResult, FitError, Problem, Status
 from ..density import (
     approximation,
-    deterministics,
     explain_nonfinite,
     latent_supports,
     place,
@@ -31,7 +30,7 @@ from ..samplers.chains import nuts_given, recording
 from ..starts import initial_values, random_keys, starting_point
 from ..update_checks import check_updates
 from ..updates import Plan, plan_updates
-from .monte_carlo_steps import maximise, moved, score
+from .monte_carlo_steps import described, maximise, moved, score
 
 __all__ = ["MonteCarloEM"]
 
@@ -197,7 +196,7 @@ class MonteCarloEM(Engine):
         problem: Problem,
         walk: _Walk,
         finals: list[dict[str, NDArray] | None],
-        draws: dict[str, Array],
+        draws: dict[str, NDArray],
         settled: bool,
         approximate: str | None,
     ) -> EngineResult:
@@ -206,10 +205,10 @@ class MonteCarloEM(Engine):
         if last is not None:
             errors = {n: v.std(axis=0, ddof=1) / np.sqrt(len(v)) for n, v in last.items()}
         middle = {name: value.mean(axis=0) for name, value in draws.items()}
-        fixed = {name: jnp.asarray(value) for name, value in theta.items()}
-        trace, _ = place(problem, middle, problem.args, fixed)
-        values = {name: np.asarray(trace[name]["value"]) for name in (*theta, *middle)}
-        values |= {name: np.asarray(value) for name, value in deterministics(trace).items()}
+        inputs = middle, theta, problem.args
+        values, lp = jax.tree.map(
+            np.asarray, walk._compiled("mcem-end", described, *inputs)(*inputs)
+        )
         message = (
             f"Monte-Carlo EM {'converged' if settled else 'stopped at max_steps'} after "
             f"{len(walk.gains)} steps with {walk.count} draws"
@@ -229,7 +228,7 @@ class MonteCarloEM(Engine):
         return EngineResult(
             engine=self.name,
             draws={name: value[None, None] for name, value in values.items()},
-            sample_stats={"lp": np.asarray(sum_log_prob(trace))[None, None]},
+            sample_stats={"lp": lp[None, None]},
             objective=np.cumsum([0.0, *walk.gains])[None],
             status=Status(settled, message),
             seconds={},
@@ -275,7 +274,7 @@ class _Walk:
             self.clock["compile"] += spent
         return self._programs[key]
 
-    def draw(self, count: int) -> dict[str, Array]:
+    def draw(self, count: int) -> dict[str, NDArray]:
         """Draw the sampled sites given the others: unconstrained values, (draw, ...), chain by chain."""
         each = -(-count // self.config.num_chains)
         inputs = self._chains, (self.problem.args, self.theta), np.asarray(1)
@@ -284,25 +283,24 @@ class _Walk:
         while each > 0:
             steps = min(each, _PIECE)
             self._chains, found = march(self._chains, inputs[1], np.asarray(steps))
-            pieces.append({name: value[:steps] for name, value in found.items()})
+            # by NumPy, as JAX would compile every length anew
+            pieces.append({name: np.asarray(value)[:steps] for name, value in found.items()})
             each -= steps
         whole = {n: np.concatenate([piece[n] for piece in pieces]) for n in pieces[0]}
-        return {
-            n: jnp.asarray(v.swapaxes(0, 1).reshape(-1, *v.shape[2:])) for n, v in whole.items()
-        }
+        return {n: v.swapaxes(0, 1).reshape(-1, *v.shape[2:]) for n, v in whole.items()}
 
-    def joined(self, draws: dict[str, Array], more: dict[str, Array]) -> dict[str, Array]:
+    def joined(self, draws: dict[str, NDArray], more: dict[str, NDArray]) -> dict[str, NDArray]:
         """Draws of both, chain by chain."""
         chains = self.config.num_chains
 
-        def one(*both: Array) -> Array:
+        def one(*both: NDArray) -> NDArray:
             parts = [values.reshape(chains, -1, *values.shape[1:]) for values in both]
-            whole = jnp.concatenate(parts, axis=1)
+            whole = np.concatenate(parts, axis=1)
             return whole.reshape(-1, *whole.shape[2:])
 
         return jax.tree.map(one, draws, more)
 
-    def maximise(self, draws: dict[str, Array]) -> tuple[dict[str, Array], _Gain]:
+    def maximise(self, draws: dict[str, NDArray]) -> tuple[dict[str, Array], _Gain]:
         """Parameters that maximise the surrogate of some draws, and its rise."""
         inputs = draws, self.theta, self.problem.args
         build = partial(maximise, self.plan, self.config.num_inner_steps)
@@ -333,8 +331,9 @@ class _Walk:
         first = {name: value[0] for name, value in inputs[0].items()}
         given = np.clip(steps, -1.0, 1.0), first, *inputs[1:]
         found = self._compiled("mcem-moved", moved, *given)(*given)
-        self.theta = {name: value[0] for name, value in found.items()}
-        return {name: np.asarray(value)[1:] for name, value in found.items()}
+        found = {name: np.asarray(value) for name, value in found.items()}
+        self.theta = {name: jnp.asarray(value[0]) for name, value in found.items()}
+        return {name: value[1:] for name, value in found.items()}
 
     def _kernel(self, problem: Problem) -> tuple[Callable, Callable]:
         """NUTS on the sampled sites given the parameters."""

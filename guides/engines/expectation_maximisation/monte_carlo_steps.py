@@ -12,12 +12,12 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
 from ..base import Problem
-from ..density import collapsed_sites, place, sum_log_prob, unconstrained_start
+from ..density import collapsed_sites, deterministics, place, sum_log_prob, unconstrained_start
 from ..optimisers.lbfgs import minimise
 from ..surrogate import linearised
 from ..updates import Part, Plan, block_of, evidence, pooled, sources_of
 
-__all__ = ["maximise", "moved", "score"]
+__all__ = ["described", "maximise", "moved", "score"]
 
 _BATCH = 64
 """Draws at which the model is run side by side."""
@@ -94,6 +94,17 @@ def _numeric(
     found = unravel(minimise(loss, start, num_steps))
     sites, _ = place(problem, {**first, **found}, args, fixed)
     return fixed | {name: sites[name]["value"] for name in names}
+
+
+def described(problem: Problem) -> Callable:
+    """Values of all sites given unconstrained ones of those that are sampled, and the log density there."""
+
+    def at(free: dict, theta: dict, args: tuple) -> tuple[dict[str, Array], Array]:
+        trace, _ = place(problem, free, args, theta)
+        values = {name: trace[name]["value"] for name in (*theta, *free)}
+        return values | deterministics(trace), sum_log_prob(trace)
+
+    return at
 
 
 def _coordinates(problem: Problem, theta: dict, first: dict, args: tuple) -> tuple[Array, Callable]:

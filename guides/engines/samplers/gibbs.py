@@ -35,6 +35,7 @@ from ..surrogate import drawn, linearised
 from ..update_checks import check_updates
 from ..updates import Plan, closed_forms, drawable, plan_updates
 from .chains import chain_starts, draw_chains, nuts_given, recording
+from .importance import run_at
 
 __all__ = ["BlockedGibbs"]
 
@@ -263,7 +264,7 @@ class BlockedGibbs(CheckpointedEngine):
 
 def _described(problem: Problem, state: _Chain, args: tuple) -> tuple[dict, dict]:
     """The draw that a chain is at, and its statistics."""
-    trace, log_det = place(problem, unconstrained_start(problem, state.params, args), args)
+    trace, log_det = run_at(problem, state.params, args)
     stats = {"lp": sum_log_prob(trace) + log_det}
     if state.moved is not None:
         stats |= {

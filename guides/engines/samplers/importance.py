@@ -14,7 +14,16 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from ..base import FitError, Problem
-from ..density import abstract_trace, as_numpy, deterministics, latent_sites, place, sum_log_prob
+from ..density import (
+    abstract_trace,
+    as_numpy,
+    bijector_of,
+    deterministics,
+    latent_sites,
+    place,
+    sum_log_prob,
+    trace_model,
+)
 from ..plumbing.programs import timed
 
 __all__ = [
@@ -24,6 +33,7 @@ __all__ = [
     "log_mean_weight",
     "pareto_k",
     "quality",
+    "run_at",
     "visit",
 ]
 
@@ -51,6 +61,23 @@ def flat_density(
         return total(trace) + log_det
 
     return log_density
+
+
+def run_at(problem: Problem, params: Mapping[str, Array], args: tuple) -> tuple[dict, Array]:
+    """Run the model at values in their supports.
+
+    Returns
+    -------
+    trace : dict
+    log_det : Array, shape ()
+        Log Jacobian determinant of the map from unconstrained coordinates to these values, as of `place`.
+    """
+    trace = trace_model(problem, params, args)
+    log_det = jnp.zeros(())
+    for name, value in params.items():
+        bijector = bijector_of(trace[name])
+        log_det = log_det + jnp.sum(bijector.log_abs_det_jacobian(bijector.inv(value), value))
+    return trace, log_det
 
 
 def in_batches(function: Callable[[Array], Any], rows: Array, size: int) -> Any:

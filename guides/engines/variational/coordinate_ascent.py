@@ -22,15 +22,13 @@ from ..density import (
     as_numpy,
     deterministics,
     explain_nonfinite,
-    place,
     sum_log_prob,
-    unconstrained_start,
 )
 from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
 from ..plumbing.climbs import SETTLED, climbed, stop_code, until_stopped
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
-from ..samplers.importance import pareto_k, quality
+from ..samplers.importance import pareto_k, quality, run_at
 from ..starts import initial_values, random_keys, starting_point
 from ..surrogate import expectation
 from ..update_checks import check_updates
@@ -282,7 +280,7 @@ class CoordinateAscent(CheckpointedEngine):
 
             def one(key: Array):
                 params, log_q = model.draw(key, found)
-                trace, log_det = place(problem, unconstrained_start(problem, params, args), args)
+                trace, log_det = run_at(problem, params, args)
                 log_p = sum_log_prob(trace)
                 return params | deterministics(trace), log_p + log_det, log_p - log_q
 

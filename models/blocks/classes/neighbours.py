@@ -22,7 +22,11 @@ __all__ = ["NeighbourMixture", "anchor_distances", "assigned_evidence"]
 
 def anchor_distances(anchors: Anchors) -> tuple[Array, Array]:
     """Squared distances between anchors, and the logarithm of the median one to the nearest other."""
-    points = jnp.asarray(anchors.points)
+    return _distances(jnp.asarray(anchors.points))
+
+
+@jax.jit
+def _distances(points: Array) -> tuple[Array, Array]:
     points = points - points.mean(axis=0)
     square = jnp.sum(points**2, axis=1)
     apart = jnp.maximum(square[:, None] + square - 2 * points @ points.T, 0.0)

@@ -11,6 +11,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from ..fields import plain_array, point_table, real_array, rebuilt
 from ..mixtures.gaussian import Gaussian
@@ -117,16 +118,15 @@ class SourceMixture:
 
     def log_joint(self, x: ArrayLike) -> Array:
         """Log joint densities of points and components, shape (num_points, num_components)."""
-        x = jnp.asarray(point_table("x", x))
+        x = point_table("x", x)
         if x.shape[1] != self.num_features:
             raise ValueError(f"x has {x.shape[1]} features; the source has {self.num_features}")
-        density = Gaussian(jnp.asarray(self.mean), jnp.asarray(self.covariance))
-        return jnp.log(self.weights) + density.log_prob(x[:, None])
+        return _log_joint(x, self.weights, self.mean, self.covariance)
 
     def predict_proba(self, x: ArrayLike) -> NDArray[np.float64]:
         """Probabilities of the classes of points, shape (num_points, num_classes) (eq. 4.1)."""
         with jax.enable_x64(True):
-            return np.asarray(jax.nn.softmax(self.log_joint(x), axis=1)) @ self.table
+            return softmax(np.asarray(self.log_joint(x)), axis=1) @ self.table
 
     def predict(self, x: ArrayLike) -> NDArray[np.int64]:
         """Most probable class of points, shape (num_points,)."""
@@ -157,3 +157,8 @@ class SourceMixture:
         """Sizes."""
         each = np.bincount(self.component_class).tolist()
         return f"SourceMixture({self.num_features} features, {each} components by class)"
+
+
+@jax.jit
+def _log_joint(x: Array, weights: Array, mean: Array, covariance: Array) -> Array:
+    return jnp.log(weights) + Gaussian(mean, covariance).log_prob(x[:, None])
