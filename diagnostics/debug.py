@@ -28,7 +28,13 @@ from sidebayes.guides.engines.density import (
     unconstrained_start,
 )
 from sidebayes.guides.engines.plumbing.programs import refuse_fork
-from sidebayes.guides.engines.values import outside_support, unlikely_weights
+from sidebayes.guides.engines.values import (
+    admitted_values,
+    evaluated,
+    mixing_log_weights,
+    outside_support,
+    unlikely_weights,
+)
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.blocks.roles import signature_of
 from sidebayes.models.blocks.side_information.links import Links
@@ -143,24 +149,24 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
         {name: convert(value, name) for name, value in kwargs.items()},
     )
     try:
-        trace = _run(problem, seed)
+        traces, points, admitted, log_weights = _runs(problem, seed)
     except Exception as error:  # a user's model raises whatever it raises
         yield Rung(
             "trace", "fail", f"{type(error).__name__}: {_one_line(error)}", _where(error, model)
         )
         return
+    trace = traces[0]
     latent = {n: s for n, s in trace.items() if _is_latent(s)}
     shapes = ", ".join(f"{n} {jnp.shape(s['value'])}" for n, s in latent.items())
     yield Rung("trace", "ok", f"{len(latent)} latent sites: {shapes or 'none'}")
     yield _observed(trace)
     discrete = _discrete(latent)
     yield discrete
-    yield _support(trace)
+    yield _support(trace, admitted, log_weights)
     if discrete.verdict == "fail" or not latent:
         why = "sum out discrete sites first" if latent else "there is nothing to infer"
         yield from (Rung(name, "skipped", why) for name in ("density", "gradient"))
     else:
-        points = [_point(_run(problem, seed + k)) for k in range(_NUM_POINTS)]
         for name, look in (
             ("density", _density),
             ("gradient", _gradient),
@@ -207,6 +213,25 @@ def _run(problem: Problem, seed: int) -> dict:
     return traced(handlers.substitute(seeded, substitute_fn=fill), problem.args, problem.kwargs)
 
 
+def _runs(problem: Problem, seed: int) -> tuple:
+    """Traces at several points, and numbers of them: latent values, data admitted, mixing weights.
+
+    A model that cannot be compiled is run operation by operation.
+    """
+    traces: list[dict] = []
+
+    def look() -> tuple:
+        traces[:] = [_run(problem, seed + k) for k in range(_NUM_POINTS)]
+        points = [_point(trace) for trace in traces]
+        return points, admitted_values(traces[0]), mixing_log_weights(traces[0])
+
+    try:
+        numbers = evaluated(look)
+    except Exception:  # a user's model raises whatever it raises
+        numbers = look()
+    return traces, *numbers
+
+
 def _is_latent(site: dict) -> bool:
     return site["type"] == "sample" and not site["is_observed"]
 
@@ -251,10 +276,14 @@ def _discrete(latent: Mapping[str, dict]) -> Rung:
     )
 
 
-def _support(trace: Mapping[str, dict]) -> Rung:
-    found = outside_support({name: site for name, site in trace.items() if _is_data(site)})
+def _support(
+    trace: Mapping[str, dict],
+    admitted: Mapping[str, tuple[Any, Any]],
+    log_weights: Mapping[str, Any],
+) -> Rung:
+    found = outside_support(trace, admitted)
     if found is None:
-        weights = unlikely_weights(trace)
+        weights = unlikely_weights(log_weights)
         if weights is not None:
             return Rung("support", "fail", *weights)
         return Rung("support", "ok", "all data lie in the supports of their sites")
@@ -283,7 +312,8 @@ def _density(problem: Problem, points: list[dict[str, Array]]) -> Rung:
 
 
 def _gradient(problem: Problem, points: list[dict[str, Array]]) -> Rung:
-    free = [unconstrained_start(problem, point) for point in points]
+    start = jax.jit(lambda point: unconstrained_start(problem, point))
+    free = [start(point) for point in points]
     slope = jax.jit(jax.grad(lambda at: sum_log_prob(place(problem, at)[0])))
     slopes = [{n: np.asarray(v) for n, v in slope(at).items()} for at in free]
     bad = [n for n in slopes[0] if not all(np.isfinite(one[n]).all() for one in slopes)]

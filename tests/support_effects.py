@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from sidebayes.diagnostics.calibration import rank_of_truth
@@ -45,13 +44,24 @@ def build(table, scale_tril="full", noise="one"):
 
 
 def dense_covariance(design, codes, scale_tril, noise):
-    """Z blockdiag(T T') Z' + diag(noise^2), with explicit blocks."""
+    """Z blockdiag(T T') Z' + diag(noise^2), with explicit blocks; of NumPy's or of JAX's arrays."""
     num_groups, size = codes.max() + 1, design.shape[1]
-    spread = jnp.zeros((len(codes), num_groups * size))
+    spread = np.zeros((len(codes), num_groups, size))
     for row, code in enumerate(codes):
-        spread = spread.at[row, code * size : (code + 1) * size].set(design[row])
-    effects = jnp.kron(jnp.eye(num_groups), scale_tril @ scale_tril.T)
-    return spread @ effects @ spread.T + jnp.diag(jnp.broadcast_to(noise**2, (len(codes),)))
+        spread[row, code] = design[row]
+    factor = (spread @ scale_tril).reshape(len(codes), num_groups * size)
+    return factor @ factor.T + np.eye(len(codes)) * noise**2
+
+
+def derivatives(function, at, step=1e-5):
+    """Slope of a function of NumPy's arrays by complex steps, and central differences of that slope."""
+
+    def slope(point):
+        moved = (function(point + 1e-20j * row) for row in np.eye(len(at)))
+        return np.array([value.imag for value in moved]) / 1e-20
+
+    rises = (slope(at + row) - slope(at - row) for row in step * np.eye(len(at)))
+    return slope(at), np.array(list(rises)) / (2 * step)
 
 
 def simulate(num_subjects=40, deviations=(1.0, 0.8), seed=8):

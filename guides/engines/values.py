@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from jax import Array
+from jax.core import Tracer, eval_jaxpr
+from jax.interpreters import partial_eval
 from numpy.typing import NDArray
 from numpyro.distributions import biject_to
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
@@ -18,8 +21,11 @@ from .density import abstract_trace, filled, filling, latent_sites, traced
 from .plumbing.programs import unchecked
 
 __all__ = [
+    "admitted_values",
     "check_start",
     "check_values",
+    "evaluated",
+    "mixing_log_weights",
     "outside_support",
     "support_name",
     "trace_anywhere",
@@ -30,21 +36,33 @@ _CLOSE = 1e-4
 """Relative distance at which a value outside a support, or a sum of weights, counts as rounded."""
 
 
-def outside_support(trace: Mapping[str, dict]) -> str | None:
+def admitted_values(trace: Mapping[str, dict]) -> dict[str, tuple[Any, Any]]:
+    """By observed site, its values, and which of them its support admits."""
+    return {
+        name: (site["value"], site["fn"].support(site["value"]))
+        for name, site in trace.items()
+        if site["type"] == "sample"
+        and site["is_observed"]
+        and not isinstance(site["fn"], dist.Unit)
+    }
+
+
+def outside_support(
+    trace: Mapping[str, dict], admitted: Mapping[str, tuple[Any, Any]]
+) -> str | None:
     """Say which datum lies outside the support of the site that observes it; None if none does.
 
     Parameters
     ----------
     trace : mapping of str to site
-        With numbers in it.
+    admitted : mapping of str to pair of arrays
+        What `admitted_values` found, as numbers.
     """
-    for name, site in trace.items():
-        if site["type"] != "sample" or not site["is_observed"] or isinstance(site["fn"], dist.Unit):
-            continue
-        support, value = site["fn"].support, np.asarray(site["value"])
+    for name, (given, mask) in admitted.items():
+        support, value = trace[name]["fn"].support, np.asarray(given)
         event = value.ndim - support.event_dim
         axes = tuple(range(event, value.ndim))
-        inside = np.asarray(support(site["value"])) & np.isfinite(value).all(axis=axes)
+        inside = np.asarray(mask) & np.isfinite(value).all(axis=axes)
         if not inside.all():
             spot = tuple(map(int, np.argwhere(~inside)[0]))
             what = repr(value[spot].tolist()) if value[spot].size <= 8 else "a long row"
@@ -55,23 +73,31 @@ def outside_support(trace: Mapping[str, dict]) -> str | None:
     return None
 
 
-def unlikely_weights(trace: Mapping[str, dict]) -> tuple[str, str] | None:
-    """Say which site has mixing weights that do not sum to one, and what to do; None if none has.
+def mixing_log_weights(trace: Mapping[str, dict]) -> dict[str, Any]:
+    """Logs of mixing weights, by site.
 
     Labels that are told by a classifier, whose probabilities are of classes and not of data, have no
     mixing weights.
-
-    Parameters
-    ----------
-    trace : mapping of str to site
-        With numbers in it.
     """
+    found = {}
     for name, site in trace.items():
         fn = site.get("fn")
         labels = getattr(fn, "labels", fn)
-        if not isinstance(labels, LinkedCategorical) or not getattr(fn, "is_density", True):
-            continue
-        given = np.asarray(labels.log_weights, float)
+        if isinstance(labels, LinkedCategorical) and getattr(fn, "is_density", True):
+            found[name] = labels.log_weights
+    return found
+
+
+def unlikely_weights(log_weights: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Say which site has mixing weights that do not sum to one, and what to do; None if none has.
+
+    Parameters
+    ----------
+    log_weights : mapping of str to array
+        What `mixing_log_weights` found, as numbers.
+    """
+    for name, logs in log_weights.items():
+        given = np.asarray(logs, float)
         total = np.exp(given).sum()
         if np.isfinite(total) and abs(total - 1) > _CLOSE:
             advice = "subtract jax.nn.logsumexp(log_weights) from them"
@@ -100,15 +126,43 @@ def check_values(problem: Problem) -> None:
     ValueError
         Naming the site, with the datum and its support, or with mixing weights that do not sum to one.
     """
-    trace = trace_anywhere(problem)
-    found = outside_support(trace)
+    traces = []
+
+    def look() -> tuple:
+        traces.append(trace_anywhere(problem))
+        return admitted_values(traces[-1]), mixing_log_weights(traces[-1])
+
+    admitted, log_weights = evaluated(look)
+    found = outside_support(traces[-1], admitted)
     if found is not None:
         raise ValueError(
             f"{found}; transform or drop such data, or observe them through another distribution"
         )
-    weights = unlikely_weights(trace)
+    weights = unlikely_weights(log_weights)
     if weights is not None:
         raise ValueError("; ".join(weights))
+
+
+def evaluated(function: Callable[[], Any]) -> Any:
+    """What a function returns, as numbers.
+
+    It is traced, and no more of it is computed than these numbers need, as one program. Operation by
+    operation a first run of a model compiles dozens of programs.
+    """
+    known: dict[int, Any] = {}
+    trees: list[Any] = []
+
+    def unknown() -> list[Any]:
+        leaves, tree = jax.tree.flatten(function())
+        known.update({n: leaf for n, leaf in enumerate(leaves) if not isinstance(leaf, Tracer)})
+        trees.append(tree)
+        return [leaf for leaf in leaves if isinstance(leaf, Tracer)]
+
+    closed = jax.make_jaxpr(unknown)()
+    jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
+    found = iter(jax.jit(lambda consts: eval_jaxpr(jaxpr, consts))(closed.consts))
+    leaves = [known[n] if n in known else next(found) for n in range(trees[-1].num_leaves)]
+    return jax.tree.unflatten(trees[-1], leaves)
 
 
 def check_start(problem: Problem, init: Mapping[str, Any]) -> dict[str, NDArray]:
@@ -147,20 +201,38 @@ def check_start(problem: Problem, init: Mapping[str, Any]) -> dict[str, NDArray]
             raise ValueError(f"init[{name!r}] is not finite; check the values to start from")
         out[name] = value
 
-    def fill(site: dict) -> Array | None:
-        name = site["name"]
-        if site["type"] != "sample" or name not in out:
-            return None
-        support = site["fn"].support
-        if not _lies_in(support, out[name]):
+    doubtful: dict[str, str] = {}
+
+    def look() -> dict[str, tuple[Any, Any]]:
+        """As the model runs, because one site may bound another."""
+        found = {}
+
+        def fill(site: dict) -> Array | None:
+            name = site["name"]
+            if site["type"] != "sample" or name not in out:
+                return None
+            support, value = site["fn"].support, jnp.asarray(out[name])
+            back = None
+            if name in doubtful:  # what rounding takes out of a support comes back near by
+                bijector = biject_to(support)
+                back = bijector(bijector.inv(value))
+            found[name] = support(value), back
+            kinds[name] = support_name(support)
+            return value
+
+        _trace(problem, fill)
+        return found
+
+    kinds: dict[str, str] = {}
+    inside = evaluated(look)
+    doubtful |= {name: kinds[name] for name, (mask, _) in inside.items() if not np.all(mask)}
+    for name, (_, back) in (evaluated(look) if doubtful else {}).items():
+        size = np.abs(out[name]).max(initial=0.0)
+        if name in doubtful and not np.allclose(back, out[name], rtol=_CLOSE, atol=_CLOSE * size):
             raise ValueError(
-                f"init[{name!r}] lies outside the support of its site ({support_name(support)}); start "
+                f"init[{name!r}] lies outside the support of its site ({doubtful[name]}); start "
                 "from values that the model can have"
             )
-        return jnp.asarray(out[name])
-
-    # as the model runs, because one site may bound another
-    _trace(problem, fill)
     return out
 
 
@@ -172,12 +244,3 @@ def trace_anywhere(problem: Problem) -> dict:
 def _trace(problem: Problem, fill: Callable[[dict], Any]) -> dict:
     with unchecked():  # parameters may be anywhere
         return traced(filled(problem.model, fill), problem.args, problem.kwargs)
-
-
-def _lies_in(support: Any, value: NDArray) -> bool:
-    """Whether a value is in a support, up to what rounding takes it out."""
-    if np.all(support(value)):
-        return True
-    bijector = biject_to(support)
-    back = np.asarray(bijector(bijector.inv(jnp.asarray(value))))
-    return bool(np.allclose(back, value, rtol=_CLOSE, atol=_CLOSE * np.abs(value).max()))

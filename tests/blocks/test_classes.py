@@ -97,36 +97,49 @@ def test_labels_and_classes_are_summed_out(known, noise, graph):
     """Density, responsibilities, classes, slope and draws against all labelings and classes."""
     fn, value = mixture(known, noise, graph), jnp.asarray(X)
     log_z, member, classes, counts = enumerated(known, noise, graph)
-    np.testing.assert_allclose(fn.log_prob(value), log_z, rtol=1e-12)
-    np.testing.assert_allclose(fn.by_unit(value).sum(), log_z, rtol=1e-12)
-    np.testing.assert_allclose(fn.responsibilities(value), member, atol=1e-12)
-    np.testing.assert_allclose(fn.class_probabilities(value), classes, atol=1e-12)
-    np.testing.assert_allclose(fn.class_probabilities(value).sum(axis=1), 1.0, atol=1e-12)
-    slope = jax.jit(jax.grad(fn.log_partition))(fn.log_factors(value))
+
+    @jax.jit
+    def ours(x):
+        whole = fn.log_prob(x), fn.by_unit(x).sum()
+        slope = jax.grad(fn.log_partition)(fn.log_factors(x))
+        return whole, fn.responsibilities(x), fn.class_probabilities(x), slope
+
+    whole, found, found_classes, slope = jax.device_get(ours(value))
+    np.testing.assert_allclose(whole, [log_z, log_z], rtol=1e-12)
+    np.testing.assert_allclose(found, member, atol=1e-12)
+    np.testing.assert_allclose(found_classes, classes, atol=1e-12)
+    np.testing.assert_allclose(found_classes.sum(axis=1), 1.0, atol=1e-12)
     np.testing.assert_allclose(slope["log_classes"], counts, atol=1e-12)
     np.testing.assert_allclose(slope["unary"], member, atol=1e-12)
     number = 4000
     keys = jax.random.split(jax.random.key(3), number)
-    drawn = jax.jit(jax.vmap(lambda key: fn.statistic(fn.draw(key, value))))(keys)
+    drawn = jax.device_get(jax.jit(jax.vmap(lambda key: fn.statistic(fn.draw(key, value))))(keys))
     assert jax.tree.map(jnp.shape, slope) == jax.tree.map(lambda v: v.shape[1:], drawn)
     for name in ("unary", "log_classes", "log_weights"):
-        error = 5 * np.asarray(drawn[name]).std(axis=0) / np.sqrt(number) + 1e-12
+        error = 5 * drawn[name].std(axis=0) / np.sqrt(number) + 1e-12
         assert (np.abs(drawn[name].mean(axis=0) - slope[name]) < error).all(), name
 
 
 def test_rows_without_a_class_are_those_of_the_mixture():
     """All unknown, nothing given, and masks of all classes: a plain mixture, and no counts."""
-    value, labels = jnp.asarray(X), LinkedCategorical(jnp.asarray(LOG_WEIGHTS), NO_LINKS)
-    plain = LinkedMixture(labels, dist.Normal(jnp.asarray(LOC), 1.0))
     nothing = PartialLabels(np.full(NUM_POINTS, -1)), PartialLabels(np.ones_like(MASKS)), None
-    for known in nothing:
+
+    @jax.jit
+    def without_classes(x):
+        labels = LinkedCategorical(jnp.asarray(LOG_WEIGHTS), NO_LINKS)
+        plain = LinkedMixture(labels, dist.Normal(jnp.asarray(LOC), 1.0))
+        return plain.log_prob(x), plain.responsibilities(x)
+
+    def with_classes(x, known):
         fn = mixture(known, 0.1)
-        np.testing.assert_allclose(fn.log_prob(value), plain.log_prob(value), rtol=1e-14)
-        slope = jax.grad(fn.log_partition)(fn.log_factors(value))
-        np.testing.assert_array_equal(slope["log_classes"], 0.0)
-        np.testing.assert_allclose(
-            fn.class_probabilities(value), plain.responsibilities(value) @ TABLE, rtol=1e-12
-        )
+        slope = jax.grad(fn.log_partition)(fn.log_factors(x))
+        return fn.log_prob(x), slope["log_classes"], fn.class_probabilities(x)
+
+    log_prob, member = without_classes(X)
+    for found in jax.jit(lambda x: [with_classes(x, known) for known in nothing])(X):
+        np.testing.assert_allclose(found[0], log_prob, rtol=1e-14)
+        np.testing.assert_array_equal(found[1], 0.0)
+        np.testing.assert_allclose(found[2], np.asarray(member) @ TABLE, rtol=1e-12)
 
 
 def test_one_pass_is_the_slope():
@@ -143,12 +156,16 @@ def test_one_pass_is_the_slope():
     block = GaussianComponents(NUM_CLUSTERS, 2, "full", None)
     block.location = means
     assert block.has_one_pass(fn)
-    log_z, found = block.one_pass(fn, x)
-    general, slope = jax.value_and_grad(fn.log_partition)(fn.log_factors(x))
+
+    @jax.jit
+    def both(x):
+        general, slope = jax.value_and_grad(fn.log_partition)(fn.log_factors(x))
+        return block.one_pass(fn, x), general, slope, block.statistics(Evidence(fn, x, slope))
+
+    (log_z, found), general, slope, moments = both(x)
     np.testing.assert_allclose(log_z, general, rtol=1e-12)
     np.testing.assert_allclose(found["log_classes"], slope["log_classes"], atol=1e-12)
     np.testing.assert_allclose(found["log_weights"], slope["log_weights"], atol=1e-10)
-    moments = block.statistics(Evidence(fn, x, slope))
     for one, other in zip(found["moments"], moments, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-10)
 
@@ -171,7 +188,7 @@ def test_full_conditional_of_the_table():
     np.testing.assert_allclose(block.log_density(found, given), density, rtol=1e-12)
     assert float(block.divergence(found)) > 0
     assert float(block.divergence(block.update(jnp.zeros_like(mode), ()))) == pytest.approx(0.0)
-    drawn = jax.vmap(lambda key: block.draw(key, found)["class_table"])
+    drawn = jax.jit(jax.vmap(lambda key: block.draw(key, found)["class_table"]))
     mean = drawn(jax.random.split(jax.random.key(0), 4000)).mean(axis=0)
     np.testing.assert_allclose(mean, after / total, atol=0.02)
 
@@ -180,7 +197,7 @@ def test_statements_are_drawn_given_rows():
     """Told rows get classes by P(class | x), noise included; the others get -1."""
     fn, value = mixture(None), jnp.asarray(X)
     law = fn.statements(value, ONE_EACH, 0.3)
-    drawn = np.asarray(law.sample(jax.random.key(1), (4000,)))
+    drawn = np.asarray(jax.jit(law.sample, static_argnums=1)(jax.random.key(1), (4000,)))
     told = np.array([1, 2, 3])
     assert (drawn[:, [0, 4]] == -1).all()
     shares = np.stack([(drawn[:, told] == c).mean(axis=0) for c in range(NUM_CLASSES)], axis=1)

@@ -48,7 +48,7 @@ def test_kernels_are_those_of_scikit_learn(kernel, theirs):
     first, second = RNG.normal(size=(5, 2)), RNG.normal(size=(4, 2))
     mine = jax.jit(gram, static_argnums=0)(kernel, first, second, np.array([0.5, 2.0]))
     np.testing.assert_allclose(mine, theirs(first, second), atol=1e-13)
-    slope = jax.grad(lambda scale: gram(kernel, first, first, scale).sum())(jnp.ones(2))
+    slope = jax.jit(jax.grad(lambda scale: gram(kernel, first, first, scale).sum()))(np.ones(2))
     assert np.isfinite(slope).all()  # distances of zero among them
 
 
@@ -58,10 +58,11 @@ def test_anchors_explain_everything():
     assert len(anchors) < 30
     assert left <= 1e-12
     phi, unexplained = jax.jit(features, static_argnums=0)("rbf", inputs, anchors, 3.0)
-    np.testing.assert_allclose(phi @ phi.T, gram("rbf", inputs, inputs, 3.0), atol=1e-9)
+    phi, whole = np.asarray(phi), jax.jit(gram, static_argnums=0)("rbf", inputs, inputs, 3.0)
+    np.testing.assert_allclose(phi @ phi.T, whole, atol=1e-9)
     assert unexplained.max() < 1e-9
     few, left = choose_anchors("rbf", inputs, 3.0, 4)
-    phi, unexplained = features("rbf", inputs, few, 3.0)
+    phi, unexplained = jax.jit(features, static_argnums=0)("rbf", inputs, few, 3.0)
     np.testing.assert_allclose(unexplained.max(), left, atol=1e-9)
     assert left > 1e-3
 
@@ -158,12 +159,14 @@ def test_draws_densities_and_modes_belong_together():
     found, *_ = conditional(SHARE)
     keys = jax.random.split(jax.random.key(0), 4000)
     drawn = jax.jit(jax.vmap(lambda key: BLOCK.draw(key, found)["curves"]))(keys)
+    density = jax.jit(lambda curves: BLOCK.log_density(found, {"curves": curves}))
+    mode = jax.jit(lambda: BLOCK.mode(found, {})["curves"])()
+    gap = density(mode) - density(drawn[0])
+    drawn, found = jax.device_get((drawn, found))
     mean, spread = drawn.mean(axis=0), drawn.std(axis=0)
     np.testing.assert_allclose(mean, found.mean, atol=5 * float(spread.max()) / np.sqrt(4000))
     covariance = np.linalg.inv(found.root[1, 0] @ found.root[1, 0].T)
     np.testing.assert_allclose(np.cov(drawn[:, 1, 0].T), covariance, atol=0.05)
-    mode = BLOCK.mode(found, {})
-    gap = BLOCK.log_density(found, mode) - BLOCK.log_density(found, {"curves": drawn[0]})
     apart = drawn[0] - found.mean
     quadratic = sum(
         float(apart[k, d] @ found.root[k, 0] @ found.root[k, 0].T @ apart[k, d])
@@ -176,30 +179,43 @@ def test_draws_densities_and_modes_belong_together():
 def test_clusters_have_length_scales_of_their_own():
     own = {**SCALES, "length_scale": jnp.array([[0.4], [0.7], [1.5]]), "amplitude": jnp.ones(3)}
     weights = RNG.normal(size=(3, 6))
-    together = CurveDensity("rbf", INPUTS, INPUTS, weights, **own)
-    each = [
-        CurveDensity(
-            "rbf", INPUTS, INPUTS, weights[[k]], **{**own, "length_scale": s, "amplitude": 1.0}
-        )
-        for k, s in enumerate((0.4, 0.7, 1.5))
-    ]
-    value = Y[:, :1]
-    alone = np.concatenate([one.log_prob(value) for one in each], axis=1)
-    np.testing.assert_allclose(together.log_prob(value), alone, rtol=1e-9)
-    np.testing.assert_allclose(
-        together.take(np.array([2, 4])).mean, together.mean[jnp.array([2, 4])], atol=1e-12
-    )
+
+    @jax.jit
+    def answers(value):
+        together = CurveDensity("rbf", INPUTS, INPUTS, weights, **own)
+        each = [
+            CurveDensity(
+                "rbf", INPUTS, INPUTS, weights[[k]], **{**own, "length_scale": s, "amplitude": 1.0}
+            )
+            for k, s in enumerate((0.4, 0.7, 1.5))
+        ]
+        alone = [one.log_prob(value) for one in each]
+        some = together.take(np.array([2, 4])).mean
+        return together.log_prob(value), alone, together.mean, some
+
+    log_prob, alone, mean, some = jax.device_get(answers(Y[:, :1]))
+    np.testing.assert_allclose(log_prob, np.concatenate(alone, axis=1), rtol=1e-9)
+    np.testing.assert_allclose(some, mean[[2, 4]], atol=1e-12)
 
 
 @pytest.mark.parametrize("truncation", ["closed", "open"])
 def test_sticks(truncation):
     block, count = Sticks(4, 0.7, truncation), jnp.array([5.0, 0.0, 2.5, 1.0])
     labels = LinkedCategorical(jnp.zeros(4), LabelGraph.build(None, 3))
-    found = block.update(count, [labels])
+
+    @jax.jit
+    def answers(count):
+        found = block.update(count, [labels])
+        keys = jax.random.split(jax.random.key(1), 4000)
+        draws = jax.vmap(lambda key: block.draw(key, found)["sticks"])(keys)
+        expected = block.expected_factors(found, None)["log_weights"]
+        return found.first, found.second, expected, block.divergence(found), draws
+
+    first, second, log_weights, apart, draws = jax.device_get(answers(count))
     a, b = np.array([6.0, 1.0, 3.5, 2.0]), np.array([4.2, 4.2, 1.7, 0.7])
     size = 3 if truncation == "closed" else 4
-    np.testing.assert_allclose(found.first, a[:size])
-    np.testing.assert_allclose(found.second, b[:size])
+    np.testing.assert_allclose(first, a[:size])
+    np.testing.assert_allclose(second, b[:size])
 
     def mean(k, function):
         law = beta(a[k], b[k])
@@ -207,16 +223,12 @@ def test_sticks(truncation):
 
     taken = [mean(k, np.log) for k in range(size)] + [0.0] * (4 - size)
     left = np.cumsum([0.0] + [mean(k, lambda v: np.log1p(-v)) for k in range(3)])
-    expected = block.expected_factors(found, None)["log_weights"]
-    np.testing.assert_allclose(expected, np.array(taken) + left, atol=1e-6)
+    np.testing.assert_allclose(log_weights, np.array(taken) + left, atol=1e-6)
     divergence = sum(
         mean(k, lambda v, k=k: beta(a[k], b[k]).logpdf(v) - beta(1, 0.7).logpdf(v))
         for k in range(size)
     )
-    np.testing.assert_allclose(block.divergence(found), divergence, atol=1e-6)
-    draws = jax.vmap(lambda key: block.draw(key, found)["sticks"])(
-        jax.random.split(jax.random.key(1), 4000)
-    )
+    np.testing.assert_allclose(apart, divergence, atol=1e-6)
     np.testing.assert_allclose(draws.mean(axis=0), a[:size] / (a + b)[:size], atol=0.02)
 
 
@@ -252,9 +264,14 @@ def test_mode_of_sticks_that_links_tie():
     mode, slope = climb(jnp.array([0.3, 0.5]))
     np.testing.assert_allclose(slope, 0.0, atol=1e-6)
     assert block.obstacle([mixture(jnp.zeros(3))]) is not None
-    free = block.update(count, [])
-    plain = block.mode(free, {})["sticks"]
-    gradient = jax.grad(lambda v: block.log_density(free, {"sticks": v}))(plain)
+
+    @jax.jit
+    def without_links(count):
+        free = block.update(count, [])
+        plain = block.mode(free, {})["sticks"]
+        return plain, jax.grad(lambda v: block.log_density(free, {"sticks": v}))(plain)
+
+    plain, gradient = without_links(count)
     np.testing.assert_allclose(gradient, 0.0, atol=1e-9)
     assert np.abs(plain - mode).max() > 0.01
 

@@ -53,7 +53,7 @@ def by_class():
     density = np.empty((GROUPS, 3))
     mean, cov = np.empty((GROUPS, 3, 2)), np.empty((GROUPS, 3, 2, 2))
     for k in range(3):
-        whole = np.asarray(dense_covariance(TABLE.design, CODES, FACTOR[k], OUTPUTS @ NOISE[k]))
+        whole = dense_covariance(TABLE.design, CODES, FACTOR[k], OUTPUTS @ NOISE[k])
         prior = FACTOR[k] @ FACTOR[k].T
         for g in range(GROUPS):
             own = g == CODES
@@ -68,18 +68,24 @@ def by_class():
 @pytest.mark.parametrize("linked", [False, True])
 def test_density_and_posterior_are_enumeration(linked, known):
     pairs, strength = (PAIRS, STRENGTH) if linked else (PAIRS[:0], STRENGTH[:0])
-    fn = build(Links(pairs, strength) if linked else None, known)
+    links = Links(pairs, strength) if linked else None
+
+    @jax.jit
+    def ours(y):
+        fn = build(links, known)
+        return fn.log_prob(y), *fn.summaries(y), fn.mode(y)
+
+    log_prob, found, terms, ours_mode = jax.device_get(ours(TABLE.y))
     density, mean, cov = by_class()
     prior = np.tile(np.log(WEIGHTS), (GROUPS, 1))
     with np.errstate(divide="ignore"):
         evidence = 0.0 if known is None else np.log(1.0 * known)
     log_omega = brute_force.infer(prior, pairs, strength)[0]
     log_z, share, _, mode, _ = brute_force.infer(prior + density + evidence, pairs, strength)
-    assert float(fn.log_prob(TABLE.y)) == pytest.approx(log_z - log_omega, abs=1e-9)
-    found, terms = fn.summaries(jnp.asarray(TABLE.y))
+    assert log_prob == pytest.approx(log_z - log_omega, abs=1e-9)
     assert float(terms.sum()) == pytest.approx(log_z - log_omega, abs=1e-9)
     np.testing.assert_allclose(found["responsibilities"], share, atol=1e-10)
-    np.testing.assert_array_equal(fn.mode(TABLE.y), mode)
+    np.testing.assert_array_equal(ours_mode, mode)
     average = np.einsum("gk,gki->gi", share, mean)
     np.testing.assert_allclose(found["effects"], average, atol=1e-9)
     second = np.einsum("gk,gkij->gij", share, cov + mean[..., :, None] * mean[..., None, :])
@@ -116,17 +122,21 @@ def test_gradient_is_that_of_dense_densities():
 
 
 def test_one_class_is_the_linear_mixed_model():
-    fn = build(beta=BETA[:1], factor=FACTOR[:1], noise=NOISE[:1])
-    one = MixedEffects(
-        FIXED, BETA[0], TABLE.design, TABLE.groups,
-        scale_tril=FACTOR[0], noise=NOISE[0], outputs=OUTPUTS,
-    )  # fmt: skip
+    @jax.jit
+    def both(y):
+        several = build(beta=BETA[:1], factor=FACTOR[:1], noise=NOISE[:1])
+        one = MixedEffects(
+            FIXED, BETA[0], TABLE.design, TABLE.groups,
+            scale_tril=FACTOR[0], noise=NOISE[0], outputs=OUTPUTS,
+        )  # fmt: skip
+        return [(fn.log_prob(y), fn.by_unit(y), fn.posterior(y)) for fn in (several, one)]
+
+    ours, theirs = both(TABLE.y)
     # a lone class has weight one, whatever is said of it
-    np.testing.assert_allclose(fn.log_prob(TABLE.y), one.log_prob(TABLE.y), rtol=1e-12)
-    np.testing.assert_allclose(fn.by_unit(TABLE.y)[:GROUPS], one.by_unit(TABLE.y), rtol=1e-10)
-    ours, theirs = fn.posterior(TABLE.y), one.posterior(TABLE.y)
-    for name in theirs:
-        np.testing.assert_allclose(ours[name], theirs[name], atol=1e-12)
+    np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-12)
+    np.testing.assert_allclose(ours[1][:GROUPS], theirs[1], rtol=1e-10)
+    for name in theirs[2]:
+        np.testing.assert_allclose(ours[2][name], theirs[2][name], atol=1e-12)
 
 
 @pytest.mark.parametrize("shared", [(), ("covariance", "noise")])
@@ -138,15 +148,21 @@ def test_one_pass_is_the_slope(shared, monkeypatch):
         TABLE.y, FIXED, TABLE.design, TABLE.groups, OUTPUTS,
         num_clusters=3, shared=shared, shared_terms=(1,),
     )  # fmt: skip
-    value = jnp.asarray(TABLE.y)
     assert block.has_one_pass(fn)
     assert not block.has_one_pass(build(Links(PAIRS, STRENGTH)))
-    log_z, slope = jax.value_and_grad(fn.log_partition)(fn.log_factors(value))
-    total, expected = block.one_pass(fn, value)
+
+    @jax.jit
+    def both(value):
+        log_z, slope = jax.value_and_grad(fn.log_partition)(fn.log_factors(value))
+        total, expected = block.one_pass(fn, value)
+        apart = block.statistics(Evidence(fn, value, slope))
+        at_once = block.statistics(Evidence(fn, value, expected))
+        weights = slope["log_weights"], expected["log_weights"]
+        return (log_z, total), weights, (apart, at_once)
+
+    (log_z, total), (slope, expected), (apart, at_once) = both(TABLE.y)
     np.testing.assert_allclose(total, log_z, rtol=1e-12)
-    np.testing.assert_allclose(expected["log_weights"], slope["log_weights"], atol=1e-12)
-    apart = block.statistics(Evidence(fn, value, slope))
-    at_once = block.statistics(Evidence(fn, value, expected))
+    np.testing.assert_allclose(expected, slope, atol=1e-12)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-9), at_once, apart)
 
 

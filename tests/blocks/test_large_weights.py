@@ -7,11 +7,11 @@ import warnings
 import jax
 import numpy as np
 import pytest
-from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.side_information.link_weights import MOST_SOFT
 
 from sidebayes import Links, SideBayesWarning
+from tests.support_inference import inferred
 
 PAIRS = [(0, 1), (1, 2), (2, 0), (2, 3), (4, 5)]
 SIGNS = np.array([1, 1, 1, -1, 1])
@@ -32,7 +32,7 @@ def test_what_stays_soft_keeps_its_digits():
     with jax.enable_x64(True), warnings.catch_warnings():
         warnings.simplefilter("error")
         found, hard = (
-            np.asarray(partition.responsibilities(unary, LabelGraph.build(Links(PAIRS, w), 6, 3)))
+            inferred(unary, LabelGraph.build(Links(PAIRS, w), 6, 3)).responsibilities
             for w in (SIGNS * 0.99 * MOST_SOFT, SIGNS * np.inf)
         )
     np.testing.assert_allclose(found, hard, atol=1e-6)

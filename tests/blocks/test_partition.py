@@ -1,13 +1,14 @@
 """Label inference against enumeration, by structure of the link graph."""
 
 import itertools
+from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import softmax
 from sidebayes.models.blocks.label_inference import label_graph, loops, partition
 from sidebayes.models.blocks.label_inference.approximate import (
     BeliefPropagation,
@@ -16,9 +17,11 @@ from sidebayes.models.blocks.label_inference.approximate import (
     MeanField,
 )
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.label_inference.padding import Sizes
 from sidebayes.models.blocks.side_information.links import Links
 
 from tests.reference import brute_force
+from tests.support_inference import inferred
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -39,20 +42,25 @@ def random_links(rng, num_points, num_links, hard=0.2, scale=2.0):
     return Links(pairs.reshape(-1, 2).astype(int), weights, num_points)
 
 
-def check_against_enumeration(unary, links):
-    graph = LabelGraph.build(links, len(unary))
+LOG_PARTITION = jax.jit(partition.log_partition, static_argnames=("weight_per", "inference"))
+
+
+ROOM = Sizes(links=21, contracted=True)
+"""Rows for as many links as seven points can have, so that graphs share their programs."""
+
+
+def check_against_enumeration(unary, links, room=ROOM):
+    graph = LabelGraph.build(links, *unary.shape, room=room)
     links = graph.links
     expected = brute_force.infer(unary, links.pairs, links.weights)
-    log_z = partition.log_partition(unary, graph)
+    log_z, in_parts, found, agreement, labels = inferred(unary, graph)
     if expected[0] == -np.inf:
         assert log_z == -np.inf
         return
     np.testing.assert_allclose(log_z, expected[0], atol=1e-10)
-    np.testing.assert_allclose(partition.by_component(unary, graph).sum(), expected[0], atol=1e-10)
-    found = partition.responsibilities(unary, graph)
+    np.testing.assert_allclose(in_parts.sum(), expected[0], atol=1e-10)
     np.testing.assert_allclose(found, expected[1], atol=1e-10)
-    np.testing.assert_allclose(partition.pair_marginals(unary, graph), expected[2], atol=1e-10)
-    labels = np.asarray(partition.mode(unary, graph))
+    np.testing.assert_allclose(agreement[: len(links)], expected[2], atol=1e-10)
     agree = labels[links.pairs[:, 0]] == labels[links.pairs[:, 1]]
     assert (agree == links.same)[links.hard].all()
     soft = ~links.hard
@@ -111,8 +119,14 @@ def test_spare_rows_hold_nothing(padding):
     check_against_enumeration(np.random.default_rng(4).normal(size=(11, 2)), links)
 
 
+LOOPY = ROOM._replace(
+    nodes=7, edges=21, places=7, rows=39, left_out=True, buckets=7, lanes=16, rounds=25
+)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_mixed_hard_and_soft_links_agree_with_enumeration(seed, padding):
+    """Six points in links and one apart."""
     rng = np.random.default_rng(seed)
     while True:
         try:
@@ -121,7 +135,8 @@ def test_mixed_hard_and_soft_links_agree_with_enumeration(seed, padding):
         except ValueError:
             continue
         break
-    check_against_enumeration(3 * rng.normal(size=(6, 3)), links)
+    links = Links(links.pairs, links.weights, 7)
+    check_against_enumeration(3 * rng.normal(size=(7, 3)), links, LOOPY)
 
 
 def test_partition_function_of_disjoint_pairs_has_its_closed_form():
@@ -129,32 +144,30 @@ def test_partition_function_of_disjoint_pairs_has_its_closed_form():
     blank = np.zeros((6, 3))
     pairs = np.array([[0, 1], [2, 3], [4, 5]])
     hard = LabelGraph.build(Links(pairs, [np.inf, -np.inf, -np.inf], 6), 6)
-    np.testing.assert_allclose(
-        jnp.exp(partition.log_partition(blank, hard, weights)), 0.38 * 0.62**2, rtol=1e-12
-    )
+    value = LOG_PARTITION(blank, hard, weights)
+    np.testing.assert_allclose(np.exp(value), 0.38 * 0.62**2, rtol=1e-12)
     half = np.array([0.8, -0.6, 1.2])  # Lu's W, so the weight of the unordered pair is twice that
     soft = LabelGraph.build(Links(pairs, 2 * half, 6), 6)
     expected = np.prod(1 + np.expm1(2 * half) * 0.38)
     np.testing.assert_allclose(expected, 8.837218, atol=1e-6)
-    np.testing.assert_allclose(
-        jnp.exp(partition.log_partition(blank, soft, weights)), expected, rtol=1e-12
-    )
+    value = LOG_PARTITION(blank, soft, weights)
+    np.testing.assert_allclose(np.exp(value), expected, rtol=1e-12)
 
 
 def test_star_of_hard_cannot_links_has_its_closed_form():
     weights = np.array([0.5, 0.3, 0.2])
     graph = LabelGraph.build(Links.cannot_link([(0, i) for i in range(1, 5)]), 5)
-    value = partition.log_partition(np.zeros((5, 3)), graph, np.log(weights))
-    np.testing.assert_allclose(jnp.exp(value), np.sum(weights * (1 - weights) ** 4), rtol=1e-12)
+    value = LOG_PARTITION(np.zeros((5, 3)), graph, np.log(weights))
+    np.testing.assert_allclose(np.exp(value), np.sum(weights * (1 - weights) ** 4), rtol=1e-12)
 
 
 def test_chunklets_carry_their_weight_once_or_once_a_point():
     weights = np.array([0.5, 0.3, 0.2])
     graph = LabelGraph.build(Links.must_link([(0, 1), (1, 2)]), 4)
     blank = np.zeros((4, 3))
-    points = partition.log_partition(blank, graph, np.log(weights))
+    points = LOG_PARTITION(blank, graph, np.log(weights))
     np.testing.assert_allclose(points, np.log(np.sum(weights**3)), rtol=1e-12)
-    chunklets = partition.log_partition(blank, graph, np.log(weights), weight_per="chunklet")
+    chunklets = LOG_PARTITION(blank, graph, np.log(weights), weight_per="chunklet")
     np.testing.assert_allclose(chunklets, 0.0, atol=1e-12)
 
 
@@ -163,8 +176,8 @@ def test_unlinked_points_keep_their_mixture_posterior():
     unary = 3 * rng.normal(size=(8, 3))
     links = random_links(rng, 5, 6, hard=0.0)
     graph = LabelGraph.build(Links(links.pairs, links.weights, 8), 8)
-    found = partition.responsibilities(unary, graph)
-    np.testing.assert_allclose(found[5:], jax.nn.softmax(unary[5:], axis=1), atol=1e-12)
+    found = jax.jit(partition.responsibilities)(unary, graph)
+    np.testing.assert_allclose(found[5:], softmax(unary[5:], axis=1), atol=1e-12)
 
 
 def test_huge_weights_and_gaps_do_not_underflow():
@@ -177,8 +190,8 @@ def test_huge_weights_and_gaps_do_not_underflow():
 
 def test_impossible_hard_links_have_partition_zero():
     graph = LabelGraph.build(Links.cannot_link([(0, 1), (1, 2), (0, 2)]), 3)
-    assert partition.log_partition(np.zeros((3, 2)), graph) == -np.inf
-    assert np.isfinite(partition.log_partition(np.zeros((3, 3)), graph))
+    assert LOG_PARTITION(np.zeros((3, 2)), graph) == -np.inf
+    assert np.isfinite(LOG_PARTITION(np.zeros((3, 3)), graph))
 
 
 def test_hessian_agrees_with_finite_differences():
@@ -187,22 +200,28 @@ def test_hessian_agrees_with_finite_differences():
     unary = rng.normal(size=(5, 2))
     direction = rng.normal(size=(5, 2))
     slope = jax.grad(partition.log_partition)
-    exact = jax.jvp(lambda u: slope(u, graph), (unary,), (direction,))[1]
+
+    @jax.jit
+    def slope_and_change(unary):
+        return jax.jvp(lambda u: slope(u, graph), (unary,), (direction,))
+
+    exact = slope_and_change(unary)[1]
     step = 1e-5
-    numeric = (slope(unary + step * direction, graph) - slope(unary - step * direction, graph)) / (
-        2 * step
-    )
+    above, below = (slope_and_change(unary + side * direction)[0] for side in (step, -step))
+    numeric = (above - below) / (2 * step)
     np.testing.assert_allclose(exact, numeric, atol=1e-8)
 
 
-def test_joint_samples_have_the_exact_marginals():
+def test_joint_samples_have_the_exact_marginals(monkeypatch):
+    monkeypatch.setattr(label_graph, "FEW_NODES", 0)  # fewer spare rows to draw
     rng = np.random.default_rng(1)
     unary = rng.normal(size=(6, 2))
     links = Links([(0, 1), (1, 2), (0, 2), (3, 4)], [2.0, -1.0, 1.0, -np.inf], 6)
     graph = LabelGraph.build(links, 6)
     num_draws = 4000
     keys = jax.random.split(jax.random.key(0), num_draws)
-    drawn = np.asarray(jax.vmap(lambda key: partition.sample(key, unary, graph))(keys))
+    draw = jax.jit(jax.vmap(lambda key: partition.sample(key, unary, graph)))
+    drawn = np.asarray(draw(keys))
     _, marginals, agree, _, _ = brute_force.infer(unary, graph.links.pairs, graph.links.weights)
     bars = 4.5 * np.sqrt(0.25 / num_draws)
     assert np.abs(drawn.mean(axis=0) - marginals[:, 1]).max() < bars
@@ -217,9 +236,8 @@ def test_entropy_agrees_with_enumeration():
     graph = LabelGraph.build(links, 5)
     _, energy = brute_force.enumerate_labelings(unary, graph.links.pairs, graph.links.weights)
     log_prob = energy - np.logaddexp.reduce(energy)
-    np.testing.assert_allclose(
-        partition.entropy(unary, graph), -np.sum(np.exp(log_prob) * log_prob), atol=1e-10
-    )
+    found = jax.jit(partition.entropy)(unary, graph)
+    np.testing.assert_allclose(found, -np.sum(np.exp(log_prob) * log_prob), atol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +252,7 @@ def test_entropy_agrees_with_enumeration():
 def test_large_structures_are_exact(pairs, num_points):
     graph = LabelGraph.build(Links(pairs, np.array(1.5), num_points), num_points)
     weights = np.array([0.5, 0.3, 0.2])
-    value = partition.log_partition(np.zeros((num_points, 3)), graph, np.log(weights))
+    value = LOG_PARTITION(np.zeros((num_points, 3)), graph, np.log(weights))
     transfer = 1 + np.expm1(1.5) * np.eye(3)
     if num_points == 30_000:
         table = np.einsum("a,b,c,ab,bc,ac->", weights, weights, weights, *[transfer] * 3)
@@ -268,8 +286,8 @@ class TestApproximations:
 
     def run(self, method):
         graph = LabelGraph.build(self.links, 6)
-        value = partition.log_partition(self.unary, graph, inference=method)
-        return value, partition.responsibilities(self.unary, graph, inference=method)
+        both = jax.value_and_grad(partial(partition.log_partition, inference=method))
+        return jax.jit(both)(self.unary, graph)
 
     def test_mean_field_is_a_lower_bound_near_the_truth(self):
         log_z, marginals, *_ = self.exact()
@@ -280,7 +298,8 @@ class TestApproximations:
 
     def test_mean_field_stops_where_each_factor_is_optimal(self):
         graph = LabelGraph.build(self.links, 6)
-        _, found = self.run(MeanField(max_table=0, num_sweeps=500, tol=1e-12))
+        method = MeanField(max_table=0, num_sweeps=500, tol=1e-12)
+        found = jax.jit(partial(partition.responsibilities, inference=method))(self.unary, graph)
         found = np.asarray(found)
         pairs, weights = graph.links.pairs, graph.links.weights
         core = [0, 1, 2]  # nodes of the cycle without a tree hanging on them
@@ -289,7 +308,7 @@ class TestApproximations:
             for (a, b), w in zip(pairs, weights, strict=True):
                 if i in (a, b):
                     field += w * found[b if i == a else a]
-            np.testing.assert_allclose(found[i], jax.nn.softmax(field), atol=1e-8)
+            np.testing.assert_allclose(found[i], softmax(field), atol=1e-8)
 
     def test_belief_propagation_is_close(self):
         log_z, marginals, *_ = self.exact()
@@ -305,9 +324,9 @@ class TestApproximations:
 
     def test_without_need_they_stay_exact(self):
         log_z, *_ = self.exact()
-        value, _ = self.run(MeanField())
-        np.testing.assert_allclose(value, log_z, atol=1e-10)
         graph = LabelGraph.build(self.links, 6)
+        value = LOG_PARTITION(self.unary, graph, inference=MeanField())
+        np.testing.assert_allclose(value, log_z, atol=1e-10)
         assert partition.check_inference(graph, 3, MeanField()) is None
         assert "mean_field" in partition.check_inference(graph, 3, MeanField(max_table=0))
 
@@ -318,11 +337,11 @@ def test_renumbering_rows_or_labels_changes_nothing(seed):
     rng = np.random.default_rng(seed)
     links = random_links(rng, 6, 7, hard=0.0)
     unary = rng.normal(size=(6, 3))
-    value = partition.log_partition(unary, LabelGraph.build(links, 6))
+    value = LOG_PARTITION(unary, LabelGraph.build(links, 6, 3))
     rows, labels = rng.permutation(6), rng.permutation(3)
     place = np.argsort(rows)
     moved = Links(place[links.pairs], links.weights, 6)
-    again = partition.log_partition(unary[rows][:, labels], LabelGraph.build(moved, 6))
+    again = LOG_PARTITION(unary[rows][:, labels], LabelGraph.build(moved, 6, 3))
     np.testing.assert_allclose(value, again, atol=1e-10)
 
 

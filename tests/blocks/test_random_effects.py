@@ -1,5 +1,7 @@
 """Random effects integrated out, against dense normal densities."""
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,22 +12,47 @@ from sidebayes.models.blocks.random_effects import RandomEffects
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from tests.support_draws import assert_moments
-from tests.support_effects import CODES, FACTORS, build, dense_covariance
+from tests.support_effects import CODES, FACTORS, build, dense_covariance, derivatives, small_table
 
 pytestmark = pytest.mark.usefixtures("x64")
+TABLE = small_table()
+
+
+@jax.jit
+def found_at(scale_tril, noise):
+    """All that random effects say of the table, as one program for all factors."""
+    fn = RandomEffects(TABLE.mean, TABLE.design, TABLE.groups, scale_tril=scale_tril, noise=noise)
+    factors = fn.log_factors(TABLE.y)
+    log_z, slope = jax.value_and_grad(fn.log_partition)(factors)
+    return {
+        "log_prob": fn.log_prob(TABLE.y),
+        "variance": fn.variance,
+        "mean": fn.mean,
+        "by_unit": fn.by_unit(TABLE.y),
+        "posterior": fn.posterior(TABLE.y),
+        "mode": fn.mode(TABLE.y),
+        "factors": factors,
+        "log_partition": log_z,
+        "slope": slope,
+    }
+
+
+def found(factor="full", noise="one"):
+    values = found_at(np.array(FACTORS[factor]), TABLE.noises[noise])
+    return SimpleNamespace(**jax.device_get(values))
 
 
 @pytest.mark.parametrize("noise", ["one", "rows"])
 @pytest.mark.parametrize("factor", FACTORS)
 def test_density_is_the_dense_normal(table, factor, noise):
-    fn = build(table, factor, noise)
+    ours = found(factor, noise)
     cov = dense_covariance(table.design, CODES, np.array(FACTORS[factor]), table.noises[noise])
     expected = multivariate_normal(table.mean, cov).logpdf(table.y)
-    np.testing.assert_allclose(fn.log_prob(table.y), expected, atol=1e-10)
-    np.testing.assert_allclose(fn.variance, np.diag(cov), atol=1e-12)
-    np.testing.assert_array_equal(fn.mean, table.mean)
-    each = fn.by_unit(table.y)
-    assert each.shape == (fn.num_units,) == (4,)
+    np.testing.assert_allclose(ours.log_prob, expected, atol=1e-10)
+    np.testing.assert_allclose(ours.variance, np.diag(cov), atol=1e-12)
+    np.testing.assert_array_equal(ours.mean, table.mean)
+    each = ours.by_unit
+    assert each.shape == (build(table).num_units,) == (4,)
     for code in range(4):
         own = np.flatnonzero(code == CODES)
         block = multivariate_normal(table.mean[own], cov[np.ix_(own, own)])
@@ -33,12 +60,12 @@ def test_density_is_the_dense_normal(table, factor, noise):
 
 
 def parameters(table, factor, noise):
-    corner = jnp.array(FACTORS[factor])[jnp.tril_indices(2)]
-    return jnp.concatenate([corner, jnp.atleast_1d(table.noises[noise]), table.mean])
+    corner = np.array(FACTORS[factor])[np.tril_indices(2)]
+    return np.concatenate([corner, np.atleast_1d(table.noises[noise]), table.mean])
 
 
-def unpack(table, flat, noise):
-    scale_tril = jnp.zeros((2, 2)).at[jnp.tril_indices(2)].set(flat[:3])
+def unpack(table, flat, noise, array):
+    scale_tril = array([[flat[0], 0.0], [flat[1], flat[2]]])
     sigma = flat[3] if noise == "one" else flat[3 : -len(table.y)]
     return flat[-len(table.y) :], scale_tril, sigma
 
@@ -46,29 +73,28 @@ def unpack(table, flat, noise):
 @pytest.mark.parametrize("noise", ["one", "rows"])
 @pytest.mark.parametrize("factor", FACTORS)
 def test_derivatives(table, factor, noise):
-    """The slope against differences of the dense density, the curvature against its Hessian."""
+    """The slope and the curvature against those of the dense density, by complex steps."""
 
     def ours(flat):
-        mean, scale_tril, sigma = unpack(table, flat, noise)
+        mean, scale_tril, sigma = unpack(table, flat, noise, jnp.array)
         fn = RandomEffects(mean, table.design, table.groups, scale_tril=scale_tril, noise=sigma)
         return fn.log_prob(table.y)
 
     def dense(flat):
-        mean, scale_tril, sigma = unpack(table, flat, noise)
+        mean, scale_tril, sigma = unpack(table, flat, noise, np.array)
         cov = dense_covariance(table.design, CODES, scale_tril, sigma)
-        return jax.scipy.stats.multivariate_normal.logpdf(table.y, mean, cov)
+        away = table.y - mean
+        return -0.5 * (away @ np.linalg.solve(cov, away) + np.log(np.linalg.det(cov)))
 
-    flat, step = parameters(table, factor, noise), 1e-5
-    moved = step * jnp.eye(len(flat))
-    density = jax.jit(jax.vmap(dense))
-    slope = (density(flat + moved) - density(flat - moved)) / (2 * step)
-    found = jax.jit(jax.grad(ours))(flat)
-    np.testing.assert_allclose(found, slope, atol=1e-7)
+    flat = parameters(table, factor, noise)
+    slope, curvature = derivatives(dense, flat)
+    both = jax.jit(lambda flat: (jax.grad(ours)(flat), jax.hessian(ours)(flat)))
+    ours_slope, ours_curvature = both(flat)
+    np.testing.assert_allclose(ours_slope, slope, atol=1e-10)
     if factor == "zero":  # the density is even in T
-        np.testing.assert_array_equal(found[:3], 0.0)
-    curvature = jax.jit(jax.hessian(dense))(flat)
+        np.testing.assert_array_equal(ours_slope[:3], 0.0)
     assert np.abs(curvature[:3, :3]).max() > 0.1
-    np.testing.assert_allclose(jax.jit(jax.hessian(ours))(flat), curvature, atol=1e-8)
+    np.testing.assert_allclose(ours_curvature, curvature, atol=1e-8)
 
 
 def test_factors_are_the_joint_density(table):
@@ -92,7 +118,7 @@ def conditional(table, factor, noise):
     spread = np.zeros((len(CODES), 8))
     for row, code in enumerate(CODES):
         spread[row, 2 * code : 2 * code + 2] = table.design[row]
-    total = np.asarray(dense_covariance(table.design, CODES, scale_tril, table.noises[noise]))
+    total = dense_covariance(table.design, CODES, scale_tril, table.noises[noise])
     gain = prior @ spread.T @ np.linalg.inv(total)
     return (gain @ (table.y - table.mean)).reshape(4, 2), prior - gain @ spread @ prior
 
@@ -100,8 +126,8 @@ def conditional(table, factor, noise):
 @pytest.mark.parametrize("noise", ["one", "rows"])
 @pytest.mark.parametrize("factor", FACTORS)
 def test_posterior_and_slope_of_the_partition_function(table, factor, noise):
-    fn = build(table, factor, noise)
-    posterior = fn.posterior(table.y)
+    ours = found(factor, noise)
+    posterior, slope = ours.posterior, ours.slope
     mean, covariance = conditional(table, factor, noise)
     np.testing.assert_allclose(posterior["effects"], mean, atol=1e-10)
     for code in range(4):
@@ -109,10 +135,9 @@ def test_posterior_and_slope_of_the_partition_function(table, factor, noise):
         np.testing.assert_allclose(
             posterior["effects_covariance"][code], covariance[own, own], atol=1e-10
         )
-    slope = jax.grad(fn.log_partition)(fn.log_factors(table.y))
     scale_tril = np.array(FACTORS[factor])
     np.testing.assert_allclose(slope["shift"] @ scale_tril.T, mean, atol=1e-10)
-    np.testing.assert_allclose(slope["shift"], fn.mode(table.y), atol=1e-10)
+    np.testing.assert_allclose(slope["shift"], ours.mode, atol=1e-10)
     second = posterior["effects_covariance"] + mean[:, :, None] * mean[:, None, :]
     np.testing.assert_allclose(scale_tril @ slope["precision"] @ scale_tril.T, second, atol=1e-10)
     np.testing.assert_array_equal(slope["constant"], np.ones(4))
@@ -120,35 +145,42 @@ def test_posterior_and_slope_of_the_partition_function(table, factor, noise):
 
 
 def test_mode_maximises_the_joint_density(table):
-    fn = build(table)
-    factors, mode = fn.log_factors(table.y), fn.mode(table.y)
+    fn, ours = build(table), found()
+    factors, mode = ours.factors, ours.mode
 
     def joint(u):
         terms = jax.tree.map(lambda a, b: (a * b).sum(), factors, fn.statistic(u))
         return sum(jax.tree.leaves(terms))
 
-    np.testing.assert_allclose(jax.grad(joint)(mode), 0.0, atol=1e-10)
-    np.testing.assert_allclose(jax.grad(joint)(mode + 1.0), 2 * factors["precision"] @ jnp.ones(2))
+    slope = jax.jit(jax.grad(joint))
+    np.testing.assert_allclose(slope(mode), 0.0, atol=1e-10)
+    np.testing.assert_allclose(slope(mode + 1.0), 2 * factors["precision"] @ np.ones(2))
 
 
 def test_linearised_partition_function_is_a_lower_bound(table):
     """The inequality that makes EM climb, at parameters near and far."""
     rng = np.random.default_rng(1)
-    fn = build(table)
-    here = fn.log_factors(table.y)
-    slope = jax.grad(fn.log_partition)(here)
+    here = found()
+
+    @jax.jit
+    def factors_and_partition(mean, scale_tril, noise):
+        given = {"scale_tril": scale_tril, "noise": noise}
+        other = RandomEffects(mean, table.design, table.groups, **given)
+        there = other.log_factors(table.y)
+        return there, other.log_partition(there)
+
     gaps = []
     for size in [1e-3, 0.1, 1.0, 1.0, 1.0, 3.0]:
-        there = RandomEffects(
+        there, log_z = factors_and_partition(
             table.mean + size * rng.normal(size=len(table.y)),
-            table.design,
-            table.groups,
-            scale_tril=np.array(FACTORS["full"]) + size * np.tril(rng.normal(size=(2, 2))),
-            noise=0.6 * np.exp(size * rng.normal()),
-        ).log_factors(table.y)
-        change = jax.tree.map(lambda s, a, b: (s * (a - b)).sum(), slope, there, here)
-        bound = fn.log_partition(here) + sum(jax.tree.leaves(change))
-        gaps.append(float(fn.log_partition(there) - bound))
+            np.array(FACTORS["full"]) + size * np.tril(rng.normal(size=(2, 2))),
+            0.6 * np.exp(size * rng.normal()),
+        )
+        change = jax.tree.map(
+            lambda s, a, b: np.sum(s * (a - b)), here.slope, jax.device_get(there), here.factors
+        )
+        bound = here.log_partition + sum(jax.tree.leaves(change))
+        gaps.append(float(log_z - bound))
     assert min(gaps) > 0
     assert gaps[0] < 1e-3  # it touches at the parameters themselves
     assert max(gaps) > 0.1
@@ -159,7 +191,7 @@ def test_draws_have_the_posterior_moments(table):
     count = 20_000
     keys = jax.random.split(jax.random.key(0), count)
     drawn = np.asarray(jax.jit(jax.vmap(lambda k: fn.draw(k, table.y)))(keys))
-    slope = jax.grad(fn.log_partition)(fn.log_factors(table.y))
+    slope = found().slope
     error = drawn.std(axis=0) / np.sqrt(count)
     assert (np.abs(drawn.mean(axis=0) - slope["shift"]) < 4 * error).all()
     squares = drawn[..., :, None] * drawn[..., None, :]
@@ -173,9 +205,10 @@ def test_draws_have_the_posterior_moments(table):
 def test_samples_have_the_marginal_moments(table):
     fn = build(table, noise="rows")
     count = 20_000
-    drawn = np.asarray(fn.sample(jax.random.key(1), (count // 10, 10)))
+    draw = jax.jit(fn.sample, static_argnums=1)
+    drawn = np.asarray(draw(jax.random.key(1), (count // 10, 10)))
     assert drawn.shape == (count // 10, 10, len(table.y))
-    assert fn.sample(jax.random.key(1)).shape == table.y.shape
+    assert jax.eval_shape(fn.sample, jax.random.key(1)).shape == table.y.shape
     drawn = drawn.reshape(count, -1)
     cov = dense_covariance(table.design, CODES, np.array(FACTORS["full"]), table.noises["rows"])
     error = drawn.std(axis=0) / np.sqrt(count)
@@ -198,16 +231,21 @@ def test_new_data_are_drawn_by_gaussian_conditioning(table, factor):
     new = RandomEffects(mean_new, design_new, groups, scale_tril=scale_tril, noise=noise_new)
     known = Fitted(fitted, table.y, table.groups.codes_of(groups.names))
     keys = jax.random.split(jax.random.key(0), count)
-    drawn = np.asarray(jax.vmap(lambda key: new.draw_data(key, known))(keys))
+
+    @jax.jit
+    @jax.vmap
+    def draw(key):
+        return new.draw_data(key, known), new.draw_data(key)
+
+    drawn, alone = map(np.asarray, draw(keys))
     codes = np.concatenate([CODES, [3, 0, 4, 2, 4, 3]])
     design = np.concatenate([table.design, design_new])
     noise = np.concatenate([table.noises["rows"], noise_new])
-    cov = np.asarray(dense_covariance(design, codes, scale_tril, noise))
+    cov = dense_covariance(design, codes, scale_tril, noise)
     rows = len(CODES)
     gain = cov[rows:, :rows] @ np.linalg.inv(cov[:rows, :rows])
     mean = mean_new + gain @ (table.y - table.mean)
     assert_moments(drawn, mean, cov[rows:, rows:] - gain @ cov[:rows, rows:])
-    alone = np.asarray(jax.vmap(new.draw_data)(keys))
     assert_moments(alone, mean_new, cov[rows:, rows:])
 
 
@@ -224,10 +262,12 @@ def test_effects_far_larger_than_noise(table):
         cov = dense_covariance(table.design, CODES, scale_tril, np.array(0.6))
         return jax.scipy.stats.multivariate_normal.logpdf(table.y, table.mean, cov)
 
-    found, expected = jax.value_and_grad(ours)(1e4), jax.value_and_grad(dense)(1e4)
-    np.testing.assert_allclose(found[0], expected[0], atol=1e-5)
-    np.testing.assert_allclose(found[1], expected[1], rtol=1e-5)
-    value, slope = jax.value_and_grad(ours)(1e6)
+    both = jax.jit(jax.value_and_grad(ours))
+    value, slope = both(1e4)
+    expected = jax.jit(jax.value_and_grad(dense))(1e4)
+    np.testing.assert_allclose(value, expected[0], atol=1e-5)
+    np.testing.assert_allclose(slope, expected[1], rtol=1e-5)
+    value, slope = both(1e6)
     assert np.isfinite(value)
     assert np.isfinite(slope)
 

@@ -10,36 +10,48 @@ import xarray as xr
 import sidebayes as sb
 
 X = np.random.default_rng(0).normal(size=(12, 2))
-FIT = sb.fit(
-    "ppc",
-    X,
-    sb.Links.must_link([(0, 1)]),
-    num_clusters=2,
-    engine=sb.EM(num_restarts=1, max_steps=3),
-    progress=False,
-)
+
+
+@pytest.fixture(scope="module")
+def fit():
+    engine = sb.EM(num_restarts=1, max_steps=3)
+    links = sb.Links.must_link([(0, 1)])
+    return sb.fit("ppc", X, links, num_clusters=2, engine=engine, progress=False)
+
+
+@pytest.fixture(scope="module")
+def saved(fit, tmp_path_factory):
+    path = tmp_path_factory.mktemp("whole") / "fit.nc"
+    fit.save(path)
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def plain(fit):
+    """The file written by xarray, without a checksum."""
+    return bytes(fit.tree.to_netcdf(engine="h5netcdf"))
 
 
 @pytest.fixture
-def path(tmp_path):
-    FIT.save(tmp_path / "fit.nc")
+def path(tmp_path, saved):
+    (tmp_path / "fit.nc").write_bytes(saved)
     return tmp_path / "fit.nc"
 
 
-def changed(path, change):
-    """The file written by xarray, without a checksum, after a change by h5py."""
-    path.write_bytes(FIT.tree.to_netcdf(engine="h5netcdf"))
+def changed(path, plain, change):
+    """The file without a checksum, after a change by h5py."""
+    path.write_bytes(plain)
     with h5py.File(path, "a") as file:
         change(file)
     return path
 
 
-def test_a_whole_file_is_read(path):
-    np.testing.assert_array_equal(sb.load(path).labels(), FIT.labels())
+def test_a_whole_file_is_read(path, fit, plain):
+    np.testing.assert_array_equal(sb.load(path).labels(), fit.labels())
     tree = xr.open_datatree(path, engine="h5netcdf")
     assert tree["posterior"]["mean"].shape == (1, 1, 2, 2)
     tree.close()
-    assert sb.load(changed(path, lambda file: None)).labels().shape == (12,)
+    assert sb.load(changed(path, plain, lambda file: None)).labels().shape == (12,)
 
 
 def test_every_changed_byte_shows(path):
@@ -74,11 +86,11 @@ LOST = [
 
 
 @pytest.mark.parametrize("name", LOST)
-def test_what_is_missing(path, name):
+def test_what_is_missing(path, plain, name):
     with pytest.raises(
         ValueError, match=r"fit\.nc (cannot be used|is no NetCDF file, or is damaged)"
     ):
-        sb.load(changed(path, lambda file: file.__delitem__(name)))
+        sb.load(changed(path, plain, lambda file: file.__delitem__(name)))
 
 
 ATTRIBUTES = {
@@ -93,16 +105,15 @@ ATTRIBUTES = {
 
 
 @pytest.mark.parametrize("name", ATTRIBUTES)
-def test_attributes_that_were_changed(path, name):
-    content = path.read_bytes()
+def test_attributes_that_were_changed(path, saved, plain, name):
     for value in ATTRIBUTES[name]:
-        path.write_bytes(content)
+        path.write_bytes(saved)
         with pytest.raises(ValueError, match=r"fit\.nc cannot be used"):
-            sb.load(changed(path, lambda file, value=value: file.attrs.__setitem__(name, value)))
+            sb.load(changed(path, plain, lambda f, value=value: f.attrs.__setitem__(name, value)))
     if name not in ("sidebayes_method", "sidebayes_columns"):
-        path.write_bytes(content)
+        path.write_bytes(saved)
         with pytest.raises(ValueError, match=rf"fit\.nc cannot be used.*{name}"):
-            sb.load(changed(path, lambda file: file.attrs.__delitem__(name)))
+            sb.load(changed(path, plain, lambda file: file.attrs.__delitem__(name)))
 
 
 def test_other_paths(tmp_path):

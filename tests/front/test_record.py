@@ -22,11 +22,13 @@ import sidebayes
 from sidebayes import EM, SVI, GaussianPrior, Links
 from sidebayes.record import _CLASSES, dump, parse
 from sidebayes.zoo import ENGINES
+from tests.support_draws import told
 
 X = sidebayes.load_dataset("iris").x[::10]
 MUST = Links.must_link([(0, 1), (13, 14)])
 QUICK = EM(num_restarts=1, max_steps=3)
 HALF = np.full(2, 0.5)
+PARAMS = {"weights": HALF, "mean": X[[0, 14]], "covariance": np.stack([np.eye(4)] * 2)}
 MASK = np.array([True, False, True])
 SCALE = 2.0 * np.eye(2)
 
@@ -351,9 +353,9 @@ def more(x, links, *, num_clusters):
 
 def test_another_model_is_refused(tmp_path):
     path = tmp_path / "own.nc"
-    fit = sidebayes.fit(own, X, MUST, num_clusters=2, engine=QUICK)
+    fit = told(own, (X, MUST), PARAMS, num_clusters=2)
     fit.save(path)
-    again = sidebayes.load(path, model=own)
+    again = sidebayes.load(path, model=own, engine=fit.config)
     np.testing.assert_allclose(again.log_prob(X), fit.log_prob(X))
     for other, message in (
         (tied, "the model has the sites"),
@@ -362,7 +364,7 @@ def test_another_model_is_refused(tmp_path):
         (lambda x: None, "does not run on the data and options"),
     ):
         with pytest.raises(ValueError, match=message):
-            sidebayes.load(path, model=other)
+            sidebayes.load(path, model=other, engine=fit.config)
 
 
 def test_a_card_keeps_its_model(tmp_path):
@@ -377,7 +379,7 @@ def test_an_own_model_is_not_taken_for_a_card_of_its_name(tmp_path):
     def ppc(x, links, *, num_clusters):
         own(x, links, num_clusters=num_clusters)
 
-    fit = sidebayes.fit(ppc, X, MUST, num_clusters=2, engine=QUICK)
+    fit = told(ppc, (X, MUST), PARAMS, num_clusters=2)
     fit.save(tmp_path / "fit.nc")
-    assert sidebayes.load(tmp_path / "fit.nc").model is None
-    assert sidebayes.load(tmp_path / "fit.nc", model=ppc).model is ppc
+    assert sidebayes.load(tmp_path / "fit.nc", engine=fit.config).model is None
+    assert sidebayes.load(tmp_path / "fit.nc", model=ppc, engine=fit.config).model is ppc

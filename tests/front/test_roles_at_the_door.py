@@ -16,6 +16,7 @@ from sidebayes.models.ppc import ppc
 import sidebayes
 from sidebayes import EM, MAP, Groups, LabelGraph, LinkedCategorical, LinkedMixture, Links, fit
 from tests.probes.models import counts, growth, joint_survival, labelled, lines, shifted
+from tests.support_draws import told
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 2))
@@ -26,6 +27,11 @@ TIMES = np.tile(np.arange(4.0), 6)
 Y = TIMES + RNG.normal(size=24)
 QUICK = EM(num_restarts=1, max_steps=3)
 CLIMB = MAP(num_restarts=1, max_steps=20)
+GAUSSIANS = {
+    "weights": [0.4, 0.6],
+    "mean": [[-1.0, 0.0], [1.0, 0.5]],
+    "covariance": [[[1.0, 0.2], [0.2, 0.5]], [[2.0, 0.0], [0.0, 1.0]]],
+}
 
 
 def homeless(
@@ -205,9 +211,9 @@ def test_links_that_a_model_asks_for_may_be_left_out():
     def asking(x, links, *, num_clusters):
         ppc(x, links, num_clusters=num_clusters)
 
-    found = fit(asking, X, num_clusters=2, engine=QUICK)
-    plain = fit("gmm", X, num_clusters=2, engine=QUICK)
-    np.testing.assert_allclose(found.params["mean"], plain.params["mean"])
+    found, plain = (told(model, (X,), GAUSSIANS, num_clusters=2) for model in (asking, "gmm"))
+    assert found.unit_terms.shape[-1] == 12
+    np.testing.assert_allclose(found.unit_terms, plain.unit_terms)
     np.testing.assert_allclose(found.predict_proba(X), plain.predict_proba(X))
 
 
@@ -216,9 +222,10 @@ def test_data_behind_an_option_are_passed_by_name():
         ppc(x, links, num_clusters=num_clusters)
 
     links = Links.must_link([(0, 1)])
-    found = fit(between, X, links, num_clusters=2, engine=QUICK)
-    expected = fit("ppc", X, links, num_clusters=2, engine=QUICK)
-    np.testing.assert_allclose(found.params["mean"], expected.params["mean"])
+    found = told(between, (X, links), GAUSSIANS, num_clusters=2)
+    expected = told("ppc", (X, links), GAUSSIANS, num_clusters=2)
+    assert found.unit_terms.shape[-1] == 11  # two points are one unit
+    np.testing.assert_allclose(found.unit_terms, expected.unit_terms)
 
 
 def test_tables_are_frames_series_and_whole_numbers():
@@ -232,11 +239,15 @@ def test_tables_are_frames_series_and_whole_numbers():
 
 
 def test_groups_are_names_or_numbers_and_come_back_from_a_file(tmp_path):
-    found = fit(growth, Y, TIMES, SUBJECTS, engine=CLIMB)
-    numbered = fit(growth, Y, TIMES, subjects=np.repeat(np.arange(6), 4), engine=CLIMB)
-    np.testing.assert_array_equal(found.params["beta"], numbered.params["beta"])
+    params = {"beta": [0.5, 1.0], "spread": [0.8, 0.4], "noise": 0.5}
+    found, numbered = (
+        told(growth, (Y, TIMES, subjects), params)
+        for subjects in (SUBJECTS, np.repeat(np.arange(6), 4))
+    )
+    assert found.unit_terms.shape[-1] == 6
+    np.testing.assert_array_equal(found.unit_terms, numbered.unit_terms)
     found.save(tmp_path / "fit.nc")
-    again = sidebayes.load(tmp_path / "fit.nc", model=growth)
+    again = sidebayes.load(tmp_path / "fit.nc", model=growth, engine=found.config)
     np.testing.assert_array_equal(again.run.data["subjects"].codes, np.repeat(np.arange(6), 4))
     assert list(again.run.data["subjects"].names) == list("abcdef")
     new = TIMES[:8] + 1.0, TIMES[:8], ["z"] * 4 + ["y"] * 4
@@ -266,7 +277,8 @@ def test_data_by_name_only_work_everywhere(tmp_path):
 
 
 def test_new_data_are_checked_by_role():
-    found = fit(lines, Y, TIMES, SUBJECTS, num_clusters=2, engine=QUICK)
+    params = {"weights": [0.5, 0.5], "intercept": [0, 1], "slope": [1, 0], "noise": [1, 1]}
+    found = told(lines, (Y, TIMES, SUBJECTS), params, num_clusters=2)
     with pytest.raises(ValueError, match="subjects has 7 rows and y has 8"):
         found.predict(Y[:8], TIMES[:8], SUBJECTS[:7])
     with pytest.raises(ValueError, match="no group for row 2"):

@@ -277,9 +277,14 @@ def test_folds_keep_components_whole_and_are_even():
             deal_folds(unit, wrong, seed=0)
 
 
-def test_point_fits_have_folds_but_no_weights(field):
+@pytest.fixture(scope="module")
+def unlinked():
+    return sidebayes.fit("gmm", ROWS, num_clusters=2, engine=EM(num_restarts=2))
+
+
+def test_point_fits_have_folds_but_no_weights(unlinked):
     with pytest.raises(ValueError, match=r"too few .* fit.kfold"):
-        field.loo()
+        unlinked.loo()
 
 
 ASKED = [(0, 2), (1, 3), (0, 4), (1, 4), (2, 5), (6, 7), (6, 8), (3, 9), (4, 9)]
@@ -331,12 +336,11 @@ def test_probabilities_of_links_are_averaged_over_draws():
     assert found.mean == pytest.approx(np.log([0.5, 0.6]).mean())
 
 
-def test_models_without_links_score_links():
-    fit = sidebayes.fit("gmm", ROWS, num_clusters=2, engine=EM(num_restarts=2))
+def test_models_without_links_score_links(unlinked):
     links = Links.from_pairs([(0, 1), (0, 2)], [True, False])
-    found = fit.score_links(links)
+    found = unlinked.score_links(links)
     assert found.mean > found.baseline
-    prob = fit.responsibilities()
+    prob = unlinked.responsibilities()
     expected = [prob[0] @ prob[1], 1 - prob[0] @ prob[2]]
     np.testing.assert_allclose(found.table["probability"], expected)
 

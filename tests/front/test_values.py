@@ -15,9 +15,10 @@ from sidebayes.models.pairwise_gp import pairwise_gp
 
 import sidebayes as sb
 from sidebayes import GaussianPrior, Links
+from tests.support_draws import Told
 
 X = sb.load_dataset("iris").x[:60]
-QUICK = sb.EM(num_restarts=1, max_steps=5)
+QUICK = sb.EM(num_restarts=1, max_steps=50)
 LINKS = Links.must_link([(0, 1), (2, 5)], 1.0, num_points=6)
 
 
@@ -40,7 +41,11 @@ def test_data_outside_the_support_are_named():
     assert "the first at (2,): -1.5" in sb.debug(counts, values)["support"].finding
 
 
-START = dict(fit().params)
+START = {
+    "weights": np.array([0.4, 0.6]),
+    "mean": X[[0, 55]],
+    "covariance": np.stack([np.cov(X.T)] * 2),
+}
 STARTS = {
     "negative weight": (
         {"weights": [1.5, -0.5]},
@@ -66,7 +71,10 @@ def test_starting_values_that_cannot_be(case):
 def test_starting_values_may_be_rounded():
     rounded = {name: value.astype(np.float32) for name, value in START.items()}
     assert fit(init=rounded).status.converged
-    assert fit(init=fit(dtype="float32"), dtype="float64").objective.shape[0] == 1
+    draws = {name: value[None, None] for name, value in rounded.items()}
+    single = fit(engine=Told(draws), dtype="float32")
+    assert single.params["mean"].dtype == np.float32
+    assert fit(init=single, dtype="float64").objective.shape[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -148,6 +156,11 @@ def test_a_mask_covers_all_that_is_linked():
     assert LINKS.subset([]).num_points == 0
 
 
+@pytest.fixture(scope="module")
+def flowers():
+    return fit(engine=Told({name: value[None, None] for name, value in START.items()}))
+
+
 @pytest.mark.parametrize(
     ("pairs", "error", "message"),
     [
@@ -157,9 +170,9 @@ def test_a_mask_covers_all_that_is_linked():
         ([(0.0, 1.0)], TypeError, "pairs must hold integer row numbers"),
     ],
 )
-def test_pairs_that_are_asked_about(pairs, error, message):
+def test_pairs_that_are_asked_about(flowers, pairs, error, message):
     with pytest.raises(error, match=message):
-        fit().same_cluster(pairs)
+        flowers.same_cluster(pairs)
 
 
 @pytest.mark.parametrize("index", [2**31, 2**32 + 5, 2**62])
