@@ -107,6 +107,7 @@ def test_frailty_is_integrated_out(event, frailty, tolerance):
     np.testing.assert_allclose(slope, by_frailty, atol=100 * tolerance, rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:Explicitly requested dtype float64")
 def test_no_frailty_and_no_time_in_single_precision():
     """Nodes are placed where frailties or hazards are zero, in either precision."""
 
