@@ -55,9 +55,7 @@ def traced(model: Callable[..., None], args: Sequence[Any], kwargs: Mapping[str,
         return handlers.trace(model).get_trace(*args, **kwargs)
 
 
-def filled(
-    model: Callable[..., None], fill: Callable[[dict], Array | None]
-) -> Callable[..., None]:
+def filled(model: Callable[..., None], fill: Callable[[dict], Array | None]) -> Callable[..., None]:
     """The model with values that `fill` gives for its sites, None to leave one as it is.
 
     Values are filled in before keys are dealt, so that no program holds keys that nothing uses.

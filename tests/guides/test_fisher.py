@@ -106,6 +106,7 @@ def test_newton_steps_solve_where_the_curvature_is_positive():
         return 0.5 * (point - target) @ hessian @ (point - target)
 
     near = target + 1e-9 * jnp.asarray(rng.normal(size=6))
+
     def stepped(loss):
         """Slope and step of a loss, by one program."""
         solve = newton_steps(loss, lambda point: lambda slope: slope / 3)

@@ -82,9 +82,7 @@ def test_em_with_a_table_held_at_corners_is_the_same():
         site = trace_model(Problem(moe, data, sizes), params | {"class_table": table})["x"]
         return site["fn"].class_probabilities(site["value"])
 
-    one, other = (
-        classes({name: result.params[name] for name in start}) for result in (soft, hard)
-    )
+    one, other = (classes({name: result.params[name] for name in start}) for result in (soft, hard))
     np.testing.assert_allclose(one, other, atol=1e-12)
 
 

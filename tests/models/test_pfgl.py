@@ -100,7 +100,6 @@ def test_law_is_that_of_the_thesis(smoothing):
 def test_slopes_are_those_of_the_thesis():
     """Check R6: slopes in prototypes and scales by the printed formulas."""
 
-
     @jax.jit
     def slopes(points, scale):
         def density(points, scale):
