@@ -22,7 +22,7 @@ from sidebayes.models.ppc import ppc
 from sidebayes.zoo import make_engine
 
 SETTINGS = {
-    "em": {"num_restarts": 2, "tol": 0.0, "max_steps": 2000},
+    "em": {"num_restarts": 2, "tol": 0.0, "max_steps": 1000},
     "map": {"num_restarts": 2, "tol": 0.0},
     "stochastic_em": {"batch_size": 100, "max_epochs": 100, "tol": 0.0},
     "laplace": {"num_restarts": 2, "tol": 0.0, "num_draws": 100},

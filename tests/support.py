@@ -8,9 +8,12 @@ import numpy as np
 import numpyro.distributions as dist
 from numpyro import handlers
 from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.plumbing.checkpoint import Keeper
 from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.posterior import mixture_site
+from sidebayes.guides.engines.starts import initial_values
 from sidebayes.guides.engines.updates import closed_forms, maximised, plan_updates
+from sidebayes.guides.engines.variational.factors import plan_factors
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
@@ -57,6 +60,13 @@ def responsibilities(problem, params):
     params = {name: jnp.asarray(value) for name, value in params.items()}
     program, _ = compiled("responsibilities", problem, None, build, params, problem.args)
     return np.asarray(program(params, problem.args))
+
+
+def climbed_bound(engine, problem):
+    """Bound that coordinate ascent reaches from one start, without draws of its factors."""
+    plan, starts, keep = plan_factors(problem), initial_values(problem, 0, 1), Keeper(None, 0.0, "")
+    state, _ = engine._climb(problem, plan, starts, lambda *_: None, keep)
+    return float(state.value[0])
 
 
 def best_trace(result):

@@ -223,7 +223,7 @@ def test_factors_that_contradict_the_density_are_refused(options):
     with pytest.raises(
         ValueError, match="the (factor|update) of weights contradicts the model's density"
     ):
-        sb.fit(own, POINTS[:, None], engine=TIGHT, progress=False, **options)
+        TIGHT.run(Problem(own, (jnp.asarray(POINTS[:, None]),), options), progress=False)
 
 
 def test_a_site_under_a_scale_is_refused():

@@ -75,16 +75,15 @@ def answer(process):
     return json.loads(out)
 
 
-def test_a_second_process_compiles_nothing_without_being_asked(tmp_path):
-    first = answer(elsewhere("t.fit_all()", XDG_CACHE_HOME=str(tmp_path)))
+def test_a_second_process_compiles_nothing_without_being_asked(unopened, tmp_path):
+    first = fit_all()
     assert first["names"].count("em") == 2
     second = answer(elsewhere("t.fit_all()", XDG_CACHE_HOME=str(tmp_path)))
     assert second == {"names": [], "means": first["means"]}
-    cache = tmp_path / "sidebayes"
     for path, mode in [
-        (cache, 0o700),
-        (cache / "programs", 0o700),
-        (cache / "programs/secret", 0o600),
+        (unopened, 0o700),
+        (unopened / "programs", 0o700),
+        (unopened / "programs/secret", 0o600),
     ]:
         assert stat.S_IMODE(path.stat().st_mode) == mode
 

@@ -23,13 +23,13 @@ from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.side_information.links import Links
-from sidebayes.models.trajectories import curve_anchors, trajectories
 from sklearn.metrics import normalized_mutual_info_score
 
 import sidebayes as sb
 from tests.reference import simulated_aging as aging
 from tests.reference import trajectory_mixture as reference
 from tests.reference.brute_force import infer
+from tests.support_trajectories import curves_problem
 
 SINUSOIDS = {"length_scale": 0.005**-0.5, "amplitude": 1.0, "noise": 0.02**0.5}
 HELICES = {"length_scale": 0.0005**-0.5, "amplitude": 1.0, "noise": 0.1**0.5}
@@ -61,19 +61,6 @@ def ascend(problem, starts, num_steps):
 
     bounds, share = climb(starts)
     return np.asarray(bounds), np.asarray(share)
-
-
-def curves_problem(y, inputs, links, **options):
-    """The card on rows of their own, with its anchors."""
-    options = {"num_clusters": 20} | options
-    anchors = curve_anchors({"inputs": inputs}, options)
-    graph = LabelGraph.build(links, len(y)).suited("exact", options["num_clusters"])
-    args = jnp.asarray(y), jnp.asarray(inputs), graph, jnp.asarray(anchors)
-
-    def model(y, inputs, graph, anchors, **options):
-        trajectories(y, inputs, None, graph, anchors, **options)
-
-    return Problem(model, args, options)
 
 
 def mutual(truth, labels):

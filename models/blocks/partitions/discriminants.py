@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -121,14 +122,7 @@ class Discriminants(Block):
         self, log_weights: ArrayLike, mean: ArrayLike, spread: ArrayLike, centre: Any, unit: Any
     ) -> Array:
         """`matched_discriminants` of Gaussians of the data, in the units of the data."""
-        if self.covariance in ("full", "tied"):
-            spread = jnp.asarray(spread) / unit[:, None] / unit
-        elif self.covariance == "diagonal":
-            spread = jnp.asarray(spread) / unit**2
-        else:  # spheres of the data are none in other units
-            spread = jnp.asarray(spread)[..., None] / unit**2
-        mean = (jnp.asarray(mean) - centre) / unit
-        return matched_discriminants(log_weights, mean, spread, self.covariance)
+        return _matched(log_weights, mean, spread, centre, unit, self.covariance)
 
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
@@ -139,13 +133,36 @@ class Discriminants(Block):
         given = self.gaussians.starts(value, {"location": size}, seed, num_starts)
         if not given:
             return {}
-        centre, unit = data_units(data, size[1])
-        spread = np.asarray(given["spread"])
         tail = self.gaussians.spread_shape
-        spread = np.broadcast_to(spread, (num_starts, *tail))
-        match = jax.vmap(self.matched, in_axes=(None, 0, 0, None, None))
-        return {
-            "discriminants": match(
-                jnp.log(self.weights), jnp.asarray(given["location"]), spread, centre, unit
-            )
-        }
+        spread = np.broadcast_to(np.asarray(given["spread"]), (num_starts, *tail))
+        mean = np.asarray(given["location"])
+        return {"discriminants": _matched_starts(data, self.weights, mean, spread, self.covariance)}
+
+
+def _matched(
+    log_weights: ArrayLike,
+    mean: ArrayLike,
+    spread: ArrayLike,
+    centre: Any,
+    unit: Any,
+    covariance: str,
+) -> Array:
+    if covariance in ("full", "tied"):
+        spread = jnp.asarray(spread) / unit[:, None] / unit
+    elif covariance == "diagonal":
+        spread = jnp.asarray(spread) / unit**2
+    else:  # spheres of the data are none in other units
+        spread = jnp.asarray(spread)[..., None] / unit**2
+    mean = (jnp.asarray(mean) - centre) / unit
+    return matched_discriminants(log_weights, mean, spread, covariance)
+
+
+@partial(jax.jit, static_argnames="covariance")
+def _matched_starts(
+    data: Array, weights: Array, mean: Array, spread: Array, covariance: str
+) -> Array:
+    """Discriminants of several mixtures, by one program."""
+    units = data_units(data, data.shape[1])
+    one = partial(_matched, covariance=covariance)
+    match = jax.vmap(one, in_axes=(None, 0, 0, None, None))
+    return match(jnp.log(weights), mean, spread, *units)
