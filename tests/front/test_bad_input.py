@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import sidebayes
 from sidebayes import Links, fit, load, load_dataset, simulate_links
 from sidebayes.cli import app
+from tests.support_draws import Told
 
 X = np.random.default_rng(0).normal(size=(12, 2))
 LABELS = np.repeat([0, 1, 2], 4)
@@ -304,6 +305,8 @@ def test_one_cluster_and_no_links():
 
 def test_links_after_filtering_rows():
     rows = np.array([0, 1, 4, 5, 6])
-    found = ppc(X[rows], LINKS.subset(rows), engine=sidebayes.EM(num_restarts=1, max_steps=5))
+    params = {"weights": [0.5, 0.5], "mean": X[[0, 4]], "covariance": [np.eye(2)] * 2}
+    told = Told({name: np.array([[value]]) for name, value in params.items()})
+    found = ppc(X[rows], LINKS.subset(rows), engine=told)
     assert len(found.links) == 1
     assert found.labels()[0] == found.labels()[1]
