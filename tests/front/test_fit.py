@@ -122,7 +122,7 @@ def test_units_sum_to_the_log_density(learned):
 
 def test_units_sum_to_the_log_density_of_a_field():
     links = SOFT + Links.must_link([(0, 29), (29, 3)]) + Links.cannot_link([(3, 20)])
-    fit = sidebayes.fit("ppc", X, links, num_clusters=3, engine=EM(num_restarts=1, max_steps=1))
+    fit = sidebayes.fit("ppc", X, links, num_clusters=3, engine=EM(num_restarts=1, max_steps=3))
     from sidebayes.guides.engines.posterior import mixture_site
 
     with jax.enable_x64(True):
