@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -45,9 +44,7 @@ def code_length(
     ----------
     Schwarz (1978), Ann. Stat. 6, 461-464, doi:10.1214/aos/1176344136.
     """
-    trace: dict[str, dict] = {}
-    # shapes are all that matters, so nothing is computed
-    jax.eval_shape(lambda values: trace.update(trace_model(problem, values)), dict(params))
+    trace = trace_model(problem, params)
     factors = [n for n, s in trace.items() if isinstance(s.get("fn"), dist.Unit)]
     if factors:
         raise ValueError(

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import sidebayes as sb
 from sidebayes.cli import app
 from sidebayes.tables import check_data
-from tests.support_draws import Told
+from tests.support_draws import at_one
 
 IRIS = sb.load_dataset("iris")
 NAMES = ["a", "b", "c", "d"]
@@ -119,12 +119,12 @@ def test_columns_of_one_name_are_refused():
 
 
 def test_names_that_look_like_mathematics_are_drawn(tmp_path):
-    draws = {
-        "weights": np.full((1, 1, 2), 0.5),
-        "mean": np.array([[[[5.0, 3.4], [6.3, 2.9]]]]),
-        "covariance": np.tile(0.2 * np.eye(2), (1, 1, 2, 1, 1)),
+    params = {
+        "weights": [0.5, 0.5],
+        "mean": [[5.0, 3.4], [6.3, 2.9]],
+        "covariance": [0.2 * np.eye(2)] * 2,
     }
-    fit = gmm(IRIS.x[:, :2], feature_names=["$\\frac$", "$\\no$"], engine=Told(draws))
+    fit = gmm(IRIS.x[:, :2], feature_names=["$\\frac$", "$\\no$"], engine=at_one(params))
     for draw in (plot_clusters, plot_parameters):
         draw(fit).savefig(tmp_path / "a.png")
 
