@@ -13,7 +13,7 @@ from jax import Array
 from numpy.typing import NDArray
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.programs import compiled
-from sidebayes.guides.engines.posterior import mixture_site
+from sidebayes.guides.engines.posterior import mixture_site, mixture_structure
 from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.label_inference.approximate import Inference, with_pair_beliefs
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
@@ -93,7 +93,7 @@ def agreement(
         If a loopy component, these pairs included, is too wide.
     """
     given = {name: jnp.asarray(value) for name, value in draws.items()}
-    fn, value = mixture_site(problem, {name: v[0] for name, v in given.items()})
+    fn, value = mixture_structure(problem)
     num_points = len(value)
     ties = fn.labels.graph if isinstance(fn, LinkedMixture) and fn.labels.graph.num_links else None
     before = as_label_graph(ties, num_points)

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from scipy.special import expit, log_expit, logsumexp
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.programs import compiled
-from sidebayes.guides.engines.posterior import mixture_site
+from sidebayes.guides.engines.posterior import mixture_site, mixture_structure
+from sidebayes.models.blocks.collapsed import Collapsed
 from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.label_inference.approximate import Inference, with_pair_beliefs
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
@@ -67,7 +68,7 @@ def link_agreement(
     if not known or not 0 < flip_rate < 0.5:
         raise ValueError(f"flip_rate = {flip_rate!r:.60}; expected a number between 0 and 1/2")
     given = {name: jnp.asarray(value) for name, value in draws.items()}
-    first, _ = _linked_site(problem, {name: value[0] for name, value in given.items()})
+    first, _ = _linked(*mixture_structure(problem))
     tied = first.labels.graph.num_links > 0  # else weights are prices, not log-odds of labels
     silent = links.hard | (not tied)
     strength = np.where(silent, flip_rate_weight(flip_rate), np.abs(links.weights))
@@ -82,7 +83,7 @@ def link_agreement(
 
     def build(bare: Problem) -> Callable:
         def one(params: dict, args: tuple, graph: LabelGraph, silent: Array) -> tuple[Array, Array]:
-            fn, value = _linked_site(replace(bare, args=args), params)
+            fn, value = _linked(*mixture_site(replace(bare, args=args), params))
             factors = fn.log_factors(value)
             weights = graph.pair_weights
             if tied:
@@ -108,8 +109,7 @@ def link_agreement(
     return np.asarray(same)[:, : len(links)], np.asarray(weights)[:, : len(links)], approximate
 
 
-def _linked_site(problem: Problem, params: Mapping) -> tuple[LinkedMixture, Array]:
-    fn, value = mixture_site(problem, params)
+def _linked(fn: Collapsed, value: Array) -> tuple[LinkedMixture, Array]:
     if not isinstance(fn, LinkedMixture):
         raise ValueError("the model takes no links, so there are none to suspect")
     return fn, value

@@ -39,6 +39,11 @@ def told(model, given, params, **options):
     return sb.fit(model, *given, engine=Told(draws), progress=False, **options)
 
 
+def at_one(params):
+    """Engine that knows the parameters, at a single draw."""
+    return Told({name: np.asarray(value, float)[None, None] for name, value in params.items()})
+
+
 def values(tree, group, site):
     """Draws of a site, chains one after another."""
     drawn = tree[group][site].to_numpy()

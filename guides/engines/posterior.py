@@ -33,6 +33,7 @@ __all__ = [
     "label_sites",
     "latent_shapes",
     "mixture_site",
+    "mixture_structure",
     "thin",
 ]
 
@@ -62,7 +63,16 @@ def mixture_site(
     ValueError
         If the model has none.
     """
-    sources = collapsed_sites(trace_model(problem, params, args)).values()
+    return _first_labelled(trace_model(problem, params, args))
+
+
+def mixture_structure(problem: Problem) -> tuple[Collapsed, Any]:
+    """The same, as the abstract trace has it: shapes, and links, and nothing computed."""
+    return _first_labelled(abstract_trace(problem))
+
+
+def _first_labelled(trace: Mapping[str, dict]) -> tuple[Collapsed, Any]:
+    sources = collapsed_sites(trace).values()
     found = next(((fn, value) for fn, value in sources if fn.latent == "labels"), None)
     if found is None:
         raise ValueError("the model has no labels: it observes no mixture")

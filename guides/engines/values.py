@@ -160,7 +160,8 @@ def evaluated(function: Callable[[], Any]) -> Any:
 
     closed = jax.make_jaxpr(unknown)()
     jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
-    found = iter(jax.jit(lambda consts: eval_jaxpr(jaxpr, consts))(closed.consts))
+    program = jax.jit(lambda consts: eval_jaxpr(jaxpr, consts))
+    found = iter(jax.device_get(program(closed.consts)))
     leaves = [known[n] if n in known else next(found) for n in range(trees[-1].num_leaves)]
     return jax.tree.unflatten(trees[-1], leaves)
 

@@ -76,9 +76,11 @@ def test_in_a_numpyro_model(table):
     cov = dense_covariance(table.design, CODES, 0.9 * np.eye(2), np.array(0.6))
     expected = multivariate_normal(table.mean, cov).logpdf(table.y)
     expected += np.log(2) + norm.logpdf(0.9)
-    for value in [density(table.groups), jax.jit(density)(table.groups)]:
+    for value in [jax.jit(lambda: density(table.groups))(), jax.jit(density)(table.groups)]:
         np.testing.assert_allclose(value, expected, atol=1e-10)
-    trace = handlers.trace(handlers.seed(model, 0)).get_trace(table.groups)
+    trace = {}
+    seeded = handlers.trace(handlers.seed(model, 0))
+    jax.eval_shape(lambda: trace.update(seeded.get_trace(table.groups)))
     assert trace["y"]["value"].shape == table.y.shape
     assert as_collapsed(trace["y"]["fn"]).latent == "effects"
     with pytest.raises(ValueError, match="noise"), numpyro.validation_enabled():

@@ -17,7 +17,7 @@ from sidebayes.models.blocks.label_inference.approximate import MeanField
 
 import sidebayes
 from sidebayes import EM, LabelGraph, LinkedCategorical, LinkedMixture, Links, flip_rate_weight
-from tests.support_draws import Told
+from tests.support_draws import at_one
 
 X = np.array([[-1.0], [-0.2], [0.1], [0.9], [1.4], [-1.2]])
 LINKS = (
@@ -120,9 +120,8 @@ def test_wrong_links_come_first(fitted):
 
 def test_bad_input():
     params = {"weights": [0.3, 0.7], "mean": [[-1.0], [1.0]], "covariance": np.ones((2, 1, 1))}
-    engine = Told({name: np.array([[value]]) for name, value in params.items()})
-    options = {"num_clusters": 2, "engine": engine, "progress": False}
-    fit = sidebayes.fit("ppc", X, LINKS, **options)
+    options = {"num_clusters": 2, "engine": at_one(params), "progress": False}
+    fit = sidebayes.fit("ppc", X, LINKS.take([0, 1]), **options)
     with pytest.raises(ValueError, match=r"flip_rate = 0.7; expected a number between 0 and 1/2"):
         fit.suspect_links(flip_rate=0.7)
     none = sidebayes.fit("gmm", X, **options)

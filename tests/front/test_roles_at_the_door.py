@@ -16,7 +16,7 @@ from sidebayes.models.ppc import ppc
 import sidebayes
 from sidebayes import EM, MAP, Groups, LabelGraph, LinkedCategorical, LinkedMixture, Links, fit
 from tests.probes.models import counts, growth, joint_survival, labelled, lines, shifted
-from tests.support_draws import told
+from tests.support_draws import at_one, told
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 2))
@@ -191,7 +191,9 @@ CASES = {
 
 def survival(**data):
     data = {"until": np.linspace(0.2, 2.0, 6), "died": np.array([1.0, 0, 1, 1, 0, 1])} | data
-    return fit(joint_survival, Y, TIMES, SUBJECTS, **data, engine=CLIMB), data
+    params = {"level": 0.0, "spread": 1.0, "noise": 1.0, "hazard": 0.0, "pull": 0.5}
+    engine = at_one(params | {"effect": np.zeros(6)})
+    return fit(joint_survival, Y, TIMES, SUBJECTS, **data, engine=engine), data
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -234,7 +236,7 @@ def test_tables_are_frames_series_and_whole_numbers():
     again = fit(counts, EVENTS.astype(float), design.to_numpy(float), engine=CLIMB)
     np.testing.assert_array_equal(found.params["beta"], again.params["beta"])
     assert found.tree["observed_data"]["design"].dtype == float
-    frame = fit("gmm", design, num_clusters=2, engine=QUICK)
+    frame = told("gmm", (design,), GAUSSIANS, num_clusters=2)
     assert frame.run.feature_names == ("a", "b")
 
 
@@ -300,7 +302,8 @@ def test_sites_of_single_units_have_no_other_data():
 
 
 def test_points_with_sites_of_their_own_are_not_predicted():
-    found = fit(private, X, num_clusters=2, engine=CLIMB)
+    params = {"weights": [0.5, 0.5], "mean": [-1.0, 1.0], "offset": np.zeros(12)}
+    found = fit(private, X, num_clusters=2, engine=at_one(params))
     assert found.labels().shape == (12,)
     for asked in (found.predict, found.predict_proba, found.log_prob):
         for new in (X, X[:3]):
@@ -316,7 +319,7 @@ def test_data_observed_as_a_whole_are_not_held_out():
         every = dist.MultivariateNormal(jnp.full(len(y), mean), jnp.eye(len(y)))
         numpyro.sample("y", every, obs=y)
 
-    found = fit(joint, EVENTS, engine=CLIMB, progress=False)
+    found = fit(joint, EVENTS, engine=at_one({"level": 3.0}), progress=False)
     assert found.unit_terms.shape == (1, 1, 1)
     with pytest.raises(ValueError, match=r"\['y'\] as a whole"):
         found.kfold(2, progress=False)

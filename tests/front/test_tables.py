@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import sidebayes as sb
 from sidebayes.cli import app
 from sidebayes.tables import check_data
+from tests.support_draws import at_one
 
 IRIS = sb.load_dataset("iris")
 NAMES = ["a", "b", "c", "d"]
@@ -118,7 +119,12 @@ def test_columns_of_one_name_are_refused():
 
 
 def test_names_that_look_like_mathematics_are_drawn(tmp_path):
-    fit = gmm(IRIS.x[:, :2], feature_names=["$\\frac$", "$\\no$"])
+    params = {
+        "weights": [0.5, 0.5],
+        "mean": [[5.0, 3.4], [6.3, 2.9]],
+        "covariance": [0.2 * np.eye(2)] * 2,
+    }
+    fit = gmm(IRIS.x[:, :2], feature_names=["$\\frac$", "$\\no$"], engine=at_one(params))
     for draw in (plot_clusters, plot_parameters):
         draw(fit).savefig(tmp_path / "a.png")
 
@@ -161,7 +167,7 @@ def test_classes_that_are_refused(values, error, message):
 
 def test_points_of_unknown_class_do_not_enter_the_scores():
     truth = IRIS.labels.astype(float)
-    fit = gmm(IRIS.x, truth=np.where(np.arange(150) % 2, truth, np.nan), num_clusters=3)
+    fit = gmm(IRIS.x, truth=np.where(np.arange(150) % 2, truth, np.nan))
     row = sb.compare({"a": fit}).frame.iloc[0]
     assert row["ari"] == score_labels(truth[1::2], fit.labels()[1::2])["ari"]
     fit.plot()

@@ -345,6 +345,13 @@ def test_models_without_links_score_links(unlinked):
     np.testing.assert_allclose(found.table["probability"], expected)
 
 
+@pytest.fixture(scope="module")
+def linked():
+    params = {"weights": [0.5, 0.5], "mean": [[0.0], [3.0]], "covariance": np.ones((2, 1, 1))}
+    links = Links.cannot_link([(1, 2)], 2.0)
+    return sidebayes.fit("ppc", ROWS, links, num_clusters=2, engine=Told(params, []))
+
+
 @pytest.mark.parametrize(
     ("wrong", "error", "message"),
     [
@@ -355,6 +362,6 @@ def test_models_without_links_score_links(unlinked):
         ({"links": Links.must_link([(0, 2)]), "flip_rate": 0.5}, ValueError, "flip_rate = 0.5"),
     ],
 )
-def test_bad_links_are_refused(field, wrong, error, message):
+def test_bad_links_are_refused(linked, wrong, error, message):
     with pytest.raises(error, match=message):
-        field.score_links(**wrong)
+        linked.score_links(**wrong)
