@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
+from jax.typing import ArrayLike
 from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 
@@ -32,7 +34,7 @@ def _impossible_links(problem: Problem) -> str | None:
     def look() -> dict[str, tuple[Array, Array]]:
         found = {}
         for name, (fn, _) in collapsed_sites(trace_anywhere(problem)).items():
-            if isinstance(fn, LinkedMixture) and fn.labels.graph.num_links:
+            if isinstance(fn, LinkedMixture) and _may_be_hard(fn.labels.graph.pair_weights):
                 graph, sizes[name] = fn.labels.graph, fn.num_clusters
                 blank = jnp.zeros((graph.num_points, fn.num_clusters), fn.labels.log_weights.dtype)
                 value = partition.log_partition(blank, graph, inference=fn.labels.inference)
@@ -48,6 +50,10 @@ def _impossible_links(problem: Problem) -> str | None:
                 "links.with_strength(4.0)"
             )
     return None
+
+
+def _may_be_hard(weights: ArrayLike) -> bool:
+    return isinstance(weights, Tracer) or bool(np.isinf(np.asarray(weights)).any())
 
 
 def _dependent_columns(problem: Problem) -> str | None:
