@@ -95,7 +95,7 @@ def test_density_and_posterior_are_enumeration(linked, known):
 
 def test_gradient_is_that_of_dense_densities():
     """Of the log density in coefficients, factors and noise of all classes."""
-    covariance = jnp.asarray(TABLE.design), CODES
+    covariance = TABLE.design, CODES
 
     def dense(beta, factor, noise):
         terms = []
