@@ -5,8 +5,8 @@ Mixtures and scikit-learn's semi-supervised classifiers see all features, superv
 Diagonal covariances, and numbers of components of the thesis' table 2.2 where it has the set; elsewhere those
 of least BIC of the mixture without classes. Prototypes and components of labelled rows are found without the
 classes of test rows. Features are standardised, which the thesis leaves open; in place of maximum likelihood
-components have the prior of greatest evidence, which sees no class. The thesis' curves are pictures that cannot
-be read off.
+components have the prior of greatest evidence, which sees no class. Curves of the thesis are
+pictures that cannot be read off.
 
 Run: SIDEBAYES_DATA=folder python benchmarks/reproduce/fine_labels.py [--sets iris wine] [--seeds 5]
      [--shares 0.1 0.2] [--keep results.csv] [--without moe-hard-plus]
