@@ -280,6 +280,7 @@ CASES = {
         model_path=OBJECTS,
         engines=TEXT,
         links=TEXT,
+        routine_path=TEXT,
     ),
     "suggest_links": options(
         sb.suggest_links,

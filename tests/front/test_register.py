@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -79,6 +80,11 @@ def test_a_method_without_clusters_is_asked_for_none():
         (lambda: card("ppc"), ValueError, "there is a method 'ppc' already"),
         (lambda: card(engines=("em", "vi")), ValueError, r"\('em', 'vi'\); expected some of"),
         (lambda: card(engines=()), ValueError, "expected some of"),
+        (
+            lambda: replace(card(), routine_path="growing"),
+            ValueError,
+            "routine_path = 'growing'; say where the function is",
+        ),
         (lambda: tied, TypeError, "card is a function; pass a sidebayes.Card"),
     ],
 )
@@ -87,6 +93,13 @@ def test_what_is_no_card_is_refused(wrong, error, message):
     with pytest.raises(error, match=message):
         sidebayes.register(wrong())
     assert before == CARDS
+
+
+def test_a_card_knows_the_routine_that_fits_it(mine):
+    found = mine.routine(X, num_clusters=2, engine=QUICK)
+    assert found.method == "tied"
+    assert CARDS["pfgl"].routine is sidebayes.grow_prototypes
+    assert CARDS["nfgl"].routine is sidebayes.fit_nfgl
 
 
 def test_a_name_is_given_once(mine):
