@@ -64,7 +64,6 @@ def write_report(
     *,
     title: str = "sidebayes report",
     notes: Mapping[str, str] | None = None,
-    comparison: Comparison | None = None,
     executor: Executor | None = None,
 ) -> Path:
     """Write `render_report` to a file.
@@ -76,8 +75,6 @@ def write_report(
     title : str
     notes : mapping of str to str, optional
         Fits that were refused, with the reason.
-    comparison : Comparison, optional
-        Of these fits, where it has been made already.
     executor : concurrent.futures.Executor, optional
         Draws the pictures of different fits at the same time, in processes.
 
@@ -94,7 +91,7 @@ def write_report(
         If the disk is full, fails, or refuses; what was there is as before.
     """
     path = check_writable(path)
-    page = render_report(fits, title=title, notes=notes, comparison=comparison, executor=executor)
+    page = render_report(fits, title=title, notes=notes, executor=executor)
     return write_whole(path, page.encode())
 
 
@@ -103,7 +100,6 @@ def render_report(
     *,
     title: str = "sidebayes report",
     notes: Mapping[str, str] | None = None,
-    comparison: Comparison | None = None,
     executor: Executor | None = None,
 ) -> str:
     """Page of verdicts, comparison table and pictures of every fit, as HTML.
@@ -114,8 +110,6 @@ def render_report(
     title : str
     notes : mapping of str to str, optional
         Fits that were refused, with the reason.
-    comparison : Comparison, optional
-        Of these fits, where it has been made already.
     executor : concurrent.futures.Executor, optional
         Draws the pictures of different fits at the same time, in processes.
 
@@ -131,7 +125,7 @@ def render_report(
     doubted = doubts(fits)
     doubt = (doubted.get(name, "") for name in fits)
     sections = each(_section, range(len(fits)), fits, fits.values(), doubt)
-    comparison = comparison or compare_fits(fits)
+    comparison = compare_fits(fits)
     template = Template(files(__package__).joinpath("report.html").read_text(encoding="utf-8"))
     return template.substitute(
         title=escape(title),

@@ -220,8 +220,11 @@ def _tell(
     from sidebayes.diagnostics.doubts import doubts
     from sidebayes.diagnostics.report import write_report
 
-    table = sidebayes.compare(fits)
-    console.print(table)
+    # pictures are drawn in other processes while this one compares
+    report = write_report(
+        fits, path, title="sidebayes demo: iris and wine", notes=refused, executor=pool
+    )
+    console.print(sidebayes.compare(fits))
     for name, why in refused.items():
         console.print(f"[red]{name} was refused[/]: {why}")
     for name, why in doubts(fits).items():
@@ -238,11 +241,4 @@ def _tell(
             f"{name}: {np.sum(links.same != agree)} of {len(links)} links are wrong; learned flip "
             f"rate {float(learned.params['flip_rate']):.3f} (truth {FLIP_RATE:.3f})"
         )
-    return write_report(
-        fits,
-        path,
-        title="sidebayes demo: iris and wine",
-        notes=refused,
-        comparison=table,
-        executor=pool,
-    )
+    return report
