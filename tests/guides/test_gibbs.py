@@ -325,7 +325,7 @@ def test_what_cannot_be_sampled_is_refused():
 def test_bad_start_names_the_site():
     problem = statements()
     args = problem.args[0].at[2].set(jnp.nan), problem.args[1]
-    with pytest.raises(FitError, match=r"chain 0 starts .* site 'x' has log density -inf"):
+    with pytest.raises(FitError, match=r"chain 0 is where .* site 'x' has log density -inf"):
         ENGINE.run(Problem(ppc, args, problem.kwargs))
 
 

@@ -339,11 +339,7 @@ class _Walk:
         """NUTS on the sampled sites given the parameters."""
 
         def potential(args: tuple, theta: dict) -> Callable[[dict], Array]:
-            def energy(free: dict[str, Array]) -> Array:
-                trace, log_det = place(problem, free, args, theta)
-                return -sum_log_prob(trace) - log_det
-
-            return energy
+            return partial(_energy, problem, args, theta)
 
         return nuts_given(potential, self.config.num_warmup)
 
@@ -352,10 +348,8 @@ class _Walk:
 
         def begin(keys: Array, first: dict, theta: dict, args: tuple) -> tuple[Any, Array]:
             free = unconstrained_start(problem, {**theta, **first}, args, tuple(first))
-            states = jax.vmap(lambda key: ready(free, key, (args, theta)))(
-                jax.random.wrap_key_data(keys)
-            )
-            return states, states.potential_energy
+            states = jax.vmap(partial(ready, free))(jax.random.wrap_key_data(keys))
+            return states, _energy(problem, args, theta, free)
 
         return begin
 
@@ -367,3 +361,9 @@ class _Walk:
             return state, state.z
 
         return recording(transition)
+
+
+def _energy(problem: Problem, args: tuple, theta: dict, free: dict[str, Array]) -> Array:
+    """Negative log joint density of the sampled sites, unconstrained, given the parameters."""
+    trace, log_det = place(problem, free, args, theta)
+    return -sum_log_prob(trace) - log_det

@@ -80,33 +80,30 @@ def nuts_given(
     Returns
     -------
     ready : callable
-        ``ready(free, rng_key, given) -> state``.
+        ``ready(free, rng_key) -> state``, before the first transition.
     move : callable
         ``move(state, given) -> state`` after one transition under what is given now.
     """
+    begin, transition = hmc(potential_fn_gen=lambda energy: energy, algo="NUTS")
 
-    def energy(*given: Any) -> Callable[[dict], Array]:
-        return jax.jit(potential(*given))
-
-    begin, transition = hmc(potential_fn_gen=energy, algo="NUTS")
-
-    def ready(free: dict[str, Array], key: Array, given: tuple) -> Any:
+    def ready(free: dict[str, Array], key: Array) -> Any:
+        # energy and slope are those under what is given at the first transition
+        blank = jnp.zeros((), jnp.result_type(float)), jax.tree.map(jnp.zeros_like, free)
         return begin(
-            ParamInfo(free, *jax.value_and_grad(energy(*given))(free)),
+            ParamInfo(free, *blank),
             num_warmup=num_warmup,
             target_accept_prob=target_accept,
             trajectory_length=None,
             max_tree_depth=max_tree_depth,
-            model_args=given,
+            model_args=(None,),
             rng_key=key,
         )
 
     def move(state: Any, given: tuple) -> Any:
-        # a transition reads its settings from the last initialisation, of which only the energy
-        # and the slope under the new values are used
-        fresh = ready(state.z, state.rng_key, given)
-        state = state._replace(potential_energy=fresh.potential_energy, z_grad=fresh.z_grad)
-        return transition(state, given, {})
+        ready(state.z, state.rng_key)  # a transition reads its settings from the last call of this
+        energy = jax.jit(potential(*given))
+        value, slope = jax.value_and_grad(energy)(state.z)
+        return transition(state._replace(potential_energy=value, z_grad=slope), (energy,), {})
 
     return ready, move
 

@@ -135,11 +135,16 @@ class BlockedGibbs(CheckpointedEngine):
         settings = (self.num_warmup, self.thinning, self.target_accept, self.max_tree_depth)
         advance(0, "compiling")
         begin, first = compiled(
-            "gibbs-begin", problem, settings, partial(self._begin, plan), *starts, problem.args
+            "gibbs-begin",
+            problem,
+            settings,
+            partial(self._begin, plan),
+            *starts,
+            problem.args,
+            once=True,
         )
         began = time.perf_counter()
-        state, density = jax.block_until_ready(begin(*starts, problem.args))
-        _check_finite(problem, np.asarray(density)[:, None], state.params, "starts")
+        state = jax.block_until_ready(begin(*starts, problem.args))
         running = time.perf_counter() - began
         march, second = compiled(
             "gibbs-march",
@@ -159,29 +164,23 @@ class BlockedGibbs(CheckpointedEngine):
             num_samples=self.num_samples,
             advance=advance,
             keep=keep,
-            check=lambda state, found: _check_finite(
-                problem, found[1]["lp"].T, state.params, "went"
-            ),
+            check=partial(_check_finite, problem),
         )
         running += time.perf_counter() - began
         return draws, stats, {"compile": first + second, "run": running}
 
     def _begin(self, plan: Plan, problem: Problem) -> Callable:
+        ready, _ = self._kernel(problem)
+
         def begin(keys: Array, moves: Array, point: dict, args: tuple):
             def one(key: Array, move: Array, point: dict):
                 flat, unravel = ravel_pytree(unconstrained_start(problem, point, args))
                 free = unravel(flat + move[: flat.size])
-                trace, log_det = place(problem, free, args)
+                trace, _ = place(problem, free, args)
                 params = {name: trace[name]["value"] for name in free}
-                key, key_labels, key_moved = jax.random.split(key, 3)
+                key, key_moved = jax.random.split(key)
                 rest = {name: free[name] for name in plan.rest}
-                moved = None
-                if rest:
-                    ready, _ = self._kernel(problem)
-                    labels = drawn(problem, params, args, key_labels)
-                    fixed = {n: v for n, v in params.items() if n not in rest}
-                    moved = ready(rest, key_moved, (args, labels, fixed))
-                return _Chain(key, params, moved), sum_log_prob(trace) + log_det
+                return _Chain(key, params, ready(rest, key_moved) if rest else None)
 
             return jax.vmap(one)(jax.random.wrap_key_data(keys), moves, point)
 
@@ -191,8 +190,9 @@ class BlockedGibbs(CheckpointedEngine):
         sweep = self._sweep(problem, plan)
 
         def transition(state: _Chain, args: tuple):
-            state = lax.fori_loop(0, self.thinning, lambda _, at: sweep(at, args), state)
-            return state, _described(problem, state, args)
+            # described before it moves: thus where chains start is checked by this program, too
+            found = _described(problem, state, args)
+            return lax.fori_loop(0, self.thinning, lambda _, at: sweep(at, args), state), found
 
         return recording(transition)
 
@@ -284,18 +284,16 @@ def _refuse_without_latents(problem: Problem) -> None:
         )
 
 
-def _check_finite(
-    problem: Problem, density: NDArray, params: Mapping[str, Array], verb: str
-) -> None:
-    """Refuse log densities (chain, draw) that are not finite."""
-    good = np.isfinite(density).all(axis=1)
-    if good.all():
+def _check_finite(problem: Problem, state: _Chain, found: tuple[dict, dict]) -> None:
+    """Refuse log densities that are not finite; all arrays of `found` are (draw, chain, ...)."""
+    bad = np.argwhere(~np.isfinite(found[1]["lp"]))
+    if not len(bad):
         return
-    chain = int(np.argmin(good))
-    values = {name: np.asarray(value[chain]) for name, value in params.items()}
+    draw, chain = bad[0]
+    values = {name: found[0][name][draw, chain] for name in state.params}
     blame = explain_nonfinite(problem, values) or "it was passing through"
     raise FitError(
-        f"Gibbs: chain {chain} {verb} where the log density cannot be used: {blame}; pass init= with "
+        f"Gibbs: chain {chain} is where the log density cannot be used: {blame}; pass init= with "
         "values inside the supports, or check the data of that site",
         values,
     )

@@ -79,7 +79,7 @@ class LabelGraph:
     laid_out : (int, int) or None
         Number of clusters and budget that loops are laid out for.
     contracted : bool
-        Some points share a chunklet.
+        What points say is added up by chunklet, as some points share one, or may in another graph.
     all_ordered : bool
         No node was left out.
     """
@@ -224,7 +224,8 @@ class LabelGraph:
             num_groups=1 if links.group is None else max(links.group.num_groups, 1),
             num_nodes=num_nodes,
             num_edges=num_edges,
-            contracted=num_chunklets < num_points or room.contracted,
+            # few points with links are always added up: thus hard and soft links share code
+            contracted=num_chunklets < num_points or (few and len(pairs) > 0) or room.contracted,
             all_ordered=bool((place[:num_chunklets] < len(order)).all()) and not room.left_out,
         )
 
