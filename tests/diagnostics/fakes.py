@@ -44,7 +44,7 @@ class FakeFit(Validation):
     def engine(self):
         return self.tree["fit_info"].attrs["engine"]
 
-    @property
+    @cached_property
     def convergence(self):
         return convergence(self.tree)
 
