@@ -11,13 +11,14 @@ from sidebayes.diagnostics.subjects import plot_subjects
 import sidebayes as sb
 from tests.support_effects import simulate, simulate_joint
 
-DATA = simulate(num_subjects=12)
+DATA = simulate()
 
 
 @pytest.fixture(scope="module")
 def fit():
     design = {"fixed": DATA.x, "random": DATA.x, "subjects": DATA.subject}
-    return sb.fit("mixed_effects", DATA.y, **design, progress=False)
+    # the engine, too, of test_mixed_effects, which has compiled its programs
+    return sb.fit("mixed_effects", DATA.y, **design, engine=sb.MAP(tol=1e-10), progress=False)
 
 
 def lines_of(axis):
