@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -50,13 +50,14 @@ _SAMPLERS = ("nuts", "gibbs")
 
 
 def jobs() -> list[Job]:
-    """Every fit; those that take longest come first."""
-    sampled = [Job("iris", variant, "gibbs") for variant in VARIANTS]
+    """Every fit; those that others start from come first, then those that take longest."""
     # NUTS beside Gibbs on one model, each to be judged by the other
-    return [*sampled, Job("iris", "gmm", "nuts")] + [
+    variants = {("iris", "nuts"): ("gmm",)}
+    runs = ("iris", "em"), ("iris", "gibbs"), ("iris", "nuts"), ("iris", "map"), ("wine", "em")
+    return [
         Job(data, variant, engine)
-        for data, engine in (("iris", "em"), ("iris", "map"), ("wine", "em"))
-        for variant in VARIANTS
+        for data, engine in runs
+        for variant in variants.get((data, engine), VARIANTS)
     ]
 
 
@@ -135,12 +136,12 @@ def _progress(console: Console) -> Progress:
 def _run_all(
     todo: list[Job], folder: Path, pool: Executor, workers: int, num_draws: int
 ) -> Iterator[tuple[Job, str | None]]:
-    """Run jobs in worker processes; a sampler waits for the mode that EM finds."""
+    """Run jobs in worker processes, each after those that it waits for."""
     pending = list(todo)
-    outcome: dict[Job | None, str | None] = {}
+    outcome: dict[Job, str | None] = {}
     running: dict[Future, Job] = {}
     while pending or running:
-        ready = [job for job in pending if _needed(job) in (None, *outcome)]
+        ready = [job for job in pending if _awaited(job) <= outcome.keys()]
         for job in ready[: workers - len(running)]:
             pending.remove(job)
             running[pool.submit(run_job, job, folder, num_draws)] = job
@@ -149,14 +150,21 @@ def _run_all(
             job = running.pop(future)
             outcome[job] = future.result()
             yield job, outcome[job]
-        for job in [j for j in pending if outcome.get(_needed(j))]:
+        for job in [j for j in pending if outcome.get(_start(j))]:
             pending.remove(job)  # what it would start from was refused
-            yield job, outcome[_needed(job)]
+            yield job, outcome[_start(job)]
 
 
-def _needed(job: Job) -> Job | None:
-    """Fit that must be there before this one starts."""
-    return Job(job.data, job.variant, "em") if job.engine in _SAMPLERS else None
+def _start(job: Job) -> Job:
+    """Fit whose parameters this one starts from; EM starts by itself."""
+    return replace(job, engine="em") if job.engine in _SAMPLERS else job
+
+
+def _awaited(job: Job) -> set[Job]:
+    """Fits that must be over before this one starts."""
+    # soft links run the programs that were compiled for hard ones
+    same = {replace(job, variant="hard ppc")} if job.variant == "soft ppc" else set()
+    return ({_start(job)} | same) - {job}
 
 
 def run_job(job: Job, folder: Path, num_draws: int) -> str | None:
@@ -188,7 +196,7 @@ def run_job(job: Job, folder: Path, num_draws: int) -> str | None:
     try:
         init = None
         if job.engine in _SAMPLERS:
-            init = sidebayes.load(folder / Job(job.data, job.variant, "em").file)
+            init = sidebayes.load(folder / _start(job).file)
         found = sidebayes.fit(
             method,
             data.x,
