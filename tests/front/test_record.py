@@ -24,11 +24,11 @@ from sidebayes.record import _CLASSES, dump, parse
 from sidebayes.zoo import ENGINES
 from tests.support_draws import told
 
-X = sidebayes.load_dataset("iris").x[::10]
-MUST = Links.must_link([(0, 1), (13, 14)])
+X = np.random.default_rng(0).normal(size=(12, 2)) + 6 * np.repeat([[0], [1]], 6, axis=0)
+MUST = Links.must_link([(0, 1)])
 QUICK = EM(num_restarts=1, max_steps=3)
 HALF = np.full(2, 0.5)
-PARAMS = {"weights": HALF, "mean": X[[0, 14]], "covariance": np.stack([np.eye(4)] * 2)}
+PARAMS = {"weights": HALF, "mean": X[[0, 11]], "covariance": np.stack([np.eye(2)] * 2)}
 MASK = np.array([True, False, True])
 SCALE = 2.0 * np.eye(2)
 
@@ -255,13 +255,13 @@ def test_every_registered_class_is_public():
 
 
 def laplace():
-    loc = numpyro.sample("loc", dist.Normal(0, 5).expand([4]).to_event(1))
-    scale = numpyro.sample("scale", dist.HalfNormal(2).expand([4]).to_event(1))
+    loc = numpyro.sample("loc", dist.Normal(0, 5).expand([2]).to_event(1))
+    scale = numpyro.sample("scale", dist.HalfNormal(2).expand([2]).to_event(1))
     return dist.Laplace(loc, scale).to_event(1)
 
 
 def cauchy():
-    loc = numpyro.sample("loc", dist.Normal(0, 5).expand([4]).to_event(1))
+    loc = numpyro.sample("loc", dist.Normal(0, 5).expand([2]).to_event(1))
     return dist.Cauchy(loc, 1.0).to_event(1)
 
 
