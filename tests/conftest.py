@@ -22,7 +22,7 @@ use_compilation_cache()
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 use_program_store(None)  # what a test changes in the library must be seen
 
-MOST_MAPS = 20_000
+MOST_MAPS = 45_000
 
 DEAR = dict(
     line.split("|") for line in Path(__file__).with_name("dear.txt").read_text("utf-8").splitlines()
