@@ -21,7 +21,7 @@ RATES = np.array([0.2, 0.1, 0.5])
 @pytest.fixture(scope="module")
 def data():
     table, persons = simulate_joint()
-    design = sb.design("y ~ year + (year | who)", table)
+    design = sb.design("y ~ year + (year || who)", table)  # correlated effects are those of `tiny`
     return design.survival("Surv(years, died) ~ drug", persons, num_intervals=1)
 
 
