@@ -273,7 +273,7 @@ def test_terms_of_subjects_hold_outcomes_and_times(fitted, data):
 
         @jax.jit
         def by_subject():
-            options = {"prior": data["prior"], "hazard": data["hazard"]}
+            options = {name: data[name] for name in ("prior", "hazard", "covariance")}
             trace = handlers.trace(model).get_trace(*given, **options)
             times = trace["time"]["fn"].log_prob(data["time"])
             return trace["y"]["fn"].by_unit(data["y"]) + times
