@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jax import Array
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
