@@ -72,7 +72,7 @@ class Search(NamedTuple):
 def start_search(point: Array, memory_size: int) -> Search:
     """State before the first step, which evaluates the loss at `point` itself."""
     zero, far = jnp.zeros(()), jnp.asarray(jnp.inf)
-    still, rows = jnp.zeros_like(point), jnp.zeros((memory_size, *point.shape))
+    still, rows = jnp.zeros_like(point), jnp.zeros((memory_size, *point.shape), point.dtype)
     return Search(
         steps=jnp.asarray(0),
         point=point,
@@ -84,7 +84,7 @@ def start_search(point: Array, memory_size: int) -> Search:
         low=zero,
         high=far,
         stalled=jnp.asarray(False),
-        memory=_Memory(rows, rows, jnp.zeros(memory_size)),
+        memory=_Memory(rows, rows, jnp.zeros(memory_size, point.dtype)),
     )
 
 
