@@ -10,6 +10,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 from scipy.special import digamma, logsumexp
+from scipy.stats import dirichlet, norm
 from sidebayes.models.blocks.block import Evidence
 from sidebayes.models.blocks.classes.class_mixture import ClassMixture
 from sidebayes.models.blocks.classes.statements import stated_classes
@@ -65,14 +66,14 @@ def enumerated(known, noise, graph):
     says = likelihood(known, noise)
     told = says.min(axis=1) < 1
     label = np.array(list(product(range(NUM_CLUSTERS), repeat=NUM_POINTS)))
-    unary = dist.Normal(LOC, 1.0).log_prob(X[:, None]) + LOG_WEIGHTS
+    unary = norm(LOC).logpdf(X[:, None]) + LOG_WEIGHTS
     points = np.arange(NUM_POINTS)
     tie, blank = np.zeros(len(label)), LOG_WEIGHTS[label].sum(axis=1)
     if graph is LINKED:
         tie = 1.3 * (label[:, 0] == label[:, 1])
         tie[label[:, 1] == label[:, 3]] = -np.inf
     share = TABLE[label] * says  # labelings, points, classes
-    energy = np.asarray(unary)[points, label].sum(axis=1) + tie
+    energy = unary[points, label].sum(axis=1) + tie
     energy = energy + np.log(share.sum(axis=2)).sum(axis=1)
     log_z, prob = logsumexp(energy), np.exp(energy - logsumexp(energy))
     within = share / share.sum(axis=2, keepdims=True)
@@ -95,16 +96,16 @@ CASES = [
 @pytest.mark.parametrize(("known", "noise", "graph"), CASES)
 def test_labels_and_classes_are_summed_out(known, noise, graph):
     """Density, responsibilities, classes, slope and draws against all labelings and classes."""
-    fn, value = mixture(known, noise, graph), jnp.asarray(X)
     log_z, member, classes, counts = enumerated(known, noise, graph)
 
     @jax.jit
     def ours(x):
+        fn = mixture(known, noise, graph)
         whole = fn.log_prob(x), fn.by_unit(x).sum()
         slope = jax.grad(fn.log_partition)(fn.log_factors(x))
         return whole, fn.responsibilities(x), fn.class_probabilities(x), slope
 
-    whole, found, found_classes, slope = jax.device_get(ours(value))
+    whole, found, found_classes, slope = jax.device_get(ours(X))
     np.testing.assert_allclose(whole, [log_z, log_z], rtol=1e-12)
     np.testing.assert_allclose(found, member, atol=1e-12)
     np.testing.assert_allclose(found_classes, classes, atol=1e-12)
@@ -112,8 +113,13 @@ def test_labels_and_classes_are_summed_out(known, noise, graph):
     np.testing.assert_allclose(slope["log_classes"], counts, atol=1e-12)
     np.testing.assert_allclose(slope["unary"], member, atol=1e-12)
     number = 4000
-    keys = jax.random.split(jax.random.key(3), number)
-    drawn = jax.device_get(jax.jit(jax.vmap(lambda key: fn.statistic(fn.draw(key, value))))(keys))
+
+    @jax.jit
+    def draws(x):
+        fn, keys = mixture(known, noise, graph), jax.random.split(jax.random.key(3), number)
+        return jax.vmap(lambda key: fn.statistic(fn.draw(key, x)))(keys)
+
+    drawn = jax.device_get(draws(X))
     assert jax.tree.map(jnp.shape, slope) == jax.tree.map(lambda v: v.shape[1:], drawn)
     for name in ("unary", "log_classes", "log_weights"):
         error = 5 * drawn[name].std(axis=0) / np.sqrt(number) + 1e-12
@@ -145,24 +151,24 @@ def test_rows_without_a_class_are_those_of_the_mixture():
 def test_one_pass_is_the_slope():
     """Moments and class counts in chunks of points against the general E-step."""
     rng = np.random.default_rng(0)
-    x = jnp.asarray(rng.normal(size=(40, 2)))
+    x = rng.normal(size=(40, 2))
     known = PartialLabels(np.where(rng.random(40) < 0.4, rng.integers(0, NUM_CLASSES, 40), -1))
     root = rng.normal(size=(NUM_CLUSTERS, 2, 4))
-    tril = jnp.linalg.cholesky(jnp.asarray(root @ root.transpose(0, 2, 1)))
-    labels = LinkedCategorical(jnp.asarray(LOG_WEIGHTS), as_label_graph(None, 40))
-    means = jnp.asarray(rng.normal(size=(NUM_CLUSTERS, 2)))
-    stated = stated_classes(known, NUM_CLASSES, 0.1)
-    fn = ClassMixture(labels, Gaussian(means, scale_tril=tril), jnp.asarray(TABLE), stated)
-    block = GaussianComponents(NUM_CLUSTERS, 2, "full", None)
-    block.location = means
-    assert block.has_one_pass(fn)
+    tril = np.linalg.cholesky(root @ root.transpose(0, 2, 1))
+    means = rng.normal(size=(NUM_CLUSTERS, 2))
 
     @jax.jit
-    def both(x):
+    def both(x, means, tril):
+        labels = LinkedCategorical(jnp.asarray(LOG_WEIGHTS), as_label_graph(None, 40))
+        stated = stated_classes(known, NUM_CLASSES, 0.1)
+        fn = ClassMixture(labels, Gaussian(means, scale_tril=tril), jnp.asarray(TABLE), stated)
+        block = GaussianComponents(NUM_CLUSTERS, 2, "full", None)
+        block.location = means
+        assert block.has_one_pass(fn)
         general, slope = jax.value_and_grad(fn.log_partition)(fn.log_factors(x))
         return block.one_pass(fn, x), general, slope, block.statistics(Evidence(fn, x, slope))
 
-    (log_z, found), general, slope, moments = both(x)
+    (log_z, found), general, slope, moments = both(x, means, tril)
     np.testing.assert_allclose(log_z, general, rtol=1e-12)
     np.testing.assert_allclose(found["log_classes"], slope["log_classes"], atol=1e-12)
     np.testing.assert_allclose(found["log_weights"], slope["log_weights"], atol=1e-10)
@@ -173,40 +179,57 @@ def test_one_pass_is_the_slope():
 def test_full_conditional_of_the_table():
     """Mode, expectation and divergence of Dirichlets with counts added; each class its own prior."""
     prior, counts = np.array([0.5, 1.0, 2.0, 3.0]), RNG.gamma(2.0, size=TABLE.shape)
-    block = ClassTable(NUM_CLASSES, jnp.asarray(prior))
-    found = block.update(jnp.asarray(counts), ())
     after = prior + counts
+
+    @jax.jit
+    def ours(counts, table):
+        block = ClassTable(NUM_CLASSES, jnp.asarray(prior))
+        found = block.update(counts, ())
+        nothing = block.update(jnp.zeros_like(counts), ())
+        keys = jax.random.split(jax.random.key(0), 4000)
+        drawn = jax.vmap(lambda key: block.draw(key, found)["class_table"])(keys)
+        given = Evidence(mixture(ONE_EACH), jnp.asarray(X), {})
+        return {
+            "mode": block.mode(found, {})["class_table"],
+            "expected": block.expected_factors(found, given)["log_classes"],
+            "density": block.log_density(found, {"class_table": table}),
+            "divergences": (block.divergence(found), block.divergence(nothing)),
+            "mean": drawn.mean(axis=0),
+        }
+
+    found = ours(counts, TABLE)
     raised = np.maximum(after - 1, 1e-10)
-    mode = block.mode(found, {})["class_table"]
-    np.testing.assert_allclose(mode, raised / raised.sum(axis=1, keepdims=True), rtol=1e-12)
-    fn = mixture(ONE_EACH)
-    expected = block.expected_factors(found, Evidence(fn, jnp.asarray(X), {}))["log_classes"]
+    mode = raised / raised.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(found["mode"], mode, rtol=1e-12)
     total = after.sum(axis=1, keepdims=True)
-    np.testing.assert_allclose(expected, digamma(after) - digamma(total), rtol=1e-12)
-    density = sum(dist.Dirichlet(a).log_prob(t) for a, t in zip(after, TABLE, strict=True))
-    given = {"class_table": jnp.asarray(TABLE)}
-    np.testing.assert_allclose(block.log_density(found, given), density, rtol=1e-12)
-    assert float(block.divergence(found)) > 0
-    assert float(block.divergence(block.update(jnp.zeros_like(mode), ()))) == pytest.approx(0.0)
-    drawn = jax.jit(jax.vmap(lambda key: block.draw(key, found)["class_table"]))
-    mean = drawn(jax.random.split(jax.random.key(0), 4000)).mean(axis=0)
-    np.testing.assert_allclose(mean, after / total, atol=0.02)
+    np.testing.assert_allclose(found["expected"], digamma(after) - digamma(total), rtol=1e-12)
+    density = sum(dirichlet(a).logpdf(t) for a, t in zip(after, TABLE, strict=True))
+    np.testing.assert_allclose(found["density"], density, rtol=1e-12)
+    some, none = map(float, found["divergences"])
+    assert some > 0
+    assert none == pytest.approx(0.0)
+    np.testing.assert_allclose(found["mean"], after / total, atol=0.02)
 
 
 def test_statements_are_drawn_given_rows():
     """Told rows get classes by P(class | x), noise included; the others get -1."""
-    fn, value = mixture(None), jnp.asarray(X)
-    law = fn.statements(value, ONE_EACH, 0.3)
-    drawn = np.asarray(jax.jit(law.sample, static_argnums=1)(jax.random.key(1), (4000,)))
+    one = np.array([-1, 2, 0, 1, -1])
+
+    @jax.jit
+    def ours(x):
+        fn = mixture(None)
+        law = fn.statements(x, ONE_EACH, 0.3)
+        drawn = law.sample(jax.random.key(1), (4000,))
+        return drawn, fn.class_probabilities(x), law.log_prob(jnp.asarray(one))
+
+    drawn, prob, log_prob = jax.device_get(ours(X))
     told = np.array([1, 2, 3])
     assert (drawn[:, [0, 4]] == -1).all()
     shares = np.stack([(drawn[:, told] == c).mean(axis=0) for c in range(NUM_CLASSES)], axis=1)
-    prob = np.asarray(fn.class_probabilities(value))[told]
-    noisy = 0.7 * prob + 0.1 * (1 - prob)
+    noisy = 0.7 * prob[told] + 0.1 * (1 - prob[told])
     np.testing.assert_allclose(shares, noisy, atol=0.03)
-    one = np.array([-1, 2, 0, 1, -1])
     expected = np.log(noisy[np.arange(3), one[told]]).sum()
-    np.testing.assert_allclose(law.log_prob(jnp.asarray(one)), expected, rtol=1e-6)
+    np.testing.assert_allclose(log_prob, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from sklearn.datasets import load_wine
 from sklearn.preprocessing import StandardScaler
 
 from tests.reference.exact_mixture import log_marginal
+from tests.support_effects import derivatives
 
 
 def test_evidence_of_the_degrees_of_freedom_is_highest():
@@ -73,21 +74,21 @@ def test_products_give_the_density_that_solves_give(batch, origin):
     """Values, gradients and products with the Hessian are those of NumPyro's density."""
     with jax.enable_x64(True):
         rng = np.random.default_rng(0)
-        x = jnp.asarray(rng.normal(size=(7, *[1] * max(len(batch), 1), 4)) + origin)
+        x = rng.normal(size=(7, *[1] * max(len(batch), 1), 4)) + origin
         root = rng.normal(size=(*batch, 4, 4)) * [10.0, 1.0, 0.1, 0.01]
-        mean = jnp.asarray(rng.normal(size=(*(batch or (3,)), 4)) + origin)
-        sigma = jnp.asarray(root @ root.swapaxes(-1, -2))
+        mean = rng.normal(size=(*(batch or (3,)), 4)) + origin
+        at = mean, root @ root.swapaxes(-1, -2)
 
         def value(kind, mean, sigma):
             return kind(mean, sigma).log_prob(x)
 
         found, expected, one = jax.jit(
-            lambda: (
-                value(Gaussian, mean, sigma),
-                value(MultivariateNormal, mean, sigma),
-                Gaussian(mean, sigma).log_prob(x[0].reshape(4)),
+            lambda *at: (
+                value(Gaussian, *at),
+                value(MultivariateNormal, *at),
+                Gaussian(*at).log_prob(x[0].reshape(4)),
             )
-        )()
+        )(*at)
         assert found.shape == expected.shape
         np.testing.assert_allclose(found, expected, rtol=1e-9)
         np.testing.assert_allclose(one, expected[0], rtol=1e-9)
@@ -96,15 +97,14 @@ def test_products_give_the_density_that_solves_give(batch, origin):
         def slope(kind):
             return jax.grad(lambda *at: (weights * value(kind, *at)).sum(), (0, 1))
 
-        at = mean, sigma
         change = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), at)
 
-        def both(kind):
+        def both(kind, at):
             return slope(kind)(*at), jax.jvp(slope(kind), at, change)[1]
 
         # traced at no concrete numbers: compiled as two programs, not as hundreds
         pairs = (
-            jax.tree.leaves(jax.jit(partial(both, kind))())
+            jax.tree.leaves(jax.jit(partial(both, kind))(at))
             for kind in (Gaussian, MultivariateNormal)
         )
         for one, other in zip(*pairs, strict=True):
@@ -154,26 +154,24 @@ ROWS, COLUMNS = np.tril_indices(3)
 
 def root(free):
     """Cholesky factor whose diagonal is given in logarithms."""
-    diagonal = jnp.where(ROWS == COLUMNS, jnp.exp(free), free)
-    return jnp.zeros((3, 3)).at[ROWS, COLUMNS].set(diagonal)
-
-
-def loss(free, scatter, weight):
-    """(2.29) with its sign changed, of one component."""
-    inner = jnp.linalg.solve(root(free), scatter)
-    quadratic = jnp.trace(jnp.linalg.solve(root(free), inner.T))
-    return weight * free[ROWS == COLUMNS].sum() + quadratic / 2
-
-
-SLOPE, CURVATURE = jax.jit(jax.grad(loss)), jax.jit(jax.hessian(loss))
+    matrix = np.zeros((3, 3), free.dtype)
+    matrix[ROWS, COLUMNS] = np.where(ROWS == COLUMNS, np.exp(free), free)
+    return matrix
 
 
 def most_probable(scatter, weight):
     """Where the slope of (2.29) in a Cholesky factor vanishes."""
+
+    def loss(free):
+        """(2.29) with its sign changed, of one component."""
+        inner = np.linalg.solve(root(free), scatter)
+        quadratic = np.trace(np.linalg.solve(root(free), inner.T))
+        return weight * free[ROWS == COLUMNS].sum() + quadratic / 2
+
     start = np.where(ROWS == COLUMNS, np.log(np.trace(scatter) / weight / 3) / 2, 0.0)
-    found = solve(SLOPE, start, args=(scatter, weight), jac=CURVATURE, tol=1e-12)
-    assert np.linalg.eigvalsh(CURVATURE(found.x, scatter, weight)).min() > 0
-    return np.asarray(root(found.x) @ root(found.x).T)
+    found = solve(lambda free: derivatives(loss, free), start, jac=True, tol=1e-12)
+    assert np.linalg.eigvalsh(derivatives(loss, found.x)[1]).min() > 0
+    return root(found.x) @ root(found.x).T
 
 
 def test_covariances_are_most_probable_under_their_prior():

@@ -115,7 +115,7 @@ def test_rows_of_no_share_are_as_left_out():
     share = SHARE.copy()
     share[[1, 4], 0] = 0.0
     share[:, 2] = 0.0
-    _, value, doubt, _, _ = conditional(share)
+    _, value, doubt, _, _ = jax.device_get(conditional(share))
     kept = share[:, 0] > 0
     sub = reference.rbf(INPUTS[kept], INPUTS[kept], 0.7, 1.3)
     mean, covariance, _ = reference.naive_factor(sub, share[kept, 0], 0.3, Y[kept])
@@ -130,9 +130,8 @@ def test_outputs_have_noise_of_their_own_and_some_are_not_observed():
     noise, observed = np.array([0.3, 0.5]), np.ones((6, 2))
     observed[[0, 3], 1] = 0.0
     holes = np.where(observed > 0, Y, np.nan)
-    _, value, doubt, divergence, unary = conditional(
-        SHARE, holes, noise=noise[None], observed=observed
-    )
+    given = {"noise": noise[None], "observed": observed}
+    _, value, doubt, divergence, unary = jax.device_get(conditional(SHARE, holes, **given))
     due, apart = np.zeros((6, 3)), 0.0
     for d in range(2):
         kept = observed[:, d] > 0
@@ -147,11 +146,14 @@ def test_outputs_have_noise_of_their_own_and_some_are_not_observed():
             apart += own
     np.testing.assert_allclose(unary, due, rtol=1e-8)
     np.testing.assert_allclose(divergence, apart, atol=1e-8)
-    density = evidence(
-        y=holes, weights=jnp.ones((3, 2, 6)), noise=noise[None], observed=observed
-    ).fn
-    normal = norm(density.components.mean, noise).logpdf(np.nan_to_num(holes)[:, None])
-    factor = jax.jit(density.log_factors)(holes)["unary"]
+
+    @jax.jit
+    def both(y, weights):
+        fn = evidence(y=y, weights=weights, **given).fn
+        return fn.components.mean, fn.log_factors(y)["unary"]
+
+    mean, factor = both(holes, np.ones((3, 2, 6)))
+    normal = norm(mean, noise).logpdf(np.nan_to_num(holes)[:, None])
     np.testing.assert_allclose(factor, (normal * observed[:, None]).sum(axis=2), rtol=1e-8)
 
 

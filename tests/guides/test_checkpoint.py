@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import subprocess
 import sys
@@ -209,9 +210,14 @@ def test_killed_run_ends_the_same(name, kills, tmp_path):
         pytest.importorskip("blackjax")
     path = tmp_path / "run.state"
     whole = long_runs.run(name)
+    # compiled once, here
+    same_programs = os.environ | {
+        "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+    }
     for pause in np.random.default_rng().uniform(0, 1, kills):
         command = [sys.executable, "-m", "tests.long_runs", name, str(path)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=same_programs) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"kept\n"
             time.sleep(pause)

@@ -9,6 +9,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from sidebayes.guides.engines.base import FitError, Problem
+from sidebayes.guides.engines.optimisers.lbfgs import search_step, start_search
 from sidebayes.guides.engines.optimisers.optimise import MAP
 
 Y = np.array([0.3, 1.2, 0.8, 2.0])
@@ -37,6 +38,36 @@ def mixture(x):
         mean = numpyro.sample("mean", dist.Normal(0.0, 10.0))
     parts = dist.Normal(mean, 1.0)
     numpyro.sample("x", dist.MixtureSameFamily(dist.Categorical(weights), parts), obs=x)
+
+
+def test_steps_are_those_of_the_inverse_hessian_built_from_the_last_differences():
+    """By the dense recursion (Nocedal and Wright 2006, equations 6.17 and 7.19), memory of two."""
+
+    @jax.jit
+    def searches():
+        scale = jnp.array([1.0, 5.0, 30.0])
+        loss = jax.value_and_grad(lambda point: scale @ (point - 1) ** 2 + (point**4).sum())
+
+        def go(search, _):
+            search = search_step(loss, search)
+            return search, (search.point, search.gradient, search.direction)
+
+        start = start_search(jnp.array([2.0, -1.0, 0.5]), 2)
+        return jax.lax.scan(go, start, length=14)[1]
+
+    kept, pairs, before = 0, [], None
+    for point, gradient, direction in zip(*map(np.asarray, searches()), strict=True):
+        if before is not None and (point != before[0]).any():
+            pairs = [*pairs, (point - before[0], gradient - before[1])][-2:]
+            move, bend = pairs[-1]
+            inverse = np.eye(3) * (move @ bend) / (bend @ bend)
+            for move, bend in pairs:
+                keep = np.eye(3) - np.outer(bend, move) / (bend @ move)
+                inverse = keep.T @ inverse @ keep + np.outer(move, move) / (bend @ move)
+            np.testing.assert_allclose(direction, -inverse @ gradient, rtol=1e-7)
+            kept += 1
+        before = point, gradient
+    assert kept > 5
 
 
 def test_normal_mode_is_exact():

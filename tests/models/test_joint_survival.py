@@ -21,7 +21,7 @@ RATES = np.array([0.2, 0.1, 0.5])
 @pytest.fixture(scope="module")
 def data():
     table, persons = simulate_joint()
-    design = sb.design("y ~ year + (year | who)", table)
+    design = sb.design("y ~ year + (year || who)", table)  # correlated effects are those of `tiny`
     return design.survival("Surv(years, died) ~ drug", persons, num_intervals=1)
 
 
@@ -273,7 +273,7 @@ def test_terms_of_subjects_hold_outcomes_and_times(fitted, data):
 
         @jax.jit
         def by_subject():
-            options = {"prior": data["prior"], "hazard": data["hazard"]}
+            options = {name: data[name] for name in ("prior", "hazard", "covariance")}
             trace = handlers.trace(model).get_trace(*given, **options)
             times = trace["time"]["fn"].log_prob(data["time"])
             return trace["y"]["fn"].by_unit(data["y"]) + times

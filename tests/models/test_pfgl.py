@@ -160,9 +160,13 @@ def test_scales_match_entropies():
     x = np.concatenate([x, -x])  # symmetric, so that the weights are equal
     given = jnp.asarray([[1.0, 0.0], [-1.0, 0.0]]), jnp.arange(2), jnp.zeros(2, int)
     found = Prototypes(*given, jnp.ones(1), jnp.zeros((1, 2)))
-    scale = float(matched_scales(x, np.ones((800, 1)), found)[0])
+
+    @jax.jit
+    def both(x, found):
+        return matched_scales(x, jnp.ones((800, 1)), found), -found.log_kernels(x)
+
+    (scale,), apart = map(np.asarray, both(x, found))
     variance = 1.0
-    apart = np.asarray(-found.log_kernels(jnp.asarray(x)))
     for _ in range(200):
         prob = softmax(-apart / (2 * variance), axis=1)
         variance = (prob * apart).sum() / 800 / 2
@@ -174,7 +178,7 @@ def test_scales_match_entropies():
 
     assert np.diff([entropy(a) for a in np.geomspace(1e-3, 1e3, 30)]).max() <= 1e-9
     same = found._replace(points=jnp.ones((2, 2)))
-    assert np.isfinite(matched_scales(x, np.ones((800, 1)), same)).all()
+    assert np.isfinite(both(x, same)[0]).all()
 
 
 @pytest.fixture(scope="module")

@@ -136,13 +136,13 @@ def test_terms_add_up_to_the_density(name, kind, options):
     def everything(args):
         trace = trace_model(problem, random_params(problem), args)
         fn, value = collapsed_sites(trace)[source]
-        owners = {site: None if o is None else jnp.asarray(o) for site, o in layout.owners.items()}
+        terms, summaries = log_terms(trace, layout, layout.owners)
         return {
             "total": fn.log_prob(value),
             "by_unit": fn.by_unit(value),
-            "summaries": fn.summaries(value),
             "posterior": fn.posterior(value),
-            "terms": log_terms(trace, layout, owners)[0][source],
+            "terms": terms[source],
+            "summaries": summaries[source],
         }
 
     found = everything(problem.args)
@@ -153,12 +153,12 @@ def test_terms_add_up_to_the_density(name, kind, options):
     by_unit = np.asarray(found["by_unit"])
     np.testing.assert_allclose(by_unit[:size].sum(), total, **tolerance)
     np.testing.assert_array_equal(by_unit[size:], 0.0)
-    summaries, terms = found["summaries"]
+    assert layout.num_units(source) == size
+    assert layout.owners[source] is None  # the terms are those of the summaries, as they are
+    terms = np.asarray(found["terms"])
     np.testing.assert_allclose(terms[:size], by_unit[:size], **tolerance)
     np.testing.assert_allclose(terms[:size].sum(), total, **tolerance)
-    assert layout.num_units(source) == size
-    np.testing.assert_allclose(found["terms"][:size].sum(), total, **tolerance)
-    prob = summaries["responsibilities"]
+    prob = found["summaries"]["responsibilities"]
     np.testing.assert_allclose(prob, found["posterior"]["responsibilities"], atol=1e-9)
     np.testing.assert_allclose(prob.sum(axis=1), 1.0, atol=1e-9)
 

@@ -237,7 +237,7 @@ def _climb(
         value_and_grad = jax.value_and_grad(lambda point: loss(unravel(point)))
 
         def step(state: _Climb) -> _Climb:
-            search = search_step(value_and_grad, state.search, memory, steps)
+            search = search_step(value_and_grad, state.search, steps)
             settled = _relative(search) <= tol
             cut = search.steps == max_steps
             code = stop_code(settled=settled, stalled=search.stalled, cut=cut)

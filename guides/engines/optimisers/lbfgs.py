@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax import Array, lax
 
 __all__ = ["Search", "minimise", "search_step", "start_search"]
@@ -17,6 +16,22 @@ _FALL, _BEND = 1e-4, 0.9
 
 _FLAT = 1e-10
 """Largest entry of a gradient, relative to the loss, that counts as zero."""
+
+
+class _Memory(NamedTuple):
+    """The last accepted steps, oldest first; rows are zero where there were none yet.
+
+    Attributes
+    ----------
+    move, bend : Array, shape (memory_size, num_coordinates)
+        Differences of points, and of the gradients there.
+    weight : Array, shape (memory_size,)
+        Inverse of the product of the two, or zero.
+    """
+
+    move: Array
+    bend: Array
+    weight: Array
 
 
 class Search(NamedTuple):
@@ -37,8 +52,8 @@ class Search(NamedTuple):
         Next step length to try, and the bracket that holds it.
     stalled : Array of bool, shape ()
         No step along the direction lowers the loss any more.
-    memory : object
-        Optax's record of differences.
+    memory : tuple of Array
+        Differences of points and of gradients.
     """
 
     steps: Array
@@ -51,13 +66,13 @@ class Search(NamedTuple):
     low: Array
     high: Array
     stalled: Array
-    memory: Any
+    memory: _Memory
 
 
 def start_search(point: Array, memory_size: int) -> Search:
     """State before the first step, which evaluates the loss at `point` itself."""
     zero, far = jnp.zeros(()), jnp.asarray(jnp.inf)
-    still = jnp.zeros_like(point)
+    still, rows = jnp.zeros_like(point), jnp.zeros((memory_size, *point.shape), point.dtype)
     return Search(
         steps=jnp.asarray(0),
         point=point,
@@ -69,14 +84,13 @@ def start_search(point: Array, memory_size: int) -> Search:
         low=zero,
         high=far,
         stalled=jnp.asarray(False),
-        memory=optax.scale_by_lbfgs(memory_size).init(point),
+        memory=_Memory(rows, rows, jnp.zeros(memory_size, point.dtype)),
     )
 
 
 def search_step(
     value_and_grad: Callable,
     search: Search,
-    memory_size: int,
     solve: Callable[[Array, Array], Array] | None = None,
 ) -> Search:
     """Compute one gradient: accept the trial point if it meets the weak Wolfe conditions.
@@ -95,8 +109,7 @@ def search_step(
     accept = jnp.where(first, finite, falls & bends)
 
     if solve is None:
-        steer = optax.scale_by_lbfgs(memory_size)
-        uphill, memory = steer.update(gradient, search.memory, trial)
+        uphill, memory = _quasi_newton(search, trial, gradient)
     else:
         uphill, memory = solve(gradient, trial), search.memory
     slope = -gradient @ uphill
@@ -112,7 +125,7 @@ def search_step(
     scale = 1 + jnp.abs(search.point).max(initial=0.0)
     narrow = (high - low) * moved <= jnp.finfo(value.dtype).eps * scale * length
     failed = ~accept & (first | narrow | (moved <= jnp.finfo(value.dtype).tiny))
-    accepted = start_search(trial, memory_size)._replace(
+    accepted = start_search(trial, len(memory.weight))._replace(
         gradient=gradient,
         value=value,
         direction=direction,
@@ -123,6 +136,36 @@ def search_step(
     refused = search._replace(length=length, low=low, high=high, stalled=failed)
     new = jax.tree.map(lambda a, b: jnp.where(accept, a, b), accepted, refused)
     return new._replace(steps=search.steps + 1)
+
+
+def _quasi_newton(search: Search, point: Array, gradient: Array) -> tuple[Array, _Memory]:
+    """L-BFGS's step uphill from a new point (Nocedal and Wright 2006, algorithm 7.4), and its memory.
+
+    The memory is shifted, not written in a circle, and read from end to end: where several searches run
+    at once, no entry is looked up by a number of their own, which would be dear to compile.
+    """
+    first = search.steps == 0
+    move, bend = point - search.point, gradient - search.gradient
+    product = bend @ move
+    weight = jnp.where(product == 0, 0.0, 1 / product)
+    newest = _Memory(*(jnp.where(first, 0.0, value) for value in (move, bend, weight)))
+    memory = jax.tree.map(
+        lambda rows, row: jnp.concatenate([rows[1:], row[None]]), search.memory, newest
+    )
+    square = newest.bend @ newest.bend
+    scale = jnp.where(square > 0, newest.bend @ newest.move / square, 1.0)
+    scale = jnp.where(first, jnp.minimum(1.0, 1 / jnp.linalg.norm(gradient)), scale)
+
+    def back(step: Array, one: _Memory) -> tuple[Array, Array]:
+        share = one.weight * (one.move @ step)
+        return step - share * one.bend, share
+
+    def forth(step: Array, given: tuple[_Memory, Array]) -> tuple[Array, None]:
+        one, share = given
+        return step + (share - one.weight * (one.bend @ step)) * one.move, None
+
+    step, shares = lax.scan(back, gradient, memory, reverse=True)
+    return lax.scan(forth, scale * step, (memory, shares))[0], memory
 
 
 def minimise(
@@ -148,6 +191,6 @@ def minimise(
 
     return lax.while_loop(
         unfinished,
-        lambda search: search_step(value_and_grad, search, memory_size),
+        lambda search: search_step(value_and_grad, search),
         start_search(start, memory_size),
     ).point

@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
+import jax.scipy.linalg
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import scipy.linalg
 from jax import Array
 from jax.core import Tracer
 from jax.typing import ArrayLike
@@ -369,5 +371,7 @@ def _regular(xp: Any, gram: Any) -> Any:
 
 
 def _root(xp: Any, gram: Any) -> Any:
-    """Cholesky factor of the inverse."""
-    return xp.linalg.cholesky(xp.linalg.inv(_regular(xp, gram)))
+    """Cholesky factor of the inverse: read backwards, the transposed inverse of one of the matrix itself."""
+    lower = xp.linalg.cholesky(_regular(xp, gram)[::-1, ::-1])
+    solve_triangular = (scipy if xp is np else jax.scipy).linalg.solve_triangular
+    return solve_triangular(lower, xp.eye(len(lower)), lower=True).T[::-1, ::-1]

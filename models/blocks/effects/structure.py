@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.scipy.linalg import solve_triangular
 from numpy.typing import NDArray
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import Transform
@@ -118,7 +119,9 @@ class FactorUnits(Transform):
         return self.structure.entries_of(self.unit @ self.structure.matrix(x))
 
     def _inverse(self, y: Array) -> Array:
-        return self.structure.entries_of(jnp.linalg.solve(self.unit, self.structure.matrix(y)))
+        return self.structure.entries_of(
+            solve_triangular(self.unit, self.structure.matrix(y), lower=True)
+        )
 
     def log_abs_det_jacobian(self, x: Array, y: Array, intermediates: Any = None) -> Array:
         """Each diagonal entry of the unit multiplies one entry in every column up to its own."""

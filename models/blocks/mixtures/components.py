@@ -5,13 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jax import Array
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
@@ -38,11 +38,17 @@ _WEAK = 0.01
 """Weight, in points, of the prior mean in priors set from the data (Fraley and Raftery 2007)."""
 
 
-def _floor(scatter: ArrayLike) -> Array:
+def _floor(scatter: Any) -> Any:
     """Ridge that keeps a scale regular where a feature is constant, or a copy of another."""
-    variance = jnp.diagonal(jnp.asarray(scatter))
-    typical = jnp.where(variance.mean() > 0, variance.mean(), 1.0)
-    return 1e-6 * jnp.diag(jnp.where(variance > 0, variance, typical))
+    xp = _library(scatter)
+    variance = xp.diagonal(scatter)
+    typical = xp.where(variance.mean() > 0, variance.mean(), 1.0)
+    return 1e-6 * xp.diag(xp.where(variance > 0, variance, typical))
+
+
+def _library(array: Any) -> Any:
+    """NumPy for its own arrays, for which no program need be compiled; else JAX."""
+    return jnp if isinstance(array, jax.Array) else np
 
 
 @dataclass(frozen=True)
@@ -94,8 +100,10 @@ class GaussianPrior:
         Mean of the data with weight 0.01, ``df = d + 2``, and the data covariance divided by
         ``num_clusters ** (2 / d)``.
         """
-        x = jnp.asarray(_table(x))
-        return cls.from_moments(x.mean(axis=0), jnp.atleast_2d(jnp.cov(x.T)), num_clusters)
+        x = _table(x)
+        x = x if isinstance(x, jax.core.Tracer) else np.asarray(x, jnp.result_type(float, x))
+        covariance = _library(x).cov(x.T, dtype=x.dtype)
+        return cls.from_moments(x.mean(axis=0), covariance.reshape(len(x.T), -1), num_clusters)
 
     @classmethod
     def from_moments(
@@ -104,7 +112,7 @@ class GaussianPrior:
         """The prior of `empirical`, given mean and covariance of the data."""
         check_integer("num_clusters", num_clusters)
         num_features = jnp.shape(mean)[0]
-        scatter = jnp.asarray(covariance) / num_clusters ** (2 / num_features)
+        scatter = _library(covariance).asarray(covariance) / num_clusters ** (2 / num_features)
         return cls(mean, _WEAK, num_features + 2.0, scatter + _floor(scatter))
 
     @classmethod
@@ -147,7 +155,7 @@ class GaussianPrior:
         means = np.stack([rows.mean(axis=0) for rows in members])
         scatter = np.stack([(r - m).T @ (r - m) for r, m in zip(members, means, strict=True)])
         pooled = scatter.sum(axis=0) / len(x)
-        pooled = pooled + np.asarray(_floor(pooled))
+        pooled = pooled + _floor(pooled)
         offset = means - x.mean(axis=0)
         pull = (_WEAK * count / (_WEAK + count))[:, None, None]
         spread = scatter + pull * offset[:, :, None] * offset[:, None, :]
