@@ -78,7 +78,7 @@ def demo(
     num_workers : int, optional
         Processes; by default one per core, four at most.
     num_draws : int
-        Draws of each of four chains by Gibbs sampling; NUTS warms up and draws half as long again.
+        Draws of each of four chains by Gibbs sampling, half as many as by NUTS.
 
     Returns
     -------
@@ -185,11 +185,12 @@ def run_job(job: Job, folder: Path, num_draws: int) -> str | None:
     method, given, options = variants[job.variant]
     # under the default prior three clusters are one too many for iris without links
     prior = sidebayes.GaussianPrior.by_evidence(data.x, data.num_classes)
-    more = 3 * num_draws // 2
     engine: Any = {
         "em": sidebayes.EM(num_restarts=10),
         "map": sidebayes.MAP(num_restarts=4),
-        "nuts": sidebayes.NUTS(num_warmup=more, num_samples=more, num_chains=4),
+        "nuts": sidebayes.NUTS(
+            num_warmup=num_draws * 5 // 4, num_samples=2 * num_draws, num_chains=4
+        ),
         "gibbs": sidebayes.BlockedGibbs(
             num_warmup=20, num_samples=num_draws, num_chains=4, thinning=_SWEEPS
         ),
