@@ -203,3 +203,8 @@ def test_covariances_are_most_probable_under_their_prior():
                 np.testing.assert_allclose(found[k], best, atol=1e-8)
         np.testing.assert_allclose(free, scatter / counts[:, None, None], atol=1e-12)
         np.testing.assert_allclose(strong, [target] * 2, atol=1e-6)
+
+
+def test_one_row_has_no_empirical_prior():
+    with pytest.raises(ValueError, match="x has one row, which has no covariance"):
+        GaussianPrior.empirical(np.ones((1, 2)), 1)

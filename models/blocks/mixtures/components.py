@@ -98,9 +98,13 @@ class GaussianPrior:
         """Weak prior set from the data (Fraley and Raftery 2007, section 3).
 
         Mean of the data with weight 0.01, ``df = d + 2``, and the data covariance divided by
-        ``num_clusters ** (2 / d)``.
+        ``num_clusters ** (2 / d)``. A single row is refused, as it has no covariance.
         """
         x = _table(x)
+        if len(x) < 2:
+            raise ValueError(
+                "x has one row, which has no covariance; pass a GaussianPrior as prior"
+            )
         x = x if isinstance(x, jax.core.Tracer) else np.asarray(x, jnp.result_type(float, x))
         covariance = _library(x).cov(x.T, dtype=x.dtype)
         return cls.from_moments(x.mean(axis=0), covariance.reshape(len(x.T), -1), num_clusters)
