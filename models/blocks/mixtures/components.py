@@ -101,7 +101,7 @@ class GaussianPrior:
         ``num_clusters ** (2 / d)``. A single row is refused, as it has no covariance.
         """
         x = _table(x)
-        if len(x) < 2:
+        if jnp.shape(x)[0] < 2:
             raise ValueError(
                 "x has one row, which has no covariance; pass a GaussianPrior as prior"
             )
