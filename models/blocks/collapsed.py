@@ -136,11 +136,6 @@ class Collapsed(dist.Distribution):
         """Whether the normaliser does not depend on mixing weights."""
         return True
 
-    @property
-    def is_large(self) -> bool:
-        """Whether the partition function takes long."""
-        return False
-
 
 class IndependentMixture(Collapsed):
     """NumPyro's mixtures under the protocol: labels of all points, independent of one another.

@@ -17,10 +17,8 @@ from sidebayes.models.blocks.fields import Count, NonNegative, Seconds
 from ..base import EngineResult, FitError, Problem, Status
 from ..causes import known_cause
 from ..density import (
-    abstract_trace,
     approximation,
     as_numpy,
-    collapsed_sites,
     deterministics,
     explain_nonfinite,
     latent_supports,
@@ -127,8 +125,7 @@ class EM(CheckpointedEngine):
             fixed = problem.args, np.asarray(self.tol, float)
             shape = (self.max_steps, self.num_inner_steps)
             limit = np.asarray(0)
-            sources = collapsed_sites(abstract_trace(problem)).values()
-            build = partial(self._program, plan, any(fn.is_large for fn, _ in sources))
+            build = partial(self._program, plan)
             climb, compiling = compiled("em", problem, shape, build, state, *fixed, limit)
             clock["compile"] += compiling
             state, sites = climbed(
@@ -194,7 +191,7 @@ class EM(CheckpointedEngine):
         }
         return _Climb(**jax.device_put(blank))
 
-    def _program(self, plan: Plan, large: bool, problem: Problem) -> Callable:
+    def _program(self, plan: Plan, problem: Problem) -> Callable:
         """For all starts: E-step, test, M-step, until every start has stopped or done `limit`."""
 
         def step(state: _Climb, args: tuple, tol: Array) -> _Climb:
@@ -222,10 +219,8 @@ class EM(CheckpointedEngine):
             return state, deterministics(trace_model(problem, state.params, args))
 
         def climb(state: _Climb, args: tuple, tol: Array, limit: Array):
-            if large:
-                # side by side the starts would wait for the slowest, and gain nothing
-                return lax.map(lambda start: one(start, args, tol, limit), state)
-            return jax.vmap(one, in_axes=(0, None, None, None))(state, args, tol, limit)
+            # side by side the starts would wait for the slowest, and gain nothing
+            return lax.map(lambda start: one(start, args, tol, limit), state)
 
         return climb
 

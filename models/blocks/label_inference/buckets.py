@@ -87,14 +87,14 @@ def _first_cells(messages: Array, buckets: Buckets) -> Array:
 def _send_all(reduce: Reduce, factors: Array, buckets: Buckets) -> Array:
     """Messages of all buckets, one after another; shape (cells,)."""
 
-    def one_round(number: Array, messages: Array) -> Array:
+    def one_chunk(number: Array, messages: Array) -> Array:
         one = _open(number, factors, buckets)
         table, messages = _add_messages(one, messages, buckets)
-        sent = jnp.ravel(reduce.value(table))
+        sent = reduce.value(table)
         return lax.dynamic_update_slice(messages, sent, (number * sent.size,))
 
     messages = jnp.zeros(buckets.num_cells, factors.dtype)
-    return lax.fori_loop(0, buckets.num_rounds, one_round, messages)
+    return lax.fori_loop(0, buckets.num_chunks, one_chunk, messages)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -107,115 +107,104 @@ def _pull_all(
     noise: Array | None,
 ) -> Array:
     """Slopes in the factors, from the receivers down; each table is made anew."""
-    chunk = buckets.chunk_cells
-    lanes = buckets.owner.shape[1]
+    cells = buckets.chunk_cells
     equal = _equal(buckets.num_clusters, factors.dtype)
 
-    def one_round(step: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
+    def one_chunk(step: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
         out, slopes, messages = carry
-        number = buckets.num_rounds - 1 - step
+        number = buckets.num_chunks - 1 - step
         one = _open(number, factors, buckets)
         table, messages = _add_messages(one, messages, buckets)
-        first = number * (lanes * chunk)
-        sent, weight = (
-            lax.dynamic_slice(cells, (first,), (lanes * chunk,)).reshape(lanes, chunk)
-            for cells in (messages, slopes)
-        )
+        sent = lax.dynamic_slice(messages, (number * cells,), (cells,))
+        weight = lax.dynamic_slice(slopes, (number * cells,), (cells,))
         # read before the slopes change: later reads would be of a copy of all of them
         weight, slopes = lax.optimization_barrier((weight, slopes))
-        drawn = None if noise is None else noise[one.bucket][:, None]
-        share = weight[:, :, None] * reduce.share(table, sent, drawn)
-        own = share.sum(axis=1)
-        lead = jnp.take_along_axis(own, one.lead, axis=1)
-        trail = share.reshape(lanes, -1) @ equal.T
-        found = jnp.concatenate([own, trail, lead], axis=1)
+        drawn = None if noise is None else noise[one.bucket]
+        share = weight[:, None] * reduce.share(table, sent, drawn)
+        own = share.sum(axis=0)
+        found = jnp.concatenate([own, equal @ jnp.ravel(share), own[one.lead]])
         return out.at[one.bucket].add(found), _add_slopes(one, share, slopes, buckets), messages
 
-    slopes = jnp.zeros_like(messages).at[buckets.start * chunk].add(slope)
+    slopes = jnp.zeros_like(messages).at[buckets.start * cells].add(slope)
     carry = jnp.zeros_like(factors), slopes, messages
-    return lax.fori_loop(0, buckets.num_rounds, one_round, carry)[0]
+    return lax.fori_loop(0, buckets.num_chunks, one_chunk, carry)[0]
 
 
-class _Round(NamedTuple):
-    """Chunks that are done together: their buckets, the labels that are fixed, their potentials."""
+class _Chunk(NamedTuple):
+    """Bucket of a chunk, the labels that are fixed in it, and its table of potentials."""
 
     bucket: Array
     lead: Array
     table: Array
-    most_children: Array
 
 
-def _open(number: Array, factors: Array, buckets: Buckets) -> _Round:
-    """Potentials of the node and of the edges in the chunks of a round, shape (lanes, chunk, K)."""
+def _open(number: Array, factors: Array, buckets: Buckets) -> _Chunk:
+    """Potentials of the node and of the edges in a chunk, a table of shape (cells, num_clusters)."""
     num_clusters, within = buckets.num_clusters, trailing_axes(buckets.num_clusters)
-    lanes = buckets.owner.shape[1]
     bucket = jnp.asarray(buckets.owner)[number]
-    chunk = number * lanes + np.arange(lanes, dtype=np.int32) - jnp.asarray(buckets.start)[bucket]
+    chunk = number.astype(np.int32) - jnp.asarray(buckets.start)[bucket]
     # fixed labels: the digits of the number of the chunk
     power = num_clusters ** np.arange(buckets.edge.shape[1] - within, dtype=np.int32)
-    lead = lax.rem(lax.div(*jnp.broadcast_arrays(chunk[:, None], power)), np.int32(num_clusters))
-    row = factors[bucket]
-    unary, trail, fixed = jnp.split(row, [num_clusters, num_clusters + within], axis=1)
-    held = lead[:, :, None] == np.arange(num_clusters, dtype=np.int32)
-    unary = unary + jnp.where(held, fixed[:, :, None], 0.0).sum(axis=1)
-    table = (trail @ _equal(num_clusters, factors.dtype)).reshape(lanes, -1, num_clusters)
-    most = jnp.asarray(buckets.most_children)[number]
-    return _Round(bucket, lead, table + unary[:, None, :], most)
+    lead = lax.rem(lax.div(*jnp.broadcast_arrays(chunk, power)), np.int32(num_clusters))
+    unary, trail, fixed = jnp.split(factors[bucket], [num_clusters, num_clusters + within])
+    held = lead[:, None] == np.arange(num_clusters, dtype=np.int32)
+    unary = unary + jnp.where(held, fixed[:, None], 0.0).sum(axis=0)
+    table = (trail @ _equal(num_clusters, factors.dtype)).reshape(-1, num_clusters)
+    return _Chunk(bucket, lead, table + unary)
 
 
-def _children(one: _Round, number: Array, buckets: Buckets) -> tuple[Array, Array]:
-    """Whether each chunk has a child of that number, and the cells of its message that it reads."""
-    num_clusters, within = buckets.num_clusters, trailing_axes(buckets.num_clusters)
-    exists = number < jnp.asarray(buckets.num_children)[one.bucket]
-    where = jnp.where(exists, jnp.asarray(buckets.first_child)[one.bucket] + number, 0)
-    child = jnp.where(exists, jnp.asarray(buckets.child)[where], len(buckets.child) - 1)
+def _cells_read(one: _Chunk, number: Array, buckets: Buckets) -> Array:
+    """Cells of the message of a child that a chunk reads, the first of each row of its table."""
+    within = trailing_axes(buckets.num_clusters)
+    child = jnp.asarray(buckets.child)[jnp.asarray(buckets.first_child)[one.bucket] + number]
     stride = jnp.asarray(buckets.stride)[child]
     base = jnp.asarray(buckets.start)[child] * np.int32(buckets.chunk_cells)
-    base = base + (one.lead * stride[:, within:]).sum(axis=1)
-    digits = jnp.asarray(_digits(num_clusters))
-    cell = base[:, None] + (stride[:, :within, None] * digits).sum(axis=1)
-    return exists[:, None, None], jnp.where(exists[:, None], cell, 0)[..., None]
+    base = base + (one.lead * stride[within:]).sum()
+    digits = jnp.asarray(_digits(buckets.num_clusters))
+    return (base + (stride[:within, None] * digits).sum(axis=0))[:, None]
 
 
-def _add_messages(one: _Round, messages: Array, buckets: Buckets) -> tuple[Array, Array]:
-    """Tables of a round with the messages of all children added; also returns the messages."""
+def _num_children(one: _Chunk, buckets: Buckets) -> Array:
+    return jnp.asarray(buckets.num_children)[one.bucket]
+
+
+def _add_messages(one: _Chunk, messages: Array, buckets: Buckets) -> tuple[Array, Array]:
+    """Table of a chunk with the messages of all children added; also returns the messages."""
     window = lax.GatherDimensionNumbers(
-        offset_dims=(2,), collapsed_slice_dims=(), start_index_map=(0,)
+        offset_dims=(1,), collapsed_slice_dims=(), start_index_map=(0,)
     )
 
     def add(number: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         table, messages = carry
-        exists, cell = _children(one, number, buckets)
+        cell = _cells_read(one, number, buckets)
         read = lax.gather(messages, cell, window, (buckets.num_clusters,), mode="promise_in_bounds")
         # handed on like something that changes: XLA copies what a loop reads and its caller writes
-        messages = lax.optimization_barrier(messages)
-        return table + jnp.where(exists, read, 0.0), messages
+        return table + read, lax.optimization_barrier(messages)
 
-    return lax.fori_loop(0, one.most_children, add, (one.table, messages))
+    return lax.fori_loop(0, _num_children(one, buckets), add, (one.table, messages))
 
 
-def _add_slopes(one: _Round, share: Array, slopes: Array, buckets: Buckets) -> Array:
-    """Slopes of the messages that a round read, added to those of their cells."""
+def _add_slopes(one: _Chunk, share: Array, slopes: Array, buckets: Buckets) -> Array:
+    """Slopes of the messages that a chunk read, added to those of their cells."""
     window = lax.ScatterDimensionNumbers(
-        update_window_dims=(2,), inserted_window_dims=(), scatter_dims_to_operand_dims=(0,)
+        update_window_dims=(1,), inserted_window_dims=(), scatter_dims_to_operand_dims=(0,)
     )
 
     def add(number: Array, slopes: Array) -> Array:
-        exists, cell = _children(one, number, buckets)
-        sent = jnp.where(exists, share, 0.0)
-        return lax.scatter_add(slopes, cell, sent, window, mode="promise_in_bounds")
+        cell = _cells_read(one, number, buckets)
+        return lax.scatter_add(slopes, cell, share, window, mode="promise_in_bounds")
 
-    return lax.fori_loop(0, one.most_children, add, slopes)
+    return lax.fori_loop(0, _num_children(one, buckets), add, slopes)
 
 
 def _digits(num_clusters: int) -> np.ndarray:
-    """Label on each axis that varies within a chunk, shape (axes, chunk)."""
+    """Label on each axis that varies within a chunk, shape (axes, cells)."""
     axes = trailing_axes(num_clusters)
     cells = np.arange(num_clusters**axes, dtype=np.int32)
     return cells // num_clusters ** np.arange(axes, dtype=np.int32)[:, None] % num_clusters
 
 
 def _equal(num_clusters: int, dtype) -> np.ndarray:
-    """Whether the label of an axis is the one summed out, shape (axes, chunk * num_clusters)."""
+    """Whether the label of an axis is the one summed out, shape (axes, cells * num_clusters)."""
     same = _digits(num_clusters)[:, :, None] == np.arange(num_clusters)
     return same.reshape(len(same), -1).astype(dtype)

@@ -22,7 +22,7 @@ from ..side_information.partial_labels import Groups
 from .approximate import Exact, Inference, as_inference
 from .colouring import Colouring
 from .elimination import cut_into_rows, peel_leaves, row_width
-from .loops import FEW_CELLS, Buckets, LoopPlan, lay_out
+from .loops import Buckets, LoopPlan, lay_out
 from .padding import AS_NEEDED, FEW_NODES, Sizes, padded
 from .sweep import Peeling
 
@@ -260,8 +260,9 @@ class LabelGraph:
             left_out=not self.all_ordered,
         )
         if self.buckets is not None:
-            rounds, lanes = self.buckets.owner.shape
-            sizes = sizes._replace(buckets=len(self.buckets.place) - 1, lanes=lanes, rounds=rounds)
+            sizes = sizes._replace(
+                buckets=len(self.buckets.place) - 1, chunks=len(self.buckets.owner)
+            )
         if self.wide is not None:
             sizes = sizes._replace(
                 wide_nodes=len(self.wide.node) - self.wide.node_window,
@@ -334,13 +335,9 @@ class LabelGraph:
     @property
     def has_loops(self) -> bool:
         """Some labels are linked in loops."""
-        loops = (part.num_rounds for part in (self.buckets, self.wide) if part is not None)
-        return self.plan is not None or any(int(rounds) > 0 for rounds in loops)
-
-    @property
-    def is_large(self) -> bool:
-        """Exact sums over loops take so long that several are no faster side by side than in turn."""
-        return self.buckets is not None and self.buckets.num_cells > FEW_CELLS
+        exact = self.buckets is not None and int(self.buckets.num_chunks) > 0
+        wide = self.wide is not None and int(self.wide.num_rounds) > 0
+        return self.plan is not None or exact or wide
 
     def report(self, num_clusters: int | None = None) -> LinkReport:
         """Report on the links; see `Links.check`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 import jax
@@ -23,10 +24,8 @@ from .padding import AS_NEEDED, Sizes, padded
 
 __all__ = ["Buckets", "LoopPlan", "lay_out", "trailing_axes"]
 
-CHUNK_CELLS = 256
-"""Cells of the table of one chunk, at most, if it has more than one axis."""
-ROUND_CELLS = 2**10
-"""Cells of the tables of one round where messages are few; sixteen times as many where they are not."""
+CHUNK_CELLS = 100
+"""Cells of the message of one chunk, at most, if it has more than one axis."""
 MOST_CELLS = 2**31
 """Cells beyond which, whatever the budget, places of messages would need more than 32 bits."""
 FEW_CELLS = 2**15
@@ -96,15 +95,13 @@ class Buckets:
         First chunk of the message.
     child, first_child, num_children : ndarray of int, shape (num_buckets + 1,)
         Buckets sorted by receiver, and where those of each receiver lie.
-    owner : ndarray of int, shape (rounds, lanes)
-        Bucket of each chunk; `num_buckets` for idle ones. Chunks of a round do not wait for each other.
-    most_children : ndarray of int, shape (rounds,)
-        Most messages that a bucket of the round receives.
+    owner : ndarray of int, shape (chunks,)
+        Bucket of each chunk, `num_buckets` for spare ones; senders come before receivers.
     is_root : ndarray of bool, shape (num_buckets + 1,)
         Last node of its component.
     bag_size : ndarray of int, shape (num_buckets + 1,)
-    num_rounds : ndarray of int, shape ()
-        Rounds that are not spare.
+    num_chunks : ndarray of int, shape ()
+        Chunks that are not spare.
     num_clusters : int
         For which chunks are cut.
     """
@@ -119,10 +116,9 @@ class Buckets:
     first_child: Any
     num_children: Any
     owner: Any
-    most_children: Any
     is_root: Any
     bag_size: Any
-    num_rounds: Any
+    num_chunks: Any
     num_clusters: int = field(metadata={"static": True})
 
     @property
@@ -133,13 +129,13 @@ class Buckets:
     @property
     def num_cells(self) -> int:
         """Cells of all messages, idle ones included."""
-        return int(np.prod(self.owner.shape)) * self.chunk_cells
+        return len(self.owner) * self.chunk_cells
 
 
 def trailing_axes(num_clusters: int) -> int:
     """Axes of a message that vary within a chunk, at least one."""
     axes = 1
-    while num_clusters ** (axes + 2) <= CHUNK_CELLS and axes < MAX_WIDTH:
+    while num_clusters ** (axes + 1) <= CHUNK_CELLS and axes < MAX_WIDTH:
         axes += 1
     return axes
 
@@ -208,10 +204,7 @@ def lay_out(
     bag = position[np.where(inside, order.bag_node[where], len(nodes))]
     bag = np.sort(bag, axis=1)  # the node that is eliminated next comes first
     edge = _edges_of_bags(local, plan.edges[:, 2], sequence, bag, position, plan.num_edges)
-    level = _levels(bag[:, 0], order.turn[sequence])
-    return _buckets(
-        plan, nodes[sequence], bag_size, bag, edge, level, num_clusters, max_table, room
-    ), wide
+    return _buckets(plan, nodes[sequence], bag_size, bag, edge, num_clusters, max_table, room), wide
 
 
 def _edges_of_bags(
@@ -233,45 +226,25 @@ def _edges_of_bags(
     return np.where(key[found] == wanted, np.append(number[by_key], padding)[found], padding)
 
 
-def _levels(parent: NDArray, turn: NDArray) -> NDArray[np.int64]:
-    """Longest chain of buckets below each one."""
-    level = np.zeros(len(parent) + 1, np.int64)
-    by_turn = np.argsort(turn, kind="stable")
-    for group in np.split(by_turn, np.flatnonzero(np.diff(turn[by_turn])) + 1):
-        np.maximum.at(level, parent[group], level[group] + 1)
-    return level[:-1]
-
-
 def _buckets(
     plan: LoopPlan,
     place: NDArray,
     bag_size: NDArray,
     bag: NDArray,
     edge: NDArray,
-    level: NDArray,
     num_clusters: int,
     max_table: int,
     room: Sizes,
 ) -> Buckets:
-    """Give every bucket its chunks, level by level, and name where each message is read."""
+    """Give every bucket its chunks, and name where each message is read."""
     size, within = len(place), trailing_axes(num_clusters)
     cells = num_clusters**within
     chunks = num_clusters ** np.maximum(bag_size - within, 0)
-    lanes, rounds = _rounds(chunks, level, cells * num_clusters, cells, plan.few, max_table, room)
-    by_level = np.argsort(level, kind="stable")
-    behind = np.cumsum(chunks[by_level])
-    total = np.bincount(level, weights=chunks).astype(np.int64)
-    first = np.cumsum(-(-total // lanes) * lanes) - -(-total // lanes) * lanes
-    before = np.cumsum(total) - total
-    start = np.zeros(size, np.int64)
-    start[by_level] = behind - chunks[by_level] + (first - before)[level[by_level]]
+    start = np.cumsum(chunks) - chunks
     num_buckets = plan.num_places if plan.few else max(padded(max(size, 1)), room.buckets)
-    owner: NDArray = np.full(rounds * lanes, num_buckets)
-    spread = np.repeat(np.arange(size), chunks)
-    owner[
-        start[spread] + np.arange(len(spread)) - np.repeat(np.cumsum(chunks) - chunks, chunks)
-    ] = spread
-    owner = owner.reshape(rounds, lanes)
+    rows = _chunk_rows(int(chunks.sum()), cells, num_clusters, max_table, room)
+    owner = np.full(rows, num_buckets)
+    owner[: chunks.sum()] = np.repeat(np.arange(size), chunks)
 
     parent = bag[:, 0]
     num_children = np.bincount(parent, minlength=size + 1)[:size]
@@ -285,11 +258,10 @@ def _buckets(
     width = MAX_WIDTH
     if num_clusters > 1:  # no wider bag has a message of so many cells
         width = min(int(np.emath.logn(num_clusters, owner.size * cells) + 1e-9), MAX_WIDTH)
-    rows = num_buckets + 1
 
     def fill(values: NDArray, padding: int) -> NDArray[np.int32]:
         values = values[..., :width] if values.ndim == 2 else values
-        spare = [(0, rows - size), (0, width - values.shape[-1])][: values.ndim]
+        spare = [(0, num_buckets + 1 - size), (0, width - values.shape[-1])][: values.ndim]
         return np.pad(values, spare, constant_values=padding).astype(np.int32)
 
     edges = fill(edge, plan.num_edges)
@@ -298,7 +270,6 @@ def _buckets(
     slot[plan.num_edges :] = edges.size
     row = np.full(plan.num_places, num_buckets)
     row[place] = np.arange(size)
-    most = np.append(num_children, np.zeros(num_buckets + 1 - size, np.int64))[owner].max(axis=1)
     return Buckets(
         place=fill(place, plan.num_places),
         row=row.astype(np.int32),
@@ -310,31 +281,15 @@ def _buckets(
         first_child=fill(np.cumsum(num_children) - num_children, 0),
         num_children=fill(num_children, 0),
         owner=owner.astype(np.int32),
-        most_children=most.astype(np.int32),
         is_root=fill(parent == size, 0).astype(bool),
         bag_size=fill(bag_size, 0),
-        num_rounds=np.asarray((-(-total // lanes)).sum(), np.int32),
+        num_chunks=np.asarray(chunks.sum(), np.int32),
         num_clusters=num_clusters,
     )
 
 
-def _rounds(
-    chunks: NDArray,
-    level: NDArray,
-    table: int,
-    cells: int,
-    few: bool,
-    max_table: int,
-    room: Sizes,
-) -> tuple[int, int]:
-    """Chunks of a round, and rounds, spare ones included, so that few distinct shapes occur."""
-    total = np.bincount(level, weights=chunks, minlength=1).astype(np.int64)
-    for size in (FEW_CELLS << 3 * step for step in range(20)):
-        work = ROUND_CELLS if few and size == FEW_CELLS else 4 * ROUND_CELLS
-        lanes = max(1, work // table, room.lanes)
-        needed = int((-(-total // lanes)).sum())
-        if needed * lanes * cells <= size:
-            break
-    most = 2 * max_table // (lanes * table) + 1  # what the budget admits, with idle lanes
-    rounds = max(size // (lanes * cells), 1)
-    return lanes, max(needed, min(rounds, most), room.rounds)
+def _chunk_rows(needed: int, cells: int, num_clusters: int, max_table: int, room: Sizes) -> int:
+    """Chunks, spare ones included, so that few distinct shapes occur."""
+    size = next(size for step in count() if (size := FEW_CELLS << 3 * step) >= needed * cells)
+    most = 2 * max_table // (cells * num_clusters) + 1  # what the budget admits, partly filled
+    return max(needed, min(size // cells, most), room.chunks)

@@ -36,7 +36,7 @@ class Sizes(NamedTuple):
         Of the order in which trees are taken apart; leaves in one row at most, and rows.
     contracted, left_out : bool
         Some points share a chunklet; some nodes without links are left out of the order.
-    buckets, lanes, rounds : int
+    buckets, chunks : int
         Of loops that are summed exactly; 0 where there are none.
     wide_nodes, wide_edges, wide_rounds : int
         Of loops that are too wide for that.
@@ -52,8 +52,7 @@ class Sizes(NamedTuple):
     contracted: bool = False
     left_out: bool = False
     buckets: int = 0
-    lanes: int = 0
-    rounds: int = 0
+    chunks: int = 0
     wide_nodes: int = 0
     wide_edges: int = 0
     wide_rounds: int = 0

@@ -200,11 +200,6 @@ class LinkedMixture(Collapsed):
         return self.approximation() is None
 
     @property
-    def is_large(self) -> bool:
-        """Whether sums over the labels take long."""
-        return self.labels.graph.is_large
-
-    @property
     def has_free_weights(self) -> bool:
         """See `LinkedCategorical.has_free_weights`."""
         return self.labels.has_free_weights

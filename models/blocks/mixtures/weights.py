@@ -157,7 +157,7 @@ class MixingWeights(DirichletWeights):
         if not found.tied:
             return super().mode(found, values)
         log_omega = partial(_log_omega, found)
-        reduction = _REDUCTION if any(fn.is_large for fn in found.tied) else 0.0
+        reduction = _REDUCTION
         count = found.concentration - self.concentration
         start = jnp.log(values["mixing_weights"])
         solved = match_moments(count, start, log_omega, self.concentration, reduction)
