@@ -136,6 +136,11 @@ class Collapsed(dist.Distribution):
         """Whether the normaliser does not depend on mixing weights."""
         return True
 
+    @property
+    def sums_loops(self) -> bool | Array:
+        """Whether the partition function sums over loops of links, which takes long."""
+        return False
+
 
 class IndependentMixture(Collapsed):
     """NumPyro's mixtures under the protocol: labels of all points, independent of one another.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +29,6 @@ class Order:
     """Order of elimination of every node, and the neighbours that each had when its turn came."""
 
     sequence: NDArray[np.int64]
-    turn: NDArray[np.int64]
     bag_start: NDArray[np.int64]
     bag_size: NDArray[np.int64]
     bag_node: NDArray[np.int64]
@@ -80,12 +78,11 @@ def order_nodes(edges: NDArray, component: NDArray, num_clusters: int = 3) -> Or
     replaced = np.zeros(num_nodes, bool)
     replaced[taken] = True
     sequence = tried.sequence[kept[tried.sequence]] % len(nodes)
-    turn, start, size = order.turn.copy(), order.bag_start.copy(), order.bag_size.copy()
-    turn[taken], size[taken] = tried.turn[rows], tried.bag_size[rows]
+    start, size = order.bag_start.copy(), order.bag_size.copy()
+    size[taken] = tried.bag_size[rows]
     start[taken] = tried.bag_start[rows] + len(order.bag_node)
     return Order(
         np.concatenate([order.sequence[~replaced[order.sequence]], nodes[sequence]]),
-        turn,
         start,
         size,
         np.concatenate([order.bag_node, nodes[tried.bag_node % len(nodes)]]),
@@ -96,16 +93,15 @@ def order_nodes(edges: NDArray, component: NDArray, num_clusters: int = 3) -> Or
 def _order_once(edges: NDArray, component: NDArray) -> Order:
     """Multiple elimination (Liu, 1985): in each turn an independent set of cheap nodes at once.
 
-    Small components go by minimum fill, large ones by minimum degree; ties at random keep the tree
-    of buckets low. A component is given up as soon as nothing that follows can fit the budget:
+    Small components go by minimum fill, large ones by minimum degree; ties are broken at random. A
+    component is given up as soon as nothing that follows can fit the budget:
     every node has too many neighbours, or there are more edges than that tree-width allows.
     """
     size = np.bincount(component)
     widest = np.minimum(MAX_WIDTH, np.log2(MAX_CELLS / size).astype(np.int64) - 1)
     bound = np.zeros(len(size), np.int64)
     given_up = _surely_wider(edges, component, np.where(size > MIN_FILL_NODES, widest, len(edges)))
-    turn = np.zeros(len(component), np.int64)
-    bag_start, bag_size = np.zeros_like(turn), np.zeros_like(turn)
+    bag_start, bag_size = np.zeros((2, len(component)), np.int64)
     sequence, bag_node, filled = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
 
     name = np.argsort(component, kind="stable")  # nodes that are left, by component
@@ -118,9 +114,7 @@ def _order_once(edges: NDArray, component: NDArray) -> Order:
     target = number[edges.T[::-1].ravel()]
     by_key = np.argsort(source * len(name) + target)
     source, target = source[by_key], target[by_key]
-    for step in count():
-        if not len(name):
-            break
+    while len(name):
         owner = component[name]
         degree = np.bincount(source, minlength=len(name))
         start = np.cumsum(degree) - degree
@@ -146,7 +140,7 @@ def _order_once(edges: NDArray, component: NDArray) -> Order:
         np.maximum.at(rival, target[contested], priority[source[contested]])
         out = ready & (priority > rival)
         now = np.flatnonzero(out)
-        turn[name[now]], bag_size[name[now]] = step, degree[now]
+        bag_size[name[now]] = degree[now]
         bag_start[name[now]] = filled + np.cumsum(degree[now]) - degree[now]
         filled += int(degree[now].sum())
         bag_node.append(name[target[out[source]]])
@@ -165,9 +159,7 @@ def _order_once(edges: NDArray, component: NDArray) -> Order:
         number = np.cumsum(stays) - 1
         source, target = (number[end] for end in np.divmod(keys, len(name)))
         name, priority = name[stays], priority[stays]
-    return Order(
-        np.concatenate(sequence), turn, bag_start, bag_size, np.concatenate(bag_node), given_up
-    )
+    return Order(np.concatenate(sequence), bag_start, bag_size, np.concatenate(bag_node), given_up)
 
 
 def _surely_wider(edges: NDArray, component: NDArray, width: NDArray) -> NDArray[np.bool_]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 
 from ..fields import check_integer
 from ..side_information.hard_links import (
@@ -335,9 +336,13 @@ class LabelGraph:
     @property
     def has_loops(self) -> bool:
         """Some labels are linked in loops."""
-        exact = self.buckets is not None and int(self.buckets.num_chunks) > 0
         wide = self.wide is not None and int(self.wide.num_rounds) > 0
-        return self.plan is not None or exact or wide
+        return self.plan is not None or bool(self.sums_loops) or wide
+
+    @property
+    def sums_loops(self) -> bool | Array:
+        """Some labels are linked in loops that are summed exactly; traced where the links are."""
+        return self.buckets is not None and self.buckets.num_chunks > 0
 
     def report(self, num_clusters: int | None = None) -> LinkReport:
         """Report on the links; see `Links.check`."""

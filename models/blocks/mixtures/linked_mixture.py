@@ -200,6 +200,11 @@ class LinkedMixture(Collapsed):
         return self.approximation() is None
 
     @property
+    def sums_loops(self) -> bool | Array:
+        """See `LabelGraph.sums_loops`."""
+        return self.labels.graph.sums_loops
+
+    @property
     def has_free_weights(self) -> bool:
         """See `LinkedCategorical.has_free_weights`."""
         return self.labels.has_free_weights

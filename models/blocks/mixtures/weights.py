@@ -26,8 +26,8 @@ __all__ = [
 ]
 
 _REDUCTION = 0.1
-"""Share of the slope in the weights of a field that an M-step leaves where sums over loops take long:
-the next step goes on from there, and none lowers the surrogate."""
+"""Share of the slope in the weights of a field that an M-step leaves where links form loops, whose
+sums take long: the next step goes on from there, and none lowers the surrogate."""
 
 
 def mixing_weights(
@@ -157,7 +157,8 @@ class MixingWeights(DirichletWeights):
         if not found.tied:
             return super().mode(found, values)
         log_omega = partial(_log_omega, found)
-        reduction = _REDUCTION
+        loops = jnp.any(jnp.asarray([fn.sums_loops for fn in found.tied]))
+        reduction = jnp.where(loops, _REDUCTION, 0.0)
         count = found.concentration - self.concentration
         start = jnp.log(values["mixing_weights"])
         solved = match_moments(count, start, log_omega, self.concentration, reduction)
@@ -175,7 +176,7 @@ def match_moments(
     log_weights: Array,
     log_omega: Callable[[Array], Array],
     concentration: float | Array = 1.0,
-    reduction: float = 0.0,
+    reduction: float | Array = 0.0,
 ) -> Array:
     r"""Maximise :math:`\sum_k n_k\eta_k - \log\Omega(e^\eta) + (\alpha-1)\sum_k\log\pi_k`.
 
