@@ -53,7 +53,7 @@ class _Climb(NamedTuple):
 
 @dataclass(frozen=True)
 class EM(CheckpointedEngine):
-    """Expectation maximisation, from several starts at once.
+    """Expectation maximisation from several starts.
 
     Maximises the log joint density in the constrained space. In an M-step the blocks of the model,
     such as `GaussianComponents`, take the modes of their full conditionals, and the surrogate is
@@ -219,7 +219,7 @@ class EM(CheckpointedEngine):
             return state, deterministics(trace_model(problem, state.params, args))
 
         def climb(state: _Climb, args: tuple, tol: Array, limit: Array):
-            # side by side the starts would wait for the slowest, and gain nothing
+            # in turn: side by side they would wait for the slowest, and their arrays fill the caches
             return lax.map(lambda start: one(start, args, tol, limit), state)
 
         return climb
