@@ -219,7 +219,7 @@ class EM(CheckpointedEngine):
             return state, deterministics(trace_model(problem, state.params, args))
 
         def climb(state: _Climb, args: tuple, tol: Array, limit: Array):
-            # in turn: side by side they would wait for the slowest, and their arrays fill the caches
+            # in turn: side by side they would wait for the slowest, and need memory for all
             return lax.map(lambda start: one(start, args, tol, limit), state)
 
         return climb
