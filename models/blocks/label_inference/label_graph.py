@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax import Array
 
 from ..fields import check_integer
 from ..side_information.hard_links import (
@@ -340,7 +339,7 @@ class LabelGraph:
         return self.plan is not None or bool(self.sums_loops) or wide
 
     @property
-    def sums_loops(self) -> bool | Array:
+    def sums_loops(self) -> bool | jax.Array:
         """Some labels are linked in loops that are summed exactly; traced where the links are."""
         return self.buckets is not None and self.buckets.num_chunks > 0
 

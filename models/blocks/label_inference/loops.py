@@ -242,9 +242,10 @@ def _buckets(
     chunks = num_clusters ** np.maximum(bag_size - within, 0)
     start = np.cumsum(chunks) - chunks
     num_buckets = plan.num_places if plan.few else max(padded(max(size, 1)), room.buckets)
-    rows = _chunk_rows(int(chunks.sum()), cells, num_clusters, max_table, room)
-    owner = np.full(rows, num_buckets)
-    owner[: chunks.sum()] = np.repeat(np.arange(size), chunks)
+    owner = np.repeat(np.arange(size), chunks)
+    num_chunks = len(owner)
+    rows = _chunk_rows(num_chunks, cells, num_clusters, max_table, room)
+    owner = np.pad(owner, (0, rows - num_chunks), constant_values=num_buckets)
 
     parent = bag[:, 0]
     num_children = np.bincount(parent, minlength=size + 1)[:size]
@@ -283,7 +284,7 @@ def _buckets(
         owner=owner.astype(np.int32),
         is_root=fill(parent == size, 0).astype(bool),
         bag_size=fill(bag_size, 0),
-        num_chunks=np.asarray(chunks.sum(), np.int32),
+        num_chunks=np.asarray(num_chunks, np.int32),
         num_clusters=num_clusters,
     )
 

@@ -123,8 +123,8 @@ class MixingWeights(DirichletWeights):
     """Weights of the clusters.
 
     Where links are a random field, its partition function depends on the weights: their posterior is
-    then no Dirichlet, but its mode is found by matching moments; where links form loops, up to a tenth
-    of the slope in each M-step.
+    then no Dirichlet, but its mode is found by matching moments. Where links form loops, each M-step
+    stops once a tenth of the slope is left.
     """
 
     factor: ClassVar[str] = "log_weights"
