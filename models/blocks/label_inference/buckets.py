@@ -161,7 +161,7 @@ def _cells_read(one: _Chunk, number: Array, buckets: Buckets) -> Array:
     base = jnp.asarray(buckets.start)[child] * np.int32(buckets.chunk_cells)
     base = base + (one.lead * stride[within:]).sum()
     digits = jnp.asarray(_digits(buckets.num_clusters))
-    return (base + (stride[:within, None] * digits).sum(axis=0))[:, None]
+    return base + (stride[:within, None] * digits).sum(axis=0)
 
 
 def _num_children(one: _Chunk, buckets: Buckets) -> Array:
@@ -176,7 +176,7 @@ def _add_messages(one: _Chunk, messages: Array, buckets: Buckets) -> tuple[Array
 
     def add(number: Array, carry: tuple[Array, Array]) -> tuple[Array, Array]:
         table, messages = carry
-        cell = _cells_read(one, number, buckets)
+        cell = _cells_read(one, number, buckets)[:, None]
         read = lax.gather(messages, cell, window, (buckets.num_clusters,), mode="promise_in_bounds")
         # handed on like something that changes: XLA copies what a loop reads and its caller writes
         return table + read, lax.optimization_barrier(messages)
@@ -185,14 +185,20 @@ def _add_messages(one: _Chunk, messages: Array, buckets: Buckets) -> tuple[Array
 
 
 def _add_slopes(one: _Chunk, share: Array, slopes: Array, buckets: Buckets) -> Array:
-    """Slopes of the messages that a chunk read, added to those of their cells."""
-    window = lax.ScatterDimensionNumbers(
-        update_window_dims=(1,), inserted_window_dims=(), scatter_dims_to_operand_dims=(0,)
-    )
+    """Slopes of the messages that a chunk read, added to those of their cells.
+
+    A loop over rows in place of a scatter, since XLA makes one function of small loops without any.
+    """
+    size = (buckets.num_clusters,)
 
     def add(number: Array, slopes: Array) -> Array:
         cell = _cells_read(one, number, buckets)
-        return lax.scatter_add(slopes, cell, share, window, mode="promise_in_bounds")
+
+        def add_row(row: Array, slopes: Array) -> Array:
+            held = lax.dynamic_slice(slopes, (cell[row],), size)
+            return lax.dynamic_update_slice(slopes, held + share[row], (cell[row],))
+
+        return lax.fori_loop(0, len(share), add_row, slopes, unroll=8)
 
     return lax.fori_loop(0, _num_children(one, buckets), add, slopes)
 

@@ -24,7 +24,7 @@ from .padding import AS_NEEDED, Sizes, padded
 
 __all__ = ["Buckets", "LoopPlan", "lay_out", "trailing_axes"]
 
-CHUNK_CELLS = 100
+CHUNK_CELLS = 30
 """Cells of the message of one chunk, at most, if it has more than one axis."""
 MOST_CELLS = 2**31
 """Cells beyond which, whatever the budget, places of messages would need more than 32 bits."""
