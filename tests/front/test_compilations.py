@@ -132,3 +132,16 @@ def test_other_numbers_in_options_compile_nothing(case):
         assert names.count("em") == 1 - first
     assert names == []
     assert np.abs(found[0] - found[1]).max() > 0.1
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [sidebayes.EM, pytest.param(sidebayes.MAP, marks=SLOW)],
+    ids=lambda engine: engine.__name__,
+)
+def test_another_limit_of_steps_compiles_no_climb(engine):
+    fitted(draw(30, 0), engine=engine(num_restarts=2, max_steps=3))
+    with counted_compilations() as names:
+        fit = fitted(draw(30, 0), engine=engine(num_restarts=2, max_steps=5))
+    assert names == []
+    assert fit.objective.shape[1] <= 6

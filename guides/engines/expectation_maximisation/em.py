@@ -25,7 +25,7 @@ from ..density import (
     trace_model,
 )
 from ..plumbing.checkpoint import CheckpointedEngine, keeping
-from ..plumbing.climbs import BROKEN, SETTLED, climbed, stop_code, until_stopped
+from ..plumbing.climbs import BROKEN, SETTLED, climbed, history_length, stop_code, until_stopped
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..starts import initial_values, starting_point
@@ -122,11 +122,12 @@ class EM(CheckpointedEngine):
             first = {name: value[0] for name, value in starts.items()}
             check_updates(problem, plan, first, clock)
             state = keep.restore(self._begin(starts))
-            fixed = problem.args, np.asarray(self.tol, float)
-            shape = (self.max_steps, self.num_inner_steps)
+            fixed = problem.args, np.asarray(self.tol, float), np.asarray(self.max_steps)
             limit = np.asarray(0)
             build = partial(self._program, plan)
-            climb, compiling = compiled("em", problem, shape, build, state, *fixed, limit)
+            climb, compiling = compiled(
+                "em", problem, self.num_inner_steps, build, state, *fixed, limit
+            )
             clock["compile"] += compiling
             state, sites = climbed(
                 climb,
@@ -187,21 +188,21 @@ class EM(CheckpointedEngine):
             "last": starts,
             "value": np.full(number, -np.inf, real),
             "code": zero,
-            "history": np.full((number, self.max_steps + 1), np.nan, real),
+            "history": np.full((number, history_length(self.max_steps)), np.nan, real),
         }
         return _Climb(**jax.device_put(blank))
 
     def _program(self, plan: Plan, problem: Problem) -> Callable:
         """For all starts: E-step, test, M-step, until every start has stopped or done `limit`."""
 
-        def step(state: _Climb, args: tuple, tol: Array) -> _Climb:
+        def step(state: _Climb, args: tuple, tol: Array, most: Array) -> _Climb:
             at = state.params
             if plan.tightened:
                 at = tightened(problem, at, args, self.num_inner_steps)
             now, posterior = expectation(problem, at, args, plan.one_pass)
             good = jnp.isfinite(now)
             small = jnp.abs(now - state.value) <= tol * (1 + jnp.abs(now))
-            stop = ~good | small | (state.steps == self.max_steps)
+            stop = ~good | small | (state.steps == most)
             new = self._maximise(problem, plan, at, args, posterior)
             # what stops keeps the parameters whose E-step was the last good one
             kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), at, state.last)
@@ -214,13 +215,13 @@ class EM(CheckpointedEngine):
                 history=state.history.at[state.steps].set(jnp.where(good, now, jnp.nan)),
             )
 
-        def one(state: _Climb, args: tuple, tol: Array, limit: Array):
-            state = until_stopped(lambda s: step(s, args, tol), state, limit)
+        def one(state: _Climb, args: tuple, tol: Array, most: Array, limit: Array):
+            state = until_stopped(lambda s: step(s, args, tol, most), state, limit)
             return state, deterministics(trace_model(problem, state.params, args))
 
-        def climb(state: _Climb, args: tuple, tol: Array, limit: Array):
+        def climb(state: _Climb, args: tuple, tol: Array, most: Array, limit: Array):
             # in turn: side by side they would wait for the slowest, and need memory for all
-            return lax.map(lambda start: one(start, args, tol, limit), state)
+            return lax.map(lambda start: one(start, args, tol, most, limit), state)
 
         return climb
 

@@ -26,7 +26,7 @@ from ..density import (
     unconstrained_start,
 )
 from ..plumbing.checkpoint import Keeper
-from ..plumbing.climbs import SETTLED, STALLED, climbed, stop_code, until_stopped
+from ..plumbing.climbs import SETTLED, STALLED, climbed, history_length, stop_code, until_stopped
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..starts import initial_values, starting_point
@@ -146,20 +146,20 @@ def ascend(
         starts = initial_values(problem, seed, num_restarts, seeded=True)
     elif starts is None:
         starts = {name: v[None] for name, v in starting_point(problem, init).items()}
-    settings = (max_steps, memory, jacobian, solver)
+    length = history_length(max_steps)
+    settings = (length, memory, jacobian, solver)
     with progress_bar(title, shown=progress) as advance:
         advance(0, "compiling")
-        build = partial(_begin, max_steps=max_steps, memory=memory)
+        build = partial(_begin, length=length, memory=memory)
         begin, first = compiled(
             "climb-begin", problem, settings, build, starts, problem.args, once=True
         )
         keep = keep or Keeper(None, 0.0, "")
         blank, template = begin(starts, problem.args)
         state = keep.restore(blank)
-        fixed = template, problem.args, batches, np.asarray(tol, float)
-        build = partial(
-            _climb, max_steps=max_steps, memory=memory, jacobian=jacobian, solver=solver
-        )
+        limits = np.asarray(tol, float), np.asarray(max_steps)
+        fixed = template, problem.args, batches, *limits
+        build = partial(_climb, jacobian=jacobian, solver=solver)
         climb, second = compiled("climb", problem, settings, build, state, *fixed, np.asarray(0))
         seconds = {"compile": first + second}
         state, (free, sites) = climbed(
@@ -203,19 +203,17 @@ def _chunks(rows: NDArray, size: int) -> list[NDArray]:
     return np.split(padded, len(padded) // size)
 
 
-def _begin(problem: Problem, *, max_steps: int, memory: int) -> Callable:
+def _begin(problem: Problem, *, length: int, memory: int) -> Callable:
     def one(start: dict[str, Array], args: tuple) -> tuple[_Climb, dict[str, Array]]:
         free = unconstrained_start(problem, start, args)
-        history = jnp.full(max_steps, jnp.nan)
+        history = jnp.full(length, jnp.nan)
         state = _Climb(start_search(ravel_pytree(free)[0], memory), jnp.asarray(0), history)
         return state, jax.tree.map(jnp.zeros_like, free)
 
     return jax.vmap(one, in_axes=(0, None), out_axes=(0, None))
 
 
-def _climb(
-    problem: Problem, *, max_steps: int, memory: int, jacobian: bool, solver: Solver | None
-) -> Callable:
+def _climb(problem: Problem, *, jacobian: bool, solver: Solver | None) -> Callable:
     """All starts at once, until each has stopped or computed `limit` gradients."""
 
     def one(
@@ -224,6 +222,7 @@ def _climb(
         args: tuple,
         batches: Batches | None,
         tol: Array,
+        most: Array,
         limit: Array,
     ) -> tuple[_Climb, tuple]:
         _, unravel = ravel_pytree(template)
@@ -239,7 +238,7 @@ def _climb(
         def step(state: _Climb) -> _Climb:
             search = search_step(value_and_grad, state.search, steps)
             settled = _relative(search) <= tol
-            cut = search.steps == max_steps
+            cut = search.steps == most
             code = stop_code(settled=settled, stalled=search.stalled, cut=cut)
             history = state.history.at[search.steps - 1].set(-search.value)
             return _Climb(search, code, history)
@@ -250,7 +249,7 @@ def _climb(
         params = {name: sites[name]["value"] for name in free}
         return state, (free, params | deterministics(sites))
 
-    return jax.vmap(one, in_axes=(0, None, None, None, None, None))
+    return jax.vmap(one, in_axes=(0, None, None, None, None, None, None))
 
 
 def _ended(

@@ -1,9 +1,10 @@
-"""Iterations of several starts at once, each until it stops: stop codes, loop, progress, clock."""
+"""Iterations of several starts, each until it stops: stop codes, loop, progress, clock."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,10 +14,30 @@ from jax.typing import ArrayLike
 from .checkpoint import Keeper
 from .progress import in_pieces
 
-__all__ = ["BROKEN", "CUT", "SETTLED", "STALLED", "climbed", "stop_code", "until_stopped"]
+__all__ = [
+    "BROKEN",
+    "CUT",
+    "SETTLED",
+    "STALLED",
+    "climbed",
+    "history_length",
+    "stop_code",
+    "until_stopped",
+]
 
 SETTLED, CUT, BROKEN, STALLED = 1, 2, 3, 4
 """Why a start stopped: converged, out of steps, not finite, no step leads further up."""
+
+_FEW_STEPS = 1024
+"""Histories of so many steps or fewer have one length; longer ones take steps of eight."""
+
+
+def history_length(max_steps: int) -> int:
+    """Entries of the history of a climb, spare ones included: one more than `max_steps` at least.
+
+    Climbs that differ only in how many steps they may take share a program.
+    """
+    return next(size for k in count() if (size := _FEW_STEPS << 3 * k) > max_steps)
 
 
 def stop_code(

@@ -25,7 +25,7 @@ from ..density import (
     sum_log_prob,
 )
 from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
-from ..plumbing.climbs import SETTLED, climbed, stop_code, until_stopped
+from ..plumbing.climbs import SETTLED, climbed, history_length, stop_code, until_stopped
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..samplers.importance import pareto_k, quality, run_at
@@ -187,11 +187,11 @@ class CoordinateAscent(CheckpointedEngine):
         )
         points = {name: jnp.asarray(starts[name]) for name in plan.rest}
         state = keep.restore(self._start(begin(starts, problem.args), points))
-        fixed = starts, problem.args, np.asarray(self.tol, float)
+        fixed = starts, problem.args, np.asarray(self.tol, float), np.asarray(self.max_steps)
         climb, second = compiled(
             "cavi",
             problem,
-            (self.max_steps, self.num_inner_steps),
+            self.num_inner_steps,
             partial(self._program, plan),
             state,
             *fixed,
@@ -225,20 +225,20 @@ class CoordinateAscent(CheckpointedEngine):
             "steps": np.zeros(number, int),
             "value": np.full(number, -np.inf, real),
             "code": np.zeros(number, int),
-            "history": np.full((number, self.max_steps + 1), np.nan, real),
+            "history": np.full((number, history_length(self.max_steps)), np.nan, real),
         }
         return _Ascent(found=found, points=points, **jax.device_put(blank))
 
     def _program(self, plan: Plan, problem: Problem) -> Callable:
         """All starts at once: labels, bound, test, factors, points; until all have stopped."""
 
-        def one(state: _Ascent, start: dict, args: tuple, tol: Array, limit: Array):
+        def one(state: _Ascent, start: dict, args: tuple, tol: Array, most: Array, limit: Array):
             def step(state: _Ascent) -> _Ascent:
                 model = FactoredModel(problem, plan, start | state.points, args)
                 now, posterior = model.bound(state.found)
                 good = jnp.isfinite(now)
                 small = jnp.abs(now - state.value) <= tol * (1 + jnp.abs(now))
-                stop = ~good | small | (state.steps == self.max_steps)
+                stop = ~good | small | (state.steps == most)
                 found = model.update(posterior)
                 points = model.climb(found, posterior, self.num_inner_steps)
                 if model.is_followed:
@@ -257,7 +257,7 @@ class CoordinateAscent(CheckpointedEngine):
 
             return until_stopped(step, state, limit), None
 
-        return jax.vmap(one, in_axes=(0, 0, None, None, None))
+        return jax.vmap(one, in_axes=(0, 0, None, None, None, None))
 
     @staticmethod
     def _best(problem: Problem, state: _Ascent, starts: dict[str, NDArray]) -> int:
