@@ -50,6 +50,14 @@ def test_each_component_has_one_class_and_each_class_a_component(fit):
     np.testing.assert_array_equal(fit.classes()["class"][told], KNOWN[told])
 
 
+def test_em_of_equal_options_is_another_program(fit):
+    """Of equal shapes as well, so that only the class of the engine tells the two apart."""
+    options = {"num_clusters": 4, "num_classes": 3, "progress": False}
+    soft = sb.fit("moe", IRIS.x, KNOWN, engine=sb.EM(num_restarts=3), **options)
+    assert fit.objective.shape[0] == soft.objective.shape[0]
+    assert soft.params["class_table"].min() > 1e-15  # where the hard table is zero
+
+
 def test_em_with_a_table_held_at_corners_is_the_same():
     """Check R2: ten steps, and the classes of rows of which none is known, where no switch pays."""
     rng = np.random.default_rng(0)

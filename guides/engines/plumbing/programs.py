@@ -86,7 +86,8 @@ def compiled(
     config : hashable
         Whatever else shapes the program, such as the engine's configuration.
     build : callable
-        Takes the problem without its data, returns the function to compile.
+        Takes the problem without its data, returns the function to compile. Where it is a method,
+        objects of other classes have other programs.
     *args
         Arguments of that function.
     once : bool
@@ -109,7 +110,11 @@ def compiled(
     shapes = tuple(map(jax.typeof, leaves))
     kind = jnp.result_type(float), fingerprint.settings()
     quick = once and sum(shape.size for shape in shapes) < _SMALL
-    key = (name, structure(problem), freeze((config, quick)), tree, shapes, kind)
+    made_by = getattr(
+        getattr(build, "func", build), "__self__", None
+    )  # may override what is called
+    options = freeze((config, quick, type(made_by)))
+    key = (name, structure(problem), options, tree, shapes, kind)
     with _lock:
         if key in _programs:
             _programs.move_to_end(key)
