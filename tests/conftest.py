@@ -38,9 +38,10 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish(session):
-    """What was imported stays to the end, so the collector need not look at it again."""
+    """What was imported stays to the end, so the collector need not look at it again, nor often."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -1,6 +1,7 @@
 """Named approximations: exact where they should be, and stationary, bounded or unbiased elsewhere."""
 
 import itertools
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -55,6 +56,19 @@ def free_energy(prob, unary, pairs, weights):
     """Bound of a factorised distribution, written out."""
     agree = np.sum(prob[pairs[:, 0]] * prob[pairs[:, 1]], axis=1)
     return np.sum(prob * (unary - np.log(prob))) + weights @ agree
+
+
+def test_links_of_hidden_weights_keep_the_layout_that_they_have(problem):
+    """New data are traced without their numbers; the model may name another budget than the graph."""
+    unary, graph = problem
+    graph = graph.suited("exact", 3)
+
+    def value(weights):
+        hidden = replace(graph, pair_weights=weights)
+        return partition.log_partition(unary, hidden, inference=TIGHT_MEAN_FIELD)
+
+    assert graph.has_loops
+    assert jax.eval_shape(value, graph.pair_weights).shape == ()
 
 
 def test_the_mean_field_bound_rises_with_every_sweep(problem):

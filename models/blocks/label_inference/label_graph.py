@@ -289,7 +289,7 @@ class LabelGraph:
             return replace(self, buckets=buckets, wide=wide, plan=None, laid_out=wanted)
         if self.laid_out is None or (self.buckets is None and self.wide is None):
             return replace(self, laid_out=wanted)
-        if not isinstance(self.pairs, jax.core.Tracer):
+        if not any(isinstance(known, jax.core.Tracer) for known in (self.pairs, self.pair_weights)):
             room = Sizes(points=self.num_points, links=self.num_links)
             return LabelGraph.build(self.links, self.num_real, num_clusters, inference, room)
         if self.laid_out[0] != num_clusters:
