@@ -12,6 +12,7 @@ import numpyro.distributions as dist
 import pytest
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing import fingerprint
+from sidebayes.guides.engines.plumbing.identity import freeze
 from sidebayes.guides.engines.plumbing.programs import compiled, counted_compilations
 from sidebayes.models.gmm import gmm
 
@@ -103,16 +104,15 @@ class Named:
         twice,
         lambda a: a,
         functools.partial(twice),
-        ("object", 140),
+        object(),
         Named(),
-        dist.Normal(0.0, 1.0).log_prob,
-        sidebayes.EM().run,
+        Named().method,
         jax.jit(gmm),
     ],
 )
 def test_what_has_no_name_elsewhere_is_not_known_by_name(part):
-    assert fingerprint.by_name((1, "a", gmm)) is not None
-    assert fingerprint.by_name((1, part)) is None
+    assert fingerprint.by_name(freeze((1, "a", gmm, sidebayes.EM().run))) is not None
+    assert fingerprint.by_name(freeze((1, part))) is None
 
 
 def test_settings_of_jax_are_told_apart(folder):

@@ -19,7 +19,7 @@ import numpy as np
 from sidebayes.models.blocks.files import as_path, stale_parts, write_whole
 
 from ..base import Engine, Problem, SideBayesWarning
-from .identity import NamelessError, digest, freeze, written
+from .identity import NamelessError, digest, freeze, structure, written
 
 fcntl: types.ModuleType | None
 try:
@@ -144,7 +144,7 @@ def keeping(config: Any, problem: Problem, seed: int, init: Any) -> Iterator[Kee
         chosen = {name: value for name, value in chosen.items() if name not in _OWN_FIELDS}
         init = getattr(init, "params", init)
         data = tuple(map(_sampled, problem.args))
-        what = freeze((type(config), chosen, problem.model, problem.kwargs, data, seed, init))
+        what = type(config), structure(problem), freeze((chosen, data, seed, init))
         try:
             identity = digest(written(what, own_code=True))
         except NamelessError as unknown:

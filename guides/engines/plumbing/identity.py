@@ -1,70 +1,168 @@
 """What a value is: one form for programs in memory, programs on disk and checkpoints of runs.
 
 `freeze` gives a value that can be compared and hashed in this process; `written` the same as text that
-means the same in every process, where the value has such a name.
+means the same in every process, where the value has such a name. Values have one form only if a model
+cannot tell them apart: code of the user stands for itself and all that it refers to, an object for itself
+and what it holds at the time.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import pickle
 import sys
 import types
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from numpyro.distributions.constraints import Constraint
 from numpyro.distributions.transforms import Transform
 
 from ..base import Problem
+from .references import closed_over, code_digest, globals_of, members_of
 
-__all__ = ["NamelessError", "digest", "freeze", "structure", "written"]
+__all__ = ["NamelessError", "digest", "freeze", "is_known", "structure", "written"]
 
-_KNOWN = ("sidebayes", "numpyro", "jax", "jaxlib", "numpy", "builtins")
+_KNOWN = {"sidebayes", "numpyro", "jax", "jaxlib", "numpy", *sys.stdlib_module_names}
 """Packages whose code is known by its name and their versions."""
 
-_LONG = 64
-"""Bytes from which on an array is written as its digest."""
+_PLAIN = (type(None), type(...), bool, int, str, bytes)
+_WRAPPERS = (property, staticmethod, classmethod)
 
 
 class NamelessError(Exception):
     """Part of a value has no name that means the same in another process; the message shows it."""
 
 
+class _Itself:
+    """An object that equals no other, and lives as long as it may be compared."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
 def structure(problem: Problem) -> Hashable:
     """What a problem is apart from its data, as a value that can be compared."""
-    return freeze((problem.model, problem.kwargs))
+    if "structure" not in problem.notes:
+        options = dict(sorted(problem.kwargs.items()))
+        problem.notes["structure"] = freeze((problem.model, options))
+    return problem.notes["structure"]
 
 
 def freeze(value: Any) -> Hashable:
-    """Value that equals another's where the two mean the same; unhashable objects go by identity."""
+    """Value that equals another's only where the two mean the same."""
+    return _freeze(value, {})
+
+
+def _freeze(value: Any, seen: dict[int, tuple[int, Any]]) -> Hashable:
+    """Freeze a part of a value; `seen` numbers the objects met before, which may hold each other."""
+    frozen = functools.partial(_freeze, seen=seen)
+    if type(value) in _PLAIN or isinstance(value, np.dtype):
+        return (type(value), value)
+    if type(value) in (float, complex):
+        return (type(value), repr(value))  # -0.0 equals 0.0
+    if type(value) is np.ndarray or isinstance(value, np.generic | jax.Array):
+        return _array(value, frozen)
+    if is_known(value):
+        return _Itself(value)
+    kind = frozen(type(value))
     if isinstance(value, Mapping):
-        return ("mapping", *sorted((str(name), freeze(item)) for name, item in value.items()))
+        return (kind, *((frozen(name), frozen(item)) for name, item in value.items()))
     if isinstance(value, list | tuple):
-        return (type(value), *map(freeze, value))
+        return (kind, *map(frozen, value), *_attributes(value, (), frozen))
+    if isinstance(value, set | frozenset):
+        return (kind, frozenset(map(frozen, value)))
     if isinstance(value, functools.partial):
-        return ("partial", value.func, freeze(value.args), freeze(value.keywords))
-    if isinstance(value, np.ndarray | jax.Array):
-        array = np.asarray(value)
-        return ("array", array.shape, array.dtype.str, array.tobytes())
+        return (kind, frozen(value.func), frozen(value.args), frozen(value.keywords))
+    if isinstance(value, types.MethodType):
+        return (kind, frozen(value.__func__), frozen(value.__self__))
+    if isinstance(value, _WRAPPERS):
+        return (kind, frozen(value.fget if isinstance(value, property) else value.__func__))
     if isinstance(value, dist.Distribution):
         # by name: NumPyro flattens a distribution in an order that differs between processes
         names = {*value.gather_pytree_data_fields(), *value.gather_pytree_aux_fields()}
-        fields_of = ((name, freeze(getattr(value, name, None))) for name in sorted(names))
-        return ("distribution", type(value), *fields_of)
+        return (kind, *_attributes(value, names, frozen))
     if isinstance(value, Transform | Constraint):
-        return (type(value), freeze(value.tree_flatten()))
+        return (kind, frozen(value.tree_flatten()), *_attributes(value, (), frozen))
     if is_dataclass(value) and not isinstance(value, type):
-        return (type(value), *(freeze(getattr(value, field.name)) for field in fields(value)))
+        return (kind, *_attributes(value, (field.name for field in fields(value)), frozen))
+    if id(value) in seen:
+        return ("seen", seen[id(value)][0])
+    seen[id(value)] = len(seen), value
+    return (kind, *_object(value, frozen))
+
+
+def _array(value: Any, frozen: Callable) -> Hashable:
+    if isinstance(value, jax.core.Tracer):
+        return _Itself(value)
+    if jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+        return ("key", str(jax.random.key_impl(value)), frozen(jax.random.key_data(value)))
+    array = np.asarray(value)
+    kind = type(value) if isinstance(value, np.generic) else np.ndarray
+    weak = getattr(value, "weak_type", False)
+    entries = array.tolist() if array.dtype.hasobject else hashlib.sha256(array.tobytes()).digest()
+    return (kind, array.shape, repr(array.dtype), weak, frozen(entries))
+
+
+def _attributes(value: Any, names: Iterable[str], frozen: Callable) -> tuple[Hashable, ...]:
+    """Named attributes, and whatever else an object holds whose class is not known."""
+    held = () if is_known(type(value)) else getattr(value, "__dict__", ())
+    return tuple((name, frozen(getattr(value, name, None))) for name in sorted({*names, *held}))
+
+
+def _object(value: Any, frozen: Callable) -> tuple[Hashable, ...]:
+    """What is of no common kind: itself and what it holds, or equal by its own idea of it."""
+    kind = type(value)
+    if isinstance(value, types.ModuleType):
+        return (_Itself(value),)
+    if isinstance(value, types.FunctionType):
+        given = value.__defaults__, value.__kwdefaults__, closed_over(value), vars(value)
+        code = code_digest(value.__code__)
+        return (_Itself(value), code, frozen(given), frozen(globals_of(value)))
+    if isinstance(value, type):
+        return (_Itself(value), frozen(value.__bases__), frozen(members_of(value)))
+    if _is_wrapper(value):
+        return (_Itself(value), frozen(value.__wrapped__))
     try:
         hash(value)
     except TypeError:
-        return ("object", id(value))
-    return (type(value), value)
+        return (_Itself(value), _pickled(value) or frozen(object.__getstate__(value)))
+    if kind.__hash__ is not object.__hash__:
+        return (value, *_attributes(value, (), frozen))
+    return (_Itself(value), frozen(object.__getstate__(value)))
+
+
+def _is_wrapper(value: Any) -> bool:
+    """Whether an object is a function that was compiled or whose results are kept."""
+    return is_known(type(value)) and hasattr(value, "__wrapped__")
+
+
+def _pickled(value: Any) -> bytes | None:
+    try:
+        return hashlib.sha256(pickle.dumps(value)).digest()
+    except (pickle.PicklingError, TypeError, AttributeError):
+        return None
+
+
+def is_known(kind: Any) -> bool:
+    """Whether a function or class is found under its name in a package of known code."""
+    module, name = getattr(kind, "__module__", None), getattr(kind, "__qualname__", None)
+    if type(module) is not str or type(name) is not str or module.split(".")[0] not in _KNOWN:
+        return False
+    # a bound method or a wrapped function bears a name that leads to something else
+    return (module == "builtins" and isinstance(kind, type)) or _find(module, name) is kind
 
 
 def written(frozen: Hashable, *, own_code: bool = False) -> str:
@@ -75,7 +173,7 @@ def written(frozen: Hashable, *, own_code: bool = False) -> str:
     frozen : hashable
     own_code : bool
         Whether functions and classes of the user go by their names and code. Else they are nameless:
-        what they call may have changed, which a name does not show.
+        what they call may be looked up in a way that their code does not show.
 
     Raises
     ------
@@ -83,15 +181,11 @@ def written(frozen: Hashable, *, own_code: bool = False) -> str:
         If part of the value has no name that means the same elsewhere.
     """
     if type(frozen) is tuple:
-        if frozen[:1] == ("object",):
-            raise NamelessError("an object that cannot be hashed")
         return f"({','.join(written(item, own_code=own_code) for item in frozen)})"
-    if type(frozen) is bytes and len(frozen) > _LONG:
-        return hashlib.sha256(frozen).hexdigest()
-    if frozen is None or type(frozen) in (str, bytes, bool, int, float, complex):
+    if type(frozen) is frozenset:
+        return f"{{{','.join(sorted(written(item, own_code=own_code) for item in frozen))}}}"
+    if type(frozen) in _PLAIN or type(frozen) in (float, complex):
         return repr(frozen)
-    if isinstance(frozen, np.generic):
-        return f"{frozen.dtype.str} {frozen!r}"
     if isinstance(frozen, np.dtype | jax.core.ShapedArray):
         return str(frozen)
     if isinstance(frozen, jax.tree_util.PyTreeDef):
@@ -99,7 +193,7 @@ def written(frozen: Hashable, *, own_code: bool = False) -> str:
         if " at 0x" in text or "..." in text:
             raise NamelessError(text)
         return text
-    return _name(frozen, own_code)
+    return _name(frozen.value if isinstance(frozen, _Itself) else frozen, own_code)
 
 
 def digest(*parts: str) -> str:
@@ -113,34 +207,15 @@ def digest(*parts: str) -> str:
 
 
 def _name(value: Any, own_code: bool) -> str:
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if module is None or name is None:
-        raise NamelessError(repr(value))
-    if module.split(".")[0] in _KNOWN:
-        # a bound method or a wrapped function bears a name that leads to something else
-        if not (module == "builtins" and isinstance(value, type)) and (
-            _find(module, name) is not value
-        ):
-            raise NamelessError(repr(value))
-    elif not own_code or not isinstance(value, type | types.FunctionType):
-        raise NamelessError(repr(value))
-    elif isinstance(value, types.FunctionType):
-        return f"{module}.{name} {_told(value)}"
-    return f"{module}.{name}"
-
-
-def _told(function: types.FunctionType) -> str:
-    """What a function of the user does: its code, defaults and what it closes over."""
-    cells = tuple(cell.cell_contents for cell in function.__closure__ or ())
-    given = function.__defaults__, function.__kwdefaults__, cells
-    return digest(_code(function.__code__), written(freeze(given), own_code=True))
-
-
-def _code(code: types.CodeType) -> str:
-    inner = [
-        _code(item) if isinstance(item, types.CodeType) else repr(item) for item in code.co_consts
-    ]
-    return digest(code.co_code.hex(), repr(code.co_names), repr(code.co_varnames), *inner)
+    if isinstance(value, types.ModuleType):
+        known, name = value.__name__.split(".")[0] in _KNOWN, value.__name__
+    else:
+        known = is_known(value)
+        name = f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', None)}"
+    named = isinstance(value, type | types.FunctionType | types.ModuleType) or _is_wrapper(value)
+    if known or (own_code and named):
+        return name
+    raise NamelessError(repr(value))
 
 
 def _find(module: str, name: str) -> Any:

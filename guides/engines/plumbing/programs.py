@@ -14,10 +14,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpyro
+from numpyro.primitives import _PYRO_STACK
 
 from ..base import FitError, Problem
 from . import fingerprint
-from .identity import freeze, structure
+from .identity import freeze, is_known, structure
 from .memory import check_program
 from .store import ProgramStore, compile_anew, current_store
 
@@ -35,7 +36,7 @@ _MOST_PROGRAMS = 128
 _SMALL = 100_000
 """Numbers in the arguments of a program that is run in no time, however it was compiled."""
 
-_programs: OrderedDict[Hashable, tuple[Any, Any]] = OrderedDict()
+_programs: OrderedDict[Hashable, Any] = OrderedDict()
 _lock = threading.Lock()
 _counts: list[list[str]] = []
 
@@ -64,6 +65,20 @@ def refuse_fork() -> None:
         )
 
 
+def _refuse_handlers() -> None:
+    """Refuse handlers that stand around a fit: other fits would run the program that they changed."""
+    if not _PYRO_STACK:
+        return
+    with tracing:  # those of another thread have gone
+        name = type(_PYRO_STACK[-1]).__name__ if _PYRO_STACK else None
+    if name is not None:
+        raise FitError(
+            f"the handler numpyro.handlers.{name} is active around this call, and what it does would be "
+            f"kept in programs that other fits share; give it the model, as in {name}(model, ...), or "
+            "leave its block first"
+        )
+
+
 def compiled(
     name: str,
     problem: Problem,
@@ -87,7 +102,7 @@ def compiled(
         Whatever else shapes the program, such as the engine's configuration.
     build : callable
         Takes the problem without its data, returns the function to compile. Where it is a method,
-        objects of other classes have other programs.
+        objects of other classes have other programs, and so have engines of the user that differ.
     *args
         Arguments of that function.
     once : bool
@@ -103,35 +118,33 @@ def compiled(
     Raises
     ------
     FitError
-        If the program needs more memory than the machine has.
+        If the program needs more memory than the machine has, or is asked for under a handler of NumPyro.
     """
     refuse_fork()
+    _refuse_handlers()
     leaves, tree = jax.tree.flatten(args)
     shapes = tuple(map(jax.typeof, leaves))
     kind = jnp.result_type(float), fingerprint.settings()
     quick = once and sum(shape.size for shape in shapes) < _SMALL
-    made_by = getattr(
-        getattr(build, "func", build), "__self__", None
-    )  # may override what is called
-    options = freeze((config, quick, type(made_by)))
+    made_by = getattr(getattr(build, "func", build), "__self__", None)
+    # an engine of the user may override what is called here, and have options of its own
+    options = freeze((config, quick, type(made_by) if is_known(type(made_by)) else made_by))
     key = (name, structure(problem), options, tree, shapes, kind)
     with _lock:
         if key in _programs:
             _programs.move_to_end(key)
-            return _programs[key][0], 0.0
+            return _programs[key], 0.0
     began = time.perf_counter()
-    bare = replace(problem, args=())
     store = current_store()
     digest = fingerprint.by_name(key) if store else None
     program = store.fetch(digest) if store and digest else None
     if program is None:
         with unchecked():
-            lowered = jax.jit(build(bare), keep_unused=True).lower(*args)
+            lowered = jax.jit(build(replace(problem, args=())), keep_unused=True).lower(*args)
         program = _compile(name, lowered, store, digest, quick)
     check_program(name, program, problem.notes.get("sites", {}))
     with _lock:
-        # the problem is kept beside its program: an object known by its id must not be collected
-        _programs[key] = program, (bare, config)
+        _programs[key] = program
         if len(_programs) > _MOST_PROGRAMS:
             _programs.popitem(last=False)
     return program, time.perf_counter() - began

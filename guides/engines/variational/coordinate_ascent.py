@@ -209,8 +209,7 @@ class CoordinateAscent(CheckpointedEngine):
         )
         return state, seconds
 
-    @staticmethod
-    def _begin(plan: Plan, problem: Problem) -> Callable:
+    def _begin(self, plan: Plan, problem: Problem) -> Callable:
         """Factors of the parameters given the latent variables expected at each start."""
 
         def one(start: dict, args: tuple) -> tuple:
@@ -273,8 +272,7 @@ class CoordinateAscent(CheckpointedEngine):
             )
         return best
 
-    @staticmethod
-    def _draws(plan: Plan, problem: Problem) -> Callable:
+    def _draws(self, plan: Plan, problem: Problem) -> Callable:
         def draws(found: tuple, keys: Array, params: dict, args: tuple):
             model = FactoredModel(problem, plan, params, args)
 

@@ -1,0 +1,87 @@
+"""What code of the user refers to, as far as it can be read from the code."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import hashlib
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+__all__ = ["closed_over", "code_digest", "globals_of", "members_of"]
+
+
+def code_digest(code: types.CodeType) -> bytes:
+    """SHA-256 of what a function does, whatever it is called and wherever it stands."""
+    constants = [
+        code_digest(item) if isinstance(item, types.CodeType) else repr(item)
+        for item in code.co_consts
+    ]
+    parts = code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants
+    return hashlib.sha256(repr(parts).encode()).digest()
+
+
+def closed_over(function: types.FunctionType) -> list[Any]:
+    """Values of the variables around a function that it uses; None where one has no value yet."""
+    found = []
+    for cell in function.__closure__ or ():
+        try:
+            found.append(cell.cell_contents)
+        except ValueError:
+            found.append(None)
+    return found
+
+
+def globals_of(function: types.FunctionType) -> dict[str, Any]:
+    """Values of the global names that a function of the user reads, and of those it reads in modules.
+
+    Names that are looked up in another way, such as by ``globals()``, are not found.
+    """
+    if not _is_own(function.__module__):
+        return {}
+    read, attributes = _names(function.__code__)
+    found = {name: function.__globals__[name] for name in read if name in function.__globals__}
+    for name, module in list(found.items()):
+        if isinstance(module, types.ModuleType) and _is_own(module.__name__):
+            inner = {each: vars(module)[each] for each in attributes if each in vars(module)}
+            found |= {f"{name}.{each}": value for each, value in inner.items()}
+    return dict(sorted(found.items()))
+
+
+def members_of(kind: type) -> list[dict[str, Any]]:
+    """Methods and values of a class of the user, and of those classes of the user it derives from."""
+    own = [item for item in kind.__mro__ if _is_own(item.__module__)]
+    return [dict(_members(item)) for item in own]
+
+
+def _members(kind: type) -> Iterator[tuple[str, Any]]:
+    for name, value in sorted(vars(kind).items()):
+        if isinstance(value, types.FunctionType) or not name.startswith(("__", "_abc_")):
+            yield name, value
+
+
+def _is_own(name: str | None) -> bool:
+    """Whether a module is neither Python's nor was installed."""
+    if name is None or name.split(".")[0] in sys.stdlib_module_names:
+        return False
+    path = getattr(sys.modules.get(name), "__file__", None)
+    return path is None or not {"site-packages", "dist-packages"} & {*Path(path).parts}
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str]]:
+    """Global names that a function reads, and names of attributes."""
+    read, attributes = set(), set()
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            read.add(step.argval)
+        elif step.opname in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"):
+            attributes.add(step.argval)
+        elif isinstance(step.argval, types.CodeType):
+            inner = _names(step.argval)
+            read |= inner[0]
+            attributes |= inner[1]
+    return frozenset(read), frozenset(attributes)
