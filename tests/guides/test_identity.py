@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
+import subprocess
+import sys
 import types
 from dataclasses import dataclass
 
@@ -14,6 +17,7 @@ import pandas as pd
 import pytest
 from numpyro.distributions import transforms
 from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.plumbing import references
 from sidebayes.guides.engines.plumbing.checkpoint import keeping
 from sidebayes.guides.engines.plumbing.identity import NamelessError, freeze, written
 
@@ -226,14 +230,38 @@ def test_its_text_is_another_as_well(model, monkeypatch):
     assert text(model, own_code=True) != before
 
 
+def by_module(x):
+    return tools.inner.scale(x)  # noqa: F821
+
+
 def test_a_function_is_another_where_a_module_of_the_user_has_changed(monkeypatch):
-    module = types.ModuleType("of_the_user")
-    module.scale = lambda x: 2 * x
-    monkeypatch.setitem(globals(), "tools", module)
-    exec("def by_global(x):\n    return tools.scale(x)", globals())
-    before = freeze(globals()["by_global"])
-    module.scale = lambda x: 3 * x
-    assert freeze(globals().pop("by_global")) != before
+    outer, inner = types.ModuleType("outer"), types.ModuleType("inner")
+    outer.inner, inner.outer, inner.scale = inner, outer, made(2)
+    monkeypatch.setitem(globals(), "tools", outer)
+    before = freeze(by_module)
+    assert freeze(by_module) == before
+    inner.scale = made(3)
+    assert freeze(by_module) != before
+
+
+def test_code_has_one_digest_in_all_processes():
+    """Sets of text, as constants of code, are in another order in each."""
+    told = (
+        "import runpy, sys; digest = runpy.run_path(sys.argv[1])['code_digest']; "
+        'print(digest(compile(\'x in {"a", "b", "c", "d"}\', \'\', \'eval\')).hex())'
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", told, references.__file__],
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in range(3)
+    }
+    assert len(digests) == 1
+    assert len(digests.pop().strip()) == 64
 
 
 def test_a_variable_without_a_value_yet_is_none():

@@ -55,10 +55,7 @@ class _Itself:
 
 def structure(problem: Problem) -> Hashable:
     """What a problem is apart from its data, as a value that can be compared."""
-    if "structure" not in problem.notes:
-        options = dict(sorted(problem.kwargs.items()))
-        problem.notes["structure"] = freeze((problem.model, options))
-    return problem.notes["structure"]
+    return freeze((problem.model, dict(sorted(problem.kwargs.items()))))
 
 
 def freeze(value: Any) -> Hashable:
@@ -66,8 +63,8 @@ def freeze(value: Any) -> Hashable:
     return _freeze(value, {})
 
 
-def _freeze(value: Any, seen: dict[int, tuple[int, Any]]) -> Hashable:
-    """Freeze a part of a value; `seen` numbers the objects met before, which may hold each other."""
+def _freeze(value: Any, seen: dict[int, Any]) -> Hashable:
+    """Freeze a part of a value; `seen` has the objects met before by their ids: they may hold each other."""
     frozen = functools.partial(_freeze, seen=seen)
     if type(value) in _PLAIN or isinstance(value, np.dtype):
         return (type(value), value)
@@ -99,8 +96,8 @@ def _freeze(value: Any, seen: dict[int, tuple[int, Any]]) -> Hashable:
     if is_dataclass(value) and not isinstance(value, type):
         return (kind, *_attributes(value, (field.name for field in fields(value)), frozen))
     if id(value) in seen:
-        return ("seen", seen[id(value)][0])
-    seen[id(value)] = len(seen), value
+        return ("seen", _Itself(value))
+    seen[id(value)] = value
     return (kind, *_object(value, frozen))
 
 
@@ -152,7 +149,7 @@ def _is_wrapper(value: Any) -> bool:
 def _pickled(value: Any) -> bytes | None:
     try:
         return hashlib.sha256(pickle.dumps(value)).digest()
-    except (pickle.PicklingError, TypeError, AttributeError):
+    except Exception:  # of code of its own
         return None
 
 

@@ -16,12 +16,16 @@ __all__ = ["closed_over", "code_digest", "globals_of", "members_of"]
 
 def code_digest(code: types.CodeType) -> bytes:
     """SHA-256 of what a function does, whatever it is called and wherever it stands."""
-    constants = [
-        code_digest(item) if isinstance(item, types.CodeType) else repr(item)
-        for item in code.co_consts
-    ]
+    constants = [_constant(item) for item in code.co_consts]
     parts = code.co_code, code.co_names, code.co_varnames, code.co_freevars, constants
     return hashlib.sha256(repr(parts).encode()).digest()
+
+
+def _constant(value: Any) -> Any:
+    if isinstance(value, types.CodeType):
+        return code_digest(value)
+    # sets are in another order in another process
+    return sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)
 
 
 def closed_over(function: types.FunctionType) -> list[Any]:
@@ -44,10 +48,13 @@ def globals_of(function: types.FunctionType) -> dict[str, Any]:
         return {}
     read, attributes = _names(function.__code__)
     found = {name: function.__globals__[name] for name in read if name in function.__globals__}
-    for name, module in list(found.items()):
-        if isinstance(module, types.ModuleType) and _is_own(module.__name__):
-            inner = {each: vars(module)[each] for each in attributes if each in vars(module)}
-            found |= {f"{name}.{each}": value for each, value in inner.items()}
+    modules = [value for value in found.values() if _is_own_module(value)]
+    for module in modules:  # grows as modules are found in modules
+        inner = {each: vars(module)[each] for each in attributes if each in vars(module)}
+        found |= {f"{module.__name__}.{each}": value for each, value in inner.items()}
+        modules += [
+            value for value in inner.values() if _is_own_module(value) and value not in modules
+        ]
     return dict(sorted(found.items()))
 
 
@@ -61,6 +68,10 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
     for name, value in sorted(vars(kind).items()):
         if isinstance(value, types.FunctionType) or not name.startswith(("__", "_abc_")):
             yield name, value
+
+
+def _is_own_module(value: Any) -> bool:
+    return isinstance(value, types.ModuleType) and _is_own(value.__name__)
 
 
 def _is_own(name: str | None) -> bool:
