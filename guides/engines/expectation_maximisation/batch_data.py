@@ -74,7 +74,8 @@ class BatchData:
         graph = next((a for a in problem.args if isinstance(a, LabelGraph)), None)
         graph = as_label_graph(graph, dimensions(signature, data)[signature.unit])
         # points without links have no part in the partition function of normalised weights
-        tied = np.unique(graph.links.pairs) if graph.num_links else np.zeros(1, int)
+        few = np.arange(min(2, graph.num_real))  # a default prior needs more rows than one
+        tied = np.unique(graph.links.pairs) if graph.num_links else few
         linked = _cut(problem, of_points(graph, tied, groups), blank=True)
         plan, fn, value = _closed_plan(linked)
         if (fn.groups is None) != (groups is None):
