@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import os
 import subprocess
 import sys
@@ -110,11 +111,7 @@ class Rule:
         return self
 
 
-class Total(tuple):
-    """A tuple that knows more than its entries."""
-
-
-class Scored(Total):
+class Scored(tuple):
     """A tuple with an attribute."""
 
     def __new__(cls, score):
@@ -242,6 +239,21 @@ def test_a_function_is_another_where_a_module_of_the_user_has_changed(monkeypatc
     assert freeze(by_module) == before
     inner.scale = made(3)
     assert freeze(by_module) != before
+
+
+def test_a_file_of_the_user_may_have_the_name_of_a_module_of_python(tmp_path, monkeypatch):
+    """Such as ``profile.py`` beside a script; its code may change, so that its name tells nothing."""
+    path = tmp_path / "profile.py"
+    path.write_text("RATE = 2.0\n\n\ndef model(x):\n    return RATE * x\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "profile", raising=False)
+    module = importlib.import_module("profile")
+    assert module.__file__ == str(path)
+    with pytest.raises(NamelessError):
+        text(module.model)
+    before = freeze(module.model)
+    module.RATE = 3.0
+    assert freeze(module.model) != before
 
 
 def test_code_has_one_digest_in_all_processes():

@@ -25,12 +25,12 @@ from numpyro.distributions.constraints import Constraint
 from numpyro.distributions.transforms import Transform
 
 from ..base import Problem
-from .references import closed_over, code_digest, globals_of, members_of
+from .references import closed_over, code_digest, globals_of, is_of_python, members_of
 
 __all__ = ["NamelessError", "digest", "freeze", "is_known", "structure", "written"]
 
-_KNOWN = {"sidebayes", "numpyro", "jax", "jaxlib", "numpy", *sys.stdlib_module_names}
-"""Packages whose code is known by its name and their versions."""
+_KNOWN = ("sidebayes", "numpyro", "jax", "jaxlib", "numpy")
+"""Packages whose code is known by its name and their versions, as Python's own is."""
 
 _PLAIN = (type(None), type(...), bool, int, str, bytes)
 _WRAPPERS = (property, staticmethod, classmethod)
@@ -153,10 +153,14 @@ def _pickled(value: Any) -> bytes | None:
         return None
 
 
+def _is_known_module(name: str) -> bool:
+    return name.split(".")[0] in _KNOWN or is_of_python(name)
+
+
 def is_known(kind: Any) -> bool:
     """Whether a function or class is found under its name in a package of known code."""
     module, name = getattr(kind, "__module__", None), getattr(kind, "__qualname__", None)
-    if type(module) is not str or type(name) is not str or module.split(".")[0] not in _KNOWN:
+    if type(module) is not str or type(name) is not str or not _is_known_module(module):
         return False
     # a bound method or a wrapped function bears a name that leads to something else
     return (module == "builtins" and isinstance(kind, type)) or _find(module, name) is kind
@@ -205,7 +209,7 @@ def digest(*parts: str) -> str:
 
 def _name(value: Any, own_code: bool) -> str:
     if isinstance(value, types.ModuleType):
-        known, name = value.__name__.split(".")[0] in _KNOWN, value.__name__
+        known, name = _is_known_module(value.__name__), value.__name__
     else:
         known = is_known(value)
         name = f"{getattr(value, '__module__', None)}.{getattr(value, '__qualname__', None)}"

@@ -6,12 +6,15 @@ import dis
 import functools
 import hashlib
 import sys
+import sysconfig
 import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["closed_over", "code_digest", "globals_of", "members_of"]
+__all__ = ["closed_over", "code_digest", "globals_of", "is_of_python", "members_of"]
+
+_LIBRARY = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
 
 
 def code_digest(code: types.CodeType) -> bytes:
@@ -70,13 +73,21 @@ def _members(kind: type) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
+def is_of_python(name: str) -> bool:
+    """Whether a module is of Python's library, and no file of the user of the same name."""
+    path = getattr(sys.modules.get(name), "__file__", None)
+    return name.split(".")[0] in sys.stdlib_module_names and (
+        path is None or path.startswith(_LIBRARY)
+    )
+
+
 def _is_own_module(value: Any) -> bool:
     return isinstance(value, types.ModuleType) and _is_own(value.__name__)
 
 
 def _is_own(name: str | None) -> bool:
     """Whether a module is neither Python's nor was installed."""
-    if name is None or name.split(".")[0] in sys.stdlib_module_names:
+    if name is None or is_of_python(name):
         return False
     path = getattr(sys.modules.get(name), "__file__", None)
     return path is None or not {"site-packages", "dist-packages"} & {*Path(path).parts}
