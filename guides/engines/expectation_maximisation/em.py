@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 from numpy.typing import NDArray
 from sidebayes.models.blocks.fields import Count, NonNegative, Seconds
 
@@ -28,6 +28,7 @@ from ..plumbing.checkpoint import CheckpointedEngine, keeping
 from ..plumbing.climbs import BROKEN, SETTLED, climbed, history_length, stop_code, until_stopped
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
+from ..plumbing.side_by_side import one_member, run_each
 from ..starts import initial_values, starting_point
 from ..surrogate import cluster_sizes, expectation, raise_surrogate, tightened
 from ..update_checks import check_updates
@@ -119,18 +120,18 @@ class EM(CheckpointedEngine):
             advance(0, "compiling")
             clock = {"compile": 0.0}
             starts = self._starts(problem, seed, init, clock)
-            first = {name: value[0] for name, value in starts.items()}
-            check_updates(problem, plan, first, clock)
+            check_updates(problem, plan, one_member(starts, 0), clock)
             state = keep.restore(self._begin(starts))
             fixed = problem.args, np.asarray(self.tol, float), np.asarray(self.max_steps)
             limit = np.asarray(0)
             build = partial(self._program, plan)
+            first = one_member(state, 0)
             climb, compiling = compiled(
-                "em", problem, self.num_inner_steps, build, state, *fixed, limit
+                "em", problem, self.num_inner_steps, build, first, *fixed, limit
             )
             clock["compile"] += compiling
             state, sites = climbed(
-                climb,
+                partial(run_each, climb),  # side by side they would wait for the slowest
                 state,
                 fixed,
                 describe=lambda state: f"log joint {np.nanmax(np.asarray(state.value)):.6g}",
@@ -193,7 +194,7 @@ class EM(CheckpointedEngine):
         return _Climb(**jax.device_put(blank))
 
     def _program(self, plan: Plan, problem: Problem) -> Callable:
-        """For all starts: E-step, test, M-step, until every start has stopped or done `limit`."""
+        """For one start: E-step, test, M-step, until it has stopped or done `limit`."""
 
         def step(state: _Climb, args: tuple, tol: Array, most: Array) -> _Climb:
             at = state.params
@@ -215,13 +216,9 @@ class EM(CheckpointedEngine):
                 history=state.history.at[state.steps].set(jnp.where(good, now, jnp.nan)),
             )
 
-        def one(state: _Climb, args: tuple, tol: Array, most: Array, limit: Array):
+        def climb(state: _Climb, args: tuple, tol: Array, most: Array, limit: Array):
             state = until_stopped(lambda s: step(s, args, tol, most), state, limit)
             return state, deterministics(trace_model(problem, state.params, args))
-
-        def climb(state: _Climb, args: tuple, tol: Array, most: Array, limit: Array):
-            # in turn: side by side they would wait for the slowest, and need memory for all
-            return lax.map(lambda start: one(start, args, tol, most, limit), state)
 
         return climb
 

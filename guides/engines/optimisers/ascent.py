@@ -27,8 +27,8 @@ from ..density import (
 )
 from ..plumbing.checkpoint import Keeper
 from ..plumbing.climbs import SETTLED, STALLED, climbed, history_length, stop_code, until_stopped
-from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
+from ..plumbing.side_by_side import compiled_batch, one_member
 from ..starts import initial_values, starting_point
 from .lbfgs import Search, search_step, start_search
 
@@ -151,16 +151,19 @@ def ascend(
     with progress_bar(title, shown=progress) as advance:
         advance(0, "compiling")
         build = partial(_begin, length=length, memory=memory)
-        begin, first = compiled(
+        begin, first = compiled_batch(
             "climb-begin", problem, settings, build, starts, problem.args, once=True
         )
         keep = keep or Keeper(None, 0.0, "")
-        blank, template = begin(starts, problem.args)
+        blank, begun = begin(starts, problem.args)
+        template = one_member(begun, 0)
         state = keep.restore(blank)
         limits = np.asarray(tol, float), np.asarray(max_steps)
         fixed = template, problem.args, batches, *limits
         build = partial(_climb, jacobian=jacobian, solver=solver)
-        climb, second = compiled("climb", problem, settings, build, state, *fixed, np.asarray(0))
+        climb, second = compiled_batch(
+            "climb", problem, settings, build, state, *fixed, np.asarray(0)
+        )
         seconds = {"compile": first + second}
         state, (free, sites) = climbed(
             climb,
@@ -208,13 +211,13 @@ def _begin(problem: Problem, *, length: int, memory: int) -> Callable:
         free = unconstrained_start(problem, start, args)
         history = jnp.full(length, jnp.nan)
         state = _Climb(start_search(ravel_pytree(free)[0], memory), jnp.asarray(0), history)
-        return state, jax.tree.map(jnp.zeros_like, free)
+        return state, free
 
-    return jax.vmap(one, in_axes=(0, None), out_axes=(0, None))
+    return one
 
 
 def _climb(problem: Problem, *, jacobian: bool, solver: Solver | None) -> Callable:
-    """All starts at once, until each has stopped or computed `limit` gradients."""
+    """One start, until it has stopped or computed `limit` gradients."""
 
     def one(
         state: _Climb,
@@ -249,7 +252,7 @@ def _climb(problem: Problem, *, jacobian: bool, solver: Solver | None) -> Callab
         params = {name: sites[name]["value"] for name in free}
         return state, (free, params | deterministics(sites))
 
-    return jax.vmap(one, in_axes=(0, None, None, None, None, None, None))
+    return one
 
 
 def _ended(

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from ..base import FitError
 
-__all__ = ["check_program", "machine_memory", "refuse_beyond_memory"]
+__all__ = ["check_program", "machine_memory", "program_memory", "refuse_beyond_memory"]
 
 _LIMIT = Path("/sys/fs/cgroup/memory.max")
 """Where Linux says how much memory a container may use."""
@@ -65,13 +65,14 @@ def refuse_beyond_memory(what: str, need: int, sites: Mapping[str, Any]) -> None
     )
 
 
+def program_memory(program: Any) -> int:
+    """Bytes that a compiled program needs while it runs; 0 where the compiler does not say."""
+    found = program.memory_analysis()
+    if found is None:
+        return 0
+    return found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
+
+
 def check_program(name: str, program: Any, sites: Mapping[str, Any]) -> None:
     """Refuse a compiled program that needs more memory than there is; see `refuse_beyond_memory`."""
-    found = program.memory_analysis()
-    if found is not None:
-        sizes = (
-            found.argument_size_in_bytes,
-            found.output_size_in_bytes,
-            found.temp_size_in_bytes,
-        )
-        refuse_beyond_memory(f"the program {name!r}", sum(sizes), sites)
+    refuse_beyond_memory(f"the program {name!r}", program_memory(program), sites)

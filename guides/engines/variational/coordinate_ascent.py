@@ -28,6 +28,7 @@ from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
 from ..plumbing.climbs import SETTLED, climbed, history_length, stop_code, until_stopped
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
+from ..plumbing.side_by_side import compiled_batch, one_member
 from ..samplers.importance import pareto_k, quality, run_at
 from ..starts import initial_values, random_keys, starting_point
 from ..surrogate import expectation
@@ -49,6 +50,7 @@ class _Ascent(NamedTuple):
     """Where the runs from all starts have got; every array has one entry per start."""
 
     steps: Array
+    start: dict[str, Array]
     found: tuple
     points: dict[str, Array]
     value: Array
@@ -143,7 +145,7 @@ class CoordinateAscent(CheckpointedEngine):
             progress_bar("Variational Bayes", shown=progress) as advance,
             keeping(self, problem, seed, init) as keep,
         ):
-            first = {name: value[0] for name, value in starts.items()}
+            first = one_member(starts, 0)
             check_updates(problem, plan, first)
             check_factors(problem, plan, first)
             state, seconds = self._climb(problem, plan, starts, advance, keep)
@@ -182,13 +184,13 @@ class CoordinateAscent(CheckpointedEngine):
     ) -> tuple[_Ascent, dict[str, float]]:
         """Raise the bound from every start until all have stopped."""
         advance(0, "compiling")
-        begin, first = compiled(
+        begin, first = compiled_batch(
             "cavi-begin", problem, None, partial(self._begin, plan), starts, problem.args
         )
         points = {name: jnp.asarray(starts[name]) for name in plan.rest}
-        state = keep.restore(self._start(begin(starts, problem.args), points))
-        fixed = starts, problem.args, np.asarray(self.tol, float), np.asarray(self.max_steps)
-        climb, second = compiled(
+        state = keep.restore(self._start(begin(starts, problem.args), points, starts))
+        fixed = problem.args, np.asarray(self.tol, float), np.asarray(self.max_steps)
+        climb, second = compiled_batch(
             "cavi",
             problem,
             self.num_inner_steps,
@@ -216,11 +218,12 @@ class CoordinateAscent(CheckpointedEngine):
             _, posterior = expectation(problem, start, args)
             return FactoredModel(problem, plan, start, args).update(posterior)
 
-        return jax.vmap(one, in_axes=(0, None))
+        return one
 
-    def _start(self, found: tuple, points: dict[str, Array]) -> _Ascent:
+    def _start(self, found: tuple, points: dict[str, Array], starts: dict[str, NDArray]) -> _Ascent:
         number, real = len(jax.tree.leaves(found)[0]), jnp.result_type(float)
         blank = {
+            "start": starts,
             "steps": np.zeros(number, int),
             "value": np.full(number, -np.inf, real),
             "code": np.zeros(number, int),
@@ -229,10 +232,11 @@ class CoordinateAscent(CheckpointedEngine):
         return _Ascent(found=found, points=points, **jax.device_put(blank))
 
     def _program(self, plan: Plan, problem: Problem) -> Callable:
-        """All starts at once: labels, bound, test, factors, points; until all have stopped."""
+        """For one start: labels, bound, test, factors, points; until it has stopped."""
 
-        def one(state: _Ascent, start: dict, args: tuple, tol: Array, most: Array, limit: Array):
+        def climb(state: _Ascent, args: tuple, tol: Array, most: Array, limit: Array):
             def step(state: _Ascent) -> _Ascent:
+                start = state.start
                 model = FactoredModel(problem, plan, start | state.points, args)
                 now, posterior = model.bound(state.found)
                 good = jnp.isfinite(now)
@@ -247,6 +251,7 @@ class CoordinateAscent(CheckpointedEngine):
                 kept = jax.tree.map(lambda a, b: jnp.where(stop, a, b), kept, new)
                 return _Ascent(
                     steps=state.steps + 1,
+                    start=start,
                     found=kept[0],
                     points=kept[1],
                     value=jnp.where(good, now, -jnp.inf),
@@ -256,7 +261,7 @@ class CoordinateAscent(CheckpointedEngine):
 
             return until_stopped(step, state, limit), None
 
-        return jax.vmap(one, in_axes=(0, 0, None, None, None, None))
+        return climb
 
     @staticmethod
     def _best(problem: Problem, state: _Ascent, starts: dict[str, NDArray]) -> int:

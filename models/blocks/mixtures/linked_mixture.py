@@ -202,7 +202,8 @@ class LinkedMixture(Collapsed):
     @property
     def sums_loops(self) -> bool | Array:
         """See `LabelGraph.sums_loops`."""
-        return self.labels.graph.sums_loops
+        graph = self.labels.graph.suited(self.labels.inference, self.num_clusters)
+        return graph.sums_loops
 
     @property
     def has_free_weights(self) -> bool:

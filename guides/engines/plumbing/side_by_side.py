@@ -1,0 +1,116 @@
+"""Members of a batch that know nothing of one another: starts of a climb, say.
+
+A processor runs the program of a single member for each, as many at once as it has cores, so that none
+waits for the slowest and any number of members shares a program. Accelerators compute all in step.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..base import Problem
+from .memory import machine_memory, program_memory
+from .programs import compiled
+
+__all__ = ["compiled_batch", "num_processors", "one_member", "run_each"]
+
+
+def compiled_batch(
+    name: str,
+    problem: Problem,
+    config: Hashable,
+    build: Callable[[Problem], Callable],
+    members: Any,
+    *shared: Any,
+    once: bool = False,
+) -> tuple[Callable, float]:
+    """Compile what runs a function of a single member for all members of a batch; see `compiled`.
+
+    Parameters
+    ----------
+    name, problem, config
+    build : callable
+        Takes the problem without its data, returns ``function(member, *shared)``.
+    members : pytree of arrays
+        With an axis of members in front.
+    *shared
+        Arguments that all members have in common.
+    once : bool
+
+    Returns
+    -------
+    program : callable
+        ``program(members, *shared)``, results with an axis of members in front.
+    seconds : float
+    """
+    if jax.default_backend() == "cpu":
+        given = one_member(members, 0), *shared
+        program, seconds = compiled(name, problem, config, build, *given, once=once)
+        return partial(run_each, program), seconds
+    in_step = partial(_in_step, len(shared), build)
+    return compiled(name, problem, (config, "in step"), in_step, members, *shared, once=once)
+
+
+def _in_step(num_shared: int, build: Callable[[Problem], Callable], problem: Problem) -> Callable:
+    return jax.vmap(build(problem), in_axes=(0, *[None] * num_shared))
+
+
+def run_each(program: Callable, members: Any, *shared: Any) -> Any:
+    """Run the compiled program of one member for each, as many at once as there are processors.
+
+    Parameters
+    ----------
+    program : callable
+        ``program(member, *shared)``, from `compiled`.
+    members : pytree of arrays
+        With an axis of members in front.
+    *shared
+
+    Returns
+    -------
+    pytree of ndarray
+        With an axis of members in front.
+    """
+    on_host = jax.tree.map(np.asarray, members)
+    number = len(jax.tree.leaves(on_host)[0])
+    # settings such as the precision are of this thread: nothing is left to be converted in others
+    given = jax.device_put([one_member(on_host, n) for n in range(number)])
+    shared = jax.device_put(shared)
+
+    def run(member: Any) -> Any:
+        return jax.block_until_ready(program(member, *shared))
+
+    at_once = min(number, num_processors(), _room(program))
+    if at_once == 1:
+        found = list(map(run, given))
+    else:
+        with ThreadPoolExecutor(at_once) as pool:
+            found = list(pool.map(run, given))
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *found)
+
+
+def one_member(members: Any, number: int) -> Any:
+    """One member of a batch."""
+    return jax.tree.map(lambda leaf: leaf[number], members)
+
+
+def num_processors() -> int:
+    """Processors that this process may use; 1 for accelerators, which are busy with one program."""
+    if jax.default_backend() != "cpu":
+        return 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _room(program: Callable) -> int:
+    """How often a program fits into half of the machine's memory at the same time, at least once."""
+    need, have = program_memory(program), machine_memory()
+    return 1_000_000 if not need or have is None else max(1, have // (2 * need))
