@@ -45,6 +45,7 @@ class KMeans(Engine):
     max_steps: Count = 100
     num_restarts: Count = 10
     name: ClassVar[str] = "kmeans"
+    gives_point: ClassVar[bool] = True
     hard_labels: ClassVar[bool] = True
 
     def run(

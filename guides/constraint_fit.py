@@ -75,6 +75,7 @@ class Continuation(Engine):
     tol: NonNegative = 1e-7
     max_steps: Count = 1000
     name: ClassVar[str] = "continuation"
+    gives_point: ClassVar[bool] = True
     climbs: ClassVar[bool] = True
 
     def run(

@@ -21,7 +21,7 @@ from sidebayes.guides.engines.density import (
     site_dims,
     site_roles,
 )
-from sidebayes.guides.engines.plumbing.programs import refuse_fork
+from sidebayes.guides.engines.plumbing.programs import nothing_left_ahead, refuse_fork
 from sidebayes.guides.engines.symmetry import (
     check_symmetries,
     clusters_permute,
@@ -262,12 +262,15 @@ class Run:
             check_symmetries(problem, self.seed)
             if self.card is None:
                 check_values(problem)
-            result = self._result(problem, init, progress)
-            chains, draws = result.sample_stats["lp"].shape
-            keep = posterior.thin(draws)
-            flat = {n: v[:, keep].reshape(-1, *v.shape[2:]) for n, v in result.draws.items()}
             hard = self.engine.hard_labels
-            found = posterior.derive(problem, flat, hard=hard)
+            with nothing_left_ahead():
+                self.engine.prepare(problem)
+                posterior.derive_ahead(problem, single=self.engine.gives_point, hard=hard)
+                result = self._result(problem, init, progress)
+                chains, draws = result.sample_stats["lp"].shape
+                keep = posterior.thin(draws)
+                flat = {n: v[:, keep].reshape(-1, *v.shape[2:]) for n, v in result.draws.items()}
+                found = posterior.derive(problem, flat, hard=hard)
             layout = lay_out_units(problem)
 
             def by_chain(values: NDArray) -> NDArray:

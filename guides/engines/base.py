@@ -151,6 +151,9 @@ class Engine:
     hard_labels: ClassVar[bool] = False
     """Whether the engine assigns labels rather than averaging over them."""
 
+    gives_point: ClassVar[bool] = False
+    """Whether the result is a point rather than draws."""
+
     climbs: ClassVar[bool] = False
     """Whether rows of `EngineResult.objective` are starts of a climb without noise, so that the last
     gain tells how far the end was."""
@@ -168,6 +171,9 @@ class Engine:
     def roughly(self) -> Engine:
         """The engine that finds where chains start, for which near a mode is near enough."""
         return self
+
+    def prepare(self, problem: Problem) -> None:
+        """Have another thread compile what `run` will ask for later; see `compile_ahead`."""
 
     def run(
         self,

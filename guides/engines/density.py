@@ -31,6 +31,7 @@ __all__ = [
     "explain_nonfinite",
     "filled",
     "filling",
+    "free_shapes",
     "latent_sites",
     "latent_supports",
     "log_joint",
@@ -280,6 +281,17 @@ def unconstrained_start(
     """
     chosen = {name: params[name] for name in (params if names is None else names)}
     return unconstrain(trace_model(problem, params, args), chosen)
+
+
+def free_shapes(problem: Problem) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes of the unconstrained coordinates of every latent site, whose units do not matter."""
+    real = jnp.result_type(float)
+    return {
+        name: jax.ShapeDtypeStruct(
+            biject_to(site["fn"].support).inverse_shape(jnp.shape(site["value"])), real
+        )
+        for name, site in latent_sites(abstract_trace(problem)).items()
+    }
 
 
 def sum_log_prob(trace: Mapping[str, dict]) -> Array:

@@ -12,23 +12,27 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 from sidebayes.models.blocks.collapsed import Collapsed
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.label_inference.loops import FEW_CELLS
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 
 from .base import Problem
 from .density import (
     abstract_trace,
     collapsed_sites,
+    deterministics,
     latent_sites,
     site_log_prob,
     trace_model,
 )
-from .plumbing.programs import compiled
+from .plumbing.programs import compile_ahead, compiled
 from .units import lay_out_units, log_terms
 
 __all__ = [
     "MOST_DRAWS",
     "Derived",
     "derive",
+    "derive_ahead",
     "joint_mode",
     "label_sites",
     "latent_shapes",
@@ -129,12 +133,7 @@ def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False
     """
     number = len(next(iter(draws.values())))
     layout = lay_out_units(problem)
-    owners = {name: None if o is None else jnp.asarray(o) for name, o in layout.owners.items()}
-    # blocks of one size, so that every number of draws above one shares the program; a single draw of
-    # much data has no use for the other places
-    single = number == 1
-    large = max((len(unit) for unit in layout.unit.values()), default=0) >= _LARGE
-    size = 1 if single or large else _BLOCK
+    size, asked = _description(problem, number == 1, hard)
     found: Any = None
     for first in range(0, number, size):
         part = {name: np.asarray(value[first : first + size]) for name, value in draws.items()}
@@ -143,14 +142,7 @@ def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False
             name: np.pad(value, [(0, size - count)] + [(0, 0)] * (value.ndim - 1))
             for name, value in part.items()
         }
-        inputs = given, problem.args, owners, np.asarray(count)
-        build = partial(_over_draws, hard, layout, not single)
-        # where terms are summed by unit, the number of units shapes the program
-        owned = tuple((n, layout.num_units(n)) for n, o in owners.items() if o is not None)
-        units = tuple(layout.site_dims.items()), owned
-        program, _ = compiled(
-            "derive", problem, (hard, size, single, units), build, *inputs, once=single
-        )
+        (program, _), inputs = asked(compiled, given, count)
         block = program(*inputs)
         if found is None:  # filled block by block: of much data there is no room for a second copy
             found = jax.tree.map(
@@ -163,6 +155,48 @@ def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False
     if prob is None:
         return Derived(None, terms, prior, None, effects)
     return Derived(prob, terms, prior, mode[0].astype(np.int64), effects)
+
+
+def derive_ahead(problem: Problem, *, single: bool, hard: bool = False) -> None:
+    """Have the program of `derive` compiled by another thread, for a single draw or for several."""
+    size, asked = _description(problem, single, hard)
+    trace = abstract_trace(problem)
+    found = {name: site["value"] for name, site in latent_sites(trace).items()}
+    shapes = {
+        name: jax.ShapeDtypeStruct((size, *jnp.shape(value)), jnp.result_type(value))
+        for name, value in (found | deterministics(trace)).items()
+    }
+    asked(compile_ahead, shapes, size)
+
+
+def _description(problem: Problem, single: bool, hard: bool) -> tuple[int, Callable]:
+    """Draws that one call of the program describes, and a function that asks for the program."""
+    layout = lay_out_units(problem)
+    owners = {name: None if o is None else jnp.asarray(o) for name, o in layout.owners.items()}
+    # blocks of one size, so that every number of draws above one shares the program; a single draw of
+    # much data has no use for the other places
+    large = max((len(unit) for unit in layout.unit.values()), default=0) >= _LARGE
+    size = 1 if single or large else _BLOCK
+    # where terms are summed by unit, the number of units shapes the program
+    owned = tuple((n, layout.num_units(n)) for n, o in owners.items() if o is not None)
+    config = hard, size, single, tuple(layout.site_dims.items()), owned
+    build = partial(_over_draws, hard, layout, not single)
+    quick = single and not any(map(_sums_long, problem.args))
+
+    def asked(routine: Callable, given: dict[str, Any], count: int) -> tuple[Any, tuple]:
+        inputs = given, problem.args, owners, np.asarray(count)
+        return routine("derive", problem, config, build, *inputs, once=quick), inputs
+
+    return size, asked
+
+
+def _sums_long(value: Any) -> bool:
+    """Whether sums over the loops of links take long enough for them to be compiled well."""
+    return (
+        isinstance(value, LabelGraph)
+        and value.buckets is not None
+        and value.buckets.num_cells > FEW_CELLS
+    )
 
 
 def _over_draws(hard: bool, layout: Any, with_prior: bool, problem: Problem) -> Callable:

@@ -92,6 +92,7 @@ class EM(CheckpointedEngine):
     checkpoint: str | None = None
     checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "em"
+    gives_point: ClassVar[bool] = True
     climbs: ClassVar[bool] = True
 
     def run(

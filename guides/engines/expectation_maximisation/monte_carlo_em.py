@@ -106,6 +106,7 @@ class MonteCarloEM(Engine):
     num_inner_steps: Count = 30
     confidence: NonNegative = 1.645
     name: ClassVar[str] = "monte_carlo_em"
+    gives_point: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if isinstance(self.sampled, str):

@@ -92,6 +92,7 @@ class StochasticEM(CheckpointedEngine):
     checkpoint: str | None = None
     checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "stochastic_em"
+    gives_point: ClassVar[bool] = True
     length: ClassVar[str] = "max_epochs"
 
     def run(

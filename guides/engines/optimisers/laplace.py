@@ -16,9 +16,9 @@ from scipy.linalg import cho_solve, solve_triangular
 from sidebayes.models.blocks.fields import Count, NonNegative, Range, Seconds
 
 from ..base import EngineResult, Evidence, FitError, Problem, Status
-from ..density import approximation
+from ..density import approximation, free_shapes
 from ..plumbing.checkpoint import CheckpointedEngine, keeping
-from ..plumbing.programs import timed
+from ..plumbing.programs import compile_ahead, timed
 from ..samplers.importance import (
     flat_density,
     has_improper_prior,
@@ -27,6 +27,7 @@ from ..samplers.importance import (
     pareto_k,
     quality,
     visit,
+    visit_ahead,
 )
 from ..symmetry import site_symmetries
 from .ascent import Ascent, ascend
@@ -85,6 +86,12 @@ class Laplace(CheckpointedEngine):
     name: ClassVar[str] = "laplace"
     climbs: ClassVar[bool] = True
 
+    def prepare(self, problem: Problem) -> None:
+        """See `Engine.prepare`."""
+        given = free_shapes(problem), problem.args
+        compile_ahead("laplace", problem, _COLUMNS, _second_order, *given, once=True)
+        visit_ahead(problem, self.num_draws)
+
     def run(
         self,
         problem: Problem,
@@ -125,7 +132,10 @@ class Laplace(CheckpointedEngine):
                 keep=keep,
             )
             seconds = dict(mode.seconds)
-            gradient, hessian = _second_order(problem, mode, seconds)
+            given = mode.free, problem.args
+            found = timed(seconds, "laplace", problem, _COLUMNS, _second_order, *given)
+            gradient, hessian = map(np.asarray, found)
+            hessian = (hessian + hessian.T) / 2
             lower = _factor(mode, hessian)
             step = cho_solve((lower, True), gradient)
             noise = np.random.default_rng(seed).normal(size=(self.num_draws, len(step)))
@@ -156,23 +166,15 @@ class Laplace(CheckpointedEngine):
         return Evidence(value)
 
 
-def _second_order(
-    problem: Problem, mode: Ascent, seconds: dict[str, float]
-) -> tuple[NDArray, NDArray]:
-    """Gradient and negative Hessian of the log density at the mode."""
+def _second_order(problem: Problem) -> Callable:
+    """Program of the gradient and the negative Hessian of the log density."""
 
-    def build(bare: Problem) -> Callable:
-        def go(template: dict[str, Array], args: tuple) -> tuple[Array, Array]:
-            flat, _ = ravel_pytree(template)
-            slope, bend = jax.linearize(jax.grad(flat_density(bare, template, args)), flat)
-            return slope, -in_batches(bend, jnp.eye(len(flat)), _COLUMNS)
+    def go(template: dict[str, Array], args: tuple) -> tuple[Array, Array]:
+        flat, _ = ravel_pytree(template)
+        slope, bend = jax.linearize(jax.grad(flat_density(problem, template, args)), flat)
+        return slope, -in_batches(bend, jnp.eye(len(flat)), _COLUMNS)
 
-        return go
-
-    given = mode.free, problem.args
-    found = timed(seconds, "laplace", problem, _COLUMNS, build, *given)
-    gradient, hessian = map(np.asarray, found)
-    return gradient, (hessian + hessian.T) / 2
+    return go
 
 
 def _factor(mode: Ascent, hessian: NDArray) -> NDArray:

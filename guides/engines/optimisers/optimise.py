@@ -51,6 +51,7 @@ class MAP(CheckpointedEngine):
     checkpoint: str | None = None
     checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "map"
+    gives_point: ClassVar[bool] = True
     climbs: ClassVar[bool] = True
 
     def run(
@@ -119,6 +120,7 @@ class Newton(CheckpointedEngine):
     checkpoint: str | None = None
     checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "newton"
+    gives_point: ClassVar[bool] = True
     climbs: ClassVar[bool] = True
 
     def run(

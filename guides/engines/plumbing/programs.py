@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -23,8 +25,10 @@ from .memory import check_program
 from .store import ProgramStore, compile_anew, current_store
 
 __all__ = [
+    "compile_ahead",
     "compiled",
     "counted_compilations",
+    "nothing_left_ahead",
     "refuse_fork",
     "timed",
     "tracing",
@@ -37,6 +41,7 @@ _SMALL = 100_000
 """Numbers in the arguments of a program that is run in no time, however it was compiled."""
 
 _programs: OrderedDict[Hashable, Any] = OrderedDict()
+_ahead: dict[Hashable, Future] = {}
 _lock = threading.Lock()
 _counts: list[list[str]] = []
 
@@ -122,6 +127,77 @@ def compiled(
     """
     refuse_fork()
     _refuse_handlers()
+    key, quick = _key(name, problem, config, build, args, once)
+    program = _known(key)
+    if program is not None:
+        return program, 0.0
+    began = time.perf_counter()
+    with _lock:
+        job = _ahead.pop(key, None)
+    if job is not None and not job.cancel():
+        with suppress(Exception):  # what fails there fails here again, and is said
+            job.result()
+    program = _known(key)
+    if program is None:
+        program = _made(name, problem, key, build, args, quick)
+    return program, time.perf_counter() - began
+
+
+def compile_ahead(
+    name: str,
+    problem: Problem,
+    config: Hashable,
+    build: Callable[[Problem], Callable],
+    *args: Any,
+    once: bool = False,
+) -> None:
+    """Have another thread compile what `compiled` will be asked for, unless it is there.
+
+    Of `args` only shapes and types count. `compiled` waits for what has begun, and compiles what has
+    not itself; what fails is compiled, and fails, there.
+    """
+    key, quick = _key(name, problem, config, build, args, once)
+    if _known(key) is not None:
+        return
+    settings, precise = fingerprint.settings(), jax.config.jax_enable_x64
+
+    def work() -> None:
+        with jax.enable_x64(precise):
+            if fingerprint.settings() == settings:  # others hold in one thread only
+                _made(name, problem, key, build, args, quick)
+
+    with _lock:
+        if key not in _ahead:
+            _ahead[key] = _helper().submit(work)
+
+
+@contextmanager
+def nothing_left_ahead() -> Iterator[None]:
+    """Drop at the end what was asked of `compile_ahead` in this block and nobody took."""
+    with _lock:
+        before = set(_ahead)
+    try:
+        yield
+    finally:
+        with _lock:
+            for key in set(_ahead) - before:
+                _ahead.pop(key).cancel()
+
+
+@functools.cache
+def _helper() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="sidebayes-compile")
+
+
+def _key(
+    name: str,
+    problem: Problem,
+    config: Hashable,
+    build: Callable[[Problem], Callable],
+    args: tuple,
+    once: bool,
+) -> tuple[Hashable, bool]:
+    """What programs are known by, and whether this one is to be compiled quickly."""
     leaves, tree = jax.tree.flatten(args)
     shapes = tuple(map(jax.typeof, leaves))
     kind = jnp.result_type(float), fingerprint.settings()
@@ -129,12 +205,26 @@ def compiled(
     made_by = getattr(getattr(build, "func", build), "__self__", None)
     # an engine of the user may override what is called here, and have options of its own
     options = freeze((config, quick, type(made_by) if is_known(type(made_by)) else made_by))
-    key = (name, structure(problem), options, tree, shapes, kind)
+    return (name, structure(problem), options, tree, shapes, kind), quick
+
+
+def _known(key: Hashable) -> Any:
+    """The program of this process, None if it has none."""
     with _lock:
         if key in _programs:
             _programs.move_to_end(key)
-            return _programs[key], 0.0
-    began = time.perf_counter()
+        return _programs.get(key)
+
+
+def _made(
+    name: str,
+    problem: Problem,
+    key: Hashable,
+    build: Callable[[Problem], Callable],
+    args: tuple,
+    quick: bool,
+) -> Callable:
+    """Fetch a program from disk, or compile it, and keep it."""
     store = current_store()
     digest = fingerprint.by_name(key) if store else None
     program = store.fetch(digest) if store and digest else None
@@ -147,7 +237,7 @@ def compiled(
         _programs[key] = program
         if len(_programs) > _MOST_PROGRAMS:
             _programs.popitem(last=False)
-    return program, time.perf_counter() - began
+    return program
 
 
 def _compile(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,11 +16,12 @@ from numpyro.infer.hmc import hmc
 from numpyro.infer.util import ParamInfo
 
 from ..base import Problem
+from ..density import abstract_trace, latent_sites
 from ..plumbing.checkpoint import Keeper
 from ..plumbing.progress import piece_length
 from ..starts import initial_values, random_keys, starting_point
 
-__all__ = ["chain_starts", "draw_chains", "nuts_given", "recording"]
+__all__ = ["chain_shapes", "chain_starts", "draw_chains", "nuts_given", "recording"]
 
 _MOST = 50
 """Transitions that one piece makes at most."""
@@ -57,6 +59,17 @@ def chain_starts(
     width = sum(value[0].size for value in point.values())
     noise = np.random.default_rng(seed).normal(scale=jitter, size=(num_chains, width))
     return random_keys(seed, num_chains), noise.astype(jnp.result_type(float)), point
+
+
+def chain_shapes(problem: Problem, num_chains: int) -> tuple:
+    """Shapes of what `chain_starts` returns."""
+    point = {
+        name: jax.ShapeDtypeStruct((num_chains, *jnp.shape(site["value"])), jnp.result_type(float))
+        for name, site in latent_sites(abstract_trace(problem)).items()
+    }
+    width = sum(math.prod(value.shape[1:]) for value in point.values())
+    moves = jax.ShapeDtypeStruct((num_chains, width), jnp.result_type(float))
+    return random_keys(0, num_chains), moves, point
 
 
 def nuts_given(

@@ -29,12 +29,12 @@ from ..density import (
     unconstrained_start,
 )
 from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
-from ..plumbing.programs import compiled
+from ..plumbing.programs import compile_ahead, compiled, unchecked
 from ..plumbing.progress import progress_bar
 from ..surrogate import drawn, linearised
 from ..update_checks import check_updates
 from ..updates import Plan, closed_forms, drawable, plan_updates
-from .chains import chain_starts, draw_chains, nuts_given, recording
+from .chains import chain_shapes, chain_starts, draw_chains, nuts_given, recording
 from .importance import run_at
 
 __all__ = ["BlockedGibbs"]
@@ -93,6 +93,17 @@ class BlockedGibbs(CheckpointedEngine):
     starts_at_mode: ClassVar[bool] = True
     length: ClassVar[str] = "num_samples"
 
+    def prepare(self, problem: Problem) -> None:
+        """See `Engine.prepare`."""
+        _refuse_without_latents(problem)
+        plan = drawable(plan_updates(problem), problem)
+        given = *chain_shapes(problem, self.num_chains), problem.args
+        compile_ahead(*self._asked("gibbs-begin", problem, plan), *given, once=True)
+        with unchecked():
+            state = jax.eval_shape(self._begin(plan, problem), *given)
+        asked = self._asked("gibbs-march", problem, plan)
+        compile_ahead(*asked, state, problem.args, np.asarray(1))
+
     def run(
         self,
         problem: Problem,
@@ -132,29 +143,14 @@ class BlockedGibbs(CheckpointedEngine):
         keep: Keeper,
     ) -> tuple[dict[str, NDArray], dict[str, NDArray], dict[str, float]]:
         """Run all chains in step; draws and statistics are arrays of (chain, draw, ...)."""
-        settings = (self.num_warmup, self.thinning, self.target_accept, self.max_tree_depth)
         advance(0, "compiling")
-        begin, first = compiled(
-            "gibbs-begin",
-            problem,
-            settings,
-            partial(self._begin, plan),
-            *starts,
-            problem.args,
-            once=True,
-        )
+        given = *starts, problem.args
+        begin, first = compiled(*self._asked("gibbs-begin", problem, plan), *given, once=True)
         began = time.perf_counter()
-        state = jax.block_until_ready(begin(*starts, problem.args))
+        state = jax.block_until_ready(begin(*given))
         running = time.perf_counter() - began
-        march, second = compiled(
-            "gibbs-march",
-            problem,
-            settings,
-            partial(self._march, plan),
-            state,
-            problem.args,
-            np.asarray(1),
-        )
+        asked = self._asked("gibbs-march", problem, plan)
+        march, second = compiled(*asked, state, problem.args, np.asarray(1))
         began = time.perf_counter()
         draws, stats = draw_chains(
             march,
@@ -168,6 +164,12 @@ class BlockedGibbs(CheckpointedEngine):
         )
         running += time.perf_counter() - began
         return draws, stats, {"compile": first + second, "run": running}
+
+    def _asked(self, name: str, problem: Problem, plan: Plan) -> tuple:
+        """What `compiled` and `compile_ahead` are asked for."""
+        settings = (self.num_warmup, self.thinning, self.target_accept, self.max_tree_depth)
+        build = self._begin if name == "gibbs-begin" else self._march
+        return name, problem, settings, partial(build, plan)
 
     def _begin(self, plan: Plan, problem: Problem) -> Callable:
         ready, _ = self._kernel(problem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,12 +20,13 @@ from ..density import (
     as_numpy,
     bijector_of,
     deterministics,
+    free_shapes,
     latent_sites,
     place,
     sum_log_prob,
     trace_model,
 )
-from ..plumbing.programs import timed
+from ..plumbing.programs import compile_ahead, timed
 
 __all__ = [
     "flat_density",
@@ -35,6 +37,7 @@ __all__ = [
     "quality",
     "run_at",
     "visit",
+    "visit_ahead",
 ]
 
 _AT_ONCE = 16
@@ -114,22 +117,8 @@ def visit(
     FitError
         If the density is not finite at a draw.
     """
-
-    def build(bare: Problem) -> Callable:
-        def go(template: dict, draws: Array, args: tuple):
-            _, unravel = ravel_pytree(template)
-
-            def one(flat: Array):
-                trace, log_det = place(bare, unravel(flat), args)
-                sites = {name: trace[name]["value"] for name in template}
-                return sum_log_prob(trace) + log_det, sites | deterministics(trace)
-
-            return in_batches(one, draws, _AT_ONCE)
-
-        return go
-
     given = dict(template), draws, problem.args
-    log_density, sites = timed(seconds, "visit", problem, _AT_ONCE, build, *given)
+    log_density, sites = timed(seconds, "visit", problem, _AT_ONCE, _visiting, *given)
     broken = int(np.sum(~np.isfinite(log_density)))
     if broken:
         raise FitError(
@@ -137,6 +126,29 @@ def visit(
             "which reaches too far out; tighten the priors, or use NUTS"
         )
     return np.asarray(log_density), as_numpy(sites)
+
+
+def visit_ahead(problem: Problem, num_draws: int) -> None:
+    """Have the program of `visit` compiled by another thread."""
+    template = free_shapes(problem)
+    shape = num_draws, sum(math.prod(free.shape) for free in template.values())
+    draws = jax.ShapeDtypeStruct(shape, jnp.result_type(float))
+    given = template, draws, problem.args
+    compile_ahead("visit", problem, _AT_ONCE, _visiting, *given, once=True)
+
+
+def _visiting(problem: Problem) -> Callable:
+    def go(template: dict, draws: Array, args: tuple):
+        _, unravel = ravel_pytree(template)
+
+        def one(flat: Array):
+            trace, log_det = place(problem, unravel(flat), args)
+            sites = {name: trace[name]["value"] for name in template}
+            return sum_log_prob(trace) + log_det, sites | deterministics(trace)
+
+        return in_batches(one, draws, _AT_ONCE)
+
+    return go
 
 
 def has_improper_prior(problem: Problem) -> bool:

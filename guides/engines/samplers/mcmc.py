@@ -37,10 +37,10 @@ from ..density import (
     unconstrained_start,
 )
 from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
-from ..plumbing.programs import compiled
+from ..plumbing.programs import compile_ahead, compiled, unchecked
 from ..plumbing.progress import progress_bar
 from ..updates import refuse_restricted
-from .chains import chain_starts, draw_chains, recording
+from .chains import chain_shapes, chain_starts, draw_chains, recording
 
 __all__ = ["HMC", "NUTS"]
 
@@ -70,10 +70,12 @@ class _Hamiltonian(CheckpointedEngine, ABC):
         return type(self).__name__
 
     @property
-    def _one_by_one(self) -> bool:
-        if self.chain_method is None:
-            return jax.default_backend() == "cpu"
-        return self.chain_method == "sequential"
+    def _per_group(self) -> int:
+        """Chains that run in step."""
+        method = self.chain_method
+        if method is None:
+            method = "sequential" if jax.default_backend() == "cpu" else "vectorized"
+        return 1 if method == "sequential" else self.num_chains
 
     @property
     @abstractmethod
@@ -83,6 +85,15 @@ class _Hamiltonian(CheckpointedEngine, ABC):
     @abstractmethod
     def _report(self, stats: dict[str, NDArray]) -> tuple[dict[str, NDArray], str]:
         """Statistics of the trajectories, and what to say about them."""
+
+    def prepare(self, problem: Problem) -> None:
+        """See `Engine.prepare`."""
+        refuse_restricted(problem)
+        given = *chain_shapes(problem, self._per_group), problem.args
+        compile_ahead(*self._asked("hmc-begin", problem), *given, once=True)
+        with unchecked():
+            blank = jax.eval_shape(self._begin(problem), *given)
+        compile_ahead(*self._asked("hmc-march", problem), blank, problem.args, np.asarray(1))
 
     def run(
         self,
@@ -103,7 +114,7 @@ class _Hamiltonian(CheckpointedEngine, ABC):
         approximate = approximation(problem)
         latent_supports(problem)
         starts = chain_starts(problem, seed, self.num_chains, init, self.jitter)
-        per_group = 1 if self._one_by_one else self.num_chains
+        per_group = self._per_group
         seconds = {"compile": 0.0, "run": 0.0}
         groups = []
         total = (self.num_warmup + self.num_samples) * (self.num_chains // per_group)
@@ -127,16 +138,12 @@ class _Hamiltonian(CheckpointedEngine, ABC):
         keep: Keeper,
     ) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
         """Run some chains in step; returns draws and statistics, arrays of (chain, draw, ...)."""
-        path = tuple(self._path.items())
-        settings = (self.name, self.num_warmup, self.target_accept, self.dense_mass, path)
         advance(0, "compiling")
-        begin, first = compiled(
-            "hmc-begin", problem, settings, self._begin, *chains, problem.args, once=True
-        )
-        blank = begin(*chains, problem.args)
-        march, second = compiled(
-            "hmc-march", problem, settings, self._march, blank, problem.args, np.asarray(1)
-        )
+        given = *chains, problem.args
+        begin, first = compiled(*self._asked("hmc-begin", problem), *given, once=True)
+        blank = begin(*given)
+        asked = self._asked("hmc-march", problem)
+        march, second = compiled(*asked, blank, problem.args, np.asarray(1))
         seconds["compile"] += first + second
         began = time.perf_counter()
         state = self._with_gradient(problem, blank, march)
@@ -151,6 +158,12 @@ class _Hamiltonian(CheckpointedEngine, ABC):
         )
         seconds["run"] += time.perf_counter() - began
         return found
+
+    def _asked(self, name: str, problem: Problem) -> tuple:
+        """What `compiled` and `compile_ahead` are asked for."""
+        path = tuple(self._path.items())
+        settings = (self.name, self.num_warmup, self.target_accept, self.dense_mass, path)
+        return name, problem, settings, self._begin if name == "hmc-begin" else self._march
 
     def _kernel(self, problem: Problem) -> tuple[Callable, Callable]:
         """NumPyro's transition, and the function that readies it for a state."""

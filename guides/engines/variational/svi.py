@@ -11,18 +11,26 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array, lax
+from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from sidebayes.models.blocks.fields import Count, NonNegative, OneOf, Range, Seconds
 
 from ..base import EngineResult, Evidence, FitError, Problem, Status
 from ..batches import Batches, deal_components, estimated_log_prob, large_batches
-from ..density import approximation
+from ..density import approximation, free_shapes
 from ..optimisers.ascent import Ascent, ascend
 from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
 from ..plumbing.climbs import BROKEN, SETTLED, climbed, stop_code, until_stopped
-from ..plumbing.programs import compiled, timed
+from ..plumbing.programs import compile_ahead, compiled, timed
 from ..plumbing.progress import progress_bar
-from ..samplers.importance import flat_density, has_improper_prior, pareto_k, quality, visit
+from ..samplers.importance import (
+    flat_density,
+    has_improper_prior,
+    pareto_k,
+    quality,
+    visit,
+    visit_ahead,
+)
 from ..starts import random_keys
 from ..updates import refuse_restricted
 from .families import FAMILIES
@@ -39,9 +47,9 @@ _SHRINK, _SMALLEST = 0.3, 0.01
 class _Frame(NamedTuple):
     """Coordinates of the guide: the unconstrained ones, centred at the mode, divided by widths."""
 
-    template: dict[str, Array]
-    centre: Array
-    widths: Array
+    template: dict[str, Any]
+    centre: Any
+    widths: Any
 
 
 class _Search(NamedTuple):
@@ -136,6 +144,22 @@ class SVI(CheckpointedEngine):
     name: ClassVar[str] = "svi"
     length: ClassVar[str] = "num_steps"
 
+    def prepare(self, problem: Problem) -> None:
+        """See `Engine.prepare`."""
+        template = free_shapes(problem)
+        real = jnp.result_type(float)
+        flat = jax.eval_shape(lambda free: ravel_pytree(free)[0], template)
+        frame = _Frame(dict(template), flat, flat)
+        given = random_keys(0, 1)[0], flat, np.asarray(0.0, real)
+        search = jax.eval_shape(self._begin(problem), *given)
+        compile_ahead(*self._asked("svi-begin", problem), *given, once=True)
+        if self.batch_components is None:
+            fixed = frame, None, problem.args, np.zeros(2, real), np.asarray(0)
+            compile_ahead(*self._asked("svi", problem), search, *fixed)
+        last = frame, search.params, search.key
+        compile_ahead(*self._asked("svi-draw", problem), *last, once=True)
+        visit_ahead(problem, self.num_draws)
+
     def run(
         self,
         problem: Problem,
@@ -177,8 +201,7 @@ class SVI(CheckpointedEngine):
             seconds = dict(mode.seconds)
             frame = _Frame(*jax.device_put((mode.free, mode.point, _widths(mode))))
             given = random_keys(seed, 1)[0], frame.centre, np.asarray(self.learning_rate)
-            settings = self.guide, self._num_windows
-            search = timed(seconds, "svi-begin", problem, settings, self._begin, *given)
+            search = timed(seconds, *self._asked("svi-begin", problem), *given)
             with progress_bar("SVI", self.num_steps, shown=progress) as advance:
                 search = self._climb(
                     problem, frame, search, batches, seconds, advance, keep.part(1)
@@ -189,9 +212,8 @@ class SVI(CheckpointedEngine):
                     "tighten the priors",
                     mode.sites,
                 )
-            settings = self.guide, self.num_draws
             q = frame, search.params, search.key
-            flat, log_q = timed(seconds, "svi-draw", problem, settings, self._draw, *q)
+            flat, log_q = timed(seconds, *self._asked("svi-draw", problem), *q)
             log_density, sites = visit(problem, mode.free, np.asarray(flat), seconds)
         log_weights = log_density - np.asarray(log_q)
         error = float(log_weights.std(ddof=1) / np.sqrt(self.num_draws))
@@ -218,6 +240,16 @@ class SVI(CheckpointedEngine):
     @property
     def _num_windows(self) -> int:
         return self.num_steps // _WINDOW
+
+    def _asked(self, name: str, problem: Problem) -> tuple:
+        """What `compiled` and `compile_ahead` are asked for."""
+        builds = {
+            "svi-begin": (self._num_windows, self._begin),
+            "svi": (self.num_particles, self._march),
+            "svi-draw": (self.num_draws, self._draw),
+        }
+        size, build = builds[name]
+        return name, problem, (self.guide, size), build
 
     def _begin(self, problem: Problem) -> Callable:
         def begin(key: Array, centre: Array, rate: Array) -> _Search:
@@ -254,10 +286,7 @@ class SVI(CheckpointedEngine):
         search = keep.restore(search)
         rates = np.asarray([self.tol, self.learning_rate])
         fixed = frame, batches, problem.args, rates
-        settings = self.guide, self.num_particles
-        march, compiling = compiled(
-            "svi", problem, settings, self._march, search, *fixed, np.asarray(0)
-        )
+        march, compiling = compiled(*self._asked("svi", problem), search, *fixed, np.asarray(0))
         seconds["compile"] += compiling
         search, _ = climbed(
             march,
