@@ -67,7 +67,7 @@ def test_wrong_values_are_refused(kind, name):
         (lambda: sb.SVI(guide="normal"), r"expected one of \['mean_field', 'full_rank'"),
         (lambda: sb.NUTS(max_tree_depth=40), r"expected a number in \[1, 30\] \(an integer\)"),
         (lambda: sb.NUTS(dense_mass="no"), "expected True or False"),
-        (lambda: sb.NUTS(chain_method="parallel"), r"'sequential'\] or None"),
+        (lambda: sb.NUTS(chain_method="sequential"), r"'parallel'\] or None"),
         (lambda: sb.BeliefPropagation(damping=1.0), ">= 0 and < 1"),
         (
             lambda: sb.Continuation(temperatures=(4.0, "1")),

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,9 @@ __all__ = ["check_program", "machine_memory", "program_memory", "refuse_beyond_m
 
 _LIMIT = Path("/sys/fs/cgroup/memory.max")
 """Where Linux says how much memory a container may use."""
+
+
+_needs: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
 
 def machine_memory() -> int | None:
@@ -67,10 +71,16 @@ def refuse_beyond_memory(what: str, need: int, sites: Mapping[str, Any]) -> None
 
 def program_memory(program: Any) -> int:
     """Bytes that a compiled program needs while it runs; 0 where the compiler does not say."""
-    found = program.memory_analysis()
-    if found is None:
-        return 0
-    return found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
+    if program not in _needs:  # asking takes as long as some programs run
+        found = program.memory_analysis()
+        _needs[program] = (
+            0
+            if found is None
+            else (
+                found.argument_size_in_bytes + found.output_size_in_bytes + found.temp_size_in_bytes
+            )
+        )
+    return _needs[program]
 
 
 def check_program(name: str, program: Any, sites: Mapping[str, Any]) -> None:

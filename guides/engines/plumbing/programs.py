@@ -9,7 +9,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -133,10 +133,12 @@ def compiled(
         return program, 0.0
     began = time.perf_counter()
     with _lock:
-        job = _ahead.pop(key, None)
-    if job is not None and not job.cancel():
-        with suppress(Exception):  # what fails there fails here again, and is said
-            job.result()
+        job = _ahead.get(key)
+        if job is not None and job.cancel():
+            del _ahead[key]
+            job = None
+    if job is not None:
+        job.exception()  # what fails there fails here again, and is said
     program = _known(key)
     if program is None:
         program = _made(name, problem, key, build, args, quick)
@@ -162,9 +164,13 @@ def compile_ahead(
     settings, precise = fingerprint.settings(), jax.config.jax_enable_x64
 
     def work() -> None:
-        with jax.enable_x64(precise):
-            if fingerprint.settings() == settings:  # others hold in one thread only
-                _made(name, problem, key, build, args, quick)
+        try:
+            with jax.enable_x64(precise):
+                if fingerprint.settings() == settings:  # others hold in one thread only
+                    _made(name, problem, key, build, args, quick)
+        finally:
+            with _lock:
+                _ahead.pop(key, None)
 
     with _lock:
         if key not in _ahead:
@@ -181,7 +187,8 @@ def nothing_left_ahead() -> Iterator[None]:
     finally:
         with _lock:
             for key in set(_ahead) - before:
-                _ahead.pop(key).cancel()
+                if _ahead[key].cancel():
+                    del _ahead[key]
 
 
 @functools.cache

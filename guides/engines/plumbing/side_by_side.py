@@ -7,7 +7,7 @@ waits for the slowest and any number of members shares a program. Accelerators c
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from ..base import Problem
 from .memory import machine_memory, program_memory
 from .programs import compiled
 
-__all__ = ["compiled_batch", "num_processors", "one_member", "run_each"]
+__all__ = ["compiled_batch", "num_processors", "one_member", "run_all", "run_each"]
 
 
 def compiled_batch(
@@ -63,7 +63,7 @@ def _in_step(num_shared: int, build: Callable[[Problem], Callable], problem: Pro
 
 
 def run_each(program: Callable, members: Any, *shared: Any) -> Any:
-    """Run the compiled program of one member for each, as many at once as there are processors.
+    """Run the compiled program of one member for each; see `run_all`.
 
     Parameters
     ----------
@@ -80,25 +80,41 @@ def run_each(program: Callable, members: Any, *shared: Any) -> Any:
     """
     on_host = jax.tree.map(np.asarray, members)
     number = len(jax.tree.leaves(on_host)[0])
-    # settings such as the precision are of this thread: nothing is left to be converted in others
-    given = jax.device_put([one_member(on_host, n) for n in range(number)])
-    shared = jax.device_put(shared)
-
-    def run(member: Any) -> Any:
-        return jax.block_until_ready(program(member, *shared))
-
-    at_once = min(number, num_processors(), _room(program))
-    if at_once == 1:
-        found = list(map(run, given))
-    else:
-        with ThreadPoolExecutor(at_once) as pool:
-            found = list(pool.map(run, given))
+    found = run_all(program, [one_member(on_host, n) for n in range(number)], *shared)
     return jax.tree.map(lambda *leaves: np.stack(leaves), *found)
 
 
+def run_all(program: Callable, members: Sequence[Any], *shared: Any) -> list[Any]:
+    """Run a compiled program for each of a list, as many at once as processors and memory allow.
+
+    Parameters
+    ----------
+    program : callable
+        ``program(member, *shared)``, from `compiled`.
+    members : sequence
+    *shared
+
+    Returns
+    -------
+    list
+        What it returned, computed.
+    """
+    # settings such as the precision are of this thread: nothing is left to be converted in others
+    given, common = jax.device_put((list(members), shared))
+
+    def run(member: Any) -> Any:
+        return jax.block_until_ready(program(member, *common))
+
+    at_once = min(len(given), num_processors(), _room(program))
+    if at_once == 1:
+        return list(map(run, given))
+    with ThreadPoolExecutor(at_once) as pool:
+        return list(pool.map(run, given))
+
+
 def one_member(members: Any, number: int) -> Any:
-    """One member of a batch."""
-    return jax.tree.map(lambda leaf: leaf[number], members)
+    """One member of a batch, on the host."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[number], members)
 
 
 def num_processors() -> int:

@@ -6,6 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import jax
@@ -39,6 +40,7 @@ from ..density import (
 from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
 from ..plumbing.programs import compile_ahead, compiled, unchecked
 from ..plumbing.progress import progress_bar
+from ..plumbing.side_by_side import run_all
 from ..updates import refuse_restricted
 from .chains import chain_shapes, chain_starts, draw_chains, recording
 
@@ -58,7 +60,7 @@ class _Hamiltonian(CheckpointedEngine, ABC):
     target_accept: Share = 0.8
     dense_mass: bool = False
     jitter: NonNegative = 0.05
-    chain_method: Annotated[str, OneOf(("vectorized", "sequential"))] | None = None
+    chain_method: Annotated[str, OneOf(("vectorized", "parallel"))] | None = None
     checkpoint: str | None = None
     checkpoint_every: Seconds = 60.0
     name: ClassVar[str]
@@ -74,8 +76,8 @@ class _Hamiltonian(CheckpointedEngine, ABC):
         """Chains that run in step."""
         method = self.chain_method
         if method is None:
-            method = "sequential" if jax.default_backend() == "cpu" else "vectorized"
-        return 1 if method == "sequential" else self.num_chains
+            method = "parallel" if jax.default_backend() == "cpu" else "vectorized"
+        return 1 if method == "parallel" else self.num_chains
 
     @property
     @abstractmethod
@@ -114,42 +116,40 @@ class _Hamiltonian(CheckpointedEngine, ABC):
         approximate = approximation(problem)
         latent_supports(problem)
         starts = chain_starts(problem, seed, self.num_chains, init, self.jitter)
-        per_group = self._per_group
         seconds = {"compile": 0.0, "run": 0.0}
-        groups = []
-        total = (self.num_warmup + self.num_samples) * (self.num_chains // per_group)
         with (
-            progress_bar(self._title, total, shown=progress) as advance,
+            progress_bar(
+                self._title, self.num_warmup + self.num_samples, shown=progress
+            ) as advance,
             keeping(self, problem, seed, init) as keep,
         ):
-            for first in range(0, self.num_chains, per_group):
-                group = slice(first, first + per_group)
-                chains = jax.tree.map(lambda leaf, g=group: leaf[g], starts)
-                groups.append(self._sample(problem, chains, seconds, advance, keep.part(first)))
-        draws, stats = jax.tree.map(lambda *parts: np.concatenate(parts), *groups)
+            draws, stats = self._sample(problem, starts, seconds, advance, keep)
         return self._result(draws, stats, seconds, approximate)
 
     def _sample(
         self,
         problem: Problem,
-        chains: tuple,
+        starts: tuple,
         seconds: dict[str, float],
         advance: Callable[[int, str], None],
         keep: Keeper,
     ) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
-        """Run some chains in step; returns draws and statistics, arrays of (chain, draw, ...)."""
+        """Run the chains; returns draws and statistics, arrays of (chain, draw, ...)."""
         advance(0, "compiling")
-        given = *chains, problem.args
-        begin, first = compiled(*self._asked("hmc-begin", problem), *given, once=True)
-        blank = begin(*given)
+        size = self._per_group
+        groups = [
+            (*jax.tree.map(lambda leaf, n=first: leaf[n : n + size], starts), problem.args)
+            for first in range(0, self.num_chains, size)
+        ]
+        begin, first = compiled(*self._asked("hmc-begin", problem), *groups[0], once=True)
+        blanks = [begin(*group) for group in groups]
         asked = self._asked("hmc-march", problem)
-        march, second = compiled(*asked, blank, problem.args, np.asarray(1))
+        march, second = compiled(*asked, blanks[0], problem.args, np.asarray(1))
         seconds["compile"] += first + second
         began = time.perf_counter()
-        state = self._with_gradient(problem, blank, march)
         found = draw_chains(
-            march,
-            state,
+            partial(_march_all, march),
+            self._with_gradients(problem, blanks, march),
             problem.args,
             num_warmup=self.num_warmup,
             num_samples=self.num_samples,
@@ -236,33 +236,36 @@ class _Hamiltonian(CheckpointedEngine, ABC):
 
         return recording(one)
 
-    def _with_gradient(self, problem: Problem, blank: Any, march: Callable) -> Any:
-        """Find energy and gradient at the start by a transition of no length, without momentum.
+    def _with_gradients(self, problem: Problem, blanks: list, march: Callable) -> list:
+        """Find energy and gradient at the starts by a transition of no length, without momentum.
 
         A program for the gradient alone would take seconds to compile.
         """
-        tiny = np.finfo(blank.potential_energy.dtype).tiny  # half of it rounds to nothing
-        still = blank.adapt_state._replace(
-            step_size=np.full_like(blank.adapt_state.step_size, tiny),
-            mass_matrix_sqrt=jax.tree.map(np.zeros_like, blank.adapt_state.mass_matrix_sqrt),
-        )
-        length = jax.tree.map(lambda leaf: np.full_like(leaf, tiny), blank.trajectory_length)
-        still = blank._replace(adapt_state=still, trajectory_length=length)
-        found, _ = march(still, problem.args, np.asarray(1))
-        state = blank._replace(potential_energy=found.potential_energy, z_grad=found.z_grad)
+        still = list(map(_still, blanks))
+        found, _ = _march_all(march, still, problem.args, np.asarray(1))
+        states = [
+            blank._replace(potential_energy=one.potential_energy, z_grad=one.z_grad)
+            for blank, one in zip(blanks, found, strict=True)
+        ]
+        for number, state in enumerate(states):
+            self._check_start(problem, state, number * self._per_group)
+        return states
+
+    def _check_start(self, problem: Problem, state: Any, first: int) -> None:
+        """Refuse chains, of which the `first` has that number, where they start."""
         slopes = [np.asarray(g).reshape(len(g), -1) for g in jax.tree.leaves(state.z_grad)]
         good = np.isfinite(np.concatenate(slopes, axis=1)).all(axis=1)
         good &= np.asarray(state.potential_energy) < _UNKNOWN
         if good.all():
-            return state
+            return
         chain = int(np.argmin(good))
         free = {name: value[chain] for name, value in state.z.items()}
         sites, _ = place(problem, free)
         values = {name: np.asarray(sites[name]["value"]) for name in free}
         blame = explain_nonfinite(problem, values) or "its gradient is not finite"
         raise FitError(
-            f"{self._title}: chain {chain} starts where the log density cannot be used: {blame}; "
-            "pass init= with values inside the supports, or check the data of that site",
+            f"{self._title}: chain {first + chain} starts where the log density cannot be used: "
+            f"{blame}; pass init= with values inside the supports, or check the data of that site",
             values,
         )
 
@@ -291,6 +294,23 @@ class _Hamiltonian(CheckpointedEngine, ABC):
         )
 
 
+def _march_all(march: Callable, states: list, args: tuple, count: NDArray) -> tuple[list, Any]:
+    """Some transitions of all groups of chains; records have axes (draw, chain, ...)."""
+    new, found = zip(*run_all(march, states, args, count), strict=True)
+    return list(new), jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *found)
+
+
+def _still(blank: Any) -> Any:
+    """State from which a transition goes nowhere."""
+    tiny = np.finfo(blank.potential_energy.dtype).tiny  # half of it rounds to nothing
+    still = blank.adapt_state._replace(
+        step_size=np.full_like(blank.adapt_state.step_size, tiny),
+        mass_matrix_sqrt=jax.tree.map(np.zeros_like, blank.adapt_state.mass_matrix_sqrt),
+    )
+    length = jax.tree.map(lambda leaf: np.full_like(leaf, tiny), blank.trajectory_length)
+    return blank._replace(adapt_state=still, trajectory_length=length)
+
+
 @dataclass(frozen=True)
 class NUTS(_Hamiltonian):
     """No-U-turn sampler (Hoffman and Gelman 2014), with NumPyro's kernel and adaptation.
@@ -308,10 +328,10 @@ class NUTS(_Hamiltonian):
         Adapt a full mass matrix rather than a diagonal one.
     jitter : float
         Standard deviation of the move from `init`, in unconstrained units.
-    chain_method : {"vectorized", "sequential"}, optional
-        All chains in step, or one after the other, which lets no chain wait for the longest
-        trajectory of the others. By default sequential on a processor, where a step of all chains
-        costs as much as one of each, and vectorized on an accelerator.
+    chain_method : {"vectorized", "parallel"}, optional
+        All chains in step, or each by itself, as many at once as there are processors, which lets no
+        chain wait for the longest trajectory of the others. By default parallel on processors, where
+        a step of all chains costs as much as one of each, and vectorized on an accelerator.
     checkpoint : path, optional
         File that keeps the state of the run, so that the same call goes on after an interruption.
     checkpoint_every : float

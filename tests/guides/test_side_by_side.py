@@ -1,0 +1,110 @@
+"""Members of a batch, each by the program of one: the same whatever runs at once."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.plumbing import side_by_side
+from sidebayes.guides.engines.plumbing.programs import compiled, counted_compilations
+from sidebayes.guides.engines.plumbing.side_by_side import compiled_batch, run_all
+from sidebayes.models.gmm import gmm
+
+import sidebayes as sb
+
+PRIOR = sb.GaussianPrior(np.zeros(2), 0.1, 6.0, np.eye(2))
+X = np.sort(sb.load_dataset("iris").x[::5, :2], axis=0)
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def power(base, exponent):
+    """One member has a number and a vector."""
+    return {"whole": base["number"] ** exponent, "rows": base["row"] * exponent}
+
+
+MEMBERS = {"number": np.array([1.0, 2.0, 3.0]), "row": np.arange(6.0).reshape(3, 2)}
+
+
+def powers(**setting):
+    program, _ = compiled_batch(
+        "power", Problem(power, (), setting), None, lambda bare: bare.model, MEMBERS, np.array(3.0)
+    )
+    return program(MEMBERS, np.array(3.0))
+
+
+@pytest.mark.parametrize("processors", [1, 2, 8])
+def test_results_are_those_of_single_calls(processors, monkeypatch):
+    monkeypatch.setattr(side_by_side, "num_processors", lambda: processors)
+    found = powers()
+    assert found["whole"].dtype == np.float64  # which the calling thread alone has asked for
+    np.testing.assert_array_equal(found["whole"], [1.0, 8.0, 27.0])
+    np.testing.assert_array_equal(found["rows"], 3 * MEMBERS["row"])
+
+
+def test_accelerators_compute_members_in_step(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    found = powers(in_step=True)
+    np.testing.assert_array_equal(found["whole"], [1.0, 8.0, 27.0])
+    np.testing.assert_array_equal(found["rows"], 3 * MEMBERS["row"])
+
+
+def test_no_more_run_at_once_than_memory_holds(monkeypatch):
+    program, _ = compiled("toy", Problem(jnp.sin, ()), None, lambda bare: bare.model, np.zeros(5))
+    seen = []
+    pool = side_by_side.ThreadPoolExecutor
+    monkeypatch.setattr(side_by_side, "num_processors", lambda: 4)
+    monkeypatch.setattr(
+        side_by_side, "ThreadPoolExecutor", lambda size: seen.append(size) or pool(size)
+    )
+    run_all(program, [np.zeros(5)] * 3)
+    need = side_by_side.program_memory(program)
+    monkeypatch.setattr(side_by_side, "machine_memory", lambda: 4 * need)
+    run_all(program, [np.zeros(5)] * 3)
+    monkeypatch.setattr(side_by_side, "machine_memory", lambda: need)
+    run_all(program, [np.zeros(5)] * 3)  # in turn, in this thread
+    assert seen == [3, 2]
+
+
+def test_an_exception_in_a_thread_is_raised(monkeypatch):
+    monkeypatch.setattr(side_by_side, "num_processors", lambda: 2)
+
+    def fails(member):
+        raise ArithmeticError(f"member {float(member)}")
+
+    monkeypatch.setattr(side_by_side, "_room", lambda program: 2)
+    with pytest.raises(ArithmeticError, match=r"member 1\.0"):
+        run_all(fails, [np.array(1.0), np.array(2.0)])
+
+
+@pytest.mark.parametrize("engine", [sb.EM, sb.MAP, sb.CoordinateAscent])
+def test_starts_end_where_they_end_alone(engine):
+    """Any number of starts is one program, and no start knows of the others."""
+    some = engine(num_restarts=3, max_steps=20)
+    fit = sb.fit("gmm", X, num_clusters=2, engine=some, progress=False)
+    with counted_compilations() as names:
+        more = sb.fit(
+            "gmm", X, num_clusters=2, engine=engine(num_restarts=5, max_steps=20), progress=False
+        )
+    assert names == []
+    both = np.asarray(fit.objective), np.asarray(more.objective)
+    width = min(part.shape[1] for part in both)
+    np.testing.assert_array_equal(both[0][:, :width], both[1][:3, :width])
+
+
+def test_chains_do_not_depend_on_the_number_of_processors(monkeypatch):
+    data = Problem(gmm, (jnp.asarray(X),), {"num_clusters": 2, "prior": PRIOR})
+    engine = sb.NUTS(num_warmup=10, num_samples=15, num_chains=3)
+    found = []
+    for processors in (1, 3):
+        monkeypatch.setattr(side_by_side, "num_processors", lambda n=processors: n)
+        found.append(engine.run(data, progress=False).sample_stats["lp"])
+    np.testing.assert_array_equal(*found)
+    assert found[0].shape == (3, 15)
+    assert len(np.unique(found[0][:, -1])) == 3
