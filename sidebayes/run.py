@@ -21,6 +21,7 @@ from sidebayes.guides.engines.density import (
     site_dims,
     site_roles,
 )
+from sidebayes.guides.engines.plumbing.identity import is_known
 from sidebayes.guides.engines.plumbing.programs import nothing_left_ahead, refuse_fork
 from sidebayes.guides.engines.symmetry import (
     check_symmetries,
@@ -264,8 +265,9 @@ class Run:
                 check_values(problem)
             hard = self.engine.hard_labels
             with nothing_left_ahead():
-                self.engine.prepare(problem)
-                posterior.derive_ahead(problem, single=self.engine.gives_point, hard=hard)
+                if is_known(type(self.engine)):  # the user's may run NumPyro in this thread
+                    self.engine.prepare(problem)
+                    posterior.derive_ahead(problem, single=self.engine.gives_point, hard=hard)
                 result = self._result(problem, init, progress)
                 chains, draws = result.sample_stats["lp"].shape
                 keep = posterior.thin(draws)

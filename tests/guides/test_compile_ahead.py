@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 
 import jax
@@ -38,7 +39,7 @@ def asked(routine, model, *args, build=None):
 
 def wait():
     for job in list(programs._ahead.values()):
-        job.exception()
+        job.future.exception()
 
 
 def test_what_is_ready_is_taken():
@@ -99,8 +100,32 @@ def test_what_nobody_takes_is_dropped(held):
     with nothing_left_ahead():
         asked(compile_ahead, twice, SHAPE)
         job = next(reversed(programs._ahead.values()))
-    assert job.cancelled()
+    assert job.future.cancelled()
     assert len(programs._ahead) == 1  # what had begun
+
+
+def test_no_model_is_run_there_once_the_block_has_ended(monkeypatch):
+    """NumPyro has one stack of handlers for all threads."""
+    begun, ran = threading.Event(), []
+
+    def traced(bare):
+        begun.set()
+        time.sleep(0.2)
+        ran.append(1)
+        return bare.model
+
+    with nothing_left_ahead():
+        asked(compile_ahead, jnp.cos, SHAPE, build=traced)
+        assert begun.wait(30)
+    assert ran == [1]  # waited for, since it had begun
+    programs.tracing.acquire()
+    with nothing_left_ahead():
+        asked(compile_ahead, twice, SHAPE, build=traced)
+        while programs._ahead and not next(iter(programs._ahead.values())).future.running():
+            time.sleep(0.01)
+    programs.tracing.release()
+    wait()
+    assert ran == [1]  # it came to run the model after the block, and did not
 
 
 def test_settings_of_one_thread_are_those_of_its_programs():

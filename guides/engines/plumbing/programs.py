@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -41,7 +41,7 @@ _SMALL = 100_000
 """Numbers in the arguments of a program that is run in no time, however it was compiled."""
 
 _programs: OrderedDict[Hashable, Any] = OrderedDict()
-_ahead: dict[Hashable, Future] = {}
+_ahead: dict[Hashable, _Job] = {}
 _lock = threading.Lock()
 _counts: list[list[str]] = []
 
@@ -134,15 +134,22 @@ def compiled(
     began = time.perf_counter()
     with _lock:
         job = _ahead.get(key)
-        if job is not None and job.cancel():
+        if job is not None and job.future.cancel():
             del _ahead[key]
             job = None
     if job is not None:
-        job.exception()  # what fails there fails here again, and is said
+        job.future.exception()  # what fails there fails here again, and is said
     program = _known(key)
     if program is None:
         program = _made(name, problem, key, build, args, quick)
     return program, time.perf_counter() - began
+
+
+class _Job(NamedTuple):
+    """What another thread compiles, and whether anybody still wants it."""
+
+    future: Future
+    dropped: threading.Event
 
 
 def compile_ahead(
@@ -156,30 +163,39 @@ def compile_ahead(
     """Have another thread compile what `compiled` will be asked for, unless it is there.
 
     Of `args` only shapes and types count. `compiled` waits for what has begun, and compiles what has
-    not itself; what fails is compiled, and fails, there.
+    not itself; what fails is compiled, and fails, there. To be called within `nothing_left_ahead`.
     """
     key, quick = _key(name, problem, config, build, args, once)
     if _known(key) is not None:
         return
     settings, precise = fingerprint.settings(), jax.config.jax_enable_x64
+    dropped = threading.Event()
+
+    def build_if_wanted(bare: Problem) -> Callable:
+        if dropped.is_set():
+            raise RuntimeError("nobody waits for this program any more")
+        return build(bare)
 
     def work() -> None:
         try:
             with jax.enable_x64(precise):
                 if fingerprint.settings() == settings:  # others hold in one thread only
-                    _made(name, problem, key, build, args, quick)
+                    _made(name, problem, key, build_if_wanted, args, quick)
         finally:
             with _lock:
                 _ahead.pop(key, None)
 
     with _lock:
         if key not in _ahead:
-            _ahead[key] = _helper().submit(work)
+            _ahead[key] = _Job(_helper().submit(work), dropped)
 
 
 @contextmanager
 def nothing_left_ahead() -> Iterator[None]:
-    """Drop at the end what was asked of `compile_ahead` in this block and nobody took."""
+    """Drop at the end what was asked of `compile_ahead` in this block and nobody took.
+
+    No model is run by the other thread after it, when the caller may run NumPyro in this one.
+    """
     with _lock:
         before = set(_ahead)
     try:
@@ -187,8 +203,11 @@ def nothing_left_ahead() -> Iterator[None]:
     finally:
         with _lock:
             for key in set(_ahead) - before:
-                if _ahead[key].cancel():
+                _ahead[key].dropped.set()
+                if _ahead[key].future.cancel():
                     del _ahead[key]
+        with tracing:  # a model that is being run has ended
+            pass
 
 
 @functools.cache
