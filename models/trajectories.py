@@ -33,6 +33,7 @@ __all__ = ["trajectories"]
 _MOST_ANCHORS = 1000
 """Anchors up to which curves are exact unasked; a step takes the cube of their number."""
 
+_SCALES = frozenset(("length_scale", "amplitude", "noise"))
 _MOST_OUTPUT_AXES = 2
 
 
@@ -172,6 +173,7 @@ def trajectories(
 
     num_outputs = _num_outputs(y)
     _check_observed(observed, y)
+    _check_mean(mean, num_outputs)
     typical = _typical(y, observed, inputs, length_scale, amplitude, noise)
     scales: dict[str, Any] = {
         name: _scale(name, given, typical[name], num_clusters if name in own else None)
@@ -232,6 +234,16 @@ def _check_observed(observed: Any, y: Any) -> None:
         raise ValueError(f"observed holds {bad:.6g}; expected one for what was measured, else zero")
 
 
+def _check_mean(mean: Any, num_outputs: int | None) -> None:
+    if isinstance(mean, Array):
+        return
+    value = real_array("mean", mean)
+    if value.shape not in ((), (num_outputs,)) or not np.isfinite(value).all():
+        raise ValueError(
+            f"mean = {mean!r:.60}; expected a finite number, or one for each of several outputs"
+        )
+
+
 def _positive(name: str, given: Any) -> NDArray:
     """A positive number; for length-scales one for each input, for noise one for each output."""
     value = real_array(name, given)
@@ -247,7 +259,7 @@ def _check(truncation: str, reading: str, own: Collection[str]) -> None:
             "pass truncation='closed', or reading='unnormalised'"
         )
     listed = isinstance(own, Collection) and not isinstance(own, str | bytes)
-    if not listed or not all(one in ("length_scale", "amplitude", "noise") for one in own):
+    if not listed or not {one if isinstance(one, str) else None for one in own} <= _SCALES:
         raise ValueError(
             f"own = {own!r:.60}; expected some of 'length_scale', 'amplitude' and 'noise', in a list"
         )

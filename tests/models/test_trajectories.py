@@ -380,6 +380,8 @@ def test_links_are_between_subjects_where_there_are_some():
     [
         ({"kernel": "periodic"}, "kernel = 'periodic'; expected one of"),
         ({"noise": -1.0}, "noise = -1.0; expected a positive number"),
+        ({"mean": np.inf}, "mean = inf; expected a finite number"),
+        ({"mean": [0.0, 1.0]}, r"mean = \[0.0, 1.0\]; expected a finite number"),
         ({"truncation": "half"}, "expected 'closed' or 'open'"),
         ({"truncation": "open", "reading": "field"}, "truncation='open' leaves mass out"),
         ({"own": "noise"}, "own = 'noise'; expected some of"),
