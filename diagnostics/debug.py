@@ -338,9 +338,11 @@ def _gradient(problem: Problem, points: list[dict[str, Array]]) -> Rung:
 def _arguments(problem: Problem, points: list[dict[str, Array]]) -> Rung:
     """Positional arguments that reach the density, and parameters that the function reads at all."""
     leaves, tree = jax.tree.flatten(problem.args)
+    # as JAX's arrays, which a model may index by what it is given
+    point = {name: jnp.asarray(value) for name, value in points[0].items()}
 
     def density(leaves: list[Any]) -> Array:
-        return log_joint(problem, points[0], jax.tree.unflatten(tree, leaves))
+        return log_joint(problem, point, jax.tree.unflatten(tree, leaves))
 
     _, live = partial_eval.dce_jaxpr(jax.make_jaxpr(density)(leaves).jaxpr, [True])
     names = list(inspect.signature(problem.model).parameters)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 from sidebayes.guides.engines.plumbing import memory, programs
@@ -39,3 +40,29 @@ def test_a_fit_within_the_memory_runs(monkeypatch):
     assert fit().labels().shape == (40,)
     monkeypatch.setattr(memory, "machine_memory", lambda: None)
     assert fit(seed=1).labels().shape == (40,)
+
+
+def test_programs_are_let_go_before_memory_maps_run_out(monkeypatch, tmp_path):
+    """Those longest out of use; what has gone is compiled again."""
+    monkeypatch.setattr(programs, "_programs", type(programs._programs)())
+    for number in range(4):
+        programs._programs[number] = None
+    limit = tmp_path / "limit"
+    limit.write_text("10\n")
+    maps = tmp_path / "maps"
+    monkeypatch.setattr(memory, "_MOST_MAPS", limit)
+    monkeypatch.setattr(memory, "_MAPS", maps)
+    maps.write_text("map\n" * 5)
+    fit()
+    assert list(programs._programs)[:4] == [0, 1, 2, 3]  # half may be used
+
+    def clear():
+        maps.write_text("map\n" * max(1, len(programs._programs)))
+
+    monkeypatch.setattr(jax, "clear_caches", clear)
+    maps.write_text("map\n" * 6)
+    sb.fit("gmm", X, num_clusters=3, engine=ENGINE, progress=False)
+    assert len(programs._programs) <= 5
+    assert 0 not in programs._programs
+    monkeypatch.setattr(memory, "_MAPS", tmp_path / "other system")
+    assert not memory.are_maps_scarce()

@@ -21,7 +21,7 @@ from numpyro.primitives import _PYRO_STACK
 from ..base import FitError, Problem
 from . import fingerprint
 from .identity import freeze, is_known, structure
-from .memory import check_program
+from .memory import are_maps_scarce, check_program
 from .store import ProgramStore, compile_anew, current_store
 
 __all__ = [
@@ -263,6 +263,10 @@ def _made(
         _programs[key] = program
         if len(_programs) > _MOST_PROGRAMS:
             _programs.popitem(last=False)
+        while len(_programs) > 1 and are_maps_scarce():
+            for _ in range(len(_programs) // 2):
+                _programs.popitem(last=False)
+            jax.clear_caches()  # which hold them too
     return program
 
 
