@@ -86,6 +86,8 @@ def run_at(problem: Problem, params: Mapping[str, Array], args: tuple) -> tuple[
 def in_batches(function: Callable[[Array], Any], rows: Array, size: int) -> Any:
     """Map over rows, `size` side by side; they are padded, since a rest would be compiled apart."""
     size = min(size, len(rows))
+    if size == 1:
+        return jax.lax.map(function, rows)
     padded = jnp.pad(rows, [(0, -len(rows) % size), (0, 0)])
     found = jax.lax.map(function, padded, batch_size=size)
     return jax.tree.map(lambda leaf: leaf[: len(rows)], found)
