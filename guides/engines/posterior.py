@@ -181,7 +181,7 @@ def _description(problem: Problem, single: bool, hard: bool) -> tuple[int, Calla
     owned = tuple((n, layout.num_units(n)) for n, o in owners.items() if o is not None)
     config = hard, size, single, tuple(layout.site_dims.items()), owned
     build = partial(_over_draws, hard, layout, not single)
-    quick = single and not any(map(_sums_long, problem.args))
+    quick = not any(map(_sums_long, problem.args))
 
     def asked(routine: Callable, given: dict[str, Any], count: int) -> tuple[Any, tuple]:
         inputs = given, problem.args, owners, np.asarray(count)
