@@ -18,6 +18,7 @@ from sidebayes.diagnostics.tree import to_datatree
 from sidebayes.guides.engines import posterior
 from sidebayes.guides.engines.base import Engine, EngineResult, FitError, Problem
 from sidebayes.guides.engines.density import (
+    latent_supports,
     site_dims,
     site_roles,
 )
@@ -263,6 +264,7 @@ class Run:
             check_symmetries(problem, self.seed)
             if self.card is None:
                 check_values(problem)
+            latent_supports(problem)
             hard = self.engine.hard_labels
             with nothing_left_ahead():
                 if is_known(type(self.engine)):  # the user's may run NumPyro in this thread

@@ -164,8 +164,15 @@ def latent_supports(problem: Problem) -> dict[str, Any]:
     ------
     TypeError
         If a latent site is discrete; the engines need it summed out.
+    ValueError
+        If there is no latent site.
     """
     sites = latent_sites(abstract_trace(problem))
+    if not sites:
+        raise ValueError(
+            "the model has no latent site, so that nothing can be fitted; sample what is unknown with "
+            "numpyro.sample(name, distribution), without obs"
+        )
     return {name: site["fn"].support for name, site in sites.items()}
 
 

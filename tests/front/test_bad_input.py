@@ -50,7 +50,24 @@ def discrete(x, links):
     numpyro.sample("x", dist.Normal(z, 1).expand(x.shape).to_event(2), obs=x)
 
 
+def nothing_latent(x):
+    import numpyro
+    import numpyro.distributions as dist
+
+    numpyro.sample("x", dist.Normal(0, 1).expand(x.shape).to_event(2), obs=x)
+
+
 CASES = {
+    "nothing latent": (
+        lambda: fit(nothing_latent, X),
+        ValueError,
+        "no latent site.*numpyro.sample",
+    ),
+    "nothing latent for chains": (
+        lambda: fit(nothing_latent, X, engine="nuts"),
+        ValueError,
+        "no latent site",
+    ),
     "data missing": (lambda: ppc(None), TypeError, "pass an array of shape"),
     "data a name": (lambda: ppc("iris"), TypeError, "load_dataset"),
     "one axis": (lambda: ppc(X[:, 0]), ValueError, r"for one column pass x\[:, None\]"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextvars
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -9,7 +12,10 @@ from collections import Counter
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
+from scipy.stats import norm
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing import programs
 from sidebayes.guides.engines.plumbing.programs import (
@@ -142,6 +148,72 @@ def test_settings_of_one_thread_are_those_of_its_programs():
         assert names == []
         asked(compiled, twice, jnp.float32(1.0))
     assert names == ["toy"]
+
+
+POWER = contextvars.ContextVar("power", default=1.0)
+PLACE = threading.local()
+PLACE.power = 3.0  # in this thread only
+
+
+def powered(x):
+    """A model that reads what may differ between threads."""
+    mean = numpyro.sample("mean", dist.Normal(0.0, POWER.get() * getattr(PLACE, "power", 1.0)))
+    numpyro.sample("x", dist.Normal(mean, 1.0), obs=x[:, 0])
+
+
+@pytest.mark.parametrize("power", [2.0, 4.0])
+def test_a_model_sees_what_its_own_thread_holds(power):
+    """Now, and when it has changed since."""
+    begun = POWER.set(power)
+    try:
+        fit = sb.fit(powered, np.array([[6.0]]), engine=sb.Laplace(num_restarts=1), progress=False)
+    finally:
+        POWER.reset(begun)
+    deviation = np.hypot(1.0, 3.0 * power)
+    assert float(fit.log_evidence) == pytest.approx(norm.logpdf(6.0, 0.0, deviation), abs=1e-6)
+
+
+def test_a_thread_that_outlives_the_main_one_still_fits():
+    """Python starts no thread any more then."""
+    code = """
+import threading, time
+import numpy as np
+import sidebayes as sb
+
+def fitted(num_clusters):
+    return sb.fit("gmm", np.arange(12.0)[:, None], num_clusters=num_clusters, progress=False)
+
+def late():
+    threading.main_thread().join()
+    print(f"found {len(fitted(2).labels())}")
+
+fitted(1)
+threading.Thread(target=late).start()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
+    )
+    assert done.stdout.strip() == "found 12", done.stderr
+
+
+def test_a_thread_drops_its_own_jobs_only(held):
+    def other():
+        with nothing_left_ahead():
+            asked(compile_ahead, jnp.tan, SHAPE)
+
+    with nothing_left_ahead():
+        asked(compile_ahead, twice, SHAPE)
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        kept = [key for key, job in programs._ahead.items() if not job.dropped.is_set()]
+        assert len(kept) == 2  # what this thread asked for: one has begun, one waits
+
+
+def test_nothing_is_compiled_ahead_where_memory_maps_are_scarce(monkeypatch):
+    monkeypatch.setattr(programs, "are_maps_scarce", lambda: True)
+    asked(compile_ahead, twice, SHAPE)
+    assert not programs._ahead
 
 
 SHORT = {"num_warmup": 5, "num_samples": 5, "num_chains": 2}

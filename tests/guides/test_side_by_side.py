@@ -83,6 +83,45 @@ def test_an_exception_in_a_thread_is_raised(monkeypatch):
         run_all(fails, [np.array(1.0), np.array(2.0)])
 
 
+def reported(member):
+    """What a function of the host is given."""
+    return jax.pure_callback(
+        lambda value: np.asarray(value), jax.ShapeDtypeStruct((), member.dtype), member
+    )
+
+
+def test_settings_of_the_calling_thread_hold_in_others(monkeypatch):
+    """Its precision, in what the program calls, and whether what is not a number is reported."""
+    monkeypatch.setattr(side_by_side, "num_processors", lambda: 2)
+    both = [np.array(1 + 1e-12), np.array(2 + 1e-12)]
+    program, _ = compiled("toy", Problem(reported, ()), None, lambda bare: bare.model, both[0])
+    np.testing.assert_array_equal(run_all(program, both), both)
+    program, _ = compiled("toy", Problem(jnp.log, ()), None, lambda bare: bare.model, both[0])
+    assert np.isnan(run_all(program, [np.array(-1.0)] * 2)).all()
+    with jax.debug_nans(True):
+        program, _ = compiled("toy", Problem(jnp.log, ()), None, lambda bare: bare.model, both[0])
+        with pytest.raises(Exception, match="nan"):  # of a class that is private to JAX
+            run_all(program, [np.array(-1.0)] * 2)
+
+
+def test_engines_of_the_user_have_programs_of_their_own_on_accelerators(monkeypatch):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+
+    class Engine:
+        def build(self, problem):
+            return lambda member: member["number"]
+
+    class Doubled(Engine):
+        def build(self, problem):
+            return lambda member: 2 * member["number"]
+
+    found = [
+        compiled_batch("own", Problem(power, ()), None, kind().build, MEMBERS)[0](MEMBERS)
+        for kind in (Engine, Doubled)
+    ]
+    np.testing.assert_array_equal(found, [MEMBERS["number"], 2 * MEMBERS["number"]])
+
+
 @pytest.mark.parametrize("engine", [sb.EM, sb.MAP, sb.CoordinateAscent])
 def test_starts_end_where_they_end_alone(engine):
     """Any number of starts is one program, and no start knows of the others."""

@@ -88,6 +88,7 @@ class Laplace(CheckpointedEngine):
 
     def prepare(self, problem: Problem) -> None:
         """See `Engine.prepare`."""
+        self._refuse(problem)
         given = free_shapes(problem), problem.args
         compile_ahead("laplace", problem, _COLUMNS, _second_order, *given, once=True)
         visit_ahead(problem, self.num_draws)
@@ -110,14 +111,7 @@ class Laplace(CheckpointedEngine):
         FitError
             If no start has a finite density, or the mode found is flat or a saddle.
         """
-        approximate = approximation(problem)
-        need_curvature(problem, "Laplace", "SVI or NUTS")
-        turned = sorted(site_symmetries(problem))
-        if turned:
-            raise ValueError(
-                f"sites {turned} are known up to an orthogonal transform, along which the density is "
-                "constant, so that no Gaussian is near it; use NUTS or SVI"
-            )
+        approximate = self._refuse(problem)
         with keeping(self, problem, seed, init) as keep:
             mode = ascend(
                 problem,
@@ -156,6 +150,19 @@ class Laplace(CheckpointedEngine):
             density_space="unconstrained",
             log_evidence=self._evidence(problem, float(peak + log_volume), log_weights),
         )
+
+    @staticmethod
+    def _refuse(problem: Problem) -> str | None:
+        """Refuse what has no Gaussian near it; returns the approximation that labels are summed out by."""
+        approximate = approximation(problem)
+        need_curvature(problem, "Laplace", "SVI or NUTS")
+        turned = sorted(site_symmetries(problem))
+        if turned:
+            raise ValueError(
+                f"sites {turned} are known up to an orthogonal transform, along which the density is "
+                "constant, so that no Gaussian is near it; use NUTS or SVI"
+            )
+        return approximate
 
     def _evidence(self, problem: Problem, value: float, log_weights: NDArray) -> Evidence | None:
         if has_improper_prior(problem):

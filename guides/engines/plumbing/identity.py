@@ -8,10 +8,12 @@ and what it holds at the time.
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import hashlib
 import pickle
 import sys
+import threading
 import types
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
@@ -124,6 +126,9 @@ def _object(value: Any, frozen: Callable) -> tuple[Hashable, ...]:
     kind = type(value)
     if isinstance(value, types.ModuleType):
         return (_Itself(value),)
+    if isinstance(value, contextvars.ContextVar | threading.local):  # what this thread sees of it
+        own = vars(value) if isinstance(value, threading.local) else value.get(None)
+        return (_Itself(value), frozen(own))
     if isinstance(value, types.FunctionType):
         given = value.__defaults__, value.__kwdefaults__, closed_over(value), vars(value)
         code = code_digest(value.__code__)

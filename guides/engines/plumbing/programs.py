@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import os
 import threading
@@ -9,7 +10,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -28,6 +29,7 @@ __all__ = [
     "compile_ahead",
     "compiled",
     "counted_compilations",
+    "maker",
     "nothing_left_ahead",
     "refuse_fork",
     "timed",
@@ -146,9 +148,10 @@ def compiled(
 
 
 class _Job(NamedTuple):
-    """What another thread compiles, and whether anybody still wants it."""
+    """What another thread compiles, for which thread, and whether that still wants it."""
 
     future: Future
+    owner: int
     dropped: threading.Event
 
 
@@ -165,36 +168,33 @@ def compile_ahead(
     Of `args` only shapes and types count. `compiled` waits for what has begun, and compiles what has
     not itself; what fails is compiled, and fails, there. To be called within `nothing_left_ahead`.
     """
-    key, quick = _key(name, problem, config, build, args, once)
-    if _known(key) is not None:
+    asked = name, problem, config, build, args, once
+    key, quick = _key(*asked)
+    if _known(key) is not None or are_maps_scarce():
         return
-    settings, precise = fingerprint.settings(), jax.config.jax_enable_x64
-    dropped = threading.Event()
-
-    def build_if_wanted(bare: Problem) -> Callable:
-        if dropped.is_set():
-            raise RuntimeError("nobody waits for this program any more")
-        return build(bare)
+    precise, dropped = jax.config.jax_enable_x64, threading.Event()
 
     def work() -> None:
         try:
             with jax.enable_x64(precise):
-                if fingerprint.settings() == settings:  # others hold in one thread only
-                    _made(name, problem, key, build_if_wanted, args, quick)
+                # settings of JAX and objects of the user may hold in one thread only
+                if _key(*asked)[0] == key:
+                    _made(name, problem, key, build, args, quick, dropped)
         finally:
             with _lock:
                 _ahead.pop(key, None)
 
-    with _lock:
+    seen = contextvars.copy_context()  # as a model may read them
+    with _lock, suppress(RuntimeError):  # no thread begins any more while Python ends
         if key not in _ahead:
-            _ahead[key] = _Job(_helper().submit(work), dropped)
+            _ahead[key] = _Job(_helper().submit(seen.run, work), threading.get_ident(), dropped)
 
 
 @contextmanager
 def nothing_left_ahead() -> Iterator[None]:
-    """Drop at the end what was asked of `compile_ahead` in this block and nobody took.
+    """Drop at the end what this thread asked of `compile_ahead` in this block and did not take.
 
-    No model is run by the other thread after it, when the caller may run NumPyro in this one.
+    No model is run by the other thread for this one after it, when this one may run NumPyro.
     """
     with _lock:
         before = set(_ahead)
@@ -202,9 +202,11 @@ def nothing_left_ahead() -> Iterator[None]:
         yield
     finally:
         with _lock:
-            for key in set(_ahead) - before:
-                _ahead[key].dropped.set()
-                if _ahead[key].future.cancel():
+            for key, job in list(_ahead.items()):
+                if key in before or job.owner != threading.get_ident():
+                    continue
+                job.dropped.set()
+                if job.future.cancel():
                     del _ahead[key]
         with tracing:  # a model that is being run has ended
             pass
@@ -228,10 +230,14 @@ def _key(
     shapes = tuple(map(jax.typeof, leaves))
     kind = jnp.result_type(float), fingerprint.settings()
     quick = once and sum(shape.size for shape in shapes) < _SMALL
-    made_by = getattr(getattr(build, "func", build), "__self__", None)
-    # an engine of the user may override what is called here, and have options of its own
-    options = freeze((config, quick, type(made_by) if is_known(type(made_by)) else made_by))
+    options = freeze((config, quick, maker(build)))
     return (name, structure(problem), options, tree, shapes, kind), quick
+
+
+def maker(build: Callable) -> Any:
+    """What makes a program: an engine of the user, who may override what it calls; else its class."""
+    made_by = getattr(getattr(build, "func", build), "__self__", None)
+    return type(made_by) if is_known(type(made_by)) else made_by
 
 
 def _known(key: Hashable) -> Any:
@@ -249,25 +255,34 @@ def _made(
     build: Callable[[Problem], Callable],
     args: tuple,
     quick: bool,
+    dropped: threading.Event | None = None,
 ) -> Callable:
-    """Fetch a program from disk, or compile it, and keep it."""
+    """Fetch a program from disk, or compile it, and keep it; unless it was `dropped` meanwhile."""
     store = current_store()
     digest = fingerprint.by_name(key) if store else None
     program = store.fetch(digest) if store and digest else None
     if program is None:
-        with unchecked():
-            lowered = jax.jit(build(replace(problem, args=())), keep_unused=True).lower(*args)
+        with tracing:
+            _refuse_dropped(dropped)
+            with unchecked():
+                lowered = jax.jit(build(replace(problem, args=())), keep_unused=True).lower(*args)
+        _refuse_dropped(dropped)
         program = _compile(name, lowered, store, digest, quick)
     check_program(name, program, problem.notes.get("sites", {}))
     with _lock:
         _programs[key] = program
         if len(_programs) > _MOST_PROGRAMS:
             _programs.popitem(last=False)
-        while len(_programs) > 1 and are_maps_scarce():
+        if len(_programs) > 1 and are_maps_scarce():
             for _ in range(len(_programs) // 2):
                 _programs.popitem(last=False)
             jax.clear_caches()  # which hold them too
     return program
+
+
+def _refuse_dropped(dropped: threading.Event | None) -> None:
+    if dropped is not None and dropped.is_set():
+        raise RuntimeError("nobody waits for this program any more")
 
 
 def _compile(

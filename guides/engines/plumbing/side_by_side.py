@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 
 from ..base import Problem
 from .memory import machine_memory, program_memory
-from .programs import compiled
+from .programs import compiled, maker
 
 __all__ = ["compiled_batch", "num_processors", "one_member", "run_all", "run_each"]
 
@@ -54,8 +55,8 @@ def compiled_batch(
         given = one_member(members, 0), *shared
         program, seconds = compiled(name, problem, config, build, *given, once=once)
         return partial(run_each, program), seconds
-    in_step = partial(_in_step, len(shared), build)
-    return compiled(name, problem, (config, "in step"), in_step, members, *shared, once=once)
+    in_step, own = partial(_in_step, len(shared), build), (config, "in step", maker(build))
+    return compiled(name, problem, own, in_step, members, *shared, once=once)
 
 
 def _in_step(num_shared: int, build: Callable[[Problem], Callable], problem: Problem) -> Callable:
@@ -99,17 +100,31 @@ def run_all(program: Callable, members: Sequence[Any], *shared: Any) -> list[Any
     list
         What it returned, computed.
     """
-    # settings such as the precision are of this thread: nothing is left to be converted in others
+    # nothing is left to be converted by other threads, whose precision is another
     given, common = jax.device_put((list(members), shared))
+    config = jax.config
+    precise, nans, infs = config.jax_enable_x64, config.jax_debug_nans, config.jax_debug_infs
 
     def run(member: Any) -> Any:
-        return jax.block_until_ready(program(member, *common))
+        with jax.enable_x64(precise), jax.debug_nans(nans), jax.debug_infs(infs):
+            return jax.block_until_ready(program(member, *common))
 
     at_once = min(len(given), num_processors(), _room(program))
-    if at_once == 1:
-        return list(map(run, given))
-    with ThreadPoolExecutor(at_once) as pool:
-        return list(pool.map(run, given))
+    if at_once > 1:
+        with ThreadPoolExecutor(at_once) as pool, suppress(_NoThreads):
+            return [job.result() for job in _submitted(pool, run, given)]
+    return list(map(run, given))
+
+
+class _NoThreads(Exception):
+    """No thread can be started, as while Python ends."""
+
+
+def _submitted(pool: ThreadPoolExecutor, run: Callable, members: Sequence[Any]) -> list[Future]:
+    try:
+        return [pool.submit(run, member) for member in members]
+    except RuntimeError:
+        raise _NoThreads from None
 
 
 def one_member(members: Any, number: int) -> Any:

@@ -146,6 +146,7 @@ class SVI(CheckpointedEngine):
 
     def prepare(self, problem: Problem) -> None:
         """See `Engine.prepare`."""
+        refuse_restricted(problem)
         template = free_shapes(problem)
         real = jnp.result_type(float)
         flat = jax.eval_shape(lambda free: ravel_pytree(free)[0], template)
