@@ -132,7 +132,7 @@ class EM(CheckpointedEngine):
             )
             clock["compile"] += compiling
             state, sites = climbed(
-                partial(run_each, climb),  # side by side they would wait for the slowest
+                partial(run_each, climb),  # in step they would wait for the slowest
                 state,
                 fixed,
                 describe=lambda state: f"log joint {np.nanmax(np.asarray(state.value)):.6g}",
