@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from numpy.typing import NDArray
 from sidebayes.models.blocks.fields import Count, NonNegative, Seconds
 
@@ -205,12 +205,13 @@ class EM(CheckpointedEngine):
             good = jnp.isfinite(now)
             small = jnp.abs(now - state.value) <= tol * (1 + jnp.abs(now))
             stop = ~good | small | (state.steps == most)
-            new = self._maximise(problem, plan, at, args, posterior)
             # what stops keeps the parameters whose E-step was the last good one
             kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), at, state.last)
             return _Climb(
                 steps=state.steps + 1,
-                params=jax.tree.map(lambda a, b: jnp.where(stop, a, b), kept, new),
+                params=lax.cond(
+                    stop, lambda: kept, lambda: self._maximise(problem, plan, at, args, posterior)
+                ),
                 last=kept,
                 value=jnp.where(good, now, state.value),
                 code=stop_code(broken=~good, settled=small, cut=stop),

@@ -186,7 +186,7 @@ def compile_ahead(
 
     seen = contextvars.copy_context()  # as a model may read them
     with _lock, suppress(RuntimeError):  # no thread begins any more while Python ends
-        if key not in _ahead:
+        if key not in _ahead and key not in _programs:  # it may have come meanwhile
             _ahead[key] = _Job(_helper().submit(seen.run, work), threading.get_ident(), dropped)
 
 
