@@ -162,16 +162,17 @@ def compile_ahead(
     build: Callable[[Problem], Callable],
     *args: Any,
     once: bool = False,
-) -> None:
+) -> bool:
     """Have another thread compile what `compiled` will be asked for, unless it is there.
 
     Of `args` only shapes and types count. `compiled` waits for what has begun, and compiles what has
     not itself; what fails is compiled, and fails, there. To be called within `nothing_left_ahead`.
+    Returns False where there is nothing to wait for: fits like this one have run before.
     """
     asked = name, problem, config, build, args, once
     key, quick = _key(*asked)
     if _known(key) is not None or are_maps_scarce():
-        return
+        return False
     precise, dropped = jax.config.jax_enable_x64, threading.Event()
 
     def work() -> None:
@@ -188,6 +189,7 @@ def compile_ahead(
     with _lock, suppress(RuntimeError):  # no thread begins any more while Python ends
         if key not in _ahead and key not in _programs:  # it may have come meanwhile
             _ahead[key] = _Job(_helper().submit(seen.run, work), threading.get_ident(), dropped)
+    return True
 
 
 @contextmanager

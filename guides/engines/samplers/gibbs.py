@@ -98,7 +98,8 @@ class BlockedGibbs(CheckpointedEngine):
         _refuse_without_latents(problem)
         plan = drawable(plan_updates(problem), problem)
         given = *chain_shapes(problem, self.num_chains), problem.args
-        compile_ahead(*self._asked("gibbs-begin", problem, plan), *given, once=True)
+        if not compile_ahead(*self._asked("gibbs-begin", problem, plan), *given, once=True):
+            return  # tracing it for its shapes would take longer than it saves
         with unchecked():
             state = jax.eval_shape(self._begin(plan, problem), *given)
         asked = self._asked("gibbs-march", problem, plan)

@@ -92,7 +92,8 @@ class _Hamiltonian(CheckpointedEngine, ABC):
         """See `Engine.prepare`."""
         refuse_restricted(problem)
         given = *chain_shapes(problem, self._per_group), problem.args
-        compile_ahead(*self._asked("hmc-begin", problem), *given, once=True)
+        if not compile_ahead(*self._asked("hmc-begin", problem), *given, once=True):
+            return  # tracing it for its shapes would take longer than it saves
         with unchecked():
             blank = jax.eval_shape(self._begin(problem), *given)
         compile_ahead(*self._asked("hmc-march", problem), blank, problem.args, np.asarray(1))

@@ -24,9 +24,9 @@ from ..plumbing.climbs import BROKEN, SETTLED, climbed, stop_code, until_stopped
 from ..plumbing.programs import compile_ahead, compiled, timed
 from ..plumbing.progress import progress_bar
 from ..samplers.importance import (
+    along_slopes,
     flat_density,
     has_improper_prior,
-    in_batches,
     pareto_k,
     quality,
     visit,
@@ -323,7 +323,7 @@ class SVI(CheckpointedEngine):
                 density = flat_density(problem, frame.template, args, total)
                 moved, log_q = family.draw(params, first, self.num_particles, path=True)
                 points = frame.centre + frame.widths * moved
-                log_p = _along_slopes(density, points)
+                log_p = along_slopes(density, points)
                 return jnp.mean(log_q - log_p) - jnp.log(frame.widths).sum()
 
             def step(search: _Search) -> _Search:
@@ -358,17 +358,6 @@ class SVI(CheckpointedEngine):
             return frame.centre + frame.widths * moved, log_q - jnp.log(frame.widths).sum()
 
         return draw
-
-
-def _along_slopes(density: Callable[[Array], Array], points: Array) -> Array:
-    """Log density at each point, and its slope there for what the points depend on.
-
-    On processors point by point, which is compiled and computed faster than all of them in step.
-    """
-    here = lax.stop_gradient(points)
-    in_step = 1 if jax.default_backend() == "cpu" else len(points)
-    value, slope = in_batches(jax.value_and_grad(density), here, in_step)
-    return value + ((points - here) * slope).sum(axis=1)
 
 
 def _widths(mode: Ascent) -> NDArray:
