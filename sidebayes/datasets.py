@@ -1,4 +1,4 @@
-"""Data sets: scikit-learn's own, a folder of CSV files, OpenML, and simulated ones."""
+"""Data sets: scikit-learn's own, crabs, a folder of CSV files, OpenML, and simulated ones."""
 
 from __future__ import annotations
 
@@ -111,13 +111,15 @@ _SIMULATED: dict[str, Callable[[np.random.Generator, NDArray], NDArray]] = {
     "two_spirals": _two_spirals,
 }
 _BUILT_IN = ("breast_cancer", "digits", "iris", "wine")
+_MEASURED = {"crabs": ("species", "sex")}
+"""Tables of this package, with their columns of classes, the default first."""
 _ENDINGS = (".csv", ".csv.gz", ".parquet", ".feather", ".arrow")
 _FOLDER = "SIDEBAYES_DATA"
 
 
 def names() -> list[str]:
     """Names that `load_dataset` finds without the network: built in, simulated, in the folder."""
-    return sorted({*_BUILT_IN, *_SIMULATED, *_tables()})
+    return sorted({*_BUILT_IN, *_MEASURED, *_SIMULATED, *_tables()})
 
 
 def load_dataset(
@@ -130,11 +132,11 @@ def load_dataset(
 ) -> Dataset:
     """Load or simulate a data set by name, or read a table.
 
-    Looked for in this order: a path to a table, scikit-learn's built-in sets, the simulated sets of Lu
-    (2008, sections 2.7 and 4.3; the generators are our own, the thesis gives pictures only), the folder
-    that the environment variable ``SIDEBAYES_DATA`` names, OpenML (kept in the cache folder). Tables are
-    CSV, Parquet or Feather, with names of columns; a first column without a name that counts the rows
-    is left out.
+    Looked for in this order: a path to a table, scikit-learn's built-in sets, ``"crabs"`` (see Notes),
+    the simulated sets of Lu (2008, sections 2.7 and 4.3; the generators are our own, the thesis gives
+    pictures only), the folder that the environment variable ``SIDEBAYES_DATA`` names, OpenML (kept in
+    the cache folder). Tables are CSV, Parquet or Feather, with names of columns; a first column without
+    a name that counts the rows is left out.
 
     Parameters
     ----------
@@ -145,7 +147,8 @@ def load_dataset(
         For simulated sets.
     label : str, optional
         Column of a table that holds the classes; by default one called ``label``, if there is one. A
-        class that is missing, blank or -1 is not known.
+        class that is missing, blank or -1 is not known. Of the crabs ``"species"``, the default, or
+        ``"sex"``.
     drop : sequence of str
         Columns of a table to leave out.
 
@@ -156,10 +159,20 @@ def load_dataset(
     ImportError
         If a Parquet or Feather table is read without pyarrow.
 
+    Notes
+    -----
+    The crabs are 200 rock crabs of the genus Leptograpsus, 50 of each sex of two species, with five
+    measurements in millimetres each, from Campbell and Mahon (1974), Australian Journal of Zoology 22,
+    417-425. The table is ``crabs`` of the R package MASS (Venables and Ripley 2002, Modern Applied
+    Statistics with S), less its column ``index``. The measurements grow with the size of the animal,
+    which hides both species and sex.
+
     Examples
     --------
     >>> load_dataset("iris")
     Dataset('iris', 150 points x 4 features, 3 classes)
+    >>> load_dataset("crabs", label="sex")
+    Dataset('crabs', 200 points x 5 features, 2 classes)
     """
     if not isinstance(name, str):
         raise TypeError(
@@ -174,10 +187,15 @@ def load_dataset(
     if label is not None and not isinstance(label, str):
         raise TypeError(f"label = {label!r:.60}; pass the name of a column")
     drop = [drop] if isinstance(drop, str) else list(drop)
-    built_in = name in _BUILT_IN or name in _SIMULATED
+    built_in = name in {*_BUILT_IN, *_MEASURED, *_SIMULATED}
     path = Path(name) if name.endswith(_ENDINGS) else None if built_in else _tables().get(name)
     if path is not None:
         return _read(path, label, drop)
+    if name in _MEASURED:
+        label = label or _MEASURED[name][0]
+        others = [column for column in _MEASURED[name] if column != label]
+        table = Path(__file__).with_name("data") / f"{name}.csv"
+        return _read(table, label, [*drop, *others])
     if label is not None or drop:
         raise ValueError(f"label and drop are for tables, and {name!r} is none; leave them out")
     if name in _BUILT_IN:

@@ -53,6 +53,22 @@ def test_generators_have_the_shape_they_claim():
     np.testing.assert_allclose(means, [1.2, -1.2], atol=0.1)
 
 
+def test_crabs_have_two_kinds_of_classes():
+    species, sex = load_dataset("crabs"), load_dataset("crabs", label="sex")
+    assert "crabs" in names()
+    np.testing.assert_array_equal(species.x, sex.x)
+    assert species.x.shape == (200, 5)
+    assert species.feature_names[0] == "frontal lobe (mm)"
+    # fifty of each sex of each species, and neither tells the other
+    assert (np.bincount(2 * species.labels + sex.labels) == 50).all()
+    # facts of the table in MASS: the first animal, and the smallest and largest carapace
+    np.testing.assert_array_equal(species.x[0], [8.1, 6.7, 16.1, 19.0, 7.0])
+    assert (species.x[:, 2].min(), species.x[:, 2].max()) == (14.7, 47.6)
+    assert load_dataset("crabs", drop=["body depth (mm)"]).x.shape == (200, 4)
+    with pytest.raises(ValueError, match="no column 'colour'"):
+        load_dataset("crabs", label="colour")
+
+
 def test_folder_and_files(tmp_path, monkeypatch):
     table = pd.DataFrame({"a": [1.0, 2, 3], "b": [3.0, 1, 2], "label": ["u", "v", "u"]})
     table.to_csv(tmp_path / "mine.csv", index=False)
