@@ -42,7 +42,7 @@ def cluster_colours(num_clusters: int) -> NDArray[np.float64]:
 
 
 def new_figure(width: float, height: float, **options: Any) -> tuple[Figure, Any]:
-    """Figure outside pyplot's list of open ones, with quiet axes; as ``plt.subplots`` otherwise.
+    """Figure that pyplot does not know of, and notebooks show, with quiet axes; else ``plt.subplots``.
 
     Parameters
     ----------
@@ -51,11 +51,9 @@ def new_figure(width: float, height: float, **options: Any) -> tuple[Figure, Any
     **options
         Of ``Figure.subplots``.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from .figures import ShownFigure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = ShownFigure(width, height)
     axes = figure.subplots(**options)
     for axis in np.ravel(axes):
         axis.spines[["top", "right"]].set_visible(False)

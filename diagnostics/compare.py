@@ -105,6 +105,13 @@ class Comparison:
         """Table as text, and the notes below it."""
         return "\n".join([self._texts().rename(columns=_HEADINGS).to_string(), *self.notes])
 
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from .notebook import comparison_cell
+
+        return comparison_cell(self)
+
     def __rich__(self) -> Any:
         """Table for the terminal in three parts: what came out, how sure it is, what it cost."""
         from rich.console import Group

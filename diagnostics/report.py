@@ -19,7 +19,7 @@ from sidebayes.models.blocks.files import check_writable, write_whole
 from . import plots
 from .compare import Comparison, compare_fits
 from .doubts import doubts
-from .scores import violated
+from .facts import BADGES, facts_of
 from .sites import labelled_table, site_of
 
 __all__ = ["render_report", "write_report"]
@@ -36,7 +36,6 @@ _READING = {
     "deviations of the functional named beside it.",
     "violated": "Violated counts links that the labels contradict; unreliable links should be.",
 }
-_BADGES = {"good": "converged", "caution": "with caution", "bad": "do not trust"}
 _HEADINGS = {
     "clusters": "Data, links and soft assignments",
     "curves": "Curves of the clusters",
@@ -175,60 +174,15 @@ def _section(number: int, name: str, fit: Any, doubt: str) -> str:
     level, sentence = fit.verdict
     facts = "".join(
         f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>"
-        for key, value in _facts(fit).items()
+        for key, value in facts_of(fit).items()
     )
     return (
         f"<section id='fit{number}'><div class='title'><h2>{escape(name)}</h2>"
-        f"<span class='badge {level}'>{_BADGES[level]}</span></div>"
+        f"<span class='badge {level}'>{BADGES[level]}</span></div>"
         f"<p class='sentence'>{escape(sentence)}</p>"
         f"{f'<p class=doubt>{escape(doubt)}</p>' if doubt else ''}<dl class='facts'>{facts}</dl>"
         f"<div class='grid'>{''.join(_figures(fit))}</div></section>"
     )
-
-
-def _facts(fit: Any) -> dict[str, str]:
-    tree, seconds = fit.tree, fit.seconds
-    constant = tree["constant_data"]
-    weights = constant["link_weights"].to_numpy()
-    posterior = tree["posterior"]
-    facts = {
-        "method": fit.method,
-        "engine": fit.engine,
-    }
-    if fit.has_labels:
-        facts["clusters"] = str(tree["responsibilities"].sizes["clusters"])
-    if len(weights) and fit.has_labels:
-        broken = violated(fit.labels(), constant["links"], weights)
-        facts["must-links"] = str(int(np.sum(weights > 0)))
-        facts["cannot-links"] = str(int(np.sum(weights < 0)))
-        facts["violated"] = str(int(broken.sum()))
-    rate = site_of(tree, "reliability")
-    if rate is not None:
-        facts |= _flip_rates(posterior[rate])
-    draws = posterior.sizes["chain"] * posterior.sizes["draw"]
-    if draws > 1:
-        facts["draws"] = f"{posterior.sizes['chain']} × {posterior.sizes['draw']}"
-        if fit.has_labels:
-            facts["labels matched across draws"] = f"{fit.relabelled[1]:.0%}"
-    facts["seconds to compile"] = f"{seconds['compile']:.1f}"
-    facts["seconds to run"] = f"{seconds['run']:.1f}"
-    facts["seconds in all"] = f"{seconds['total']:.1f}"
-    if "sidebayes_seed" in tree.attrs:
-        facts["seed"] = str(tree.attrs["sidebayes_seed"])
-    return facts
-
-
-def _flip_rates(rates: Any) -> dict[str, str]:
-    """Median and 89 % interval of each flip rate."""
-    drawn = rates.stack(draws=("chain", "draw")).transpose(..., "draws")
-    several = drawn.ndim > 1
-    names = [f" of {name}" for name in drawn["link_groups"].to_numpy()] if several else [""]
-    facts = {}
-    for name, values in zip(names, np.atleast_2d(drawn.to_numpy()), strict=True):
-        low, middle, high = np.quantile(values, [0.055, 0.5, 0.945])
-        between = f" ({low:.3f} to {high:.3f})" if high > low else ""
-        facts[f"learned flip rate{name}"] = f"{middle:.3f}{between}"
-    return facts
 
 
 def _figures(fit: Any) -> list[str]:

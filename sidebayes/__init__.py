@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -257,7 +258,11 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return version("sidebayes")
     if name in _HOME:
-        return getattr(import_module(f"sidebayes.{_HOME[name]}"), name)
+        with warnings.catch_warnings():
+            # NumPyro imports tqdm, which asks notebooks for ipywidgets; our own bars need none
+            warnings.filterwarnings("ignore", "IProgress not found")
+            module = import_module(f"sidebayes.{_HOME[name]}")
+        return getattr(module, name)
     raise AttributeError(f"module 'sidebayes' has no attribute {name!r}")
 
 

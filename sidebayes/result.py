@@ -327,6 +327,11 @@ class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Val
             size = ", ".join(shapes)
         return f"Fit({self.method} by {self.engine}, {size})\n {verdict} {self.status}{labels}"
 
+    def _repr_html_(self) -> str:
+        from sidebayes.diagnostics.notebook import fit_cell
+
+        return fit_cell(self)
+
 
 def _with_total(parts: Mapping[str, float], total: float) -> dict[str, float]:
     """Parts, what they leave of the total, and the total."""

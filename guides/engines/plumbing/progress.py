@@ -1,8 +1,10 @@
-"""Long runs in pieces, and one progress bar for all engines, shown only on a terminal."""
+"""Long runs in pieces, and one progress bar for all engines, shown on terminals and in notebooks."""
 
 from __future__ import annotations
 
+import contextvars
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +27,9 @@ _WORTH = 9
 _LONGEST = 20.0
 """Seconds that a piece takes at most."""
 
+_REFRESH = 0.5
+"""Seconds between two pictures of a bar in a notebook."""
+
 
 @contextmanager
 def progress_bar(
@@ -38,21 +43,53 @@ def progress_bar(
     total : int or None
         Number of steps; None where it is not known, as for a run that stops on a tolerance.
     shown : bool
-        False keeps silent even on a terminal.
+        False shows none.
 
     Yields
     ------
     advance : callable
         ``advance(steps, stage)`` moves the bar on and says what the engine is doing.
     """
-    if not (shown and sys.stderr.isatty()):
+    console = Console(stderr=True)
+    if not (shown and (console.is_jupyter or sys.stderr.isatty())):
         yield lambda steps, stage: None
         return
     columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
-    bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
-    with bar:
+    bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+    with _in_cell(bar) if console.is_jupyter else bar:
         task = bar.add_task(title, total=total)
         yield lambda steps, stage: bar.update(task, advance=steps, description=f"{title}: {stage}")
+
+
+@contextmanager
+def _in_cell(bar: Progress) -> Iterator[None]:
+    """Show a bar below the cell of a notebook; runs of less than `_REFRESH` seconds show none.
+
+    There is one output, which is replaced, whether or not the notebook has ipywidgets, which Rich's own
+    live display asks for.
+    """
+    from IPython.display import HTML, display
+
+    ended = threading.Event()
+
+    def show() -> None:
+        handle = None
+        while not ended.wait(_REFRESH):
+            if handle is None:
+                handle = display(bar, display_id=True)
+            else:
+                handle.update(bar)
+        if handle is not None:
+            handle.update(HTML(""))
+
+    # the context says to a thread which cell its outputs belong to
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(show,), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def in_pieces(

@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from ..fields import chosen_rows, plain_array, rebuilt, refuse_unwritable
+from .cells import cell
 
 __all__ = ["Groups", "PartialLabels", "class_codes", "frozen", "refuse_other_order"]
 
@@ -132,6 +133,15 @@ class Groups:
     def __len__(self) -> int:
         """Number of rows."""
         return len(self.codes)
+
+    def __repr__(self) -> str:
+        """Say how many rows and groups there are."""
+        return f"Groups({len(self)} rows, {self.num_groups} groups)"
+
+    def _repr_html_(self) -> str:
+        names = np.arange(self.num_groups) if self.names is None else self.names
+        rows = np.bincount(self.codes[self.codes >= 0], minlength=self.num_groups)
+        return cell(repr(self), pd.DataFrame({"rows": rows}, pd.Index(names, name="group")))
 
     def subset(self, rows: ArrayLike | slice) -> Self:
         """Groups of some of the rows; those that still occur, renumbered in the same order.

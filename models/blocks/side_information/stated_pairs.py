@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..fields import chosen_rows
 from ..files import write_table
+from .cells import cell
 from .hard_links import LinkReport, check_links, implied_pairs
 from .link_weights import (
     check_pairs,
@@ -234,3 +235,6 @@ class StatedPairs:
             f"{(self.weights < 0).sum()} cannot-links ({(~must & hard).sum()} hard), "
             f"{groups}num_points={self.num_points})"
         )
+
+    def _repr_html_(self) -> str:
+        return cell(repr(self), self.table())

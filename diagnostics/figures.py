@@ -1,0 +1,30 @@
+"""The figure that all pictures are drawn on; importing it imports Matplotlib."""
+
+from __future__ import annotations
+
+import io
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+__all__ = ["ShownFigure"]
+
+_PIXELS, _SHARPNESS = 96, 2
+"""Pixels that an inch takes in a notebook, and pixels of the picture for each of these."""
+
+
+class ShownFigure(Figure):
+    """Figure that notebooks show, although pyplot knows nothing of it.
+
+    Pyplot would keep every figure until it is closed, and show those of a cell a second time. Where its
+    own display of figures is switched on, that one is used, once.
+    """
+
+    def __init__(self, width: float, height: float) -> None:
+        super().__init__(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(self)
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png", dpi=_SHARPNESS * _PIXELS)
+        return buffer.getvalue(), {"width": round(_PIXELS * self.get_figwidth())}
