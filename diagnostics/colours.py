@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["CHAINS", "INK", "MUTED", "WARN", "cluster_colours", "new_figure"]
+__all__ = ["CHAINS", "INK", "MUTED", "WARN", "as_label", "cluster_colours", "new_figure"]
 
 INK = "#1f2933"
 MUTED = "#7b8794"
@@ -39,6 +39,11 @@ def cluster_colours(num_clusters: int) -> NDArray[np.float64]:
     base = _PALETTE[index % len(_PALETTE)]
     shade = np.array([[0.0, 0.0], [0.5, 1.0], [0.4, 0.0]])[index // len(_PALETTE) % 3]
     return base + shade[:, :1] * (shade[:, 1:] - base)
+
+
+def as_label(name: object) -> str:
+    """A name as text of a picture, in which Matplotlib reads dollars as mathematics."""
+    return str(name).replace("$", r"\$")
 
 
 def new_figure(width: float, height: float, **options: Any) -> tuple[Figure, Any]:

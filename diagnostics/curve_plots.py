@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from .colours import cluster_colours, new_figure
+from .colours import as_label, cluster_colours, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +29,7 @@ def draw_curves(
     prob: NDArray,
     grid: NDArray,
     curves: pd.DataFrame,
-    output: int = 0,
+    output: int | str = 0,
 ) -> None:
     """Draw rows in the mixed colours of their clusters, and the curves of these with their bands.
 
@@ -42,7 +42,7 @@ def draw_curves(
     grid : ndarray, shape (num_places,)
     curves : DataFrame
         Of `Fit.curves` at the grid. Clusters with less than 2 % of the rows are left out.
-    output : int
+    output : int or str
     """
     shown = np.linspace(0, len(y) - 1, min(len(y), _MOST_ROWS)).astype(int)
     order = np.argsort(-prob.mean(axis=0))  # the largest clusters get the colours told best
@@ -68,7 +68,9 @@ def plot_curves(
     """One panel for each output; parameters are those of `draw_curves`."""
     table = y.reshape(len(y), -1)
     figure, axes = new_figure(6.4, 0.6 + 3.2 * table.shape[1], nrows=table.shape[1], squeeze=False)
-    for output, axis in enumerate(axes[:, 0]):
-        draw_curves(axis, inputs, table[:, output], prob, grid, curves, output)
-        axis.set(xlabel=label, ylabel="y" if table.shape[1] == 1 else f"y[:, {output}]")
+    outputs = curves["output"].unique()
+    for number, (output, axis) in enumerate(zip(outputs, axes[:, 0], strict=True)):
+        draw_curves(axis, inputs, table[:, number], prob, grid, curves, output)
+        name = "y" if table.shape[1] == 1 else f"y[:, {number}]"
+        axis.set(xlabel=label, ylabel=as_label(output) if isinstance(output, str) else name)
     return figure

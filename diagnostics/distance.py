@@ -7,7 +7,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from .orthogonal import gram
-from .sites import is_label_dim, role_of, symmetries_of
+from .sites import entry_names, is_label_dim, role_of, symmetries_of
 
 __all__ = ["comparable", "farthest", "wasserstein"]
 
@@ -32,31 +32,34 @@ def comparable(tree: xr.DataTree) -> dict[str, NDArray[np.float64]]:
     Returns
     -------
     dict of ndarray, shape (num_draws,)
-        Entries of an array are named like ``theta[0]``.
+        Entries of an array are named like ``theta[0]``, or by the names of the data.
     """
+    found: dict[str, NDArray[np.float64]] = {}
+    for key, part in _parts(tree).items():
+        names = entry_names(key, part, part.dims[2:])
+        found |= zip(names, part.to_numpy().reshape(-1, len(names)).T, strict=True)
+    return found
+
+
+def _parts(tree: xr.DataTree) -> dict[str, xr.DataArray]:
+    """The functionals of `comparable` by chain and draw, those of an array together."""
     sites = {str(name): site for name, site in tree["posterior"].data_vars.items()}
     symmetries = symmetries_of(tree)
     turning = {name: sites[name].to_numpy() for name in symmetries}
-    parts = gram(turning, {name: sites[name].dims for name in symmetries}, symmetries)
+    products = gram(turning, {name: sites[name].dims for name in symmetries}, symmetries)
+    parts = {name: xr.DataArray(values) for name, values in products.items()}
     for name, site in sites.items():
-        values = site.to_numpy()
-        axes = tuple(i for i, dim in enumerate(map(str, site.dims)) if _permutes(dim))
+        axes = [dim for dim in site.dims if _permutes(str(dim))]
         if name in symmetries:
             continue
         if role_of(site) == "mixing_weights":
-            parts["sorted weights"] = -np.sort(-values, axis=-1)
+            parts["sorted weights"] = xr.DataArray(-np.sort(-site.to_numpy(), axis=-1))
         elif axes:
-            parts[f"average {name}"] = values.mean(axis=axes)
-            parts[f"spread of {name}"] = values.std(axis=axes)
+            parts[f"average {name}"] = site.mean(axes)
+            parts[f"spread of {name}"] = site.std(axes)
         else:
-            parts[name] = values
-    found = {}
-    for key, part in parts.items():
-        if part[0, 0].size <= _MOST_ENTRIES:
-            for index in np.ndindex(part.shape[2:]):
-                label = f"{key}[{', '.join(map(str, index))}]" if index else key
-                found[label] = part[(..., *index)].reshape(-1)
-    return found
+            parts[name] = site
+    return {key: part for key, part in parts.items() if part[0, 0].size <= _MOST_ENTRIES}
 
 
 def _permutes(dim: str) -> bool:
@@ -101,6 +104,11 @@ def farthest(tree: xr.DataTree, reference: xr.DataTree) -> tuple[float, str]:
     (float, str)
         NaN and "" where all parameters are too large to be compared.
     """
-    ours, theirs = comparable(tree), comparable(reference)
-    found = [(wasserstein(ours[key], theirs[key]), key) for key in theirs if key in ours]
+    ours, found = _parts(tree), []
+    for key, part in _parts(reference).items():
+        if key in ours and ours[key].shape[2:] == part.shape[2:]:
+            names = entry_names(key, part, part.dims[2:])
+            # by place, since the same data may have names in one fit only
+            pairs = (one.to_numpy().reshape(-1, len(names)).T for one in (ours[key], part))
+            found += [(wasserstein(*pair), n) for n, *pair in zip(names, *pairs, strict=True)]
     return max(found, default=(np.nan, ""))

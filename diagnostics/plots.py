@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .colours import CHAINS, INK, MUTED, WARN, cluster_colours, new_figure
+from .colours import CHAINS, INK, MUTED, WARN, as_label, cluster_colours, new_figure
 from .invariants import invariants
 from .scores import violated
 from .sites import labelled_table, site_of
@@ -252,8 +252,7 @@ def plot_traces(fit: Any) -> Figure:
 def _feature_names(fit: Any) -> list[str]:
     constant = fit.tree["constant_data"]
     if "feature_names" in constant:
-        # dollars would be read as mathematics
-        return [str(name).replace("$", r"\$") for name in constant["feature_names"].to_numpy()]
+        return list(map(as_label, constant["feature_names"].to_numpy()))
     return [f"feature {i}" for i in range(fit.tree["observed_data"].sizes["features"])]
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import product
+
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
+    "entry_names",
     "has_labels",
     "is_label_dim",
     "is_ordered",
     "labelled_table",
+    "name_axes",
     "role_of",
     "site_of",
     "symmetries_of",
@@ -62,3 +67,35 @@ def labelled_table(tree: xr.DataTree) -> NDArray[np.float64]:
         if name != "truth" and values.ndim == 2 and points in (None, len(values)):
             return values.to_numpy()
     raise ValueError("the fit has no table with a row for every point; draw its sites with ArviZ")
+
+
+def name_axes(data: xr.Dataset, names: Mapping[str, ArrayLike]) -> xr.Dataset:
+    """Put names on the axes of a data set, as far as they have as many entries as there are names.
+
+    Parameters
+    ----------
+    data : Dataset
+    names : mapping of str to array_like
+        By axis; the axis ``features_1`` of a matrix has the names of ``features``.
+    """
+    found = {}
+    for dim, size in data.sizes.items():
+        own = names.get(str(dim), names.get(str(dim).removesuffix("_1")))
+        taken = dim in data.variables and data.variables[dim].dims != (dim,)
+        if own is not None and len(np.asarray(own)) == size and not taken:
+            found[dim] = own
+    return data.assign_coords(found)
+
+
+def entry_names(name: str, site: xr.DataArray, dims: Sequence[Hashable]) -> list[str]:
+    """Name of every number of a site along some of its axes, as ArviZ does: ``mean[0, width]``.
+
+    Parameters
+    ----------
+    name : str
+    site : DataArray
+    dims : sequence of str
+        Without any there is one number, of the site's name.
+    """
+    axes = [site[dim].to_numpy() for dim in dims]
+    return [f"{name}[{', '.join(map(str, at))}]" if at else name for at in product(*axes)]

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from sidebayes.models.blocks.fields import real_array
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
-from .colours import CHAINS, MUTED, cluster_colours, new_figure
+from .colours import CHAINS, MUTED, as_label, cluster_colours, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,7 +102,7 @@ def plot_subjects(
         axes[row, 1].sharey(axes[row, 0])
         for axis in axes[row, :2]:
             axis.set(xlabel=series.name)
-        axes[row, 0].set(ylabel=name or series.outcome)
+        axes[row, 0].set(ylabel=as_label(name or series.outcome))
     axes[0, 0].set_title("all subjects, with what new ones would do (median, 90 %)", fontsize=9)
     axes[0, 1].set_title("single subjects, with their 90 % bands", fontsize=9)
     if timed:
@@ -161,7 +161,7 @@ def _axis_of(
         if len(varying):
             column = int(varying[0])
             names = fit.run.columns.get(table, [f"{table}[{k}]" for k in range(values.shape[1])])
-            return values[:, column], str(names[column]).replace("$", r"\$")
+            return values[:, column], as_label(names[column])
     raise ValueError(
         f"no column of {sorted(design)} varies within subjects; pass along=, such as times of the rows"
     )
@@ -234,7 +234,7 @@ def _draw_some(axis: Axes, series: _Series, chosen: NDArray, some: NDArray) -> N
             axis.vlines(where, low, high, color=colour, lw=4, alpha=0.2)
         axis.fill_between(where, low, high, color=colour, alpha=0.18, lw=0)
         axis.plot(where, middle, color=colour, lw=1.2)
-        name = str(series.groups.names[subject]).replace("$", r"\$")
+        name = as_label(series.groups.names[subject])
         axis.plot(where, series.y[rows], "o", color=colour, ms=4, label=name)
     axis.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
@@ -246,7 +246,7 @@ def _draw_survival(axis: Axes, fit: Any, some: NDArray) -> None:
     for number, name in enumerate(curves["subject"].to_numpy()):
         one, colour = curves.isel(subject=number), CHAINS[number % len(CHAINS)]
         axis.fill_between(grid, one["lower"], one["upper"], color=colour, alpha=0.18, lw=0)
-        axis.plot(grid, one["mean"], color=colour, label=str(name))
+        axis.plot(grid, one["mean"], color=colour, label=as_label(name))
     axis.set(xlabel=fit.event_times, ylabel="probability", ylim=(0, 1.03))
     axis.set_title("no event until then, given the measurements (90 %)", fontsize=9)
 

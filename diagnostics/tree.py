@@ -14,6 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 from sidebayes.guides.engines.base import EngineResult
 from sidebayes.guides.engines.posterior import thin
 
+from .sites import name_axes
+
 __all__ = ["pooled_draws", "to_datatree"]
 
 
@@ -27,8 +29,9 @@ def to_datatree(
     unit_dims: Mapping[str, str],
     dims: Mapping[str, tuple[str, ...]],
     attrs: Mapping[str, Any],
-    coords: Mapping[str, ArrayLike] | None = None,
+    names: Mapping[str, ArrayLike] | None = None,
     effects: Mapping[str, ArrayLike] | None = None,
+    effect_dims: Mapping[str, tuple[str, ...]] | None = None,
     log_prior: Mapping[str, ArrayLike] | None = None,
     roles: Mapping[str, str] | None = None,
     symmetries: Mapping[str, str] | None = None,
@@ -53,10 +56,12 @@ def to_datatree(
         Names of each site's axes.
     attrs : mapping
         Written to the root.
-    coords : mapping of str to array_like, optional
-        Names along some of the sites' axes.
+    names : mapping of str to array_like, optional
+        Names of the entries of axes, which become their coordinates in all groups.
     effects : mapping of str to array_like, shape (chain, stored, ...), optional
         Summaries of other latent variables that are integrated out.
+    effect_dims : mapping of str to tuple of str, optional
+        Names of the axes of these.
     log_prior : mapping of str to array_like, shape (chain, stored), optional
         By latent site.
     roles : mapping of str to str, optional
@@ -103,9 +108,7 @@ def to_datatree(
     tree = xr.DataTree()
     tree.attrs.update(attrs)
     named: dict[Hashable, Sequence[Hashable]] = dict(dims.items())
-    used = {axis for axes in dims.values() for axis in axes}
-    labels = {axis: values for axis, values in (coords or {}).items() if axis in used}
-    posterior = dict_to_dataset(dict(result.draws), dims=named, coords=labels)
+    posterior = dict_to_dataset(dict(result.draws), dims=named)
     posterior.attrs["point_estimate"] = int(chains * draws == 1)
     posterior.attrs["ordered_clusters"] = int(ordered)
     for name, role in (roles or {}).items():
@@ -124,7 +127,9 @@ def to_datatree(
         tree[group] = xr.DataTree(data)
     if effects:
         found = {name: np.asarray(values) for name, values in effects.items()}
-        tree["effects"] = xr.DataTree(dict_to_dataset(found, coords={"draw": draw}))
+        own_dims: dict[Hashable, Sequence[Hashable]] = dict((effect_dims or {}).items())
+        data = dict_to_dataset(found, dims=own_dims, coords={"draw": draw})
+        tree["effects"] = xr.DataTree(data)
     for group, given in (("observed_data", observed), ("constant_data", constant)):
         tree[group] = xr.DataTree(xr.Dataset(dict(given)))
     info = xr.Dataset({"objective": (("restart", "step"), result.objective)})
@@ -150,6 +155,8 @@ def to_datatree(
     for name, error in (result.standard_errors or {}).items():
         info[f"monte_carlo_error_{name}"] = named.get(name, ()), error
     tree["fit_info"] = xr.DataTree(info)
+    for group in list(tree.children):
+        tree[group] = xr.DataTree(name_axes(tree[group].to_dataset(), names or {}))
     return tree
 
 

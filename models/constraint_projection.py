@@ -85,8 +85,11 @@ def constraint_projection(
         )
     _refuse_singular(x)
     x = jnp.asarray(x)
-    center = numpyro.deterministic("center", x.mean(axis=0))
-    whitening = numpyro.deterministic("whitening", _whitening(x))
+    with numpyro.plate("features", num_features):
+        center = numpyro.deterministic("center", x.mean(axis=0))
+    rows = numpyro.plate("features", num_features, dim=-2)
+    with rows, numpyro.plate("features_1", num_features):
+        whitening = numpyro.deterministic("whitening", _whitening(x))
     pi = mixing_weights(num_clusters, concentration)
     shape = (num_features, num_extracted)
     named = {"event_dims": ["features", "extracted"]}

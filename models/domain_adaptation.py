@@ -31,7 +31,7 @@ __all__ = ["domain_adaptation"]
 
 def domain_adaptation(
     x: Annotated[ArrayLike | None, "points features"],
-    known: Annotated[PartialLabels | None, "points"] = None,
+    known: Annotated[PartialLabels | None, "points classes"] = None,
     *,
     source: Annotated[SourceMixture, Held()],
     shift: str | ShiftPrior = "source",

@@ -24,7 +24,7 @@ __all__ = ["pfgl"]
 
 def pfgl(
     x: Annotated[ArrayLike | None, "points features"],
-    known: Annotated[PartialLabels | None, "points"] = None,
+    known: Annotated[PartialLabels | None, "points classes"] = None,
     *,
     num_clusters: int,
     num_classes: int,

@@ -21,7 +21,7 @@ from .problems import shapes_of
 from .result import Fit
 from .run import Run
 from .stored import stored_run
-from .tables import check_names, check_truth, column_names
+from .tables import check_names, check_truth
 from .zoo import find_card, make_engine
 
 __all__ = ["compare", "fit", "load"]
@@ -104,11 +104,7 @@ def fit(
     runner = make_engine(engine, card)
     signature = signature_of(model)
     read = read_arguments(model, name, data, arguments)
-    columns = {
-        role.name: names
-        for role in signature.of_kind("table")
-        if (names := column_names(read.given.get(role.name), role.name)) is not None
-    }
+    columns = dict(read.columns)
     tables = {r.name: read.data[r.name] for r in signature.of_kind("table") if r.name in read.data}
     # names of features are of the first table with columns
     wide = next((one for one, values in tables.items() if values.ndim == 2), "")

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from sidebayes.models.blocks.roles import signature_of
 
 from . import checks
+from .tables import column_names
 from .zoo import CARDS, Card, find_card
 
 __all__ = ["Arguments", "find_method", "read_arguments"]
@@ -27,12 +28,15 @@ class Arguments(NamedTuple):
     sizes : dict of str to int
         Of the named dimensions.
     options : dict of str to object
+    columns : dict of str to tuple of str
+        Names of the columns of tables that were given with names.
     """
 
     given: dict[str, Any]
     data: dict[str, Any]
     sizes: dict[str, int]
     options: dict[str, Any]
+    columns: dict[str, tuple[str, ...]]
 
 
 def find_method(method: str | Callable[..., None]) -> tuple[Card | None, Callable[..., None], str]:
@@ -80,4 +84,9 @@ def read_arguments(
     for role in signature.data:
         if role.chosen is not None and role.name not in checked:
             checked[role.name] = role.chosen(checked, options)
-    return Arguments(given, checked, checks.check_dims(signature, checked), options)
+    columns = {
+        role.name: names
+        for role in signature.of_kind("table")
+        if (names := column_names(given.get(role.name), role.name)) is not None
+    }
+    return Arguments(given, checked, checks.check_dims(signature, checked), options, columns)

@@ -134,7 +134,7 @@ def _check_labels(value: Any, role: Role) -> PartialLabels:
     try:
         if isinstance(value, PartialLabels):
             return value
-        return PartialLabels(np.asarray(as_plain(value, role.name)))
+        return PartialLabels(as_plain(value, role.name))
     except (TypeError, ValueError) as error:
         raise type(error)(f"{role.name}: {error}; pass {wanted(role)}") from None
 

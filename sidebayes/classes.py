@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from sidebayes.diagnostics.tree import pooled_draws
 from sidebayes.guides.engines.density import abstract_trace, collapsed_sites
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from .predictions import check_new
 
@@ -26,6 +27,16 @@ class Classes:
         with self.run.precision:
             sources = collapsed_sites(abstract_trace(self.run.problem)).values()
             return any(fn.num_classes is not None for fn, _ in sources)
+
+    @property
+    def class_names(self: Any) -> tuple[str | int, ...]:
+        """Names of the classes in their order; numbers for those without a name."""
+        with self.run.precision:
+            sources = collapsed_sites(abstract_trace(self.run.problem)).values()
+        number = max((fn.num_classes or 0 for fn, _ in sources), default=0)
+        known = (v.names for v in self.run.data.values() if isinstance(v, PartialLabels))
+        names = next(filter(None, known), ())
+        return (*names, *range(len(names), number))
 
     def class_probabilities(self: Any, *data: Any, **named: Any) -> NDArray[np.float64]:
         """Probabilities of the classes of rows, averaged over draws.
@@ -71,7 +82,10 @@ class Classes:
         Returns
         -------
         DataFrame
-            Columns ``class`` and ``probability``, one row for each row of the data.
+            Columns ``class``, its name where the known classes have names, and ``probability``, one row
+            for each row of the data.
         """
         prob = self.class_probabilities(*data, **named)
-        return pd.DataFrame({"class": prob.argmax(axis=1), "probability": prob.max(axis=1)})
+        names = np.asarray(self.class_names, dtype=object)
+        best = prob.argmax(axis=1)
+        return pd.DataFrame({"class": names[best], "probability": prob.max(axis=1)}).infer_objects()

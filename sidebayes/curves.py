@@ -47,7 +47,8 @@ class CurvesOfFit:
         Returns
         -------
         DataFrame
-            A row for each new row, cluster and output: ``row``, ``cluster``, ``output``; ``mean`` of the
+            A row for each new row, cluster and output: ``row``, ``cluster``, ``output``, by name where the
+            columns of the data have names; ``mean`` of the
             curve and ``sd`` of what is not known of it, with ``lower`` and ``upper``; ``sd_outcome`` of a
             new outcome about the mean, noise included. Intervals are those of a normal distribution.
 
@@ -67,7 +68,7 @@ class CurvesOfFit:
             {
                 "row": row,
                 "cluster": cluster,
-                "output": output,
+                "output": self._output_names(output),
                 "mean": found.ravel(),
                 "sd": sd.ravel(),
                 "lower": low.ravel(),
@@ -130,8 +131,15 @@ class CurvesOfFit:
         middle = (weights * flat[0]).sum(axis=0)
         spread = np.sqrt((weights * (flat[1] ** 2 + (flat[0] - middle) ** 2)).sum(axis=0))
         row, output = (one.ravel() for one in np.indices(mean.shape[1::2]))
-        table = {"row": row, "output": output, "mean": middle, "sd": spread}
+        table = {"row": row, "output": self._output_names(output), "mean": middle, "sd": spread}
         return pd.DataFrame(table | {"lower": lower, "upper": upper, "known": known[row]})
+
+    def _output_names(self: Any, output: NDArray) -> NDArray:
+        """Names of outputs, their numbers where the data have no names."""
+        with self.run.precision:
+            tables = outcomes(self.run).values()
+        names = next((self.run.columns[one] for one in tables if one in self.run.columns), None)
+        return output if names is None else np.asarray(names, dtype=object)[output]
 
     @property
     def _input_of_curves(self: Any) -> str | None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,9 @@ __all__ = ["Dataset", "load_dataset", "names"]
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Points, and their classes where they are known.
+
+    It is taken wherever a table is, as a data frame whose columns are the features: a fit of a data set
+    knows the names of its features, a fit of its array ``x`` does not.
 
     Attributes
     ----------
@@ -39,6 +43,23 @@ class Dataset:
     def num_classes(self) -> int | None:
         """Number of classes, None where they are unknown."""
         return None if self.labels is None else len(np.unique(self.labels[self.labels >= 0]))
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the features."""
+        return self.feature_names
+
+    def __getitem__(self, name: str) -> NDArray[np.float64]:
+        """One feature of all points."""
+        return self.x[:, self.feature_names.index(name)]
+
+    def __len__(self) -> int:
+        """Number of points."""
+        return len(self.x)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray:
+        """The points as an array."""
+        return np.array(self.x, dtype=dtype, copy=copy)
 
     def standardized(self) -> Dataset:
         """Every feature at mean zero and unit variance; constant features become zero."""
@@ -231,7 +252,7 @@ def _tables() -> dict[str, Path]:
 
 def _read(path: Path, label: str | None, drop: Sequence[str]) -> Dataset:
     from sidebayes.models.blocks.files import read_table  # with JAX; names need not wait for it
-    from sidebayes.models.blocks.side_information.partial_labels import class_codes
+    from sidebayes.models.blocks.side_information.class_names import class_codes
 
     table = read_table(path)
     table.columns = [str(column).strip() for column in table.columns]
@@ -287,7 +308,7 @@ def _is_index(column: pd.Series) -> bool:
 def _openml(name: str) -> Dataset:
     from sklearn.datasets import fetch_openml
 
-    from sidebayes.models.blocks.side_information.partial_labels import class_codes
+    from sidebayes.models.blocks.side_information.class_names import class_codes
 
     folder = cache_folder()
     home = str(folder / "openml") if folder is not None and is_private(folder) else None

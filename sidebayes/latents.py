@@ -14,7 +14,6 @@ from sidebayes.diagnostics.tree import pooled_draws
 from sidebayes.guides.engines import posterior
 from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.side_information.link_weights import check_pairs
-from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from .uncertainty import check_probability, normal_interval, total_moments
 
@@ -121,16 +120,10 @@ class Latents:
         mean, spread = total_moments(self.tree["effects"], "effects")
         lower, upper = normal_interval(mean, spread, probability)
         found = {"mean": mean, "sd": spread, "lower": lower, "upper": upper}
-        coords = {
-            "group": self._group_names(len(mean)),
-            "effect": self._names_of("effects", mean.shape[1]),
-        }
+        stored = self.tree["effects"]["effects"]
+        axes = zip(("group", "effect"), stored.dims[2:], strict=True)
+        coords = {axis: stored[dim].to_numpy() for axis, dim in axes}
         return xr.Dataset({n: (("group", "effect"), v) for n, v in found.items()}, coords)
-
-    def _group_names(self: Any, size: int) -> Any:
-        """Names of the groups that share effects; numbers where they are not known."""
-        groups = [value for value in self.run.data.values() if isinstance(value, Groups)]
-        return next((g.names for g in groups if g.num_groups == size), np.arange(size))
 
     def _find_labels(self: Any) -> NDArray[np.int64]:
         if self.approximate is not None or self.config.hard_labels:

@@ -217,6 +217,10 @@ def check_new(
     for role in signature.data:  # as the fit has it
         if role.chosen is not None and role.name not in checked:
             checked[role.name] = run.data[role.name]
+    for role in signature.of_kind("labels"):
+        old, new = run.data.get(role.name), checked.get(role.name)
+        if old is not None and new is not None:
+            checked[role.name] = new.under(old.names)
     checks.check_dims(signature, checked)
     for role in signature.of_kind("table"):
         old, new = run.data.get(role.name), checked.get(role.name)

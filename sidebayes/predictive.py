@@ -15,6 +15,7 @@ from arviz_base import dict_to_dataset
 from jax import Array
 from numpy.typing import NDArray
 
+from sidebayes.diagnostics.sites import name_axes
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import abstract_trace, site_log_prob, trace_model
 from sidebayes.guides.engines.plumbing.programs import compiled, structure
@@ -25,7 +26,7 @@ from sidebayes.models.blocks.side_information.partial_labels import Groups, Part
 
 from . import checks
 from .run import Run
-from .stored import axes_of
+from .stored import axes_of, coordinates
 
 __all__ = [
     "Drawn",
@@ -326,12 +327,9 @@ def to_dataset(
         if role is not None:
             dims[site] = list(axes_of(role, len(own)))
     coords: dict[Any, Any] = {} if draws is None else {n: draws[n] for n in ("chain", "draw")}
-    used = {dim for axes in dims.values() for dim in axes}
-    for role in run.signature.of_kind("groups"):
-        if role.name in used and run.data.get(role.name) is not None:
-            coords[role.name] = run.data[role.name].names
     sample_dims = [] if draws is None else ["chain", "draw"]
-    return dict_to_dataset(shaped, dims=dims, coords=coords, sample_dims=sample_dims)
+    data = dict_to_dataset(shaped, dims=dims, coords=coords, sample_dims=sample_dims)
+    return name_axes(data, coordinates(run))
 
 
 def design(run: Run, without: Collection[str]) -> xr.Dataset:
@@ -348,6 +346,5 @@ def design(run: Run, without: Collection[str]) -> xr.Dataset:
             plain = names.dtype.kind in "fiu"
             held[role.name] = role.dims[0], names if plain else names.astype(object)
         elif isinstance(value, PartialLabels):
-            axes = (role.dims[0], f"{role.name}_classes")[: value.values.ndim]
-            held[role.name] = axes, value.values
-    return xr.Dataset(held)
+            held[role.name] = axes_of(role, value.values.ndim), value.values
+    return name_axes(xr.Dataset(held), coordinates(run))

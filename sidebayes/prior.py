@@ -15,6 +15,7 @@ from jax import Array
 from numpy.typing import NDArray
 from numpyro import handlers
 
+from sidebayes.diagnostics.sites import name_axes
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import (
     abstract_trace,
@@ -41,6 +42,7 @@ from .predictive import (
     to_dataset,
 )
 from .run import Run
+from .stored import coordinates
 from .zoo import make_engine
 
 __all__ = ["draw_prior", "prior_predictive"]
@@ -91,7 +93,15 @@ def prior_predictive(
     read = read_arguments(model, name, data, arguments, ("links", "table"))
     checks.check_seed(seed)
     num_draws = check_integer("num_draws", num_draws)
-    run = Run(name, model, read.data, read.options, make_engine(None, card), unseen=True)
+    run = Run(
+        name,
+        model,
+        read.data,
+        read.options,
+        make_engine(None, card),
+        columns=read.columns,
+        unseen=True,
+    )
     run = replace(run, data=fill_tables(run, read.sizes))
     left_out = run.data.keys() - read.data.keys()
     with run.precision:
@@ -99,9 +109,10 @@ def prior_predictive(
         known = {site: table for site, table in found.items() if table in read.data}
         observed = observed_values(run, {n: value[0] for n, value in sites.items()}, known)
         dims: dict[Any, Any] = site_dims(run.problem)
+    prior = dict_to_dataset({n: value[None] for n, value in sites.items()}, dims=dims)
     numbers = {"chain": np.arange(1), "draw": np.arange(num_draws)}
     groups = {
-        "prior": dict_to_dataset({n: value[None] for n, value in sites.items()}, dims=dims),
+        "prior": name_axes(prior, coordinates(run)),
         "prior_predictive": to_dataset(run, found, values, numbers),
         "constant_data": design(run, left_out | set(filter(None, found.values()))),
     }

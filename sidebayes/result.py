@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from sidebayes.diagnostics.invariants import convergence
 from sidebayes.diagnostics.orthogonal import align
 from sidebayes.diagnostics.relabel import relabel
+from sidebayes.diagnostics.sites import entry_names
 from sidebayes.diagnostics.verdict import num_starts_at_best, verdict
 from sidebayes.guides.engines.base import Engine, Evidence, SideBayesWarning, Status
 from sidebayes.models.blocks.fields import check_integer
@@ -340,9 +341,8 @@ def _with_total(parts: Mapping[str, float], total: float) -> dict[str, float]:
 
 def _entries(draws: xr.Dataset) -> dict[str, float]:
     """Numbers of the first draw by name, as ArviZ names them."""
-    rows = {}
-    for name, values in draws.items():
-        for index in np.ndindex(values.shape[2:]):
-            label = f"{name}[{', '.join(map(str, index))}]" if index else str(name)
-            rows[label] = float(values.to_numpy()[(0, 0, *index)])
+    rows: dict[str, float] = {}
+    for name, site in draws.items():
+        names = entry_names(str(name), site, site.dims[2:])
+        rows |= zip(names, site.to_numpy()[0, 0].ravel().tolist(), strict=True)
     return rows

@@ -35,7 +35,7 @@ from sidebayes.models.blocks.fields import plain_array
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.roles import Role, Signature, signature_of
 from sidebayes.models.blocks.side_information.links import Links
-from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
+from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from . import checks, problems, record, stored
 from .zoo import CARDS, Card, inference_used, links_taken, make_engine
@@ -293,9 +293,10 @@ class Run:
                     for n, dim in layout.site_dims.items()
                 },
                 effects={n: by_chain(v) for n, v in found.effects.items()},
+                effect_dims=posterior.effect_dims(problem),
                 log_prior={n: by_chain(v) for n, v in found.log_prior.items()},
                 dims=site_dims(problem),
-                coords=stored.coordinates(self),
+                names=stored.coordinates(self),
                 roles=site_roles(problem),
                 symmetries=site_symmetries(problem),
                 ordered=not clusters_permute(problem),
@@ -371,7 +372,7 @@ def _cut(
     if role.kind == "groups":
         return value.subset(np.flatnonzero(mask))
     if role.kind == "labels":
-        return PartialLabels(value.values[mask])
+        return value.subset(mask)
     place = np.cumsum(mask) - 1
     inside = [np.asarray(one)[mask[np.asarray(one)]] for one in value]
     return tuple(place[one] for one in inside if len(one) > 1)

@@ -8,8 +8,8 @@ from numpy.typing import ArrayLike
 
 from sidebayes.guides.detection.population import Population
 from sidebayes.models.blocks.fields import Range, check_integer, check_number
+from sidebayes.models.blocks.side_information.class_names import class_codes
 from sidebayes.models.blocks.side_information.links import Links
-from sidebayes.models.blocks.side_information.partial_labels import class_codes
 
 from .checks import check_seed
 

@@ -67,15 +67,40 @@ def constant_data(run: Run, layout: Layout) -> dict[str, Any]:
             constant[role.name] = role.dims[0], np.asarray(value.codes)
             constant[f"{role.name}_names"] = role.name, _plain(np.asarray(value.names))
         elif isinstance(value, PartialLabels):
-            classes = "" if value.values.ndim == 1 else f"{role.name}_classes"
-            constant[role.name] = (role.dims[0], classes)[: value.values.ndim], value.values
+            constant[role.name] = axes_of(role, value.values.ndim), value.values
+            if value.names is not None:
+                constant[f"{role.name}_names"] = f"{role.name}_classes", _plain(value.names)
     return constant
 
 
 def coordinates(run: Run) -> dict[str, NDArray]:
-    """Names along axes of sites: those of the groups of links."""
+    """Names along axes: of columns of tables, of groups, of classes, and of groups of links."""
+    found: dict[str, Any] = {}
+    for role in run.signature.data:
+        value = run.data.get(role.name)
+        names: Any = None
+        if role.kind == "table" and _has_names(run.columns.get(role.name)):
+            names = run.columns[role.name]
+        elif isinstance(value, PartialLabels):
+            names = value.names
+        elif isinstance(value, Groups):
+            found[role.name] = value.names
+        if names is not None:
+            found.setdefault(axes_of(role, 2)[1], names)
+    unit = run.signature.unit_of(run.data)
+    if unit in found:  # labels are of groups
+        found.setdefault("points", found[unit])
+    if "effects" in found:  # a variable of that name cannot have an axis of that name
+        found.setdefault("effect", found["effects"])
     group = next(iter(run.links.values()), Links.empty()).group
-    return {} if group is None else {"link_groups": _plain(group.names)}
+    if group is not None:
+        found["link_groups"] = group.names
+    return {dim: _plain(names) for dim, names in found.items()}
+
+
+def _has_names(columns: tuple[str, ...] | None) -> bool:
+    """Whether columns have names, other than their numbers."""
+    return columns is not None and columns != tuple(map(str, range(len(columns))))
 
 
 def attributes(run: Run) -> dict[str, Any]:
@@ -127,7 +152,9 @@ def stored_run(
                 names = constant[f"{role.name}_names"].to_numpy()
                 data[role.name] = Groups(names[constant[role.name].to_numpy()])
             elif role.kind == "labels" and role.name in constant:
-                data[role.name] = PartialLabels(constant[role.name].to_numpy())
+                named = constant.get(f"{role.name}_names")
+                classes = None if named is None else named.to_numpy().tolist()
+                data[role.name] = PartialLabels(constant[role.name].to_numpy(), classes)
             elif role.kind == "sets" and role.name in sets:
                 data[role.name] = tuple(sets[role.name])
     return {

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sidebayes.models.blocks.side_information.partial_labels import class_codes
+from sidebayes.models.blocks.side_information.class_names import class_codes
 
 __all__ = [
     "as_plain",
@@ -161,13 +161,14 @@ def column_names(table: Any, name: str = "x") -> tuple[str, ...] | None:
     Raises
     ------
     ValueError
-        If a name occurs more than once.
+        If a name occurs more than once, also where a number and text look the same, or no file could
+        hold one.
     """
     given = getattr(table, "column_names", getattr(table, "columns", None))  # Arrow's, others'
     if given is None or callable(given) or isinstance(table, np.ndarray):
         return None
     names = tuple(map(str, given))
-    _refuse_repeats(names, f"the columns of {name}")
+    _refuse_odd_names(names, f"the columns of {name}")
     return names
 
 
@@ -217,19 +218,18 @@ def check_names(names: Any, num_features: int) -> tuple[str, ...]:
         raise ValueError(
             f"feature_names has {len(found)} names for {num_features} features; give one each"
         )
-    _refuse_repeats(found, "feature_names")
-    for one in found:
-        if "\0" in one or not one.isprintable():
-            raise ValueError(
-                f"feature_names holds {one!r}, with a character that cannot be shown; rename it"
-            )
+    _refuse_odd_names(found, "feature_names")
     return found
 
 
-def _refuse_repeats(names: Sequence[str], what: str) -> None:
+def _refuse_odd_names(names: Sequence[str], what: str) -> None:
+    """Refuse names that repeat, and those that cannot be shown or stored."""
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"{what} repeat {twice[:5]}; give every one a name of its own")
+    odd = next((name for name in names if not name.isprintable()), None)
+    if odd is not None:
+        raise ValueError(f"{what} hold {odd!r}, with a character that cannot be shown; rename it")
 
 
 def check_truth(truth: Any, num_points: int) -> NDArray[np.int64] | None:

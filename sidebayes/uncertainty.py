@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from scipy.stats import norm
 
+from sidebayes.diagnostics.sites import entry_names
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import place, sum_log_prob, unconstrained_start
 from sidebayes.guides.engines.plumbing.programs import compiled
@@ -64,18 +65,8 @@ class Uncertainty:
         sites = sites.drop_vars(set(self.run.sized_by_units))
         labels, values = [], []
         for name, site in sites.data_vars.items():
-            own = site.to_numpy()
-            values.append(own.reshape(-1, int(np.prod(own.shape[2:]))))
-            names = [
-                self._names_of(dim, size)
-                for dim, size in zip(site.dims[2:], own.shape[2:], strict=True)
-            ]
-            labels += [
-                f"{name}[{', '.join(str(n[i]) for n, i in zip(names, index, strict=True))}]"
-                if index
-                else str(name)
-                for index in np.ndindex(own.shape[2:])
-            ]
+            values.append(site.to_numpy().reshape(-1, int(np.prod(site.shape[2:]))))
+            labels += entry_names(str(name), site, site.dims[2:])
         draws = np.concatenate(values, axis=1)
         if len(draws) > 1:
             found = np.atleast_2d(np.cov(draws.T))
@@ -112,14 +103,15 @@ class Uncertainty:
         sites = self.tree["posterior"].data_vars
         name = next((str(n) for n, v in sites.items() if v.dims[-1] == "terms"), None)
         if "coefficients" in group:
+            site = group["coefficients"]
             estimate, error = total_moments(group, "coefficients")
         elif name is not None:
-            estimate = self.params[name]
+            site, estimate = sites[name], self.params[name]
             keys = [label for label in self.covariance.index if label.startswith(f"{name}[")]
             error = np.sqrt(np.diag(self.covariance.loc[keys, keys]))
         else:
             raise ValueError(f"{self.method} has no fixed effects; 'mixed_effects' has")
-        terms = self._names_of("terms", estimate.shape[-1])
+        terms = site[site.dims[-1]].to_numpy().tolist()
         index = pd.Index(terms)
         if estimate.ndim == 2:
             index = pd.MultiIndex.from_product(
@@ -129,15 +121,6 @@ class Uncertainty:
         lower, upper = normal_interval(estimate, error, probability)
         columns = {"estimate": estimate, "standard_error": error, "lower": lower, "upper": upper}
         return pd.DataFrame(columns, index=index)
-
-    def _names_of(self: Any, dim: Any, size: int) -> list[Any]:
-        """Names along a dimension of the data: of columns, or of groups; numbers where there are none."""
-        tables = self.run.signature.of_kind("table") if self.model is not None else ()
-        for role in tables:
-            names = self.run.columns.get(role.name, ())
-            if role.dims[1:2] == (str(dim).removesuffix("_1"),) and len(names) == size:
-                return list(names)
-        return list(range(size))
 
 
 def check_probability(probability: float) -> None:

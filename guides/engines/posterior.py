@@ -33,6 +33,7 @@ __all__ = [
     "Derived",
     "derive",
     "derive_ahead",
+    "effect_dims",
     "joint_mode",
     "label_sites",
     "latent_shapes",
@@ -157,6 +158,26 @@ def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False
     return Derived(prob, terms, prior, mode[0].astype(np.int64), effects)
 
 
+def effect_dims(problem: Problem) -> dict[str, tuple[str, ...]]:
+    """Names of the axes of `Derived.effects`; the units are named by the dimension of the data."""
+    sources = collapsed_sites(abstract_trace(problem))
+    dims = lay_out_units(problem).site_dims
+    prefix = _prefixes(sources)
+    return {
+        f"{prefix[site]}{name}": tuple(
+            dims[site] or axis if axis == "unit" else f"{prefix[site]}{axis}" for axis in axes
+        )
+        for site, (fn, _) in sources.items()
+        for name, axes in fn.summary_axes.items()
+    }
+
+
+def _prefixes(sources: Mapping[str, tuple[Collapsed, Any]]) -> dict[str, str]:
+    """What goes in front of the names of summaries: the site's, where several sites have effects."""
+    several = sum(fn.latent == "effects" for fn, _ in sources.values()) > 1
+    return {site: f"{site}_" if several else "" for site in sources}
+
+
 def derive_ahead(problem: Problem, *, single: bool, hard: bool = False) -> None:
     """Have the program of `derive` compiled by another thread, for a single draw or for several."""
     size, asked = _description(problem, single, hard)
@@ -213,6 +234,7 @@ def _over_draws(hard: bool, layout: Any, with_prior: bool, problem: Problem) -> 
         modes: list[Array] = []
         effects: dict[str, Array] = {}
         sources = collapsed_sites(trace)
+        prefix = _prefixes(sources)
         for name, (fn, value) in sources.items():
             found = dict(summaries[name])
             prob = found.pop("responsibilities", None)
@@ -222,8 +244,7 @@ def _over_draws(hard: bool, layout: Any, with_prior: bool, problem: Problem) -> 
                 labels.append(
                     jax.nn.one_hot(best, prob.shape[-1], dtype=prob.dtype) if hard else prob
                 )
-            several = sum(fn.latent == "effects" for fn, _ in sources.values()) > 1
-            effects |= {f"{name}_{n}" if several else n: v for n, v in found.items()}
+            effects |= {f"{prefix[name]}{n}": v for n, v in found.items()}
         if not labels:
             return None, terms, prior, None, effects
         return jnp.concatenate(labels), terms, prior, jnp.concatenate(modes), effects

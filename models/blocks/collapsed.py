@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -62,6 +64,9 @@ class Collapsed(dist.Distribution):
 
     num_classes: int | None = None
     """Number of classes of the points beside their labels; None where they have none."""
+
+    summary_axes: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    """Names of the axes of what `posterior` returns beside responsibilities; "unit" runs over the units."""
 
     groups: Any = None
     """`Groups` whose rows share a latent variable; None where each row has its own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import jax
@@ -20,6 +21,12 @@ from .side_information.partial_labels import Groups
 __all__ = ["RandomEffects", "log_integrals", "moments"]
 
 _LOG_2PI = math.log(2 * math.pi)
+
+
+EFFECT_AXES = MappingProxyType(
+    {"effects": ("unit", "effect"), "effects_covariance": ("unit", "effect", "effect_1")}
+)
+"""Axes of the moments of random effects, which have names where the data's dimension ``effects`` has."""
 
 
 class RandomEffects(Collapsed):
@@ -83,6 +90,7 @@ class RandomEffects(Collapsed):
     }
     support = constraints.real_vector
     latent = "effects"
+    summary_axes = EFFECT_AXES
     pytree_data_fields: ClassVar[tuple[str, ...]] = (
         "loc",
         "design",

@@ -153,7 +153,7 @@ def signature_of(model: Callable[..., None]) -> Signature:
       ``"subjects|rows"`` between rows where subjects may be left out, and are;
     - ``anchors: Annotated[ArrayLike | None, "anchor ...", Chosen(choose)] = None``, a table that is chosen
       by a function of the other data and the options where it is left out;
-    - ``known: Annotated[PartialLabels | None, "rows"] = None``;
+    - ``known: Annotated[PartialLabels | None, "rows classes"] = None``, classes that may have names;
     - ``sets: Annotated[Sequence[ArrayLike], "rows"] = ()``, sets of row numbers.
 
     All other arguments are options; the arrays of those annotated ``Annotated[type, Held()]`` are arguments

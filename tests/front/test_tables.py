@@ -13,7 +13,7 @@ import pytest
 from jax.typing import ArrayLike
 from sidebayes.diagnostics.plots import plot_clusters, plot_parameters
 from sidebayes.diagnostics.scores import score_labels
-from sidebayes.models.blocks.side_information.partial_labels import class_codes
+from sidebayes.models.blocks.side_information.class_names import class_codes
 from typer.testing import CliRunner
 
 import sidebayes as sb

@@ -17,7 +17,7 @@ from ..collapsed import Fitted
 from ..label_inference import partition
 from ..mixtures.linked_categorical import LinkedCategorical
 from ..mixtures.linked_mixture import LinkedMixture
-from ..random_effects import log_integrals, moments
+from ..random_effects import EFFECT_AXES, log_integrals, moments
 from ..side_information.partial_labels import Groups
 from .marginal import effect_factors
 from .sums import RowSums, group_sums
@@ -84,6 +84,7 @@ class EffectsMixture(LinkedMixture):
     doi:10.18637/jss.v078.i02, for classes whose fixed effects, covariances or noise are in part shared.
     """
 
+    summary_axes = EFFECT_AXES
     pytree_data_fields: ClassVar[tuple[str, ...]] = (
         "fixed",
         "coefficients",

@@ -143,9 +143,10 @@ class MixedParameters(Block):
             size = block.stop - block.start
             own = jnp.eye(1)
             if size > 1:
-                name = f"correlation_{number}" if len(self.structure.sizes) > 1 else "correlation"
+                alone = len(self.structure.sizes) == 1
+                name = "correlation" if alone else f"correlation_{number}"
                 lkj = dist.LKJCholesky(size, self.prior.concentration)
-                own = self.declare(name, name, lkj)
+                own = self.declare(name, name, lkj, ["effects", "effects_1"] if alone else ())
             root = root.at[..., block, block].set(own)
         return deviation[..., None] * root
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -11,7 +12,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from ..collapsed import Fitted
-from ..random_effects import RandomEffects
+from ..random_effects import EFFECT_AXES, RandomEffects
 from ..side_information.partial_labels import Groups
 from .marginal import Weighted, by_row, weighted
 from .small import cholesky, forward_solve, inverse, log_determinant
@@ -78,6 +79,13 @@ class RestrictedEffects(RandomEffects):
         Means m and standard deviations s of the fixed effects, shape (num_terms,); None is flat.
     """
 
+    summary_axes = MappingProxyType(
+        {
+            **EFFECT_AXES,
+            "coefficients": ("terms",),
+            "coefficients_covariance": ("terms", "terms_1"),
+        }
+    )
     arg_constraints: ClassVar[dict] = {}
     pytree_data_fields: ClassVar[tuple[str, ...]] = ("fixed", "deviations", "outputs", "prior")
     has_independent_units = False

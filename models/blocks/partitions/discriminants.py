@@ -75,8 +75,9 @@ class Discriminants(Block):
         that the same coefficients hold for other points.
         """
         centre, unit = data_units(x, jnp.shape(x)[1])
-        centre = numpyro.deterministic("centre", centre)
-        unit = numpyro.deterministic("unit", unit)
+        with numpyro.plate("features", len(centre)):
+            centre = numpyro.deterministic("centre", centre)
+            unit = numpyro.deterministic("unit", unit)
         size = Rule.num_monomials(jnp.shape(x)[1], self.covariance)
         flat = dist.ImproperUniform(dist.constraints.real_vector, (), (size,))
         with numpyro.plate(self.plate, self.num_components):

@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..fields import chosen_rows, plain_array, rebuilt, refuse_unwritable
 from .cells import cell
+from .class_names import check_class_names, class_indices
 
-__all__ = ["Groups", "PartialLabels", "class_codes", "frozen", "refuse_other_order"]
+__all__ = ["Groups", "PartialLabels", "frozen", "refuse_other_order"]
 
 _NUMBERS = ("integer", "floating", "mixed-integer-float")
 """What pandas finds in arrays of objects that are all numbers."""
@@ -29,15 +30,38 @@ class PartialLabels:
 
     Parameters
     ----------
-    values : array_like
-        Either class indices of shape (num_points,), -1 where unknown, or a boolean mask of shape
-        (num_points, num_classes) of the classes that each point may have.
+    values : array_like or data frame
+        Class indices of shape (num_points,), -1 where unknown; or names of classes, as `class_codes`
+        takes them; or a boolean mask of shape (num_points, num_classes) of the classes that each point
+        may have, as a data frame with the names of the classes.
+    names : sequence of str, optional
+        Of the classes, in order of their index. By default those that `values` name, in sorted order.
+
+    Attributes
+    ----------
+    values : ndarray
+        Indices or mask.
+    names : tuple of str, or None
+        None where classes have numbers only, and in compiled code.
+
+    Raises
+    ------
+    TypeError
+        For values of another type.
+    ValueError
+        For values of another shape or below -1, a row that admits no class, names that repeat or are
+        not one for each class, or a class that `names` lack.
     """
 
     values: NDArray
+    names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        columns = getattr(self.values, "columns", None)
         values = plain_array("labels", self.values)
+        names = check_class_names(self.names if self.names is not None else columns)
+        if values.ndim == 1 and values.dtype.kind in "OUST":
+            values, names = class_indices(values, names)
         if values.ndim == 1 and np.issubdtype(values.dtype, np.integer):
             if (values < -1).any():
                 row = int(np.argmax(values < -1))
@@ -51,7 +75,51 @@ class PartialLabels:
                 "labels must be integers of shape (points,) or booleans of shape (points, classes), "
                 f"got dtype {values.dtype} and shape {values.shape}"
             )
+        most = values.shape[1] if values.ndim == 2 else int(values.max(initial=-1)) + 1
+        if names is not None and (len(names) < most or (values.ndim == 2 and len(names) > most)):
+            raise ValueError(
+                f"labels have {len(names)} names of classes, and {most} classes; give one name for each"
+            )
         object.__setattr__(self, "values", frozen(values))
+        object.__setattr__(self, "names", names)
+
+    def subset(self, rows: ArrayLike) -> Self:
+        """Labels of some of the rows, of the same classes.
+
+        Parameters
+        ----------
+        rows : array_like of int or bool
+        """
+        values = np.asarray(self.values)
+        return type(self)(values[chosen_rows("rows", rows, len(values))], self.names)
+
+    def under(self, names: tuple[str, ...] | None) -> Self:
+        """The same labels with the classes numbered in the order of other names.
+
+        Parameters
+        ----------
+        names : tuple of str, or None
+            None where classes have numbers only.
+
+        Raises
+        ------
+        ValueError
+            If a class is not among these names.
+        """
+        if self.names is None or self.names == names:
+            return self
+        strange = [name for name in self.names if name not in (names or ())]
+        if names is None or strange:
+            raise ValueError(
+                f"labels name the classes {strange[:5]}, and the fit has "
+                f"{'numbers only' if names is None else list(names)}; name classes as in the fit"
+            )
+        place = np.array([names.index(name) for name in self.names])
+        if self.values.ndim == 1:
+            return type(self)(np.where(self.values < 0, -1, place[self.values]), names)
+        mask = np.zeros((len(self.values), len(names)), bool)
+        mask[:, place] = self.values
+        return type(self)(mask, names)
 
     @property
     def classes(self) -> NDArray[np.int64]:
@@ -80,8 +148,8 @@ class PartialLabels:
 
     @classmethod
     def tree_unflatten(cls, aux: None, children: tuple[Any]) -> Self:
-        """Rebuild without any check."""
-        return rebuilt(cls, children)
+        """Rebuild without names and without any check."""
+        return rebuilt(cls, (*children, None))
 
 
 @jax.tree_util.register_pytree_node_class
@@ -205,65 +273,6 @@ class Groups:
     def tree_unflatten(cls, aux: tuple[int], children: tuple[Any]) -> Self:
         """Rebuild without names and without any check."""
         return rebuilt(cls, (None, children[0], None, aux[0]))
-
-
-def class_codes(values: Any, name: str = "labels") -> NDArray[np.int64]:
-    """Classes numbered from 0 in sorted order; -1 where a class is not known.
-
-    Parameters
-    ----------
-    values : array_like, shape (num_points,)
-        Names or whole numbers. Not known are -1, NaN, None, what is masked, and text that is blank.
-    name : str
-        Of the argument, for messages.
-
-    Returns
-    -------
-    ndarray of int, shape (num_points,)
-
-    Raises
-    ------
-    TypeError
-        If names are mixed with something else, or there are neither names nor numbers.
-    ValueError
-        On another shape, numbers that are not whole, if no class is known, or if -1 and 1 are the
-        only values: then nobody can tell whether -1 is a class.
-    """
-    known = ~np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else True
-    array = plain_array(name, np.ma.getdata(values) if isinstance(known, np.ndarray) else values)
-    if array.ndim != 1:
-        raise ValueError(
-            f"{name} has shape {array.shape}, expected one class a point, (num_points,)"
-        )
-    if array.dtype.kind == "c":
-        raise TypeError(f"{name} holds complex numbers; give whole numbers or names")
-    known = known & ~pd.isna(array)
-    if array.dtype.kind in "OUST":
-        known &= np.array([not (isinstance(v, str) and not v.strip()) for v in array], bool)
-    found = pd.Series(array[known]).infer_objects()
-    if pd.api.types.is_numeric_dtype(found) and found.dtype != bool:
-        numbers = found.to_numpy(float)
-        broken = ~np.isfinite(numbers) | (numbers != np.round(numbers))
-        if broken.any():
-            row = int(np.flatnonzero(known)[np.argmax(broken)])
-            raise ValueError(
-                f"{name}[{row}] = {array[row]} is no class; give whole numbers or names"
-            )
-        if set(numbers) == {-1.0, 1.0}:
-            raise ValueError(
-                f"{name} holds -1 and 1 only, and -1 stands for a class that is not known; number the "
-                "classes from 0, with NaN where they are not known"
-            )
-        known[known] = numbers != -1
-        found = found[numbers != -1]
-    if not len(found):
-        raise ValueError(f"{name} names no class of any point; leave it out")
-    text = np.array([isinstance(value, str) for value in found], bool)
-    if found.dtype == object and (text.any() != text.all() or not all(map(np.isscalar, found))):
-        raise TypeError(f"{name} mixes names with other things; give names or whole numbers")
-    out = np.full(len(array), -1, np.int64)
-    out[known] = pd.factorize(found, sort=True)[0]
-    return out
 
 
 def refuse_other_order(name: str, values: Any, names: Any) -> None:

@@ -1,0 +1,128 @@
+"""Classes as users name them, and their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from ..fields import plain_array, refuse_unwritable
+
+__all__ = ["check_class_names", "class_codes", "class_indices", "named_classes"]
+
+
+def check_class_names(names: Sequence[Any] | None) -> tuple[str, ...] | None:
+    """Names of classes as text.
+
+    Raises
+    ------
+    ValueError
+        If a name repeats, or no file could hold one.
+    """
+    if names is None:
+        return None
+    found = tuple(map(str, names))
+    refuse_unwritable("names of classes", found)
+    twice = sorted({name for name in found if found.count(name) > 1})
+    if twice:
+        raise ValueError(f"names of classes repeat {twice[:5]}; give every class a name of its own")
+    return found
+
+
+def class_indices(
+    values: NDArray, names: tuple[str, ...] | None
+) -> tuple[NDArray[np.int64], tuple[str, ...] | None]:
+    """Class indices of named classes, -1 where a class is not known, and the names.
+
+    Parameters
+    ----------
+    values : ndarray of str or object, shape (num_points,)
+        Objects that are all numbers are indices already.
+    names : tuple of str, or None
+        None numbers the classes in sorted order.
+
+    Raises
+    ------
+    TypeError, ValueError
+        See `named_classes`; or if a class is not among `names`.
+    """
+    codes, found = named_classes(values)
+    if found.dtype.kind in "iuf":
+        return np.where(codes < 0, -1, found.astype(np.int64)[codes]), names
+    own = check_class_names(found.tolist())
+    assert own is not None
+    if names is None:
+        return codes, own
+    strange = [name for name in own if name not in names]
+    if strange:
+        raise ValueError(f"labels have the classes {strange[:5]}, which are not in names")
+    place = np.array([names.index(name) for name in own])
+    return np.where(codes < 0, -1, place[codes]), names
+
+
+def class_codes(values: Any, name: str = "labels") -> NDArray[np.int64]:
+    """Classes numbered from 0 in sorted order; -1 where a class is not known. See `named_classes`."""
+    return named_classes(values, name)[0]
+
+
+def named_classes(values: Any, name: str = "labels") -> tuple[NDArray[np.int64], NDArray]:
+    """Classes numbered from 0 in sorted order, -1 where a class is not known, and their names.
+
+    Parameters
+    ----------
+    values : array_like, shape (num_points,)
+        Names or whole numbers. Not known are -1, NaN, None, what is masked, and text that is blank.
+    name : str
+        Of the argument, for messages.
+
+    Returns
+    -------
+    ndarray of int, shape (num_points,)
+    ndarray, shape (num_classes,)
+
+    Raises
+    ------
+    TypeError
+        If names are mixed with something else, or there are neither names nor numbers.
+    ValueError
+        On another shape, numbers that are not whole, if no class is known, or if -1 and 1 are the
+        only values: then nobody can tell whether -1 is a class.
+    """
+    known = ~np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else True
+    array = plain_array(name, np.ma.getdata(values) if isinstance(known, np.ndarray) else values)
+    if array.ndim != 1:
+        raise ValueError(
+            f"{name} has shape {array.shape}, expected one class a point, (num_points,)"
+        )
+    if array.dtype.kind == "c":
+        raise TypeError(f"{name} holds complex numbers; give whole numbers or names")
+    known = known & ~pd.isna(array)
+    if array.dtype.kind in "OUST":
+        known &= np.array([not (isinstance(v, str) and not v.strip()) for v in array], bool)
+    found = pd.Series(array[known]).infer_objects()
+    if pd.api.types.is_numeric_dtype(found) and found.dtype != bool:
+        numbers = found.to_numpy(float)
+        broken = ~np.isfinite(numbers) | (numbers != np.round(numbers))
+        if broken.any():
+            row = int(np.flatnonzero(known)[np.argmax(broken)])
+            raise ValueError(
+                f"{name}[{row}] = {array[row]} is no class; give whole numbers or names"
+            )
+        if set(numbers) == {-1.0, 1.0}:
+            raise ValueError(
+                f"{name} holds -1 and 1 only, and -1 stands for a class that is not known; number the "
+                "classes from 0, with NaN where they are not known"
+            )
+        known[known] = numbers != -1
+        found = found[numbers != -1]
+    if not len(found):
+        raise ValueError(f"{name} names no class of any point; leave it out")
+    text = np.array([isinstance(value, str) for value in found], bool)
+    if found.dtype == object and (text.any() != text.all() or not all(map(np.isscalar, found))):
+        raise TypeError(f"{name} mixes names with other things; give names or whole numbers")
+    out = np.full(len(array), -1, np.int64)
+    out[known], names = pd.factorize(found, sort=True)
+    return out, np.asarray(names)
