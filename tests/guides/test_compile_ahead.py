@@ -64,10 +64,10 @@ def test_what_is_ready_is_taken():
 def held(monkeypatch):
     """The other thread compiles nothing until `go` is set; `begun` says that it wants to."""
     begun, go = threading.Event(), threading.Event()
-    compile_anew, here = programs.compile_anew, threading.current_thread()
+    compile_anew = programs.compile_anew
 
     def hold(lowered, **options):
-        if threading.current_thread() is not here:
+        if not begun.is_set():
             begun.set()
             assert go.wait(30)
         return compile_anew(lowered, **options)

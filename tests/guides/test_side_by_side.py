@@ -58,13 +58,13 @@ def test_accelerators_compute_members_in_step(monkeypatch):
 def test_no_more_run_at_once_than_memory_holds(monkeypatch):
     program, _ = compiled("toy", Problem(jnp.sin, ()), None, lambda bare: bare.model, np.zeros(5))
     seen = []
-    pool = side_by_side.ThreadPoolExecutor
+    in_threads = side_by_side.in_threads
     monkeypatch.setattr(side_by_side, "num_processors", lambda: 4)
     monkeypatch.setattr(
-        side_by_side, "ThreadPoolExecutor", lambda size: seen.append(size) or pool(size)
+        side_by_side, "in_threads", lambda *given: seen.append(given[1]) or in_threads(*given)
     )
     run_all(program, [np.zeros(5)] * 3)
-    need = side_by_side.program_memory(program)
+    need = side_by_side.program_memory(program.executable)
     monkeypatch.setattr(side_by_side, "machine_memory", lambda: 4 * need)
     run_all(program, [np.zeros(5)] * 3)
     monkeypatch.setattr(side_by_side, "machine_memory", lambda: need)

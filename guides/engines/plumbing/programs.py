@@ -9,9 +9,10 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,11 +22,13 @@ from numpyro.primitives import _PYRO_STACK
 
 from ..base import FitError, Problem
 from . import fingerprint
+from .background import NoThreadsError, Workers, finished, interruptible
 from .identity import freeze, is_known, structure
 from .memory import are_maps_scarce, check_program
 from .store import ProgramStore, compile_anew, current_store
 
 __all__ = [
+    "Program",
     "compile_ahead",
     "compiled",
     "counted_compilations",
@@ -42,7 +45,7 @@ _MOST_PROGRAMS = 128
 _SMALL = 100_000
 """Numbers in the arguments of a program that is run in no time, however it was compiled."""
 
-_programs: OrderedDict[Hashable, Any] = OrderedDict()
+_programs: OrderedDict[Hashable, Program] = OrderedDict()
 _ahead: dict[Hashable, _Job] = {}
 _lock = threading.Lock()
 _counts: list[list[str]] = []
@@ -86,6 +89,23 @@ def _refuse_handlers() -> None:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A compiled program, which is computed when a call returns; Ctrl-C ends the wait for it at once.
+
+    Attributes
+    ----------
+    executable : callable
+        As JAX compiled it.
+    """
+
+    executable: Any
+
+    def __call__(self, *args: Any) -> Any:
+        """Run it."""
+        return finished(self.executable, *args)
+
+
 def compiled(
     name: str,
     problem: Problem,
@@ -93,7 +113,7 @@ def compiled(
     build: Callable[[Problem], Callable],
     *args: Any,
     once: bool = False,
-) -> tuple[Callable, float]:
+) -> tuple[Program, float]:
     """Compile a program for a problem, or find the one that an earlier fit compiled.
 
     Two problems share a program when model and options are equal and their data have the same
@@ -118,7 +138,7 @@ def compiled(
 
     Returns
     -------
-    program : callable
+    program : Program
     seconds : float
         Spent in compiling; 0 if the program was there.
 
@@ -186,9 +206,11 @@ def compile_ahead(
                 _ahead.pop(key, None)
 
     seen = contextvars.copy_context()  # as a model may read them
-    with _lock, suppress(RuntimeError):  # no thread begins any more while Python ends
+    with _lock, suppress(NoThreadsError):
         if key not in _ahead and key not in _programs:  # it may have come meanwhile
-            _ahead[key] = _Job(_helper().submit(seen.run, work), threading.get_ident(), dropped)
+            _ahead[key] = _Job(
+                _helper().submit(partial(seen.run, work)), threading.get_ident(), dropped
+            )
     return True
 
 
@@ -215,8 +237,8 @@ def nothing_left_ahead() -> Iterator[None]:
 
 
 @functools.cache
-def _helper() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1, thread_name_prefix="sidebayes-compile")
+def _helper() -> Workers:
+    return Workers(1)
 
 
 def _key(
@@ -242,7 +264,7 @@ def maker(build: Callable) -> Any:
     return type(made_by) if is_known(type(made_by)) else made_by
 
 
-def _known(key: Hashable) -> Any:
+def _known(key: Hashable) -> Program | None:
     """The program of this process, None if it has none."""
     with _lock:
         if key in _programs:
@@ -258,19 +280,20 @@ def _made(
     args: tuple,
     quick: bool,
     dropped: threading.Event | None = None,
-) -> Callable:
+) -> Program:
     """Fetch a program from disk, or compile it, and keep it; unless it was `dropped` meanwhile."""
     store = current_store()
     digest = fingerprint.by_name(key) if store else None
-    program = store.fetch(digest) if store and digest else None
-    if program is None:
+    executable = store.fetch(digest) if store and digest else None
+    if executable is None:
         with tracing:
             _refuse_dropped(dropped)
             with unchecked():
                 lowered = jax.jit(build(replace(problem, args=())), keep_unused=True).lower(*args)
         _refuse_dropped(dropped)
-        program = _compile(name, lowered, store, digest, quick)
-    check_program(name, program, problem.notes.get("sites", {}))
+        executable = _compile(name, lowered, store, digest, quick)
+    check_program(name, executable, problem.notes.get("sites", {}))
+    program = Program(executable)
     with _lock:
         _programs[key] = program
         if len(_programs) > _MOST_PROGRAMS:
@@ -301,7 +324,7 @@ def _compile(
         found = store.fetch(digest, lowered) if digest else None
         if found is not None:
             return found
-    program, new = compile_anew(lowered, quick=quick)
+    program, new = interruptible(partial(compile_anew, lowered, quick=quick))
     for names in _counts:
         names.append(name)
     if store and digest and new and (not named or fingerprint.is_portable(lowered)):
@@ -352,7 +375,7 @@ def timed(
     """Compile a program to run `once`, run it, and add what both took to `seconds`."""
     program, spent = compiled(name, problem, config, build, *args, once=True)
     began = time.perf_counter()
-    out = jax.block_until_ready(program(*args))
+    out = program(*args)
     seconds["compile"] += spent
     seconds["run"] += time.perf_counter() - began
     return out

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import jax
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
@@ -126,7 +125,7 @@ def in_pieces(
     limit, overhead, last = done + _FIRST_STEPS, 0.0, (0, 0.0)
     while True:
         began = time.perf_counter()
-        state, found = jax.block_until_ready(march(state, np.asarray(limit)))
+        state, found = march(state, np.asarray(limit))
         seconds = time.perf_counter() - began
         now = int(np.asarray(state.steps).max())
         advance(now - done, describe(state))

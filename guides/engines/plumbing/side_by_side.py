@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -17,8 +16,9 @@ import jax
 import numpy as np
 
 from ..base import Problem
+from .background import NoThreadsError, in_threads
 from .memory import machine_memory, program_memory
-from .programs import compiled, maker
+from .programs import Program, compiled, maker
 
 __all__ = ["compiled_batch", "num_processors", "one_member", "run_all", "run_each"]
 
@@ -102,29 +102,12 @@ def run_all(program: Callable, members: Sequence[Any], *shared: Any) -> list[Any
     """
     # nothing is left to be converted by other threads, whose precision is another
     given, common = jax.device_put((list(members), shared))
-    config = jax.config
-    precise, nans, infs = config.jax_enable_x64, config.jax_debug_nans, config.jax_debug_infs
-
-    def run(member: Any) -> Any:
-        with jax.enable_x64(precise), jax.debug_nans(nans), jax.debug_infs(infs):
-            return jax.block_until_ready(program(member, *common))
-
+    works = [partial(program, member, *common) for member in given]
     at_once = min(len(given), num_processors(), _room(program))
     if at_once > 1:
-        with ThreadPoolExecutor(at_once) as pool, suppress(_NoThreads):
-            return [job.result() for job in _submitted(pool, run, given)]
-    return list(map(run, given))
-
-
-class _NoThreads(Exception):
-    """No thread can be started, as while Python ends."""
-
-
-def _submitted(pool: ThreadPoolExecutor, run: Callable, members: Sequence[Any]) -> list[Future]:
-    try:
-        return [pool.submit(run, member) for member in members]
-    except RuntimeError:
-        raise _NoThreads from None
+        with suppress(NoThreadsError):
+            return in_threads(works, at_once)
+    return [work() for work in works]
 
 
 def one_member(members: Any, number: int) -> Any:
@@ -141,7 +124,7 @@ def num_processors() -> int:
     return os.cpu_count() or 1
 
 
-def _room(program: Callable) -> int:
+def _room(program: Program) -> int:
     """How often a program fits into half of the machine's memory at the same time, at least once."""
-    need, have = program_memory(program), machine_memory()
+    need, have = program_memory(program.executable), machine_memory()
     return 1_000_000 if not need or have is None else max(1, have // (2 * need))

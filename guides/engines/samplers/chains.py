@@ -192,7 +192,7 @@ def draw_chains(
         at = done - num_warmup
         steps = min(wanted, _MOST, -at if at < 0 else num_samples - at)
         began = time.perf_counter()
-        state, found = jax.block_until_ready(march(state, args, np.asarray(steps)))
+        state, found = march(state, args, np.asarray(steps))
         wanted = piece_length(steps, time.perf_counter() - began)
         found = jax.tree.map(lambda leaf, n=steps: np.asarray(leaf)[:n], found)
         check(state, found)

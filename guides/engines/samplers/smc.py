@@ -156,7 +156,7 @@ class SMC(CheckpointedEngine):
             began = time.perf_counter()
             one_more = jnp.asarray(min(int(np.max(state.steps)) + 1, self.max_steps))
             state = march(state, problem.args, one_more)
-            self._foretell(jax.block_until_ready(state), time.perf_counter() - began)
+            self._foretell(state, time.perf_counter() - began)
             state, _ = in_pieces(
                 lambda state, limit: (
                     march(state, problem.args, jnp.minimum(limit, self.max_steps)),

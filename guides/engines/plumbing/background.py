@@ -1,0 +1,205 @@
+"""Work in threads of its own, so that Ctrl-C ends the wait for it at once.
+
+Python's main thread sees Ctrl-C between two of its own instructions only. While it compiles or runs a
+program of XLA it has none, for seconds. Here another thread does that, and the main thread waits.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from queue import SimpleQueue
+from typing import Any
+
+import jax
+
+__all__ = ["NoThreadsError", "Workers", "finished", "in_threads", "interruptible", "leave_at_once"]
+
+_lock = threading.Lock()
+_unfinished: set[Future] = set()
+
+
+class Workers:
+    """Daemon threads that take pieces of work in turn; each ends when it is told that no more will come.
+
+    Python waits at its end for the threads of `concurrent.futures`, however long they take; for these
+    it does not, see `leave_at_once`.
+
+    Parameters
+    ----------
+    most : int
+        Threads at most, at least one.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._threads = most, 0
+        self._queue: SimpleQueue[tuple[Future, Callable[[], Any]] | None] = SimpleQueue()
+
+    def submit(self, work: Callable[[], Any]) -> Future:
+        """Have a thread do some work.
+
+        Raises
+        ------
+        NoThreadsError
+            If no thread can be started.
+        """
+        if self._threads < self._most:
+            try:
+                threading.Thread(target=self._serve, name="sidebayes", daemon=True).start()
+            except RuntimeError:
+                raise NoThreadsError from None
+            self._threads += 1
+        future: Future = Future()
+        with _lock:
+            _unfinished.add(future)
+        future.add_done_callback(_forget)
+        self._queue.put((future, work))
+        return future
+
+    def close(self) -> None:
+        """Let the threads end once everything that was submitted is done."""
+        for _ in range(self._threads):
+            self._queue.put(None)
+
+    def _serve(self) -> None:
+        while (item := self._queue.get()) is not None:
+            future, work = item
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = work()
+                except BaseException as error:
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+                    del result
+            del item, future, work  # nothing large is held while waiting
+
+
+def _forget(future: Future) -> None:
+    with _lock:
+        _unfinished.discard(future)
+
+
+class NoThreadsError(Exception):
+    """No thread can be started, as while Python ends."""
+
+
+def in_threads(works: Sequence[Callable[[], Any]], at_once: int) -> list[Any]:
+    """Do several pieces of work in other threads, under this thread's settings of JAX.
+
+    After Ctrl-C, what has begun goes on in its thread, its result is dropped, and the rest never begins.
+
+    Parameters
+    ----------
+    works : sequence of callables
+        Without arguments. They must not change what the caller uses afterwards.
+    at_once : int
+        Threads at most.
+
+    Returns
+    -------
+    list
+        What they return.
+
+    Raises
+    ------
+    NoThreadsError
+        If no thread can be started.
+    """
+    workers = Workers(at_once)
+    futures: list[Future] = []
+    try:
+        for work in works:
+            futures.append(workers.submit(_under_settings(work)))
+        return [future.result() for future in futures]
+    finally:
+        for future in futures:
+            future.cancel()
+        workers.close()
+
+
+def _under_settings(work: Callable[[], Any]) -> Callable[[], Any]:
+    """Work under those settings of JAX that may hold in this thread only."""
+    config = jax.config
+    precise, nans, infs = config.jax_enable_x64, config.jax_debug_nans, config.jax_debug_infs
+
+    def done() -> Any:
+        with jax.enable_x64(precise), jax.debug_nans(nans), jax.debug_infs(infs):
+            return work()
+
+    return done
+
+
+def interruptible(work: Callable[[], Any]) -> Any:
+    """Do work that stays outside Python for long; in the main thread, let Ctrl-C end the wait for it.
+
+    Parameters
+    ----------
+    work : callable
+        See `in_threads`.
+
+    Returns
+    -------
+    What it returns.
+    """
+    if threading.current_thread() is threading.main_thread():
+        with suppress(NoThreadsError):
+            return in_threads([work], 1)[0]
+    return work()
+
+
+def finished(program: Callable, *args: Any) -> Any:
+    """Run a compiled program to its end; see `interruptible`.
+
+    Parameters
+    ----------
+    program : callable
+    *args
+
+    Returns
+    -------
+    pytree of Array
+        What it returns, computed.
+    """
+    # what is converted here needs this thread's precision
+    given = jax.device_put(args)
+    return interruptible(lambda: jax.block_until_ready(program(*given)))
+
+
+def leave_at_once(status: int | None = None) -> None:
+    """End the process without waiting for what goes on in threads; return if nothing does.
+
+    XLA does not survive that Python ends around it, so the process ends here and now.
+
+    Parameters
+    ----------
+    status : int, optional
+        Exit status. Without one the process ends as Ctrl-C ends it, by the signal.
+    """
+    with _lock:
+        if not _unfinished:
+            return
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    if status is None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+        status = 130
+    os._exit(status)
+
+
+@atexit.register
+def _end() -> None:
+    """Leave at once after Ctrl-C that nobody caught; else wait for what has begun."""
+    if isinstance(getattr(sys, "last_exc", None), KeyboardInterrupt):
+        leave_at_once()
+    with _lock:
+        left = set(_unfinished)
+    wait(left)
