@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from sidebayes.diagnostics.compare import Comparison, compare_fits
 from sidebayes.guides.engines.base import Engine
-from sidebayes.models.blocks.files import as_path, is_damaged
+from sidebayes.models.blocks.files import as_path, is_damaged, is_swollen
 from sidebayes.models.blocks.roles import signature_of
 
 from . import checks, record
@@ -221,6 +221,8 @@ def _read_tree(path: Path) -> xr.DataTree:
             f"{path} is damaged: its checksum is not that of what it holds; fit or copy anew"
         )
     try:
+        if is_swollen(path):
+            raise ValueError("it declares arrays far larger than itself")
         with xr.open_datatree(path, engine="h5netcdf") as opened:
             tree = opened.load()
     except Exception as error:  # HDF5 and xarray have errors of many kinds

@@ -203,8 +203,10 @@ def _decode(value: Any) -> Any:
 
 def _decode_array(items: list, shape: list, dtype: str) -> np.ndarray:
     try:
-        if np.dtype(dtype).kind in _ARRAYS:
-            return np.array(items, dtype).reshape(shape)
+        kind = np.dtype(dtype)
+        if kind.kind in _ARRAYS:
+            # text is as wide as its longest entry, whatever width the file declares
+            return np.array(items, str if kind.kind == "U" else kind).reshape(shape)
     except (TypeError, ValueError):
         pass
     raise ValueError(f"the file holds no array of shape {shape} and type {dtype!r}; {_ADVICE}")

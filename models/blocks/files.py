@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import h5py
 import pandas as pd
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "as_path",
     "check_writable",
     "is_damaged",
+    "is_swollen",
     "read_table",
     "sealed",
     "stale_parts",
@@ -31,6 +33,8 @@ TABLES = (".csv", ".csv.gz", ".parquet", ".feather", ".arrow")
 _SEAL = b"\nsidebayes sha256 "
 _DIGITS = 64
 _PART = 2**20
+_MOST_SWOLLEN = 20
+_SMALL = 2**26
 _ARROW = (".parquet", ".feather", ".arrow")
 _PACKED = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zip": "zip"}
 
@@ -172,6 +176,28 @@ def is_damaged(path: Path) -> bool:
             digest.update(part)
             left -= len(part)
     return digest.hexdigest().encode() != end[len(_SEAL) :]
+
+
+def is_swollen(path: Path) -> bool:
+    """Whether arrays in a file of HDF5 would take far more memory than the file has bytes.
+
+    HDF5 lets a file declare arrays that it does not hold, and readers make room for them first.
+
+    Raises
+    ------
+    OSError
+        If it is no file of HDF5.
+    """
+    declared = 0
+
+    def add(_: str, item: Any) -> None:
+        nonlocal declared
+        if isinstance(item, h5py.Dataset):
+            declared += item.size * item.dtype.itemsize if item.size else 0
+
+    with h5py.File(path) as file:
+        file.visititems(add)
+    return declared > max(_MOST_SWOLLEN * path.stat().st_size, _SMALL)
 
 
 def write_table(path: Any, table: pd.DataFrame, index_label: str | None = None) -> None:

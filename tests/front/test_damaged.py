@@ -8,6 +8,7 @@ import pytest
 import xarray as xr
 
 import sidebayes as sb
+from sidebayes.record import parse
 
 X = np.random.default_rng(0).normal(size=(12, 2))
 
@@ -127,3 +128,21 @@ def test_other_paths(tmp_path):
             sb.load(given)
     with pytest.raises(TypeError, match="is no path"):
         sb.load(3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((10**12,), "f8"), ((10**6, 10**6), "i4"), ((50,), "S500000000")]
+)
+def test_no_room_is_made_for_what_a_file_only_declares(path, plain, shape, dtype):
+    def declare(file):
+        file["posterior"].create_dataset("huge", shape, dtype)
+
+    with pytest.raises(ValueError, match=r"fit\.nc is no NetCDF.*declares arrays far larger"):
+        sb.load(changed(path, plain, declare))
+
+
+def test_text_is_as_wide_as_its_longest_entry():
+    text = '{"names": {"array": ["a", "bcd"], "shape": [2], "dtype": "<U500000000"}}'
+    names = parse(text)[0]["names"]
+    assert names.tolist() == ["a", "bcd"]
+    assert names.dtype == "<U3"
