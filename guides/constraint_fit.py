@@ -19,6 +19,7 @@ from sidebayes.models.blocks.fields import (
     NonNegative,
     OneOf,
     Positive,
+    Seconds,
     check_integer,
     point_table,
 )
@@ -30,6 +31,7 @@ from .engines.base import Engine, EngineResult, Problem
 from .engines.density import approximation, latent_supports, trace_model
 from .engines.optimisers.ascent import ascend
 from .engines.optimisers.optimise import mode_result
+from .engines.plumbing.checkpoint import CheckpointedEngine, keeping
 from .engines.plumbing.programs import compiled
 from .engines.starts import initial_values, observed_table
 from .fisher import natural_newton
@@ -38,7 +40,7 @@ __all__ = ["Continuation", "StrengthChoice", "choose_strength"]
 
 
 @dataclass(frozen=True)
-class Continuation(Engine):
+class Continuation(CheckpointedEngine):
     """Maximum a posteriori at falling temperatures, from several starts at once.
 
     For models with a `temperature`, such as `constraint_fit`: warm labels make divergences smooth in
@@ -61,6 +63,10 @@ class Continuation(Engine):
         See `MAP`.
     max_steps : int
         Gradients at most in each stage.
+    checkpoint : path, optional
+        File that keeps the state of the run, so that the same call goes on after an interruption.
+    checkpoint_every : float
+        Seconds between two writings.
 
     References
     ----------
@@ -74,6 +80,8 @@ class Continuation(Engine):
     rough: NonNegative = 1e-5
     tol: NonNegative = 1e-7
     max_steps: Count = 1000
+    checkpoint: str | None = None
+    checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "continuation"
     gives_point: ClassVar[bool] = True
     climbs: ClassVar[bool] = True
@@ -106,22 +114,24 @@ class Continuation(Engine):
         rough = max(self.rough, self.tol)
         stages = [(t, rough) for t in self.temperatures if t > own] + [(own, self.tol)]
         spent = {"compile": 0.0, "run": 0.0}
-        for temperature, tol in stages:
-            found = ascend(
-                _at_temperature(problem, temperature),
-                title=f"Continuation at temperature {temperature:g}",
-                seed=seed,
-                init=init,
-                starts=starts,
-                num_restarts=self.num_restarts,
-                tol=tol,
-                max_steps=self.max_steps,
-                jacobian=False,
-                progress=progress,
-                solver=_SOLVERS[self.method],
-            )
-            starts = {name: found.ends[name] for name in sites}
-            spent = {part: spent[part] + found.seconds[part] for part in spent}
+        with keeping(self, problem, seed, init) as keep:
+            for number, (temperature, tol) in enumerate(stages):
+                found = ascend(
+                    _at_temperature(problem, temperature),
+                    title=f"Continuation at temperature {temperature:g}",
+                    seed=seed,
+                    init=init,
+                    starts=starts,
+                    num_restarts=self.num_restarts,
+                    tol=tol,
+                    max_steps=self.max_steps,
+                    jacobian=False,
+                    progress=progress,
+                    keep=keep.part(number),
+                    solver=_SOLVERS[self.method],
+                )
+                starts = {name: found.ends[name] for name in sites}
+                spent = {part: spent[part] + found.seconds[part] for part in spent}
         result = mode_result(self.name, found, approximation(problem))
         return replace(result, seconds=spent)
 

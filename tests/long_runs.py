@@ -17,6 +17,7 @@ from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.checkpoint import Keeper
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.side_information.links import Links
+from sidebayes.models.constraint_fit import constraint_fit
 from sidebayes.models.ppc import ppc
 
 from sidebayes.zoo import make_engine
@@ -33,6 +34,8 @@ SETTINGS = {
     "gibbs": {"num_warmup": 300, "num_samples": 300, "num_chains": 2},
     "smc": {"num_particles": 1000, "num_runs": 2, "num_mutations": 20, "target_ess": 0.98},
     "nested": {"num_live": 500, "num_delete": 5, "num_runs": 2, "num_slices": 20},
+    "continuation": {"num_restarts": 2, "tol": 0.0},
+    "monte_carlo_em": {"sampled": ("effect",), "num_samples": 400, "max_samples": 400, "tol": 0.0},
 }
 
 
@@ -41,17 +44,27 @@ def normal(y):
     numpyro.sample("y", dist.Normal(mu.sum(), 0.5), obs=y)
 
 
+def effects(y):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 3.0))
+    with numpyro.plate("rows", len(y)):
+        effect = numpyro.sample("effect", dist.Normal(mean, 1.0))
+        numpyro.sample("y", dist.Normal(effect, 1.0), obs=y)
+
+
 def problem(name):
-    """A slow problem: clusters that overlap, or the sum of numbers."""
+    """A slow problem: clusters that overlap, the sum of numbers, or effects of rows."""
+    if name == "monte_carlo_em":
+        return Problem(effects, (jnp.linspace(-2.0, 3.0, 40),))
     if name in ("smc", "nested"):
         return Problem(normal, (jnp.arange(4.0),))
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2000, 2)) + rng.choice([-1.0, 0.0, 1.0], 2000)[:, None]
     pairs = rng.permutation(2000)[:400].reshape(-1, 2)
     links = Links.from_pairs(pairs, np.arange(200) % 2 == 0, 2.0, len(x))
-    options = {"num_clusters": 3, "reading": "relation"}
     args = jnp.asarray(x), LabelGraph.build(links, len(x))
-    return Problem(ppc, args, options)
+    if name == "continuation":
+        return Problem(constraint_fit, args, {"num_clusters": 3})
+    return Problem(ppc, args, {"num_clusters": 3, "reading": "relation"})
 
 
 def run(name, path=None):

@@ -19,6 +19,7 @@ from sidebayes.guides.engines.base import Problem, SideBayesWarning
 from sidebayes.guides.engines.plumbing.checkpoint import Keeper, read_state, write_state
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.side_information.links import Links
+from sidebayes.models.constraint_fit import constraint_fit
 from sidebayes.models.ppc import ppc
 
 from sidebayes import (
@@ -29,8 +30,10 @@ from sidebayes import (
     SMC,
     SVI,
     BlockedGibbs,
+    Continuation,
     CoordinateAscent,
     Laplace,
+    MonteCarloEM,
     NestedSlice,
     StochasticEM,
 )
@@ -143,6 +146,10 @@ def engines(path=None):
         "nuts": NUTS(**chains, **every),
         "hmc": HMC(chain_method="vectorized", **chains, **every),
         "gibbs": BlockedGibbs(**chains, **every),
+        "continuation": Continuation(num_restarts=2, **every),
+        "monte_carlo_em": MonteCarloEM(
+            sampled=("effect",), num_samples=40, max_samples=40, num_warmup=20, num_final=2, **every
+        ),
     }
 
 
@@ -157,17 +164,41 @@ def clusters(y=Y):
     return Problem(ppc, args, options)
 
 
-# how often the state was offered before: SVI goes on within its ascent, or after it
+def priced(y=Y):
+    """A pair of points that should have one label, at a price."""
+    x = np.concatenate([y, y + 3])[:, None]
+    args = jnp.asarray(x), LabelGraph.build(Links.must_link([(0, 5)], 2.0), len(x))
+    return Problem(constraint_fit, args, {"num_clusters": 2, "covariance": "spherical"})
+
+
+def effects(y=Y):
+    return Problem(effects_of, (jnp.asarray(y),))
+
+
+def effects_of(y):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 3.0))
+    with numpyro.plate("rows", len(y)):
+        effect = numpyro.sample("effect", dist.Normal(mean, 1.0))
+        numpyro.sample("y", dist.Normal(effect, 1.0), obs=y)
+
+
+PROBLEMS = dict.fromkeys(SAMPLERS, problem) | {"continuation": priced, "monte_carlo_em": effects}
+OFFERED = {"nuts": 3, "stochastic_em": 2, "continuation": 3, "monte_carlo_em": 2}
+"""How often the state was offered before; not at all by default."""
+
+
+# SVI goes on within its ascent, or after it; Monte-Carlo EM within its steps, or (None) after them
 @pytest.mark.parametrize(
     ("name", "after"),
-    [(name, {"nuts": 3, "stochastic_em": 2}.get(name, 0)) for name in engines()] + [("svi", 3)],
+    [(name, OFFERED.get(name, 0)) for name in engines()] + [("svi", 3), ("monte_carlo_em", None)],
 )
 def test_interrupted_run_ends_the_same(name, after, tmp_path, monkeypatch):
     if name in ("smc", "nested"):
         pytest.importorskip("blackjax")
-    build = problem if name in SAMPLERS else clusters
+    build = PROBLEMS.get(name, clusters)
     whole = engines()[name].run(build(), seed=1)
     path = tmp_path / "run.state"
+    after = whole.objective.shape[1] - 1 if after is None else after
     with monkeypatch.context() as patched:
         interrupt(patched, after)
         with pytest.raises(Interrupted):

@@ -5,50 +5,29 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from numpy.typing import NDArray
-from sidebayes.models.blocks.fields import Count, NonNegative, Range
+from sidebayes.models.blocks.fields import Count, NonNegative, Range, Seconds
 
-from ..base import Engine, EngineResult, FitError, Problem, Status
-from ..density import (
-    approximation,
-    explain_nonfinite,
-    latent_supports,
-    place,
-    sum_log_prob,
-    unconstrained_start,
-)
-from ..plumbing.programs import compiled
+from ..base import EngineResult, Problem, Status
+from ..density import approximation, latent_supports
+from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
 from ..plumbing.progress import progress_bar
-from ..samplers.chains import nuts_given, recording
-from ..starts import initial_values, random_keys, starting_point
+from ..starts import initial_values, starting_point
 from ..update_checks import check_updates
 from ..updates import Plan, plan_updates
-from .monte_carlo_steps import described, maximise, moved, score
+from .monte_carlo_steps import described
+from .monte_carlo_walk import Walk
 
 __all__ = ["MonteCarloEM"]
-
-_PIECE = 50
-"""Transitions that one call records at most."""
 
 _NEWTON_STEPS = 3
 
 
-class _Gain(NamedTuple):
-    """Estimated rise of the surrogate in a step, and its Monte Carlo standard error."""
-
-    mean: float
-    error: float
-
-
 @dataclass(frozen=True)
-class MonteCarloEM(Engine):
+class MonteCarloEM(CheckpointedEngine):
     r"""EM whose E-step is sampled: for latent variables that cannot be integrated in closed form.
 
     The sites named by `sampled`, b, are drawn by NUTS given the others, :math:`\theta`; these then
@@ -87,6 +66,10 @@ class MonteCarloEM(Engine):
         Most gradients of L-BFGS in an M-step.
     confidence : float
         Standard errors by which a rise must exceed zero.
+    checkpoint : path, optional
+        File that keeps the state of the run, so that the same call goes on after an interruption.
+    checkpoint_every : float
+        Seconds between two writings.
 
     References
     ----------
@@ -105,6 +88,8 @@ class MonteCarloEM(Engine):
     num_final: Annotated[int, Range(least=2, below=2**31)] = 20
     num_inner_steps: Count = 30
     confidence: NonNegative = 1.645
+    checkpoint: str | None = None
+    checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "monte_carlo_em"
     gives_point: ClassVar[bool] = True
 
@@ -140,16 +125,18 @@ class MonteCarloEM(Engine):
         clock = {"compile": 0.0}
         began = time.perf_counter()
         check_updates(problem, plan, start, clock)
-        with progress_bar("Monte-Carlo EM", self.max_steps + self.num_final, shown=progress) as bar:
-            walk = _Walk(self, problem, plan, start, seed, clock)
-            settled = self._climb(walk, bar)
-            finals = []
-            for _ in range(_NEWTON_STEPS):
-                finals.append(walk.newton(self.num_final, bar))
-                if finals[-1] is None:
-                    break
-            draws = walk.draw(walk.count)
-            result = self._result(problem, walk, finals, draws, settled, approximate)
+        length = self.max_steps + _NEWTON_STEPS * self.num_final
+        with (
+            progress_bar("Monte-Carlo EM", length, shown=progress) as bar,
+            keeping(self, problem, seed, init) as keep,
+        ):
+            walk = Walk(self, problem, plan, start, seed, clock)
+            walk.resume(keep.restore(walk.state))
+            self._climb(walk, bar, keep)
+            while not walk.is_singular and walk.num_newton < _NEWTON_STEPS:
+                walk.newton(self.num_final, bar)
+                keep.offer(walk.state)
+            result = self._result(problem, walk, approximate)
         result.seconds.update(clock, run=time.perf_counter() - began - clock["compile"])
         return result
 
@@ -170,10 +157,11 @@ class MonteCarloEM(Engine):
         rest = tuple(name for name in latent_supports(problem) if name not in inside)
         return Plan(parts, rest, whole.lacking, {})
 
-    def _climb(self, walk: _Walk, advance: Callable[[int, str], None]) -> bool:
-        """Take steps until the surrogate rests; whether it does."""
-        walk.draw(self.num_samples)  # chains settle
-        for _ in range(self.max_steps):
+    def _climb(self, walk: Walk, advance: Callable[[int, str], None], keep: Keeper) -> None:
+        """Take steps until the surrogate no longer rises."""
+        if not walk.gains:
+            walk.draw(self.num_samples)  # chains settle
+        while not walk.settled and len(walk.gains) < self.max_steps:
             draws = walk.draw(walk.count)
             theta, gain = walk.maximise(draws)
             while (
@@ -189,34 +177,26 @@ class MonteCarloEM(Engine):
             walk.gains.append(gain.mean)
             advance(1, f"rise {gain.mean:.3g} ± {gain.error:.2g}, {walk.count} draws")
             if gain.mean + self.confidence * gain.error < self.tol:
-                return True
-        return False
+                walk.settled = True
+            keep.offer(walk.state)
 
-    def _result(
-        self,
-        problem: Problem,
-        walk: _Walk,
-        finals: list[dict[str, NDArray] | None],
-        draws: dict[str, NDArray],
-        settled: bool,
-        approximate: str | None,
-    ) -> EngineResult:
+    def _result(self, problem: Problem, walk: Walk, approximate: str | None) -> EngineResult:
         theta = {name: np.asarray(value) for name, value in walk.theta.items()}
-        errors, last = None, finals[-1]
-        if last is not None:
-            errors = {n: v.std(axis=0, ddof=1) / np.sqrt(len(v)) for n, v in last.items()}
-        middle = {name: value.mean(axis=0) for name, value in draws.items()}
+        middle = {name: value.mean(axis=0) for name, value in walk.draw(walk.count).items()}
         inputs = middle, theta, problem.args
         values, lp = jax.tree.map(
-            np.asarray, walk._compiled("mcem-end", described, *inputs)(*inputs)
+            np.asarray, walk.compiled("mcem-end", described, *inputs)(*inputs)
         )
+        errors = None
+        if not walk.is_singular:
+            errors = {n: v.std(axis=0, ddof=1) / np.sqrt(len(v)) for n, v in walk.moved.items()}
         message = (
-            f"Monte-Carlo EM {'converged' if settled else 'stopped at max_steps'} after "
+            f"Monte-Carlo EM {'converged' if walk.settled else 'stopped at max_steps'} after "
             f"{len(walk.gains)} steps with {walk.count} draws"
         )
         if errors is None:
             message += (
-                f"; after {len(finals) - 1} Newton steps the observed information is singular, so that "
+                f"; after {walk.num_newton} Newton steps the observed information is singular, so that "
                 "further ones and Monte Carlo errors are left out: a parameter lies at its limit, or there "
                 "are too few draws"
             )
@@ -224,147 +204,15 @@ class MonteCarloEM(Engine):
             worst = max(errors, key=lambda name: float(errors[name].max(initial=0.0)))
             largest = float(errors[worst].max(initial=0.0))
             message += f"; Monte Carlo standard errors are at most {largest:.2g} ({worst})"
-        if not settled:
+        if not walk.settled:
             message += "; raise max_steps or max_samples, or loosen tol"
         return EngineResult(
             engine=self.name,
             draws={name: value[None, None] for name, value in values.items()},
             sample_stats={"lp": lp[None, None]},
             objective=np.cumsum([0.0, *walk.gains])[None],
-            status=Status(settled, message),
+            status=Status(walk.settled, message),
             seconds={},
             approximate=approximate,
             standard_errors=errors,
         )
-
-
-class _Walk:
-    """Where a run has got: parameters, chains, and the number of draws."""
-
-    def __init__(
-        self,
-        config: MonteCarloEM,
-        problem: Problem,
-        plan: Plan,
-        start: Mapping[str, Any],
-        seed: int,
-        clock: dict[str, float],
-    ) -> None:
-        self.config, self.problem, self.plan, self.clock = config, problem, plan, clock
-        self.theta = {n: jnp.asarray(v) for n, v in start.items() if n not in config.sampled}
-        self.count = config.num_samples
-        self.gains: list[float] = []
-        self._programs: dict[Any, Callable] = {}
-        keys = random_keys(seed, config.num_chains)
-        first = {n: jnp.asarray(start[n]) for n in config.sampled}
-        inputs = keys, first, self.theta, problem.args
-        begin = self._compiled("mcem-begin", self._begin, *inputs)
-        self._chains, energy = begin(*inputs)
-        if not np.isfinite(energy).all():
-            point = {name: np.asarray(value) for name, value in start.items()}
-            blame = explain_nonfinite(problem, point) or "its value is not a number"
-            raise FitError(
-                f"MonteCarloEM: the log density is not finite at the start ({blame})", point
-            )
-
-    def _compiled(self, name: str, build: Callable, *inputs: Any) -> Callable:
-        # what a program returns differs from what it was given in where it lies, not in shape
-        key = name, tuple(map(jnp.shape, jax.tree.leaves(inputs)))
-        if key not in self._programs:
-            self._programs[key], spent = compiled(name, self.problem, self.config, build, *inputs)
-            self.clock["compile"] += spent
-        return self._programs[key]
-
-    def draw(self, count: int) -> dict[str, NDArray]:
-        """Draw the sampled sites given the others: unconstrained values, (draw, ...), chain by chain."""
-        each = -(-count // self.config.num_chains)
-        inputs = self._chains, (self.problem.args, self.theta), np.asarray(1)
-        march = self._compiled("mcem-march", self._march, *inputs)
-        pieces = []
-        while each > 0:
-            steps = min(each, _PIECE)
-            self._chains, found = march(self._chains, inputs[1], np.asarray(steps))
-            # by NumPy, as JAX would compile every length anew
-            pieces.append({name: np.asarray(value)[:steps] for name, value in found.items()})
-            each -= steps
-        whole = {n: np.concatenate([piece[n] for piece in pieces]) for n in pieces[0]}
-        return {n: v.swapaxes(0, 1).reshape(-1, *v.shape[2:]) for n, v in whole.items()}
-
-    def joined(self, draws: dict[str, NDArray], more: dict[str, NDArray]) -> dict[str, NDArray]:
-        """Draws of both, chain by chain."""
-        chains = self.config.num_chains
-
-        def one(*both: NDArray) -> NDArray:
-            parts = [values.reshape(chains, -1, *values.shape[1:]) for values in both]
-            whole = np.concatenate(parts, axis=1)
-            return whole.reshape(-1, *whole.shape[2:])
-
-        return jax.tree.map(one, draws, more)
-
-    def maximise(self, draws: dict[str, NDArray]) -> tuple[dict[str, Array], _Gain]:
-        """Parameters that maximise the surrogate of some draws, and its rise."""
-        inputs = draws, self.theta, self.problem.args
-        build = partial(maximise, self.plan, self.config.num_inner_steps)
-        theta, rise = self._compiled("mcem-maximise", build, *inputs)(*inputs)
-        chains = np.asarray(rise).reshape(self.config.num_chains, -1)
-        spread, ess = chains.std(), float(chains.size)
-        if spread > 0 and chains.shape[1] >= 4:
-            from arviz_stats.base import array_stats
-
-            ess = max(float(array_stats.ess(chains, chain_axis=0, draw_axis=1)), 1.0)
-        return theta, _Gain(float(chains.mean()), float(spread / np.sqrt(min(ess, chains.size))))
-
-    def newton(
-        self, num_batches: int, advance: Callable[[int, str], None]
-    ) -> dict[str, NDArray] | None:
-        """Take a Newton step; parameters that each batch alone would have led to, None if singular."""
-        batches = []
-        for _ in range(num_batches):
-            inputs = self.draw(self.count), self.theta, self.problem.args
-            batches.append(self._compiled("mcem-score", score, *inputs)(*inputs))
-            advance(1, "last steps")
-        scores, bend, square = (np.stack(part) for part in zip(*batches, strict=True))
-        mean = scores.mean(axis=0)
-        information = -bend.mean(axis=0) - square.mean(axis=0) + np.outer(mean, mean)
-        if not np.isfinite(information).all() or np.linalg.eigvalsh(information)[0] <= 0:
-            return None
-        steps = np.linalg.solve(information, np.vstack([mean, scores]).T).T
-        first = {name: value[0] for name, value in inputs[0].items()}
-        given = np.clip(steps, -1.0, 1.0), first, *inputs[1:]
-        found = self._compiled("mcem-moved", moved, *given)(*given)
-        found = {name: np.asarray(value) for name, value in found.items()}
-        self.theta = {name: jnp.asarray(value[0]) for name, value in found.items()}
-        return {name: value[1:] for name, value in found.items()}
-
-    def _kernel(self, problem: Problem) -> tuple[Callable, Callable]:
-        """NUTS on the sampled sites given the parameters."""
-
-        def potential(args: tuple, theta: dict) -> Callable[[dict], Array]:
-            return partial(_energy, problem, args, theta)
-
-        return nuts_given(potential, self.config.num_warmup)
-
-    def _begin(self, problem: Problem) -> Callable:
-        ready, _ = self._kernel(problem)
-
-        def begin(keys: Array, first: dict, theta: dict, args: tuple) -> tuple[Any, Array]:
-            free = unconstrained_start(problem, {**theta, **first}, args, tuple(first))
-            states = jax.vmap(partial(ready, free))(jax.random.wrap_key_data(keys))
-            return states, _energy(problem, args, theta, free)
-
-        return begin
-
-    def _march(self, problem: Problem) -> Callable:
-        _, move = self._kernel(problem)
-
-        def transition(state: Any, inputs: tuple) -> tuple[Any, dict[str, Array]]:
-            state = move(state, inputs)
-            return state, state.z
-
-        return recording(transition)
-
-
-def _energy(problem: Problem, args: tuple, theta: dict, free: dict[str, Array]) -> Array:
-    """Negative log joint density of the sampled sites, unconstrained, given the parameters."""
-    trace, log_det = place(problem, free, args, theta)
-    return -sum_log_prob(trace) - log_det

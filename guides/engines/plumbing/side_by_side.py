@@ -63,13 +63,13 @@ def _in_step(num_shared: int, build: Callable[[Problem], Callable], problem: Pro
     return jax.vmap(build(problem), in_axes=(0, *[None] * num_shared))
 
 
-def run_each(program: Callable, members: Any, *shared: Any) -> Any:
+def run_each(program: Program, members: Any, *shared: Any) -> Any:
     """Run the compiled program of one member for each; see `run_all`.
 
     Parameters
     ----------
     program : callable
-        ``program(member, *shared)``, from `compiled`.
+        Of ``program(member, *shared)``, from `compiled`.
     members : pytree of arrays
         With an axis of members in front.
     *shared
@@ -85,13 +85,13 @@ def run_each(program: Callable, members: Any, *shared: Any) -> Any:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *found)
 
 
-def run_all(program: Callable, members: Sequence[Any], *shared: Any) -> list[Any]:
+def run_all(program: Program, members: Sequence[Any], *shared: Any) -> list[Any]:
     """Run a compiled program for each of a list, as many at once as processors and memory allow.
 
     Parameters
     ----------
     program : callable
-        ``program(member, *shared)``, from `compiled`.
+        Of ``program(member, *shared)``, from `compiled`.
     members : sequence
     *shared
 

@@ -1,0 +1,207 @@
+"""A run of Monte-Carlo EM: parameters that climb, and chains that sample the rest given them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from ..base import FitError, Problem
+from ..density import explain_nonfinite, place, sum_log_prob, unconstrained_start
+from ..plumbing.programs import compiled
+from ..samplers.chains import nuts_given, recording
+from ..starts import random_keys
+from ..updates import Plan
+from .monte_carlo_steps import maximise, moved, score
+
+if TYPE_CHECKING:
+    from .monte_carlo_em import MonteCarloEM
+
+__all__ = ["Walk"]
+
+_PIECE = 50
+"""Transitions that one call records at most."""
+
+
+class Gain(NamedTuple):
+    """Estimated rise of the surrogate in a step, and its Monte Carlo standard error."""
+
+    mean: float
+    error: float
+
+
+class Walk:
+    """Where a run has got: its parameters and chains, and what it does with them.
+
+    Attributes
+    ----------
+    theta : dict of Array
+        The sites that are maximised.
+    count : int
+        Draws of a step.
+    gains : list of float
+        Rise of the surrogate in every step.
+    settled : bool
+        Whether the surrogate no longer rises.
+    num_newton : int
+        Newton steps taken since.
+    is_singular : bool
+        Whether the next one could not be taken.
+    moved : dict of ndarray
+        Where each batch alone would have led in the last of these.
+
+    Raises
+    ------
+    FitError
+        If the log density is not finite at the start.
+    """
+
+    def __init__(
+        self,
+        config: MonteCarloEM,
+        problem: Problem,
+        plan: Plan,
+        start: Mapping[str, Any],
+        seed: int,
+        clock: dict[str, float],
+    ) -> None:
+        self.config, self.problem, self.plan, self.clock = config, problem, plan, clock
+        self.theta = {n: jnp.asarray(v) for n, v in start.items() if n not in config.sampled}
+        self.count = config.num_samples
+        self.gains: list[float] = []
+        self.settled, self.num_newton, self.is_singular = False, 0, False
+        self.moved: dict[str, NDArray] = {n: np.zeros(0) for n in self.theta}
+        self._programs: dict[Any, Callable] = {}
+        keys = random_keys(seed, config.num_chains)
+        first = {n: jnp.asarray(start[n]) for n in config.sampled}
+        inputs = keys, first, self.theta, problem.args
+        begin = self.compiled("mcem-begin", self._begin, *inputs)
+        self._chains, energy = begin(*inputs)
+        if not np.isfinite(energy).all():
+            point = {name: np.asarray(value) for name, value in start.items()}
+            blame = explain_nonfinite(problem, point) or "its value is not a number"
+            raise FitError(
+                f"MonteCarloEM: the log density is not finite at the start ({blame})", point
+            )
+
+    @property
+    def state(self) -> tuple:
+        """All that a run goes on from, as a pytree of arrays."""
+        counts = np.asarray([self.count, self.settled, self.num_newton, self.is_singular])
+        return self.theta, self._chains, self.moved, np.asarray(self.gains), counts
+
+    def resume(self, state: tuple) -> None:
+        """Go on from a `state`."""
+        self.theta, self._chains, self.moved, gains, counts = state
+        self.gains = gains.tolist()
+        self.count, settled, self.num_newton, singular = counts.tolist()
+        self.settled, self.is_singular = bool(settled), bool(singular)
+
+    def compiled(self, name: str, build: Callable, *inputs: Any) -> Callable:
+        """Program for inputs of these shapes; the time that compiling takes is added to the clock."""
+        # what a program returns differs from what it was given in where it lies, not in shape
+        key = name, tuple(map(jnp.shape, jax.tree.leaves(inputs)))
+        if key not in self._programs:
+            self._programs[key], spent = compiled(name, self.problem, self.config, build, *inputs)
+            self.clock["compile"] += spent
+        return self._programs[key]
+
+    def draw(self, count: int) -> dict[str, NDArray]:
+        """Draw the sampled sites given the others: unconstrained values, (draw, ...), chain by chain."""
+        each = -(-count // self.config.num_chains)
+        inputs = self._chains, (self.problem.args, self.theta), np.asarray(1)
+        march = self.compiled("mcem-march", self._march, *inputs)
+        pieces = []
+        while each > 0:
+            steps = min(each, _PIECE)
+            self._chains, found = march(self._chains, inputs[1], np.asarray(steps))
+            # by NumPy, as JAX would compile every length anew
+            pieces.append({name: np.asarray(value)[:steps] for name, value in found.items()})
+            each -= steps
+        whole = {n: np.concatenate([piece[n] for piece in pieces]) for n in pieces[0]}
+        return {n: v.swapaxes(0, 1).reshape(-1, *v.shape[2:]) for n, v in whole.items()}
+
+    def joined(self, draws: dict[str, NDArray], more: dict[str, NDArray]) -> dict[str, NDArray]:
+        """Draws of both, chain by chain."""
+        chains = self.config.num_chains
+
+        def one(*both: NDArray) -> NDArray:
+            parts = [values.reshape(chains, -1, *values.shape[1:]) for values in both]
+            whole = np.concatenate(parts, axis=1)
+            return whole.reshape(-1, *whole.shape[2:])
+
+        return jax.tree.map(one, draws, more)
+
+    def maximise(self, draws: dict[str, NDArray]) -> tuple[dict[str, Array], Gain]:
+        """Parameters that maximise the surrogate of some draws, and its rise."""
+        inputs = draws, self.theta, self.problem.args
+        build = partial(maximise, self.plan, self.config.num_inner_steps)
+        theta, rise = self.compiled("mcem-maximise", build, *inputs)(*inputs)
+        chains = np.asarray(rise).reshape(self.config.num_chains, -1)
+        spread, ess = chains.std(), float(chains.size)
+        if spread > 0 and chains.shape[1] >= 4:
+            from arviz_stats.base import array_stats
+
+            ess = max(float(array_stats.ess(chains, chain_axis=0, draw_axis=1)), 1.0)
+        return theta, Gain(float(chains.mean()), float(spread / np.sqrt(min(ess, chains.size))))
+
+    def newton(self, num_batches: int, advance: Callable[[int, str], None]) -> None:
+        """Take a Newton step, unless the observed information is singular."""
+        batches = []
+        for _ in range(num_batches):
+            inputs = self.draw(self.count), self.theta, self.problem.args
+            batches.append(self.compiled("mcem-score", score, *inputs)(*inputs))
+            advance(1, "last steps")
+        scores, bend, square = (np.stack(part) for part in zip(*batches, strict=True))
+        mean = scores.mean(axis=0)
+        information = -bend.mean(axis=0) - square.mean(axis=0) + np.outer(mean, mean)
+        if not np.isfinite(information).all() or np.linalg.eigvalsh(information)[0] <= 0:
+            self.is_singular = True
+            return
+        steps = np.linalg.solve(information, np.vstack([mean, scores]).T).T
+        first = {name: value[0] for name, value in inputs[0].items()}
+        given = np.clip(steps, -1.0, 1.0), first, *inputs[1:]
+        found = self.compiled("mcem-moved", moved, *given)(*given)
+        found = {name: np.asarray(value) for name, value in found.items()}
+        self.theta = {name: jnp.asarray(value[0]) for name, value in found.items()}
+        self.moved = {name: value[1:] for name, value in found.items()}
+        self.num_newton += 1
+
+    def _kernel(self, problem: Problem) -> tuple[Callable, Callable]:
+        """NUTS on the sampled sites given the parameters."""
+
+        def potential(args: tuple, theta: dict) -> Callable[[dict], Array]:
+            return partial(_energy, problem, args, theta)
+
+        return nuts_given(potential, self.config.num_warmup)
+
+    def _begin(self, problem: Problem) -> Callable:
+        ready, _ = self._kernel(problem)
+
+        def begin(keys: Array, first: dict, theta: dict, args: tuple) -> tuple[Any, Array]:
+            free = unconstrained_start(problem, {**theta, **first}, args, tuple(first))
+            states = jax.vmap(partial(ready, free))(jax.random.wrap_key_data(keys))
+            return states, _energy(problem, args, theta, free)
+
+        return begin
+
+    def _march(self, problem: Problem) -> Callable:
+        _, move = self._kernel(problem)
+
+        def transition(state: Any, inputs: tuple) -> tuple[Any, dict[str, Array]]:
+            state = move(state, inputs)
+            return state, state.z
+
+        return recording(transition)
+
+
+def _energy(problem: Problem, args: tuple, theta: dict, free: dict[str, Array]) -> Array:
+    """Negative log joint density of the sampled sites, unconstrained, given the parameters."""
+    trace, log_det = place(problem, free, args, theta)
+    return -sum_log_prob(trace) - log_det
