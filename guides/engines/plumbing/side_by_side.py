@@ -68,7 +68,7 @@ def run_each(program: Program, members: Any, *shared: Any) -> Any:
 
     Parameters
     ----------
-    program : callable
+    program : Program
         Of ``program(member, *shared)``, from `compiled`.
     members : pytree of arrays
         With an axis of members in front.
@@ -90,7 +90,7 @@ def run_all(program: Program, members: Sequence[Any], *shared: Any) -> list[Any]
 
     Parameters
     ----------
-    program : callable
+    program : Program
         Of ``program(member, *shared)``, from `compiled`.
     members : sequence
     *shared
