@@ -139,6 +139,8 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
             return Groups(value)
         if roles.get(name) == "labels" and not isinstance(value, PartialLabels):
             return PartialLabels(np.asarray(value))
+        if roles.get(name) == "table" and value is not None:
+            return jnp.asarray(np.asarray(value))  # of a data frame, say
         return jnp.asarray(value) if isinstance(value, np.ndarray) else value
 
     named = [(value, order[n] if n < len(order) else "") for n, value in enumerate(args)]

@@ -149,7 +149,7 @@ def _axis_of(
             raise ValueError(
                 f"along has shape {where.shape}; expected ({len(groups)},), a finite number per row"
             )
-        return where, str(getattr(along, "name", None) or "along")
+        return where, as_label(getattr(along, "name", None) or "along")
     for table, values in design.items():
         if isinstance(values, Groups) or values.ndim != 2 or len(values) != len(groups):
             continue

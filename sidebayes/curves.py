@@ -22,6 +22,7 @@ from .mixtures_of_normals import mixture_bands
 from .predictions import check_new, known_groups
 from .predictive import fill_tables, outcomes
 from .run import Run
+from .stored import names_of_columns
 from .uncertainty import check_probability, normal_interval
 
 __all__ = ["CurvesOfFit"]
@@ -137,8 +138,8 @@ class CurvesOfFit:
     def _output_names(self: Any, output: NDArray) -> NDArray:
         """Names of outputs, their numbers where the data have no names."""
         with self.run.precision:
-            tables = outcomes(self.run).values()
-        names = next((self.run.columns[one] for one in tables if one in self.run.columns), None)
+            tables = filter(None, outcomes(self.run).values())
+        names = next(filter(None, (names_of_columns(self.run, one) for one in tables)), None)
         return output if names is None else np.asarray(names, dtype=object)[output]
 
     @property

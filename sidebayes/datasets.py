@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,15 @@ class Dataset:
     def columns(self) -> list[str]:
         """Names of the features."""
         return self.feature_names
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of points, and of features."""
+        return len(self.x), len(self.feature_names)
+
+    def __iter__(self) -> Iterator[str]:
+        """Names of the features."""
+        return iter(self.feature_names)
 
     def __getitem__(self, name: str) -> NDArray[np.float64]:
         """One feature of all points."""

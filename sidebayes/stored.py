@@ -23,7 +23,15 @@ from . import record
 if TYPE_CHECKING:
     from .run import Run
 
-__all__ = ["attributes", "axes_of", "constant_data", "coordinates", "observed_data", "stored_run"]
+__all__ = [
+    "attributes",
+    "axes_of",
+    "constant_data",
+    "coordinates",
+    "names_of_columns",
+    "observed_data",
+    "stored_run",
+]
 
 
 def axes_of(role: Role, rank: int) -> tuple[str, ...]:
@@ -79,8 +87,8 @@ def coordinates(run: Run) -> dict[str, NDArray]:
     for role in run.signature.data:
         value = run.data.get(role.name)
         names: Any = None
-        if role.kind == "table" and _has_names(run.columns.get(role.name)):
-            names = run.columns[role.name]
+        if role.kind == "table":
+            names = names_of_columns(run, role.name)
         elif isinstance(value, PartialLabels):
             names = value.names
         elif isinstance(value, Groups):
@@ -98,9 +106,10 @@ def coordinates(run: Run) -> dict[str, NDArray]:
     return {dim: _plain(names) for dim, names in found.items()}
 
 
-def _has_names(columns: tuple[str, ...] | None) -> bool:
-    """Whether columns have names, other than their numbers."""
-    return columns is not None and columns != tuple(map(str, range(len(columns))))
+def names_of_columns(run: Run, table: str) -> tuple[str, ...] | None:
+    """Names of the columns of a table, None where these are their numbers, or there are none."""
+    names = run.columns.get(table, ())
+    return names if names != tuple(map(str, range(len(names)))) else None
 
 
 def attributes(run: Run) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import pytest
 import xarray as xr
 from sidebayes.diagnostics.distance import farthest
 from sidebayes.models.blocks.side_information.class_names import class_codes
+from sidebayes.models.gmm import gmm
 
 import sidebayes
 from sidebayes.datasets import Dataset
@@ -60,6 +61,17 @@ def test_names_of_a_data_set_reach_predictions(named):
     drawn = fit.predictive()
     assert drawn["posterior_predictive"]["x"].sel(features=NAMES[0]).shape[-1] == len(X)
     assert drawn["observed_data"]["features"].to_numpy().tolist() == NAMES
+
+
+def test_a_data_set_is_a_table_everywhere():
+    data = as_dataset(pd.DataFrame(X, columns=NAMES))
+    assert list(data) == list(data.columns) == NAMES
+    assert data.shape == (len(data), 2) == np.asarray(data).shape
+    np.testing.assert_array_equal(data[NAMES[1]], X[:, 1])
+    assert sidebayes.Links.from_neighbors(data, 2, 1.0).num_points == len(X)
+    for x in (data, pd.DataFrame(X)):
+        assert sidebayes.debug(gmm, x, num_clusters=2)["trace"].verdict == "ok"
+    assert len(sidebayes.LinkedMixtureClusterer(2).fit(data).labels_) == len(X)
 
 
 def test_prior_draws_have_the_names_too():

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 from scipy.special import betaln, logsumexp
 from scipy.stats import beta, multivariate_normal, norm
@@ -218,7 +219,8 @@ def test_outputs_that_were_not_observed_say_nothing():
     rng = np.random.default_rng(0)
     y, noise = rng.normal(size=(12, 2)), np.array([0.2, 0.6])
     observed = rng.random((12, 2)) > 0.3
-    given = np.where(observed, y, 1e6), T[:12]
+    names = ["east", "north $"]
+    given = pd.DataFrame(np.where(observed, y, 1e6), columns=names), T[:12]
     found = fit(*given, observed=observed, num_clusters=1, noise=noise)
     gram = reference.rbf(T[:12], T[:12], 3.0, 1.0)
     due = sum(
@@ -229,9 +231,11 @@ def test_outputs_that_were_not_observed_say_nothing():
     )
     np.testing.assert_allclose(found.log_evidence.value, due, atol=1e-8)
     table = found.curves(inputs=[2.0, 8.0])
-    assert np.isfinite(table.to_numpy(float)).all()
+    assert np.isfinite(table.drop(columns="output").to_numpy(float)).all()
+    assert table["output"].unique().tolist() == names
     assert (np.abs(table["mean"]) < 10).all()
     assert (table.groupby("output")["sd_outcome"].min() > noise).all()
+    assert [axis.get_ylabel() for axis in found.plot().axes] == ["east", r"north \$"]
     for axis in found.plot().axes:
         assert np.abs(axis.get_ylim()).max() < 10  # what stands in their place is not drawn
 
