@@ -38,7 +38,7 @@ from ..density import (
     unconstrained_start,
 )
 from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
-from ..plumbing.programs import compile_ahead, compiled, unchecked
+from ..plumbing.programs import Program, compile_ahead, compiled, unchecked
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import run_all
 from ..updates import refuse_restricted
@@ -295,7 +295,7 @@ class _Hamiltonian(CheckpointedEngine, ABC):
         )
 
 
-def _march_all(march: Callable, states: list, args: tuple, count: NDArray) -> tuple[list, Any]:
+def _march_all(march: Program, states: list, args: tuple, count: NDArray) -> tuple[list, Any]:
     """Some transitions of all groups of chains; records have axes (draw, chain, ...)."""
     new, found = zip(*run_all(march, states, args, count), strict=True)
     return list(new), jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *found)
