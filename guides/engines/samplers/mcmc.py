@@ -237,7 +237,7 @@ class _Hamiltonian(CheckpointedEngine, ABC):
 
         return recording(one)
 
-    def _with_gradients(self, problem: Problem, blanks: list, march: Callable) -> list:
+    def _with_gradients(self, problem: Problem, blanks: list, march: Program) -> list:
         """Find energy and gradient at the starts by a transition of no length, without momentum.
 
         A program for the gradient alone would take seconds to compile.
