@@ -12,9 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 from jax import Array
-from jax.interpreters import partial_eval
 from numpyro import handlers
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import (
@@ -27,6 +25,7 @@ from sidebayes.guides.engines.density import (
     traced,
     unconstrained_start,
 )
+from sidebayes.guides.engines.honoured import Honoured, check_sites, is_outcome, live_inputs
 from sidebayes.guides.engines.plumbing.programs import refuse_fork
 from sidebayes.guides.engines.values import (
     admitted_values,
@@ -152,6 +151,7 @@ def _climb(model: Callable, args: tuple, kwargs: dict, seed: int) -> Iterator[Ru
     )
     try:
         traces, points, admitted, log_weights = _runs(problem, seed)
+        check_sites(traces[0])
     except Exception as error:  # a user's model raises whatever it raises
         yield Rung(
             "trace", "fail", f"{type(error).__name__}: {_one_line(error)}", _where(error, model)
@@ -211,7 +211,7 @@ def _run(problem: Problem, seed: int) -> dict:
     """Trace of a run with latent sites near zero in unconstrained space; priors may be improper."""
     rng = np.random.default_rng(seed)
     fill = filling(lambda shape: jnp.asarray(rng.uniform(-1.0, 1.0, shape)))
-    seeded = handlers.seed(problem.model, jax.random.key(seed))
+    seeded = handlers.seed(Honoured(problem.model), jax.random.key(seed))
     return traced(handlers.substitute(seeded, substitute_fn=fill), problem.args, problem.kwargs)
 
 
@@ -238,18 +238,12 @@ def _is_latent(site: dict) -> bool:
     return site["type"] == "sample" and not site["is_observed"]
 
 
-def _is_data(site: dict) -> bool:
-    return (
-        site["type"] == "sample" and site["is_observed"] and not isinstance(site["fn"], dist.Unit)
-    )
-
-
 def _point(trace: Mapping[str, dict]) -> dict[str, Array]:
     return {name: site["value"] for name, site in trace.items() if _is_latent(site)}
 
 
 def _observed(trace: Mapping[str, dict]) -> Rung:
-    sites = [name for name, site in trace.items() if _is_data(site)]
+    sites = [name for name, site in trace.items() if is_outcome(site)]
     if not sites:
         factors = any(s["type"] == "sample" and s["is_observed"] for s in trace.values())
         what = "only factors, which cannot be simulated" if factors else "no site is observed"
@@ -339,18 +333,14 @@ def _gradient(problem: Problem, points: list[dict[str, Array]]) -> Rung:
 
 def _arguments(problem: Problem, points: list[dict[str, Array]]) -> Rung:
     """Positional arguments that reach the density, and parameters that the function reads at all."""
-    leaves, tree = jax.tree.flatten(problem.args)
     # as JAX's arrays, which a model may index by what it is given
     point = {name: jnp.asarray(value) for name, value in points[0].items()}
 
-    def density(leaves: list[Any]) -> Array:
-        return log_joint(problem, point, jax.tree.unflatten(tree, leaves))
-
-    _, live = partial_eval.dce_jaxpr(jax.make_jaxpr(density)(leaves).jaxpr, [True])
+    live = live_inputs(lambda args: log_joint(problem, point, args), problem.args)
     names = list(inspect.signature(problem.model).parameters)
     idle = [
         name
-        for name, flags in zip(names, jax.tree.unflatten(tree, live), strict=False)
+        for name, flags in zip(names, live, strict=False)
         if not any(jax.tree.leaves(flags)) and jax.tree.leaves(flags)
     ]
     idle += [name for name in _unread(problem.model) if name not in idle]

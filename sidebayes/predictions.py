@@ -18,9 +18,9 @@ from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import (
     abstract_trace,
     collapsed_sites,
-    site_dims,
     trace_model,
 )
+from sidebayes.guides.engines.naming import site_dims
 from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.posterior import MOST_DRAWS, thin
 from sidebayes.guides.engines.units import lay_out_units, log_terms, refuse_dependent_units

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sidebayes.diagnostics.sites import name_axes
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import abstract_trace, site_log_prob, trace_model
+from sidebayes.guides.engines.honoured import in_scan, is_outcome
 from sidebayes.guides.engines.plumbing.programs import compiled, structure
 from sidebayes.guides.engines.starts import random_keys
 from sidebayes.guides.engines.units import given_data
@@ -65,19 +66,14 @@ def outcomes(run: Run) -> dict[str, str | None]:
     return {
         name: next((n for n, data in given if data is site["value"]), None)
         for name, site in abstract_trace(run.problem).items()
-        if _is_outcome(site)
+        if is_outcome(site)
     }
-
-
-def _is_outcome(site: dict) -> bool:
-    observed = site["type"] == "sample" and site["is_observed"]
-    return observed and not isinstance(site["fn"], dist.Unit)
 
 
 def hide(problem: Problem, tables: Collection[str]) -> Problem:
     """The problem without the numbers of some tables."""
     args = (
-        jnp.full_like(arg, jnp.nan) if name in tables else arg
+        jnp.full(arg.shape, jnp.nan) if name in tables else arg
         for name, arg in zip(given_data(problem)[1], problem.args, strict=True)
     )
     return replace(problem, args=tuple(args))
@@ -155,6 +151,7 @@ def draw_data(
     ValueError
         If a distribution cannot be drawn from, or the model has other sites at these data.
     """
+    _refuse_undrawable(problem)
     number = len(next(iter(draws.values())))
     old = None if fitted is None else replace(fitted, args=())
     mine = dict(taken or {})
@@ -167,7 +164,7 @@ def draw_data(
             unknown: dict[str, Array] = {}
 
             def draw(site: dict) -> Array | None:
-                if not _is_outcome(site):
+                if not is_outcome(site):
                     return None
                 name, fn = site["name"], unexpanded(site["fn"])
                 own = jax.random.fold_in(key, len(values))
@@ -215,13 +212,30 @@ def draw_data(
     )
 
 
+def _refuse_undrawable(problem: Problem) -> None:
+    """Refuse a model that observes by factors alone, or inside a scan."""
+    observed = [site for site in abstract_trace(problem).values() if is_outcome(site)]
+    if not observed:
+        raise ValueError(
+            "the model has only factors, from which no data can be drawn; write "
+            "numpyro.sample(name, distribution, obs=data) for what is observed"
+        )
+    scanned = [site["name"] for site in observed if in_scan(site)]
+    if scanned:
+        raise ValueError(
+            f"sites {scanned} are observed step by step inside numpyro's scan, where each step depends "
+            "on the data before; they cannot be drawn all at once"
+        )
+
+
 def _sample(key: Array, site: dict, fitted: Fitted | None) -> Array:
     """Draw one site, by its own protocol if it integrates latent variables out."""
     fn = unexpanded(site["fn"])
     try:
         if isinstance(fn, Collapsed):
             return fn.draw_data(key, fitted)
-        return site["fn"].sample(key, site["kwargs"].get("sample_shape", ()))
+        rows = jnp.shape(site["value"])[: jnp.ndim(site["value"]) - fn.event_dim]
+        return site["fn"].expand(jnp.broadcast_shapes(rows, site["fn"].batch_shape)).sample(key)
     except NotImplementedError:
         inner = getattr(fn, "components", fn)
         raise ValueError(

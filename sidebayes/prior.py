@@ -21,8 +21,9 @@ from sidebayes.guides.engines.density import (
     abstract_trace,
     deterministics,
     latent_sites,
-    site_dims,
 )
+from sidebayes.guides.engines.honoured import Honoured
+from sidebayes.guides.engines.naming import site_dims
 from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.samplers.particles import check_prior
 from sidebayes.guides.engines.starts import random_keys
@@ -176,7 +177,7 @@ def _refuse_factors(problem: Problem, name: str, asked: str) -> None:
 
 def _draw_prior(problem: Problem) -> Callable:
     def one(key: Array, args: tuple) -> dict[str, Array]:
-        seeded = handlers.seed(problem.model, jax.random.wrap_key_data(key))
+        seeded = handlers.seed(Honoured(problem.model), jax.random.wrap_key_data(key))
         trace = handlers.trace(seeded).get_trace(*args, **problem.kwargs)
         latent = {name: site["value"] for name, site in latent_sites(trace).items()}
         return latent | deterministics(trace)

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
 from sidebayes.guides.engines import posterior
-from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import abstract_trace, collapsed_sites, site_dims
+from sidebayes.guides.engines.base import Problem, SideBayesWarning
+from sidebayes.guides.engines.density import (
+    abstract_trace,
+    collapsed_sites,
+    filled,
+    filling,
+    latent_sites,
+    sum_log_prob,
+    traced,
+)
+from sidebayes.guides.engines.honoured import is_factor, is_outcome, live_inputs
+from sidebayes.guides.engines.naming import site_dims
+from sidebayes.guides.engines.plumbing.programs import unchecked
 from sidebayes.guides.engines.starts import observed_table
 from sidebayes.guides.engines.units import given_data
 from sidebayes.guides.engines.updates import block_of, declared_blocks, plan_updates
@@ -23,12 +36,14 @@ from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 __all__ = [
     "check_blocks",
     "check_names",
+    "check_observed",
     "empirical_prior",
     "label_slices",
     "remarks",
     "shapes_of",
     "suit_links",
     "tying_argument",
+    "warn_of_idle_data",
 ]
 
 
@@ -54,6 +69,51 @@ def check_names(problem: Problem) -> None:
             f"sites {named} have a slash in their names, which a DataTree takes for a path; rename them, "
             "or scope them with numpyro.handlers.scope(prefix=..., divider='_')"
         )
+
+
+def check_observed(problem: Problem, method: str) -> None:
+    """Refuse a model that observes nothing: its posterior is its prior."""
+    trace = abstract_trace(problem)
+    if any(is_outcome(site) or is_factor(site) for site in trace.values()):
+        return
+    signature, data = given_data(problem)
+    left = [role.name for role in signature.data if role.name not in data]
+    remedy = f"pass {' or '.join(left)}, or write" if left else "write"
+    raise ValueError(
+        f"{method} observes nothing, so that a fit could only repeat its prior: {remedy} "
+        "numpyro.sample(name, distribution, obs=data) in the model; sidebayes.prior_predictive draws "
+        "from a prior"
+    )
+
+
+def warn_of_idle_data(problem: Problem, method: str) -> None:
+    """Warn of data that no density depends on, where a latent site has their shape."""
+
+    def density(args: tuple) -> Any:
+        model = filled(problem.model, filling(jnp.zeros))
+        return sum_log_prob(traced(model, args, problem.kwargs))
+
+    latent = latent_sites(abstract_trace(problem)).items()
+    named = list(zip(given_data(problem)[1], problem.args, strict=False))
+    alike = {
+        name: [n for n, site in latent if _same_shape(site["value"], data)] for name, data in named
+    }
+    if not any(alike.values()):
+        return
+    with unchecked():
+        live = live_inputs(density, problem.args)
+    for (name, _), flags in zip(named, live, strict=False):
+        if alike[name] and not any(jax.tree.leaves(flags)):
+            warnings.warn(
+                f"{method}: the density does not depend on {name}, and site {alike[name][0]!r} of the same "
+                f"shape is sampled; if it is to observe these data, write obs={name} there",
+                SideBayesWarning,
+                stacklevel=2,
+            )
+
+
+def _same_shape(value: Any, data: Any) -> bool:
+    return isinstance(data, jax.Array) and jnp.shape(value) == data.shape
 
 
 def check_blocks(problem: Problem) -> None:

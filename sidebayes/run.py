@@ -19,9 +19,8 @@ from sidebayes.guides.engines import posterior
 from sidebayes.guides.engines.base import Engine, EngineResult, FitError, Problem
 from sidebayes.guides.engines.density import (
     latent_supports,
-    site_dims,
-    site_roles,
 )
+from sidebayes.guides.engines.naming import site_dims, site_roles
 from sidebayes.guides.engines.plumbing.identity import is_known
 from sidebayes.guides.engines.plumbing.programs import nothing_left_ahead, refuse_fork
 from sidebayes.guides.engines.symmetry import (
@@ -35,9 +34,9 @@ from sidebayes.models.blocks.fields import plain_array
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.roles import Role, Signature, signature_of
 from sidebayes.models.blocks.side_information.links import Links
-from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from . import checks, problems, record, stored
+from .rows import Rows, look_at_rows
 from .zoo import CARDS, Card, inference_used, links_taken, make_engine
 
 __all__ = ["Run"]
@@ -205,14 +204,16 @@ class Run:
         ------
         ValueError
             If sites belong to single units of the data, so that other data have none, unless their
-            values there are `known`.
+            values there are `known`, or the model takes no other rows.
         """
-        own = [name for name in self.unit_sites if name not in known]
+        own, fixed = [name for name in self.unit_sites if name not in known], self.rows.fixed
         if own:
             raise ValueError(
                 f"{self.method}: sites {own} belong to single units of the data that were fitted, so "
-                "that other data have no density given the fit"
+                f"that other data have no density given the fit{f' ({fixed})' if fixed else ''}"
             )
+        sizes = (dimensions(self.signature, some) for some in (self.data, data))
+        self.rows.refuse_others(self.method, same_number=next(sizes) == next(sizes))
         return replace(self.settled(), data=data, truth=None, unseen=True)
 
     @property
@@ -221,24 +222,16 @@ class Run:
         latent = posterior.latent_shapes(self.problem)
         return [name for name in self.sized_by_units if name in latent]
 
-    @cached_property
-    def sized_by_units(self) -> list[str]:
+    @property
+    def sized_by_units(self) -> tuple[str, ...]:
         """Latent and deterministic sites whose shape depends on how many units there are."""
+        return self.rows.sized
+
+    @cached_property
+    def rows(self) -> Rows:
+        """What the number of rows means to the model."""
         with self.precision:
-            layout = lay_out_units(self.problem)
-            full = problems.shapes_of(self.problem)
-            sizes = {len(unit) for unit in layout.unit.values()}
-            sizes |= {len(v) for v in self.data.values() if isinstance(v, np.ndarray | Groups)}
-            if not any(sizes & set(shape) for shape in full.values()):
-                return []  # most models; nothing is copied
-            fewer = {
-                dim: unit != unit[0] for dim, unit in layout.unit.items() if dim in layout.dims
-            }
-            named = {name for role in self.signature.data for name in (*role.dims, role.name)}
-            if not all(mask.any() and dim in named for dim, mask in fewer.items()):
-                return []
-            part = problems.shapes_of(replace(self.subset(fewer), unseen=True).problem)
-        return sorted(name for name in full if full[name] != part.get(name))
+            return look_at_rows(self)
 
     def settled(self) -> Run:
         """The run with its prior fixed, where that was read off the data."""
@@ -260,10 +253,12 @@ class Run:
         with self.precision:
             problem = self.problem
             problems.check_names(problem)
+            problems.check_observed(problem, self.method)
             problems.check_blocks(problem)
             check_symmetries(problem, self.seed)
             if self.card is None:
                 check_values(problem)
+                problems.warn_of_idle_data(problem, self.method)
             latent_supports(problem)
             hard = self.engine.hard_labels
             with nothing_left_ahead():

@@ -22,10 +22,10 @@ from sidebayes.guides.engines.base import Engine, EngineResult, FitError, Proble
 from sidebayes.guides.engines.density import (
     collapsed_sites,
     deterministics,
-    site_dims,
-    site_roles,
     traced,
 )
+from sidebayes.guides.engines.honoured import Honoured
+from sidebayes.guides.engines.naming import site_dims, site_roles
 from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.plumbing.progress import progress_bar
 from sidebayes.guides.engines.symmetry import site_symmetries
@@ -273,7 +273,7 @@ def _simulate(
     def build(bare: Problem) -> Callable:
         def one(key: Array, args: tuple) -> tuple[dict[str, Array], Array, Array | None]:
             key_model, *keys = jax.random.split(key, 4)
-            sites = traced(handlers.seed(bare.model, key_model), args, bare.kwargs)
+            sites = traced(handlers.seed(Honoured(bare.model), key_model), args, bare.kwargs)
             sampled = {n: s for n, s in sites.items() if s["type"] == "sample"}
             fixed = {n: s | {"is_observed": True} for n, s in sampled.items()}
             mixed = list(collapsed_sites(fixed))

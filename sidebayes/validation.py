@@ -19,15 +19,21 @@ from sidebayes.guides.engines import posterior
 from sidebayes.guides.engines.base import SideBayesWarning
 from sidebayes.guides.engines.code_length import code_length
 from sidebayes.guides.engines.plumbing.progress import progress_bar
-from sidebayes.guides.engines.units import Layout, join_units, lay_out_units, refuse_dependent_units
-from sidebayes.models.blocks.fields import Range, check_integer, check_number
+from sidebayes.guides.engines.units import (
+    Layout,
+    join_units,
+    lay_out_units,
+    refuse_dependent_units,
+    refuse_powers,
+)
+from sidebayes.models.blocks.fields import Range, check_number
 from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.side_information.links import Links
 
-from .checks import check_seed
+from .folds import deal_folds
 from .run import Run
 
-__all__ = ["Validation", "deal_folds"]
+__all__ = ["Validation"]
 
 
 class Validation:
@@ -56,6 +62,9 @@ class Validation:
         from arviz_stats import loo as psis
 
         terms = self.unit_terms
+        with self.run.precision:
+            if self.run.model is not None:
+                refuse_powers(self.run.problem, "loo")
         if np.prod(terms.shape[:2]) < 100:
             raise ValueError(
                 f"{self.engine} gave {np.prod(terms.shape[:2])} draws, too few to leave data out by "
@@ -82,6 +91,8 @@ class Validation:
     @property
     def unit_terms(self: Any) -> NDArray[np.float64]:
         """Log-likelihood terms by unit, summed over observed sites, shape (chain, draw, unit)."""
+        if "log_likelihood" not in self.tree:
+            raise ValueError(f"{self.method} has only factors, and so no densities of units")
         by_dim: dict[str, NDArray] = {}
         for values in self.tree["log_likelihood"].data_vars.values():
             dim, terms = str(values.dims[-1]), values.to_numpy()
@@ -173,6 +184,7 @@ class Validation:
                 f"{self.method}: sites {self.run.unit_sites} change shape with the data, so that rows "
                 "held out have no density given a fit to the others"
             )
+        self.run.rows.refuse_others(self.method)
         starts = dict(
             zip(unit, np.cumsum([0, *(u.max() + 1 for u in unit.values())]), strict=False)
         )
@@ -292,40 +304,6 @@ class Validation:
                 inference=inference,
             )
         return score_statements(links, same, chance, flip_rate, approximate)
-
-
-def deal_folds(unit: NDArray, num_folds: int, seed: int) -> NDArray[np.int64]:
-    """Fold of each component: dealt at random, the largest first, to the fold with fewest points.
-
-    Parameters
-    ----------
-    unit : ndarray of int, shape (num_points,)
-        Component of each point.
-    num_folds, seed : int
-
-    Returns
-    -------
-    ndarray of int, shape (num_components,)
-
-    Raises
-    ------
-    ValueError
-        If there are fewer components than folds.
-    """
-    size = np.bincount(unit)
-    num_folds = check_integer("num_folds", num_folds, 2)
-    if num_folds > len(size):
-        raise ValueError(
-            f"num_folds = {num_folds}; expected at most {len(size)}, the number of connected components "
-            "of the links, which are held out whole"
-        )
-    order = np.random.default_rng(check_seed(seed)).permutation(len(size))
-    order = order[np.argsort(-size[order], kind="stable")]
-    fold, points = np.empty(len(size), np.int64), np.zeros(num_folds)
-    for one in order:
-        fold[one] = np.argmin(points)
-        points[fold[one]] += size[one]
-    return fold
 
 
 def _joined_units(run: Run, layout: Layout) -> dict[str, NDArray[np.int64]]:

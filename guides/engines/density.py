@@ -13,12 +13,13 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.core import Tracer
 from numpyro import handlers
-from numpyro.distributions import biject_to, constraints
+from numpyro.distributions import biject_to
 from numpyro.distributions.transforms import Transform
 from sidebayes.models.blocks.collapsed import Collapsed, as_collapsed
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 
 from .base import Problem
+from .honoured import Honoured, check_sites, check_unset
 from .plumbing.programs import tracing, unchecked
 
 __all__ = [
@@ -32,13 +33,12 @@ __all__ = [
     "filled",
     "filling",
     "free_shapes",
+    "is_latent",
     "latent_sites",
     "latent_supports",
     "log_joint",
     "place",
-    "site_dims",
     "site_log_prob",
-    "site_roles",
     "sum_log_prob",
     "trace_model",
     "traced",
@@ -61,7 +61,8 @@ def filled(model: Callable[..., None], fill: Callable[[dict], Array | None]) -> 
 
     Values are filled in before keys are dealt, so that no program holds keys that nothing uses.
     """
-    return handlers.seed(handlers.substitute(model, substitute_fn=fill), jax.random.key(0))
+    seen = model if isinstance(model, Honoured) else Honoured(model)
+    return handlers.seed(handlers.substitute(seen, substitute_fn=fill), jax.random.key(0))
 
 
 def trace_model(
@@ -82,9 +83,11 @@ def trace_model(
     args = problem.args if args is None else args
 
     def fill(site: dict) -> Any:
+        if site["type"] != "sample":  # what the model computes is computed anew, of other data too
+            return None
         if site["name"] in params:
             return params[site["name"]]
-        observed = replace_data is not None and site["type"] == "sample" and site["is_observed"]
+        observed = replace_data is not None and site["is_observed"]
         return replace_data(site) if observed else None  # type: ignore[misc]
 
     trace = traced(filled(problem.model, fill), args, problem.kwargs)
@@ -145,7 +148,7 @@ def place(
 
 
 def _refuse_unset(trace: Mapping[str, dict], given: Collection[str]) -> None:
-    unset = [name for name, site in trace.items() if _latent(site) and name not in given]
+    unset = [name for name, site in trace.items() if is_latent(site) and name not in given]
     if unset:
         raise ValueError(
             f"the model has latent sites without a value: {unset}; values were given for "
@@ -153,7 +156,8 @@ def _refuse_unset(trace: Mapping[str, dict], given: Collection[str]) -> None:
         )
 
 
-def _latent(site: dict) -> bool:
+def is_latent(site: dict) -> bool:
+    """Whether a site of a trace is sampled, and not observed."""
     return site["type"] == "sample" and not site["is_observed"]
 
 
@@ -184,7 +188,7 @@ def latent_sites(trace: Mapping[str, dict]) -> dict[str, dict]:
     TypeError
         If one is discrete; the engines need it summed out.
     """
-    found = {name: site for name, site in trace.items() if _latent(site)}
+    found = {name: site for name, site in trace.items() if is_latent(site)}
     for name, site in found.items():
         if site["fn"].support.is_discrete:
             raise TypeError(
@@ -216,13 +220,16 @@ def abstract_trace(problem: Problem) -> dict:
     Raises
     ------
     ValueError
-        If parameters of a distribution that are known numbers are out of their range.
+        If parameters of a distribution that are known numbers are out of their range, or the model has
+        sites or primitives that a fit cannot honour.
     """
+    model = Honoured(problem.model)
 
     def go(numbers: list) -> None:
         args = tuple(map(_with_numbers, problem.args, numbers))
         with unchecked():
-            found = traced(filled(problem.model, filling(jnp.zeros)), args, problem.kwargs)
+            found = traced(filled(model, filling(jnp.zeros)), args, problem.kwargs)
+        check_sites(found)
         for site in found.values():
             if site["type"] == "sample":
                 _check_numbers(site["fn"])
@@ -234,7 +241,28 @@ def abstract_trace(problem: Problem) -> dict:
 
     if "sites" not in problem.notes:
         jax.eval_shape(go, [_numbers(a) if problem.unseen else None for a in problem.args])
+        if model.unset:
+            _check_unset(problem, {name: problem.notes["sites"].get(name) for name in model.unset})
     return problem.notes["sites"]
+
+
+def _check_unset(problem: Problem, sites: Mapping[str, dict | None]) -> None:
+    """Refuse a density that depends on parameters or random numbers which no fit would set."""
+
+    def density(values: dict) -> Array:
+        model = filled(Honoured(problem.model, values), filling(jnp.zeros))
+        return sum_log_prob(traced(model, problem.args, problem.kwargs))
+
+    with unchecked():
+        check_unset(
+            density,
+            {
+                name: jax.random.key(0)
+                if site is None
+                else jax.tree.map(jnp.zeros_like, site["value"])
+                for name, site in sites.items()
+            },
+        )
 
 
 def _numbers(data: Any) -> Any:
@@ -311,8 +339,8 @@ def sum_log_prob(trace: Mapping[str, dict]) -> Array:
 
 def site_log_prob(site: dict) -> Array:
     """Log density of one site, its scale included."""
-    total = jnp.sum(site["fn"].log_prob(site["value"]))
-    return total if site.get("scale") is None else site["scale"] * total
+    terms = site["fn"].log_prob(site["value"])
+    return jnp.sum(terms if site.get("scale") is None else site["scale"] * terms)
 
 
 def log_joint(problem: Problem, params: Mapping[str, Any], args: tuple | None = None) -> Array:
@@ -360,62 +388,6 @@ def approximation(problem: Problem) -> str | None:
     sources = (fn for fn, _ in collapsed_sites(abstract_trace(problem)).values())
     named = filter(None, (fn.approximation() for fn in sources))
     return ", ".join(dict.fromkeys(named)) or None
-
-
-def site_dims(problem: Problem) -> dict[str, tuple[str, ...]]:
-    """Name the axes of every latent and deterministic site: plates first, then its own.
-
-    A site names its own last axes by ``infer={"event_dims": [...]}``. Those of weights on a simplex,
-    one per cluster, are ``clusters``.
-    """
-    trace, dims = abstract_trace(problem), {}
-    for name, site in trace.items():
-        if site["type"] != "deterministic" and not _latent(site):
-            continue
-        rank = len(jnp.shape(site["value"]))
-        plates = {frame.dim: frame.name for frame in site.get("cond_indep_stack", ())}
-        event = site["fn"].event_dim if site["type"] == "sample" else rank - len(plates)
-        batch = rank - event
-        named = [plates.get(axis - batch, f"{name}_dim_{axis}") for axis in range(batch)]
-        given = (site.get("infer") or {}).get("event_dims")
-        if given is not None:
-            if len(given) != event:
-                raise ValueError(
-                    f"site {name!r}: event_dims={list(given)!r} names {len(given)} axes; "
-                    f"the site has {event} event axes"
-                )
-            tail = tuple(given)
-        elif name in _weights_of_clusters(trace):
-            tail = ("clusters",)
-        else:
-            tail = tuple(f"{name}_dim_{batch + axis}" for axis in range(event))
-        dims[name] = (*named, *tail)
-    return dims
-
-
-def site_roles(problem: Problem) -> dict[str, str]:
-    """What latent sites are, as far as blocks say so: "mixing_weights", "location", ..."""
-    trace = abstract_trace(problem)
-    roles = dict.fromkeys(_weights_of_clusters(trace), "mixing_weights")
-    for name, site in latent_sites(trace).items():
-        infer = site.get("infer") or {}
-        derived = getattr(infer.get("block"), "derived", {})
-        own = {name: infer.get("role"), **derived}.items()
-        roles |= {n: role for n, role in own if role and n in trace}
-    return roles
-
-
-def _weights_of_clusters(trace: Mapping[str, dict]) -> list[str]:
-    """Single points of a simplex with one entry per cluster, and deterministic ones of that size."""
-    sizes = {fn.num_clusters for fn, _ in collapsed_sites(trace).values() if fn.latent == "labels"}
-    return [
-        name
-        for name, site in trace.items()
-        if _latent(site)
-        and site["fn"].support is constraints.simplex
-        and len(jnp.shape(site["value"])) == 1
-        and jnp.shape(site["value"])[0] in sizes
-    ]
 
 
 def as_numpy(values: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -11,7 +11,8 @@ import numpy as np
 from jax import Array
 
 from .base import Problem
-from .density import abstract_trace, collapsed_sites, log_joint, site_dims
+from .density import abstract_trace, collapsed_sites, log_joint
+from .naming import site_dims
 from .plumbing.programs import compiled
 from .starts import initial_values
 

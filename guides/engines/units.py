@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 from jax import Array
 from numpy.typing import NDArray
 from sidebayes.models.blocks.collapsed import Collapsed, as_collapsed
@@ -21,6 +20,7 @@ from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from .base import Problem
 from .density import abstract_trace, collapsed_sites
+from .honoured import is_factor, is_outcome
 
 __all__ = [
     "Layout",
@@ -31,6 +31,7 @@ __all__ = [
     "lay_out_units",
     "log_terms",
     "refuse_dependent_units",
+    "refuse_powers",
 ]
 
 
@@ -197,13 +198,11 @@ def _ties(fn: Collapsed) -> bool:
 
 
 def _observed(trace: Mapping[str, dict]) -> dict[str, tuple[dict, Collapsed | None]]:
-    """Observed data of a trace, factors left out."""
+    """Observed data of a trace."""
     return {
         name: (site, as_collapsed(site["fn"], site["value"]))
         for name, site in trace.items()
-        if site["type"] == "sample"
-        and site["is_observed"]
-        and not isinstance(site["fn"], dist.Unit)
+        if is_outcome(site)
     }
 
 
@@ -243,19 +242,44 @@ def _dimension(
 
 
 def refuse_dependent_units(problem: Problem, asked: str) -> None:
-    """Refuse densities of new units where they depend on those that were fitted.
+    """Refuse densities of new units where they depend on those that were fitted, or are none.
 
     Raises
     ------
     ValueError
         Naming the sites.
     """
+    refuse_powers(problem, asked)
     sources = collapsed_sites(abstract_trace(problem)).items()
     tied = [name for name, (fn, _) in sources if not fn.has_independent_units]
     if tied:
         raise ValueError(
             f"{asked} is a density of new units given parameters, and those of {tied} share effects that "
             "were integrated out; use loo() on draws, or fit with form='marginal'"
+        )
+
+
+def refuse_powers(problem: Problem, asked: str) -> None:
+    """Refuse to take for densities of units what `handlers.scale` has raised to a power, or factors.
+
+    Raises
+    ------
+    ValueError
+        Naming the sites.
+    """
+    trace = abstract_trace(problem)
+    observed = _observed(trace)
+    if not observed:
+        raise ValueError(
+            f"{asked} is about densities of data, and the model has only factors "
+            f"({', '.join(n for n, site in trace.items() if is_factor(site))}); write "
+            "numpyro.sample(name, distribution, obs=data) for them"
+        )
+    powers = [name for name, (site, _) in observed.items() if site.get("scale") is not None]
+    if powers:
+        raise ValueError(
+            f"{asked} is about densities of data, and handlers.scale raises those of {powers} to a power; "
+            "fit without it"
         )
 
 
@@ -267,12 +291,13 @@ def log_terms(
     for name, (site, fn) in _observed(trace).items():
         if fn is not None:
             summaries[name], found = fn.summaries(site["value"])
+            found = found if site.get("scale") is None else site["scale"] * found
         else:
             density = site["fn"].log_prob(site["value"])
+            if site.get("scale") is not None:
+                density = site["scale"] * density
             found = density.reshape(1, -1) if layout.site_dims[name] is None else density
             found = found.reshape(found.shape[0], -1).sum(axis=1)
-        if site.get("scale") is not None:
-            found = jnp.broadcast_to(site["scale"], found.shape) * found
         owner = owners[name]
         if owner is not None:
             found = jax.ops.segment_sum(found, owner, layout.num_units(name))

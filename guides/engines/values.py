@@ -18,6 +18,7 @@ from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorica
 
 from .base import Problem
 from .density import abstract_trace, filled, filling, latent_sites, traced
+from .honoured import is_outcome, mask_of
 from .plumbing.programs import unchecked
 
 __all__ = [
@@ -37,14 +38,18 @@ _CLOSE = 1e-4
 
 
 def admitted_values(trace: Mapping[str, dict]) -> dict[str, tuple[Any, Any]]:
-    """By observed site, its values, and which of them its support admits."""
+    """By observed site, its values, and which of them are finite and in its support, or masked."""
     return {
-        name: (site["value"], site["fn"].support(site["value"]))
+        name: (site["value"], _admitted(site["fn"], site["value"]))
         for name, site in trace.items()
-        if site["type"] == "sample"
-        and site["is_observed"]
-        and not isinstance(site["fn"], dist.Unit)
+        if is_outcome(site)
     }
+
+
+def _admitted(fn: dist.Distribution, value: Any) -> Any:
+    finite = jnp.isfinite(value).all(axis=tuple(range(-fn.support.event_dim, 0)))
+    mask = mask_of(fn)
+    return fn.support(value) & finite if mask is True else fn.support(value) & finite | ~mask
 
 
 def outside_support(
@@ -61,8 +66,7 @@ def outside_support(
     for name, (given, mask) in admitted.items():
         support, value = trace[name]["fn"].support, np.asarray(given)
         event = value.ndim - support.event_dim
-        axes = tuple(range(event, value.ndim))
-        inside = np.asarray(mask) & np.isfinite(value).all(axis=axes)
+        inside = np.broadcast_to(mask, value.shape[:event])
         if not inside.all():
             spot = tuple(map(int, np.argwhere(~inside)[0]))
             what = repr(value[spot].tolist()) if value[spot].size <= 8 else "a long row"

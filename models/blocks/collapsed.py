@@ -246,7 +246,9 @@ def as_collapsed(fn: Any, value: Any = None) -> Collapsed | None:
 
 
 def unexpanded(fn: Any) -> Any:
-    """A distribution freed of the expansion that a plate wraps it in."""
-    while isinstance(fn, dist.ExpandedDistribution):
+    """A distribution freed of the expansion that a plate wraps it in, and of a mask that hides nothing."""
+    while isinstance(fn, dist.ExpandedDistribution) or (
+        isinstance(fn, dist.MaskedDistribution) and fn._mask is True
+    ):
         fn = fn.base_dist
     return fn

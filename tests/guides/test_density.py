@@ -15,12 +15,11 @@ from sidebayes.guides.engines.density import (
     latent_supports,
     log_joint,
     place,
-    site_dims,
-    site_roles,
     sum_log_prob,
     trace_model,
     unconstrained_start,
 )
+from sidebayes.guides.engines.naming import site_dims, site_roles
 from sidebayes.guides.engines.starts import initial_values, starting_point
 from sidebayes.models.gmm import gmm
 

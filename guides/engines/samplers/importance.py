@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
@@ -26,6 +25,7 @@ from ..density import (
     sum_log_prob,
     trace_model,
 )
+from ..honoured import is_improper
 from ..plumbing.programs import compile_ahead, timed
 
 __all__ = [
@@ -167,14 +167,8 @@ def _visiting(problem: Problem) -> Callable:
 
 def has_improper_prior(problem: Problem) -> bool:
     """Whether a latent site has a flat prior of infinite mass, under which there is no evidence."""
-
-    def innermost(fn: dist.Distribution) -> dist.Distribution:
-        while hasattr(fn, "base_dist"):
-            fn = fn.base_dist
-        return fn
-
     latent = latent_sites(abstract_trace(problem)).values()
-    return any(isinstance(innermost(site["fn"]), dist.ImproperUniform) for site in latent)
+    return any(is_improper(site["fn"]) for site in latent)
 
 
 def pareto_k(log_weights: NDArray) -> float:

@@ -14,7 +14,6 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from numpyro import handlers
-from numpyro.distributions import ImproperUniform
 
 from ..base import Evidence, FitError, Problem
 from ..causes import known_cause
@@ -28,6 +27,7 @@ from ..density import (
     traced,
     unconstrain,
 )
+from ..honoured import Honoured, is_improper
 
 __all__ = [
     "check_prior",
@@ -71,10 +71,7 @@ def check_prior(problem: Problem, engine: str, init: Mapping[str, Any] | None) -
     if init is not None:
         raise ValueError(f"{engine} starts from draws of the prior; leave init out")
     for name, site in latent_sites(abstract_trace(problem)).items():
-        fn = site["fn"]
-        while hasattr(fn, "base_dist"):
-            fn = fn.base_dist
-        if isinstance(fn, ImproperUniform):
+        if is_improper(site["fn"]):
             raise ValueError(
                 f"{engine} draws from the prior, and that of site {name!r} is improper; pass a proper "
                 "one, such as prior='empirical' or a GaussianPrior"
@@ -93,7 +90,7 @@ def draw_prior(problem: Problem, keys: Array, args: tuple) -> Array:
 
 
 def _free(problem: Problem, key: Array, args: tuple) -> dict[str, Array]:
-    trace = traced(handlers.seed(problem.model, key), args, problem.kwargs)
+    trace = traced(handlers.seed(Honoured(problem.model), key), args, problem.kwargs)
     return unconstrain(trace, {name: site["value"] for name, site in latent_sites(trace).items()})
 
 

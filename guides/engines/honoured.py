@@ -1,0 +1,246 @@
+"""NumPyro's primitives and handlers in a fit: what is taken as it is, and what is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax.core import Tracer
+from jax.interpreters import partial_eval
+from numpyro import handlers
+from numpyro.primitives import Messenger
+from sidebayes.models.blocks.collapsed import as_collapsed
+
+__all__ = [
+    "Honoured",
+    "check_sites",
+    "check_unset",
+    "in_scan",
+    "is_factor",
+    "is_improper",
+    "is_outcome",
+    "live_inputs",
+    "mask_of",
+]
+
+_KEY = "numpyro.prng_key()"
+
+
+class Honoured(Messenger):
+    """A model whose plates take all rows, and that has no state and no values but its own.
+
+    Parameters
+    ----------
+    model : callable
+    stand_ins : mapping, optional
+        Values for parameters (``numpyro.param``) and for keys that the model asks for.
+
+    Attributes
+    ----------
+    unset : set of str
+        Parameters and keys that nothing in the model gave a value.
+    plates : dict of str to int
+        Sizes of the plates that were opened.
+    """
+
+    def __init__(self, model: Callable[..., None], stand_ins: Mapping[str, Any] | None = None):
+        if isinstance(model, handlers.collapse):
+            raise ValueError(
+                "numpyro.handlers.collapse integrates sites out by funsor, which a fit does not do; give "
+                "the model without it"
+            )
+        super().__init__(model)
+        self.stand_ins = {} if stand_ins is None else stand_ins
+        self.unset: set[str] = set()
+        self.plates: dict[str, int] = {}
+
+    def process_message(self, msg: Any) -> None:
+        """Look at one primitive, after the model's own handlers and before any others."""
+        kind, given = msg["type"], msg.get("value") is not None
+        if kind == "plate":
+            _take_all_rows(msg)
+            self.plates[msg["name"]] = msg["args"][0]
+        elif kind == "mutable":
+            raise ValueError(
+                f"{msg['name']!r} is a numpyro.mutable: it would change with every evaluation of the "
+                "density; sample it, or pass it to the model"
+            )
+        elif kind in ("param", "prng_key") and not given:
+            name = msg.get("name", _KEY)
+            self.unset.add(name)
+            msg["value"] = self.stand_ins.get(name)
+        elif kind == "sample" and given and not msg["is_observed"] and not in_scan(msg):
+            raise ValueError(
+                f"site {msg['name']!r} is given a value by handlers.substitute or handlers.replay, which a "
+                f"fit would replace; fix it with handlers.condition(model, data={{{msg['name']!r}: ...}})"
+            )
+
+
+def _take_all_rows(msg: Any) -> None:
+    """Have a plate with a ``subsample_size`` take every row: engines see all data."""
+    size, _ = msg["args"]
+    if msg["value"] is not None and len(msg["value"]) != size:
+        raise ValueError(
+            f"plate {msg['name']!r} is given {len(msg['value'])} of its {size} rows; leave these out, all "
+            "rows are fitted"
+        )
+    msg["value"], msg["args"] = jnp.arange(size), (size, None)
+
+
+def check_unset(density: Callable[[dict[str, Any]], Any], values: Mapping[str, Any]) -> None:
+    """Refuse parameters and random numbers of the model's own that its density depends on.
+
+    Parameters
+    ----------
+    density : callable
+        The log density, given these parameters and keys.
+    values : mapping
+        Parameters by name, as the model has them; a key goes by the primitive's name.
+    """
+    used = live_inputs(density, dict(values))
+    for name in values:
+        if not any(jax.tree.leaves(used[name])):
+            continue
+        if name == _KEY:
+            raise ValueError(
+                "the density depends on random numbers that the model draws for itself, by "
+                "numpyro.prng_key() or at a site that handlers.block hides: they would be drawn once and "
+                "held; sample what is unknown with numpyro.sample, in sight"
+            )
+        raise ValueError(
+            f"{name!r} is a numpyro.param, and would stay at its first value; sample it, under a flat prior "
+            "dist.ImproperUniform(support, (), ()) if you like, or use "
+            f"handlers.lift(model, prior={{{name!r}: ...}})"
+        )
+
+
+def live_inputs(function: Callable[[Any], Any], values: Any) -> Any:
+    """Which leaves of a pytree the result of a function depends on, as a pytree of bool."""
+    leaves, tree = jax.tree.flatten(values)
+    program = jax.make_jaxpr(lambda *flat: function(jax.tree.unflatten(tree, flat)))(*leaves)
+    _, live = partial_eval.dce_jaxpr(program.jaxpr, [True] * len(program.jaxpr.outvars))
+    return jax.tree.unflatten(tree, live)
+
+
+def is_outcome(site: Mapping[str, Any]) -> bool:
+    """Whether a site observes data: no factor, no parameter held at a number, not masked altogether."""
+    if site["type"] != "sample" or not site["is_observed"] or is_factor(site):
+        return False
+    return mask_of(site["fn"]) is not False and not _is_number(site["value"])
+
+
+def is_factor(site: Mapping[str, Any]) -> bool:
+    """Whether a site is a ``numpyro.factor``."""
+    fn = site.get("fn")
+    while isinstance(fn, dist.ExpandedDistribution | dist.MaskedDistribution):
+        fn = fn.base_dist
+    return isinstance(fn, dist.Unit)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether an observed value is one known number, as handlers.condition holds parameters at."""
+    return jnp.ndim(value) == 0 and not isinstance(value, Tracer)
+
+
+def mask_of(fn: Any) -> Any:
+    """Mask of a distribution: an array, False, or True where there is none."""
+    mask: Any = True
+    while isinstance(fn, dist.ExpandedDistribution | dist.MaskedDistribution):
+        if isinstance(fn, dist.MaskedDistribution) and fn._mask is not True:
+            if fn._mask is False or mask is True:
+                mask = fn._mask
+            elif mask is not False:
+                mask = mask & fn._mask
+        fn = fn.base_dist
+    return mask
+
+
+def is_improper(fn: Any) -> bool:
+    """Whether a prior is flat, of infinite mass: an improper uniform one, or one that is masked out."""
+    if mask_of(fn) is False:
+        return True
+    while hasattr(fn, "base_dist"):
+        fn = fn.base_dist
+    return isinstance(fn, dist.ImproperUniform)
+
+
+def check_sites(trace: Mapping[str, dict]) -> None:
+    """Refuse sites whose density is not that of their values, one term for each.
+
+    Raises
+    ------
+    ValueError
+        Naming the site, the shapes and the remedy.
+    """
+    for name, site in trace.items():
+        if site["type"] != "sample":
+            continue
+        if site["is_observed"]:
+            if not _is_number(site["value"]):
+                _check_terms(name, site)
+        elif in_scan(site):
+            raise ValueError(
+                f"site {name!r} is sampled inside numpyro's scan, which no engine here runs; sample all "
+                "steps in a plate before it, and let jax.lax.scan carry values"
+            )
+        elif not isinstance(mask_of(site["fn"]), bool):
+            observed = name.removesuffix("_unobserved")
+            raise ValueError(
+                f"the mask of latent site {name!r} takes away the prior of some of its values"
+                + (
+                    f" (obs_mask samples what it does not observe); observe the known rows of {observed!r} "
+                    "only, obs=y[rows], or mask them with handlers.mask"
+                    if name != observed
+                    else "; mask observed sites only"
+                )
+            )
+
+
+def in_scan(site: Mapping[str, Any]) -> bool:
+    """Whether a site stands in the body of ``numpyro.contrib.control_flow.scan``."""
+    return bool(site.get("_control_flow_done"))
+
+
+def _check_terms(name: str, site: Mapping[str, Any]) -> None:
+    """Compare the shape of a site's values with that of its distribution."""
+    fn, shape = site["fn"], jnp.shape(site["value"])
+    rank = len(shape) - fn.event_dim
+    own, event = shape[: max(rank, 0)], shape[max(rank, 0) :]
+    collapsed = as_collapsed(fn, site["value"])
+    terms = _broadcast(own, fn.batch_shape)
+    inner = event if collapsed is not None else _broadcast(event, fn.event_shape)
+    if not own and is_factor(site):  # NumPyro counts a factor once for each row of its plate
+        own = fn.batch_shape
+    if terms is None or inner is None or prod(terms) > prod(own) or prod(inner) > prod(event):
+        plates = [f"{frame.name!r} of size {frame.size}" for frame in site["cond_indep_stack"]]
+        where = f", in plate {' and '.join(plates)}" if plates else ""
+        whole = (*fn.batch_shape, *fn.event_shape)
+        found = "they do not fit together"
+        if terms is not None and inner is not None:
+            found = f"together they make {prod(terms) * prod(inner)} terms of {prod(shape)} values"
+        slip = ""
+        if collapsed is not None and own != terms:
+            slip = "it is one density of all rows, so take it out of the plate, or "
+        elif len(shape) == rank + fn.event_dim > 1 and shape[-1] == 1:
+            slip = "observe one column as a vector, obs=y[:, 0], or "
+        raise ValueError(
+            f"site {name!r} observes values of shape {shape}, and its distribution has shape {whole}{where}: "
+            f"{found}; {slip}give both one shape"
+        )
+    scale = _broadcast(jnp.shape(site["scale"]) if site.get("scale") is not None else (), terms)
+    if scale is None or prod(scale) > prod(terms):
+        raise ValueError(
+            f"handlers.scale gives site {name!r} weights of shape {jnp.shape(site['scale'])}, and its "
+            f"density has terms of shape {terms}; give one weight for each term"
+        )
+
+
+def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
+    try:
+        return jnp.broadcast_shapes(*shapes)
+    except ValueError:
+        return None
