@@ -151,7 +151,7 @@ def draw_data(
     ValueError
         If a distribution cannot be drawn from, or the model has other sites at these data.
     """
-    _refuse_undrawable(problem)
+    _refuse_undrawable(problem if fitted is None else fitted)
     number = len(next(iter(draws.values())))
     old = None if fitted is None else replace(fitted, args=())
     mine = dict(taken or {})
