@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from sidebayes.models.blocks.roles import Signature
 
 __all__ = ["CARDS", "Card", "resolve"]
 
@@ -54,8 +57,20 @@ class Card:
     def routine(self) -> Callable[..., Any]:
         """What fits it to data: takes data and options as `sidebayes.fit` does after the method."""
         if self.routine_path:
-            return resolve(self.routine_path)
+            return self.fitted_by
         return partial(resolve("sidebayes.api:fit"), self.name)
+
+    @property
+    def fitted_by(self) -> Callable[..., Any]:
+        """The function whose signature names what the routine takes: the model, or the routine itself."""
+        return resolve(self.routine_path) if self.routine_path else self.model
+
+    @property
+    def signature(self) -> Signature:
+        """What the routine takes, data and options apart."""
+        from sidebayes.models.blocks.roles import signature_of
+
+        return signature_of(self.fitted_by)
 
     @property
     def model(self) -> Callable[..., None]:

@@ -6,16 +6,22 @@ import json
 import os
 import sys
 import warnings
-from dataclasses import fields, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperGroup
 
+from .commands.complete import data_sets, engines, methods
+
 __all__ = ["app"]
+
+_DATA, _SIDE = "Data", "Side information"
+"""Panels of the help of `fit`."""
 
 
 class _Group(TyperGroup):
@@ -44,10 +50,25 @@ class _Group(TyperGroup):
 app = typer.Typer(
     cls=_Group,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Learning from side information: fit, compare and report.",
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        print(f"sidebayes {version('sidebayes')}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Learning from side information: fit, compare and report."""
 
 
 def _console() -> Console:
@@ -71,6 +92,10 @@ def list_methods(
                 "options": list(card.options),
                 "reference": card.reference,
                 "doi": card.doi,
+                "data": [
+                    {"name": r.name, "kind": r.kind, "dims": r.dims, "required": r.required}
+                    for r in card.signature.data
+                ],
                 "tags": list(card.tags),
             }
             for card in CARDS.values()
@@ -86,93 +111,166 @@ def list_methods(
 
 @app.command("fit")
 def fit_method(
-    method: Annotated[str, typer.Argument(help="A method; see `sidebayes list`.")],
-    data: Annotated[str, typer.Argument(help="Name of a data set, or a CSV or Parquet table.")],
+    method: Annotated[
+        str, typer.Argument(help="A method; see `sidebayes list`.", autocompletion=methods)
+    ],
+    data: Annotated[
+        str,
+        typer.Argument(
+            help="Name of a data set, or a CSV or Parquet table.", autocompletion=data_sets
+        ),
+    ],
+    label: Annotated[
+        str | None,
+        typer.Option(
+            help="Column of the classes that the fit is scored by; by default 'label', if it is there.",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
+    drop: Annotated[
+        list[str] | None,
+        typer.Option(help="Column to leave out; may be repeated.", rich_help_panel=_DATA),
+    ] = None,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Columns that are one of the method's data, e.g. y=height or inputs=age,time; may be "
+            "repeated. The features are all columns that no flag names.",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(help="Column with the subject of each row.", rich_help_panel=_DATA),
+    ] = None,
+    formula: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Of mixed models, 'y ~ time + (time | subject)'; repeated for several outputs.",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
+    survival: Annotated[
+        str | None,
+        typer.Option(
+            help="Of joint models, 'Surv(time, event) ~ age', beside --formula.",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
+    subjects: Annotated[
+        Path | None,
+        typer.Option(
+            help="Table of --survival with one row per subject; by default the first row of each.",
+            rich_help_panel=_DATA,
+        ),
+    ] = None,
+    standardize: Annotated[
+        bool,
+        typer.Option(
+            "--standardize",
+            help="Give every feature mean 0 and variance 1.",
+            rich_help_panel=_DATA,
+        ),
+    ] = False,
     links: Annotated[
         Path | None,
         typer.Option(
-            help="Table with columns i, j and weight, or same (true/false, yes/no, must/cannot, 1/0 "
-            "or 1/-1)[, confidence]."
+            help="Table with columns i, j (rows from 0 on, or subjects in sorted order) and weight, or same "
+            "(true/false, yes/no, must/cannot, 1/0 or 1/-1)[, confidence].",
+            rich_help_panel=_SIDE,
         ),
     ] = None,
     num_links: Annotated[
-        int | None, typer.Option(help="Simulate so many links from the known classes.")
+        int | None,
+        typer.Option(help="Simulate so many links from the known classes.", rich_help_panel=_SIDE),
     ] = None,
     flip_rate: Annotated[
-        float | None, typer.Option(help="Share of simulated links that is wrong; by default none.")
+        float | None,
+        typer.Option(
+            help="Share of simulated links that is wrong; by default none.", rich_help_panel=_SIDE
+        ),
     ] = None,
     weight: Annotated[
         float | None,
-        typer.Option(help="Strength of simulated links; by default it matches --flip-rate."),
+        typer.Option(
+            help="Strength of simulated links; by default it matches --flip-rate.",
+            rich_help_panel=_SIDE,
+        ),
     ] = None,
     learn_reliability: Annotated[
-        bool, typer.Option("--learn-reliability", help="Learn how often links are wrong (ppc).")
+        bool,
+        typer.Option(
+            "--learn-reliability",
+            help="Learn how often links are wrong.",
+            rich_help_panel=_SIDE,
+        ),
     ] = False,
-    engine: Annotated[
-        str | None, typer.Option(help="em, map, laplace, nuts, ... (see 'list').")
+    known: Annotated[
+        str | None,
+        typer.Option(
+            help="Column with the classes of some rows, blank or -1 elsewhere, to learn from.",
+            rich_help_panel=_SIDE,
+        ),
+    ] = None,
+    num_known: Annotated[
+        int | None,
+        typer.Option(
+            help="Learn from the classes of so many rows, drawn at random from --label.",
+            rich_help_panel=_SIDE,
+        ),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            help="Data set of another domain whose classes are known.",
+            autocompletion=data_sets,
+            rich_help_panel=_SIDE,
+        ),
     ] = None,
     num_clusters: Annotated[
         int | None, typer.Option(help="By default the number of known classes.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of links, starts and draws.")] = 0,
-    label: Annotated[
+    engine: Annotated[
         str | None,
-        typer.Option(
-            help="Column of the table with the classes; by default 'label', if it is there."
-        ),
+        typer.Option(help="em, map, laplace, nuts, ... (see 'list').", autocompletion=engines),
     ] = None,
-    drop: Annotated[
-        list[str] | None, typer.Option(help="Column of the table to leave out; may be repeated.")
-    ] = None,
-    standardize: Annotated[
-        bool, typer.Option("--standardize", help="Give every feature mean 0 and variance 1.")
-    ] = False,
     option: Annotated[
-        list[str] | None, typer.Option(help="Option of the model, e.g. covariance=tied.")
+        list[str] | None, typer.Option(help="Option of the method, e.g. covariance=tied.")
     ] = None,
     setting: Annotated[
         list[str] | None, typer.Option(help="Setting of the engine, e.g. num_samples=500.")
     ] = None,
+    seed: Annotated[int, typer.Option(help="Of links, starts and draws.")] = 0,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Save the fit here (.nc).")
     ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="Write clusters, classes and their probabilities here (.csv, .parquet)."),
+    ] = None,
 ) -> None:
     """Fit METHOD to DATA."""
+    asked = {name: value for name, value in locals().items() if name not in ("out", "labels")}
     import sidebayes
     from sidebayes.models.blocks.files import check_writable
 
-    from .zoo import find_card, make_engine
+    from .commands.fitting import Asked, fit_asked, write_labels
 
-    if out is not None:
-        check_writable(out)
-    _check_flags(links, num_links, flip_rate, weight, learn_reliability)
-    card = find_card(method)
-    runner = _configured(make_engine(engine, card), _pairs("setting", setting))
-    dataset = sidebayes.load_dataset(data, label=label, drop=drop or ())
-    dataset = dataset.standardized() if standardize else dataset
-    given = _links(dataset, links, num_links, flip_rate or 0.0, weight, seed)
-    if given is not None and card.links == "hard" and weight is None and links is None:
-        given = given.hardened()
-    options = _pairs("option", option)
-    if learn_reliability:
-        options |= {"reading": "relation", "flip_rate": "learned"}
-    found = sidebayes.fit(
-        method,
-        dataset.x,
-        given,
-        num_clusters=dataset.num_classes if num_clusters is None else num_clusters,
-        engine=runner,
-        seed=seed,
-        truth=dataset.labels,
-        feature_names=dataset.feature_names,
-        **options,
-    )
+    for path in (out, labels):
+        if path is not None:
+            check_writable(path)
+    for name in ("drop", "columns", "formula", "option", "setting"):
+        asked[name] = asked[name] or ()
+    outcome = fit_asked(Asked(**asked))
     console = _console()
-    console.print(repr(found), highlight=False)
-    console.print(sidebayes.compare({data: found}))
+    console.print(repr(outcome.fit), highlight=False)
+    console.print(sidebayes.compare({data: outcome.fit}))
     if out is not None:
-        found.save(out)
+        outcome.fit.save(out)
         console.print(f"saved {out}")
+    if labels is not None:
+        write_labels(labels, outcome)
+        console.print(f"wrote {labels}")
 
 
 @app.command("compare")
@@ -207,6 +305,20 @@ def report_runs(
     _console().print(f"wrote {write_report(_load_all(runs), out)}")
 
 
+@app.command("doctor")
+def run_doctor() -> None:
+    """Show versions, devices, the cache and optional extras, and run a small fit."""
+    from .commands.doctor import examine
+
+    console, is_well = _console(), True
+    for finding in examine():
+        mark = "[green]ok[/]" if finding.is_well else "[red]bad[/]"
+        console.print(f"{mark:>14} {finding.subject}:", escape(finding.found), highlight=False)
+        is_well &= finding.is_well
+    if not is_well:
+        raise typer.Exit(1)
+
+
 @app.command("demo")
 def run_demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for fits and report.")] = Path(
@@ -226,77 +338,3 @@ def _load_all(runs: list[Path]) -> dict[str, Any]:
     if len(set(names)) < len(names):
         names = [str(run) for run in runs]
     return {name: sidebayes.load(run) for name, run in zip(names, runs, strict=True)}
-
-
-def _check_flags(
-    links: Path | None,
-    num_links: int | None,
-    flip_rate: float | None,
-    weight: float | None,
-    learn_reliability: bool,
-) -> None:
-    """Refuse flags that would do nothing."""
-    if links is not None and num_links is not None:
-        raise ValueError("both --links and --num-links are given; choose one")
-    if num_links is None:
-        for flag, value in (("--flip-rate", flip_rate), ("--weight", weight)):
-            if value is not None:
-                raise ValueError(
-                    f"{flag} {value} is of simulated links; give --num-links too, or leave it out (a "
-                    "file of links has weights of its own)"
-                )
-    if learn_reliability and links is None and num_links is None:
-        raise ValueError(
-            "--learn-reliability needs links; give --links or --num-links, or leave it out"
-        )
-
-
-def _links(
-    dataset: Any,
-    path: Path | None,
-    num_links: int | None,
-    flip_rate: float,
-    weight: float | None,
-    seed: int,
-) -> Any:
-    import sidebayes
-
-    if path is not None:
-        if not path.is_file():
-            raise ValueError(f"there is no file {path}; check --links")
-        return sidebayes.Links.read(path, len(dataset.x))
-    if num_links is None:
-        return None
-    if dataset.labels is None:
-        raise ValueError(
-            f"{dataset.name} has no known classes to simulate links from; name their column by --label, "
-            "or pass --links FILE"
-        )
-    if weight is None:
-        strength = float(sidebayes.flip_rate_weight(flip_rate)) if flip_rate else float("inf")
-        weight = abs(strength)
-    return sidebayes.simulate_links(
-        dataset.labels, num_links, flip_rate=flip_rate, weight=weight, seed=seed
-    )
-
-
-def _pairs(flag: str, texts: list[str] | None) -> dict[str, Any]:
-    """Read name=value; values are JSON where they can be, else text."""
-    found = {}
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise ValueError(f"--{flag} {text!r}; expected name=value")
-        try:
-            found[name] = json.loads(value)
-        except json.JSONDecodeError:
-            found[name] = value
-    return found
-
-
-def _configured(engine: Any, settings: dict[str, Any]) -> Any:
-    known = [field.name for field in fields(engine)]
-    unknown = sorted(set(settings) - set(known))
-    if unknown:
-        raise ValueError(f"engine {engine.name!r} has no setting {unknown[0]!r}; it has {known}")
-    return replace(engine, **settings)

@@ -14,8 +14,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from .cache import cache_folder, is_private
+from .frames import need_columns, read_features, read_frame
 
-__all__ = ["Dataset", "load_dataset", "names"]
+__all__ = ["ENDINGS", "Dataset", "load_dataset", "load_frame", "names"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +144,7 @@ _SIMULATED: dict[str, Callable[[np.random.Generator, NDArray], NDArray]] = {
 _BUILT_IN = ("breast_cancer", "digits", "iris", "wine")
 _MEASURED = {"crabs": ("species", "sex")}
 """Tables of this package, with their columns of classes, the default first."""
-_ENDINGS = (".csv", ".csv.gz", ".parquet", ".feather", ".arrow")
+ENDINGS = (".csv", ".csv.gz", ".parquet", ".feather", ".arrow")
 _FOLDER = "SIDEBAYES_DATA"
 
 
@@ -165,8 +166,9 @@ def load_dataset(
     Looked for in this order: a path to a table, scikit-learn's built-in sets, ``"crabs"`` (see Notes),
     the simulated sets of Lu (2008, sections 2.7 and 4.3; the generators are our own, the thesis gives
     pictures only), the folder that the environment variable ``SIDEBAYES_DATA`` names, OpenML (kept in
-    the cache folder). Tables are CSV, Parquet or Feather, with names of columns; a first column without
-    a name that counts the rows is left out.
+    the cache folder). Tables are CSV, Parquet or Feather, with names of columns. A first column without
+    a name that counts the rows is left out; other columns that look like row numbers are features, and
+    a warning points them out.
 
     Parameters
     ----------
@@ -217,8 +219,7 @@ def load_dataset(
     if label is not None and not isinstance(label, str):
         raise TypeError(f"label = {label!r:.60}; pass the name of a column")
     drop = [drop] if isinstance(drop, str) else list(drop)
-    built_in = name in {*_BUILT_IN, *_MEASURED, *_SIMULATED}
-    path = Path(name) if name.endswith(_ENDINGS) else None if built_in else _tables().get(name)
+    path = _file_of(name)
     if path is not None:
         return _read(path, label, drop)
     if name in _MEASURED:
@@ -248,6 +249,29 @@ def load_dataset(
     return _openml(name)
 
 
+def load_frame(name: str) -> pd.DataFrame:
+    """Every column of a data set: of a table as they are; of others the features and ``label``.
+
+    Parameters
+    ----------
+    name : str
+        See `load_dataset`.
+    """
+    path = _file_of(name)
+    if path is not None:
+        return read_frame(path)
+    found = load_dataset(name)
+    frame = pd.DataFrame(found.x, columns=found.feature_names)
+    return frame if found.labels is None else frame.assign(label=found.labels)
+
+
+def _file_of(name: str) -> Path | None:
+    """File of a table, None for other data sets."""
+    if name.endswith(ENDINGS):
+        return Path(name)
+    return None if name in _BUILT_IN or name in _SIMULATED else _tables().get(name)
+
+
 def _tables() -> dict[str, Path]:
     """Tables in the folder of data, by name; empty where no folder is named."""
     folder = os.environ.get(_FOLDER)
@@ -255,63 +279,24 @@ def _tables() -> dict[str, Path]:
         return {}
     if not Path(folder).is_dir():
         raise ValueError(f"{_FOLDER} names {folder}, which is no folder; correct it or unset it")
-    found = sorted(p for p in Path(folder).iterdir() if p.name.endswith(_ENDINGS))
+    found = sorted(p for p in Path(folder).iterdir() if p.name.endswith(ENDINGS))
     return {path.name.partition(".")[0]: path for path in found}
 
 
 def _read(path: Path, label: str | None, drop: Sequence[str]) -> Dataset:
-    from sidebayes.models.blocks.files import read_table  # with JAX; names need not wait for it
     from sidebayes.models.blocks.side_information.class_names import class_codes
 
-    table = read_table(path)
-    table.columns = [str(column).strip() for column in table.columns]
-    names = list(table.columns)
-    if _without_header(names):
-        raise ValueError(
-            f"{path.name}: the first line, {', '.join(names[:5])}, ..., is taken for the names of columns, "
-            "and these are numbers; put a line of names before it"
-        )
-    index = next((name for name in names[:1] if name in ("", "Unnamed: 0")), None)
-    if index is not None and _is_index(table[index]):
-        table = table.drop(columns=index)  # pandas and R write the numbers of rows there
-    unnamed = [name for name in table.columns if not name or name.startswith("Unnamed: ")]
-    for name in (*drop, *([label] if label is not None else ())):
-        if name not in table:
-            raise ValueError(f"{path.name} has no column {name!r}; it has {list(table.columns)}")
+    table = read_frame(path)
+    need_columns(table, [*drop, *([label] if label is not None else ())], path.name)
     if label in drop:
         raise ValueError(f"column {label!r} is both label and dropped; choose one")
     if label is None and "label" in table and "label" not in drop:
         label = "label"
-    features = table.drop(columns=[*drop, *([label] if label is not None else ())])
-    if 0 in features.shape:
-        rows, columns = features.shape
-        raise ValueError(f"{path.name} has {rows} rows and {columns} features; give some of both")
-    text = [c for c in features if not pd.api.types.is_numeric_dtype(features[c])]
-    wrong = [*text, *(name for name in unnamed if name in features and name not in text)]
-    if wrong:
-        why = "are not numbers" if text else "have no name"
-        raise ValueError(
-            f"{path.name}: columns {wrong} {why}. The one that holds the classes is named by "
-            "label= (--label on the command line), those to leave out by drop= (--drop)"
-        )
+    used = [*drop, *([label] if label is not None else ())]
+    features = read_features(table, path.name, used)
     codes = None if label is None else class_codes(table[label], f"column {label!r} of {path.name}")
     x = features.to_numpy(float, na_value=np.nan)
     return Dataset(path.name.partition(".")[0], x, codes, list(features.columns))
-
-
-def _without_header(names: list[str]) -> bool:
-    """Whether names of columns are numbers, other than those that count the columns."""
-    numbers = (
-        pd.to_numeric(pd.Series(names, dtype=object), errors="coerce").dropna().to_numpy(float)
-    )
-    counted = len(numbers) == len(names) and bool((np.diff(numbers) == 1).all())
-    return len(numbers) > 0 and not counted
-
-
-def _is_index(column: pd.Series) -> bool:
-    """Whether a column counts the rows, from 0 or 1 on."""
-    start = column.iloc[0] if len(column) else 0
-    return start in (0, 1) and column.tolist() == list(range(start, start + len(column)))
 
 
 def _openml(name: str) -> Dataset:

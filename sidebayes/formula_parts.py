@@ -115,6 +115,8 @@ def naming(formula: str, table: pd.DataFrame) -> Iterator[None]:
     """Name the formula and the columns in errors of evaluating it."""
     try:
         yield
+    except ImportError:  # what is not installed is no fault of the formula
+        raise
     except Exception as error:  # of the parser, the table, or functions that the formula calls
         raise ValueError(
             f"formula = {formula!r} cannot be evaluated on a table with columns {list(table)}: "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,8 +44,8 @@ def free_parameters(covariance: str, num_features: int, num_clusters: int) -> in
 
 
 def grow_prototypes(
-    x: ArrayLike,
-    known: ArrayLike | PartialLabels,
+    x: Annotated[ArrayLike, "points features"],
+    known: Annotated[ArrayLike | PartialLabels, "points"],
     *,
     num_clusters: int,
     num_classes: int,
@@ -54,6 +54,7 @@ def grow_prototypes(
     lookahead: int = 1,
     most_prototypes: int = 200,
     seed: int = 0,
+    truth: ArrayLike | None = None,
     progress: bool = True,
     **options: Any,
 ) -> Fit:
@@ -77,6 +78,8 @@ def grow_prototypes(
         Insertions that may raise the code length before growth gives up; see `sidebayes.guides.pfgl.grow`.
     most_prototypes : int
     seed : int
+    truth : array_like, shape (num_points,), optional
+        Known classes to score the fit by; see `sidebayes.fit`.
     progress : bool
     **options
         Of the model: ``covariance``, ``prior``, ``concentration``, ``label_noise``.
@@ -130,6 +133,7 @@ def grow_prototypes(
         known,
         engine=engine,
         seed=seed,
+        truth=truth,
         progress=progress,
         init=shared | {"prototype": grown.points, "log_scale": np.log(grown.scale)},
         prototypes=tuple(zip(map(int, grown.clusters), map(int, grown.classes), strict=True)),
@@ -141,8 +145,8 @@ def grow_prototypes(
 
 
 def fit_nfgl(
-    x: ArrayLike,
-    known: ArrayLike | PartialLabels,
+    x: Annotated[ArrayLike, "points features"],
+    known: Annotated[ArrayLike | PartialLabels, "points"],
     *,
     num_clusters: int,
     num_classes: int,
@@ -151,6 +155,7 @@ def fit_nfgl(
     smoothing: float = 1e-3,
     sweeps: int = 20,
     seed: int = 0,
+    truth: ArrayLike | None = None,
     progress: bool = True,
     **options: Any,
 ) -> Fit:
@@ -175,6 +180,8 @@ def fit_nfgl(
     sweeps : int
         Of the components of labelled rows, in each step of the search; 0 leaves them as they begin.
     seed : int
+    truth : array_like, shape (num_points,), optional
+        Known classes to score the fit by; see `sidebayes.fit`.
     progress : bool
     **options
         Of the model: ``covariance``, ``prior``, ``concentration``.
@@ -218,6 +225,7 @@ def fit_nfgl(
         anchors=Anchors(data[rows], classes[rows], placed.clusters, table),
         engine=engine,
         seed=seed,
+        truth=truth,
         progress=progress,
         init=placed.params,
         smoothing=smoothing,

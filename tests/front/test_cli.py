@@ -2,15 +2,74 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import subprocess
+import sys
+from types import SimpleNamespace
 
+import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 import sidebayes
 from sidebayes import demo
+from sidebayes.arguments import read_arguments
+from sidebayes.cards import Card
 from sidebayes.cli import app
-from sidebayes.zoo import CARDS
+from sidebayes.commands import doctor
+from sidebayes.commands.columns import number_classes
+from sidebayes.commands.fitting import Outcome, write_labels
+from sidebayes.commands.words import in_flags
+from sidebayes.zoo import CARDS, make_engine
+
+QUICK = ("--setting", "num_restarts=1", "--setting", "max_steps=5")
+MIXED = ("--formula", "y ~ t + (1 | who)")
+LINKED = ("table.csv", "--label", "kind", "--drop", "told", "--num-links", "8")
+TOLD = ("table.csv", "--label", "kind", "--known", "told")
+HOW = {
+    "gmm": ("table.csv", "--label", "kind", "--drop", "told"),
+    "moe": TOLD,
+    "pfgl": TOLD,
+    "nfgl": TOLD,
+    "domain_adaptation": (*TOLD, "--source", "other.csv"),
+    "mixed_effects": ("long.csv", *MIXED),
+    "mixed_effects_mixture": ("long.csv", *MIXED, "--label", "kind", "--num-known", "4"),
+    "trajectories": ("long.csv", "--group", "who", "--columns", "y=y", "--columns", "inputs=t"),
+    "joint_survival": ("long.csv", *MIXED, "--survival", "Surv(time, event) ~ 1"),
+}
+"""How a card is fitted from the command line, where it is not to points with links."""
+
+
+@pytest.fixture
+def tables(tmp_path, monkeypatch):
+    """Points, a source domain of the same features, and repeated measures, as files."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    kind = np.arange(40) % 2
+    x = pd.DataFrame(rng.normal(size=(40, 2)) + 4 * kind[:, None], columns=["a", "b"])
+    x = x.assign(kind=np.where(kind, "yes", "no"))
+    x.assign(told=x["kind"].where(np.arange(40) < 8)).to_csv("table.csv", index=False)
+    x.assign(a=x["a"] + 1).to_csv("other.csv", index=False)
+    subject, t = np.repeat(np.arange(10), 4), np.tile(np.arange(4.0), 10)
+    slope = np.where(subject < 5, 1.0, -1.0)
+    y = slope * t + rng.normal(size=10)[subject] + 0.3 * rng.normal(size=40)
+    long = {
+        "who": np.array(list("jihgfedcba"))[subject],
+        "t": t,
+        "y": y,
+        "kind": np.where(slope > 0, "up", "down"),
+        "time": 4 + subject + 0.5,
+        "event": subject % 2,
+    }
+    pd.DataFrame(long).to_csv("long.csv", index=False)
+
+
+def refused(*arguments):
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exit_code == 2, result.output
+    return result.stderr
 
 
 def run(*arguments):
@@ -70,6 +129,202 @@ def test_demo_says_what_is_refused(tmp_path, monkeypatch):
     message = demo.run_job(demo.Job("iris", "hard ppc", "em"), tmp_path, 5)
     assert "contradicts must-links 0–1–2" in message
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_every_card_gets_its_data(name, tables, monkeypatch):
+    """What the command line passes is what the card takes; it is fitted in a slow test."""
+    passed = {}
+
+    class Reached(ValueError):
+        pass
+
+    def routine(card):
+        def record(**named):
+            passed.update(named)
+            raise Reached("here")
+
+        return record
+
+    monkeypatch.setattr(Card, "routine", property(routine))
+    assert "here" in refused("fit", name, *HOW.get(name, LINKED))
+    card = CARDS[name]
+    needed = {p.name for p in inspect.signature(card.fitted_by).parameters.values()}
+    assert {r.name for r in card.signature.data if r.required} <= passed.keys()
+    front = {"engine", "seed", "truth"}
+    own = {key: value for key, value in passed.items() if key not in front}
+    assert own.keys() <= needed
+    if not card.routine_path:
+        read_arguments(card.model, name, (), own)
+        assert passed["truth"] is None or len(passed["truth"]) in (40, 10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CARDS)
+@pytest.mark.filterwarnings("ignore::sidebayes.SideBayesWarning")
+def test_every_card_is_fitted(name, tables):
+    fields = make_engine(None, CARDS[name]).__dataclass_fields__
+    small = {"num_restarts": 1, "max_steps": 5, "num_draws": 20}
+    settings = [f"--setting={key}={value}" for key, value in small.items() if key in fields]
+    out = ("--labels", "labels.csv") if name not in ("mixed_effects", "joint_survival") else ()
+    text = run("fit", name, *HOW.get(name, LINKED), *settings, "-o", "fit.nc", *out)
+    assert "saved fit.nc" in text
+    assert sidebayes.load("fit.nc").method == name
+    if out:
+        assert len(pd.read_csv("labels.csv")) == (
+            10 if name in ("trajectories", "mixed_effects_mixture") else 40
+        )
+
+
+def test_labels_are_written(tables):
+    run("fit", "moe", *TOLD, *QUICK, "-o", "moe.nc", "--labels", "labels.csv")
+    table, found = pd.read_csv("labels.csv"), sidebayes.load("moe.nc")
+    assert table["row"].tolist() == list(range(40))
+    assert table["cluster"].tolist() == found.labels().tolist()
+    np.testing.assert_allclose(table[["cluster_0", "cluster_1"]], found.responsibilities())
+    np.testing.assert_allclose(table[["class_no", "class_yes"]], found.class_probabilities())
+    assert (table["class"] == pd.read_csv("table.csv")["kind"]).mean() > 0.9
+
+
+def test_labels_that_there_are_none_of(tmp_path):
+    without = Outcome(SimpleNamespace(has_labels=False, method="some"), [], pd.Series(range(3)))
+    with pytest.raises(ValueError, match=r"--labels .*l.csv: some puts nothing into clusters"):
+        write_labels(tmp_path / "l.csv", without)
+
+
+def test_classes_are_numbered_alike():
+    source, known = pd.Series(["b", "c", "b"]), pd.Series([None, "c", "b"])
+    truth = pd.Series(["a", "b", "c"])
+    codes, names = number_classes(source, known, truth)
+    assert names == ["b", "c", "a"]
+    assert [code.tolist() for code in codes] == [[0, 1, 0], [-1, 1, 0], [2, 0, 1]]
+    assert number_classes(None, pd.Series([1.0, np.nan, 0.0]))[1] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("fit gmm table.csv --num-clusters 2", r"columns ['kind', 'told'] are not numbers"),
+        ("fit gmm iris --option covariance=tied --option covariance=full", "is given twice"),
+        ("fit gmm iris --setting tol=1 --setting tol=2", "--setting tol=... is given twice"),
+        ("fit gmm iris --num-clusters 500", "--num-clusters 500 for 150 points"),
+        ("fit gmm iris --num-clusters 2 --option num_clusters=3", "give it once"),
+        ("fit gmm table.csv --drop kind --drop told", "gmm needs --num-clusters"),
+        ("fit gmm iris --seed -1", "--seed -1; expected an integer >= 0"),
+        ("fit gmm iris --option covariance=odd", "--option covariance='odd'"),
+        ("fit gmm iris --setting num_restarts=0", "--setting num_restarts=0"),
+        ("fit gmm iris --setting nothing=0", "--setting nothing=...: engine 'em' has no such"),
+        ("fit pfgl iris", "pfgl learns from rows whose class is known"),
+        ("fit moe iris --num-links 5", "moe has no use for --num-links; leave it out"),
+        ("fit gmm iris --num-known 5", "gmm has no use for --num-known"),
+        ("fit moe iris --num-known 151", "--num-known 151: 150 classes are known"),
+        ("fit moe iris --num-known 5 --known label", "both --known and --num-known"),
+        ("fit moe iris --known tool", "--known tool: iris has no such column"),
+        ("fit moe iris --option known=[1]", "known is data of moe"),
+        ("fit trajectories long.csv", "--columns y=COLUMN --columns inputs=COLUMN"),
+        ("fit mixed_effects long.csv", "--group COLUMN, or a formula, such as --formula"),
+        ("fit mixed_effects long.csv --columns z=y", "--columns z=...: mixed_effects has no such"),
+        ("fit mixed_effects long.csv --columns y=y,t", "--columns y=...: expected one column"),
+        ("fit gmm iris --formula y~t+(1|who)", "gmm has no use for --formula"),
+        ("fit gmm iris --group label", "gmm has no use for --group"),
+        ("fit gmm iris --source iris", "gmm has no use for --source"),
+        ("fit gmm iris --learn-reliability", "--learn-reliability needs links"),
+        ("fit pair_mixture iris --num-links 9 --learn-reliability", "has no use for --learn-rel"),
+        ("fit domain_adaptation iris", "domain_adaptation needs --source"),
+        ("fit domain_adaptation iris --num-clusters 3", "has no use for --num-clusters"),
+        ("fit joint_survival long.csv --formula y~t+(1|who)", "joint_survival needs --survival"),
+        ("fit joint_survival long.csv --survival Surv(a,b)~1", "--survival needs --formula"),
+        ("fit mixed_effects long.csv --formula y~t+(1|who) --group who", "leave out --group"),
+        (
+            "fit mixed_effects_mixture long.csv --formula y~1+(1|who) --label t --num-known 2",
+            "column 't' has several values within who 'j'",
+        ),
+        ("fit ppc iris --num-links 11176", "--num-links 11176; 150 points"),
+        ("fit gmm iris --labels nowhere/l.csv", "there is no folder nowhere"),
+    ],
+)
+def test_refusals_speak_of_flags(arguments, message, tables):
+    text = refused(*arguments.split(" "))
+    assert message in text
+    for word in (" num_clusters", "num_restarts =", "EM(", "label=", "drop=", "num_pairs"):
+        assert word not in text.replace("--option num_clusters", "")
+
+
+def test_missing_values_are_told_in_terms_of_the_file(tables):
+    table = pd.read_csv("table.csv")
+    table.loc[[3, 5], "a"] = np.nan
+    table.to_csv("table.csv", index=False)
+    text = refused("fit", "gmm", "table.csv", "--label", "kind", "--drop", "told")
+    assert "columns ['a'] have missing or infinite values in 2 rows, the first is row 3" in text
+
+
+@pytest.mark.filterwarnings("always::sidebayes.SideBayesWarning")
+def test_index_like_columns_are_pointed_out(tables):
+    pd.read_csv("table.csv").drop(columns="told").rename_axis("id").to_csv("id.csv")
+    arguments = ["fit", "gmm", "id.csv", "--label", "kind", "--option", "covariance=odd"]
+    text = refused(*arguments)
+    assert "column 'id' is called like a row number" in text
+    assert "leave it out by --drop id\n" in text
+    assert "row number" not in refused(*arguments, "--drop", "id")
+
+
+def test_words_of_arguments_become_flags():
+    flags = {"num_clusters": "--num-clusters", "seed": "--seed", "tol": "--setting tol="}
+    assert (
+        in_flags("pass EM(tol=1e-3), or seed = 3", flags) == "pass --setting tol=1e-3, or --seed 3"
+    )
+    assert in_flags("num_clusters is missing", flags) == "--num-clusters is missing"
+    assert in_flags("the seed of xseed=3, seed == 4", flags) == "the seed of xseed=3, seed == 4"
+
+
+def test_version():
+    assert run("--version") == f"sidebayes {sidebayes.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("fit mixed_effects_", "mixed_effects_mixture"),
+        ("fit gmm iri", "iris"),
+        ("fit pairwise_gp iris --engine nu", "nuts"),
+    ],
+)
+def test_shells_complete_names(words, found):
+    number = str(len(words.split()))
+    asked = {"COMP_WORDS": f"sidebayes {words}", "COMP_CWORD": number}
+    result = CliRunner().invoke(
+        app, [], prog_name="sidebayes", env={"_SIDEBAYES_COMPLETE": "complete_bash", **asked}
+    )
+    assert result.stdout.split() == [found]
+
+
+def test_completion_does_not_wait_for_jax():
+    code = "import sidebayes.cli, sys; sys.exit('jax' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_doctor(monkeypatch, tmp_path):
+    monkeypatch.setenv("SIDEBAYES_CACHE", str(tmp_path))
+    text = run("doctor")
+    for word in ("sidebayes:", "jax:", "formulae (optional):", "cpu", str(tmp_path), "a small fit"):
+        assert word in text
+    monkeypatch.setattr(doctor, "_fit", lambda: doctor.Finding("a small fit", "[no]", False))
+    monkeypatch.setattr(
+        doctor,
+        "requires",
+        lambda name: ["jax>=99", "lost", 'absent>=1; extra == "few"', 'x; extra == "dev"'],
+    )
+    result = CliRunner().invoke(app, ["doctor"])
+    assert result.exit_code == 1
+    for line in (
+        "bad jax:",
+        "and >=99 is needed",
+        "bad lost: not installed",
+        "ok absent (optional): not installed; pip install 'sidebayes[few]'",
+        "bad a small fit: [no]",
+    ):
+        assert line in result.stdout
+    assert "x (optional)" not in result.stdout
 
 
 @pytest.mark.slow

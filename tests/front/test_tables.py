@@ -196,7 +196,8 @@ def test_tables_of_classes_and_words(folder):
     assert data.feature_names == NAMES
     assert data.num_classes == 2
     assert np.bincount(data.labels + 1).tolist() == [20, 50, 50]
-    assert sb.load_dataset(str(folder / "indexed.csv")).feature_names == NAMES
+    with pytest.warns(sb.SideBayesWarning, match="counts the rows; it is left out"):
+        assert sb.load_dataset(str(folder / "indexed.csv")).feature_names == NAMES
     assert sb.load_dataset(str(folder / "counted.csv")).x.shape == (150, 4)
     quick = ["--setting", "num_restarts=1", "--setting", "max_steps=3"]
     chosen = ["--label", "kind", "--drop", "note", "--drop", "d"]
@@ -204,6 +205,16 @@ def test_tables_of_classes_and_words(folder):
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     assert "2 clusters" in result.stdout
+
+
+@pytest.mark.parametrize("name", ["id", "rownames", "Row.names", "visit"])
+def test_columns_that_look_like_row_numbers_are_pointed_out(folder, name):
+    rng = np.random.default_rng(0)
+    index = np.arange(1, 21) if name == "visit" else rng.permutation(20)
+    pd.DataFrame({"a": rng.normal(size=20), name: index}).to_csv(folder / "id.csv", index=False)
+    with pytest.warns(sb.SideBayesWarning, match=f"column '{name}' .* row number.*--drop {name}"):
+        assert sb.load_dataset(str(folder / "id.csv")).feature_names == ["a", name]
+    assert sb.load_dataset(str(folder / "id.csv"), drop=[name]).feature_names == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -241,7 +252,7 @@ def test_label_and_drop_are_of_tables():
         (["--links", "a.csv", "--flip-rate", "0.1"], "--flip-rate 0.1 is of simulated links"),
         (["--flip-rate", "0.0"], "--flip-rate 0.0 is of simulated links"),
         (["--learn-reliability"], "--learn-reliability needs links"),
-        (["--label", "kind"], "label and drop are for tables"),
+        (["--label", "kind"], "iris has no column 'kind'"),
     ],
 )
 def test_flags_that_would_do_nothing_are_refused(flags, message):

@@ -1,0 +1,146 @@
+"""The table that the command line names, its columns by use, and classes numbered alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from sidebayes.datasets import load_frame
+from sidebayes.frames import need_columns, read_features
+from sidebayes.models.blocks.side_information.partial_labels import Groups, class_codes
+
+__all__ = ["NamedTable", "by_group", "group_names", "number_classes"]
+
+
+@dataclass(frozen=True)
+class NamedTable:
+    """A data set with all its columns.
+
+    Attributes
+    ----------
+    name : str
+        Of the data set or file.
+    frame : DataFrame
+    label : str or None
+        Column of the classes that fits are scored by.
+    dropped : tuple of str
+    """
+
+    name: str
+    frame: pd.DataFrame
+    label: str | None
+    dropped: tuple[str, ...]
+
+    @classmethod
+    def read(cls, name: str, label: str | None, drop: Sequence[str]) -> NamedTable:
+        """Read a data set; its classes are in the column ``label`` unless another is named."""
+        frame = load_frame(name)
+        need_columns(frame, [*drop, *([label] if label is not None else ())], name)
+        if label in drop:
+            raise ValueError(f"column {label!r} is given to --label and --drop; choose one")
+        if label is None and "label" in frame and "label" not in drop:
+            label = "label"
+        return cls(name, frame, label, tuple(drop))
+
+    @property
+    def classes(self) -> pd.Series | None:
+        """Column of the classes."""
+        return None if self.label is None else self.frame[self.label]
+
+    def pick(self, flag: str, column: str) -> pd.Series:
+        """One column, which a flag names."""
+        if column not in self.frame:
+            raise ValueError(
+                f"{flag} {column}: {self.name} has no such column; it has {list(self.frame)}"
+            )
+        if column in self.dropped:
+            raise ValueError(f"column {column!r} is given to {flag} and --drop; choose one")
+        return self.frame[column]
+
+    def features(self, used: Sequence[str]) -> pd.DataFrame:
+        """Columns that are left: all but the classes, those dropped, and those used otherwise."""
+        own = () if self.label is None else (self.label,)
+        found = read_features(self.frame, self.name, list({*own, *self.dropped, *used}))
+        return self.complete(found)
+
+    def complete(self, columns: pd.DataFrame) -> pd.DataFrame:
+        """Columns as numbers; refuses those with missing or infinite values."""
+        numbers = pd.DataFrame(
+            {name: columns[name].to_numpy(float, na_value=np.nan) for name in columns}
+        )
+        bad = ~np.isfinite(numbers.to_numpy())
+        if bad.any():
+            row, where = int(np.argmax(bad.any(axis=1))), bad.any(axis=0)
+            raise ValueError(
+                f"{self.name}: columns {list(numbers.columns[where])} have missing or infinite values in "
+                f"{int(bad.any(axis=1).sum())} rows, the first is row {row} (from 0 on); fill or delete "
+                "them in the file, or leave columns out by --drop"
+            )
+        return numbers
+
+
+def by_group(column: pd.Series, groups: pd.Series, names: Any) -> pd.Series:
+    """Value of each group of rows, in the order of their names.
+
+    Raises
+    ------
+    ValueError
+        If it differs within a group.
+    """
+    known = column.notna() & groups.notna()
+    pairs = pd.DataFrame({"group": groups[known], "value": column[known]}).drop_duplicates()
+    twice = pairs["group"].duplicated()
+    if twice.any():
+        raise ValueError(
+            f"column {column.name!r} has several values within {groups.name} "
+            f"{pairs['group'][twice].iloc[0]!r}, and is needed once for each; name another column, or "
+            f"leave it out by --drop {column.name}"
+        )
+    found = pairs.set_index("group")["value"].reindex(list(names))
+    return found.reset_index(drop=True).rename(str(column.name))
+
+
+def group_names(groups: pd.Series) -> Any:
+    """Names of groups in the order in which fits number them."""
+    return Groups(groups.to_numpy()).names
+
+
+def number_classes(*columns: pd.Series | None) -> tuple[list[NDArray[np.int64] | None], list[str]]:
+    """Codes of classes, numbered alike in all columns, and their names.
+
+    Classes of the first column come first, each column's own in sorted order.
+
+    Parameters
+    ----------
+    *columns : Series or None
+        Classes, missing or -1 where one is not known.
+
+    Returns
+    -------
+    codes : list of ndarray, or None where there was no column
+    names : list of str
+    """
+    given = [column for column in columns if column is not None]
+    if not given:
+        return [None for _ in columns], []
+    for column in given:
+        class_codes(column, f"column {column.name!r}")  # names the row of what is no class
+    every = pd.concat(given, ignore_index=True)
+    codes = class_codes(every, "the columns of classes")
+    parts = np.split(codes, np.cumsum([len(column) for column in given])[:-1])
+    order = list(dict.fromkeys(code for part in parts for code in np.unique(part[part >= 0])))
+    rank = np.full(len(order) + 1, -1)  # the last entry is that of -1, not known
+    rank[order] = np.arange(len(order))
+    numbered = iter(rank[part] for part in parts)
+    found = [None if column is None else next(numbered) for column in columns]
+    return found, [_plain(every[int(np.argmax(codes == code))]) for code in order]
+
+
+def _plain(value: Any) -> str:
+    """A class as text; whole numbers that were stored as floats have no point."""
+    return str(int(value)) if isinstance(value, float) else str(value)

@@ -1,0 +1,328 @@
+"""What `sidebayes fit` does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import sidebayes
+from sidebayes.frames import need_columns
+from sidebayes.models.blocks.classes.source_mixture import SourceMixture
+from sidebayes.models.blocks.files import read_table, write_table
+from sidebayes.zoo import CARDS, find_card, make_engine
+
+from .columns import NamedTable, group_names, number_classes
+from .given import Arguments, Given, from_columns, from_formula
+from .side import check_link_flags, read_links, reveal
+from .words import spoken
+
+__all__ = ["Asked", "Outcome", "fit_asked", "write_labels"]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the flags of `sidebayes fit` say; see its help."""
+
+    method: str
+    data: str
+    label: str | None
+    drop: Sequence[str]
+    columns: Sequence[str]
+    group: str | None
+    formula: Sequence[str]
+    survival: str | None
+    subjects: Path | None
+    standardize: bool
+    links: Path | None
+    num_links: int | None
+    flip_rate: float | None
+    weight: float | None
+    learn_reliability: bool
+    known: str | None
+    num_known: int | None
+    source: str | None
+    num_clusters: int | None
+    engine: str | None
+    option: Sequence[str]
+    setting: Sequence[str]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A fit, with the names of its classes and of its units.
+
+    Attributes
+    ----------
+    fit : Fit
+    classes : list of str
+        Names of the known classes.
+    units : Series
+        Names of what has labels, or numbers of rows.
+    """
+
+    fit: Any
+    classes: list[str]
+    units: pd.Series
+
+
+def fit_asked(asked: Asked) -> Outcome:
+    """Fit what the flags ask for.
+
+    Raises
+    ------
+    ValueError
+        In the words of the command line.
+    """
+    card = find_card(asked.method)
+    to = Arguments(card)
+    options, settings = read_pairs("option", asked.option), read_pairs("setting", asked.setting)
+    runner = make_engine(asked.engine, card)
+    _check(asked, to, options)
+    with spoken(_spelling(card, runner)):
+        runner = _configured(runner, settings)
+        table = NamedTable.read(asked.data, asked.label, asked.drop)
+        given = _given(asked, to, table)
+        options = given.options | options
+        (source, known, truth), names = _classes(asked, to, table, given)
+        if source is not None:
+            options[str(to.option_of(SourceMixture))] = _moved_from(asked, to, given, source)
+        elif asked.standardize:
+            given.data[given.rest] = _standardized(given.data[given.rest])
+        options |= _sizes(asked, to, len(names), options)
+        if asked.learn_reliability:
+            options |= _learned(to, options)
+        to.refuse_missing(options)
+        given.data.update(_side(asked, to, given, known, truth))
+        found = card.routine(**given.data, **options, engine=runner, seed=asked.seed, truth=truth)
+    return Outcome(found, names, _units(given, to))
+
+
+def write_labels(path: Path, outcome: Outcome) -> None:
+    """Write the label of each unit, its probabilities, and those of classes where rows have some."""
+    found = outcome.fit
+    if not found.has_labels:
+        raise ValueError(
+            f"--labels {path}: {found.method} puts nothing into clusters or classes, so there are no "
+            "labels to write; leave --labels out"
+        )
+    prob = found.responsibilities()
+    columns: dict[str, Any] = {str(outcome.units.name): outcome.units, "cluster": found.labels()}
+    columns |= {f"cluster_{k}": prob[:, k] for k in range(prob.shape[1])}
+    if found.has_classes:
+        by_class = found.class_probabilities()
+        names = [*outcome.classes, *map(str, range(len(outcome.classes), by_class.shape[1]))]
+        columns["class"] = [names[code] for code in by_class.argmax(axis=1)]
+        columns |= {f"class_{names[c]}": by_class[:, c] for c in range(by_class.shape[1])}
+    write_table(path, pd.DataFrame(columns))
+
+
+def read_pairs(flag: str, texts: Sequence[str]) -> dict[str, Any]:
+    """Read name=value, each name once; values are JSON where they can be, else text."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise ValueError(f"--{flag} {text!r}; expected name=value")
+        if name in found:
+            raise ValueError(f"--{flag} {name}=... is given twice; give it once")
+        try:
+            found[name] = json.loads(value)
+        except json.JSONDecodeError:
+            found[name] = value
+    return found
+
+
+def _configured(engine: Any, settings: dict[str, Any]) -> Any:
+    known = [field.name for field in fields(engine)]
+    unknown = sorted(set(settings) - set(known))
+    if unknown:
+        raise ValueError(
+            f"--setting {unknown[0]}=...: engine {engine.name!r} has no such setting; it has {known}"
+        )
+    return replace(engine, **settings)
+
+
+def _check(asked: Asked, to: Arguments, options: Mapping[str, Any]) -> None:
+    """Refuse flags that contradict each other, or for which the card has no use."""
+    check_link_flags(asked.links, asked.num_links, asked.flip_rate, asked.weight)
+    has_links = asked.links is not None or asked.num_links is not None
+    if has_links:
+        to.role("links", "--links" if asked.links is not None else "--num-links")
+    if asked.learn_reliability and not has_links:
+        raise ValueError(
+            "--learn-reliability needs links; give --links or --num-links, or leave it out"
+        )
+    if asked.known is not None and asked.num_known is not None:
+        raise ValueError("both --known and --num-known are given; choose one")
+    if asked.known is not None or asked.num_known is not None:
+        to.role("labels", "--known" if asked.known is not None else "--num-known")
+    if asked.source is not None and to.option_of(SourceMixture) is None:
+        raise ValueError(f"{to.card.name} has no use for --source; leave it out")
+    by_formula = (("--survival", asked.survival), ("--subjects", asked.subjects))
+    for flag, value in by_formula:
+        if value is not None and not asked.formula:
+            raise ValueError(f"{flag} needs --formula beside it")
+    if asked.subjects is not None and asked.survival is None:
+        raise ValueError("--subjects is the table of --survival; give that too, or leave it out")
+    if asked.formula:
+        others: dict[str, Any] = {
+            "--group": asked.group,
+            "--columns": asked.columns,
+            "--standardize": asked.standardize,
+        }
+        for flag, given in others.items():
+            if given:
+                raise ValueError(
+                    f"{flag} beside --formula: the formula names the columns; leave out {flag}"
+                )
+    if asked.num_clusters is not None and "num_clusters" not in to.signature.options:
+        raise ValueError(f"{to.card.name} has no use for --num-clusters; leave it out")
+    for name in options:
+        if name == "num_clusters" and asked.num_clusters is not None:
+            raise ValueError("--num-clusters and --option num_clusters=... are one; give it once")
+        if name in to.signature:
+            raise ValueError(
+                f"--option {name}=...: {name} is data of {to.card.name}; see `sidebayes fit --help` "
+                "under Data and Side information"
+            )
+
+
+def _spelling(card: Any, engine: Any) -> dict[str, str]:
+    """Flags by name of the argument, for messages."""
+    settings = {one.name: f"--setting {one.name}=" for one in fields(engine)}
+    options = {name: f"--option {name}=" for name in (*card.options, *card.signature.options)}
+    own = {one.name: f"--{one.name.replace('_', '-')}" for one in fields(Asked)[2:]}
+    return settings | options | own | {"num_pairs": "--num-links"}
+
+
+def _given(asked: Asked, to: Arguments, table: NamedTable) -> Given:
+    """Data by role; side information comes later."""
+    if asked.formula:
+        subjects = None if asked.subjects is None else read_table(asked.subjects)
+        return from_formula(to, table, asked.formula, asked.survival, subjects)
+    pairs = (text.partition("=") for text in asked.columns)
+    columns: dict[str, list[str]] = {}
+    for name, equals, value in pairs:
+        if not equals or not name or name in columns:
+            raise ValueError(
+                f"--columns {name}{equals}{value}; expected data=column, each data once"
+            )
+        columns[name] = [value] if value in table.frame else [v.strip() for v in value.split(",")]
+    used = [] if asked.known is None else [str(table.pick("--known", asked.known).name)]
+    given = from_columns(to, table, columns, asked.group, used)
+    if asked.standardize and not given.rest:
+        raise ValueError("--standardize is of columns that no flag names, and none is left")
+    return given
+
+
+def _classes(asked: Asked, to: Arguments, table: NamedTable, given: Given) -> Any:
+    """Classes of the source, those that are known, and those to score by, numbered alike."""
+    source = known = truth = None
+    if asked.source is not None:
+        domain = NamedTable.read(asked.source, asked.label, ())
+        source = domain.classes
+        if source is None:
+            raise ValueError(
+                f"--source {asked.source} has no column 'label'; name the one with the classes by --label"
+            )
+    if asked.known is not None:
+        dim = to.signature.of_kind("labels")[0].dims[0]
+        known = given.by_unit(table.pick("--known", asked.known), dim, to.signature)
+    if table.classes is not None:
+        truth = given.by_unit(table.classes, to.signature.unit_of(given.data), to.signature)
+    return number_classes(source, known, truth)
+
+
+def _moved_from(asked: Asked, to: Arguments, given: Given, classes: np.ndarray) -> Any:
+    """Mixture of a source domain; standardises the features of both domains as those of the source."""
+    domain = NamedTable.read(str(asked.source), asked.label, ())
+    name = next(role.name for role in to.signature.of_kind("table"))
+    x = given.data[name]
+    need_columns(domain.frame, list(x), str(asked.source))
+    rows = domain.complete(domain.frame[list(x)])
+    if asked.standardize:
+        given.data[name], rows = _standardized(x, rows), _standardized(rows, rows)
+    known = classes >= 0
+    return sidebayes.fit_source(rows.to_numpy()[known], classes[known], seed=asked.seed)
+
+
+def _standardized(columns: Any, by: Any = None) -> Any:
+    """Columns with the mean and deviation of `by`, their own by default, taken out."""
+    by = columns if by is None else by
+    spread = by.std(axis=0, ddof=0) if isinstance(by, pd.DataFrame) else by.std(axis=0)
+    return (columns - by.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+
+
+def _sizes(
+    asked: Asked, to: Arguments, num_classes: int, options: Mapping[str, Any]
+) -> dict[str, int]:
+    """Numbers of clusters and classes: as asked for, else those of the known classes if needed."""
+    found = {}
+    if asked.num_clusters is not None:
+        found["num_clusters"] = asked.num_clusters
+    for name in ("num_clusters", "num_classes"):
+        if name in to.required and name not in found and name not in options and num_classes:
+            found[name] = num_classes
+    return found
+
+
+def _learned(to: Arguments, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by which a model learns how often links are wrong."""
+    found = {"reading": "relation", "flip_rate": "learned"}
+    if "flip_rate" not in to.signature.options:
+        others = [name for name, card in CARDS.items() if "flip_rate" in card.signature.options]
+        raise ValueError(
+            f"{to.card.name} has no use for --learn-reliability; leave it out, or use one of {others}"
+        )
+    found = {name: value for name, value in found.items() if name in to.signature.options}
+    for name, value in found.items():
+        if options.get(name, value) != value:
+            raise ValueError(
+                f"--learn-reliability means --option {name}={value}, and --option {name}={options[name]} is "
+                "given; choose one"
+            )
+    return found
+
+
+def _side(asked: Asked, to: Arguments, given: Given, known: Any, truth: Any) -> dict[str, Any]:
+    """Links and known classes by argument."""
+    found: dict[str, Any] = {}
+    if asked.num_known is not None:
+        known = reveal(truth, asked.num_known, asked.seed)
+    for role in to.signature.of_kind("labels"):
+        if known is not None:
+            found[role.name] = known
+        elif role.required:
+            raise ValueError(
+                f"{to.card.name} learns from rows whose class is known; name their column by --known, or "
+                "give --num-known to reveal so many of the classes in --label"
+            )
+    if asked.links is not None or asked.num_links is not None:
+        role = to.signature.of_kind("links")[0]
+        found[role.name] = read_links(
+            asked.links,
+            asked.num_links,
+            asked.flip_rate,
+            asked.weight,
+            kind=to.card.links,
+            classes=truth,
+            num_units=len(_units(given, to)),
+            seed=asked.seed,
+        )
+    return found
+
+
+def _units(given: Given, to: Arguments) -> pd.Series:
+    """Names of groups where these are the units, else numbers of rows."""
+    unit = to.signature.unit_of(given.data)
+    if given.groups is not None and any(r.name == unit for r in to.signature.of_kind("groups")):
+        return pd.Series(group_names(given.groups), name=given.groups.name)
+    first = next(given.data[r.name] for r in to.signature.of_kind("table") if r.name in given.data)
+    return pd.Series(np.arange(len(first)), name="row")

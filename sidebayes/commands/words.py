@@ -1,0 +1,56 @@
+"""Errors and notes in the words of the command line."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["in_flags", "spoken"]
+
+
+def in_flags(text: str, flags: Mapping[str, str]) -> str:
+    """Spell arguments of functions as the command line does.
+
+    Parameters
+    ----------
+    text : str
+    flags : mapping
+        Flag by name of the argument: ``"--seed"``, or ``"--option covariance="``. A name that is an English
+        word is replaced only where a value follows. Of ``drop=['a'] (--drop a on the command line)`` the
+        latter is kept.
+
+    Examples
+    --------
+    >>> in_flags("num_clusters = 9 for 5 points; give num_clusters=3", {"num_clusters": "--num-clusters"})
+    '--num-clusters 9 for 5 points; give --num-clusters 3'
+    """
+    text = re.sub(r"\w+=(\[[^\]]*\])? \((--.*?) on the command line\)", r"\2", text)
+    for name, flag in flags.items():
+        text = re.sub(rf"\b[A-Z]\w+\(({name}=[^(),]*)\)", r"\1", text)  # EM(num_restarts=20)
+        ending = flag if flag.endswith("=") else f"{flag} "
+        text = re.sub(rf"(?<![\w.-]){name} ?=(?!=) ?(?=[^\s=])", ending, text)
+        if "_" in name:
+            text = re.sub(rf"(?<![\w./-]){name}(?![\w./=(-])", flag.rstrip("="), text)
+    return text
+
+
+@contextmanager
+def spoken(flags: Mapping[str, str]) -> Iterator[None]:
+    """Have errors and warnings speak of flags; see `in_flags`."""
+    from sidebayes import FitError
+
+    show = warnings.showwarning
+
+    def translated(message: Any, category: type[Warning], *rest: Any, **named: Any) -> None:
+        show(category(in_flags(str(message), flags)), category, *rest, **named)
+
+    warnings.showwarning = translated
+    try:
+        yield
+    except (ValueError, TypeError, FitError) as error:
+        raise ValueError(in_flags(str(error), flags)) from error
+    finally:
+        warnings.showwarning = show

@@ -1,0 +1,115 @@
+"""Use an installed sidebayes without extras: `python use.py README.md` in an empty folder.
+
+Needs nothing but the standard library and sidebayes; `.ci/installed.py` runs it on the wheel.
+"""
+
+import json
+import pkgutil
+import re
+import subprocess
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+import sidebayes
+from sidebayes.cards import resolve
+from sidebayes.zoo import ENGINES
+
+COMMAND = Path(sys.executable).with_name("sidebayes")
+QUICK = ("--setting", "num_restarts=1", "--setting", "max_steps=5")
+FITS = (  # one of each family
+    ("gmm", "iris", *QUICK),
+    ("constrained_kmeans", "iris", "--num-links", "10"),
+    ("moe", "iris", "--num-known", "30", "--labels", "labels.csv", *QUICK),
+    ("trajectories", "long.csv", "--columns", "y=y", "--columns", "inputs=t", "--group", "who")
+    + ("--num-clusters", "2", "--engine", "em", *QUICK),
+    ("mixed_effects", "long.csv", "--columns", "y=y", "--columns", "random=one", "--group", "who")
+    + ("--option", "form=marginal", *QUICK),
+)
+WITHOUT = {
+    "formulae": lambda: sidebayes.design("y ~ t + (1 | who)", long_table()),
+    "blackjax": lambda: sidebayes.fit("gmm", np.eye(3), num_clusters=1, engine="smc"),
+    "pyarrow": lambda: long_table().pipe(read_parquet),
+}
+"""What needs a library that only an extra brings."""
+
+
+def long_table() -> pd.DataFrame:
+    """Repeated measures of eight subjects."""
+    who, t = np.repeat(np.arange(8), 4), np.tile(np.arange(4.0), 8)
+    y = t * np.where(who < 4, 1, -1) + np.random.default_rng(0).normal(size=32)
+    return pd.DataFrame({"who": who, "one": 1.0, "t": t, "y": y})
+
+
+def read_parquet(table: pd.DataFrame) -> None:
+    """Read a file whose name says that it is one of Parquet."""
+    table.to_csv("table.parquet")
+    sidebayes.load_dataset("table.parquet")
+
+
+def command(*arguments: str) -> str:
+    """Run the command line; its output."""
+    done = subprocess.run([COMMAND, *arguments], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"sidebayes {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def import_all() -> None:
+    """Import every module, every public name, every model, routine and engine."""
+    assert Path(sys.prefix) in Path(sidebayes.__file__).parents, sidebayes.__file__
+    modules = [one.name for one in pkgutil.walk_packages(sidebayes.__path__, "sidebayes.")]
+    for name in modules:
+        import_module(name)
+    for name in sidebayes.__all__:
+        getattr(sidebayes, name)
+    for card in sidebayes.CARDS.values():
+        assert card.signature.data, card.name
+        assert callable(card.model)
+        assert callable(card.routine)
+    for path in ENGINES.values():
+        resolve(path)
+    print(f"{len(modules)} modules, {len(sidebayes.__all__)} names, {len(sidebayes.CARDS)} cards")
+
+
+def lack_extras() -> None:
+    """What needs an extra says so, with the command that installs it."""
+    for library, use in WITHOUT.items():
+        assert find_spec(library) is None, f"{library} is installed; nothing is shown"
+        try:
+            use()
+        except ImportError as error:
+            assert "pip install 'sidebayes[" in str(error), error
+        else:
+            sys.exit(f"no error without {library}")
+    print(f"without {', '.join(WITHOUT)}: errors that say what to install")
+
+
+def run_readme(page: Path) -> None:
+    """Run the Python blocks of README one after another."""
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.S | re.M)
+    assert blocks
+    names = {"__name__": "readme"}
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), names)
+    print(f"{len(blocks)} blocks of {page.name}")
+
+
+def run_commands() -> None:
+    """List the cards and fit one of each family."""
+    assert [row["name"] for row in json.loads(command("list", "--json"))] == list(sidebayes.CARDS)
+    long_table().to_csv("long.csv", index=False)
+    for arguments in FITS:
+        command("fit", *arguments)
+    print(f"{len(FITS)} fits by the command line")
+
+
+if __name__ == "__main__":
+    import_all()
+    lack_extras()
+    run_commands()
+    run_readme(Path(sys.argv[1]))
