@@ -269,7 +269,7 @@ def _file_of(name: str) -> Path | None:
     """File of a table, None for other data sets."""
     if name.endswith(ENDINGS):
         return Path(name)
-    return None if name in _BUILT_IN or name in _SIMULATED else _tables().get(name)
+    return None if name in {*_BUILT_IN, *_MEASURED, *_SIMULATED} else _tables().get(name)
 
 
 def _tables() -> dict[str, Path]:

@@ -103,7 +103,11 @@ def _is_unnamed(column: Any) -> bool:
     return not column or column.startswith("Unnamed: ")
 
 
+_MANY = 5
+"""Rows from which on it is no chance that a column counts them."""
+
+
 def _counts(column: pd.Series) -> bool:
     """Whether a column counts the rows, from 0 or 1 on."""
-    start = column.iloc[0] if len(column) > 1 else None
-    return start in (0, 1) and column.tolist() == list(range(start, start + len(column)))
+    start = column.iloc[0] if len(column) >= _MANY else None
+    return start in (0, 1) and column.tolist() == [start + row for row in range(len(column))]

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from sidebayes.datasets import load_frame
 from sidebayes.frames import need_columns, read_features
-from sidebayes.models.blocks.side_information.partial_labels import Groups, class_codes
+from sidebayes.models.blocks.side_information.class_names import class_codes
+from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 __all__ = ["NamedTable", "by_group", "group_names", "number_classes"]
 
