@@ -126,7 +126,7 @@ CASES = {
     "links for the plain mixture": (
         lambda: fit("gmm", X, LINKS, num_clusters=2),
         ValueError,
-        "has no use for --num-links",
+        "takes no links",
     ),
     "links for other points": (
         lambda: ppc(links=Links.must_link([(0, 1)], num_points=20)),
@@ -185,11 +185,11 @@ CASES = {
         r"drop them, x\[:, np.ptp\(x, axis=0\) > 0\]",
     ),
     "discrete site": (lambda: fit(discrete, X), TypeError, "discrete latent"),
-    "links for a model without": (lambda: fit(no_mixture, X, LINKS), ValueError, "has no use for --num-links"),
+    "links for a model without": (lambda: fit(no_mixture, X, LINKS), ValueError, "takes no links"),
     "named links for a model without": (
         lambda: fit(no_mixture, X, links=LINKS),
         ValueError,
-        "has no use for --num-links",
+        "takes no links",
     ),
     "unknown data": (lambda: load_dataset("irsi"), ValueError, "did you mean 'iris'"),
     "size of real data": (lambda: load_dataset("iris", num_points=5), ValueError, "simulated"),
