@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import SimpleNamespace
 
 import numpy as np
 import xarray as xr
@@ -34,6 +36,7 @@ class FakeFit(Validation):
     tree: xr.DataTree
     method: str = "ppc"
     config: Engine = field(default_factory=Engine)
+    run = SimpleNamespace(model=None, precision=nullcontext())  # as of a file without its model
     has_labels = True
     picture = "clusters"
 
