@@ -22,13 +22,22 @@ from sidebayes.zoo import ENGINES
 COMMAND = Path(sys.executable).with_name("sidebayes")
 QUICK = ("--setting", "num_restarts=1", "--setting", "max_steps=5")
 LONG = ("--columns", "y=y", "--group", "who", "--columns")
-GROUPED = ("long.csv", "--columns", "y=y", "--group", "who")
 FITS = (  # one of each family
     ("gmm", "iris", *QUICK),
     ("constrained_kmeans", "iris", "--num-links", "10"),
     ("moe", "iris", "--num-known", "30", "--labels", "labels.csv", *QUICK),
-    ("trajectories", *GROUPED, "--num-clusters", "2", "--engine", "em", *QUICK),
-    ("mixed_effects", *GROUPED, "--columns", "random=one", "--option", "form=marginal", *QUICK),
+    (
+        "trajectories",
+        "long.csv",
+        *LONG,
+        "inputs=t",
+        "--num-clusters",
+        "2",
+        "--engine",
+        "em",
+        *QUICK,
+    ),
+    ("mixed_effects", "long.csv", *LONG, "random=one", "--option", "form=marginal", *QUICK),
 )
 WITHOUT = {
     "formulae": lambda: sidebayes.design("y ~ t + (1 | who)", long_table()),
