@@ -17,6 +17,7 @@ from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.mixtures.gaussian import Gaussian
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
+from .blocks.mixtures.units import fitted_statistic
 from .blocks.mixtures.weights import mixing_weights
 from .blocks.side_information.links import Links
 from .constraint_fit import constrain_labels
@@ -86,10 +87,10 @@ def constraint_projection(
     _refuse_singular(x)
     x = jnp.asarray(x)
     with numpyro.plate("features", num_features):
-        center = numpyro.deterministic("center", x.mean(axis=0))
+        center = fitted_statistic("center", x.mean(axis=0))
     rows = numpyro.plate("features", num_features, dim=-2)
     with rows, numpyro.plate("features_1", num_features):
-        whitening = numpyro.deterministic("whitening", _whitening(x))
+        whitening = fitted_statistic("whitening", _whitening(x))
     pi = mixing_weights(num_clusters, concentration)
     shape = (num_features, num_extracted)
     named = {"event_dims": ["features", "extracted"]}

@@ -83,8 +83,8 @@ def trace_model(
     args = problem.args if args is None else args
 
     def fill(site: dict) -> Any:
-        if site["type"] != "sample":  # what the model computes is computed anew, of other data too
-            return None
+        if site["type"] != "sample" and not site.get("is_fitted"):
+            return None  # what the model computes is computed anew, from other data too
         if site["name"] in params:
             return params[site["name"]]
         observed = replace_data is not None and site["is_observed"]

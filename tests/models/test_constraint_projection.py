@@ -116,6 +116,7 @@ def test_a_direction_of_little_variance_is_no_feature():
     assert alone[1] > alone[0]  # eq. 5.31 without whitening prefers the noise
     np.testing.assert_allclose(found.predict_proba(x), found.responsibilities(), atol=1e-9)
     np.testing.assert_array_equal(found.predict(x[:7]), found.labels()[:7])
+    np.testing.assert_allclose(found.predict_proba(x[:7]), found.responsibilities()[:7], atol=1e-9)
 
 
 @pytest.mark.parametrize(("strength", "kept"), [(500.0, True), (5.0, False)])

@@ -7,10 +7,11 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
+from numpyro import primitives
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import Transform
 
-__all__ = ["Rescaled", "data_units"]
+__all__ = ["Rescaled", "data_units", "fitted_statistic"]
 
 
 def data_units(data: ArrayLike | None, num_features: int) -> tuple[Array, Array]:
@@ -24,6 +25,35 @@ def data_units(data: ArrayLike | None, num_features: int) -> tuple[Array, Array]
     mean = x.mean(axis=0)
     deviation = jnp.sqrt(jnp.mean((x - mean) ** 2, axis=0))
     return jnp.where(jnp.isfinite(mean), mean, 0.0), jnp.where(deviation > 0, deviation, 1.0)
+
+
+def fitted_statistic(name: str, value: Array) -> Array:
+    """Record a statistic of the data, such as their mean, that stays as it was fitted at other data.
+
+    A site of `numpyro.deterministic` is computed anew from whatever data the model is run on. What
+    coefficients are measured from must not be: they mean something in the units of the fitted data only.
+
+    Parameters
+    ----------
+    name : str
+        Of the site, which is a deterministic one otherwise.
+    value : Array
+
+    Returns
+    -------
+    Array
+        The value; at other data that of the fit.
+    """
+    if not primitives._PYRO_STACK:
+        return value
+    message = {
+        "type": "deterministic",
+        "name": name,
+        "value": value,
+        "cond_indep_stack": [],
+        "is_fitted": True,
+    }
+    return primitives.apply_stack(message)["value"]
 
 
 class Rescaled(Transform):

@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 
 from ..block import Block
 from ..mixtures.gaussian_block import GaussianComponents
-from ..mixtures.units import data_units
+from ..mixtures.units import data_units, fitted_statistic
 from .partitioned_mixture import PartitionedMixture
 from .rule import Rule, matched_discriminants
 
@@ -76,8 +76,8 @@ class Discriminants(Block):
         """
         centre, unit = data_units(x, jnp.shape(x)[1])
         with numpyro.plate("features", len(centre)):
-            centre = numpyro.deterministic("centre", centre)
-            unit = numpyro.deterministic("unit", unit)
+            centre = fitted_statistic("centre", centre)
+            unit = fitted_statistic("unit", unit)
         size = Rule.num_monomials(jnp.shape(x)[1], self.covariance)
         flat = dist.ImproperUniform(dist.constraints.real_vector, (), (size,))
         with numpyro.plate(self.plate, self.num_components):
