@@ -249,20 +249,21 @@ def load_dataset(
     return _openml(name)
 
 
-def load_frame(name: str) -> pd.DataFrame:
-    """Every column of a data set: of a table as they are; of others the features and ``label``.
+def load_frame(name: str, label: str | None = None) -> pd.DataFrame:
+    """Every column of a data set: of a table as they are; of others the features and the classes.
 
     Parameters
     ----------
-    name : str
-        See `load_dataset`.
+    name, label : str
+        See `load_dataset`. The classes of a data set that is no table are in the column of that name, by
+        default ``label``.
     """
     path = _file_of(name)
     if path is not None:
         return read_frame(path)
-    found = load_dataset(name)
+    found = load_dataset(name, label=label)
     frame = pd.DataFrame(found.x, columns=found.feature_names)
-    return frame if found.labels is None else frame.assign(label=found.labels)
+    return frame if found.labels is None else frame.assign(**{label or "label": found.labels})
 
 
 def _file_of(name: str) -> Path | None:

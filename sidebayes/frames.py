@@ -16,6 +16,9 @@ __all__ = ["need_columns", "read_features", "read_frame"]
 _OF_ROWS = ("id", "index", "row", "row.names", "row_names", "rowname", "rownames")
 """Names that columns of row numbers have in files of R, pandas and others."""
 
+_MANY = 5
+"""Rows from which on a measurement does not count them by chance."""
+
 
 def read_frame(path: Path) -> pd.DataFrame:
     """Read a table whose first line names its columns.
@@ -74,7 +77,7 @@ def read_features(table: pd.DataFrame, file: str, used: Sequence[str] = ()) -> p
         )
     for column in map(str, features):
         is_called = column.lower() in _OF_ROWS
-        if is_called or _counts(features[column]):
+        if is_called or (len(features) >= _MANY and _counts(features[column])):
             why = "is called like" if is_called else "counts the rows like"
             remedy = f"drop=[{column!r}] (--drop {quote(column)} on the command line)"
             _warn(
@@ -103,11 +106,7 @@ def _is_unnamed(column: Any) -> bool:
     return not column or column.startswith("Unnamed: ")
 
 
-_MANY = 5
-"""Rows from which on it is no chance that a column counts them."""
-
-
 def _counts(column: pd.Series) -> bool:
     """Whether a column counts the rows, from 0 or 1 on."""
-    start = column.iloc[0] if len(column) >= _MANY else None
+    start = column.iloc[0] if len(column) else 0
     return start in (0, 1) and column.tolist() == [start + row for row in range(len(column))]

@@ -57,7 +57,7 @@ class Rows:
         if self.joint:
             raise ValueError(
                 f"{method}: {list(self.joint)} has one joint density of all its rows, so that other rows "
-                "depend on those that were fitted, and draws of the parameters alone do not foresee them; "
+                "depend on those that were fitted, and draws of the parameters alone do not predict them; "
                 "condition on the fitted rows yourself, at the draws in fit.tree['posterior']"
             )
 

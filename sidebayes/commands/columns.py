@@ -40,7 +40,7 @@ class NamedTable:
     @classmethod
     def read(cls, name: str, label: str | None, drop: Sequence[str]) -> NamedTable:
         """Read a data set; its classes are in the column ``label`` unless another is named."""
-        frame = load_frame(name)
+        frame = load_frame(name, label)
         need_columns(frame, [*drop, *([label] if label is not None else ())], name)
         if label in drop:
             raise ValueError(f"column {label!r} is given to --label and --drop; choose one")

@@ -90,9 +90,11 @@ def fit_asked(asked: Asked) -> Outcome:
         table = NamedTable.read(asked.data, asked.label, asked.drop)
         given = _given(asked, to, table)
         options = given.options | options
-        (source, known, truth), names = _classes(asked, to, table, given)
-        if source is not None:
-            options[str(to.option_of(SourceMixture))] = _moved_from(asked, to, given, source)
+        domain = None if asked.source is None else NamedTable.read(asked.source, asked.label, ())
+        (source, known, truth), names = _classes(asked, to, table, given, domain)
+        if domain is not None:
+            moved = _moved_from(asked, to, given, domain, source)
+            options[str(to.option_of(SourceMixture))] = moved
         elif asked.standardize:
             given.data[given.rest] = _standardized(given.data[given.rest])
         options |= _sizes(asked, to, len(names), options)
@@ -222,11 +224,12 @@ def _given(asked: Asked, to: Arguments, table: NamedTable) -> Given:
     return given
 
 
-def _classes(asked: Asked, to: Arguments, table: NamedTable, given: Given) -> Any:
+def _classes(
+    asked: Asked, to: Arguments, table: NamedTable, given: Given, domain: NamedTable | None
+) -> Any:
     """Classes of the source, those that are known, and those to score by, numbered alike."""
     source = known = truth = None
-    if asked.source is not None:
-        domain = NamedTable.read(asked.source, asked.label, ())
+    if domain is not None:
         source = domain.classes
         if source is None:
             raise ValueError(
@@ -240,12 +243,13 @@ def _classes(asked: Asked, to: Arguments, table: NamedTable, given: Given) -> An
     return number_classes(source, known, truth)
 
 
-def _moved_from(asked: Asked, to: Arguments, given: Given, classes: np.ndarray) -> Any:
+def _moved_from(
+    asked: Asked, to: Arguments, given: Given, domain: NamedTable, classes: np.ndarray
+) -> Any:
     """Mixture of a source domain; standardises the features of both domains as those of the source."""
-    domain = NamedTable.read(str(asked.source), asked.label, ())
     name = next(role.name for role in to.signature.of_kind("table"))
     x = given.data[name]
-    need_columns(domain.frame, list(x), str(asked.source))
+    need_columns(domain.frame, list(x), domain.name)
     rows = domain.complete(domain.frame[list(x)])
     if asked.standardize:
         given.data[name], rows = _standardized(x, rows), _standardized(rows, rows)

@@ -19,7 +19,7 @@ from sidebayes.arguments import read_arguments
 from sidebayes.cards import Card
 from sidebayes.cli import app
 from sidebayes.commands import doctor
-from sidebayes.commands.columns import number_classes
+from sidebayes.commands.columns import NamedTable, number_classes
 from sidebayes.commands.fitting import Outcome, write_labels
 from sidebayes.commands.words import in_flags
 from sidebayes.zoo import CARDS, make_engine
@@ -331,3 +331,12 @@ def test_doctor(monkeypatch, tmp_path):
 def test_demo(tmp_path):
     report = demo.demo(tmp_path, num_draws=20)
     assert report.read_text().count("<section") >= 17 - 5
+
+
+def test_a_set_of_the_package_has_the_classes_that_are_named():
+    sex = NamedTable.read("crabs", "sex", ())
+    expected = sidebayes.load_dataset("crabs", label="sex")
+    np.testing.assert_array_equal(sex.classes, expected.labels)
+    assert list(sex.features([])) == expected.feature_names
+    species = NamedTable.read("crabs", None, ()).classes
+    np.testing.assert_array_equal(species, sidebayes.load_dataset("crabs").labels)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sidebayes import load_dataset, simulate_links
+from sidebayes import SideBayesWarning, load_dataset, simulate_links
 from sidebayes.datasets import names
 
 
@@ -114,3 +114,10 @@ def test_links_cover_all_pairs_evenly():
     drawn = count[np.triu_indices(6, 1)]
     chi_squared = np.sum((drawn - 40) ** 2 / 40)
     assert chi_squared < 36.1  # 0.999 quantile with 14 degrees of freedom
+
+
+def test_a_first_column_that_counts_few_rows_is_left_out_too(tmp_path):
+    path = tmp_path / "small.csv"
+    path.write_text(",a,b\n0,1.5,2\n1,2.5,1\n2,0.5,3\n")
+    with pytest.warns(SideBayesWarning, match="has no name and counts the rows"):
+        assert load_dataset(str(path)).feature_names == ["a", "b"]

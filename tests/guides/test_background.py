@@ -84,6 +84,22 @@ except KeyboardInterrupt:
 """
 
 
+COMMAND = """
+from sidebayes import cli
+
+cli.app.command("work")(lambda: interruptible(work))
+cli.app(["work"])
+"""
+
+
+def test_the_command_line_ends_without_what_nobody_waits_for():
+    code = LEAVES.format(what=COMMAND, seconds=600)
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
+    )
+    assert (found.returncode, found.stdout) == (130, "")
+
+
 @pytest.mark.parametrize(("what", "ends"), [("interruptible(work)", False), (CAUGHT, True)])
 def test_python_ends_without_what_nobody_waits_for(what, ends):
     """After Ctrl-C that nobody caught it ends by the signal; else it waits for what has begun."""

@@ -7,9 +7,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
-from numpyro import primitives
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import Transform
+from numpyro.primitives import apply_stack
 
 __all__ = ["Rescaled", "data_units", "fitted_statistic"]
 
@@ -44,8 +44,6 @@ def fitted_statistic(name: str, value: Array) -> Array:
     Array
         The value; at other data that of the fit.
     """
-    if not primitives._PYRO_STACK:
-        return value
     message = {
         "type": "deterministic",
         "name": name,
@@ -53,7 +51,7 @@ def fitted_statistic(name: str, value: Array) -> Array:
         "cond_indep_stack": [],
         "is_fitted": True,
     }
-    return primitives.apply_stack(message)["value"]
+    return apply_stack(message)["value"]
 
 
 class Rescaled(Transform):
