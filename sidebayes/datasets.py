@@ -255,12 +255,13 @@ def load_frame(name: str, label: str | None = None) -> pd.DataFrame:
     Parameters
     ----------
     name, label : str
-        See `load_dataset`. The classes of a data set that is no table are in the column of that name, by
-        default ``label``.
+        See `load_dataset`. The classes of a data set that is no table are in the column ``label``, or in
+        that of the name given, if the set has such classes.
     """
     path = _file_of(name)
     if path is not None:
         return read_frame(path)
+    label = label if name in _MEASURED else None  # no other has several kinds of classes
     found = load_dataset(name, label=label)
     frame = pd.DataFrame(found.x, columns=found.feature_names)
     return frame if found.labels is None else frame.assign(**{label or "label": found.labels})
