@@ -196,7 +196,6 @@ def compare_fits(fits: Mapping[str, Any]) -> Comparison:
     ----------
     fits : mapping of str to Fit
     """
-    fits = {str(name): fit for name, fit in fits.items()}
     rows = {name: _row(fit) for name, fit in fits.items()}
     lower = lower_modes(fits)
     frame = pd.DataFrame.from_dict(rows, orient="index")

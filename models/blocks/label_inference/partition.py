@@ -179,8 +179,15 @@ def mode(
     return _traceback(unary, graph, log_weights, pair_weights, weight_per, inference, BEST)
 
 
-def check_inference(graph: LabelGraph, num_clusters: int, inference: str | Inference) -> str | None:
+_REMEDY = "name an approximation, inference='mean_field', 'belief_propagation' or 'gibbs_labels'"
+
+
+def check_inference(
+    graph: LabelGraph, num_clusters: int, inference: str | Inference, remedy: str = _REMEDY
+) -> str | None:
     """Name the approximation that `inference` will make on this graph, None if it stays exact.
+
+    `remedy` says what to do where exact sums are asked for and are out of reach.
 
     Raises
     ------
@@ -202,8 +209,7 @@ def check_inference(graph: LabelGraph, num_clusters: int, inference: str | Infer
             needs = f"elimination width {int(wide.width)} (tables of {float(wide.cells):.3g} cells)"
     if isinstance(method, Exact):
         raise ValueError(
-            f"{size} have {needs}; max_table is {method.max_table:.3g} cells; name an approximation, "
-            "inference='mean_field', 'belief_propagation' or 'gibbs_labels', or raise the budget, "
+            f"{size} have {needs}; max_table is {method.max_table:.3g} cells; {remedy}, or raise the budget, "
             "Exact(max_table=...)"
         )
     return f"{method.name} on {size}"
