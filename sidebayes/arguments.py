@@ -83,8 +83,10 @@ def read_arguments(
         options = {**options, "num_clusters": checks.check_num_clusters(asked, points)}
     checks.require_options(signature, model, options, name)
     for role in signature.data:
-        if role.chosen is not None and role.name not in checked:
-            checked[role.name] = role.chosen(checked, options)
+        if role.chosen is None or role.name in checked:
+            continue
+        if (found := role.chosen(checked, options)) is not None:
+            checked[role.name] = found
     columns = {
         role.name: names
         for role in signature.of_kind("table")

@@ -239,7 +239,8 @@ def check_new(
             given[role.name] = in_order_of(given[role.name], role.name, columns)
     checked = checks.check_given(signature, given, run.method)
     for role in signature.data:  # as the fit has it
-        if role.chosen is not None and role.name not in checked:
+        kept = role.chosen is not None and role.name in run.data
+        if kept and role.name not in checked:
             checked[role.name] = run.data[role.name]
     for role in signature.of_kind("labels"):
         old, new = run.data.get(role.name), checked.get(role.name)

@@ -158,11 +158,13 @@ def check_blocks(problem: Problem) -> None:
 
 
 def remarks(problem: Problem, draws: Mapping[str, np.ndarray]) -> list[str]:
-    """What blocks have to say of the draws of their sites."""
-    found = (
-        block.remark({role: draws[name] for role, name in sites.items()})
-        for block, sites in declared_blocks(abstract_trace(problem))
-    )
+    """What blocks have to say of the draws of their sites, and observed sites of their data."""
+    trace = abstract_trace(problem)
+    declared = list(declared_blocks(trace))
+    named = [{role: draws[name] for role, name in sites.items()} for _, sites in declared]
+    every = {role: values for own in named for role, values in own.items()}
+    found = [block.remark(every | own) for (block, _), own in zip(declared, named, strict=True)]
+    found += [fn.remark() for fn, _ in collapsed_sites(trace).values()]
     return [sentence for sentence in found if sentence is not None]
 
 

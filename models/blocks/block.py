@@ -201,7 +201,8 @@ class Block:
     def remark(self, values: Mapping[str, Any]) -> str | None:
         """What a fit should say of the draws of its sites, in a sentence; None if nothing.
 
-        Values have an axis of chains and one of draws in front.
+        Values have an axis of chains and one of draws in front. They are by role, and those of roles that
+        the block lacks are of other blocks.
         """
         return None
 

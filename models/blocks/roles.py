@@ -33,7 +33,8 @@ class Chosen:
     Attributes
     ----------
     choose : callable
-        ``choose(data, options) -> ndarray``, given the other data and the options of the model.
+        ``choose(data, options) -> ndarray``, given the other data and the options of the model; None
+        where the model needs no such table.
     """
 
     choose: Callable[[typing.Mapping[str, Any], typing.Mapping[str, Any]], Any]
