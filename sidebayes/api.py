@@ -17,6 +17,7 @@ from sidebayes.models.blocks.roles import signature_of
 
 from . import checks, record
 from .arguments import find_method, read_arguments
+from .magnitudes import check_precision, warn_of_far_rows
 from .problems import shapes_of
 from .result import Fit
 from .run import Run
@@ -114,6 +115,9 @@ def fit(
         columns[wide] = features
     checks.check_seed(seed)
     _check_dtype(dtype)
+    for one, values in tables.items():
+        check_precision(one, values, dtype)
+        warn_of_far_rows(one, values)
     if init is not None and not isinstance(init, Fit | Mapping):
         raise TypeError(
             f"init is a {type(init).__name__}; pass a mapping of site values, or another Fit"
