@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from html import escape
 from importlib.resources import files
@@ -56,7 +56,7 @@ def write_report(
     path: str | Path,
     *,
     title: str = "sidebayes report",
-    lead: str | None = None,
+    story: Sequence[str] = (),
     notes: Mapping[str, str] | None = None,
     executor: Executor | None = None,
 ) -> Path:
@@ -67,8 +67,8 @@ def write_report(
     fits : mapping of str to Fit
     path : path
     title : str
-    lead : str, optional
-        Sentence that the page begins with, in place of one about the fits.
+    story : sequence of str
+        Sentences that the page begins with, in place of one about the fits.
     notes : mapping of str to str, optional
         Fits that were refused, with the reason.
     executor : concurrent.futures.Executor, optional
@@ -87,7 +87,7 @@ def write_report(
         If the disk is full, fails, or refuses; what was there is as before.
     """
     path = check_writable(path)
-    page = render_report(fits, title=title, lead=lead, notes=notes, executor=executor)
+    page = render_report(fits, title=title, story=story, notes=notes, executor=executor)
     return write_whole(path, page.encode())
 
 
@@ -95,7 +95,7 @@ def render_report(
     fits: Mapping[str, Any],
     *,
     title: str = "sidebayes report",
-    lead: str | None = None,
+    story: Sequence[str] = (),
     notes: Mapping[str, str] | None = None,
     executor: Executor | None = None,
 ) -> str:
@@ -105,8 +105,8 @@ def render_report(
     ----------
     fits : mapping of str to Fit
     title : str
-    lead : str, optional
-        Sentence that the page begins with, in place of one about the fits.
+    story : sequence of str
+        Sentences that the page begins with, in place of one about the fits.
     notes : mapping of str to str, optional
         Fits that were refused, with the reason.
     executor : concurrent.futures.Executor, optional
@@ -133,7 +133,7 @@ def render_report(
     return template.substitute(
         title=escape(title),
         subtitle=escape(_subtitle(fits)),
-        lead=escape(lead or lead_of(fits, found)),
+        story=_story(story or [lead_of(fits, found)]),
         findings=_list(levels, found) if len(fits) > 1 else "",
         pictures=_pictures({name: fits[name].picture for name in shown}, parts) + _kinds(fits),
         meaning="".join(
@@ -155,6 +155,13 @@ def render_report(
         ),
         versions=escape(_versions(fits)),
     )
+
+
+def _story(sentences: Sequence[str]) -> str:
+    """What was found: the first sentence in large letters, the others as a list."""
+    first, *rest = map(escape, sentences)
+    others = "".join(f"<li>{sentence}</li>" for sentence in rest)
+    return f"<p class='lead'>{first}</p>" + (f"<ul class='story'>{others}</ul>" if others else "")
 
 
 def _level(fit: Any, doubt: str | None) -> str:

@@ -78,7 +78,7 @@ def test_tables_of_a_mixed_model(regression):
 
 def test_a_page_of_a_mixed_model(regression):
     page = render_report({"fit": regression})
-    lead = page.split('<p class="lead">')[1].split("</p>")[0]
+    lead = page.split("<p class='lead'>")[1].split("</p>")[0]
     assert lead == "Estimates and 95 % intervals: Intercept 2 (1 to 3), years −1.25."
     assert "<th>correlation of Intercept and years</th><td>−0.5</td>" in page
     assert "nan" not in re.sub("base64,[^']*", "", page)
@@ -129,9 +129,12 @@ def test_the_page_says_first_what_was_found():
     assert "<th>5 – 30</th><td>must-link</td><td>0.900</td>" in page
 
 
-def test_the_lead_can_be_given():
-    page = render_report({"a": FakeFit(make_tree()[0])}, lead="Two < three.")
-    assert '<p class="lead">Two &lt; three.</p>' in page
+def test_the_story_can_be_told():
+    fits = {"a": FakeFit(make_tree()[0])}
+    page = render_report(fits, story=["Two < three.", "So & so."])
+    said = "<p class='lead'>Two &lt; three.</p><ul class='story'><li>So &amp; so.</li></ul>"
+    assert said in page
+    assert "<ul class='story'>" not in render_report(fits, story=["One."])
 
 
 @pytest.mark.parametrize(

@@ -38,10 +38,10 @@ def told(*, plain=NEITHER, learned=SEX, other=SPECIES, refused=None, **more):
 
 def test_plan():
     plan = demo.jobs()
-    assert len(set(plan)) == len(plan) == 7
+    assert len(set(plan)) == len(plan) == 8
     assert {job.links for job in plan} == {"no", "hard", "soft", "learned"}
     assert {job.engine for job in plan} == {"em", "gibbs", "nuts"}
-    assert len({job.file for job in plan}) == len({job.name for job in plan}) == 7
+    assert len({job.file for job in plan}) == len({job.name for job in plan}) == 8
     for job in plan:
         assert demo._start(job) in plan
 
@@ -50,8 +50,8 @@ def test_wrong_links_that_are_hard_are_refused(tmp_path):
     message = demo.run_job(demo.HARD, tmp_path, 5)
     assert "contradicts must-links" in message
     assert not list(tmp_path.iterdir())
-    said = [sentence for sentence in told(refused={demo.HARD.name: message}) if message in sentence]
-    assert len(said) == 1
+    told_so = told(refused={demo.HARD.name: message})
+    assert f"200 hard links on sex are refused: {message}." in told_so
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,14 @@ def test_the_story_says_what_is_found_with_links():
     assert "200 links on sex they are the sexes (1.000)" in with_links
     assert "60 on species the species (1.000)" in with_links
     assert "200 links on sex they are neither" in told(learned=NEITHER)[0].split(";")[1]
-    hard = {demo.HARD.name: fake(SPECIES)}
-    assert any("Under hard links" in text and "the species" in text for text in told(**hard))
+
+
+def test_the_story_says_what_hard_links_do():
+    forced = told(**{demo.FORCED.name: fake(NEITHER, SPECIES)})[1]
+    assert forced.startswith("60 hard links on species are all kept")
+    assert "the clusters are neither" in forced
+    assert forced.endswith("with the same links soft the species (1.000).")
+    assert not any("hard" in sentence for sentence in told())
 
 
 def test_wrong_links_are_counted():
@@ -98,9 +104,9 @@ def test_a_story_of_what_there_is():
 @pytest.mark.slow
 def test_the_demonstration(tmp_path):
     page = demo.demo(tmp_path, num_draws=20).read_text()
-    assert page.count("<section") == 3 + 6
+    assert page.count("<section") == 3 + 7
     assert "hard links</b> was refused" in page
-    lead = page.split('<p class="lead">')[1].split("</p>")[0]
+    lead = page.split("<p class='lead'>")[1].split("</p>")[0]
     assert "200 links on sex they are the sexes (0.9" in lead
     assert "60 on species the species (1.000)" in lead
     assert len(page) < 3e6
