@@ -50,6 +50,9 @@ __all__ = [
     "unconstrained_start",
 ]
 
+_EDGE = 36.0
+"""Coordinate of the last number below one under the logistic map."""
+
 
 def traced(model: Callable[..., None], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict:
     """Run a model; returns NumPyro's trace.
@@ -329,9 +332,14 @@ def bijector_of(site: Mapping[str, Any]) -> Transform:
 def unconstrain(
     sites: Mapping[str, Mapping[str, Any]], params: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Map values to the unconstrained coordinates that `place` takes; `sites` are those of a trace."""
+    """Map values to the unconstrained coordinates that `place` takes; `sites` are those of a trace.
+
+    Values on a bound, whose coordinates are infinite, are taken a rounding error away from it.
+    """
+    free = {name: bijector_of(sites[name]).inv(jnp.asarray(v)) for name, v in params.items()}
     return {
-        name: bijector_of(sites[name]).inv(jnp.asarray(value)) for name, value in params.items()
+        name: jnp.where(jnp.isinf(value), jnp.copysign(_EDGE, value), value)
+        for name, value in free.items()
     }
 
 
