@@ -134,7 +134,11 @@ def learned_weights(
             "known flip rate q goes into the links: links.with_strength(flip_rate_weight(q))"
         )
     given = graph.pair_weights
-    if isinstance(given, np.ndarray) and len(given) and np.isinf(given).all():
+    if isinstance(given, np.ndarray) and not len(given):
+        raise ValueError(
+            "flip_rate is learned from links, and there are none; pass links, or leave flip_rate out"
+        )
+    if isinstance(given, np.ndarray) and np.isinf(given).all():
         raise ValueError(
             "flip_rate is learned from soft links, and all of these are hard, which is to say beyond "
             "doubt; pass links.with_strength(1.0)"
@@ -177,10 +181,15 @@ def _refuse_inexact_field(
     graph: LabelGraph, num_clusters: int, reading: str, inference: str | Inference
 ) -> None:
     """Learned mixing weights need the partition function of a field, and its slope, exactly."""
-    approximation = check_inference(graph, num_clusters, inference)
-    if approximation is not None and reading == "field":
+    if reading != "field":
+        return
+    remedy = (
+        "use reading='relation', links as statements, or weights='uniform', with an approximation"
+    )
+    approximation = check_inference(graph, num_clusters, inference, remedy)
+    if approximation is not None:
         raise ValueError(
             f"mixing weights cannot be learned under reading='field' with {approximation}: their "
-            "partition function would be approximate too. Use ppc with reading='relation', links as "
-            "statements, or with weights='uniform'"
+            "partition function would be approximate too. Use reading='relation', links as statements, "
+            "or weights='uniform'"
         )

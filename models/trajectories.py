@@ -241,6 +241,10 @@ def _check_observed(observed: Any, y: Any) -> None:
     if not np.isin(table, (0.0, 1.0)).all():
         bad = table[~np.isin(table, (0.0, 1.0))][0]
         raise ValueError(f"observed holds {bad:.6g}; expected one for what was measured, else zero")
+    if not table.any():
+        raise ValueError(
+            "observed is zero everywhere, so that nothing was measured; it is one where y holds a measurement"
+        )
 
 
 def _check_mean(mean: Any, num_outputs: int | None) -> None:

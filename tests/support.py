@@ -65,7 +65,7 @@ def responsibilities(problem, params):
 def climbed_bound(engine, problem):
     """Bound that coordinate ascent reaches from one start, without draws of its factors."""
     plan, starts, keep = plan_factors(problem), initial_values(problem, 0, 1), Keeper(None, 0.0, "")
-    state, _ = engine._climb(problem, plan, starts, lambda *_: None, keep)
+    state, *_ = engine._climb(problem, plan, starts, lambda *_: None, keep)
     return float(state.value[0])
 
 

@@ -1,4 +1,4 @@
-"""Where runs start: at k-means partitions of the data, at zero for other sites, or at given values."""
+"""Where runs start: at k-means partitions, near zero or at draws of priors for other sites, or as given."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from .density import (
 )
 from .plumbing.memory import refuse_beyond_memory
 from .plumbing.programs import compiled
+from .prior_draws import prior_draws
 from .surrogate import allot, expectation, raise_surrogate
 from .updates import block_of, plan_updates
 
@@ -83,8 +84,9 @@ def initial_values(
     problem : Problem
     seed, num_starts : int
     seeded : bool
-        Fit sites to k-means partitions of the data, where labels are latent and no block has starts. Of
-        starts that are all equal, because blocks know one place to start from, only one is left.
+        Fit sites to k-means partitions of the data, where labels are latent and no block has starts. In
+        every second start, sites without a block are at draws of their priors. Of starts that are all equal,
+        because blocks know one place to start from, only one is left.
     seconds : dict, optional
         What compiling took is added to its entry ``compile``.
     """
@@ -108,6 +110,8 @@ def initial_values(
     }
     if not seeded:
         return starts
+    for name, values in prior_draws(latent, seed, num_starts // 2).items():
+        starts[name][1::2] = values
     return _distinct(starts if located else _seeded(problem, starts, seed, clock))
 
 

@@ -17,12 +17,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
+from numpy.typing import NDArray
 from sidebayes.models.blocks.collapsed import Collapsed, as_collapsed
 
 from .base import Problem
-from .density import collapsed_sites, place, site_log_prob, trace_model, unconstrained_start
+from .density import collapsed_sites, place, site_log_prob, trace_model, unconstrain
+from .optimisers.edges import coordinates_of
 from .optimisers.lbfgs import minimise
 from .updates import declared_blocks
 
@@ -36,6 +39,7 @@ __all__ = [
     "linearised",
     "raise_surrogate",
     "shares",
+    "slope_at",
     "tightened",
 ]
 
@@ -169,15 +173,42 @@ def climb(
     names : tuple of str
         Sites to move; the others stay.
     """
+    start, bounded, at = _in_coordinates(problem, params, args, names)
+    sites = at(minimise(lambda point: -objective(at(point)), start, num_steps, bounded=bounded))
+    return {**params, **{name: sites[name]["value"] for name in names}}
+
+
+def slope_at(
+    problem: Problem,
+    params: Mapping[str, Array],
+    args: tuple,
+    objective: Callable[[Mapping[str, dict]], Array],
+    names: tuple[str, ...],
+    point: Array,
+) -> tuple[Array, dict[str, Array]]:
+    """Gradient of an objective at a vector of coordinates of some sites, and their values; see `climb`."""
+    _, _, at = _in_coordinates(problem, params, args, names)
+
+    def value(point: Array) -> tuple[Array, dict[str, Array]]:
+        sites = at(point)
+        return objective(sites), {name: sites[name]["value"] for name in names}
+
+    return jax.grad(value, has_aux=True)(point)
+
+
+def _in_coordinates(
+    problem: Problem, params: Mapping[str, Array], args: tuple, names: tuple[str, ...]
+) -> tuple[Array, NDArray[np.bool_], Callable[[Array], dict]]:
+    """Coordinates of some sites as a vector, which of them are bounded, and the trace at such a vector."""
     fixed = {name: value for name, value in params.items() if name not in names}
-    start = unconstrained_start(problem, params, args, names)
-    free, unravel = ravel_pytree(start)
+    sites = trace_model(problem, params, args)
+    start = unconstrain(sites, {name: params[name] for name in names})
+    flat, unravel = ravel_pytree(start)
 
-    def loss(point: Array) -> Array:
-        return -objective(place(problem, unravel(point), args, fixed)[0])
+    def at(point: Array) -> dict:
+        return place(problem, unravel(point), args, fixed)[0]
 
-    sites, _ = place(problem, unravel(minimise(loss, free, num_steps)), args, fixed)
-    return fixed | {name: sites[name]["value"] for name in names}
+    return flat, coordinates_of(sites, start).bounded, at
 
 
 def allot(posterior: Mapping[str, Any], site: str, labels: Array) -> dict[str, Any]:
@@ -202,7 +233,9 @@ def allot(posterior: Mapping[str, Any], site: str, labels: Array) -> dict[str, A
     else:
         slope["unary"] = share
     if "log_weights" in slope:
-        slope["log_weights"] = share.mean(axis=0) * slope["log_weights"].sum()
+        total = slope["log_weights"].sum()
+        by_point = slope["log_weights"].ndim == 2
+        slope["log_weights"] = share if by_point else share.mean(axis=0) * total
     return {**posterior, site: slope}
 
 

@@ -22,15 +22,26 @@ from ..density import (
     deterministics,
     explain_nonfinite,
     latent_supports,
+    sum_log_prob,
     trace_model,
+    unconstrain,
 )
+from ..optimisers.edges import Ends, Points, climbed_inside
 from ..plumbing.checkpoint import CheckpointedEngine, keeping
-from ..plumbing.climbs import BROKEN, SETTLED, climbed, history_length, stop_code, until_stopped
+from ..plumbing.climbs import (
+    BROKEN,
+    SETTLED,
+    at_rest,
+    climbed,
+    history_length,
+    stop_code,
+    until_stopped,
+)
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import one_member, run_each
 from ..starts import initial_values, starting_point
-from ..surrogate import cluster_sizes, expectation, raise_surrogate, tightened
+from ..surrogate import cluster_sizes, expectation, raise_surrogate, slope_at, tightened
 from ..update_checks import check_updates
 from ..updates import Plan, closed_forms, degenerate, maximised, plan_updates
 
@@ -48,8 +59,18 @@ class _Climb(NamedTuple):
     params: dict[str, Array]
     last: dict[str, Array]
     value: Array
+    gain: Array
     code: Array
     history: Array
+
+
+def _numeric(plan: Plan) -> tuple[str, ...]:
+    """Sites that an M-step moves numerically."""
+    return tuple(name for name in plan.rest if name not in plan.tightened)
+
+
+def _shown(state: _Climb) -> str:
+    return f"log joint {np.nanmax(np.asarray(state.value)):.6g}"
 
 
 @dataclass(frozen=True)
@@ -66,7 +87,8 @@ class EM(CheckpointedEngine):
     Parameters
     ----------
     tol : float
-        Stop when the log joint rises by less than `tol` times one plus its absolute value.
+        Stop when all further steps together would raise the log joint by less than `tol` times one plus
+        its absolute value, if gains go on falling as they do.
     max_steps : int
     num_restarts : int
         Starting points; the best final objective is kept. Gaussian means start at the centres of
@@ -122,7 +144,9 @@ class EM(CheckpointedEngine):
             clock = {"compile": 0.0}
             starts = self._starts(problem, seed, init, clock)
             check_updates(problem, plan, one_member(starts, 0), clock)
-            state = keep.restore(self._begin(starts))
+            names = _numeric(plan)
+            blank = self._begin(starts)
+            state = keep.restore(blank)
             fixed = problem.args, np.asarray(self.tol, float), np.asarray(self.max_steps)
             limit = np.asarray(0)
             build = partial(self._program, plan)
@@ -131,14 +155,24 @@ class EM(CheckpointedEngine):
                 "em", problem, self.num_inner_steps, build, first, *fixed, limit
             )
             clock["compile"] += compiling
-            state, sites = climbed(
-                partial(run_each, climb),  # in step they would wait for the slowest
+            run = partial(climbed, describe=_shown, advance=advance, keep=keep, seconds=clock)
+            points = Points(problem, "em-edges", names, partial(self._slopes, names), clock)
+
+            def judge(state: _Climb, found: tuple) -> Ends:
+                return points.judged(found[1], np.asarray(state.value), state.params)
+
+            def send(state: _Climb, ends: Ends) -> _Climb:
+                moved = {**state.params, **points.at(ends.sent_in, state.params)[1]}
+                return blank._replace(
+                    steps=state.steps, params=moved, last=moved, history=state.history
+                )
+
+            state, (sites, _), ends = climbed_inside(
+                # in step they would wait for the slowest
+                lambda state: run(partial(run_each, climb), state, fixed),
                 state,
-                fixed,
-                describe=lambda state: f"log joint {np.nanmax(np.asarray(state.value)):.6g}",
-                advance=advance,
-                keep=keep,
-                seconds=clock,
+                judge,
+                send,
             )
         if not np.isfinite(state.value).any():
             point = {name: np.asarray(value[0]) for name, value in starts.items()}
@@ -149,7 +183,7 @@ class EM(CheckpointedEngine):
                 point,
             )
         params = as_numpy(state.params | sites)
-        return self._result(problem, state, params, clock, approximate)
+        return self._result(problem, state, params, ends, clock, approximate)
 
     def _starts(
         self,
@@ -175,7 +209,7 @@ class EM(CheckpointedEngine):
     ) -> dict[str, Array]:
         """M-step."""
         new = closed_forms(problem, plan, params, args, posterior, maximised)
-        numeric = tuple(name for name in plan.rest if name not in plan.tightened)
+        numeric = _numeric(plan)
         if not numeric:
             return new
         return raise_surrogate(problem, new, args, posterior, self.num_inner_steps, numeric)
@@ -189,6 +223,7 @@ class EM(CheckpointedEngine):
             "params": starts,
             "last": starts,
             "value": np.full(number, -np.inf, real),
+            "gain": np.full(number, np.inf, real),
             "code": zero,
             "history": np.full((number, history_length(self.max_steps)), np.nan, real),
         }
@@ -203,8 +238,8 @@ class EM(CheckpointedEngine):
                 at = tightened(problem, at, args, self.num_inner_steps)
             now, posterior = expectation(problem, at, args, plan.one_pass)
             good = jnp.isfinite(now)
-            small = jnp.abs(now - state.value) <= tol * (1 + jnp.abs(now))
-            stop = ~good | small | (state.steps == most)
+            settled, gain = at_rest(now, state.value, state.gain, tol)
+            stop = ~good | settled | (state.steps >= most)
             # what stops keeps the parameters whose E-step was the last good one
             kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), at, state.last)
             return _Climb(
@@ -214,21 +249,35 @@ class EM(CheckpointedEngine):
                 ),
                 last=kept,
                 value=jnp.where(good, now, state.value),
-                code=stop_code(broken=~good, settled=small, cut=stop),
+                gain=gain,
+                code=stop_code(broken=~good, settled=settled, cut=stop),
                 history=state.history.at[state.steps].set(jnp.where(good, now, jnp.nan)),
             )
 
         def climb(state: _Climb, args: tuple, tol: Array, most: Array, limit: Array):
             state = until_stopped(lambda s: step(s, args, tol, most), state, limit)
-            return state, deterministics(trace_model(problem, state.params, args))
+            trace = trace_model(problem, state.params, args)
+            free = unconstrain(trace, {name: state.params[name] for name in _numeric(plan)})
+            return state, (deterministics(trace), free)
 
         return climb
+
+    @staticmethod
+    def _slopes(names: tuple[str, ...], problem: Problem) -> Callable:
+        """Gradient of the log joint in sites that are moved numerically; see `Points`."""
+
+        def slopes(given: tuple[Array, dict[str, Array]], args: tuple) -> tuple[Array, dict]:
+            point, params = given
+            return slope_at(problem, params, args, sum_log_prob, names, point)
+
+        return slopes
 
     def _result(
         self,
         problem: Problem,
         state: _Climb,
         params: dict[str, NDArray],
+        ends: Ends,
         seconds: dict[str, float],
         approximate: str | None,
     ) -> EngineResult:
@@ -238,22 +287,25 @@ class EM(CheckpointedEngine):
         collapsed = [degenerate(problem, point) for point in points]
         lost = np.array([c is not None for c in collapsed]) | (code == BROKEN)
         sound = np.isfinite(value) & ~lost
-        best = int(
-            np.argmax(np.where(sound if sound.any() else np.isfinite(value), value, -np.inf))
-        )
+        best = ends.best(value, sound if sound.any() else np.isfinite(value))
         if not sound.any():
             last = {name: points[best][name] for name in state.params}
             sizes = self._sizes(problem, last)
             cause = known_cause(problem)
             raise FitError(self._lost(collapsed[best], sizes, cause), points[best])
-        converged = bool(code[best] == SETTLED)
+        is_mode, remark = ends.remark(best, points[best])
+        converged = bool(code[best] == SETTLED) and is_mode
         message = (
-            f"EM converged in {steps[best]} steps; the best of {len(value)} starts reached "
+            f"EM found no mode in {steps[best]} steps"
+            if not is_mode
+            else f"EM converged in {steps[best]} steps; the best of {len(value)} starts reached "
             f"log joint {value[best]:.6g}"
             if converged
-            else f"EM stopped at max_steps={self.max_steps} before the gain fell below tol={self.tol}; "
+            else f"EM stopped at max_steps={self.max_steps} with more than tol={self.tol} to gain; "
             "raise max_steps or loosen tol"
         )
+        if remark:
+            message += f"; {remark}"
         if lost.any():
             message += f"; {lost.sum()} starts that collapsed were set aside"
         return EngineResult(

@@ -13,6 +13,7 @@ from jax.flatten_util import ravel_pytree
 
 from ..base import Problem
 from ..density import collapsed_sites, deterministics, place, sum_log_prob, unconstrained_start
+from ..optimisers.edges import coordinates_of
 from ..optimisers.lbfgs import minimise
 from ..surrogate import linearised
 from ..updates import Part, Plan, block_of, evidence, pooled, sources_of
@@ -79,7 +80,9 @@ def _numeric(
     first = {name: value[0] for name, value in draws.items()}
     trace, _ = place(problem, first, args, theta)
     whole = {name: trace[name]["value"] for name in (*theta, *first)}
-    start, unravel = ravel_pytree(unconstrained_start(problem, whole, args, names))
+    free = unconstrained_start(problem, whole, args, names)
+    start, unravel = ravel_pytree(free)
+    bounded = coordinates_of(trace, free).bounded
     fixed = {name: value for name, value in theta.items() if name not in names}
 
     def loss(point: Array) -> Array:
@@ -91,7 +94,7 @@ def _numeric(
 
         return -lax.map(one, (draws, posterior), batch_size=_BATCH).mean()
 
-    found = unravel(minimise(loss, start, num_steps))
+    found = unravel(minimise(loss, start, num_steps, bounded=bounded))
     sites, _ = place(problem, {**first, **found}, args, fixed)
     return fixed | {name: sites[name]["value"] for name in names}
 

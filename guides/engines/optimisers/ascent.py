@@ -18,6 +18,7 @@ from ..base import FitError, Problem
 from ..batches import Batches, estimated_log_prob
 from ..causes import known_cause
 from ..density import (
+    abstract_trace,
     as_numpy,
     deterministics,
     explain_nonfinite,
@@ -30,6 +31,7 @@ from ..plumbing.climbs import SETTLED, STALLED, climbed, history_length, stop_co
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import compiled_batch, one_member
 from ..starts import initial_values, starting_point
+from .edges import Ends, climbed_inside, coordinates_of, judged
 from .lbfgs import Search, search_step, start_search
 
 __all__ = ["Ascent", "ascend"]
@@ -63,7 +65,8 @@ class Ascent:
     best : int
         The start that reached the highest density.
     settled : bool
-        Whether its gradient fell below the tolerance.
+        Whether it is a mode: its gradient fell below the tolerance, and not because the map from the
+        coordinates is flat there.
     point : ndarray, shape (num_coordinates,)
         Its unconstrained coordinates.
     free, sites : dict of ndarray
@@ -159,36 +162,46 @@ def ascend(
         template = one_member(begun, 0)
         state = keep.restore(blank)
         limits = np.asarray(tol, float), np.asarray(max_steps)
-        fixed = template, problem.args, batches, *limits
+        where = coordinates_of(abstract_trace(problem), template)
+        fixed = template, where.bounded, problem.args, batches, *limits
         build = partial(_climb, jacobian=jacobian, solver=solver)
         climb, second = compiled_batch(
             "climb", problem, settings, build, state, *fixed, np.asarray(0)
         )
         seconds = {"compile": first + second}
-        state, (free, sites) = climbed(
-            climb,
-            state,
-            fixed,
-            describe=lambda state: f"log joint {-np.nanmin(np.asarray(state.search.value)):.6g}",
-            advance=advance,
-            keep=keep,
-            seconds=seconds,
-        )
 
-    def gradient(points: NDArray) -> NDArray:
-        found = []
-        for chunk in _chunks(points, len(blank.code)):
-            start = blank._replace(search=blank.search._replace(point=chunk))
-            search = climb(start, *fixed, np.asarray(1))[0].search
-            finite = np.isfinite(search.value)[:, None]
-            found.append(np.where(finite, -np.asarray(search.gradient), np.nan))
-        return np.concatenate(found)[: len(points)]
+        def gradient(points: NDArray) -> NDArray:
+            found = []
+            for chunk in _chunks(points, len(blank.code)):
+                start = blank._replace(search=blank.search._replace(point=chunk))
+                search = climb(start, *fixed, np.asarray(1))[0].search
+                finite = np.isfinite(search.value)[:, None]
+                found.append(np.where(finite, -np.asarray(search.gradient), np.nan))
+            return np.concatenate(found)[: len(points)]
+
+        run = partial(climbed, describe=_shown, advance=advance, keep=keep, seconds=seconds)
+
+        def judge(state: _Climb, _: Any) -> Ends:
+            search = state.search
+            points, value = np.asarray(search.point), -np.asarray(search.value)
+            return judged(problem, where, points, value, lambda _, rows: gradient(rows))
+
+        def send(_: _Climb, ends: Ends) -> _Climb:
+            return blank._replace(search=blank.search._replace(point=ends.sent_in))
+
+        state, (free, sites), ends = climbed_inside(
+            lambda state: run(climb, state, fixed), state, judge, send
+        )
 
     if not np.isfinite(state.search.value).any():
         point = {name: np.asarray(value[0]) for name, value in starts.items()}
         raise FitError(_no_start(title, problem, point), point)
-    ends = as_numpy(free), as_numpy(sites)
-    return _ended(title, state, *ends, gradient, seconds, tol=tol, max_steps=max_steps)
+    places = as_numpy(free), as_numpy(sites)
+    return _ended(title, state, ends, *places, gradient, seconds, tol=tol, max_steps=max_steps)
+
+
+def _shown(state: _Climb) -> str:
+    return f"log joint {-np.nanmin(np.asarray(state.search.value)):.6g}"
 
 
 def _flat(solve: Callable, unravel: Callable) -> Callable[[Array, Array], Array]:
@@ -222,6 +235,7 @@ def _climb(problem: Problem, *, jacobian: bool, solver: Solver | None) -> Callab
     def one(
         state: _Climb,
         template: dict[str, Array],
+        bounded: Array,
         args: tuple,
         batches: Batches | None,
         tol: Array,
@@ -239,7 +253,7 @@ def _climb(problem: Problem, *, jacobian: bool, solver: Solver | None) -> Callab
         value_and_grad = jax.value_and_grad(lambda point: loss(unravel(point)))
 
         def step(state: _Climb) -> _Climb:
-            search = search_step(value_and_grad, state.search, steps)
+            search = search_step(value_and_grad, state.search, steps, bounded)
             settled = _relative(search) <= tol
             cut = search.steps == most
             code = stop_code(settled=settled, stalled=search.stalled, cut=cut)
@@ -258,6 +272,7 @@ def _climb(problem: Problem, *, jacobian: bool, solver: Solver | None) -> Callab
 def _ended(
     title: str,
     state: _Climb,
+    ends: Ends,
     free: dict[str, NDArray],
     sites: dict[str, NDArray],
     gradient: Callable[[NDArray], NDArray],
@@ -269,10 +284,14 @@ def _ended(
     value, steps = -np.asarray(state.search.value), np.asarray(state.steps)
     slope = np.abs(np.asarray(state.search.gradient)).max(axis=1, initial=0.0)
     sound = np.isfinite(value)
-    best = int(np.argmax(np.where(sound, value, -np.inf)))
+    best = ends.best(value, sound)
+    here = {name: v[best] for name, v in sites.items()}
     code = int(np.asarray(state.code)[best])
+    is_mode, remark = ends.remark(best, here)
     size = f"gradient at most {slope[best]:.2g}"
-    if code == SETTLED:
+    if not is_mode:
+        message = f"{title} found no mode in {steps[best]} steps"
+    elif code == SETTLED:
         message = (
             f"{title} converged in {steps[best]} steps ({size}); the best of {len(value)} starts "
             f"reached log joint {value[best]:.6g}"
@@ -287,6 +306,8 @@ def _ended(
             f"{title} stopped at max_steps={max_steps} ({size}); raise it, loosen tol, or start "
             "from EM with init="
         )
+    if remark:
+        message += f"; {remark}"
     if not sound.all():
         message += f"; {(~sound).sum()} starts that broke down were set aside"
     return Ascent(
@@ -294,10 +315,10 @@ def _ended(
         slope=slope,
         steps=steps,
         best=best,
-        settled=code == SETTLED,
+        settled=code == SETTLED and is_mode,
         point=np.asarray(state.search.point)[best],
         free={name: v[best] for name, v in free.items()},
-        sites={name: v[best] for name, v in sites.items()},
+        sites=here,
         ends=sites,
         history=np.where(np.isfinite(state.history), state.history, np.nan)[:, : int(steps.max())],
         gradient=gradient,

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 __all__ = ["Search", "minimise", "search_step", "start_search"]
 
@@ -16,6 +17,10 @@ _FALL, _BEND = 1e-4, 0.9
 
 _FLAT = 1e-10
 """Largest entry of a gradient, relative to the loss, that counts as zero."""
+
+_REACH = 4.0
+"""Longest step in a coordinate whose map to a support is flat far out. A step without a limit may end where
+the slope vanishes for that reason alone."""
 
 
 class _Memory(NamedTuple):
@@ -92,11 +97,13 @@ def search_step(
     value_and_grad: Callable,
     search: Search,
     solve: Callable[[Array, Array], Array] | None = None,
+    bounded: ArrayLike = False,
 ) -> Search:
     """Compute one gradient: accept the trial point if it meets the weak Wolfe conditions.
 
     Else the step length is doubled, or the bracket halved (Lewis and Overton 2013, algorithm 2.6).
-    Where given, ``solve(gradient, point)`` is the step uphill, in place of L-BFGS's.
+    Where given, ``solve(gradient, point)`` is the step uphill, in place of L-BFGS's. Coordinates that are
+    `bounded` move by no more than a few units in a step.
     """
     trial = search.point + search.length * search.direction
     value, gradient = value_and_grad(trial)
@@ -106,7 +113,8 @@ def search_step(
     rounding = 4 * jnp.finfo(value.dtype).eps * (1 + jnp.abs(search.value))
     falls = finite & (value <= search.value + _FALL * search.length * search.slope + rounding)
     bends = gradient @ search.direction >= _BEND * search.slope
-    accept = jnp.where(first, finite, falls & bends)
+    furthest = _furthest(search.direction, bounded)
+    accept = jnp.where(first, finite, falls & (bends | (search.length >= furthest)))
 
     if solve is None:
         uphill, memory = _quasi_newton(search, trial, gradient)
@@ -120,7 +128,7 @@ def search_step(
 
     low = jnp.where(falls, search.length, search.low)
     high = jnp.where(falls, search.high, search.length)
-    length = jnp.where(jnp.isinf(high), 2 * low, (low + high) / 2)
+    length = jnp.where(jnp.isinf(high), jnp.minimum(2 * low, furthest), (low + high) / 2)
     moved = length * jnp.abs(search.direction).max(initial=0.0)
     scale = 1 + jnp.abs(search.point).max(initial=0.0)
     narrow = (high - low) * moved <= jnp.finfo(value.dtype).eps * scale * length
@@ -130,12 +138,17 @@ def search_step(
         value=value,
         direction=direction,
         slope=slope,
-        length=jnp.ones_like(length),
+        length=jnp.minimum(1.0, _furthest(direction, bounded)),
         memory=memory,
     )
     refused = search._replace(length=length, low=low, high=high, stalled=failed)
     new = jax.tree.map(lambda a, b: jnp.where(accept, a, b), accepted, refused)
     return new._replace(steps=search.steps + 1)
+
+
+def _furthest(direction: Array, bounded: ArrayLike) -> Array:
+    """Longest step along a direction."""
+    return _REACH / jnp.where(bounded, jnp.abs(direction), 0.0).max(initial=0.0)
 
 
 def _quasi_newton(search: Search, point: Array, gradient: Array) -> tuple[Array, _Memory]:
@@ -144,17 +157,20 @@ def _quasi_newton(search: Search, point: Array, gradient: Array) -> tuple[Array,
     The memory is shifted, not written in a circle, and read from end to end: where several searches run
     at once, no entry is looked up by a number of their own, which would be dear to compile.
     """
-    first = search.steps == 0
     move, bend = point - search.point, gradient - search.gradient
     product = bend @ move
-    weight = jnp.where(product == 0, 0.0, 1 / product)
-    newest = _Memory(*(jnp.where(first, 0.0, value) for value in (move, bend, weight)))
+    # before the first step there is none, and one that was cut short may have seen no curvature
+    learnt = (search.steps > 0) & (product > 0)
+    newest = _Memory(move, bend, 1 / product)
     memory = jax.tree.map(
-        lambda rows, row: jnp.concatenate([rows[1:], row[None]]), search.memory, newest
+        lambda rows, row: jnp.where(learnt, jnp.concatenate([rows[1:], row[None]]), rows),
+        search.memory,
+        newest,
     )
-    square = newest.bend @ newest.bend
-    scale = jnp.where(square > 0, newest.bend @ newest.move / square, 1.0)
-    scale = jnp.where(first, jnp.minimum(1.0, 1 / jnp.linalg.norm(gradient)), scale)
+    last = jax.tree.map(lambda rows: rows[-1], memory)
+    square = last.bend @ last.bend
+    blank = jnp.minimum(1.0, 1 / jnp.linalg.norm(gradient))
+    scale = jnp.where(square > 0, last.bend @ last.move / square, blank)
 
     def back(step: Array, one: _Memory) -> tuple[Array, Array]:
         share = one.weight * (one.move @ step)
@@ -169,7 +185,12 @@ def _quasi_newton(search: Search, point: Array, gradient: Array) -> tuple[Array,
 
 
 def minimise(
-    loss: Callable[[Array], Array], start: Array, num_steps: int, *, memory_size: int = 10
+    loss: Callable[[Array], Array],
+    start: Array,
+    num_steps: int,
+    *,
+    memory_size: int = 10,
+    bounded: ArrayLike = False,
 ) -> Array:
     """Point of lowest loss that some steps find; never one of higher loss than `start`.
 
@@ -181,6 +202,8 @@ def minimise(
         Gradients at most; fewer if the slope vanishes or no step lowers the loss any more.
     memory_size : int
         Differences that L-BFGS remembers.
+    bounded : Array of bool, shape (num_coordinates,), optional
+        See `search_step`.
     """
     value_and_grad = jax.value_and_grad(loss)
 
@@ -191,6 +214,6 @@ def minimise(
 
     return lax.while_loop(
         unfinished,
-        lambda search: search_step(value_and_grad, search),
+        lambda search: search_step(value_and_grad, search, bounded=bounded),
         start_search(start, memory_size),
     ).point

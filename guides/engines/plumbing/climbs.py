@@ -19,6 +19,7 @@ __all__ = [
     "CUT",
     "SETTLED",
     "STALLED",
+    "at_rest",
     "climbed",
     "history_length",
     "stop_code",
@@ -30,6 +31,9 @@ SETTLED, CUT, BROKEN, STALLED = 1, 2, 3, 4
 
 _FEW_STEPS = 1024
 """Histories of so many steps or fewer have one length; longer ones take steps of eight."""
+
+_ROUNDING = 4
+"""Rounding errors of an objective, in units of the last place, that are no gain."""
 
 
 def history_length(max_steps: int) -> int:
@@ -46,6 +50,35 @@ def stop_code(
     """Code of the first that holds: broken, settled, stalled, cut; 0 where the run goes on."""
     code = jnp.where(stalled, STALLED, jnp.where(cut, CUT, 0))
     return jnp.where(broken, BROKEN, jnp.where(settled, SETTLED, code))
+
+
+def at_rest(value: Array, last: Array, gain_before: Array, tol: ArrayLike) -> tuple[Array, Array]:
+    """Whether steps that gain less and less have little left to gain, and the gain of the last one.
+
+    Gains are taken to go on falling by one factor, as they do near the mode (Aitken's estimate), so that
+    a slow climb is not cut short. Where gains grow there is no telling. Gains that are rounding errors end a
+    climb in any case.
+
+    Parameters
+    ----------
+    value, last, gain_before : Array, shape ()
+        Objective now and before the last step, and the gain of the step before that.
+    tol : ArrayLike, shape ()
+        What may be left to gain, relative to one plus the objective.
+
+    References
+    ----------
+    Böhning, Dietz, Schaub, Schlattmann and Lindsay (1994), Ann. Inst. Stat. Math. 46, 373-388,
+    doi:10.1007/BF01720593.
+    """
+    gain, size = value - last, 1 + jnp.abs(value)
+    ratio = gain / gain_before
+    ahead = jnp.where(ratio < 1, gain * ratio / (1 - ratio), jnp.inf)
+    ahead = jnp.where(jnp.isfinite(gain_before), ahead, jnp.inf)
+    most = jnp.maximum(jnp.abs(gain), jnp.abs(ahead))
+    rounding = _ROUNDING * jnp.finfo(size.dtype).eps
+    rests = (most <= tol * size) | (jnp.abs(gain) <= rounding * size)
+    return rests, gain
 
 
 def until_stopped(step: Callable[[Any], Any], state: Any, limit: Array) -> Any:

@@ -23,9 +23,19 @@ from ..density import (
     deterministics,
     explain_nonfinite,
     sum_log_prob,
+    trace_model,
+    unconstrain,
 )
+from ..optimisers.edges import Ends, Points, climbed_inside
 from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
-from ..plumbing.climbs import SETTLED, climbed, history_length, stop_code, until_stopped
+from ..plumbing.climbs import (
+    SETTLED,
+    at_rest,
+    climbed,
+    history_length,
+    stop_code,
+    until_stopped,
+)
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import compiled_batch, one_member
@@ -54,8 +64,18 @@ class _Ascent(NamedTuple):
     found: tuple
     points: dict[str, Array]
     value: Array
+    gain: Array
     code: Array
     history: Array
+
+
+def _members(state: _Ascent) -> tuple:
+    """What the slopes of the points depend on."""
+    return state.found, {**state.start, **state.points}
+
+
+def _shown(state: _Ascent) -> str:
+    return f"bound {np.nanmax(np.asarray(state.value)):.6g}"
 
 
 @dataclass(frozen=True)
@@ -78,7 +98,8 @@ class CoordinateAscent(CheckpointedEngine):
     Parameters
     ----------
     tol : float
-        Stop when the bound rises by less than `tol` times one plus its absolute value.
+        Stop when all further steps together would raise the bound by less than `tol` times one plus its
+        absolute value, if gains go on falling as they do.
     max_steps : int
     num_inner_steps : int
         Most gradients of L-BFGS in a step, where some sites are points.
@@ -148,8 +169,8 @@ class CoordinateAscent(CheckpointedEngine):
             first = one_member(starts, 0)
             check_updates(problem, plan, first)
             check_factors(problem, plan, first)
-            state, seconds = self._climb(problem, plan, starts, advance, keep)
-            best = self._best(problem, state, starts)
+            state, ends, seconds = self._climb(problem, plan, starts, advance, keep)
+            best = self._best(problem, state, ends, starts)
             advance(0, "drawing")
             found, points = jax.tree.map(
                 lambda leaf: np.asarray(leaf)[best], (state.found, state.points)
@@ -172,7 +193,7 @@ class CoordinateAscent(CheckpointedEngine):
         seconds["run"] += time.perf_counter() - began
         draws = {name: value[None] for name, value in as_numpy(draws).items()}
         stats = {"lp": np.asarray(lp)[None], "log_weight": np.asarray(log_weights)[None]}
-        return self._result(plan, state, best, draws, stats, seconds, approximate)
+        return self._result(plan, state, ends, best, draws, stats, seconds, approximate)
 
     def _climb(
         self,
@@ -181,14 +202,15 @@ class CoordinateAscent(CheckpointedEngine):
         starts: dict[str, NDArray],
         advance: Callable[[int, str], None],
         keep: Keeper,
-    ) -> tuple[_Ascent, dict[str, float]]:
+    ) -> tuple[_Ascent, Ends, dict[str, float]]:
         """Raise the bound from every start until all have stopped."""
         advance(0, "compiling")
         begin, first = compiled_batch(
             "cavi-begin", problem, None, partial(self._begin, plan), starts, problem.args
         )
         points = {name: jnp.asarray(starts[name]) for name in plan.rest}
-        state = keep.restore(self._start(begin(starts, problem.args), points, starts))
+        blank = self._start(begin(starts, problem.args), points, starts)
+        state = keep.restore(blank)
         fixed = problem.args, np.asarray(self.tol, float), np.asarray(self.max_steps)
         climb, second = compiled_batch(
             "cavi",
@@ -200,16 +222,20 @@ class CoordinateAscent(CheckpointedEngine):
             np.asarray(0),
         )
         seconds = {"compile": first + second}
-        state, _ = climbed(
-            climb,
-            state,
-            fixed,
-            describe=lambda state: f"bound {np.nanmax(np.asarray(state.value)):.6g}",
-            advance=advance,
-            keep=keep,
-            seconds=seconds,
-        )
-        return state, seconds
+        run = partial(climbed, describe=_shown, advance=advance, keep=keep, seconds=seconds)
+        moving = Points(problem, "cavi-edges", plan.rest, partial(self._slopes, plan), seconds)
+
+        def judge(state: _Ascent, free: dict[str, Array]) -> Ends:
+            return moving.judged(free, np.asarray(state.value), _members(state))
+
+        def send(state: _Ascent, ends: Ends) -> _Ascent:
+            moved = moving.at(ends.sent_in, _members(state))[1]
+            return blank._replace(
+                steps=state.steps, found=state.found, points=moved, history=state.history
+            )
+
+        state, _, ends = climbed_inside(lambda state: run(climb, state, fixed), state, judge, send)
+        return state, ends, seconds
 
     def _begin(self, plan: Plan, problem: Problem) -> Callable:
         """Factors of the parameters given the latent variables expected at each start."""
@@ -226,6 +252,7 @@ class CoordinateAscent(CheckpointedEngine):
             "start": starts,
             "steps": np.zeros(number, int),
             "value": np.full(number, -np.inf, real),
+            "gain": np.full(number, np.inf, real),
             "code": np.zeros(number, int),
             "history": np.full((number, history_length(self.max_steps)), np.nan, real),
         }
@@ -240,8 +267,8 @@ class CoordinateAscent(CheckpointedEngine):
                 model = FactoredModel(problem, plan, start | state.points, args)
                 now, posterior = model.bound(state.found)
                 good = jnp.isfinite(now)
-                small = jnp.abs(now - state.value) <= tol * (1 + jnp.abs(now))
-                stop = ~good | small | (state.steps == most)
+                settled, gain = at_rest(now, state.value, state.gain, tol)
+                stop = ~good | settled | (state.steps >= most)
                 found = model.update(posterior)
                 points = model.climb(found, posterior, self.num_inner_steps)
                 if model.is_followed:
@@ -255,18 +282,31 @@ class CoordinateAscent(CheckpointedEngine):
                     found=kept[0],
                     points=kept[1],
                     value=jnp.where(good, now, -jnp.inf),
-                    code=stop_code(broken=~good, settled=small, cut=stop),
+                    gain=gain,
+                    code=stop_code(broken=~good, settled=settled, cut=stop),
                     history=state.history.at[state.steps].set(jnp.where(good, now, jnp.nan)),
                 )
 
-            return until_stopped(step, state, limit), None
+            state = until_stopped(step, state, limit)
+            sites = trace_model(problem, state.start | state.points, args)
+            return state, unconstrain(sites, state.points)
 
         return climb
 
     @staticmethod
-    def _best(problem: Problem, state: _Ascent, starts: dict[str, NDArray]) -> int:
+    def _slopes(plan: Plan, problem: Problem) -> Callable:
+        """Gradient of the bound in the points, given the other factors; see `Points`."""
+
+        def slopes(given: tuple[Array, tuple], args: tuple) -> tuple[Array, dict]:
+            row, (found, params) = given
+            return FactoredModel(problem, plan, params, args).slope_at(found, row)
+
+        return slopes
+
+    @staticmethod
+    def _best(problem: Problem, state: _Ascent, ends: Ends, starts: dict[str, NDArray]) -> int:
         value = np.asarray(state.value)
-        best = int(np.argmax(value))
+        best = ends.best(value, np.isfinite(value))
         if not np.isfinite(value[best]):
             point = {name: np.asarray(value[0]) for name, value in starts.items()}
             blame = explain_nonfinite(problem, point) or "every site is finite at the start"
@@ -295,6 +335,7 @@ class CoordinateAscent(CheckpointedEngine):
         self,
         plan: Plan,
         state: _Ascent,
+        ends: Ends,
         best: int,
         draws: dict[str, NDArray],
         stats: dict[str, NDArray],
@@ -303,14 +344,20 @@ class CoordinateAscent(CheckpointedEngine):
     ) -> EngineResult:
         steps = np.asarray(state.steps) - 1
         value = float(np.asarray(state.value)[best])
-        converged = bool(np.asarray(state.code)[best] == SETTLED)
+        points = {name: np.asarray(values)[best] for name, values in state.points.items()}
+        is_mode, remark = ends.remark(best, points)
+        converged = bool(np.asarray(state.code)[best] == SETTLED) and is_mode
         message = (
-            f"coordinate ascent converged in {steps[best]} steps; the best of {len(steps)} starts "
+            f"coordinate ascent found no best points in {steps[best]} steps"
+            if not is_mode
+            else f"coordinate ascent converged in {steps[best]} steps; the best of {len(steps)} starts "
             f"reached the bound {value:.6g}"
             if converged
-            else f"coordinate ascent stopped at max_steps={self.max_steps} before the bound rose by less "
-            f"than tol={self.tol}; raise max_steps or loosen tol"
+            else f"coordinate ascent stopped at max_steps={self.max_steps} with more than tol={self.tol} to "
+            f"gain; raise max_steps or loosen tol"
         )
+        if remark:
+            message += f"; {remark}"
         if plan.rest:
             message += (
                 f"; points: {listed(plan.rest)} ({'; '.join(plan.lacking)}), so that the bound is on the "

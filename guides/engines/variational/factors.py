@@ -15,7 +15,7 @@ from sidebayes.models.blocks.collapsed import Collapsed
 from ..base import Problem
 from ..density import abstract_trace, collapsed_sites, site_log_prob, trace_model
 from ..plumbing.programs import compiled
-from ..surrogate import climb, expectation, inner
+from ..surrogate import climb, expectation, inner, slope_at
 from ..updates import (
     Part,
     Plan,
@@ -158,6 +158,12 @@ class FactoredModel:
             self._problem, self._params, self._args, objective, num_steps, self._plan.rest
         )
         return {name: moved[name] for name in self._plan.rest}
+
+    def slope_at(self, found: tuple, point: Array) -> tuple[Array, dict[str, Array]]:
+        """Gradient of the expected log joint density at a vector of coordinates of the points."""
+        _, posterior = self.bound(found)
+        objective = partial(_of_points, self._plan, found, posterior)
+        return slope_at(self._problem, self._params, self._args, objective, self._plan.rest, point)
 
     def draw(self, rng_key: Array, found: tuple) -> tuple[dict[str, Array], Array]:
         """Draw the sites from the factors; returns them beside the points, and their log density."""

@@ -187,8 +187,8 @@ class GaussianComponents(Block):
         return means if self._is_matrix else means.mean(axis=0)
 
     def has_one_pass(self, fn: Collapsed) -> bool:
-        """Whether points are independent, and their densities full Gaussians of one layer."""
-        free = isinstance(fn, LinkedMixture) and fn.labels.graph.num_links == 0
+        """Whether points are independent and alike, and their densities full Gaussians of one layer."""
+        free = isinstance(fn, LinkedMixture) and fn.labels.is_shared
         return free and isinstance(fn.components, Gaussian) and not fn.has_side_evidence
 
     def one_pass(self, fn: Any, value: Array) -> tuple[Array, dict[str, Any]]:
