@@ -187,7 +187,7 @@ def test_gibbs_finds_the_exact_labels():
 
 
 @pytest.mark.parametrize("truncation", [pytest.param("closed", marks=pytest.mark.slow), "open"])
-def test_one_cluster_is_gaussian_process_regression(truncation):
+def test_one_cluster_is_gaussian_process_regression(truncation, tmp_path):
     """Acceptance checks A4, the evidence, and A5, predictions."""
     with jax.enable_x64(True):
         problem = curves_problem(Y, T, None, num_clusters=1, truncation=truncation, **SCALES)
@@ -210,7 +210,11 @@ def test_one_cluster_is_gaussian_process_regression(truncation):
         drawn = fit(
             Y, T, num_clusters=1, engine=sb.CoordinateAscent(num_draws=4000, num_restarts=1)
         )
-        table = drawn.curves(inputs=grid)  # of 200 draws
+        table = drawn.curves(inputs=grid)  # the sd of 200 draws, the mean exactly
+        np.testing.assert_allclose(table["mean"], mean, atol=1e-5)
+        drawn.save(tmp_path / "curves.nc")
+        again = sb.load(tmp_path / "curves.nc").curves(inputs=grid)
+        np.testing.assert_allclose(again["mean"], table["mean"], atol=1e-12)
         np.testing.assert_allclose(table["sd"], sd, rtol=0.25)
         assert sd[-1] > 0.8  # the prior's, far from the data
 

@@ -193,6 +193,10 @@ class Curves(Block):
             - 0.5 * apart.size * jnp.log(2 * jnp.pi)
         )
 
+    def means(self, found: _Found) -> dict[str, Array]:
+        """Means of the weights, in which curves are linear."""
+        return {"curves": found.mean}
+
     def expected_factors(self, found: _Found, evidence: Evidence) -> dict[str, Array]:
         """Expected log densities of the rows (Ross and Dy 2013, eq. 25, whose first y lacks its square)."""
         density = _density(evidence)
