@@ -48,9 +48,9 @@ def fit_source(
     labels : array_like of int, shape (num_points,)
         Classes from 0 on, each with two rows at least.
     num_components : int or sequence of int, optional
-        Components of every class, or of each. By default as many as minimise BIC while each has at least
-        as many rows as parameters, but one for every class where these predict the classes of rows that
-        were left out better (by log probability, in five folds).
+        Components of every class, or of each. By default as many as minimise BIC while the class has as
+        many rows as they have parameters, and each of them half as many; but one for every class where
+        these predict the classes of rows that were left out better (by log probability, in five folds).
     most_components : int
         Where BIC chooses.
     covariance : {"full", "diagonal"}
@@ -160,8 +160,8 @@ def mixture_by_bic(
 ) -> GaussianMixture:
     """Gaussian mixture of rows, of so many components, or of as many as minimise BIC.
 
-    BIC presumes that every component has rows enough to learn it from. Numbers by which one has fewer
-    rows than parameters are left out.
+    BIC presumes that every component has rows enough to learn it from. Numbers are left out by which there
+    are fewer rows than parameters, or one component has fewer than half as many.
 
     Parameters
     ----------
@@ -191,7 +191,7 @@ def mixture_by_bic(
                 random_state=seed,
             )
             mixture.fit((x - centre) / unit)
-            if found and mixture.weights_.min() * len(x) < held:
+            if found and mixture.weights_.min() * len(x) < held / 2:
                 continue
             found.append(mixture)
     best = min(found, key=lambda mixture: mixture.bic((x - centre) / unit))
