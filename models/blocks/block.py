@@ -72,6 +72,9 @@ class Block:
     derived: ClassVar[Mapping[str, str]] = {}
     """Roles of deterministic sites that the block notes, by name."""
 
+    remedy: ClassVar[str] = "give its parameters priors that keep them away from there"
+    """What to do where `degenerate` finds a cluster that collapsed."""
+
     @property
     def factors(self) -> tuple[str, ...]:
         """Log-factors that the sites enter, where they are several; in place of `factor`."""

@@ -72,6 +72,8 @@ class GaussianComponents(Block):
     roles: ClassVar[tuple[str, ...]] = ("location", "spread")
     one_pass_factors: ClassVar[frozenset[str]] = frozenset({"log_weights", "log_classes"})
 
+    remedy: ClassVar[str] = "use prior='empirical', fewer clusters, or covariance='tied'"
+
     def __init__(
         self,
         shape: int | tuple[int, int],
