@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from sidebayes.guides.domain_adaptation import (
     transformed_accuracy,
 )
 from sidebayes.guides.engines.base import FitError, Problem
+from sidebayes.guides.engines.density import abstract_trace, latent_sites, log_joint
 from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.guides.engines.starts import initial_values
 from sidebayes.models.blocks.classes.source_mixture import SourceMixture
@@ -51,8 +52,9 @@ class AdaptationChoice:
         A row for each: ``prior`` ("ported", the source as it is; "default"; "10 points" and "100 points",
         what the source is worth by component; "asked", the options given), ``strength``, ``start``, ``error``
         expected at the known rows, ``accuracy`` of the source moved to the target, ``changed``, the share
-        of rows that have another class than by the source as it is, ``density`` (log density without any
-        price or prior), ``kept`` by all thresholds, and whether it is ``chosen``.
+        of rows that have another class than by the source as it is, ``density`` (log joint density of rows
+        and components under the default prior, without any price), ``kept`` by all thresholds, and whether
+        it is ``chosen``.
     """
 
     fit: Fit
@@ -82,7 +84,8 @@ def select_adaptation(
     source that were moved into the target by maps between components of both
     (`transformed_accuracy`), whose classes are known. Of the fits above the third quartile of this
     accuracy and below the first quartile of the error, the one of largest density is chosen; where
-    no fit is both, those of the least error count.
+    no fit is both, those of the least error count. Densities are of rows and components under the prior
+    of the default, so that a fit which has moved further than the rows support is not preferred.
 
     Parameters
     ----------
@@ -138,7 +141,9 @@ def select_adaptation(
     one = replace(given, num_restarts=1)
     source = fit_source(rows, source_labels, seed=seed) if source is None else source
     maps = ComponentMaps(mixture_by_bic(rows, None, 10), mixture_by_bic(points, None, 10))
-    trials = _Trials(points, classes, rows, np.asarray(source_labels), source, maps, one, seed)
+    judge = _judge(points, options | {"source": source})
+    labels = np.asarray(source_labels)
+    trials = _Trials(points, classes, rows, labels, source, maps, judge, one, seed)
     for prior, worth in _anchors(source, len(points)).items():
         anchored = {"shift": "source", "worth": worth, "posterior": "exact"}
         trials.add(prior, 0, None, options | anchored | {"strength": tried[-1]})
@@ -163,6 +168,7 @@ class _Trials:
     row_labels: NDArray
     source: SourceMixture
     maps: ComponentMaps
+    judge: Callable[[dict[str, NDArray]], float]
     engine: EM
     seed: int
     fits: list[Fit] = field(default_factory=list)
@@ -200,7 +206,7 @@ class _Trials:
                     self.rows, self.row_labels, self.maps, guess, own.mean(axis=0)
                 ),
                 "changed": (own.argmax(axis=1) != self.source.predict(self.points)).mean(),
-                "density": _density(candidate),
+                "density": self.judge(candidate.params),
             }
         )
         self.fits.append(candidate)
@@ -235,15 +241,19 @@ def _starts(
     return [{name: value[r] for name, value in values.items()} for r in range(size)]
 
 
-def _density(candidate: Fit) -> float:
-    """Log density of the rows, no prior and no price on errors in it."""
-    params = candidate.params
-    spread = params.get("covariance")
-    if spread is None:
-        spread = params["variance"][:, :, None] * np.eye(params["mean"].shape[1])
-    owner = candidate.run.options["source"].component_class
-    moved = SourceMixture(params["weights"], params["mean"], spread, owner)
-    return float(moved.log_density(candidate.run.data["x"]).sum())
+def _judge(x: NDArray, options: dict[str, Any]) -> Callable[[dict[str, NDArray]], float]:
+    """Log joint density of rows and components under the default, no price on errors in it."""
+    common = options | {"shift": "source", "worth": None, "posterior": "exact", "strength": 0.0}
+    with jax.enable_x64(True):
+        problem = Problem(domain_adaptation, (jnp.asarray(x),), common)
+        names = latent_sites(abstract_trace(problem))
+        density = jax.jit(lambda params: log_joint(problem, params))
+
+    def judge(params: dict[str, NDArray]) -> float:
+        with jax.enable_x64(True):
+            return float(density({name: jnp.asarray(params[name]) for name in names}))
+
+    return judge
 
 
 def _judged(table: pd.DataFrame) -> pd.DataFrame:

@@ -157,6 +157,10 @@ class Block:
         """Log density of the posterior at values of the sites."""
         raise NotImplementedError
 
+    def means(self, found: Any) -> dict[str, Array]:
+        """Means of the sites under the posterior, by role; none where draws must do."""
+        return {}
+
     def expected_factors(self, found: Any, evidence: Evidence) -> dict[str, Array]:
         """Expected log-factors, and ``log_normalizer`` where the sites enter it."""
         raise NotImplementedError
