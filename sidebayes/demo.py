@@ -146,7 +146,7 @@ def _run_all(
     todo: list[Job], folder: Path, pool: Executor, workers: int, num_draws: int
 ) -> Iterator[tuple[Job, str | None]]:
     """Run jobs in worker processes: first what others start from, then what takes longest."""
-    pending = sorted(todo, key=[SOFT, LEARNED, NUTS, GIBBS, OTHER, FORCED, HARD, PLAIN].index)
+    pending = sorted(todo, key=[SOFT, OTHER, NUTS, GIBBS, LEARNED, FORCED, HARD, PLAIN].index)
     outcome: dict[Job, str | None] = {}
     running: dict[Future, Job] = {}
     while pending or running:
@@ -166,9 +166,7 @@ def _run_all(
 
 def _start(job: Job) -> Job:
     """Fit whose parameters this one starts from; the others find starts by themselves."""
-    if job == LEARNED:
-        return SOFT
-    return replace(job, engine="em")
+    return SOFT if job.links == "learned" else job
 
 
 def run_job(job: Job, folder: Path, num_draws: int) -> str | None:
@@ -216,12 +214,11 @@ def run_job(job: Job, folder: Path, num_draws: int) -> str | None:
     return None
 
 
-def _init(job: Job, folder: Path) -> Any:
+def _init(job: Job, folder: Path) -> dict[str, Any] | None:
     """Parameters to start from, None where the fit finds starts by itself."""
     if _start(job) == job:
         return None
-    start = _load(folder / _start(job).file)
-    return start if job.engine != "em" else start.params | {"flip_rate": FLIP_RATE}
+    return _load(folder / _start(job).file).params | {"flip_rate": FLIP_RATE}
 
 
 def _tell(
@@ -262,8 +259,8 @@ def _story(fits: dict[str, Any], refused: dict[str, str]) -> Iterator[str]:
         without, sex, species = (_groups(fits[job.name]) for job in (PLAIN, LEARNED, OTHER))
         yield (
             f"Without links the clusters are {without}; with {NUM_LINKS['sex']} links on sex they are {sex}, "
-            f"with {NUM_LINKS['species']} on species {species} (adjusted Rand indices): the same "
-            "measurements, the same model."
+            f"with {NUM_LINKS['species']} on species {species}: the same measurements, the same model, "
+            "adjusted Rand indices in brackets."
         )
     yield from _forced(fits, refused)
     if LEARNED.name in fits:
@@ -312,8 +309,8 @@ def _doubtful(fit: Any) -> Iterator[str]:
     wrong = wrong_links(fit)
     if wrong is not None:
         yield (
-            f"{len(wrong)} links are probably wrong by suspect_links, and {false[wrong.index].sum()} of "
-            "them are."
+            f"suspect_links says of {len(wrong)} links that they are probably wrong, of "
+            f"{false[wrong.index].sum()} of them rightly."
         )
 
 
@@ -324,6 +321,7 @@ def _pairs(fit: Any) -> str:
     least = np.abs(same - 0.5).argmin()
     one, other = pairs[least]
     return (
-        f"same_cluster is below .05 or above .95 for {np.mean(np.abs(same - 0.5) > 0.45):.0%} of all pairs; "
-        f"least sure are crabs {one} and {other}, together with probability {same[least]:.2f}."
+        f"Pairs of crabs are more or less sure: {np.mean(np.abs(same - 0.5) > 0.45):.0%} of them share a "
+        "cluster with a probability (same_cluster) below .05 or above .95; least sure are crabs "
+        f"{one} and {other}, with {same[least]:.2f}."
     )

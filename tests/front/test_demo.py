@@ -1,5 +1,7 @@
 """The demonstration: its fits, what is refused, and sentences that say what a run found."""
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -89,12 +91,13 @@ def test_wrong_links_are_counted():
     fit = fake(SEX, wrong=named)
     rate, suspects = demo._doubtful(fit)
     assert "learned is 0.125; 20 of 200 links are wrong (0.100)" in rate
-    assert suspects.startswith("15 links are probably wrong by suspect_links, and 13 of them are")
+    assert "says of 15 links that they are probably wrong, of 13 of them rightly" in suspects
 
 
 def test_the_least_sure_pair_is_named():
     text = told(**{demo.GIBBS.name: fake(SEX)})[-1]
-    assert "99% of all pairs; least sure are crabs 3 and 4, together with probability 0.60" in text
+    assert "99% of them share a cluster" in text
+    assert text.endswith("least sure are crabs 3 and 4, with 0.60.")
 
 
 def test_a_story_of_what_there_is():
@@ -110,3 +113,9 @@ def test_the_demonstration(tmp_path):
     assert "200 links on sex they are the sexes (0.9" in lead
     assert "60 on species the species (1.000)" in lead
     assert len(page) < 3e6
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    rows = re.findall(r"^\| (?:none|\d+ on .*?) \| (.*?) \|$", readme, re.M)
+    assert len(rows) == 5
+    for figures in rows[:4]:
+        assert figures in page
+    assert rows[4].startswith("refused")
