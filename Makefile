@@ -4,11 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 FAST := not slow and not gpu and not data
 
-.PHONY: help demo test test-all lint install clean
+.PHONY: help demo test test-all test-oldest installed lint install clean
 
 help:
 	@sed -n 's/^# //p' Makefile
-	@echo "make test-all   also the slow tests; make lint   ruff and mypy; make clean   remove .venv"
+	@echo "make test-all   also the slow tests, and the oldest dependencies; make lint   ruff and mypy; make clean   remove .venv"
 
 # The first interpreter that runs and is new enough; an old one is remembered for the message.
 $(BIN)/python:
@@ -30,7 +30,7 @@ $(BIN)/python:
 	"$$found" -m venv $(VENV) || { rm -rf $(VENV); \
 	  echo "'$$found -m venv' failed; on Debian or Ubuntu install python$$version-venv first" >&2; exit 1; }
 
-$(VENV)/.installed: pyproject.toml | $(BIN)/python
+$(VENV)/.installed: pyproject.toml setup.py | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
 	@touch $@
 
@@ -42,8 +42,25 @@ demo: install
 test: install
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "$(FAST)"
 
-test-all: install
+test-all: install test-oldest
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not gpu"
+
+# make test-oldest   pass a part of the tests with the oldest versions that pyproject.toml allows
+OLDEST := .venv-oldest
+test-oldest: install
+	$(BIN)/python -m venv --clear $(OLDEST)
+	$(BIN)/python .ci/oldest.py > $(OLDEST)/constraints.txt
+	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check \
+	  -c $(OLDEST)/constraints.txt -e ".[formulas,sampling,tables,test]"
+	$(OLDEST)/bin/python -m pytest -p no:xdist -q -m "$(FAST)" \
+	  -W ignore::DeprecationWarning tests/test_imports.py \
+	  tests/front/test_optional.py tests/front/test_tables.py tests/front/test_design.py \
+	  tests/front/test_fit.py tests/front/test_record.py tests/front/test_names_and_words.py \
+	  tests/diagnostics/test_report.py tests/diagnostics/test_tree.py
+
+# make installed   check what pip installs, outside the checkout and without extras
+installed: install
+	$(BIN)/python .ci/installed.py
 
 lint: install
 	$(BIN)/ruff check .
@@ -51,4 +68,4 @@ lint: install
 	$(BIN)/mypy
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(OLDEST)

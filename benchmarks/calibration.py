@@ -81,7 +81,10 @@ CASES = {
             "prototypes": [(0, 0), (0, 1), (1, 0), (1, 1)],
         },
     ),
-    "domain_adaptation": ("domain_adaptation", {"num_points": POINTS, "source": SOURCE}),
+    "domain_adaptation": (
+        "domain_adaptation",
+        {"num_points": POINTS, "source": SOURCE, "shift": sb.ShiftPrior()},
+    ),
     "trajectories": ("trajectories", CURVES | {"noise": dist.LogNormal(-1.0, 0.5)}),
     "trajectories, noise given": ("trajectories", CURVES | {"noise": 0.4}),
     "mixed_effects": ("mixed_effects", DESIGN),

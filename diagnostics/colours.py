@@ -10,11 +10,25 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["CHAINS", "INK", "MUTED", "WARN", "as_label", "cluster_colours", "new_figure"]
+__all__ = [
+    "CHAINS",
+    "FAINT",
+    "INK",
+    "MOST_SHAPES",
+    "MUTED",
+    "WARN",
+    "as_label",
+    "cluster_colours",
+    "new_figure",
+]
 
 INK = "#1f2933"
 MUTED = "#7b8794"
+FAINT = "#b8c0c8"
 WARN = "#c81e1e"
+
+MOST_SHAPES = 1000
+"""Points or vertices beyond which vector graphics hold them as one image, so that files stay small."""
 
 _PALETTE = np.array(
     [
@@ -62,8 +76,8 @@ def new_figure(width: float, height: float, **options: Any) -> tuple[Figure, Any
     axes = figure.subplots(**options)
     for axis in np.ravel(axes):
         axis.spines[["top", "right"]].set_visible(False)
-        axis.spines[["left", "bottom"]].set_color("#b8c0c8")
-        axis.tick_params(color="#b8c0c8", labelcolor=INK, labelsize=8.5)
+        axis.spines[["left", "bottom"]].set_color(FAINT)
+        axis.tick_params(color=FAINT, labelcolor=INK, labelsize=8.5)
         axis.xaxis.label.set(color=INK, size=9)
         axis.yaxis.label.set(color=INK, size=9)
         axis.title.set(color=MUTED)

@@ -15,7 +15,7 @@ from .distance import farthest
 from .invariants import same_cluster
 from .modes import lower_modes, same_data, same_question
 from .scores import score_labels, violated_links
-from .sites import site_of
+from .sites import link_kind, site_of
 
 __all__ = ["Comparison", "compare_fits"]
 
@@ -38,6 +38,7 @@ _HEADINGS = {
     "shift_of": "of",
     "trust": "trust",
     "links": "links",
+    "kind": "taken as",
     "violated": "violated",
     "flip": "flip",
     "compile_s": "compile s",
@@ -47,8 +48,10 @@ _HEADINGS = {
     "approximate": "approximate",
 }
 _WHOLE = ("divergences", "links", "violated", "ess")
-_OUTCOME = ("method", "engine", "ari", "nmi", "accuracy", "links", "violated", "flip")
+_OUTCOME = ("method", "engine", "ari", "nmi", "accuracy", "links", "kind", "violated", "flip")
+_ON_LINKS = ("links", "kind", "violated")
 _COST = ("compile_s", "run_s", "total_s", "ess_per_s", "approximate")
+_CAPTIONS = ("What came out", "How sure it is", "What it cost")
 _BEST = {"ari": max, "nmi": max, "accuracy": max}
 _NOISY = "too noisy to say"
 _SUSPECT = ("differs", "no", "lower mode")
@@ -72,7 +75,8 @@ class Comparison:
         ``elpd_loo``, leaving out one connected component of the links at a time, and ``bad_k``,
         the share of them whose Pareto k is too high for the number of draws (see `Fit.loo`);
         worst ``rhat`` and least ``ess`` over label-invariant functionals; ``divergences``;
-        ``links`` and those ``violated`` by the labels; ``flip``, posterior mean of a flip rate;
+        ``links``, the ``kind`` they were taken as (hard, soft, learned), and those ``violated`` by
+        the labels; ``flip``, posterior mean of a flip rate;
         ``compile_s``, ``run_s``, and ``total_s``, all that was waited for; ``ess_per_s``;
         ``approximate``. Fits of one model to the same
         data are measured against one of them: ``distance``, mean absolute difference in the
@@ -133,16 +137,18 @@ class Comparison:
         return Group(*parts, *map(Text, self.notes))
 
     def html(self) -> str:
-        """Two HTML tables of class ``comparison``: what came out, how sure and dear it was.
+        """HTML tables of class ``comparison``: what came out, how sure it is, what it cost.
 
         Every cell carries its heading as ``data-heading``, so that a narrow page can show a row as a
         list. The notes follow as paragraphs of class ``reading``.
         """
-        outcome, certainty, cost = self._parts()
+        tables = map(self._html, _CAPTIONS, self._parts())
         notes = "".join(f'<p class="reading">{escape(note)}</p>' for note in self.notes)
-        return self._html(outcome) + self._html(certainty + cost) + notes
+        return "".join(tables) + notes
 
-    def _html(self, columns: list[str]) -> str:
+    def _html(self, caption: str, columns: list[str]) -> str:
+        if not columns:
+            return ""
         texts = self._texts()
         head = "".join(
             f'<th class="{"text" if _is_text(c) else ""}">{escape(_HEADINGS[c])}</th>'
@@ -157,14 +163,16 @@ class Comparison:
             )
             rows.append(f"<tr><th>{escape(str(name))}</th>{cells}</tr>")
         return (
-            f'<table class="comparison"><thead><tr><th>fit</th>{head}</tr></thead>'
-            f"<tbody>{''.join(rows)}</tbody></table>"
+            f'<table class="comparison"><caption>{caption}</caption>'
+            f"<thead><tr><th>fit</th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
         )
 
     def _parts(self) -> list[list[str]]:
-        """Columns that say what came out, how sure it is, what it cost."""
-        rest = [c for c in self.frame.columns if c not in _OUTCOME]
-        outcome = [c for c in self.frame.columns if c in _OUTCOME]
+        """Columns that say what came out, how sure it is, what it cost; none on links without any."""
+        unlinked = _ON_LINKS if not self.frame["links"].any() else ()
+        columns = [c for c in self.frame.columns if c not in unlinked]
+        rest = [c for c in columns if c not in _OUTCOME]
+        outcome = [c for c in columns if c in _OUTCOME]
         return [outcome, [c for c in rest if c not in _COST], [c for c in rest if c in _COST]]
 
     def _style(self, column: str, row: int) -> str:
@@ -196,7 +204,6 @@ def compare_fits(fits: Mapping[str, Any]) -> Comparison:
     ----------
     fits : mapping of str to Fit
     """
-    fits = {str(name): fit for name, fit in fits.items()}
     rows = {name: _row(fit) for name, fit in fits.items()}
     lower = lower_modes(fits)
     frame = pd.DataFrame.from_dict(rows, orient="index")
@@ -225,6 +232,7 @@ def _row(fit: Any) -> dict[str, Any]:
         **found,
         "divergences": float(stats["diverging"].sum()) if "diverging" in stats else np.nan,
         "links": links.sizes.get("link", 0),
+        "kind": link_kind(fit.tree),
         "compile_s": seconds["compile"],
         "run_s": seconds["run"],
         "total_s": seconds["total"],
@@ -308,7 +316,7 @@ def _distance(fit: Any, leader: Any) -> float:
 
 
 def _is_text(column: str) -> bool:
-    return column in ("method", "engine", "evidence", "approximate", "shift_of", "trust")
+    return column in ("method", "engine", "kind", "evidence", "approximate", "shift_of", "trust")
 
 
 def _text(column: str, value: Any) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from .colours import as_label, cluster_colours, new_figure
+from .colours import MOST_SHAPES, as_label, cluster_colours, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,6 +55,7 @@ def draw_curves(
         edgecolor="white",
         lw=0.4,
         zorder=3,
+        rasterized=len(shown) > MOST_SHAPES,
     )
     for number in np.flatnonzero(prob.mean(axis=0) >= _LEAST):
         own = curves[(curves["cluster"] == number) & (curves["output"] == output)]

@@ -1,4 +1,4 @@
-"""Sampler runs that have not converged: why, and which run to trust instead."""
+"""What speaks against fits beside their own verdict, and which run to trust instead."""
 
 from __future__ import annotations
 
@@ -8,16 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .findings import agreement, wrong_links
 from .invariants import same_cluster
-from .modes import same_question
+from .modes import same_data, same_question
+from .sites import link_kind
 
-__all__ = ["converged", "doubts"]
+__all__ = ["converged", "doubts", "is_sampler"]
 
 _RHAT, _ESS = 1.01, 400
 _APART = 0.02
 """Mean difference in the probability that two points share a cluster, from which on chains that
 disagree are said to sit in different modes."""
 _PAIRS = 2000
+_LOWER = 0.01
+"""Difference of adjusted Rand indices from which on agreement with the known classes is lower."""
 
 
 def converged(fit: Any) -> bool:
@@ -32,10 +36,12 @@ def converged(fit: Any) -> bool:
 
 
 def doubts(fits: Mapping[str, Any]) -> dict[str, str]:
-    """A sentence for every sampler run that has not converged.
+    """What speaks against a fit although, or because of how, its run ended.
 
-    It says what keeps the chains apart, as the draws show it, and names the run of the same model,
-    data and links to trust instead: of those that converged, the one of largest ESS.
+    For every sampler run that has not converged: what keeps the chains apart, as the draws show it, and
+    the run of the same model, data and links to trust instead; of those that converged, the one of
+    largest ESS. For every fit with hard links: how many of these are probably wrong, and which fit without
+    hard links agrees better with the known classes.
 
     Parameters
     ----------
@@ -44,9 +50,60 @@ def doubts(fits: Mapping[str, Any]) -> dict[str, str]:
     Returns
     -------
     dict of str
-        Empty where every sampler converged; engines that find one point have no chains to judge.
+        Empty where nothing speaks against any of them.
     """
-    sampled = {name: fit for name, fit in fits.items() if _is_sampler(fit)}
+    said = [_unconverged(fits), _forced(fits)]
+    return {
+        name: " ".join(one[name] for one in said if name in one)
+        for name in fits
+        if any(name in one for one in said)
+    }
+
+
+def _forced(fits: Mapping[str, Any]) -> dict[str, str]:
+    """A sentence or two for every fit that hard links hold to what all else contradicts."""
+    said = {}
+    for name, fit in fits.items():
+        if not fit.has_labels or "hard" not in link_kind(fit.tree):
+            continue
+        parts = []
+        wrong = wrong_links(fit)
+        hard = 0 if wrong is None else int(np.isinf(wrong["weight"]).sum())
+        if hard:
+            parts.append(
+                f"{hard} of its hard links {'is' if hard == 1 else 'are'} probably wrong, and kept "
+                "all the same: give links a weight, or learn how reliable they are."
+            )
+        better = _better(fits, name)
+        if better is not None:
+            parts.append(
+                f"It agrees less with the known classes ({agreement(fit):.3f}) than {better} "
+                f"({agreement(fits[better]):.3f}), which has no hard links."
+            )
+        if parts:
+            said[name] = " ".join(parts)
+    return said
+
+
+def _better(fits: Mapping[str, Any], name: str) -> str | None:
+    """Fit to the same data without hard links that agrees best with the known classes, if better."""
+    own, data = agreement(fits[name]), same_data(fits[name])
+    if own is None:
+        return None
+    rivals = {
+        other: score
+        for other, fit in fits.items()
+        if "hard" not in link_kind(fit.tree)
+        and same_data(fit) == data
+        and (score := agreement(fit)) is not None
+    }
+    best = max(rivals, key=rivals.__getitem__, default=None)
+    return best if best is not None and rivals[best] > own + _LOWER else None
+
+
+def _unconverged(fits: Mapping[str, Any]) -> dict[str, str]:
+    """A sentence for every sampler run that has not converged."""
+    sampled = {name: fit for name, fit in fits.items() if is_sampler(fit)}
     said = {}
     for name, fit in sampled.items():
         if converged(fit):
@@ -70,7 +127,7 @@ def doubts(fits: Mapping[str, Any]) -> dict[str, str]:
     return said
 
 
-def _is_sampler(fit: Any) -> bool:
+def is_sampler(fit: Any) -> bool:
     """Whether a fit has several chains that can be judged; variational draws are independent."""
     posterior = fit.tree["posterior"]
     return posterior.sizes["draw"] > 1 and posterior.sizes["chain"] > 1
@@ -78,6 +135,8 @@ def _is_sampler(fit: Any) -> bool:
 
 def _why(fit: Any, trusted: Any) -> str:
     """What keeps chains apart: modes of the posterior, or slow moves in one."""
+    if not fit.has_labels:
+        return "its chains move slowly or stay apart, and made too few draws"
     number = fit.tree["responsibilities"].sizes["points"]
     pairs = np.random.default_rng(0).integers(number, size=(_PAIRS, 2))
     centres = same_cluster(fit.tree, pairs).mean(axis=1)

@@ -7,21 +7,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .colours import CHAINS, INK, MUTED, WARN, as_label, cluster_colours, new_figure
-from .invariants import invariants
+from .colours import (
+    INK,
+    MOST_SHAPES,
+    MUTED,
+    WARN,
+    as_label,
+    cluster_colours,
+    new_figure,
+)
 from .scores import violated
-from .sites import labelled_table, site_of
+from .sites import TRUSTED_MATCH, labelled_table, site_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_clusters", "plot_coclustering", "plot_objective", "plot_parameters", "plot_traces"]
+__all__ = ["plot_clusters", "plot_coclustering", "plot_parameters"]
 
 _MOST_LINKS = 400
 _MOST_POINTS = 5000
-_TRUSTED_MATCH = 0.8
-"""Score of relabelling from which parameters by cluster are shown over draws."""
+_MOST_AXES = 6
+"""Leading principal axes that a picture chooses two of."""
+_TINY = 1e-12
 
 
 def plot_clusters(fit: Any) -> Figure:
@@ -29,7 +37,8 @@ def plot_clusters(fit: Any) -> Figure:
 
     A point's colour mixes its clusters' colours by responsibility. Must-links are solid,
     cannot-links dashed; links that the labels violate are red. Data of more than two features are
-    shown on their first two principal axes; at most 5000 points and 400 links are drawn.
+    shown on those two of their principal axes that tell the clusters apart best; at most 5000 points and
+    400 links are drawn.
 
     Parameters
     ----------
@@ -37,7 +46,7 @@ def plot_clusters(fit: Any) -> Figure:
     """
     x = labelled_table(fit.tree)
     prob = fit.responsibilities()
-    where, centre, axes, names = _plane(x, _feature_names(fit))
+    where, centre, axes, names = _plane(x, _feature_names(fit), prob)
     figure, axis = new_figure(6.4, 4.9)
     num_violated = _draw_links(axis, fit, where)
     colour = cluster_colours(prob.shape[1])
@@ -49,6 +58,7 @@ def plot_clusters(fit: Any) -> Figure:
         edgecolor="white",
         lw=0.5,
         zorder=2,
+        rasterized=len(shown) > MOST_SHAPES,
     )
     _draw_components(axis, fit, centre, axes, colour)
     axis.set(xlabel=names[0], ylabel=names[1])
@@ -115,43 +125,6 @@ def plot_parameters(fit: Any) -> Figure:
     return figure
 
 
-def plot_objective(fit: Any) -> Figure:
-    """Log joint density by step, one line per start; the best one stands out.
-
-    Parameters
-    ----------
-    fit : Fit
-        By an engine that climbs.
-
-    Raises
-    ------
-    ValueError
-        If the engine recorded no objective.
-    """
-    history = np.asarray(fit.objective, float)
-    if not np.isfinite(history).any():
-        raise ValueError(f"{fit.engine} recorded no objective; draw plot_traces instead")
-    last = np.where(np.isfinite(history), np.arange(history.shape[1]), -1).max(axis=1)
-    final = np.where(last >= 0, history[np.arange(len(history)), last], -np.inf)
-    best = int(final.argmax())
-    figure, axis = new_figure(6.4, 2.7)
-    for number, row in enumerate(history):
-        colour, width, size = (CHAINS[0], 2.2, 5) if number == best else ("0.72", 0.9, 3.5)
-        order = 4 if number == best else 2
-        axis.plot(row, color=colour, lw=width, zorder=order)
-        axis.plot(last[number], final[number], "o", color=colour, ms=size, zorder=order)
-    finite = final[np.isfinite(final)]
-    low = min(finite.min(), np.nanpercentile(history[best], 20))
-    margin = 0.06 * (finite.max() - low) + 1e-6
-    axis.set(ylim=(low - margin, finite.max() + margin))
-    axis.set(xlabel="step", ylabel="log joint density")
-    same = int(np.sum(finite > finite.max() - 0.01))
-    axis.set_title(
-        f"{same} of {len(history)} starts came within 0.01 of the best", fontsize=9, loc="left"
-    )
-    return figure
-
-
 def plot_coclustering(fit: Any, most: int = 400) -> Figure:
     """Probability that two points share a cluster, points ordered by label.
 
@@ -192,63 +165,6 @@ def plot_coclustering(fit: Any, most: int = 400) -> Figure:
     return figure
 
 
-def plot_traces(fit: Any) -> Figure:
-    """Trace and rank plots, one colour per chain.
-
-    Label-invariant functionals first; then, where clusters can be matched across draws, the
-    relabelled weights. Chains that agree have flat rank plots, near the dotted line.
-
-    Parameters
-    ----------
-    fit : Fit
-        By a sampler.
-
-    Raises
-    ------
-    ValueError
-        If there is a single draw.
-    """
-    if fit.tree["posterior"].sizes["draw"] < 2:
-        raise ValueError(f"{fit.engine} made a single draw; draw plot_objective instead")
-    data = invariants(fit.tree)
-    columns = {"log density": data["lp"]}
-    if "entropy" in data:
-        columns["label entropy"] = data["entropy"]
-    rate, weight = (site_of(fit.tree, role) for role in ("reliability", "mixing_weights"))
-    if rate is not None:
-        columns["flip rate"] = data[rate].mean(set(data[rate].dims) - {"chain", "draw"})
-    if "sorted_weights" in data:
-        columns["largest weight"] = data["sorted_weights"][..., 0]
-    tree, score = fit.relabelled
-    if score >= _TRUSTED_MATCH and weight is not None:
-        columns["weight 0,\nrelabelled"] = tree["posterior"][weight][..., 0]
-    figure, axes = new_figure(
-        10.6,
-        1.55 * len(columns) + 0.5,
-        nrows=len(columns),
-        ncols=2,
-        sharex="col",
-        width_ratios=(1.7, 1),
-    )
-    for (name, series), (left, right) in zip(columns.items(), axes, strict=True):
-        values = series.to_numpy()
-        num_bins = int(np.clip(values.shape[1] // 10, 5, 20))
-        ranks = values.ravel().argsort().argsort().reshape(values.shape) / values.size
-        edges = np.linspace(0, 1, num_bins + 1)
-        for chain, row in enumerate(values):
-            colour = CHAINS[chain % len(CHAINS)]
-            left.plot(series["draw"], row, lw=0.7, color=colour)
-            counts = np.histogram(ranks[chain], edges)[0]
-            right.stairs(counts, edges, color=colour, lw=1.5, baseline=None)
-        right.axhline(values.shape[1] / num_bins, color=MUTED, lw=1, ls=":")
-        right.set(yticks=[], ylim=(0, None))
-        left.set_ylabel(name)
-        left.margins(x=0.01)
-    axes[-1, 0].set_xlabel("draw")
-    axes[-1, 1].set_xlabel("relative rank among all chains")
-    return figure
-
-
 def _feature_names(fit: Any) -> list[str]:
     constant = fit.tree["constant_data"]
     if "feature_names" in constant:
@@ -256,17 +172,28 @@ def _feature_names(fit: Any) -> list[str]:
     return [f"feature {i}" for i in range(fit.tree["observed_data"].sizes["features"])]
 
 
-def _plane(x: NDArray, names: list[str]) -> tuple[NDArray, NDArray, NDArray, list[str]]:
-    """Project to the first two principal axes of the standardised data, or keep two features."""
+def _plane(
+    x: NDArray, names: list[str], prob: NDArray
+) -> tuple[NDArray, NDArray, NDArray, list[str]]:
+    """Project to two principal axes of the standardised data, or keep two features.
+
+    Of the leading axes those that tell the clusters apart: along which most of the variance lies between
+    them. On the first two, size alone may hide what distinguishes the clusters.
+    """
     centre = x.mean(axis=0)
     if x.shape[1] <= 2:
         axes = np.eye(x.shape[1], 2)
         return x @ axes, np.zeros(x.shape[1]), axes, [*names, ""][:2]
     spread = np.where(x.std(axis=0) > 0, x.std(axis=0), 1.0)
-    _, vectors = np.linalg.eigh(np.cov((x - centre).T / spread[:, None]))
-    axes = vectors[:, [-1, -2]]
+    variance, vectors = np.linalg.eigh(np.cov((x - centre).T / spread[:, None]))
+    vectors = vectors[:, ::-1][:, :_MOST_AXES]
+    where = (x - centre) / spread @ vectors
+    means = prob.T @ where / np.maximum(prob.sum(axis=0), _TINY)[:, None]
+    between = prob.mean(axis=0) @ means**2 / np.maximum(variance[::-1][:_MOST_AXES], _TINY)
+    chosen = np.sort(np.argsort(-between, kind="stable")[:2])
+    axes = vectors[:, chosen]
     axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), [0, 1]]) / spread[:, None]
-    return (x - centre) @ axes, centre, axes, ["principal axis 1", "principal axis 2"]
+    return (x - centre) @ axes, centre, axes, [f"principal axis {k + 1}" for k in chosen]
 
 
 def _draw_links(axis: Axes, fit: Any, where: NDArray) -> int:
@@ -284,7 +211,7 @@ def _draw_links(axis: Axes, fit: Any, where: NDArray) -> int:
             lines = LineCollection(
                 list(where[chosen]),
                 linestyles=[style],
-                colors=WARN if bad else "0.45",
+                colors=WARN if bad else MUTED,
                 alpha=0.95 if bad else 0.45,
                 linewidths=1.5 if bad else 0.8,
                 zorder=1.5 if bad else 1,
@@ -296,7 +223,7 @@ def _draw_links(axis: Axes, fit: Any, where: NDArray) -> int:
 def _link_legend(axis: Axes, num_violated: int, title: str | None) -> None:
     from matplotlib.lines import Line2D
 
-    kinds = [("solid", "0.45", "must-link"), ((0, (3.5, 2.5)), "0.45", "cannot-link")]
+    kinds = [("solid", MUTED, "must-link"), ((0, (3.5, 2.5)), MUTED, "cannot-link")]
     if num_violated:
         kinds.append(("solid", WARN, f"violated ({num_violated})"))
     lines = [Line2D([], [], ls=style, color=c, lw=1.4, label=name) for style, c, name in kinds]
@@ -362,7 +289,7 @@ def _is_matrix(fit: Any, site: str) -> bool:
 def _label_draws(fit: Any) -> dict[str, NDArray]:
     """Draws of the label sites in one numbering; the point estimate where they cannot be matched."""
     tree, score = fit.relabelled
-    if score < _TRUSTED_MATCH:
+    if score < TRUSTED_MATCH:
         return {name: np.asarray(value)[None] for name, value in fit.params.items()}
     sites = tree["posterior"].data_vars.items()
     return {str(name): v.to_numpy().reshape(-1, *v.shape[2:]) for name, v in sites}

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from html import escape
 from importlib.resources import files
@@ -13,14 +11,15 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-import numpy as np
 from sidebayes.models.blocks.files import check_writable, write_whole
 
-from . import plots
 from .compare import Comparison, compare_fits
-from .doubts import doubts
-from .facts import BADGES, facts_of
-from .sites import labelled_table, site_of
+from .doubts import converged, doubts, is_sampler
+from .facts import BADGES
+from .findings import lead_of
+from .modes import same_question
+from .report_parts import CAPTIONS, Part, part_of
+from .sites import link_kind
 
 __all__ = ["render_report", "write_report"]
 
@@ -36,25 +35,20 @@ _READING = {
     "deviations of the functional named beside it.",
     "violated": "Violated counts links that the labels contradict; unreliable links should be.",
 }
-_HEADINGS = {
-    "clusters": "Data, links and soft assignments",
-    "curves": "Curves of the clusters",
-    "subjects": "Measurements, with bands of what the model foresees",
+_LEVELS = {
+    "good": "The run itself shows no fault: it ended, and its starts or chains agree. That does not make the "
+    "model or the links right.",
+    "caution": "The result can be used, but something speaks against it; it is said beside it.",
+    "bad": "The run failed its own checks.",
 }
-"""By what a fit draws; see `Fit.picture`."""
-_CAPTIONS = {
-    "clusters": "Points take the mixed colours of their clusters, by responsibility; crosses and "
-    "ellipses are means and 90 % regions.",
-    "curves": "Lines and bands are the curves of the clusters and what is not known of them; rows take the "
-    "colours of their clusters.",
-    "subjects": "The grey band holds 90 % of what is foreseen for subjects of whom nothing is known. The "
-    "others are for what may be measured of single subjects, given all data.",
-    "coclustering": "Sharp blocks are certain clusters; smeared ones are points between two.",
-    "parameters": "Thin lines: one standard deviation within the cluster. Thick bars, where there "
-    "are draws: 89 % intervals.",
-    "objective": "One line a start; where only one reaches the best value, add starts.",
-    "traces": "Chains that agree overlap on the left and stay near the dotted line on the right.",
+"""What the colours mean."""
+_KINDS = {
+    "Hard links": "are kept at any cost, even where they are wrong.",
+    "Soft links": "are weighed against the data by the strength given to them.",
+    "Learned links": "are soft, and how often they are wrong is estimated from the data.",
 }
+"""What becomes of a link, by how it is taken."""
+_MOST_PICTURES = 6
 
 
 def write_report(
@@ -62,6 +56,7 @@ def write_report(
     path: str | Path,
     *,
     title: str = "sidebayes report",
+    story: Sequence[str] = (),
     notes: Mapping[str, str] | None = None,
     executor: Executor | None = None,
 ) -> Path:
@@ -72,6 +67,8 @@ def write_report(
     fits : mapping of str to Fit
     path : path
     title : str
+    story : sequence of str
+        Sentences that the page begins with, in place of one about the fits.
     notes : mapping of str to str, optional
         Fits that were refused, with the reason.
     executor : concurrent.futures.Executor, optional
@@ -90,7 +87,7 @@ def write_report(
         If the disk is full, fails, or refuses; what was there is as before.
     """
     path = check_writable(path)
-    page = render_report(fits, title=title, notes=notes, executor=executor)
+    page = render_report(fits, title=title, story=story, notes=notes, executor=executor)
     return write_whole(path, page.encode())
 
 
@@ -98,15 +95,18 @@ def render_report(
     fits: Mapping[str, Any],
     *,
     title: str = "sidebayes report",
+    story: Sequence[str] = (),
     notes: Mapping[str, str] | None = None,
     executor: Executor | None = None,
 ) -> str:
-    """Page of verdicts, comparison table and pictures of every fit, as HTML.
+    """Page of findings, pictures, verdicts, a comparison and details of every fit, as HTML.
 
     Parameters
     ----------
     fits : mapping of str to Fit
     title : str
+    story : sequence of str
+        Sentences that the page begins with, in place of one about the fits.
     notes : mapping of str to str, optional
         Fits that were refused, with the reason.
     executor : concurrent.futures.Executor, optional
@@ -119,38 +119,110 @@ def render_report(
     """
     if not fits:
         raise ValueError("fits is empty; a report needs at least one, {name: fit}")
-    verdicts = {name: fit.verdict for name, fit in fits.items()}
-    each = executor.map if executor else map
-    doubted = doubts(fits)
-    doubt = (doubted.get(name, "") for name in fits)
-    sections = each(_section, range(len(fits)), fits, fits.values(), doubt)
+    names = {name: name if len(fits) > 1 else "" for name in fits}
+    run = executor.map if executor else map
+    drawn = run(part_of, fits.values(), names.values())
+    doubted = doubts(fits)  # while others draw
     comparison = compare_fits(fits)
+    parts = dict(zip(fits, drawn, strict=True))
+    levels = {name: _level(fit, doubted.get(name)) for name, fit in fits.items()}
+    trust = {name: _verdict(fit, doubted.get(name)) for name, fit in fits.items()}
+    shown = _shown(fits, parts)
+    found = {name: part.finding for name, part in parts.items()}
     template = Template(files(__package__).joinpath("report.html").read_text(encoding="utf-8"))
     return template.substitute(
         title=escape(title),
         subtitle=escape(_subtitle(fits)),
-        verdicts="".join(
-            f"<li><i class='dot {level}'></i><a href='#fit{n}'>{escape(name)}</a>"
-            f"<span>{escape(doubted.get(name, sentence))}</span></li>"
-            for n, (name, (level, sentence)) in enumerate(verdicts.items())
+        story=_story(story or [lead_of(fits, found)]),
+        findings=_list(levels, found) if len(fits) > 1 else "",
+        pictures=_pictures({name: fits[name].picture for name in shown}, parts) + _kinds(fits),
+        meaning="".join(
+            f"<div><dt><i class='dot {level}'></i>{BADGES[level]}</dt><dd>{text}</dd></div>"
+            for level, text in _LEVELS.items()
         ),
+        verdicts=_list(levels, trust),
         notes="".join(
             f"<p class='refused'><b>{escape(name)}</b> was refused: {escape(why)}</p>"
             for name, why in (notes or {}).items()
         ),
         table=comparison.html(),
         reading=escape(_reading(comparison)),
-        sections="".join(sections),
+        sections="".join(
+            _heading(number, name, levels[name])
+            + f"<p class='sentence'>{escape(part.finding)}</p><p>{escape(trust[name])}</p>"
+            + f"{'' if name in shown else part.picture}{part.details}</section>"
+            for number, (name, part) in enumerate(parts.items())
+        ),
         versions=escape(_versions(fits)),
     )
 
 
+def _story(sentences: Sequence[str]) -> str:
+    """What was found: the first sentence in large letters, the others as a list."""
+    first, *rest = map(escape, sentences)
+    others = "".join(f"<li>{sentence}</li>" for sentence in rest)
+    return f"<p class='lead'>{first}</p>" + (f"<ul class='story'>{others}</ul>" if others else "")
+
+
+def _level(fit: Any, doubt: str | None) -> str:
+    """Verdict of the run; one that others cast doubt on is not simply good."""
+    level = fit.verdict[0]
+    return "caution" if doubt and level == "good" else level
+
+
+def _verdict(fit: Any, doubt: str | None) -> str:
+    """What the run says of itself and what speaks against it; a doubt about chains says both."""
+    if doubt and is_sampler(fit) and not converged(fit):
+        return doubt
+    return " ".join(part for part in (fit.verdict[1], doubt) if part)
+
+
+def _list(levels: Mapping[str, str], said: Mapping[str, str]) -> str:
+    """A line for every fit, with its colour and a link to its section."""
+    lines = (
+        f"<li><i class='dot {levels[name]}'></i><a href='#fit{number}'>{escape(name)}</a>"
+        f"<span>{escape(text)}</span></li>"
+        for number, (name, text) in enumerate(said.items())
+    )
+    return f"<ul class='lines'>{''.join(lines)}</ul>"
+
+
+def _shown(fits: Mapping[str, Any], parts: Mapping[str, Part]) -> list[str]:
+    """Fits whose pictures stand first: one for each model, data set and links."""
+    first: dict[tuple, str] = {}
+    for name, fit in fits.items():
+        if parts[name].picture:
+            first.setdefault(same_question(fit), name)
+    return list(first.values())[:_MOST_PICTURES]
+
+
+def _pictures(kinds: Mapping[str, str], parts: Mapping[str, Part]) -> str:
+    """Pictures of some fits, given what each draws."""
+    figures = "".join(parts[name].picture for name in kinds)
+    if len(kinds) < 2:
+        return f"<h2>The picture</h2><div class='strip'>{figures}</div>" if kinds else ""
+    captions = " ".join(CAPTIONS[kind] for kind in dict.fromkeys(kinds.values()))
+    return (
+        f"<h2>Pictures</h2><div class='strip many'>{figures}</div><p class='reading'>{captions}</p>"
+    )
+
+
+def _kinds(fits: Mapping[str, Any]) -> str:
+    """Legend of links, where any fit has some."""
+    if not any(link_kind(fit.tree) for fit in fits.values()):
+        return ""
+    rows = "".join(f"<div><dt>{kind}</dt><dd>{text}</dd></div>" for kind, text in _KINDS.items())
+    return f"<dl class='legend kinds'>{rows}</dl>"
+
+
 def _subtitle(fits: Mapping[str, Any]) -> str:
     tables = (
-        values
+        next(
+            values
+            for name, values in fit.tree["observed_data"].data_vars.items()
+            if name != "truth"
+        )
         for fit in fits.values()
-        for name, values in fit.tree["observed_data"].data_vars.items()
-        if name != "truth"
     )
     shapes = dict.fromkeys(tuple(zip(values.shape, values.dims, strict=True)) for values in tables)
     sizes = ", ".join(" × ".join(f"{size} {dim}" for size, dim in shape) for shape in shapes)
@@ -170,57 +242,9 @@ def _versions(fits: Mapping[str, Any]) -> str:
     return " · ".join(f"{name} {number}" for name, number in own.items() if number)
 
 
-def _section(number: int, name: str, fit: Any, doubt: str) -> str:
-    level, sentence = fit.verdict
-    facts = "".join(
-        f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>"
-        for key, value in facts_of(fit).items()
-    )
+def _heading(number: int, name: str, level: str) -> str:
+    """Start of the section of one fit."""
     return (
         f"<section id='fit{number}'><div class='title'><h2>{escape(name)}</h2>"
         f"<span class='badge {level}'>{BADGES[level]}</span></div>"
-        f"<p class='sentence'>{escape(sentence)}</p>"
-        f"{f'<p class=doubt>{escape(doubt)}</p>' if doubt else ''}<dl class='facts'>{facts}</dl>"
-        f"<div class='grid'>{''.join(_figures(fit))}</div></section>"
-    )
-
-
-def _figures(fit: Any) -> list[str]:
-    figures, picture = [], fit.picture
-    if picture is not None:
-        wide = picture == "subjects"
-        figures.append(_figure(picture, _HEADINGS[picture], lambda fit: fit.plot(), fit, wide=wide))
-    if fit.has_labels:
-        heading = "Who shares a cluster"
-        figures.append(_figure("coclustering", heading, plots.plot_coclustering, fit))
-    if picture == "clusters" and _in_space_of_data(fit):
-        figures.append(_figure("parameters", "Parameters", plots.plot_parameters, fit))
-    if fit.tree["posterior"].sizes["draw"] > 1:
-        heading = "Traces and ranks, independent of cluster numbering first"
-        figures.append(_figure("traces", heading, plots.plot_traces, fit, wide=True))
-    elif np.isfinite(fit.objective).any():
-        figures.append(_figure("objective", "Objective by start", plots.plot_objective, fit))
-    return figures
-
-
-def _in_space_of_data(fit: Any) -> bool:
-    """Whether locations of components are points of the table that has the labels."""
-    where = site_of(fit.tree, "location")
-    if where is None:
-        return False
-    return fit.tree["posterior"][where].shape[-1] == labelled_table(fit.tree).shape[1]
-
-
-def _figure(
-    kind: str, heading: str, draw: Callable[[Any], Any], fit: Any, *, wide: bool = False
-) -> str:
-    buffer = io.BytesIO()
-    figure = draw(fit)
-    figure.savefig(buffer, format="png", dpi=120, pil_kwargs={"compress_level": 1})
-    width = int(figure.get_figwidth() * 92)
-    data = base64.b64encode(buffer.getvalue()).decode()
-    return (
-        f"<figure{' class=wide' if wide else ''}><figcaption>{heading}</figcaption>"
-        f"<img alt='{heading}' width='{width}' src='data:image/png;base64,{data}'>"
-        f"<p>{_CAPTIONS[kind]}</p></figure>"
     )

@@ -10,16 +10,21 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
 __all__ = [
+    "TRUSTED_MATCH",
     "entry_names",
     "has_labels",
     "is_label_dim",
     "is_ordered",
     "labelled_table",
+    "link_kind",
     "name_axes",
     "role_of",
     "site_of",
     "symmetries_of",
 ]
+
+TRUSTED_MATCH = 0.8
+"""Score of relabelling from which parameters by cluster are shown over draws."""
 
 
 def is_label_dim(name: str) -> bool:
@@ -99,3 +104,15 @@ def entry_names(name: str, site: xr.DataArray, dims: Sequence[Hashable]) -> list
     """
     axes = [site[dim].to_numpy() for dim in dims]
     return [f"{name}[{', '.join(map(str, at))}]" if at else name for at in product(*axes)]
+
+
+def link_kind(tree: xr.DataTree) -> str:
+    """How links were taken: "hard", "soft", "learned", "hard and soft", ...; empty without links.
+
+    Learned are links of finite weight whose reliability was estimated with all else.
+    """
+    weights = tree["constant_data"]["link_weights"].to_numpy()
+    hard = np.isinf(weights)
+    doubted = "soft" if site_of(tree, "reliability") is None else "learned"
+    kinds = {"hard": hard.any(), doubted: (~hard).any()}
+    return " and ".join(name for name, present in kinds.items() if present)

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from sidebayes.models.blocks.fields import real_array
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
-from .colours import CHAINS, MUTED, as_label, cluster_colours, new_figure
+from .colours import CHAINS, INK, MUTED, as_label, cluster_colours, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -218,7 +218,7 @@ def _draw_all(axis: Axes, series: _Series, chosen: NDArray) -> None:
     middle = [np.median(series.along[cell]) for cell in cells]
     band = np.stack([np.quantile(series.anew[:, cell], _LEVELS) for cell in cells], axis=1)
     axis.fill_between(middle, band[0], band[2], color=MUTED, alpha=0.25, lw=0)
-    axis.plot(middle, band[1], color="0.15", lw=1.6)
+    axis.plot(middle, band[1], color=INK, lw=1.6)
 
 
 def _draw_some(axis: Axes, series: _Series, chosen: NDArray, some: NDArray) -> None:

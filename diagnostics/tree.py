@@ -154,6 +154,8 @@ def to_datatree(
         )
     for name, error in (result.standard_errors or {}).items():
         info[f"monte_carlo_error_{name}"] = named.get(name, ()), error
+    for name, mean in result.factor_means.items():
+        info[f"factor_mean_{name}"] = named.get(name, ()), mean
     tree["fit_info"] = xr.DataTree(info)
     for group in list(tree.children):
         tree[group] = xr.DataTree(name_axes(tree[group].to_dataset(), names or {}))

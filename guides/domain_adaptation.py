@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
+import jax
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import solve_triangular
 from scipy.optimize import linear_sum_assignment
+from scipy.special import logsumexp
 from sidebayes.models.blocks.classes.source_mixture import SourceMixture
 from sidebayes.models.blocks.fields import check_integer, plain_array, point_table
 from sklearn.exceptions import ConvergenceWarning
@@ -17,7 +21,13 @@ from sklearn.mixture import GaussianMixture
 __all__ = ["ComponentMaps", "fit_source", "mixture_by_bic", "transformed_accuracy"]
 
 _RIDGE = 1e-3
-"""Share of the mean variance of a class that is added to the variances of its components."""
+"""Share of the variance of each feature in a class that is added to the variances of its components."""
+
+_FOLDS = 5
+"""Parts of the rows, each left out once, to tell whether several components predict classes better."""
+
+_FEWEST = 2
+"""Rows of a class that are never left out, as a mixture needs two."""
 
 
 def fit_source(
@@ -38,13 +48,15 @@ def fit_source(
     labels : array_like of int, shape (num_points,)
         Classes from 0 on, each with two rows at least.
     num_components : int or sequence of int, optional
-        Components of every class, or of each; by default as many as minimise BIC.
+        Components of every class, or of each. By default as many as minimise BIC while each has at least
+        as many rows as parameters, but one for every class where these predict the classes of rows that
+        were left out better (by log probability, in five folds).
     most_components : int
         Where BIC chooses.
     covariance : {"full", "diagonal"}
     num_restarts, seed : int
-        Of scikit-learn's `GaussianMixture`, which does the work; to variances a thousandth of the
-        mean variance of the class is added.
+        Of scikit-learn's `GaussianMixture`, which does the work; to the variance of each feature a
+        thousandth of its variance in the class is added, so that units do not matter.
 
     Returns
     -------
@@ -68,28 +80,73 @@ def fit_source(
     """
     points = point_table("x", x)
     owner = _class_numbers(labels, len(points))
-    if covariance not in ("full", "diagonal"):
+    if not isinstance(covariance, str) or covariance not in ("full", "diagonal"):
         raise ValueError(f"covariance = {covariance!r:.60}; expected 'full' or 'diagonal'")
     num_classes = int(owner.max()) + 1
     each = num_components if isinstance(num_components, Sequence | np.ndarray) else None
-    wanted = [num_components] * num_classes if each is None else list(each)
+    wanted: list[Any] = [num_components] * num_classes if each is None else list(each)
     if len(wanted) != num_classes:
         raise ValueError(
             f"num_components has {len(wanted)} entries for {num_classes} classes; give one for each"
         )
-    parts = []
-    for c, number in enumerate(wanted):
-        rows = points[owner == c]
+    for number, size in zip(wanted, np.bincount(owner), strict=True):
         if number is not None:
-            number = check_integer("num_components", number, 1, len(rows) + 1)
-        parts.append(mixture_by_bic(rows, number, most_components, covariance, num_restarts, seed))
+            check_integer("num_components", number, 1, size + 1)
+    mixture = partial(
+        mixture_by_bic,
+        most_components=most_components,
+        covariance=covariance,
+        num_restarts=num_restarts,
+        seed=seed,
+    )
+    source = _by_class(points, owner, wanted, mixture)
+    found = np.bincount(source.component_class).tolist()
+    plain = [1 if number is None else number for number in wanted]
+    if plain == found:
+        return source
+    scores = [_held_out(points, owner, numbers, mixture) for numbers in (plain, found)]
+    return source if scores[1] > scores[0] else _by_class(points, owner, plain, mixture)
+
+
+def _by_class(
+    points: NDArray,
+    owner: NDArray,
+    numbers: Sequence[int | None],
+    mixture: Callable[..., GaussianMixture],
+) -> SourceMixture:
+    """Mixtures of the rows of each class, by `mixture_by_bic`."""
     sizes = np.bincount(owner) / len(points)
+    spreads = np.stack([_spread(points[owner == c]) for c in range(len(numbers))])
+    typical = np.sqrt(sizes @ spreads**2)
+    parts = [
+        mixture(points[owner == c], number, unit=_units(spreads[c], typical))
+        for c, number in enumerate(numbers)
+    ]
     return SourceMixture(
         np.concatenate([s * part.weights_ for s, part in zip(sizes, parts, strict=True)]),
         np.concatenate([part.means_ for part in parts]),
         np.concatenate([_matrices(part) for part in parts]),
-        np.repeat(np.arange(num_classes), [part.n_components for part in parts]),
+        np.repeat(np.arange(len(numbers)), [part.n_components for part in parts]),
     )
+
+
+def _held_out(
+    points: NDArray, owner: NDArray, numbers: Sequence[int], mixture: Callable[..., GaussianMixture]
+) -> float:
+    """Log probability of the classes of rows that were left out, in five folds of each class."""
+    fold = np.full(len(points), -1)
+    rng = np.random.default_rng(0)
+    for rows in (np.flatnonzero(owner == c) for c in range(len(numbers))):
+        if len(rows) > _FEWEST:
+            fold[rng.permutation(rows)] = np.arange(len(rows)) % _FOLDS
+    total = 0.0
+    for held in (fold == f for f in range(_FOLDS)):
+        source = _by_class(points[~held], owner[~held], numbers, mixture)
+        with jax.enable_x64(True):
+            joint = np.asarray(source.log_joint(points))
+        own = np.where(source.component_class == owner[:, None], joint, -np.inf)
+        total += (logsumexp(own, axis=1) - logsumexp(joint, axis=1))[held].sum()
+    return total
 
 
 def mixture_by_bic(
@@ -99,25 +156,77 @@ def mixture_by_bic(
     covariance: str = "full",
     num_restarts: int = 3,
     seed: int = 0,
+    unit: NDArray | None = None,
 ) -> GaussianMixture:
-    """Gaussian mixture of rows, of so many components, or of as many as minimise BIC."""
+    """Gaussian mixture of rows, of so many components, or of as many as minimise BIC.
+
+    BIC presumes that every component has rows enough to learn it from. Numbers by which one has fewer
+    rows than parameters are left out.
+
+    Parameters
+    ----------
+    x : ndarray, shape (num_points, num_features)
+    num_components : int or None
+    most_components, covariance, num_restarts, seed
+        See `fit_source`.
+    unit : ndarray, shape (num_features,), optional
+        Deviations of the features, a thousandth of whose squares is added to variances.
+    """
     most = min(check_integer("most_components", most_components), len(x))
     numbers = range(1, most + 1) if num_components is None else [num_components]
     kind = "diag" if covariance == "diagonal" else covariance
-    ridge = _RIDGE * x.var(axis=0).mean() or _RIDGE
-    found = []
+    held = _parameters(x.shape[1], kind)
+    centre, unit = x.mean(axis=0), _units(_spread(x), 0.0) if unit is None else unit
+    found: list[GaussianMixture] = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         for number in numbers:
+            if found and number * held > len(x):
+                break
             mixture = GaussianMixture(
                 number,
                 covariance_type=kind,
-                reg_covar=ridge,
+                reg_covar=_RIDGE,
                 n_init=num_restarts,
                 random_state=seed,
             )
-            found.append(mixture.fit(x))
-    return min(found, key=lambda mixture: mixture.bic(x))
+            mixture.fit((x - centre) / unit)
+            if found and mixture.weights_.min() * len(x) < held:
+                continue
+            found.append(mixture)
+    best = min(found, key=lambda mixture: mixture.bic((x - centre) / unit))
+    return _rescaled(best, centre, unit)
+
+
+def _parameters(num_features: int, kind: str) -> int:
+    """Free parameters of the means and covariances of one component."""
+    spread = num_features if kind == "diag" else num_features * (num_features + 1) // 2
+    return num_features + spread
+
+
+def _spread(x: NDArray) -> NDArray[np.float64]:
+    """Standard deviations of features, exactly zero where one is constant."""
+    return (x - x[0]).std(axis=0)
+
+
+def _units(spread: NDArray, typical: ArrayLike) -> NDArray[np.float64]:
+    """Deviations of features, at least a tenth of typical ones; one where there are none."""
+    found = np.maximum(spread, 0.1 * np.asarray(typical))
+    return np.where(found > 0, found, 1.0)
+
+
+def _rescaled(mixture: GaussianMixture, centre: NDArray, unit: NDArray) -> GaussianMixture:
+    """The mixture of the rows themselves, from that of rows in other units."""
+    if mixture.covariance_type == "full":
+        mixture.covariances_ = mixture.covariances_ * (unit[:, None] * unit)
+        mixture.precisions_ = mixture.precisions_ / (unit[:, None] * unit)
+        mixture.precisions_cholesky_ = mixture.precisions_cholesky_ / unit[:, None]
+    else:
+        mixture.covariances_ = mixture.covariances_ * unit**2
+        mixture.precisions_ = mixture.precisions_ / unit**2
+        mixture.precisions_cholesky_ = mixture.precisions_cholesky_ / unit
+    mixture.means_ = mixture.means_ * unit + centre
+    return mixture
 
 
 def _class_numbers(labels: ArrayLike, num_points: int) -> NDArray[np.int64]:
@@ -149,8 +258,8 @@ def _matrices(mixture: GaussianMixture) -> NDArray[np.float64]:
 class ComponentMaps:
     r"""Affine maps from the components of one mixture to those of another.
 
-    Components are matched one to one at least total squared distance of their means. With Cholesky
-    factors A, component i that is matched with j has the map
+    Components are matched one to one at least total squared distance of their means, each feature in
+    deviations of the source. With Cholesky factors A, component i that is matched with j has the map
     :math:`T_i(x) = A_j A_i^{-1} (x - m_i) + m_j`, which takes one Gaussian to the other (any
     orthogonal matrix between the factors would do so as well).
 
@@ -171,7 +280,11 @@ class ComponentMaps:
 
     def __init__(self, source: GaussianMixture, target: GaussianMixture) -> None:
         self.source, self.target = source, target
-        apart = ((source.means_[:, None] - target.means_) ** 2).sum(axis=-1)
+        middle = source.weights_ @ source.means_
+        spread = source.weights_ @ (
+            (source.means_ - middle) ** 2 + np.diagonal(source.covariances_, axis1=1, axis2=2)
+        )
+        apart = ((source.means_[:, None] - target.means_) ** 2 / spread).sum(axis=-1)
         self.matched = np.stack(linear_sum_assignment(apart), axis=1)
 
     def __call__(self, x: NDArray) -> NDArray[np.float64]:

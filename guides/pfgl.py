@@ -12,7 +12,8 @@ from jax import Array, lax
 from jax.nn import log_softmax, logsumexp, softmax
 from numpy.typing import ArrayLike, NDArray
 from sidebayes.models.blocks.classes.class_mixture import log_of
-from sidebayes.models.blocks.classes.prototypes import Prototypes
+from sidebayes.models.blocks.classes.prototypes import Prototypes, without_prototypes
+from sidebayes.models.blocks.classes.statements import shares_of_classes
 
 from .engines.optimisers.lbfgs import minimise
 
@@ -96,8 +97,9 @@ def grow(
 
     Components stay as they are, so that those which grow early steal no points of others. Begins with
     a prototype for each class that a component holds half a labelled point of, at the mean of these
-    points; then adds the labelled point whose class it makes most probable, places all prototypes of
-    the component anew, and takes it back unless that pays.
+    points; a component that holds no such class keeps the class shares of all labelled points. Then adds the
+    labelled point whose class it makes most probable, places all prototypes of the component anew, and
+    takes it back unless that pays.
 
     Parameters
     ----------
@@ -193,7 +195,7 @@ class _State(NamedTuple):
     classes: Array
     live: Array
     scale: Array
-    num_classes: int
+    shares: Array
 
     @property
     def number(self) -> int:
@@ -202,9 +204,11 @@ class _State(NamedTuple):
 
     def prototypes(self) -> Prototypes:
         """As the model has them."""
-        table = jnp.zeros((len(self.scale), self.num_classes))
+        number = len(self.scale)
+        table = jnp.tile(self.shares, (number, 1))
+        bare = without_prototypes(self.clusters, number, self.live)
         given = self.points, self.classes, self.clusters, self.scale, table
-        return Prototypes(*given, 0.0, self.live)
+        return Prototypes(*given, bare, self.live)
 
 
 @jax.jit
@@ -244,7 +248,8 @@ def matched_scales(x: ArrayLike, member: ArrayLike, found: Prototypes) -> Array:
     An isotropic mixture with means at the prototypes, one variance and free weights is fitted to the
     points of each component. The scale :math:`a_j` gives the same entropy of the prototype of a point,
     which never rises in the scale. Where no scale does, as for prototypes that coincide, it is
-    :math:`1 / (2\sigma^2)`, the root for equal weights.
+    :math:`1 / (2\sigma^2)`, the root for equal weights. The scale of a component without prototypes changes
+    nothing, and is one over the mean squared distance of points and prototypes.
 
     Parameters
     ----------
@@ -272,7 +277,7 @@ def _matched(x: Array, member: Array, found: Prototypes) -> Array:
 
     def one(cluster: Array) -> Array:
         own, weight = live & (found.clusters == cluster), member[:, cluster]
-        nearest = jnp.min(jnp.where(own, apart, jnp.inf), axis=1)
+        nearest = jnp.min(jnp.where(own, apart, jnp.inf), axis=1, initial=jnp.max(apart))
         size = jnp.maximum(weight.sum(), jnp.finfo(x.dtype).tiny)
         floor = 1e-12 * (jnp.max(jnp.where(own, apart, 0.0)) + jnp.finfo(x.dtype).tiny)
         variance = jnp.maximum(weight @ nearest / size / x.shape[1], floor)
@@ -298,7 +303,8 @@ def _matched(x: Array, member: Array, found: Prototypes) -> Array:
         wide = jnp.log(plain) + jnp.log(1e6) * jnp.asarray([-1.0, 1.0])
         low, high = lax.fori_loop(0, 60, halve, (wide[0], wide[1]))
         inside = (low > wide[0]) & (high < wide[1])
-        return jnp.where(inside, jnp.exp((low + high) / 2), plain)
+        matched = jnp.where(inside, jnp.exp((low + high) / 2), plain)
+        return jnp.where(own.any(), matched, 1.0 / jnp.maximum(jnp.mean(apart), floor))
 
     return lax.map(one, jnp.arange(len(found.scale)))
 
@@ -312,13 +318,13 @@ def _entropy(prob: Array, weight: Array) -> Array:
 
 
 def _begin(data: _Data) -> _State:
-    """One prototype for each class that a component holds; one at least."""
+    """One prototype for each class that a component holds; the best one where none holds any."""
     stated = data.stated / data.stated.sum(axis=1, keepdims=True)
     share = log_softmax(data.base, axis=1)[:, :, None] + log_of(stated)[:, None]
     log_count = np.asarray(logsumexp(share, axis=0))
     num_clusters, num_classes = log_count.shape
     held = np.exp(log_count) > _HELD
-    held[np.arange(num_clusters), log_count.argmax(axis=1)] = True
+    held[np.unravel_index(log_count.argmax(), held.shape)] = True
     clusters, classes = np.nonzero(held)
     points = np.asarray(softmax(share[:, clusters, classes], axis=0).T @ data.x)
     room = -(-(len(points) + 1) // _ROOM) * _ROOM
@@ -328,7 +334,7 @@ def _begin(data: _Data) -> _State:
         jnp.asarray(np.pad(classes, (0, room - len(points)))),
         jnp.arange(room) < len(points),
         jnp.ones(num_clusters),
-        num_classes,
+        shares_of_classes(data.stated, num_classes),
     )
     state = state._replace(scale=matched_scales(data.all, data.member, state.prototypes()))
     return state._replace(points=_placed(data, state.prototypes(), state.live))

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import jax.numpy as jnp
+import numpy as np
 import numpyro
+from jax import Array
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 
 from .blocks.classes.class_mixture import NamedClassMixture
 from .blocks.classes.partitioned_classes import PartitionedClasses
@@ -17,21 +21,33 @@ from .blocks.classes.source_components import (
     resolve_shift,
 )
 from .blocks.classes.source_mixture import SourceMixture
+from .blocks.classes.source_worth import source_worth
 from .blocks.classes.statements import noise_of_strength, stated_classes
 from .blocks.label_inference.label_graph import as_label_graph
 from .blocks.mixtures.components import num_rows
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.shift_prior import ShiftPrior
 from .blocks.partitions.discriminants import Discriminants
-from .blocks.roles import Held
+from .blocks.roles import Chosen, Held
 from .blocks.side_information.partial_labels import PartialLabels
 
 __all__ = ["domain_adaptation"]
 
 
+def _chosen_worth(
+    data: Mapping[str, Any], options: Mapping[str, Any]
+) -> NDArray[np.float64] | Array | None:
+    """Worth of the source where the prior depends on it."""
+    source, shift, x = options.get("source"), options.get("shift", "source"), data.get("x")
+    if x is None or not isinstance(source, SourceMixture) or shift != "source":
+        return None
+    return source_worth(source, x)
+
+
 def domain_adaptation(
     x: Annotated[ArrayLike | None, "points features"],
     known: Annotated[PartialLabels | None, "points classes"] = None,
+    worth: Annotated[ArrayLike | None, "components", Chosen(_chosen_worth)] = None,
     *,
     source: Annotated[SourceMixture, Held()],
     shift: str | ShiftPrior = "source",
@@ -59,9 +75,13 @@ def domain_adaptation(
         Class of each row, -1 where it is not known, or a mask of the classes that it may have.
     source : SourceMixture
         See `sidebayes.fit_source`. Runs start there, and from means moved by up to two deviations.
+    worth : array_like, shape (num_components,), optional
+        What the source counts for under ``shift="source"``, in points of the target by component. `fit`
+        chooses it as `source_worth` says: from how far the mean of the target is from that of the source.
     shift : {"source", "flat"} or ShiftPrior
-        "source" is ``ShiftPrior()``, which expects means to shift by about a standard deviation. "flat" is
-        the thesis' maximum likelihood: the source is a start and nothing else.
+        "source" is a prior around the source as strong as `worth` says; see `WorthPrior`. Where the target
+        shows no sign of having moved the classifier stays as it is. "flat" is the thesis' maximum likelihood:
+        the source is a start and nothing else.
     covariance : {"full", "diagonal"}
     strength : float
         :math:`\beta`, in nats; 0 makes nothing of the known classes, infinity keeps them.
@@ -78,11 +98,11 @@ def domain_adaptation(
     """
     if not isinstance(posterior, str) or posterior not in ("exact", "partition"):
         raise ValueError(f"posterior = {posterior!r:.60}; expected 'exact' or 'partition'")
-    prior = resolve_shift(shift, source, x)
+    prior = resolve_shift(shift, source, x, worth)
     restricted = posterior == "partition" and x is not None
     weights = SourceWeights if restricted else FreeSourceWeights
     log_weights = jnp.log(weights(source, prior).sample("weights", "components"))
-    gaussians = SourceComponents(source, covariance, prior, x)
+    gaussians = SourceComponents(source, covariance, prior, x, known)
     density, classes = gaussians.sample(), jnp.asarray(source.table)
     noise = noise_of_strength(strength, source.num_classes)
     told = known if strength else None

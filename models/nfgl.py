@@ -12,6 +12,7 @@ from numpyro.distributions import constraints
 
 from .blocks.classes.anchors import Anchors, log_pseudo_likelihood
 from .blocks.classes.neighbours import NeighbourMixture, anchor_distances
+from .blocks.fields import Range, check_number
 from .blocks.label_inference.label_graph import as_label_graph
 from .blocks.mixtures.components import GaussianPrior, mixture_components
 from .blocks.mixtures.linked_categorical import LinkedCategorical
@@ -81,6 +82,7 @@ def nfgl(
             f"anchors have a table of shape {jnp.shape(anchors.table)}; expected "
             f"{(num_clusters, num_classes)}, num_clusters by num_classes"
         )
+    smoothing = check_number("smoothing", smoothing, Range(above=0.0, most=1.0))
     weights = mixing_weights(num_clusters, concentration)
     density = mixture_components(x, num_clusters, covariance, prior)
     apart, typical = anchor_distances(anchors)

@@ -58,7 +58,8 @@ def pfgl(
         As for `moe`.
     num_clusters, num_classes : int
     prototypes : sequence of (int, int)
-        Component and class of each prototype; every component needs one.
+        Component and class of each prototype. A component without any has the shares that the classes
+        have among the labelled rows: nothing else is known of its classes.
     covariance : {"full", "tied", "diagonal", "spherical"}
     prior : {"empirical", "flat"} or GaussianPrior
         Of the components, and what is believed of prototypes and scales: around the centre of the data,

@@ -18,7 +18,7 @@ from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.label_inference.partition import check_inference
 from .blocks.mixtures.components import GaussianPrior, mixture_components, num_rows
-from .blocks.mixtures.linked_categorical import LinkedCategorical
+from .blocks.mixtures.linked_categorical import LinkedCategorical, check_reading
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.reliability import FlipRate
 from .blocks.mixtures.weights import mixing_weights
@@ -111,6 +111,7 @@ def cluster_weights(
     inference: str | Inference,
 ) -> Array:
     """Mixing weights, learned or given, shape (num_clusters,); parameters are those of `ppc`."""
+    check_reading(reading)
     if weights is None:
         _refuse_inexact_field(graph, num_clusters, reading, inference)
         return mixing_weights(num_clusters, concentration)
@@ -134,7 +135,11 @@ def learned_weights(
             "known flip rate q goes into the links: links.with_strength(flip_rate_weight(q))"
         )
     given = graph.pair_weights
-    if isinstance(given, np.ndarray) and len(given) and np.isinf(given).all():
+    if isinstance(given, np.ndarray) and not len(given):
+        raise ValueError(
+            "flip_rate is learned from links, and there are none; pass links, or leave flip_rate out"
+        )
+    if isinstance(given, np.ndarray) and np.isinf(given).all():
         raise ValueError(
             "flip_rate is learned from soft links, and all of these are hard, which is to say beyond "
             "doubt; pass links.with_strength(1.0)"
@@ -174,10 +179,15 @@ def _refuse_inexact_field(
     graph: LabelGraph, num_clusters: int, reading: str, inference: str | Inference
 ) -> None:
     """Learned mixing weights need the partition function of a field, and its slope, exactly."""
-    approximation = check_inference(graph, num_clusters, inference)
-    if approximation is not None and reading == "field":
+    if reading != "field":
+        return
+    remedy = (
+        "use reading='relation', links as statements, or weights='uniform', with an approximation"
+    )
+    approximation = check_inference(graph, num_clusters, inference, remedy)
+    if approximation is not None:
         raise ValueError(
             f"mixing weights cannot be learned under reading='field' with {approximation}: their "
-            "partition function would be approximate too. Use ppc with reading='relation', links as "
-            "statements, or with weights='uniform'"
+            "partition function would be approximate too. Use reading='relation', links as statements, "
+            "or weights='uniform'"
         )

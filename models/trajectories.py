@@ -53,6 +53,7 @@ def curve_anchors(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArra
     inputs = as_columns(np.asarray(data["inputs"]))
     kernel, inducing = options.get("kernel", "rbf"), options.get("inducing")
     given = options.get("length_scale")
+    _check_sizes(inputs, length_scale=given)
     known = given is not None and not isinstance(given, dist.Distribution)
     if not known and inducing is None:
         anchors = np.unique(inputs, axis=0)
@@ -168,22 +169,28 @@ def trajectories(
     if isinstance(concentration, dist.Distribution):
         concentration = numpyro.sample("concentration", concentration)
     elif not isinstance(concentration, Array):
-        check_number("concentration", concentration, Range(above=0.0))
+        concentration = check_number("concentration", concentration, Range(above=0.0))
     log_weights = stick_weights(num_clusters, concentration, truncation)
 
     num_outputs = _num_outputs(y)
     _check_observed(observed, y)
     _check_mean(mean, num_outputs)
+    _check_sizes(inputs, length_scale=length_scale, amplitude=amplitude)
+    _check_anchors(anchors, inputs)
     typical = _typical(y, observed, inputs, length_scale, amplitude, noise)
+    codes = None if subjects is None else subjects.codes
+    prior = "default" if length_scale is None else length_scale
+    prior = prior if isinstance(prior, str | dist.Distribution) else None
+    setting = Setting(
+        kernel, inputs, anchors, codes, **typical, mean=mean, observed=observed, prior=prior
+    )
     scales: dict[str, Any] = {
-        name: _scale(name, given, typical[name], num_clusters if name in own else None)
+        name: _scale(name, given, setting, num_clusters if name in own else None)
         for name, given in zip(typical, (length_scale, amplitude, noise), strict=True)
     }
     if "length_scale" in own and scales["length_scale"].ndim == 1:
         scales["length_scale"] = scales["length_scale"][:, None]
     scales["noise"] = _by_output(scales["noise"], num_outputs, own="noise" in own)
-    codes = None if subjects is None else subjects.codes
-    setting = Setting(kernel, inputs, anchors, codes, **typical, mean=mean, observed=observed)
     curves = Curves(num_clusters, jnp.shape(anchors)[0], num_outputs, setting).sample()
     labels = LinkedCategorical(
         log_weights, graph, reading=reading, weight_per=weight_per, inference=inference
@@ -192,7 +199,7 @@ def trajectories(
     numpyro.sample("y", LinkedMixture(labels, density, groups=subjects), obs=y)
 
 
-def _scale(name: str, given: Any, typical: ArrayLike, num_clusters: int | None) -> Array:
+def _scale(name: str, given: Any, setting: Setting, num_clusters: int | None) -> Array:
     """A positive parameter, given or learned, of all clusters or of each."""
     if given is not None and not isinstance(given, dist.Distribution):
         if num_clusters is not None:
@@ -201,11 +208,13 @@ def _scale(name: str, given: Any, typical: ArrayLike, num_clusters: int | None) 
                 "its prior"
             )
         return jnp.asarray(_positive(name, given))
+    typical = getattr(setting, name)
     prior = dist.LogNormal(jnp.log(typical), 1.0) if given is None else given
     if given is None and jnp.ndim(typical):
         prior = prior.to_event(jnp.ndim(typical))
     dim = "inputs" if name == "length_scale" else "outputs"
-    return Scale(name, prior, typical, num_clusters, dim).sample()
+    own = setting if name == "length_scale" else None
+    return Scale(name, prior, typical, num_clusters, dim, own).sample()
 
 
 def _by_output(noise: Array, num_outputs: int | None, *, own: bool) -> Array:
@@ -232,6 +241,10 @@ def _check_observed(observed: Any, y: Any) -> None:
     if not np.isin(table, (0.0, 1.0)).all():
         bad = table[~np.isin(table, (0.0, 1.0))][0]
         raise ValueError(f"observed holds {bad:.6g}; expected one for what was measured, else zero")
+    if not table.any():
+        raise ValueError(
+            "observed is zero everywhere, so that nothing was measured; it is one where y holds a measurement"
+        )
 
 
 def _check_mean(mean: Any, num_outputs: int | None) -> None:
@@ -250,6 +263,36 @@ def _positive(name: str, given: Any) -> NDArray:
     if value.ndim > (name != "amplitude") or not (np.isfinite(value) & (value > 0)).all():
         raise ValueError(f"{name} = {given!r:.60}; expected a positive number or a distribution")
     return value
+
+
+def _check_sizes(inputs: Any, **scales: Any) -> None:
+    """Refuse scales of more than one number, but length-scales with one for each input."""
+    number = jnp.shape(inputs)[1] if jnp.ndim(inputs) > 1 else 1
+    for name, given in scales.items():
+        if given is None:
+            continue
+        is_prior = isinstance(given, dist.Distribution)
+        shape = given.batch_shape + given.event_shape if is_prior else np.shape(given)
+        if name == "length_scale" and shape not in ((), (number,)):
+            raise ValueError(
+                f"length_scale has shape {shape} for {number} columns of inputs; pass one number, or one "
+                "for each column"
+            )
+        if name == "amplitude" and shape:
+            raise ValueError(
+                f"amplitude has shape {shape}; pass one number, or a distribution of one number"
+            )
+
+
+def _check_anchors(anchors: Any, inputs: Any) -> None:
+    """Refuse anchors that are no rows of inputs."""
+    shapes = [jnp.shape(one) for one in (anchors, inputs)]
+    columns = [shape[1] if len(shape) > 1 else 1 for shape in shapes]
+    if len(shapes[0]) not in (1, 2) or columns[0] != columns[1]:
+        raise ValueError(
+            f"anchors have shape {shapes[0]} for {columns[1]} columns of inputs; pass a row of inputs for "
+            "each anchor, or leave them out"
+        )
 
 
 def _check(truncation: str, reading: str, own: Collection[str]) -> None:

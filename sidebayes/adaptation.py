@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -19,7 +19,7 @@ from sidebayes.guides.domain_adaptation import (
     transformed_accuracy,
 )
 from sidebayes.guides.engines.base import FitError, Problem
-from sidebayes.guides.engines.density import log_joint
+from sidebayes.guides.engines.density import abstract_trace, latent_sites, log_joint
 from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.guides.engines.starts import initial_values
 from sidebayes.models.blocks.classes.source_mixture import SourceMixture
@@ -32,6 +32,9 @@ from .checks import check_seed
 from .result import Fit
 
 __all__ = ["AdaptationChoice", "select_adaptation"]
+
+_FIXED = 1e6
+"""Worth of a source that is ported as it is, in sizes of the target."""
 
 _CLOSE = 0.01
 """Change of the expected error from which on a stronger price is not tried."""
@@ -46,9 +49,12 @@ class AdaptationChoice:
     fit : Fit
         By `domain_adaptation`, the candidate chosen.
     candidates : DataFrame
-        A row for each: ``strength``, ``start``, ``error`` expected at the known rows, ``accuracy`` of the
-        source moved to the target, ``density`` (the objective without any price), ``kept`` by both
-        thresholds, and whether it is ``chosen``.
+        A row for each: ``prior`` ("ported", the source as it is; "default"; "10 points" and "100 points",
+        what the source is worth by component; "asked", the options given), ``strength``, ``start``, ``error``
+        expected at the known rows, ``accuracy`` of the source moved to the target, ``changed``, the share
+        of rows that have another class than by the source as it is, ``density`` (log joint density of rows
+        and components under the default prior, without any price), ``kept`` by all thresholds, and whether
+        it is ``chosen``.
     """
 
     fit: Fit
@@ -70,11 +76,16 @@ def select_adaptation(
 ) -> AdaptationChoice:
     """Fit `domain_adaptation` from several starts at rising strengths, and choose one fit.
 
+    The source as it is (ported), the default, and sources that are worth 10 and 100 points by component are
+    always among the candidates. None is chosen whose error at rows of known class is above the least of
+    these.
+
     Each fit is judged by the error expected at rows of known class, and by its accuracy at rows of the
     source that were moved into the target by maps between components of both
     (`transformed_accuracy`), whose classes are known. Of the fits above the third quartile of this
     accuracy and below the first quartile of the error, the one of largest density is chosen; where
-    no fit is both, those of the least error count.
+    no fit is both, those of the least error count. Densities are of rows and components under the prior
+    of the default, so that a fit which has moved further than the rows support is not preferred.
 
     Parameters
     ----------
@@ -106,7 +117,7 @@ def select_adaptation(
     TypeError, ValueError
         If no row of the target has a known class, or an argument is out of range.
     FitError
-        If every start fails.
+        If every fit fails.
 
     References
     ----------
@@ -130,47 +141,93 @@ def select_adaptation(
     one = replace(given, num_restarts=1)
     source = fit_source(rows, source_labels, seed=seed) if source is None else source
     maps = ComponentMaps(mixture_by_bic(rows, None, 10), mixture_by_bic(points, None, 10))
-    options |= {"source": source}
-    starts = _starts(points, classes, options, seed, num_starts)
-
-    found: list[Fit] = []
-    table: list[dict[str, Any]] = []
+    judge = _judge(points, options | {"source": source})
+    labels = np.asarray(source_labels)
+    trials = _Trials(points, classes, rows, labels, source, maps, judge, one, seed)
+    for prior, worth in _anchors(source, len(points)).items():
+        anchored = {"shift": "source", "worth": worth, "posterior": "exact"}
+        trials.add(prior, 0, None, options | anchored | {"strength": tried[-1]})
+    starts = _starts(points, classes, options | {"source": source}, seed, num_starts)
     least = np.inf
     for strength in tried:
-        before = len(table)
-        for start, init in enumerate(starts):
-            try:
-                candidate = fit(
-                    "domain_adaptation",
-                    points,
-                    classes,
-                    strength=strength,
-                    init=init,
-                    engine=one,
-                    seed=seed,
-                    progress=False,
-                    **options,
-                )
-            except FitError as error:
-                lost = error
-                continue
-            prob = candidate.class_probabilities
-            entry: dict[str, Any] = {"strength": strength, "start": start}
-            own = prob(points)
-            entry["error"] = 1 - own[told, classes[told]].mean()
-            shares = own.mean(axis=0)
-            guess = lambda z, prob=prob: prob(z).argmax(axis=1)  # noqa: E731
-            entry["accuracy"] = transformed_accuracy(rows, source_labels, maps, guess, shares)
-            table.append(entry | {"density": _density(candidate)})
-            found.append(candidate)
-        best = min((entry["error"] for entry in table[before:]), default=np.inf)
+        priced = options | {"strength": strength}
+        best = min(trials.add("asked", r, init, priced) for r, init in enumerate(starts))
         if abs(least - best) < _CLOSE:
             break
         least = best
-    if not found:
-        raise FitError(f"every start failed, the last one with: {lost}", lost.params)
-    candidates = _judged(pd.DataFrame(table))
-    return AdaptationChoice(found[int(candidates["chosen"].argmax())], candidates)
+    return trials.chosen()
+
+
+@dataclass
+class _Trials:
+    """Candidates of a choice, fitted and judged one by one."""
+
+    points: NDArray
+    classes: NDArray
+    rows: NDArray
+    row_labels: NDArray
+    source: SourceMixture
+    maps: ComponentMaps
+    judge: Callable[[dict[str, NDArray]], float]
+    engine: EM
+    seed: int
+    fits: list[Fit] = field(default_factory=list)
+    table: list[dict[str, Any]] = field(default_factory=list)
+    failure: FitError | None = None
+
+    def add(self, prior: str, start: int, init: Any, options: dict[str, Any]) -> float:
+        """Fit and describe one candidate; its error at known rows, infinite if the fit fails."""
+        try:
+            candidate = fit(
+                "domain_adaptation",
+                self.points,
+                self.classes,
+                source=self.source,
+                init=init,
+                engine=self.engine,
+                seed=self.seed,
+                progress=False,
+                **options,
+            )
+        except FitError as failure:
+            self.failure = failure
+            return np.inf
+        prob, told = candidate.class_probabilities, self.classes >= 0
+        own = prob(self.points)
+        error = 1 - own[told, self.classes[told]].mean()
+        guess = lambda z: prob(z).argmax(axis=1)  # noqa: E731
+        self.table.append(
+            {
+                "prior": prior,
+                "strength": options["strength"],
+                "start": start,
+                "error": error,
+                "accuracy": transformed_accuracy(
+                    self.rows, self.row_labels, self.maps, guess, own.mean(axis=0)
+                ),
+                "changed": (own.argmax(axis=1) != self.source.predict(self.points)).mean(),
+                "density": self.judge(candidate.params),
+            }
+        )
+        self.fits.append(candidate)
+        return error
+
+    def chosen(self) -> AdaptationChoice:
+        """The best candidate."""
+        if not self.fits:
+            assert self.failure is not None  # the last of them
+            raise FitError(
+                f"every fit failed, the last one with: {self.failure}", self.failure.params
+            )
+        candidates = _judged(pd.DataFrame(self.table))
+        return AdaptationChoice(self.fits[int(candidates["chosen"].argmax())], candidates)
+
+
+def _anchors(source: SourceMixture, num_points: int) -> dict[str, NDArray | None]:
+    """What the source is worth in candidates that are always tried, None where it is chosen."""
+    given = {"ported": _FIXED * num_points, "10 points": 10.0, "100 points": 100.0}
+    size = source.num_components
+    return {"default": None} | {name: np.full(size, worth) for name, worth in given.items()}
 
 
 def _starts(
@@ -184,17 +241,26 @@ def _starts(
     return [{name: value[r] for name, value in values.items()} for r in range(size)]
 
 
-def _density(candidate: Fit) -> float:
-    """Log joint density, or its bound, with no price on errors."""
-    free = replace(candidate.run, options={**candidate.run.options, "strength": 0.0})
-    sites = {name: np.asarray(value) for name, value in candidate.params.items()}
-    with candidate.run.precision:
-        return float(jax.jit(lambda params: log_joint(free.problem, params))(sites))
+def _judge(x: NDArray, options: dict[str, Any]) -> Callable[[dict[str, NDArray]], float]:
+    """Log joint density of rows and components under the default, no price on errors in it."""
+    common = options | {"shift": "source", "worth": None, "posterior": "exact", "strength": 0.0}
+    with jax.enable_x64(True):
+        problem = Problem(domain_adaptation, (jnp.asarray(x),), common)
+        names = latent_sites(abstract_trace(problem))
+        density = jax.jit(lambda params: log_joint(problem, params))
+
+    def judge(params: dict[str, NDArray]) -> float:
+        with jax.enable_x64(True):
+            return float(density({name: jnp.asarray(params[name]) for name in names}))
+
+    return judge
 
 
 def _judged(table: pd.DataFrame) -> pd.DataFrame:
-    """Mark candidates kept by both thresholds, and the densest of them."""
-    right = table["error"] <= table["error"].quantile(0.25) + 1e-9
+    """Mark candidates kept by all thresholds, and the densest of them."""
+    error = table["error"]
+    most = min(error.quantile(0.25), error[table["prior"] != "asked"].min())
+    right = error <= most + 1e-9
     kept = right & (table["accuracy"] >= table["accuracy"].quantile(0.75) - 1e-9)
     kept = kept if kept.any() else right
     best = table["density"].where(kept).idxmax()

@@ -7,16 +7,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
 
 from sidebayes.diagnostics.compare import Comparison, compare_fits
 from sidebayes.guides.engines.base import Engine
+from sidebayes.models.blocks.fields import refuse_unwritable
 from sidebayes.models.blocks.files import as_path, is_damaged, is_swollen
 from sidebayes.models.blocks.roles import signature_of
 
 from . import checks, record
 from .arguments import find_method, read_arguments
+from .magnitudes import check_precision, warn_of_far_rows
 from .problems import shapes_of
 from .result import Fit
 from .run import Run
@@ -114,6 +117,9 @@ def fit(
         columns[wide] = features
     checks.check_seed(seed)
     _check_dtype(dtype)
+    for one, values in tables.items():
+        check_precision(one, values, dtype)
+        warn_of_far_rows(one, values)
     if init is not None and not isinstance(init, Fit | Mapping):
         raise TypeError(
             f"init is a {type(init).__name__}; pass a mapping of site values, or another Fit"
@@ -148,7 +154,7 @@ def compare(fits: Mapping[str, Fit]) -> Comparison:
     Raises
     ------
     TypeError, ValueError
-        If there is nothing to compare, or something is not a fit.
+        If there is nothing to compare, something is not a fit, or two fits have the same name.
     """
     if not isinstance(fits, Mapping):
         raise TypeError(f"fits is a {type(fits).__name__}; pass a mapping, {{'em': fit_1, ...}}")
@@ -157,7 +163,15 @@ def compare(fits: Mapping[str, Fit]) -> Comparison:
     for name, one in fits.items():
         if not isinstance(one, Fit):
             raise TypeError(f"fits[{name!r}] is a {type(one).__name__}; expected a Fit")
-    return compare_fits(fits)
+    names = [str(name) for name in fits]
+    unclear = [name for name in names if not name.strip() or names.count(name) > 1]
+    if unclear:
+        raise ValueError(
+            f"fits has the names {list(fits)}, of which {unclear[0]!r} is blank, or the same text as "
+            "another; give each fit a name of its own, by which its row goes"
+        )
+    refuse_unwritable("names of fits", names)
+    return compare_fits(dict(zip(names, fits.values(), strict=True)))
 
 
 def load(path: str | Path, model: Callable[..., None] | None = None, **options: Any) -> Fit:
@@ -263,6 +277,9 @@ def _check_whole(tree: xr.DataTree, run: Run) -> None:
         checks.check_options(run.signature, run.options, run.method)
     if missing:
         raise ValueError(f"it lacks {', '.join(sorted(missing))}")
+    blank = [str(n) for n, v in tree["posterior"].data_vars.items() if np.isnan(v).any()]
+    if blank:
+        raise ValueError(f"its posterior holds NaN for {blank}")
 
 
 def _check_sites(tree: xr.DataTree, run: Run) -> None:

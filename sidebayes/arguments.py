@@ -71,6 +71,7 @@ def read_arguments(
     given, options = checks.sort_arguments(signature, data, arguments, name, optional)
     checked = checks.check_given(signature, given, name)
     sizes = checks.check_dims(signature, checked)
+    checks.check_options(signature, options, name)
     if "num_clusters" in signature.options:
         first = next((checked[r.name] for r in signature.of_kind("table") if r.name in checked), ())
         default = inspect.signature(model).parameters["num_clusters"].default
@@ -80,10 +81,12 @@ def read_arguments(
         )  # if data may be missing
         points = sys.maxsize if signature.truncates else points
         options = {**options, "num_clusters": checks.check_num_clusters(asked, points)}
-    checks.check_options(signature, options, name)
+    checks.require_options(signature, model, options, name)
     for role in signature.data:
-        if role.chosen is not None and role.name not in checked:
-            checked[role.name] = role.chosen(checked, options)
+        if role.chosen is None or role.name in checked:
+            continue
+        if (found := role.chosen(checked, options)) is not None:
+            checked[role.name] = found
     columns = {
         role.name: names
         for role in signature.of_kind("table")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Mapping
+import inspect
+import re
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -23,12 +25,14 @@ from sidebayes.models.blocks.side_information.partial_labels import (
 from .tables import as_plain, check_data, shape_of
 
 __all__ = [
+    "as_annotated",
     "check_dims",
     "check_given",
     "check_links",
     "check_num_clusters",
     "check_options",
     "check_seed",
+    "require_options",
     "sort_arguments",
     "wanted",
 ]
@@ -48,6 +52,7 @@ def sort_arguments(
     TypeError, ValueError
         If there are too many data, some are given twice, or some are missing.
     """
+    _refuse_undeclared(signature, data, arguments, method)
     positional = [role.name for role in signature.data[: signature.positional]]
     while len(data) > len(positional) and data[-1] is None:
         data = data[:-1]
@@ -79,6 +84,43 @@ def sort_arguments(
     if rest.get("links", False) is None:
         del rest["links"]  # no links are none for any method
     return given, rest
+
+
+def _refuse_undeclared(
+    signature: Signature, data: tuple, arguments: Mapping[str, Any], method: str
+) -> None:
+    """Refuse further tables of a model without annotations, which would be options: constants of it."""
+    if any(role.declared for role in signature.data) or not signature.data:
+        return
+    first = signature.data[0].name
+    names = [name for name in signature.options if name not in arguments]
+    given = {**dict(zip(names, data[signature.positional :], strict=False)), **arguments}
+    size = _rows(data[0] if data else arguments.get(first))
+    tables = [name for name in signature.options if size and _rows(given.get(name)) == size]
+    if tables:
+        raise TypeError(
+            f"{method} is given {' and '.join(tables)} with one entry per row of {first}, but in a model "
+            f"without annotations only {first} is data and the rest are options; annotate the data: "
+            f"{as_annotated((first, *tables))}"
+        )
+
+
+def as_annotated(names: Collection[str]) -> str:
+    """How arguments of a model are declared as data, for messages."""
+    written = ", ".join(f'{name}: Annotated[ArrayLike, "rows"]' for name in names)
+    return (
+        f'{written}, with typing.Annotated and jax.typing.ArrayLike. Write "rows ..." for a table with '
+        "columns, Groups for the group of each row (its .codes are indices), and | None for what may be "
+        "left out"
+    )
+
+
+def _rows(value: Any) -> int:
+    """Number of rows of an array, list, series or frame; 0 for other things."""
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):
+        return int(shape[0]) if shape else 0
+    return len(value) if isinstance(value, list) else 0
 
 
 def wanted(role: Role) -> str:
@@ -114,7 +156,8 @@ def check_given(signature: Signature, given: Mapping[str, Any], method: str) -> 
             continue
         value = given[role.name]
         if role.kind == "table":
-            checked[role.name] = check_data(value, role.name, role.dims)
+            dims = role.dims if role.declared else (role.dims[0], "...")
+            checked[role.name] = check_data(value, role.name, dims)
         elif role.kind == "links":
             checked[role.name] = _check_ties(value, role.name, method)
         elif role.kind == "groups":
@@ -279,6 +322,25 @@ def check_options(signature: Signature, options: Mapping[str, Any], method: str)
             close = difflib.get_close_matches(name, known, n=1)
             hint = f" (did you mean {close[0]!r}?)" if close else ""
             raise TypeError(f"{method} has no option {name!r}{hint}; its options: {shown}")
+
+
+def require_options(
+    signature: Signature, model: Callable[..., None], options: Mapping[str, Any], method: str
+) -> None:
+    """Refuse a call without an option that has no default, and say what the option is."""
+    for name, parameter in inspect.signature(model).parameters.items():
+        required = name in signature.options and parameter.default is parameter.empty
+        if required and options.get(name) is None:
+            raise TypeError(
+                f"{method} needs {name}=..., which has no default{_documented(model, name)}"
+            )
+
+
+def _documented(model: Callable[..., None], name: str) -> str:
+    """What the docstring of a model says of an argument, to follow a message."""
+    entry = rf"^ *(?:\w+, )*{name}(?:, \w+)* : (.+)\n(?: {{4,}}(.+)\n)?"
+    found = re.search(entry, inspect.getdoc(model) or "", re.MULTILINE)
+    return "" if found is None else f" ({'; '.join(filter(None, found.groups()))})"
 
 
 def check_seed(seed: Any) -> int:

@@ -13,7 +13,7 @@ from sidebayes.diagnostics.tree import pooled_draws
 from sidebayes.guides.engines.density import abstract_trace, collapsed_sites
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
-from .predictions import check_new
+from .predictions import check_new, refuse_impossible
 
 __all__ = ["Classes"]
 
@@ -57,7 +57,7 @@ class Classes:
         Raises
         ------
         ValueError
-            If the model has no classes.
+            If the model has no classes, or no class is possible for a row.
         """
         if not self.has_classes:
             raise ValueError(
@@ -72,7 +72,8 @@ class Classes:
 
         is_new = any(value is not None for value in (*data, *named.values()))
         run = self.run.with_data(check_new(self.run, data, named)) if is_new else self.run
-        return self._over_draws(classes, run, pooled_draws(self.tree)).mean(axis=0)
+        prob = self._over_draws(classes, run, pooled_draws(self.tree)).mean(axis=0)
+        return refuse_impossible(prob, "class")
 
     def classes(self: Any, *data: Any, **named: Any) -> pd.DataFrame:
         """Most probable class of each row, and its probability.

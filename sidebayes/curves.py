@@ -52,6 +52,7 @@ class CurvesOfFit:
             columns of the data have names; ``mean`` of the
             curve and ``sd`` of what is not known of it, with ``lower`` and ``upper``; ``sd_outcome`` of a
             new outcome about the mean, noise included. Intervals are those of a normal distribution.
+            After coordinate ascent means are those of the factor, without error of its draws.
 
         Raises
         ------
@@ -59,7 +60,7 @@ class CurvesOfFit:
             If the model observes no one mixture whose components have means and variances.
         """
         check_probability(probability)
-        mean, doubt, variance = self._components(self._new_rows(new), self._matched_draws)
+        mean, doubt, variance = self._components(self._new_rows(new), self._centred_draws)
         found = mean.mean(axis=0)
         sd = np.sqrt(mean.var(axis=0) + doubt.mean(axis=0))
         total = np.sqrt(mean.var(axis=0) + variance.mean(axis=0))
@@ -200,6 +201,17 @@ class CurvesOfFit:
         sizes = checks.check_dims(self.run.signature, given)
         filled = fill_tables(self.run.with_data(given), sizes, self.run.data)
         return self.run.with_data(filled)
+
+    @property
+    def _centred_draws(self: Any) -> dict[str, NDArray]:
+        """Matched draws, moved to the mean of their factor where the engine knows it."""
+        draws, plain = self._matched_draws, pooled_draws(self.tree)
+        info = self.tree["fit_info"]
+        for name, values in draws.items():
+            exact = info.get(f"factor_mean_{name}")
+            if exact is not None and np.array_equal(values, plain[name]):  # none was renumbered
+                draws[name] = values - values.mean(axis=0) + exact.to_numpy()
+        return draws
 
     def _components(
         self: Any, run: Run, draws: Mapping[str, NDArray]

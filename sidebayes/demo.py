@@ -1,4 +1,4 @@
-"""The main job: four methods, four engines, two real data sets, sixty unreliable links."""
+"""The main job: links decide which of two groupings of the same crabs a mixture finds."""
 
 from __future__ import annotations
 
@@ -17,48 +17,56 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 __all__ = ["Job", "demo", "jobs"]
 
-NUM_PAIRS = 60
+NUM_LINKS = {"sex": 200, "species": 60}
+"""Links about each question."""
+
 FLIP_RATE = 0.1
-_SEED = 0
+"""Share of the links that are stated wrongly."""
+
+_SWEEPS = 2
+"""Sweeps of Gibbs sampling a draw."""
+
+_CLEAR = 0.5
+"""Adjusted Rand index from which on clusters are said to be a known grouping."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One fit of the demonstration."""
+    """One fit of the demonstration.
 
-    data: str
-    variant: str
-    engine: str
+    Attributes
+    ----------
+    question : {"sex", "species"}
+        Classes that the links are about, and that the fit is scored by.
+    links : {"no", "hard", "soft", "learned"}
+        How links are taken.
+    engine : str
+    """
+
+    question: str
+    links: str
+    engine: str = "em"
 
     @property
     def name(self) -> str:
         """Name in tables and of the file."""
-        return f"{self.data} {self.variant} {self.engine}"
+        what = f"{self.question}, {self.links} links" if self.links != "no" else "no links"
+        return what if self.engine == "em" else f"{what}, {self.engine}"
 
     @property
     def file(self) -> str:
         """File in the output folder."""
-        return self.name.replace(" ", "-") + ".nc"
+        return self.name.replace(",", "").replace(" ", "-") + ".nc"
 
 
-VARIANTS = ("gmm", "hard ppc", "soft ppc", "learned ppc")
-
-_SWEEPS = 5
-"""Sweeps of Gibbs a draw."""
-
-_SAMPLERS = ("nuts", "gibbs")
+PLAIN, HARD, SOFT, LEARNED = (Job("sex", links) for links in ("no", "hard", "soft", "learned"))
+OTHER, FORCED = (Job("species", links) for links in ("soft", "hard"))
+GIBBS, NUTS = (replace(LEARNED, engine=engine) for engine in ("gibbs", "nuts"))
 
 
 def jobs() -> list[Job]:
-    """Every fit; those that others start from come first, then those that take longest."""
-    # NUTS beside Gibbs on one model, each to be judged by the other
-    variants = {("iris", "nuts"): ("gmm",)}
-    runs = ("iris", "em"), ("iris", "gibbs"), ("iris", "nuts"), ("iris", "map"), ("wine", "em")
-    return [
-        Job(data, variant, engine)
-        for data, engine in runs
-        for variant in variants.get((data, engine), VARIANTS)
-    ]
+    """Every fit, in the order of the story."""
+    return [PLAIN, SOFT, LEARNED, HARD, OTHER, FORCED, GIBBS, NUTS]
 
 
 def demo(
@@ -78,7 +86,7 @@ def demo(
     num_workers : int, optional
         Processes; by default one per core, four at most.
     num_draws : int
-        Draws of each of four chains by Gibbs sampling, half as many as by NUTS.
+        Draws of each of four chains by Gibbs sampling and by NUTS.
 
     Returns
     -------
@@ -91,9 +99,10 @@ def demo(
         raise ValueError(f"{folder} is a file; name a folder for the fits and the report")
     folder.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
+    told = " or ".join(f"{number} on {question}" for question, number in NUM_LINKS.items())
     console.print(
-        f"[bold]sidebayes demo[/]: iris and standardised wine, {NUM_PAIRS} random pairs each, "
-        f"{round(FLIP_RATE * NUM_PAIRS)} of them stated wrongly"
+        "[bold]sidebayes demo[/]: which groups do the measurements of 200 crabs fall into? Links between "
+        f"pairs of them tell, {told}; one in {1 / FLIP_RATE:.0f} is wrong."
     )
     refused: dict[str, str] = {}
     fits: dict[str, Any] = {}
@@ -136,12 +145,12 @@ def _progress(console: Console) -> Progress:
 def _run_all(
     todo: list[Job], folder: Path, pool: Executor, workers: int, num_draws: int
 ) -> Iterator[tuple[Job, str | None]]:
-    """Run jobs in worker processes, each after those that it waits for."""
-    pending = list(todo)
+    """Run jobs in worker processes: first what others start from, then what takes longest."""
+    pending = sorted(todo, key=[SOFT, OTHER, NUTS, GIBBS, LEARNED, FORCED, HARD, PLAIN].index)
     outcome: dict[Job, str | None] = {}
     running: dict[Future, Job] = {}
     while pending or running:
-        ready = [job for job in pending if _awaited(job) <= outcome.keys()]
+        ready = [job for job in pending if {_start(job)} - {job} <= outcome.keys()]
         for job in ready[: workers - len(running)]:
             pending.remove(job)
             running[pool.submit(run_job, job, folder, num_draws)] = job
@@ -156,66 +165,60 @@ def _run_all(
 
 
 def _start(job: Job) -> Job:
-    """Fit whose parameters this one starts from; EM starts by itself."""
-    return replace(job, engine="em") if job.engine in _SAMPLERS else job
-
-
-def _awaited(job: Job) -> set[Job]:
-    """Fits that must be over before this one starts."""
-    # soft links run the programs that were compiled for hard ones
-    same = {replace(job, variant="hard ppc")} if job.variant == "soft ppc" else set()
-    return ({_start(job)} | same) - {job}
+    """Fit whose parameters this one starts from; the others find starts by themselves."""
+    return SOFT if job.links == "learned" else job
 
 
 def run_job(job: Job, folder: Path, num_draws: int) -> str | None:
     """Fit, save; return the reason where the fit is refused."""
     import sidebayes
 
-    data = sidebayes.load_dataset(job.data)
-    data = data.standardized() if job.data == "wine" else data
+    data = sidebayes.load_dataset("crabs", label=job.question)
     assert data.labels is not None
-    links = sidebayes.simulate_links(data.labels, NUM_PAIRS, flip_rate=FLIP_RATE, seed=_SEED)
-    soft = links.with_strength(sidebayes.flip_rate_weight(FLIP_RATE))
-    variants: dict[str, tuple[str, Any, dict[str, Any]]] = {
-        "gmm": ("gmm", None, {}),
-        "hard ppc": ("ppc", links, {}),
-        "soft ppc": ("ppc", soft, {}),
-        "learned ppc": ("ppc", soft, {"reading": "relation", "flip_rate": "learned"}),
-    }
-    method, given, options = variants[job.variant]
-    # under the default prior three clusters are one too many for iris without links
-    prior = sidebayes.GaussianPrior.by_evidence(data.x, data.num_classes)
+    weight = sidebayes.flip_rate_weight(FLIP_RATE)
+    links = sidebayes.simulate_links(
+        data.labels, NUM_LINKS[job.question], flip_rate=FLIP_RATE, weight=weight
+    )
+    stated: dict[str, Any] = {"links": links, "reading": "relation"}
+    method, given = {
+        "no": ("gmm", {}),
+        "hard": ("ppc", stated | {"links": links.with_strength(np.inf)}),
+        "soft": ("ppc", stated),
+        "learned": ("ppc", stated | {"flip_rate": "learned"}),
+    }[job.links]
     engine: Any = {
         "em": sidebayes.EM(num_restarts=10),
-        "map": sidebayes.MAP(num_restarts=4),
         "nuts": sidebayes.NUTS(
-            num_warmup=num_draws * 5 // 4, num_samples=2 * num_draws, num_chains=4
+            num_warmup=num_draws // 2, num_samples=num_draws, num_chains=4, dense_mass=True
         ),
         "gibbs": sidebayes.BlockedGibbs(
             num_warmup=20, num_samples=num_draws, num_chains=4, thinning=_SWEEPS
         ),
     }[job.engine]
     try:
-        init = None
-        if job.engine in _SAMPLERS:
-            init = sidebayes.load(folder / _start(job).file)
         found = sidebayes.fit(
             method,
             data.x,
-            given,
-            num_clusters=data.num_classes,
-            prior=prior,
+            num_clusters=2,
+            covariance="tied",
             engine=engine,
-            init=init,
+            init=_init(job, folder),
             truth=data.labels,
             feature_names=data.feature_names,
             progress=False,
-            **options,
+            **given,
         )
     except (ValueError, sidebayes.FitError) as error:
         return str(error)
     found.save(folder / job.file)
     return None
+
+
+def _init(job: Job, folder: Path) -> dict[str, Any] | None:
+    """Parameters to start from, None where the fit finds starts by itself."""
+    if _start(job) == job:
+        return None
+    return _load(folder / _start(job).file).params | {"flip_rate": FLIP_RATE}
 
 
 def _tell(
@@ -230,25 +233,95 @@ def _tell(
     from sidebayes.diagnostics.doubts import doubts
     from sidebayes.diagnostics.report import write_report
 
+    story = list(_story(fits, refused))
     # pictures are drawn in other processes while this one compares
     report = write_report(
-        fits, path, title="sidebayes demo: iris and wine", notes=refused, executor=pool
+        fits,
+        path,
+        title="sidebayes demo: 200 crabs, by sex or by species",
+        story=story,
+        notes=refused,
+        executor=pool,
     )
     console.print(sidebayes.compare(fits))
-    for name, why in refused.items():
-        console.print(f"[red]{name} was refused[/]: {why}")
     for name, why in doubts(fits).items():
         console.print(f"[yellow]{name}[/]: {why}")
-    for name in ("iris", "wine"):
-        learned = fits.get(f"{name} learned ppc em")
-        if learned is None:
-            continue
-        truth = sidebayes.load_dataset(name).labels
-        assert truth is not None
-        links = learned.links
-        agree = truth[links.pairs[:, 0]] == truth[links.pairs[:, 1]]
-        console.print(
-            f"{name}: {np.sum(links.same != agree)} of {len(links)} links are wrong; learned flip "
-            f"rate {float(learned.params['flip_rate']):.3f} (truth {FLIP_RATE:.3f})"
-        )
+    for name in refused.keys() - {HARD.name, FORCED.name}:
+        console.print(f"[red]{name} was refused[/]: {refused[name]}")
+    for sentence in story:
+        console.print(f"• {sentence}", highlight=False)
     return report
+
+
+def _story(fits: dict[str, Any], refused: dict[str, str]) -> Iterator[str]:
+    """What the fits show, as far as there are any."""
+    if {PLAIN.name, LEARNED.name, OTHER.name} <= fits.keys():
+        without, sex, species = (_groups(fits[job.name]) for job in (PLAIN, LEARNED, OTHER))
+        yield (
+            f"Without links the clusters are {without}; with {NUM_LINKS['sex']} links on sex they are {sex}, "
+            f"with {NUM_LINKS['species']} on species {species}: the same measurements, the same model, "
+            "adjusted Rand indices in brackets."
+        )
+    yield from _forced(fits, refused)
+    if LEARNED.name in fits:
+        yield from _doubtful(fits[LEARNED.name])
+    if GIBBS.name in fits:
+        yield _pairs(fits[GIBBS.name])
+
+
+def _forced(fits: dict[str, Any], refused: dict[str, str]) -> Iterator[str]:
+    """What hard links do where some are wrong."""
+    for job, soft in ((HARD, SOFT), (FORCED, OTHER)):
+        links = f"{NUM_LINKS[job.question]} hard links on {job.question}"
+        if job.name in refused:
+            yield f"{links} are refused: {refused[job.name]}."
+        elif {job.name, soft.name} <= fits.keys():
+            yield (
+                f"{links} are all kept, the wrong ones too: the clusters are {_groups(fits[job.name])}, "
+                f"with the same links soft {_groups(fits[soft.name])}."
+            )
+
+
+def _groups(fit: Any) -> str:
+    """What the clusters are, with their adjusted Rand indices."""
+    import sidebayes
+    from sidebayes.diagnostics.scores import score_labels
+
+    index = {}
+    for question, name in (("sex", "the sexes"), ("species", "the species")):
+        truth = sidebayes.load_dataset("crabs", label=question).labels
+        score = score_labels(truth, fit.labels())["ari"]
+        index[name] = (score, f"{name} ({score:.3f})".replace("-", "−"))
+    best, text = max(index.values())
+    return text if best > _CLEAR else "neither " + " nor ".join(text for _, text in index.values())
+
+
+def _doubtful(fit: Any) -> Iterator[str]:
+    """What is learned of the links, beside what is wrong with them."""
+    from sidebayes.diagnostics.findings import wrong_links
+
+    links, truth = fit.links, fit.tree["observed_data"]["truth"].to_numpy()
+    false = links.same != (truth[links.pairs[:, 0]] == truth[links.pairs[:, 1]])
+    yield (
+        f"The flip rate learned is {float(fit.params['flip_rate']):.3f}; {false.sum()} of "
+        f"{len(links)} links are wrong ({false.mean():.3f})."
+    )
+    wrong = wrong_links(fit)
+    if wrong is not None:
+        yield (
+            f"suspect_links says of {len(wrong)} links that they are probably wrong, of "
+            f"{false[wrong.index].sum()} of them rightly."
+        )
+
+
+def _pairs(fit: Any) -> str:
+    """How sure the draws are of pairs of crabs."""
+    pairs = np.column_stack(np.triu_indices(len(fit.labels()), 1))
+    same = fit.same_cluster(pairs)
+    least = np.abs(same - 0.5).argmin()
+    one, other = pairs[least]
+    return (
+        f"Pairs of crabs are more or less sure: {np.mean(np.abs(same - 0.5) > 0.45):.0%} of them share a "
+        "cluster with a probability (same_cluster) below .05 or above .95; least sure are crabs "
+        f"{one} and {other}, with {same[least]:.2f}."
+    )

@@ -223,7 +223,7 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):
         Raises
         ------
         TypeError, ValueError
-            For bad input, or if no class is known.
+            For bad input, or if fewer than two classes are known.
         """
         if self.method not in _CLASSIFIERS:
             raise ValueError(f"method = {self.method!r}; expected one of {sorted(_CLASSIFIERS)}")
@@ -234,6 +234,12 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):
         first = np.unique(codes, return_index=True)[1][int((codes < 0).any()) :]
         self.classes_ = np.asarray([np.asarray(y)[row] for row in first])
         number = len(first)
+        if number == 1:
+            raise ValueError(
+                f"y names one class, {self.classes_.tolist()[0]!r}, so that every row would be of it; "
+                "label rows of another class as well, or find groups without classes by "
+                "LinkedMixtureClusterer"
+            )
         self.result_ = find_card(self.method).routine(
             x,
             codes,

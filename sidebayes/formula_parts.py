@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-__all__ = ["EXAMPLE", "OF_SURVIVAL", "Bar", "Columns", "Parts", "naming", "parse"]
+__all__ = ["EXAMPLE", "OF_SURVIVAL", "Bar", "Columns", "Parts", "naming", "parse", "refuse_words"]
 
 EXAMPLE = "'y ~ time + (time | subject)'"
 
@@ -72,11 +72,12 @@ def parse(formula: str) -> Parts:
     Raises
     ------
     ValueError
-        If it has no response, or no random effects.
+        If it has no response, no random effects, or words of R's that mean something else here.
     """
     response, tilde, right = formula.partition("~")
     if not tilde or not response.strip():
         raise ValueError(f"formula = {formula!r} has no response; write one such as {EXAMPLE}")
+    refuse_words(formula)
     kept, bars = [], []
     for sign, term in _signed_terms(right):
         inside = term[1:-1] if term.startswith("(") and term.endswith(")") else ""
@@ -92,6 +93,41 @@ def parse(formula: str) -> Parts:
         bars.append(Bar(columns.strip(), group.strip(), bar == "|"))
     fixed = " ".join(kept).removeprefix("+").strip() or "1"
     return Parts(response.strip(), fixed, tuple(bars))
+
+
+def refuse_words(formula: str) -> None:
+    """Refuse words of R's formulas that mean something else to formulae.
+
+    Raises
+    ------
+    ValueError
+        Naming the word, and what to write.
+    """
+    for pattern, word, remedy in _MISREAD:
+        if re.search(pattern, formula):
+            raise ValueError(f"formula = {formula!r}: {word} is not available here; {remedy}")
+
+
+_MISREAD = (
+    (r"\boffset\s*\(", "offset()", "subtract that column from the response in the table"),
+    (r"(?<![\w.)\]])\.(?!\w)", "a dot for all other columns", "name the columns"),
+    (r"\^", "^", "write I(column**2) for a power, (a + b)**2 for interactions"),
+)
+"""Pattern, word and remedy."""
+
+_LACKING = (
+    (r"\b(?:weights|subset)\s*\(", "choose rows of the table before, weights are not available"),
+    (r"\b(?:ns|s|te|lo)\s*\(", "write bs(column, df=4) for a spline"),
+    (r"\bstrata\s*\(", "write the column as a term, text is taken as categories"),
+    (r"\b(?:cluster|frailty|Error)\s*\(", "write random effects as (1 | column)"),
+    (r"\b(?:cbind|mvbind)\s*\(", "give one formula per response, in a list"),
+    (r"\bfactor\s*\(", "write C(column)"),
+    (
+        r"(?<![\w.])(?:log\w*|exp|sqrt|abs)\s*\(",
+        "write np.log(column) and the like, with numpy as np",
+    ),
+)
+"""Words of R's formulas that formulae does not have, and what to write."""
 
 
 def _signed_terms(right: str) -> list[tuple[str, str]]:
@@ -118,9 +154,11 @@ def naming(formula: str, table: pd.DataFrame) -> Iterator[None]:
     except ImportError:  # what is not installed is no fault of the formula
         raise
     except Exception as error:  # of the parser, the table, or functions that the formula calls
+        known = (remedy for pattern, remedy in _LACKING if re.search(pattern, formula))
+        remedy = "check the names, and drop rows with missing values, table.dropna(subset=[...])"
         raise ValueError(
             f"formula = {formula!r} cannot be evaluated on a table with columns {list(table)}: "
-            f"{error}; check the names, and drop rows with missing values, table.dropna(subset=[...])"
+            f"{error}; {next(known, remedy)}"
         ) from error
 
 

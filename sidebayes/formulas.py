@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,8 +13,9 @@ import pandas as pd
 from sidebayes.models.blocks.effects.priors import EffectsPrior
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 from sidebayes.models.blocks.survival import HazardPrior, read_times
+from sidebayes.models.blocks.warning import SideBayesWarning
 
-from .formula_parts import EXAMPLE, OF_SURVIVAL, Columns, Parts, naming, parse
+from .formula_parts import EXAMPLE, OF_SURVIVAL, Columns, Parts, naming, parse, refuse_words
 from .tables import column_names
 
 __all__ = ["Design", "design"]
@@ -141,6 +143,8 @@ class Design(Mapping[str, Any]):
             if name not in frame:
                 raise ValueError(f"the table has no column {name!r}, only {list(frame)}")
         time, event = read_times(frame[found.group(1)], frame[found.group(2)])
+        refuse_words(formula)
+        self._warn_of_late_rows(time, subjects)
         with naming(formula, frame):
             columns = Columns(found.group(3), frame, OF_SURVIVAL).frame
         columns = columns.drop(columns="Intercept", errors="ignore")
@@ -153,6 +157,32 @@ class Design(Mapping[str, Any]):
             "prior": EffectsPrior.weak(**own),
             "hazard": HazardPrior.weak(time, event, num_intervals=num_intervals, **scales),
         }
+
+    def _warn_of_late_rows(self, time: np.ndarray, subjects: Sequence[Any]) -> None:
+        """Warn of measures after the event, where a column of random effects looks like the same clock.
+
+        That is a column, no less than zero anywhere, whose last value is before the event or the end of
+        observation for most subjects.
+        """
+        rows, columns = self["subjects"], self["random"]
+        for name in columns.loc[:, columns.nunique() > 1]:
+            last = (
+                pd.Series(columns[name].to_numpy())
+                .groupby(rows)
+                .max()
+                .loc[list(subjects)]
+                .to_numpy()
+            )
+            late = last > time
+            if columns[name].min() >= 0 and late.any() and late.mean() < 0.5:
+                first = np.asarray(subjects)[late].tolist()[:5]
+                warnings.warn(
+                    f"{int(late.sum())} subjects, the first {first}, have measures with {name} after the "
+                    f"time of their event or end of observation; if {name} counts from the same origin, drop "
+                    "these rows: the model takes them as measured while the subject was at risk",
+                    SideBayesWarning,
+                    stacklevel=3,
+                )
 
     def _stacked(self, matrices: Sequence[tuple], rows: Sequence[pd.DataFrame]) -> dict[str, Any]:
         """Rows of all outputs one after another, each with columns of its own."""

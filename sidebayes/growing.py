@@ -15,7 +15,7 @@ from sidebayes.guides.pfgl import grow
 from sidebayes.models.blocks.classes.anchors import Anchors
 from sidebayes.models.blocks.classes.prototype_block import prototype_prior
 from sidebayes.models.blocks.collapsed import unexpanded
-from sidebayes.models.blocks.fields import check_integer
+from sidebayes.models.blocks.fields import Range, check_integer, check_number
 from sidebayes.models.blocks.mixtures.components import resolve_prior
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
@@ -196,8 +196,7 @@ def fit_nfgl(
     TypeError, ValueError
         For bad input, or if fewer than two rows have a known class.
     """
-    if not isinstance(smoothing, int | float) or not smoothing > 0:
-        raise ValueError(f"smoothing = {smoothing!r}; expected a number above 0, such as 1e-3")
+    check_number("smoothing", smoothing, Range(above=0.0, most=1.0))
     check_integer("sweeps", sweeps, 0)
     sizes: dict[str, Any] = {"num_clusters": num_clusters, "num_classes": num_classes}
     if base is None:

@@ -36,7 +36,8 @@ class Latents:
     def _need_labels(self: Any, asked: str) -> None:
         if not self.has_labels:
             raise ValueError(
-                f"{self.method} has no labels, so there are no {asked}: it observes no mixture"
+                f"{self.method} has no labels, so there are no {asked}: it observes no mixture. "
+                "fit.predictive(...) draws outcomes, also of new rows; fit.summary() shows the parameters"
             )
 
     def responsibilities(self: Any, site: str | None = None) -> NDArray[np.float64]:

@@ -27,6 +27,7 @@ from sidebayes.guides.engines.units import lay_out_units, log_terms, refuse_depe
 from sidebayes.models.blocks.side_information.links import Links
 
 from . import checks
+from .magnitudes import listed, warn_of_far_rows
 from .predictive import (
     design,
     draw_data,
@@ -40,7 +41,7 @@ from .predictive import (
 from .run import Run
 from .tables import in_order_of
 
-__all__ = ["Predictions", "check_new", "known_groups"]
+__all__ = ["Predictions", "check_new", "known_groups", "refuse_impossible"]
 
 
 class Predictions:
@@ -58,6 +59,11 @@ class Predictions:
         Returns
         -------
         ndarray, shape (num_new, num_clusters)
+
+        Raises
+        ------
+        ValueError
+            If no cluster gives a row a density above zero, or the new links contradict each other.
         """
         self._need_labels("labels to predict")
 
@@ -67,7 +73,8 @@ class Predictions:
             return jnp.concatenate([one["responsibilities"] for one in found])
 
         run = self.run.with_data(check_new(self.run, data, named))
-        return self._over_draws(probabilities, run, self._matched_draws).mean(axis=0)
+        prob = self._over_draws(probabilities, run, self._matched_draws).mean(axis=0)
+        return refuse_impossible(prob, "cluster")
 
     def predict(self: Any, *data: Any, **named: Any) -> NDArray[np.int64]:
         """Most probable label of each new point, shape (num_new,); see `predict_proba`."""
@@ -189,6 +196,23 @@ class Predictions:
             return np.asarray(program(*inputs))
 
 
+def refuse_impossible(prob: NDArray[np.float64], what: str) -> NDArray[np.float64]:
+    """Probabilities of rows, unless there is a row for which nothing is possible.
+
+    Raises
+    ------
+    ValueError
+        Naming such rows.
+    """
+    bad = np.flatnonzero(~np.isclose(prob.sum(axis=1), 1.0, atol=1e-3))
+    if len(bad):
+        raise ValueError(
+            f"no {what} is possible for {len(bad)} of {len(prob)} rows: {listed(bad)}. They lie too far "
+            "from the data that were fitted, or links contradict each other there; drop or correct these rows"
+        )
+    return prob
+
+
 def _refuse_classifier(run: Run) -> None:
     """Refuse a model that describes labels given the rows, and not the rows."""
     with run.precision:
@@ -215,7 +239,8 @@ def check_new(
             given[role.name] = in_order_of(given[role.name], role.name, columns)
     checked = checks.check_given(signature, given, run.method)
     for role in signature.data:  # as the fit has it
-        if role.chosen is not None and role.name not in checked:
+        kept = role.chosen is not None and role.name in run.data
+        if kept and role.name not in checked:
             checked[role.name] = run.data[role.name]
     for role in signature.of_kind("labels"):
         old, new = run.data.get(role.name), checked.get(role.name)
@@ -229,6 +254,8 @@ def check_new(
             if old.ndim == 2:
                 what = f"{new.shape[1]} features, the fit has {old.shape[1]}"
             raise ValueError(f"{role.name}_new has {what}; pass the same columns in the same order")
+        if old is not None and new is not None:
+            warn_of_far_rows(role.name, new, old)
     return checked
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import warnings
 from collections.abc import Mapping
@@ -29,9 +30,12 @@ from sidebayes.guides.engines.plumbing.programs import unchecked
 from sidebayes.guides.engines.starts import observed_table
 from sidebayes.guides.engines.units import given_data
 from sidebayes.guides.engines.updates import block_of, declared_blocks, plan_updates
+from sidebayes.models.blocks.fields import refuse_unwritable
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.gaussian_block import GaussianComponents
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+
+from .checks import as_annotated
 
 __all__ = [
     "check_blocks",
@@ -62,12 +66,22 @@ def suit_links(problem: Problem) -> Problem:
 
 
 def check_names(problem: Problem) -> None:
-    """Refuse names of sites that a DataTree takes for paths."""
-    named = [name for name in abstract_trace(problem) if "/" in name]
+    """Refuse names of sites that a DataTree takes for paths or axes, or that no file holds."""
+    trace = abstract_trace(problem)
+    named = [name for name in trace if "/" in name]
     if named:
         raise ValueError(
             f"sites {named} have a slash in their names, which a DataTree takes for a path; rename them, "
             "or scope them with numpyro.handlers.scope(prefix=..., divider='_')"
+        )
+    if "" in trace:
+        raise ValueError("a site has an empty name; give it one")
+    refuse_unwritable("the model's sites", trace)
+    axes = {"chain", "draw"}.union(*site_dims(problem).values())
+    taken = sorted(axes & {name for name, site in trace.items() if site["type"] != "plate"})
+    if taken:
+        raise ValueError(
+            f"sites {taken} are called like axes of the posterior, which are {sorted(axes)}; rename them"
         )
 
 
@@ -79,11 +93,27 @@ def check_observed(problem: Problem, method: str) -> None:
     signature, data = given_data(problem)
     left = [role.name for role in signature.data if role.name not in data]
     remedy = f"pass {' or '.join(left)}, or write" if left else "write"
+    idle = [
+        name
+        for name in signature.options
+        if problem.kwargs.get(name, _blank(problem, name)) is None
+    ]
+    if idle and not any(role.declared for role in signature.data):
+        names = signature.data[0].name, *idle
+        raise ValueError(
+            f"{method} observes nothing. Its arguments {idle} are options, since the model has no "
+            f"annotations; where they are data, annotate and pass them: {as_annotated(names)}"
+        )
     raise ValueError(
         f"{method} observes nothing, so that a fit could only repeat its prior: {remedy} "
         "numpyro.sample(name, distribution, obs=data) in the model; sidebayes.prior_predictive draws "
         "from a prior"
     )
+
+
+def _blank(problem: Problem, name: str) -> Any:
+    """Default of an option of the model."""
+    return inspect.signature(problem.model).parameters[name].default
 
 
 def warn_of_idle_data(problem: Problem, method: str) -> None:
@@ -128,11 +158,13 @@ def check_blocks(problem: Problem) -> None:
 
 
 def remarks(problem: Problem, draws: Mapping[str, np.ndarray]) -> list[str]:
-    """What blocks have to say of the draws of their sites."""
-    found = (
-        block.remark({role: draws[name] for role, name in sites.items()})
-        for block, sites in declared_blocks(abstract_trace(problem))
-    )
+    """What blocks have to say of the draws of their sites, and observed sites of their data."""
+    trace = abstract_trace(problem)
+    declared = list(declared_blocks(trace))
+    named = [{role: draws[name] for role, name in sites.items()} for _, sites in declared]
+    every = {role: values for own in named for role, values in own.items()}
+    found = [block.remark(every | own) for (block, _), own in zip(declared, named, strict=True)]
+    found += [fn.remark() for fn, _ in collapsed_sites(trace).values()]
     return [sentence for sentence in found if sentence is not None]
 
 

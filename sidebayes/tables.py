@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from sidebayes.models.blocks.side_information.class_names import class_codes
 
+from .magnitudes import listed, refuse_huge
+
 __all__ = [
     "as_plain",
     "check_data",
@@ -62,7 +64,7 @@ def check_data(x: Any, name: str = "x", dims: Sequence[str] = ("points", "featur
     TypeError
         If it does not hold numbers.
     ValueError
-        On a wrong shape, or missing, masked or infinite entries (rows are named).
+        On a wrong shape, or missing, masked, infinite or huge entries (rows are named).
     """
     if x is None or isinstance(x, str | Mapping | set):
         raise TypeError(
@@ -91,12 +93,12 @@ def check_data(x: Any, name: str = "x", dims: Sequence[str] = ("points", "featur
     flat = values.reshape(len(values), -1)
     bad = np.flatnonzero(~np.isfinite(flat).all(axis=1))
     if len(bad):
-        rows = ", ".join(map(str, bad[:5])) + (", ..." if len(bad) > 5 else "")
         complete = f"np.isfinite({name})" + ".all(axis=1)" * (values.ndim > 1)
         raise ValueError(
-            f"{name} has missing or infinite values in {len(bad)} of {len(values)} rows: {rows}; keep "
-            f"the complete ones, rows = {complete}, with {name}[rows] and links.subset(rows), or impute"
+            f"{name} has missing or infinite values in {len(bad)} of {len(values)} rows: {listed(bad)}; "
+            f"keep the complete ones, rows = {complete}, with {name}[rows] and links.subset(rows), or impute"
         )
+    refuse_huge(name, values)
     return values
 
 

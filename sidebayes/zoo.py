@@ -162,5 +162,6 @@ def make_engine(engine: Any, card: Card | None = None) -> Any:
 
 
 def _hint(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
+    plain = name.strip().lower().replace("-", "_").replace(" ", "_")
+    close = difflib.get_close_matches(plain, known, n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""

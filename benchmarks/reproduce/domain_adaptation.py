@@ -31,9 +31,10 @@ from sidebayes import EM, ShiftPrior, SourceMixture
 from sidebayes.cache import use_compilation_cache
 
 METHODS = {
-    "shift prior, exact": {},
+    "default": {},
+    "shift prior, exact": {"shift": ShiftPrior()},
     "shift prior of 100 points, exact": {"shift": ShiftPrior(mean=100.0, covariance=100.0)},
-    "shift prior, partition": {"posterior": "partition"},
+    "shift prior, partition": {"shift": ShiftPrior(), "posterior": "partition"},
     "flat, partition (DA-P, I)": {"shift": "flat", "posterior": "partition"},
     "flat, exact (DA-NP)": {"shift": "flat", "strength": 10.0},
     "flat, labels kept (II)": {"shift": "flat", "strength": float("inf")},

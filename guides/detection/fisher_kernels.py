@@ -126,6 +126,7 @@ class FisherFeatures(TransformerMixin, BaseEstimator):
             raise ValueError(
                 f"design = {self.design!r:.60}; expected 'A', 'B', 'C' or 'marginalised'"
             )
+        check_integer("num_draws", self.num_draws)
         self.classes_, codes = check_labels(X, y)
         self.populations_ = class_populations(X, codes, self.populations)
         self.class_prior_ = np.bincount(codes) / len(codes)

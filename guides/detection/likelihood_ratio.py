@@ -87,6 +87,8 @@ class LikelihoodRatio(ClassifierMixin, BaseEstimator):
         TypeError, ValueError
             For bad input, or a class whose rows do not determine its population.
         """
+        if not isinstance(self.individual, bool | np.bool_):
+            raise ValueError(f"individual = {self.individual!r:.60}; expected True or False")
         costs = real_array("costs", self.costs)
         if costs.shape != (2,) or not (np.isfinite(costs) & (costs > 0)).all():
             raise ValueError(f"costs = {self.costs!r:.60}; expected two positive numbers")

@@ -119,6 +119,8 @@ class EngineResult:
         Monte Carlo standard errors of a point estimate that was found by sampling.
     points : tuple of str
         Sites of which the draws only repeat a point estimate, others have draws.
+    factor_means : dict of ndarray
+        Exact means of sites, where the engine knows more than its draws.
     """
 
     engine: str
@@ -132,6 +134,7 @@ class EngineResult:
     log_evidence: Evidence | None = None
     standard_errors: dict[str, NDArray] | None = None
     points: tuple[str, ...] = ()
+    factor_means: dict[str, NDArray] = field(default_factory=dict)
 
     @property
     def params(self) -> dict[str, NDArray]:

@@ -230,7 +230,8 @@ def batched_log_prob(trace: Mapping[str, dict], batches: Batches, number: ArrayL
 
 def _log_prob(fn: LinkedMixture, value: Array, batch: Batches) -> Array:
     """Log density of the rows of a batch."""
-    labels = fn.labels.among(batch.graph, jnp.asarray(fn.labels.pair_weights)[batch.links])
+    weights = jnp.asarray(fn.labels.pair_weights)[batch.links]
+    labels = fn.labels.among(batch.graph, weights, batch.points)
     if not fn.varies_by_row:
         return fn.among(labels, batch.points, batch.groups).log_prob(value[batch.rows])
     components: Any = fn.components

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import sysconfig
+import traceback
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -195,8 +199,10 @@ def latent_sites(trace: Mapping[str, dict]) -> dict[str, dict]:
     for name, site in found.items():
         if site["fn"].support.is_discrete:
             raise TypeError(
-                f"site {name!r} is a discrete latent; sum it out, e.g. with LinkedMixture or "
-                "numpyro's MixtureSameFamily"
+                f"site {name!r} is a discrete latent; sum it out. Labels of a mixture: LinkedMixture, or "
+                "numpyro's MixtureSameFamily. States of a chain: carry log probabilities along by "
+                "jax.lax.scan, add up with jax.nn.logsumexp (the forward algorithm), and give the total to "
+                "numpyro.factor"
             )
     return found
 
@@ -222,6 +228,8 @@ def abstract_trace(problem: Problem) -> dict:
 
     Raises
     ------
+    TypeError
+        If the model needs the number behind a sampled value, as a branch of Python does.
     ValueError
         If parameters of a distribution that are known numbers are out of their range, or the model has
         sites or primitives that a fit cannot honour.
@@ -243,10 +251,33 @@ def abstract_trace(problem: Problem) -> dict:
         problem.notes["sites"] = found
 
     if "sites" not in problem.notes:
-        jax.eval_shape(go, [_numbers(a) if problem.unseen else None for a in problem.args])
+        with _values_abstract():
+            jax.eval_shape(go, [_numbers(a) if problem.unseen else None for a in problem.args])
         if model.unset:
             _check_unset(problem, {name: problem.notes["sites"].get(name) for name in model.unset})
     return problem.notes["sites"]
+
+
+@contextmanager
+def _values_abstract() -> Iterator[None]:
+    """Explain what JAX says of a model that treats sampled values as numbers of Python."""
+    try:
+        yield
+    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = next(
+            (f for f in reversed(frames) if not f.filename.startswith(_ELSEWHERE)), frames[-1]
+        )
+        raise TypeError(
+            f"line {own.lineno} of {Path(own.filename).name}, {own.line!r}, needs a number, and a sampled "
+            "value has none yet while a program is compiled: choose by jnp.where or jax.lax.cond instead of "
+            "if and while, compute with jax.numpy instead of numpy and math, and keep float(), int() and "
+            "bool() for options"
+        ) from error
+
+
+_ELSEWHERE = tuple({*map(sysconfig.get_path, ("stdlib", "purelib", "platlib"))})
+"""Folders of code that is not the user's."""
 
 
 def _check_unset(problem: Problem, sites: Mapping[str, dict | None]) -> None:

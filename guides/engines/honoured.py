@@ -29,6 +29,17 @@ __all__ = [
 
 _KEY = "numpyro.prng_key()"
 
+_NAMED = {
+    "sample": "sampled site",
+    "deterministic": "deterministic site",
+    "plate": "plate",
+    "param": "parameter",
+}
+"""Primitives whose names a trace holds, and their names in messages."""
+
+_SHARED = ("plate", "param")
+"""Those of one name that are one thing."""
+
 
 class Honoured(Messenger):
     """A model whose plates take all rows, and that has no state and no values but its own.
@@ -45,6 +56,11 @@ class Honoured(Messenger):
         Parameters and keys that nothing in the model gave a value.
     plates : dict of str to int
         Sizes of the plates that were opened.
+
+    Raises
+    ------
+    ValueError
+        While the model runs, for primitives that a fit cannot honour and for names that are used twice.
     """
 
     def __init__(self, model: Callable[..., None], stand_ins: Mapping[str, Any] | None = None):
@@ -57,10 +73,18 @@ class Honoured(Messenger):
         self.stand_ins = {} if stand_ins is None else stand_ins
         self.unset: set[str] = set()
         self.plates: dict[str, int] = {}
+        self._kinds: dict[str, str] = {}
+
+    def __enter__(self) -> Any:
+        """Begin a run of the model, which names each site once."""
+        self._kinds.clear()
+        return super().__enter__()
 
     def process_message(self, msg: Any) -> None:
         """Look at one primitive, after the model's own handlers and before any others."""
         kind, given = msg["type"], msg.get("value") is not None
+        if kind in _NAMED:
+            self._refuse_second_use(kind, msg["name"])
         if kind == "plate":
             _take_all_rows(msg)
             self.plates[msg["name"]] = msg["args"][0]
@@ -77,6 +101,19 @@ class Honoured(Messenger):
             raise ValueError(
                 f"site {msg['name']!r} is given a value by handlers.substitute or handlers.replay, which a "
                 f"fit would replace; fix it with handlers.condition(model, data={{{msg['name']!r}: ...}})"
+            )
+
+    def _refuse_second_use(self, kind: str, name: str) -> None:
+        """Refuse a name that a site had before, which NumPyro's trace would hold once."""
+        first = self._kinds.get(name)
+        self._kinds[name] = kind
+        if first is not None and not (first == kind and kind in _SHARED):
+            one, other = _NAMED[first], _NAMED[kind]
+            what = f"two {one}s are" if first == kind else f"a {one} and a {other} are both"
+            raise ValueError(
+                f"{what} called {name!r}; give each a name of its own, in a loop such as "
+                f"f'{name}_{{number}}', or by numpyro.handlers.scope(prefix=...) where a part of the model "
+                "is used twice"
             )
 
 

@@ -233,7 +233,9 @@ def allot(posterior: Mapping[str, Any], site: str, labels: Array) -> dict[str, A
     else:
         slope["unary"] = share
     if "log_weights" in slope:
-        slope["log_weights"] = share.mean(axis=0) * slope["log_weights"].sum()
+        total = slope["log_weights"].sum()
+        by_point = slope["log_weights"].ndim == 2
+        slope["log_weights"] = share if by_point else share.mean(axis=0) * total
     return {**posterior, site: slope}
 
 

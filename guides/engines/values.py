@@ -101,10 +101,12 @@ def unlikely_weights(log_weights: Mapping[str, Any]) -> tuple[str, str] | None:
         What `mixing_log_weights` found, as numbers.
     """
     for name, logs in log_weights.items():
-        given = np.asarray(logs, float)
-        total = np.exp(given).sum()
-        if np.isfinite(total) and abs(total - 1) > _CLOSE:
-            advice = "subtract jax.nn.logsumexp(log_weights) from them"
+        rows = np.atleast_2d(np.asarray(logs, float))
+        totals = np.exp(rows).sum(axis=1)
+        wrong = np.isfinite(totals) & (abs(totals - 1) > _CLOSE)
+        if wrong.any():
+            given, total = rows[wrong.argmax()], totals[wrong.argmax()]
+            advice = "subtract jax.nn.logsumexp(log_weights, axis=-1, keepdims=True) from them"
             if abs(given.sum() - 1) < _CLOSE and (given >= 0).all():
                 advice = "these look like the weights themselves, so pass jnp.log(weights)"
             shown = np.array2string(given, precision=4, threshold=8)

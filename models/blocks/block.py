@@ -76,6 +76,9 @@ class Block:
     derived: ClassVar[Mapping[str, str]] = {}
     """Roles of deterministic sites that the block notes, by name."""
 
+    remedy: ClassVar[str] = "give its parameters priors that keep them away from there"
+    """What to do where `degenerate` finds a cluster that collapsed."""
+
     @property
     def factors(self) -> tuple[str, ...]:
         """Log-factors that the sites enter, where they are several; in place of `factor`."""
@@ -158,6 +161,10 @@ class Block:
         """Log density of the posterior at values of the sites."""
         raise NotImplementedError
 
+    def means(self, found: Any) -> dict[str, Array]:
+        """Means of the sites under the posterior, by role; none where draws must do."""
+        return {}
+
     def expected_factors(self, found: Any, evidence: Evidence) -> dict[str, Array]:
         """Expected log-factors, and ``log_normalizer`` where the sites enter it."""
         raise NotImplementedError
@@ -205,7 +212,8 @@ class Block:
     def remark(self, values: Mapping[str, Any]) -> str | None:
         """What a fit should say of the draws of its sites, in a sentence; None if nothing.
 
-        Values have an axis of chains and one of draws in front.
+        Values have an axis of chains and one of draws in front. They are by role, and those of roles that
+        the block lacks are of other blocks.
         """
         return None
 

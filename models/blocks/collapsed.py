@@ -131,6 +131,10 @@ class Collapsed(dist.Distribution):
         """Name what is approximate in `log_prob`, None where it is exact."""
         return None
 
+    def remark(self) -> str | None:
+        """What a fit should say of the data, in a sentence; None if nothing."""
+        return None
+
     @property
     def has_curvature(self) -> bool:
         """Whether `log_prob` can be differentiated twice."""

@@ -30,6 +30,7 @@ __all__ = [
     "check_integer",
     "check_number",
     "chosen_rows",
+    "name_array",
     "plain_array",
     "point_table",
     "real_array",
@@ -193,6 +194,20 @@ def plain_array(name: str, values: Any) -> NDArray:
         return np.asarray(values)
     except ValueError:
         raise TypeError(f"{name} = {values!r:.60}; expected rows of one length") from None
+
+
+def name_array(name: str, values: Any) -> NDArray:
+    """Names or numbers as an array; those in a list stay apart, where NumPy would make text of all.
+
+    Raises
+    ------
+    TypeError, ValueError
+        See `plain_array`.
+    """
+    found = plain_array(name, values)
+    if found.dtype.kind in "SU" and not hasattr(values, "dtype"):
+        return np.asarray(values, object)
+    return found
 
 
 def chosen_rows(name: str, rows: Any, size: int) -> NDArray[np.int64]:

@@ -33,7 +33,8 @@ class Chosen:
     Attributes
     ----------
     choose : callable
-        ``choose(data, options) -> ndarray``, given the other data and the options of the model.
+        ``choose(data, options) -> ndarray``, given the other data and the options of the model; None
+        where the model needs no such table.
     """
 
     choose: Callable[[typing.Mapping[str, Any], typing.Mapping[str, Any]], Any]
@@ -164,6 +165,8 @@ def signature_of(model: Callable[..., None]) -> Signature:
     ------
     TypeError
         If an annotation cannot be evaluated.
+    ValueError
+        If names of dimensions look misspelt.
     """
     parameters = inspect.signature(model).parameters
     hints = _hints(model)
@@ -181,10 +184,24 @@ def signature_of(model: Callable[..., None]) -> Signature:
         data = _by_convention(parameters)
         options = [name for name in options if name not in {role.name for role in data}]
         positional = len(data)
+    _refuse_misspelt(data)
     is_open = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     truncates = _is_noted(hints.get("num_clusters"), Truncation)
     held = tuple(name for name in options if _is_noted(hints.get(name), Held))
     return Signature(tuple(data), tuple(options), positional, is_open, truncates, held)
+
+
+def _refuse_misspelt(data: Sequence[Role]) -> None:
+    """Refuse two dimensions whose names differ by a plural or by capitals: they would be two sizes."""
+    written: dict[str, str] = {}
+    for role in data:
+        for dim in (*role.dims, *filter(None, [role.otherwise])):
+            first = written.setdefault(dim.lower().removesuffix("s"), dim)
+            if first != dim:
+                raise ValueError(
+                    f"{role.name} has the dimension {dim!r} and another argument {first!r}; write both the "
+                    "same if they are one, or give them names that differ by more"
+                )
 
 
 def _is_noted(hint: Any, kind: type) -> bool:

@@ -127,7 +127,18 @@ def read_times(time: ArrayLike, event: ArrayLike) -> tuple[np.ndarray, np.ndarra
 
 
 def sample_hazards(prior: HazardPrior) -> Array:
-    """Sample the log-hazards of all intervals, shape (num_intervals,)."""
+    """Sample the log-hazards of all intervals, shape (num_intervals,).
+
+    Raises
+    ------
+    TypeError
+        If there is no `HazardPrior`.
+    """
+    if not isinstance(prior, HazardPrior):
+        raise TypeError(
+            f"hazard = {prior!r:.60}; pass a HazardPrior, such as HazardPrior.weak(time, event), or take all "
+            "data from sidebayes.design(...).survival(...)"
+        )
     level = numpyro.sample("level", dist.Normal(prior.level, prior.level_scale))
     log_hazards = level[None]
     number = np.size(prior.cuts)

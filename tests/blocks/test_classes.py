@@ -256,3 +256,13 @@ def test_statements_are_drawn_given_rows():
 def test_bad_input_is_refused(call, message):
     with pytest.raises((TypeError, ValueError), match=message):
         call()
+
+
+def test_masks_never_speak_for_what_they_exclude():
+    """Two of three classes are admitted: from an error rate of a third on, the third would be likelier."""
+    mask = PartialLabels(np.array([[True, True, False], [True, True, True], [True, False, False]]))
+    told = np.asarray(stated_classes(mask, 3, 0.33))
+    assert told[0, 2] < told[0, 0]
+    with pytest.raises(ValueError, match=r"known\[0\] admits 2 of 3 classes: from 0.333 on"):
+        stated_classes(mask, 3, 0.34)
+    stated_classes(PartialLabels(np.array([0, -1, 2])), 3, 0.5)

@@ -9,6 +9,7 @@ from functools import cached_property
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import xarray as xr
 from sidebayes.diagnostics.invariants import convergence
 from sidebayes.diagnostics.plots import plot_clusters
@@ -36,7 +37,11 @@ class FakeFit(Validation):
     tree: xr.DataTree
     method: str = "ppc"
     config: Engine = field(default_factory=Engine)
-    run = SimpleNamespace(model=None, precision=nullcontext())  # as of a file without its model
+    run: SimpleNamespace = field(
+        default_factory=lambda: SimpleNamespace(  # as of a file without its model
+            model=None, precision=nullcontext(), sized_by_units=[]
+        )
+    )
     has_labels = True
     picture = "clusters"
 
@@ -75,6 +80,18 @@ class FakeFit(Validation):
     def params(self):
         sites = self.relabelled[0]["posterior"].data_vars.items()
         return {name: value.to_numpy().mean(axis=(0, 1)) for name, value in sites}
+
+    def coefficients(self):
+        raise ValueError("no fixed effects")
+
+    def suspect_links(self):
+        """The last link is probably wrong."""
+        odds = np.array([0.1, 0.2, 0.01, 0.02, 0.9])
+        weights = self.tree["constant_data"]["link_weights"].to_numpy()
+        table = pd.DataFrame(PAIRS, columns=["i", "j"]).assign(
+            sign=np.sign(weights), weight=abs(weights), probability=odds
+        )
+        return table.sort_values("probability", ascending=False)
 
     def responsibilities(self):
         return self.relabelled[0]["responsibilities"]["prob"].to_numpy().mean(axis=(0, 1))

@@ -4,10 +4,11 @@ from html import escape
 
 import numpy as np
 import pytest
+import xarray as xr
 from sidebayes.diagnostics.doubts import converged, doubts
 from sidebayes.diagnostics.report import render_report
 
-from .fakes import TRUTH, FakeFit, make_tree, soft_labels
+from .fakes import TRUTH, WEIGHTS, FakeFit, make_tree, soft_labels
 
 OTHER = soft_labels(np.roll(TRUTH, 13))
 
@@ -69,3 +70,38 @@ def test_the_page_carries_the_sentence(sound):
 def test_another_model_is_no_advice(sound):
     other = FakeFit(sound.tree, method="gmm")
     assert "trust none" in doubts({"stuck": sampler(soft_labels(), OTHER), "gmm": other})["stuck"]
+
+
+def linked(weights, labels=TRUTH):
+    """A fit of these labels, whose last link is probably wrong."""
+    tree = make_tree()[0]
+    tree["constant_data"]["link_weights"] = xr.DataArray(weights, dims="link")
+    tree["responsibilities"]["labels"][:] = labels
+    return FakeFit(tree)
+
+
+def test_a_hard_link_that_is_probably_wrong_is_no_green_light():
+    forced = linked(WEIGHTS * np.array([1, 1, 1, 1, np.inf]))
+    assert forced.verdict[0] == "good"
+    said = doubts({"forced": forced})
+    assert "1 of its hard links is probably wrong" in said["forced"]
+    page = render_report({"forced": forced})
+    assert "class='badge caution'" in page
+    assert "class='badge good'" not in page
+
+
+def test_a_hard_link_that_lowers_the_score_is_no_green_light():
+    forced, free = linked(WEIGHTS, np.roll(TRUTH, 5)), linked(np.clip(WEIGHTS, -2, 2))
+    said = doubts({"forced": forced, "free": free})
+    assert list(said) == ["forced"]
+    assert "(1.000), which has no hard links" in said["forced"]
+    assert "agrees less" not in doubts({"forced": linked(WEIGHTS), "free": free}).get("forced", "")
+    page = render_report({"forced": forced, "free": free})
+    assert page.count("class='badge caution'") == page.count("class='badge good'") == 1
+    assert escape(said["forced"]) in page
+
+
+def test_chains_without_labels_are_judged():
+    fit = sampler(soft_labels(), OTHER)
+    fit.has_labels = False
+    assert "its chains move slowly or stay apart" in doubts({"regression": fit})["regression"]

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from sidebayes.diagnostics import plots
+from sidebayes.diagnostics import plots, run_plots
 from sidebayes.diagnostics.colours import cluster_colours
 from sidebayes.diagnostics.compare import compare_fits
 from sidebayes.diagnostics.report import render_report, write_report
@@ -132,7 +132,7 @@ def test_the_page_stands_alone(fits, tmp_path):
     assert page.open == []
     assert page.targets <= page.anchors
     assert len(page.sources) == 8
-    assert all(source.startswith("data:image/png;base64,") for source in page.sources)
+    assert all(source.startswith("data:image/svg+xml;base64,") for source in page.sources)
     assert not re.search(r"https?://|<script|@import|url\(", text)
     assert "a &amp; b" in text
     assert "&lt;contradicts&gt;" in text
@@ -163,9 +163,9 @@ def test_any_number_of_features(features):
 
 def test_wrong_picture_for_the_engine(fits):
     with pytest.raises(ValueError, match="plot_traces instead"):
-        plots.plot_objective(fits["sampler"])
+        run_plots.plot_objective(fits["sampler"])
     with pytest.raises(ValueError, match="plot_objective instead"):
-        plots.plot_traces(fits["point"])
+        run_plots.plot_traces(fits["point"])
 
 
 def test_colours_stay_apart():
@@ -178,7 +178,7 @@ def test_colours_stay_apart():
 
 def test_importing_draws_nothing_in():
     code = (
-        "import sys, sidebayes.diagnostics, sidebayes.diagnostics.plots, sidebayes.diagnostics.report;"
+        "import sys, sidebayes.diagnostics, sidebayes.diagnostics.run_plots, sidebayes.diagnostics.report;"
         "print([m for m in ('matplotlib', 'arviz_plots', 'sklearn') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

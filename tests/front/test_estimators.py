@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
 
 import sidebayes
-from sidebayes import EM, KMeans, LinkedKFold, LinkedMixtureClusterer
+from sidebayes import EM, KMeans, LinkedKFold, LinkedMixtureClusterer, MixtureClassifier
 
 TINY = EM(num_restarts=1, max_steps=20)
 """What is checked is the wrapper; time goes into compiling, one program per shape."""
@@ -170,3 +170,11 @@ def test_density_of_held_out_rows_is_the_default_score(whole):
     folds = LinkedKFold(links, n_splits=2)
     found = cross_val_score(model, x, cv=folds, params={"rows": np.arange(150)})
     assert np.isfinite(found).all()
+
+
+def test_one_class_is_refused():
+    x = np.random.default_rng(0).normal(size=(20, 2))
+    with pytest.raises(ValueError, match="y names one class, 'yes', .*label rows of another class"):
+        MixtureClassifier().fit(x, ["yes"] * 10 + [None] * 10)
+    with pytest.raises(ValueError, match="y names one class, 3, "):
+        MixtureClassifier().fit(x, np.full(20, 3))

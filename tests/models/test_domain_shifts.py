@@ -78,6 +78,7 @@ def test_bad_domains_are_named(given, said):
 def test_candidates_are_kept_by_both_quartiles():
     table = pd.DataFrame(
         {
+            "prior": ["ported", "default", "asked", "asked"],
             "error": [0.0, 0.0, 0.5, 0.0],
             "accuracy": [0.9, 0.95, 0.95, 0.2],
             "density": [-3.0, -2.0, 0.0, -1.0],

@@ -116,6 +116,16 @@ def test_floor_of_the_waveforms():
     assert purity_f_score(truth, full.labels()) > 0.8
 
 
+def test_must_links_alone_are_remarked():
+    """One cluster of all rows keeps every one of them."""
+    engine = EM(num_restarts=1, max_steps=2)
+    given = {"num_clusters": 2, "engine": engine, "progress": False}
+    said = "All links are must-links, and one cluster of all rows keeps every one of them"
+    alone = LINKS.pairs[LINKS.weights > 0]
+    assert said in sb.fit("scp", X, sb.Links(alone, np.ones(len(alone))), **given).verdict[1]
+    assert said not in sb.fit("scp", X, LINKS, **given).verdict[1]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

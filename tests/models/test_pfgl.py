@@ -283,7 +283,6 @@ def test_engines(engine):
 @pytest.mark.parametrize(
     ("prototypes", "message"),
     [
-        (((0, 0),), "component 1 has no prototype"),
         (((0, 0), (1, 2)), r"prototypes\[1\] is of class 2; expected 0..1"),
         (((0, 0), (2, 0)), "of component 2"),
         ("many", "expected \\(component, class\\)"),
@@ -295,3 +294,19 @@ def test_bad_input_is_refused(prototypes, message):
         sb.fit(
             "pfgl", X, known, num_clusters=2, num_classes=2, prototypes=prototypes, progress=False
         )
+
+
+def test_a_component_without_labels_has_the_shares_of_the_classes():
+    """Three groups, of one of which no class is known: there the classes are as frequent as elsewhere."""
+    rng = np.random.default_rng(0)
+    group = np.repeat([0, 1, 2], 30)
+    x = np.array([(0.0, 0.0), (8.0, 0.0), (0.0, 8.0)])[group] + rng.normal(size=(90, 2))
+    known = np.full(90, -1)
+    known[:9], known[30:33] = 0, 1  # nine rows of one class, three of the other
+    fit = sb.grow_prototypes(x, known, num_clusters=3, num_classes=2, progress=False)
+    prob = fit.class_probabilities()
+    np.testing.assert_allclose(prob[group == 2], np.tile([10 / 14, 4 / 14], (30, 1)), atol=0.01)
+    np.testing.assert_allclose(fit.class_probabilities(x[60:62]), prob[60:62], atol=0.01)
+    assert prob[group == 0, 0].min() > 0.9
+    assert prob[group == 1, 1].min() > 0.9
+    assert len(fit.options["prototypes"]) == 2

@@ -12,6 +12,7 @@ from scipy.special import betaln, logsumexp
 from scipy.stats import beta, multivariate_normal, norm
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.density import log_joint
+from sidebayes.models.blocks.kernels.curve_starts import Setting
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.trajectories import trajectories
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -186,7 +187,7 @@ def test_gibbs_finds_the_exact_labels():
 
 
 @pytest.mark.parametrize("truncation", [pytest.param("closed", marks=pytest.mark.slow), "open"])
-def test_one_cluster_is_gaussian_process_regression(truncation):
+def test_one_cluster_is_gaussian_process_regression(truncation, tmp_path):
     """Acceptance checks A4, the evidence, and A5, predictions."""
     with jax.enable_x64(True):
         problem = curves_problem(Y, T, None, num_clusters=1, truncation=truncation, **SCALES)
@@ -209,7 +210,11 @@ def test_one_cluster_is_gaussian_process_regression(truncation):
         drawn = fit(
             Y, T, num_clusters=1, engine=sb.CoordinateAscent(num_draws=4000, num_restarts=1)
         )
-        table = drawn.curves(inputs=grid)  # of 200 draws
+        table = drawn.curves(inputs=grid)  # the sd of 200 draws, the mean exactly
+        np.testing.assert_allclose(table["mean"], mean, atol=1e-5)
+        drawn.save(tmp_path / "curves.nc")
+        again = sb.load(tmp_path / "curves.nc").curves(inputs=grid)
+        np.testing.assert_allclose(again["mean"], table["mean"], atol=1e-12)
         np.testing.assert_allclose(table["sd"], sd, rtol=0.25)
         assert sd[-1] > 0.8  # the prior's, far from the data
 
@@ -421,3 +426,69 @@ def test_observed_is_one_or_zero():
     for wrong in (0.5, -1.0, 2.0):
         with pytest.raises(ValueError, match=f"observed holds {wrong:g}; expected one"):
             sb.fit("trajectories", y, inputs, observed=np.full((4, 2), wrong), length_scale=1.0)
+
+
+def test_a_season_is_found_from_other_length_scales():
+    """Ten seasons: to the typical length-scale, which spans two of them, they are noise."""
+    t = np.linspace(0, 10, 40)
+    y = np.sin(2 * np.pi * t) + 0.2 * np.random.default_rng(0).normal(size=40)
+    engine = sb.CoordinateAscent(num_restarts=2, tol=1e-6, num_draws=20)
+    found = sb.fit("trajectories", y, t, num_clusters=1, engine=engine, progress=False)
+    reached = np.nanmax(found.objective, axis=1)
+    assert reached[1] > reached[0] + 5
+    assert 0.15 < found.params["length_scale"] < 0.35
+    one = sb.CoordinateAscent(num_restarts=3, num_draws=20, max_steps=1)
+    given = sb.fit("trajectories", y, t, num_clusters=1, engine=one, progress=False, **SCALES)
+    assert len(given.objective) == 1  # a length-scale that is given is the only start
+
+
+def test_runs_start_at_several_length_scales():
+    inputs = np.stack([np.linspace(0, 20, 41), np.repeat(3.0, 41)], axis=1)
+    y = np.sin(2 * np.pi * inputs[:, 0] / 4)
+    setting = Setting(
+        "rbf", inputs, inputs, None, np.array([4.0, 0.2]), 0.7, 0.14, 0.0, prior="default"
+    )
+    found = setting.length_scales(y, 0, 10)
+    np.testing.assert_allclose(found[0], [4.0, 0.2])
+    np.testing.assert_allclose(found[1:, 1] / found[1:, 0], 0.05)
+    np.testing.assert_allclose(np.sort(found[1:, 0]), 0.5 * 40 ** (np.arange(9) / 9))
+    np.testing.assert_array_equal(setting.length_scales(y, 0, 4), found[:4])
+    assert 0.5 < found[1, 0] < 2.0  # a quarter of a period, about
+    prior = dist.Uniform(1.0, 2.0)
+    drawn = setting._replace(length_scale=prior.mean, prior=prior).length_scales(y, 0, 10)
+    assert drawn[0] == 1.5
+    assert ((drawn > 1.0) & (drawn < 2.0)).all()
+    assert len(np.unique(drawn)) == 10
+    given = setting._replace(length_scale=3.0, prior=None)
+    np.testing.assert_array_equal(given.length_scales(y, 0, 4), 3.0)
+    same = setting._replace(inputs=np.zeros(41), length_scale=0.2)
+    np.testing.assert_array_equal(same.length_scales(y, 0, 4), 0.2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"length_scale": [1.0, 2.0, 3.0]},
+            r"length_scale has shape \(3,\) for 1 columns of inputs",
+        ),
+        (
+            {"length_scale": dist.LogNormal(0.0, 1.0).expand([3]).to_event(1)},
+            r"length_scale has shape \(3,\) for 1 columns",
+        ),
+        (
+            {"length_scale": [1.0, 2.0, 3.0], "inputs": np.ones((40, 2))},
+            r"length_scale has shape \(3,\) for 2 columns",
+        ),
+        (
+            {"amplitude": dist.LogNormal(0.0, 1.0).expand([3]).to_event(1)},
+            r"amplitude has shape \(3,\); pass one number",
+        ),
+        ({"anchors": np.ones((4, 2))}, r"anchors have shape \(4, 2\) for 1 columns of inputs"),
+        ({"anchors": np.ones((4, 1, 1))}, r"anchors have shape \(4, 1, 1\) for 1 columns"),
+    ],
+)
+def test_scales_and_anchors_of_other_sizes_are_refused(options, message):
+    given = {"inputs": T, "num_clusters": 2, "progress": False} | SCALES | options
+    with pytest.raises(ValueError, match=message):
+        sb.fit("trajectories", Y, **given)

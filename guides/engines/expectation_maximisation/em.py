@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sidebayes.models.blocks.fields import Count, NonNegative, Seconds
 
 from ..base import EngineResult, FitError, Problem, Status
-from ..causes import known_cause
+from ..causes import known_cause, remedy
 from ..density import (
     approximation,
     as_numpy,
@@ -50,7 +50,6 @@ __all__ = ["EM"]
 
 
 _CHECK = "check the data and the priors, or pass init="
-_REMEDY = "use prior='empirical', fewer clusters, or covariance='tied'"
 
 
 class _Climb(NamedTuple):
@@ -304,7 +303,7 @@ class EM(CheckpointedEngine):
             last = {name: points[best][name] for name in state.params}
             sizes = self._sizes(problem, last)
             cause = known_cause(problem)
-            raise FitError(self._lost(collapsed[best], sizes, cause), points[best])
+            raise FitError(self._lost(problem, collapsed[best], sizes, cause), points[best])
         is_mode, remark = ends.remark(best, points[best])
         converged = bool(code[best] == SETTLED) and is_mode
         message = (
@@ -342,7 +341,9 @@ class EM(CheckpointedEngine):
         return np.asarray(program(params, problem.args))
 
     @staticmethod
-    def _lost(found: tuple[int, str] | None, sizes: NDArray, cause: str | None) -> str:
+    def _lost(
+        problem: Problem, found: tuple[int, str] | None, sizes: NDArray, cause: str | None
+    ) -> str:
         """Say which cluster collapsed; the smallest, when the log joint itself broke down."""
         if found is None and len(sizes):
             found = int(np.argmin(sizes)), "the log joint stopped being finite"
@@ -350,4 +351,4 @@ class EM(CheckpointedEngine):
             return f"EM: the log joint stopped being finite from every start; {cause or _CHECK}"
         cluster, what = found
         size = f" of effective size {sizes[cluster]:.3g} points" if len(sizes) > cluster else ""
-        return f"EM: cluster {cluster}{size} collapsed ({what}); {cause or _REMEDY}"
+        return f"EM: cluster {cluster}{size} collapsed ({what}); {cause or remedy(problem)}"

@@ -190,12 +190,13 @@ class CoordinateAscent(CheckpointedEngine):
                 problem.args,
             )
             began = time.perf_counter()
-            draws, lp, log_weights = draw(found, keys, params, problem.args)
+            (draws, lp, log_weights), means = draw(found, keys, params, problem.args)
         seconds["compile"] += compiling
         seconds["run"] += time.perf_counter() - began
         draws = {name: value[None] for name, value in as_numpy(draws).items()}
         stats = {"lp": np.asarray(lp)[None], "log_weight": np.asarray(log_weights)[None]}
-        return self._result(plan, state, ends, best, draws, stats, seconds, approximate)
+        result = self._result(plan, state, ends, best, draws, stats, seconds, approximate)
+        return replace(result, factor_means=as_numpy(means))
 
     def _climb(
         self,
@@ -337,7 +338,7 @@ class CoordinateAscent(CheckpointedEngine):
                 log_p = sum_log_prob(trace)
                 return params | deterministics(trace), log_p + log_det, log_p - log_q
 
-            return lax.map(one, jax.random.wrap_key_data(keys))
+            return lax.map(one, jax.random.wrap_key_data(keys)), model.means(found)
 
         return draws
 

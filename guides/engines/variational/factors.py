@@ -177,6 +177,13 @@ class FactoredModel:
             params |= part.named(values)
         return params, log_q
 
+    def means(self, found: tuple) -> dict[str, Array]:
+        """Means of sites under their factors, where blocks know them."""
+        known: dict[str, Array] = {}
+        for part, factor in zip(self._plan.parts, found, strict=True):
+            known |= part.named(block_of(self._trace, part).means(factor))
+        return known
+
 
 def _update(trace: Mapping[str, dict], part: Part, posterior: Mapping[str, Any]) -> Any:
     block, given = block_of(trace, part), evidence(trace, part, posterior)

@@ -24,9 +24,10 @@ from numpyro.distributions.transforms import (
 from ..block import Block
 from ..fields import check_integer, plain_array
 from ..mixtures.components import GaussianPrior, resolve_prior
-from ..mixtures.units import data_units
+from ..mixtures.units import data_units, fitted_statistic
 from ..side_information.partial_labels import PartialLabels
-from .prototypes import Prototypes
+from .prototypes import Prototypes, without_prototypes
+from .statements import shares_of_classes, stated_classes
 
 __all__ = ["PrototypeSites", "class_prototypes", "prototype_prior", "prototype_table"]
 
@@ -39,7 +40,7 @@ def prototype_table(
     Raises
     ------
     TypeError, ValueError
-        If these are no pairs in range, or a component has no prototype.
+        If these are no pairs in range.
     """
     check_integer("num_classes", num_classes)
     if isinstance(prototypes, Tracer):
@@ -60,12 +61,6 @@ def prototype_table(
             raise ValueError(
                 f"prototypes[{bad[0]}] is of {name} {values[bad[0]]}; expected 0..{size - 1}"
             )
-    bare = np.setdiff1d(np.arange(num_clusters), clusters)
-    if len(bare):
-        raise ValueError(
-            f"component {bare[0]} has no prototype, so that nothing says which classes it has; give "
-            "every component one"
-        )
     return clusters, classes
 
 
@@ -79,13 +74,19 @@ def class_prototypes(
 ) -> Prototypes:
     """Sample prototypes, shape (num_prototypes, num_features), and a scale for each component.
 
+    Components without prototypes have the shares that the classes have among the labelled rows of the fit.
+
     Parameters are those of `pfgl`; scales are sampled as logarithms.
     """
     clusters, classes = prototype_table(prototypes, num_clusters, num_classes)
     block = PrototypeSites(x, num_clusters, num_classes, clusters, classes, prior, known)
     points, scale = block.sample()
-    shares = jnp.zeros((num_clusters, num_classes))
-    return Prototypes(points, jnp.asarray(classes), jnp.asarray(clusters), scale, shares)
+    clusters, stated = jnp.asarray(clusters), stated_classes(known, num_classes)
+    with numpyro.plate("classes", num_classes):
+        shares = fitted_statistic("class_shares", shares_of_classes(stated, num_classes))
+    table = jnp.tile(shares, (num_clusters, 1))
+    bare = without_prototypes(clusters, num_clusters)
+    return Prototypes(points, jnp.asarray(classes), clusters, scale, table, bare)
 
 
 def prototype_prior(prior: GaussianPrior, num_clusters: int) -> tuple[Array, Array]:

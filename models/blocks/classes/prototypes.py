@@ -13,7 +13,7 @@ from ..mixtures.linked_categorical import LinkedCategorical
 from ..side_information.partial_labels import Groups
 from .class_mixture import ClassifiedMixture, log_of
 
-__all__ = ["PrototypeMixture", "Prototypes", "log_add"]
+__all__ = ["PrototypeMixture", "Prototypes", "log_add", "without_prototypes"]
 
 
 class Prototypes(NamedTuple):
@@ -36,7 +36,7 @@ class Prototypes(NamedTuple):
         :math:`a_j`, one over a squared distance.
     table : Array, shape (num_clusters, num_classes)
         :math:`\beta`; of it only the shape counts where `smoothing` is 0.
-    smoothing : float or Array
+    smoothing : float, or Array of shape () or (num_clusters,)
         :math:`\epsilon`, at least 0.
     live : Array of bool, shape (num_prototypes,), or None
         Prototypes that there are; others only fill up the arrays.
@@ -94,6 +94,12 @@ class Prototypes(NamedTuple):
         total = jax.ops.segment_sum(jnp.exp(logs.T - most[self.clusters]), self.clusters, number)
         positive = total > 0
         return jnp.where(positive, most + jnp.log(jnp.where(positive, total, 1.0)), -jnp.inf).T
+
+
+def without_prototypes(clusters: Array, num_clusters: int, live: Array | None = None) -> Array:
+    """One for components without any prototype, else zero: smoothing by which they have their table."""
+    counted = jnp.ones(len(clusters)) if live is None else live.astype(float)
+    return (jax.ops.segment_sum(counted, clusters, num_clusters) == 0).astype(float)
 
 
 def log_add(one: Array, other: Array) -> Array:

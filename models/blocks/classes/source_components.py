@@ -5,43 +5,78 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 
 from ..mixtures.gaussian_block import GaussianComponents
-from ..mixtures.shift_prior import ShiftPrior
+from ..mixtures.shift_prior import ShiftPrior, WorthPrior
 from ..mixtures.weights import ComponentWeights
+from ..side_information.partial_labels import PartialLabels
 from .source_mixture import SourceMixture
+from .source_worth import source_worth
 
 __all__ = ["FreeSourceWeights", "SourceComponents", "SourceWeights", "resolve_shift"]
 
 _REACH = 2.0
 """Standard deviations in which means are moved for further starts (Raghuram 2014, section 4.3)."""
 
+_MUCH = 0.25
+"""Share of the rows that may change class without support by known ones."""
+
 _FORMS = ("full", "diagonal")
 
 
 def resolve_shift(
-    shift: str | ShiftPrior, source: SourceMixture, x: ArrayLike | None
-) -> ShiftPrior | None:
-    """Turn the arguments `shift` and `source` of a model into a prior; None stands for a flat one.
+    shift: str | ShiftPrior,
+    source: SourceMixture,
+    x: ArrayLike | None,
+    worth: ArrayLike | None = None,
+) -> ShiftPrior | WorthPrior | None:
+    """Turn arguments of a model into a prior; None stands for a flat one.
+
+    Parameters
+    ----------
+    shift : {"source", "flat"} or ShiftPrior
+    source : SourceMixture
+    x : array_like, shape (num_points, num_features), or None
+    worth : array_like, shape (num_components,), optional
+        For "source" alone; by default that of `source_worth`, or one point where there are no rows.
 
     Raises
     ------
     TypeError, ValueError
-        For something else than a source or a shift, or a flat prior to simulate from.
+        For something else than a source or a shift, a flat prior to simulate from, or a worth that the
+        shift makes nothing of.
     """
     if not isinstance(source, SourceMixture):
         raise TypeError(
             f"source is a {type(source).__name__}; pass a SourceMixture, such as fit_source(x, labels)"
         )
+    if not isinstance(shift, ShiftPrior) and not (
+        isinstance(shift, str) and shift in ("source", "flat")
+    ):
+        raise ValueError(f"shift = {shift!r:.60}; expected 'source', 'flat' or a ShiftPrior")
+    if shift != "source" and worth is not None:
+        raise ValueError(f"worth is for shift='source' alone; shift = {shift!r:.60}: leave it out")
     if isinstance(shift, ShiftPrior):
         return shift
-    if not isinstance(shift, str) or shift not in ("source", "flat"):
-        raise ValueError(f"shift = {shift!r:.60}; expected 'source', 'flat' or a ShiftPrior")
     if shift == "flat" and x is None:
         raise ValueError("shift='flat' cannot be simulated from: without x, pass a ShiftPrior")
-    return None if shift == "flat" else ShiftPrior()
+    if shift == "flat":
+        return None
+    if worth is None:
+        worth = np.ones(source.num_components) if x is None else source_worth(source, x)
+    if np.shape(worth) != (source.num_components,):
+        raise ValueError(
+            f"worth has shape {np.shape(worth)} for a source of {source.num_components} components; pass a "
+            "number of points for each, or leave it out"
+        )
+    if not isinstance(worth, Tracer) and not (np.asarray(worth) > 0).all():
+        raise ValueError(f"worth = {worth!r:.60}; expected positive numbers of points")
+    return WorthPrior(jnp.asarray(worth))
 
 
 class SourceComponents(GaussianComponents):
@@ -51,10 +86,12 @@ class SourceComponents(GaussianComponents):
     ----------
     source : SourceMixture
     covariance : {"full", "diagonal"}
-    shift : ShiftPrior or None
+    shift : ShiftPrior, WorthPrior or None
         None is a flat prior.
     data : array_like, shape (num_points, num_features), optional
         See `GaussianComponents`.
+    known : PartialLabels, optional
+        Classes of the rows, by which the components are compared with the source; see `remark`.
 
     Raises
     ------
@@ -62,12 +99,17 @@ class SourceComponents(GaussianComponents):
         For another form of covariances, or data of another number of features.
     """
 
+    remedy: ClassVar[str] = (
+        "use shift='source', which keeps components near those of the source, or more rows of the target"
+    )
+
     def __init__(
         self,
         source: SourceMixture,
         covariance: str,
-        shift: ShiftPrior | None,
+        shift: ShiftPrior | WorthPrior | None,
         data: ArrayLike | None,
+        known: PartialLabels | None = None,
     ) -> None:
         if not isinstance(covariance, str) or covariance not in _FORMS:
             raise ValueError(f"covariance = {covariance!r:.60}; expected one of {_FORMS}")
@@ -86,7 +128,25 @@ class SourceComponents(GaussianComponents):
             data=data,
             plate="components",
         )
-        self.source = source
+        self.source, self.rows, self.known = source, data, known
+
+    def remark(self, values: Mapping[str, Any]) -> str | None:
+        """Say where the rows do not support the move, by how the source classifies them as it is."""
+        given = self.rows, None if self.known is None else self.known.values, self.source.mean
+        if self.rows is None or any(isinstance(one, Tracer) for one in given):
+            return None
+        weights, mean, spread = (
+            np.mean(values[role], axis=(0, 1)) for role in ("mixing_weights", "location", "spread")
+        )
+        if self.covariance == "diagonal":
+            spread = spread[:, :, None] * np.eye(spread.shape[1])
+        weights = np.maximum(weights, np.finfo(float).tiny)
+        try:
+            owner = self.source.component_class
+            moved = SourceMixture(weights / weights.sum(), mean, spread, owner)
+        except ValueError:  # collapsed, which the status says
+            return None
+        return _unsupported(self.source, moved, np.asarray(self.rows), self.known)
 
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
@@ -98,17 +158,41 @@ class SourceComponents(GaussianComponents):
         return {"location": self.source.moved(_REACH, seed, num_starts), "spread": spread}
 
 
+def _unsupported(
+    source: SourceMixture, moved: SourceMixture, rows: NDArray, known: PartialLabels | None
+) -> str | None:
+    """A sentence if known classes speak against a move, or do not speak for one that changes much."""
+    guesses = [one.predict(rows) for one in (source, moved)]
+    classes = np.full(len(rows), -1) if known is None else np.asarray(known.classes)
+    told = classes >= 0
+    before, after = (int((guess != classes)[told].sum()) for guess in guesses)
+    changed = float(np.mean(guesses[0] != guesses[1]))
+    if after <= before and (changed <= _MUCH or after < before):
+        return None
+    gain = np.mean(moved.log_density(rows) - source.log_density(rows))
+    said = (
+        f"it is wrong at {after} of {told.sum()} rows of known class, the source as it is at {before}"
+        if told.any()
+        else "no class is known that could tell which is right"
+    )
+    return (
+        f"The moved classifier gives {changed:.0%} of the rows another class than the source as it is, and "
+        f"changes the mean log density of a row by {gain:+.3g}; {said}: compare source.predict(x), or hold "
+        f"the classifier closer to the source: shift='source', worth=np.full({source.num_components}, 1e3)"
+    )
+
+
 class SourceWeights(ComponentWeights):
     """Weights of components, under a restricted posterior of these, that start at those of a source.
 
     Parameters
     ----------
     source : SourceMixture
-    shift : ShiftPrior or None
+    shift : ShiftPrior, WorthPrior or None
         None is a flat prior.
     """
 
-    def __init__(self, source: SourceMixture, shift: ShiftPrior | None) -> None:
+    def __init__(self, source: SourceMixture, shift: ShiftPrior | WorthPrior | None) -> None:
         flat = ShiftPrior() if shift is None else shift
         super().__init__(source.num_components, flat.concentration(source.weights))
         self.source = source

@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
-from scipy.special import softmax
+from scipy.special import logsumexp, softmax
 
 from ..fields import plain_array, point_table, real_array, rebuilt
 from ..mixtures.gaussian import Gaussian
@@ -79,8 +79,7 @@ class SourceMixture:
                 f"SourceMixture: component_class names the classes {sorted(set(classes.tolist()))}; "
                 "every class from 0 on needs a component"
             )
-        finite = np.isfinite(self.mean).all() and np.isfinite(self.covariance).all()
-        if not finite or not (np.linalg.eigvalsh(self.covariance) > 0).all():
+        if not np.isfinite(self.mean).all() or not _are_positive_definite(self.covariance):
             raise ValueError(
                 "SourceMixture: covariance must hold positive definite matrices, and mean finite numbers"
             )
@@ -123,6 +122,11 @@ class SourceMixture:
             raise ValueError(f"x has {x.shape[1]} features; the source has {self.num_features}")
         return _log_joint(x, self.weights, self.mean, self.covariance)
 
+    def log_density(self, x: ArrayLike) -> NDArray[np.float64]:
+        """Log densities of points, shape (num_points,)."""
+        with jax.enable_x64(True):
+            return logsumexp(np.asarray(self.log_joint(x)), axis=1)
+
     def predict_proba(self, x: ArrayLike) -> NDArray[np.float64]:
         """Probabilities of the classes of points, shape (num_points, num_classes) (eq. 4.1)."""
         with jax.enable_x64(True):
@@ -157,6 +161,16 @@ class SourceMixture:
         """Sizes."""
         each = np.bincount(self.component_class).tolist()
         return f"SourceMixture({self.num_features} features, {each} components by class)"
+
+
+def _are_positive_definite(matrices: NDArray) -> bool:
+    """Whether covariances are, whatever the units of the features."""
+    variance = np.diagonal(matrices, axis1=-2, axis2=-1)
+    if not np.isfinite(matrices).all() or not (variance > 0).all():
+        return False
+    unit = np.sqrt(variance)
+    scaled = matrices / unit[:, :, None] / unit[:, None]
+    return bool((np.linalg.eigvalsh(scaled) > 0).all())
 
 
 @jax.jit

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
+from jax.core import Tracer
+from numpy.typing import NDArray
 
 from ..fields import check_integer
 from ..side_information.partial_labels import PartialLabels
 
-__all__ = ["noise_of_strength", "stated_classes"]
+__all__ = ["noise_of_strength", "shares_of_classes", "stated_classes"]
 
 
 def stated_classes(
@@ -23,7 +26,8 @@ def stated_classes(
     .. math:: P(y \mid c) = (1 - e)\,[y = c] + \frac{e}{C - 1}\,[y \ne c]
 
     A mask of m admissible classes has :math:`1 - e` on these and :math:`e m / (C - m)` on the others,
-    its likelihood up to a constant if a wrong mask is any other one of its size. A row of which nothing
+    its likelihood up to a constant if a wrong mask is any other one of its size; e must be below
+    :math:`1 - m / C` then. A row of which nothing
     is known has ones.
 
     Parameters
@@ -41,7 +45,8 @@ def stated_classes(
     Raises
     ------
     TypeError, ValueError
-        For a number of classes below one, a rate out of its range, or classes beyond their number.
+        For a number of classes below one, a rate out of its range, also that of a mask, or classes
+        beyond their number.
     """
     check_integer("num_classes", num_classes)
     most = 1.0 - 1.0 / num_classes
@@ -56,10 +61,43 @@ def stated_classes(
     admissible = jnp.asarray(known.admissible(num_classes))
     if not label_noise:
         return admissible.astype(float)
+    if not isinstance(known.values, Tracer) and known.values.ndim == 2:
+        _check_masks(np.asarray(known.values), label_noise)
     size = admissible.sum(axis=1, keepdims=True)
     wrong = label_noise * size / jnp.maximum(num_classes - size, 1)
     stated = jnp.where(admissible, 1.0 - label_noise, wrong)
     return jnp.where(size == num_classes, 1.0, stated)
+
+
+def _check_masks(admissible: NDArray[np.bool_], label_noise: float) -> None:
+    """Refuse a rate of errors at which a mask would speak for the classes that it excludes."""
+    size = admissible.sum(axis=1)
+    row = int(np.argmax(np.where(size < admissible.shape[1], size, 0)))
+    most = 1.0 - size[row] / admissible.shape[1]
+    if 0 < most <= label_noise:
+        raise ValueError(
+            f"statements about classes are wrong at a rate of {label_noise:.3g}, but known[{row}] admits "
+            f"{size[row]} of {admissible.shape[1]} classes: from {most:.3g} on the excluded ones would be "
+            "the likelier; pass a smaller label_noise (a larger strength), or admit fewer classes"
+        )
+
+
+def shares_of_classes(stated: Array | None, num_classes: int) -> Array:
+    """Class probabilities of which nothing but the statements about rows is known, shape (num_classes,).
+
+    The posterior mean of a flat Dirichlet prior, given the rows that something is stated about.
+
+    Parameters
+    ----------
+    stated : Array, shape (num_points, num_classes), or None
+        See `stated_classes`.
+    num_classes : int
+    """
+    if stated is None:
+        return jnp.full(num_classes, 1.0 / num_classes)
+    told = stated.min(axis=1) < stated.max(axis=1)
+    share = jnp.where(told[:, None], stated / stated.sum(axis=1, keepdims=True), 0.0)
+    return (1.0 + share.sum(axis=0)) / (num_classes + told.sum())
 
 
 def noise_of_strength(strength: float, num_classes: int) -> float:

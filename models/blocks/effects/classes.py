@@ -60,6 +60,8 @@ class ClassParameters(MixedParameters):
         "noise",
     )
 
+    remedy: ClassVar[str] = "pass prior=EffectsPrior.weak(...), shared='noise', or fewer clusters"
+
     def __init__(
         self,
         y: ArrayLike | None,
@@ -184,8 +186,8 @@ class ClassParameters(MixedParameters):
         return super().statistics(evidence) if found is None else found
 
     def has_one_pass(self, fn: Collapsed) -> bool:
-        """Whether no links tie the subjects."""
-        return isinstance(fn, EffectsMixture) and fn.labels.graph.num_links == 0
+        """Whether no links tie the subjects, and all have the same weights."""
+        return isinstance(fn, EffectsMixture) and fn.labels.is_shared
 
     def one_pass(self, fn: Any, value: Array) -> tuple[Array, dict[str, Any]]:
         """See `class_pass`; no array by subject and class is kept."""

@@ -1,10 +1,12 @@
-"""Where runs start that look for curves: around the one curve of all rows, by random shares."""
+"""Where runs start that look for curves: at several length-scales, by random shares of the rows."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
+import numpyro.distributions as dist
 from jax.core import Tracer
 from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
@@ -13,11 +15,18 @@ from .stationary import as_columns, gram
 
 __all__ = ["Setting"]
 
+_LENGTHS = 9
+"""Length-scales that are weighed, at least."""
+
+_LEVELS = (1.0, 2.0, 4.0)
+"""Multiples of the typical noise at which they are."""
+
 
 class Setting(NamedTuple):
     """What curves are looked for in: inputs, anchors, the unit of each row, and typical scales.
 
-    `observed` says which outputs of a row were measured, None that all were.
+    `observed` says which outputs of a row were measured, None that all were. `prior` is that of a
+    length-scale that is learned, "default" or a distribution; None where the typical one is given.
     """
 
     kernel: str
@@ -29,11 +38,80 @@ class Setting(NamedTuple):
     noise: Any
     mean: Any
     observed: Any = None
+    prior: Any = None
 
     @property
     def is_known(self) -> bool:
         """Whether all of it is numbers."""
         return not any(isinstance(one, Tracer) for one in self)
+
+    def length_scales(self, value: NDArray, seed: int, num_starts: int) -> NDArray[np.float64]:
+        """Length-scales to start from: the typical one first, then others if it is learned.
+
+        A climb from the typical one misses what it cannot see: a season of one year is noise to a curve
+        that bends once in four. Under a prior that was given the others are drawn from it. Under the default
+        one they lie evenly, by their logarithms, between the mean distance of neighbouring inputs and the
+        reach of the inputs, those first by which the curve of all rows has the most evidence.
+
+        Returns
+        -------
+        ndarray, shape (num_starts,) or (num_starts, num_inputs)
+        """
+        typical = np.asarray(self.length_scale, float)
+        found = np.broadcast_to(typical, (num_starts, *typical.shape)).copy()
+        others = num_starts - 1
+        if isinstance(self.prior, dist.Distribution):
+            found[1:] = self.prior.sample(jax.random.key(seed), (others,))
+        elif self.prior is not None and others and len(factors := self._factors(others)):
+            lengths = factors.reshape(-1, *[1] * typical.ndim) * typical
+            evidence = [self._evidence(value, length) for length in lengths]
+            found[1:] = lengths[np.argsort(evidence)[::-1][:others]]
+        return found
+
+    def _factors(self, number: int) -> NDArray[np.float64]:
+        """Length-scales between neighbours and reach, in typical ones; none where no input varies."""
+        inputs = as_columns(np.asarray(self.inputs, float))
+        reach = np.ptp(inputs, axis=0)
+        moves = reach > 0
+        if not moves.any():
+            return np.ones(0)
+        steps = np.array([len(np.unique(column)) - 1 for column in inputs.T[moves]])
+        reach = reach[moves] / np.broadcast_to(self.length_scale, moves.shape)[moves]
+        most = max(number, _LENGTHS)
+        return np.geomspace((reach / steps).min(), reach.max(), most + 1)[:-1]
+
+    def _evidence(self, value: NDArray, length: NDArray) -> float:
+        """Log density of all rows about one curve, up to a constant, at the best of few noise levels."""
+        table, phi = self._table(value), self._features(length)
+        square, pulled, within = phi.T @ phi, phi.T @ table, np.sum(table**2)
+        found = []
+        for level in _LEVELS:
+            variance = (level * float(np.mean(self.noise))) ** 2
+            root = np.linalg.cholesky(np.eye(len(square)) + square / variance)
+            white = solve_triangular(root, pulled, lower=True) / variance
+            spread = np.log(np.diagonal(root)).sum() + 0.5 * len(table) * np.log(variance)
+            left = within / variance - np.sum(white**2)
+            found.append(-0.5 * left - table.shape[1] * spread)
+        return max(found)
+
+    def _table(self, value: NDArray) -> NDArray[np.float64]:
+        """Outputs about their mean, a column each; those not observed are as the others on average."""
+        table = np.asarray(value, float).reshape(len(np.asarray(self.inputs)), -1)
+        if self.observed is not None:
+            known = np.asarray(self.observed).reshape(table.shape) > 0
+            number = np.maximum(known.sum(axis=0), 1)
+            table = np.where(known, table, np.where(known, table, 0.0).sum(axis=0) / number)
+        return table - np.asarray(self.mean)
+
+    def _features(self, length: NDArray) -> NDArray[np.float64]:
+        """Features of the rows, of the typical amplitude, shape (num_rows, num_anchors)."""
+        inputs, anchors = (
+            as_columns(np.asarray(one, float)) for one in (self.inputs, self.anchors)
+        )
+        own = gram(self.kernel, anchors, anchors, length, np)
+        root = np.linalg.cholesky(own + 1e-10 * np.eye(len(anchors)))
+        cross = gram(self.kernel, anchors, inputs, length, np)
+        return float(np.mean(self.amplitude)) * solve_triangular(root, cross, lower=True).T
 
     def random_curves(
         self, value: NDArray, num_clusters: int, seed: int, num_starts: int
@@ -46,39 +124,33 @@ class Setting(NamedTuple):
         .. math:: w_k = \bar w + \tfrac{a}{K \sigma^2} \bar P^{-1} \Phi^\top (\delta_k \circ (y - \bar f)),
                   \quad \bar P = I + \tfrac{a^2}{K \sigma^2} \Phi^\top \Phi,
 
-        with the curve :math:`\bar f` that all rows have in common: one factorisation for all starts.
-        Outputs that were not observed are taken to be as the others are on average.
+        with the curve :math:`\bar f` that all rows have in common: one factorisation for all starts of one
+        length-scale. Outputs that were not observed are taken to be as the others are on average.
 
         Returns
         -------
         ndarray, shape (num_starts, num_clusters, num_outputs, num_anchors)
         """
-        inputs, anchors = (
-            as_columns(np.asarray(one, float)) for one in (self.inputs, self.anchors)
-        )
-        table = np.asarray(value, float).reshape(len(inputs), -1)
-        if self.observed is not None:
-            known = np.asarray(self.observed).reshape(table.shape) > 0
-            number = np.maximum(known.sum(axis=0), 1)
-            table = np.where(known, table, np.where(known, table, 0.0).sum(axis=0) / number)
-        table = table - np.asarray(self.mean)
-        size, noise = float(np.mean(self.amplitude)), float(np.mean(self.noise))
-        own = gram(self.kernel, anchors, anchors, self.length_scale, np)
-        root = np.linalg.cholesky(own + 1e-10 * np.eye(len(anchors)))
-        cross = gram(self.kernel, anchors, inputs, self.length_scale, np)
-        phi = size * solve_triangular(root, cross, lower=True).T
-        share = 1.0 / (num_clusters * noise**2)
-        factor = cho_factor(np.eye(len(anchors)) + share * phi.T @ phi)
-        middle = cho_solve(factor, share * phi.T @ table)
-        apart = table - phi @ middle
-
-        codes = np.arange(len(inputs)) if self.codes is None else np.asarray(self.codes)
+        table, anchors = self._table(value), len(np.asarray(self.anchors))
+        codes = np.arange(len(table)) if self.codes is None else np.asarray(self.codes)
         drawn = np.random.default_rng(seed).uniform(
             size=(num_starts, num_clusters, int(codes.max(initial=0)) + 1)
         )
         drawn = num_clusters * drawn / drawn.sum(axis=1, keepdims=True) - 1.0
-        pulled = np.stack(
-            [drawn[..., codes] @ (column[:, None] * phi) for column in apart.T], axis=2
-        )
-        moved = cho_solve(factor, share * pulled.reshape(-1, len(anchors)).T).T
+        lengths = self.length_scales(value, seed, num_starts)
+        found = np.empty((num_starts, num_clusters, table.shape[1], anchors))
+        for length in np.unique(lengths, axis=0):
+            own = (lengths == length).reshape(num_starts, -1).all(axis=1)
+            found[own] = self._curves(table, length, drawn[own][..., codes])
+        return found
+
+    def _curves(self, table: NDArray, length: NDArray, apart: NDArray) -> NDArray[np.float64]:
+        """Weights by relative differences of responsibilities, (num_starts, num_clusters, num_rows)."""
+        phi = self._features(length)
+        share = 1.0 / (apart.shape[1] * float(np.mean(self.noise)) ** 2)
+        factor = cho_factor(np.eye(phi.shape[1]) + share * phi.T @ phi)
+        middle = cho_solve(factor, share * phi.T @ table)
+        left = table - phi @ middle
+        pulled = np.stack([apart @ (column[:, None] * phi) for column in left.T], axis=2)
+        moved = cho_solve(factor, share * pulled.reshape(-1, phi.shape[1]).T).T
         return middle.T + moved.reshape(pulled.shape)

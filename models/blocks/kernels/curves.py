@@ -40,6 +40,8 @@ class Scale(Block):
         None for one of all clusters.
     dim : str
         What it has one for each of, where a draw is a vector.
+    setting : Setting, optional
+        Of a length-scale, from which starts are found; without it all are at the typical value.
     """
 
     factor: ClassVar[str] = "unary"
@@ -52,8 +54,9 @@ class Scale(Block):
         typical: ArrayLike,
         num_clusters: int | None,
         dim: str,
+        setting: Setting | None = None,
     ) -> None:
-        self.name, self.dim = name, dim
+        self.name, self.dim, self.setting = name, dim, setting
         self.prior, self.typical, self.num_clusters = prior, typical, num_clusters
 
     @property
@@ -76,11 +79,16 @@ class Scale(Block):
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
     ) -> dict[str, Any]:
-        """The typical value."""
+        """The typical value first, then other length-scales."""
         if isinstance(self.typical, Tracer):
             return {}
         shape = num_starts, *shapes["curve_scale"]
-        return {"curve_scale": np.broadcast_to(np.asarray(self.typical), shape)}
+        if self.setting is None or not self.setting.is_known:
+            return {"curve_scale": np.broadcast_to(np.asarray(self.typical), shape)}
+        found = self.setting.length_scales(value, seed, num_starts)
+        if self.num_clusters is not None:
+            found = found[:, None]
+        return {"curve_scale": np.broadcast_to(found, shape)}
 
 
 class _Found(NamedTuple):
@@ -184,6 +192,10 @@ class Curves(Block):
             - 0.5 * jnp.sum(white**2)
             - 0.5 * apart.size * jnp.log(2 * jnp.pi)
         )
+
+    def means(self, found: _Found) -> dict[str, Array]:
+        """Means of the weights, in which curves are linear."""
+        return {"curves": found.mean}
 
     def expected_factors(self, found: _Found, evidence: Evidence) -> dict[str, Array]:
         """Expected log densities of the rows (Ross and Dy 2013, eq. 25, whose first y lacks its square)."""

@@ -52,8 +52,9 @@ def log_partition(
     unary : array_like, shape (num_points, num_clusters)
         Log-potentials of each label at each point; ``-inf`` excludes a label.
     graph : LabelGraph
-    log_weights : array_like, shape (num_clusters,), optional
+    log_weights : array_like, shape (num_clusters,) or (num_points, num_clusters), optional
         Log mixing weights, kept apart from `unary` so that the sampling assumption can be chosen.
+        Those of each point are for ``weight_per="point"``.
     pair_weights : array_like, shape (num_links,), optional
         Replaces the finite weights of the links; hard links stay hard.
     weight_per : {"point", "chunklet"}
@@ -73,9 +74,9 @@ def log_partition(
     ValueError
         If a component is too wide for exact elimination and no approximation is named.
     """
-    parts = _run(unary, graph, log_weights, pair_weights, weight_per, inference, SUM)
+    parts, peak = _run(unary, graph, log_weights, pair_weights, weight_per, inference, SUM)
     value = sum(value.sum() for value, _ in parts)
-    return jnp.where(value < FORBIDDEN / 2, -jnp.inf, value)
+    return jnp.where(value < FORBIDDEN / 2, -jnp.inf, value + peak.sum())
 
 
 def by_component(
@@ -88,18 +89,26 @@ def by_component(
     inference: str | Inference = "exact",
 ) -> Array:
     """One term of `log_partition` for each connected component, zero-padded, shape (num_nodes,)."""
-    parts = _run(unary, graph, log_weights, pair_weights, weight_per, inference, SUM)
+    parts, peak = _run(unary, graph, log_weights, pair_weights, weight_per, inference, SUM)
     out = jnp.zeros(graph.num_nodes, parts[0][0].dtype)
     for value, component in parts:
         out = out.at[component].add(value)
-    return jnp.where(out < FORBIDDEN / 2, -jnp.inf, out)
+    peaks = jax.ops.segment_sum(peak, graph.component, graph.num_nodes)
+    return jnp.where(out < FORBIDDEN / 2, -jnp.inf, out + peaks)
 
 
 def responsibilities(
     unary: ArrayLike, graph: LabelGraph, *args: ArrayLike | None, **options
 ) -> Array:
-    """Marginal label probabilities of each point, shape (num_points, num_clusters)."""
-    return jax.grad(log_partition)(jnp.asarray(unary), graph, *args, **options)
+    """Marginal label probabilities of each point, shape (num_points, num_clusters).
+
+    Zeros in a connected component for which no labeling is possible; others do not depend on it.
+    """
+
+    def total(unary: Array) -> Array:
+        return by_component(unary, graph, *args, **options).sum()
+
+    return jax.grad(total)(jnp.asarray(unary))
 
 
 def pair_marginals(
@@ -170,8 +179,15 @@ def mode(
     return _traceback(unary, graph, log_weights, pair_weights, weight_per, inference, BEST)
 
 
-def check_inference(graph: LabelGraph, num_clusters: int, inference: str | Inference) -> str | None:
+_REMEDY = "name an approximation, inference='mean_field', 'belief_propagation' or 'gibbs_labels'"
+
+
+def check_inference(
+    graph: LabelGraph, num_clusters: int, inference: str | Inference, remedy: str = _REMEDY
+) -> str | None:
     """Name the approximation that `inference` will make on this graph, None if it stays exact.
+
+    `remedy` says what to do where exact sums are asked for and are out of reach.
 
     Raises
     ------
@@ -193,8 +209,7 @@ def check_inference(graph: LabelGraph, num_clusters: int, inference: str | Infer
             needs = f"elimination width {int(wide.width)} (tables of {float(wide.cells):.3g} cells)"
     if isinstance(method, Exact):
         raise ValueError(
-            f"{size} have {needs}; max_table is {method.max_table:.3g} cells; name an approximation, "
-            "inference='mean_field', 'belief_propagation' or 'gibbs_labels', or raise the budget, "
+            f"{size} have {needs}; max_table is {method.max_table:.3g} cells; {remedy}, or raise the budget, "
             "Exact(max_table=...)"
         )
     return f"{method.name} on {size}"
@@ -223,12 +238,27 @@ def _bounded_jvp(primals, tangents):
     return _bounded(*primals), tangents[0]
 
 
+def _peaks(unary: Array, graph: LabelGraph) -> Array:
+    """Largest log-potential of each point; zero for spare points.
+
+    Potentials relative to it distinguish a point that is far from all clusters from a point that
+    admits no label, and keep one far point from changing the labels of others by rounding.
+    """
+    peak = lax.stop_gradient(unary.max(axis=1))
+    real = jnp.asarray(graph.node_size)[jnp.asarray(graph.node)] > 0
+    return jnp.where(real & jnp.isfinite(peak), peak, 0.0)
+
+
 def _finite(weights: Array, graph: LabelGraph) -> Array:
     return jnp.where(jnp.isinf(jnp.asarray(graph.pair_weights)), 0.0, weights)
 
 
 def _run(unary, graph, log_weights, pair_weights, weight_per, inference, reduce, rng_key=None):
-    """Eliminate every label; returns terms of log Z with the component that each belongs to."""
+    """Eliminate every label.
+
+    Returns terms of log Z with the component that each belongs to, and the peak of each point, which
+    is to be added to the term of its component.
+    """
     unary, log_weights, weights = _bind(unary, graph, log_weights, pair_weights)
     if unary.ndim != 2 or unary.shape[0] != graph.num_points:
         raise ValueError(
@@ -239,14 +269,18 @@ def _run(unary, graph, log_weights, pair_weights, weight_per, inference, reduce,
     method = as_inference(inference)
     graph = graph.suited(method, unary.shape[1])
     check_inference(graph, unary.shape[1], method)
-    unary = _bounded(unary)
+    peak = _peaks(unary, graph)
+    unary = _bounded(unary - peak[:, None])
 
+    log_weights = jnp.maximum(log_weights, FORBIDDEN)
     if not graph.contracted:
-        belief = unary + jnp.maximum(log_weights, FORBIDDEN)
+        belief = unary + log_weights
+    elif log_weights.ndim == 2:
+        belief = jax.ops.segment_sum(unary + log_weights, graph.node, graph.num_nodes)
     else:
         count = graph.node_size[:, None] if weight_per == "point" else 1.0
         belief = jax.ops.segment_sum(unary, graph.node, graph.num_nodes)
-        belief = belief + count * jnp.maximum(log_weights, FORBIDDEN)
+        belief = belief + count * log_weights
     edge_weights = jax.ops.segment_sum(weights, graph.edge_of_link, graph.num_edges + 2)
     edge_weights = jnp.where(graph.forbidden, FORBIDDEN, edge_weights)
 
@@ -263,7 +297,7 @@ def _run(unary, graph, log_weights, pair_weights, weight_per, inference, reduce,
         inside = jnp.where(graph.edge_of_link > graph.num_edges, weights, 0.0)
         parts.append((inside, graph.component[graph.pairs[:, 0]]))
     if not graph.num_edges:
-        return parts
+        return parts, peak
 
     drawn = None if noise is None else noise[graph.num_nodes :]
     belief = reorder(belief, graph.order, graph.place)
@@ -278,7 +312,7 @@ def _run(unary, graph, log_weights, pair_weights, weight_per, inference, reduce,
     if graph.wide is not None:
         value = _approximate(method, reduce, key, belief, edge_weights, graph.wide)
         parts.append((value, component.at[graph.wide.node].get(mode="clip")))
-    return parts
+    return parts, peak
 
 
 def _approximate(
@@ -299,5 +333,7 @@ def _traceback(
 ) -> Array:
     """Labels chosen by `reduce`, each given those that were summed out after it."""
     rest = graph, log_weights, pair_weights, weight_per, inference, reduce, rng_key
-    chosen = jax.grad(lambda u: sum(value.sum() for value, _ in _run(u, *rest)))(jnp.asarray(unary))
+    chosen = jax.grad(lambda u: sum(value.sum() for value, _ in _run(u, *rest)[0]))(
+        jnp.asarray(unary)
+    )
     return jnp.argmax(chosen, axis=1)

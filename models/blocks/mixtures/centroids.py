@@ -14,6 +14,7 @@ from numpyro.distributions import constraints
 
 from ..block import Block, Evidence
 from ..collapsed import Collapsed
+from ..fields import Range, check_number
 from .partition_starts import cell_moments, partitions
 
 __all__ = ["Centroids"]
@@ -33,6 +34,8 @@ class Centroids(Block):
     roles: ClassVar[tuple[str, ...]] = ("location",)
 
     def __init__(self, num_clusters: int, num_features: int, scale: float) -> None:
+        if not isinstance(scale, Array):  # which may be a value that the model computes
+            scale = check_number("scale", scale, Range(above=0.0))
         self.num_clusters, self.num_features, self.scale = num_clusters, num_features, scale
 
     def sample(self, name: str = "mean") -> dist.Distribution:

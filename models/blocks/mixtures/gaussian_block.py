@@ -73,6 +73,8 @@ class GaussianComponents(Block):
     roles: ClassVar[tuple[str, ...]] = ("location", "spread")
     one_pass_factors: ClassVar[frozenset[str]] = frozenset({"log_weights", "log_classes"})
 
+    remedy: ClassVar[str] = "use prior='empirical', fewer clusters, or covariance='tied'"
+
     def __init__(
         self,
         shape: int | tuple[int, int],
@@ -188,8 +190,8 @@ class GaussianComponents(Block):
         return means if self._is_matrix else means.mean(axis=0)
 
     def has_one_pass(self, fn: Collapsed) -> bool:
-        """Whether points are independent, and their densities full Gaussians of one layer."""
-        free = isinstance(fn, LinkedMixture) and fn.labels.graph.num_links == 0
+        """Whether points are independent and alike, and their densities full Gaussians of one layer."""
+        free = isinstance(fn, LinkedMixture) and fn.labels.is_shared
         return free and isinstance(fn.components, Gaussian) and not fn.has_side_evidence
 
     def one_pass(self, fn: Any, value: Array) -> tuple[Array, dict[str, Any]]:

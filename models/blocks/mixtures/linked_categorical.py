@@ -17,7 +17,7 @@ from ..label_inference import partition
 from ..label_inference.approximate import Inference, as_inference
 from ..label_inference.label_graph import LabelGraph
 
-__all__ = ["LinkedCategorical"]
+__all__ = ["LinkedCategorical", "check_reading"]
 
 _READINGS = ("field", "relation", "unnormalised")
 
@@ -42,12 +42,13 @@ class LinkedCategorical(dist.Distribution):
 
     Parameters
     ----------
-    log_weights : Array, shape (num_clusters,)
-        Log mixing weights.
+    log_weights : Array, shape (num_clusters,) or (num_points, num_clusters)
+        Log mixing weights: the same for all points, or those of each point, as in mixtures of experts.
     graph : LabelGraph
     reading : {"field", "relation", "unnormalised"}
     weight_per : {"point", "chunklet"}
-        See `log_partition`.
+        See `log_partition`. A chunklet has one set of weights, so that "chunklet" takes no weights by
+        point.
     pair_weights : Array, shape (num_links,), optional
         Replaces the finite weights of the links, e.g. by learned ones.
     inference : str or inference object
@@ -69,9 +70,10 @@ class LinkedCategorical(dist.Distribution):
         inference: str | Inference = "exact",
         validate_args: bool | None = None,
     ) -> None:
-        if getattr(log_weights, "ndim", None) != 1:
+        if getattr(log_weights, "ndim", None) not in (1, 2):
             raise TypeError(
-                f"log_weights = {log_weights!r:.60}; expected an array of shape (num_clusters,)"
+                f"log_weights is {_described(log_weights)}; expected an array of shape (num_clusters,), or "
+                "(num_points, num_clusters) where each point has weights of its own"
             )
         if not isinstance(graph, LabelGraph):
             raise TypeError(
@@ -80,8 +82,18 @@ class LinkedCategorical(dist.Distribution):
             )
         if not isinstance(weight_per, str) or weight_per not in ("point", "chunklet"):
             raise ValueError(f"weight_per = {weight_per!r:.60}; expected 'point' or 'chunklet'")
-        if not isinstance(reading, str) or reading not in _READINGS:
-            raise ValueError(f"reading = {reading!r:.60}; expected one of {list(_READINGS)}")
+        check_reading(reading)
+        if log_weights.ndim == 2:
+            if len(log_weights) != graph.num_points:
+                raise ValueError(
+                    f"log_weights has shape {log_weights.shape}; weights by point need one row for each of "
+                    f"the {graph.num_points} points that the graph joins"
+                )
+            if weight_per == "chunklet":
+                raise ValueError(
+                    "weight_per = 'chunklet' takes one set of log_weights for all; weights by point, of "
+                    f"shape {log_weights.shape}, need weight_per='point'"
+                )
         self.log_weights, self.graph, self.reading = log_weights, graph, reading
         self.weight_per, self.inference = weight_per, as_inference(inference)
         self.pair_weights = graph.pair_weights if pair_weights is None else pair_weights
@@ -98,6 +110,16 @@ class LinkedCategorical(dist.Distribution):
     def options(self) -> dict[str, Any]:
         """Keyword arguments of the routines in `partition`."""
         return {"weight_per": self.weight_per, "inference": self.inference}
+
+    @property
+    def weights_by_point(self) -> bool:
+        """Whether each point has mixing weights of its own."""
+        return self.log_weights.ndim == 2
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether labels of all points are independent and have the same weights."""
+        return self.graph.num_links == 0 and not self.weights_by_point
 
     @property
     def has_free_weights(self) -> bool:
@@ -124,8 +146,7 @@ class LinkedCategorical(dist.Distribution):
                 jnp.isinf(jnp.asarray(self.graph.pair_weights)), 0.0, jnp.logaddexp(0.0, finite)
             ).sum()
         if not self._coupled:
-            number = self.graph.node_size.sum().astype(self.log_weights.dtype)
-            return number * jax.nn.logsumexp(self.log_weights)
+            return self._free_normalizer_by_component().sum()
         blank = jnp.zeros(
             (self.graph.num_points, self.log_weights.shape[-1]), self.log_weights.dtype
         )
@@ -134,6 +155,10 @@ class LinkedCategorical(dist.Distribution):
     def _free_normalizer_by_component(self) -> Array:
         """Share of each component in `log_normalizer` where labels are independent a priori."""
         graph = self.graph
+        if self.reading != "relation" and self.weights_by_point:
+            real = jnp.asarray(graph.node_size)[jnp.asarray(graph.node)] > 0
+            each = jnp.where(real, jax.nn.logsumexp(self.log_weights, axis=1), 0.0)
+            return jax.ops.segment_sum(each, graph.component, graph.num_nodes)
         if self.reading != "relation":
             number = jnp.asarray(graph.node_size, self.log_weights.dtype)
             return number * jax.nn.logsumexp(self.log_weights)
@@ -180,10 +205,12 @@ class LinkedCategorical(dist.Distribution):
         both = jnp.stack([unary, jnp.zeros_like(unary)])
         return jax.vmap(partial(self._sum, routine))(both)
 
-    def among(self, graph: LabelGraph, pair_weights: ArrayLike) -> LinkedCategorical:
-        """Labels of other points, tied by other links, under the same law."""
+    def among(
+        self, graph: LabelGraph, pair_weights: ArrayLike, points: Any = slice(None)
+    ) -> LinkedCategorical:
+        """Labels of some of the points, tied by other links, under the same law."""
         return LinkedCategorical(
-            self.log_weights,
+            self.log_weights[points] if self.weights_by_point else self.log_weights,
             graph,
             reading=self.reading,
             pair_weights=jnp.asarray(pair_weights),
@@ -230,3 +257,15 @@ class LinkedCategorical(dist.Distribution):
             count *= size
         drawn = jax.vmap(draw)(jax.random.split(key, count))
         return drawn.reshape(*sample_shape, shape[0])
+
+
+def check_reading(reading: str) -> None:
+    """Refuse a reading of links that there is not."""
+    if not isinstance(reading, str) or reading not in _READINGS:
+        raise ValueError(f"reading = {reading!r:.60}; expected one of {list(_READINGS)}")
+
+
+def _described(value: Any) -> str:
+    """A value, or the shape of an array, for messages."""
+    shape = getattr(value, "shape", None)
+    return f"{value!r:.60}" if shape is None else f"of shape {shape}"

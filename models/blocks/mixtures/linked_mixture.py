@@ -122,9 +122,9 @@ class LinkedMixture(Collapsed):
         -------
         dict
             ``unary`` (num_points, num_clusters), without mixing weights; ``log_weights``
-            (num_clusters,); ``pair_weights`` (num_links,). Where clusters are mixtures, ``unary`` has
-            an axis of components, and ``log_within`` (num_clusters, num_components) are their log
-            weights. ``evidence``, where there is some.
+            (num_clusters,), or one row per point; ``pair_weights`` (num_links,). Where clusters are
+            mixtures, ``unary`` has an axis of components, and ``log_within``
+            (num_clusters, num_components) are their log weights. ``evidence``, where there is some.
         """
         by_row = self.varies_by_row
         # some rows are left for the last block; parameters by row are not cut
@@ -286,15 +286,15 @@ class LinkedMixture(Collapsed):
         labels, within = latent
         graph = self.labels.graph
         member = jax.nn.one_hot(labels, self.num_clusters)
-        share = (
-            1.0 if self.labels.weight_per == "point" else 1.0 / graph.node_size[graph.node][:, None]
-        )
+        counted = member
+        if self.labels.weight_per == "chunklet":
+            counted = member / graph.node_size[graph.node][:, None]
         pairs = jnp.asarray(graph.pairs)
         agree = (labels[pairs[:, 0]] == labels[pairs[:, 1]]) & ~jnp.isinf(graph.pair_weights)
         rows = self._by_row(member)
         found = {
             "unary": rows,
-            "log_weights": (member * share).sum(axis=0),
+            "log_weights": counted if self.labels.weights_by_point else counted.sum(axis=0),
             "pair_weights": agree.astype(member.dtype),
         }
         if within is not None:

@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 
 from ..fields import NonNegative, Positive, check_fields
 
-__all__ = ["ComponentPriors", "ShiftPrior"]
+__all__ = ["ComponentPriors", "ShiftPrior", "WorthPrior"]
 
 
 class ComponentPriors(NamedTuple):
@@ -92,13 +92,41 @@ class ShiftPrior:
                 f"ShiftPrior(covariance={weight}) is improper for {num_features} features and "
                 f"covariance={form!r}; give more than {2 * size} points"
             )
-        return ComponentPriors(
-            jnp.asarray(mean),
-            jnp.full(number, self.mean),
-            jnp.full(number, weight - size - 1.0),
-            weight * jnp.asarray(covariance),
-        )
+        counts = jnp.full(number, self.mean), jnp.full(number, weight)
+        return _around(mean, covariance, *counts, size)
 
     def concentration(self, weights: ArrayLike) -> Array:
         """Concentrations of the Dirichlet prior of the weights, shape (num_components,)."""
         return 1.0 + self.weights * jnp.asarray(weights)
+
+
+class WorthPrior(NamedTuple):
+    r"""A `ShiftPrior` by one number, which may be traced: how many points the source is worth.
+
+    With a worth :math:`\kappa` it is ``ShiftPrior(κ, 2 d + 1 + κ, K κ)``: means, covariances and weights
+    become those of the source together as the worth grows, and none of the priors is improper as it vanishes.
+
+    Attributes
+    ----------
+    worth : Array, shape (num_components,)
+        In points of the target by component.
+    """
+
+    worth: Array
+
+    def around(self, mean: ArrayLike, covariance: ArrayLike, *, form: str) -> ComponentPriors:
+        """Prior of means and covariances around those of a source; see `ShiftPrior.around`."""
+        size = np.shape(mean)[1] if form == "full" else 1
+        return _around(mean, covariance, self.worth, 2.0 * size + 1 + self.worth, size)
+
+    def concentration(self, weights: ArrayLike) -> Array:
+        """Concentrations of the Dirichlet prior of the weights, shape (num_components,)."""
+        return 1.0 + len(self.worth) * self.worth * jnp.asarray(weights)
+
+
+def _around(
+    mean: ArrayLike, covariance: ArrayLike, shrinkage: Array, weight: Array, size: int
+) -> ComponentPriors:
+    """Priors whose modes of the covariances are those given, which count for `weight` points."""
+    scale = weight[:, None, None] * jnp.asarray(covariance)
+    return ComponentPriors(jnp.asarray(mean), shrinkage, weight - size - 1.0, scale)

@@ -15,6 +15,7 @@ from jax.scipy.special import digamma
 
 from ..block import Block, Evidence
 from ..collapsed import Collapsed
+from ..fields import Range, check_number
 
 __all__ = [
     "ComponentWeights",
@@ -39,7 +40,7 @@ def mixing_weights(
     ----------
     num_clusters : int
     concentration : float
-        1 is flat.
+        Positive; 1 is flat.
     name : str
         Of the site.
     """
@@ -57,6 +58,8 @@ class DirichletWeights(Block):
     """Weights whose expected counts are the slope in their logarithms."""
 
     def __init__(self, size: int, concentration: float | Array) -> None:
+        if not isinstance(concentration, Array):  # which may be a value that the model computes
+            concentration = check_number("concentration", concentration, Range(above=0.0))
         self.size, self.concentration = size, concentration
 
     @property

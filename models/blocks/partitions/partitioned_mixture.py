@@ -6,8 +6,10 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax import Array, lax
+from jax.core import Tracer
 
 from ..collapsed import Fitted
 from ..mixtures.linked_categorical import LinkedCategorical
@@ -98,6 +100,19 @@ class PartitionedMixture(LinkedMixture):
     def approximation(self) -> str | None:
         """Name the family of the posterior."""
         return "mean_field" if self.rule is None else "space_partition"
+
+    def remark(self) -> str | None:
+        """Say that links which all join keep nothing apart."""
+        weights = self.labels.graph.pair_weights
+        if isinstance(weights, Tracer):
+            return None
+        weights = np.asarray(weights)
+        if not (weights > 0).any() or (weights < 0).any():
+            return None
+        return (
+            "All links are must-links, and one cluster of all rows keeps every one of them: clusters may "
+            "have merged for no other reason; state cannot-links too"
+        )
 
     @property
     def has_curvature(self) -> bool:

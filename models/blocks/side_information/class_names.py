@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..fields import plain_array, refuse_unwritable
+from ..fields import name_array, refuse_unwritable
 
 __all__ = ["check_class_names", "class_codes", "class_indices", "named_classes"]
 
@@ -74,7 +75,8 @@ def named_classes(values: Any, name: str = "labels") -> tuple[NDArray[np.int64],
     Parameters
     ----------
     values : array_like, shape (num_points,)
-        Names or whole numbers. Not known are -1, NaN, None, what is masked, and text that is blank.
+        Names or whole numbers. Not known are -1, NaN, None, what is masked, and text that is blank;
+        beside names also the text "-1", which NumPy makes of -1, unless all names are whole numbers.
     name : str
         Of the argument, for messages.
 
@@ -92,7 +94,7 @@ def named_classes(values: Any, name: str = "labels") -> tuple[NDArray[np.int64],
         only values: then nobody can tell whether -1 is a class.
     """
     known = ~np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else True
-    array = plain_array(name, np.ma.getdata(values) if isinstance(known, np.ndarray) else values)
+    array = name_array(name, np.ma.getdata(values) if isinstance(known, np.ndarray) else values)
     if array.ndim != 1:
         raise ValueError(
             f"{name} has shape {array.shape}, expected one class a point, (num_points,)"
@@ -101,7 +103,7 @@ def named_classes(values: Any, name: str = "labels") -> tuple[NDArray[np.int64],
         raise TypeError(f"{name} holds complex numbers; give whole numbers or names")
     known = known & ~pd.isna(array)
     if array.dtype.kind in "OUST":
-        known &= np.array([not (isinstance(v, str) and not v.strip()) for v in array], bool)
+        known &= ~_unknown_text(array, known)
     found = pd.Series(array[known]).infer_objects()
     if pd.api.types.is_numeric_dtype(found) and found.dtype != bool:
         numbers = found.to_numpy(float)
@@ -126,3 +128,14 @@ def named_classes(values: Any, name: str = "labels") -> tuple[NDArray[np.int64],
     out = np.full(len(array), -1, np.int64)
     out[known], names = pd.factorize(found, sort=True)
     return out, np.asarray(names)
+
+
+def _unknown_text(array: NDArray, known: NDArray) -> NDArray[np.bool_]:
+    """Which entries of text say that a class is not known."""
+    text = np.array([v.strip() if isinstance(v, str) else None for v in array], object)
+    named = [v for v, own in zip(text, known, strict=True) if own and v not in (None, "", "-1")]
+    unknown = text == ""
+    if any(not re.fullmatch(r"[+-]?\d+", name) for name in named):  # of which -1 is not one
+        unknown |= text == "-1"
+        unknown |= [isinstance(v, int | float | np.number) and v == -1 for v in array]
+    return unknown

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from ..fields import chosen_rows, plain_array, rebuilt, refuse_unwritable
+from ..fields import chosen_rows, name_array, rebuilt, refuse_unwritable
 from .cells import cell
 from .class_names import check_class_names, class_indices
 
@@ -58,7 +58,7 @@ class PartialLabels:
 
     def __post_init__(self) -> None:
         columns = getattr(self.values, "columns", None)
-        values = plain_array("labels", self.values)
+        values = name_array("labels", self.values)
         names = check_class_names(self.names if self.names is not None else columns)
         if values.ndim == 1 and values.dtype.kind in "OUST":
             values, names = class_indices(values, names)
@@ -317,7 +317,7 @@ def _name_array(name: str, values: Any) -> NDArray:
         For rows of different lengths, masked entries and other shapes.
     """
     is_nullable = isinstance(getattr(values, "dtype", None), pd.api.extensions.ExtensionDtype)
-    array = values.to_numpy(object) if is_nullable else plain_array(name, values)
+    array = values.to_numpy(object) if is_nullable else name_array(name, values)
     if array.ndim != 1:
         raise ValueError(f"{name} has shape {array.shape}; expected (points,), a group each")
     return array

@@ -1,0 +1,150 @@
+"""What fits found, in one sentence each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from .estimates import interval, number
+from .scores import score_labels
+
+__all__ = ["agreement", "finding", "lead_of", "wrong_links"]
+
+_MOST_NAMED = 3
+"""Coefficients or parameters that a sentence names."""
+
+_MOST_SIZES = 6
+"""Clusters whose sizes a sentence gives."""
+
+_SAME = 0.0005
+"""Difference between adjusted Rand indices that three decimals do not show."""
+
+
+def finding(fit: Any, wrong: pd.DataFrame | None, tables: Mapping[str, pd.DataFrame]) -> str:
+    """What a fit found: its clusters and doubtful links, its coefficients or its first parameters.
+
+    Parameters
+    ----------
+    fit : Fit
+    wrong : DataFrame or None
+        Its `wrong_links`.
+    tables : mapping of str to DataFrame
+        Its `estimate_tables`.
+    """
+    parts = [_clusters(fit, wrong)]
+    if not fit.has_labels or "Coefficients" in tables:
+        parts.append(_estimates(tables))
+    text = "; ".join(part for part in parts if part) or _size(fit)
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def lead_of(fits: Mapping[str, Any], findings: Mapping[str, str]) -> str:
+    """One sentence about several fits, or what a single one found.
+
+    Where known classes allow it, the best and the worst fit; else the first fit that can be trusted.
+
+    Parameters
+    ----------
+    fits : mapping of str to Fit
+    findings : mapping of str to str
+        What `finding` says of each.
+    """
+    if len(fits) == 1:
+        return next(iter(findings.values()))
+    scores = {name: score for name, fit in fits.items() if (score := agreement(fit)) is not None}
+    if len(scores) > 1:
+        best, worst = (pick(scores, key=scores.__getitem__) for pick in (max, min))
+        if scores[best] - scores[worst] < _SAME:
+            return f"All agree with the known classes to the same degree, {_index(scores[best])}."
+        return (
+            f"“{best}” agrees best with the known classes ({_index(scores[best])}), “{worst}” least "
+            f"({_three(scores[worst])})."
+        )
+    trusted = (name for name, fit in fits.items() if fit.verdict[0] == "good")
+    name = next(trusted, next(iter(fits)))
+    return f"“{name}”: {findings[name]}"
+
+
+def agreement(fit: Any) -> float | None:
+    """Adjusted Rand index of the labels against the known classes; None where there are none.
+
+    Parameters
+    ----------
+    fit : Fit
+    """
+    if not fit.has_labels or "truth" not in fit.tree["observed_data"]:
+        return None
+    return score_labels(_truth(fit), _labels(fit))["ari"]
+
+
+def wrong_links(fit: Any) -> pd.DataFrame | None:
+    """Links that are probably wrong, the most suspect first; None where that cannot be judged.
+
+    Parameters
+    ----------
+    fit : Fit
+    """
+    try:
+        links = fit.suspect_links()
+    except ValueError:  # no labels, no links, a model that was not saved, a tangle too wide
+        return None
+    return links[links["probability"] > 0.5]
+
+
+def _clusters(fit: Any, wrong: pd.DataFrame | None) -> str:
+    if not fit.has_labels:
+        return ""
+    sizes = np.unique(_labels(fit), return_counts=True)[1]
+    text = f"{len(sizes)} clusters" if len(sizes) > 1 else "all in one cluster"
+    if 1 < len(sizes) <= _MOST_SIZES:
+        text += f", of {', '.join(map(str, sizes[:-1]))} and {sizes[-1]}"
+    score = agreement(fit)
+    if score is not None:
+        text += f"; {_index(score)} against the known classes"
+    if wrong is not None:
+        number = fit.tree["constant_data"].sizes["link"]
+        many = "none" if wrong.empty else str(len(wrong))
+        text += f"; {many} of {number} links {'is' if len(wrong) == 1 else 'are'} probably wrong"
+    return text
+
+
+def _estimates(tables: Mapping[str, pd.DataFrame]) -> str:
+    """The first numbers of the first table, with their intervals where these are known."""
+    if not tables:
+        return ""
+    table = next(iter(tables.values()))
+    texts = []
+    for name, row in table.head(_MOST_NAMED).iterrows():
+        ends = interval(row)
+        texts.append(f"{name} {number(row['estimate'])}" + (f" ({ends})" if ends else ""))
+    rest = len(table) - len(texts)
+    if rest > 0:
+        texts.append(f"{rest} more below")
+    how = " and 95 % intervals" if "lower" in table else ""
+    return f"estimates{how}: {', '.join(texts)}"
+
+
+def _size(fit: Any) -> str:
+    """How many numbers were estimated, where no sentence can name them."""
+    sites = fit.tree["posterior"].data_vars.values()
+    return f"{sum(site[0, 0].size for site in sites)} numbers were estimated"
+
+
+def _index(score: float) -> str:
+    return f"adjusted Rand index {_three(score)}"
+
+
+def _three(score: float) -> str:
+    return f"{score:.3f}".replace("-", "−")
+
+
+def _labels(fit: Any) -> np.ndarray:
+    """Labels of everything that has some, whatever the number of sites."""
+    return fit.tree["responsibilities"]["labels"].to_numpy()
+
+
+def _truth(fit: Any) -> np.ndarray:
+    return fit.tree["observed_data"]["truth"].to_numpy()

@@ -1,0 +1,93 @@
+"""One row far from all others: it spoils nothing for these, or it is named."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import sidebayes as sb
+from sidebayes import Links, SideBayesWarning
+
+QUICK = {"engine": sb.EM(num_restarts=1, max_steps=5), "progress": False}
+X = np.concatenate([np.random.default_rng(k).normal(4.0 * k, 1.0, (8, 2)) for k in range(2)])
+NEW = X[[0, 3, 9, 12]]
+FILLED = np.insert(NEW, 2, [1e15, 0.0], axis=0)
+
+
+@pytest.fixture(scope="module")
+def fits():
+    links = Links.must_link([(0, 1), (8, 9)], 2.0, num_points=16)
+    known = np.where(np.arange(16) % 4, -1, np.arange(16) // 8)
+    return {
+        "ppc": sb.fit("ppc", X, links, num_clusters=2, **QUICK),
+        "moe": sb.fit("moe", X, known, num_clusters=2, num_classes=2, **QUICK),
+    }
+
+
+def test_other_rows_keep_their_labels(fits):
+    alone = fits["ppc"].predict_proba(NEW)
+    with pytest.warns(SideBayesWarning, match="row 2; the first is 1e\\+15"):
+        beside = fits["ppc"].predict_proba(FILLED)
+    np.testing.assert_allclose(np.delete(beside, 2, axis=0), alone, rtol=1e-12)
+    np.testing.assert_allclose(beside.sum(axis=1), 1.0)
+
+
+def test_rows_linked_to_it_follow_the_density(fits):
+    links = Links.must_link([(0, 2), (2, 4)], 3.0, num_points=5)
+    with pytest.warns(SideBayesWarning):
+        prob = fits["ppc"].predict_proba(FILLED, links)
+    np.testing.assert_allclose(prob.sum(axis=1), 1.0)
+    np.testing.assert_allclose(prob[[1, 3]], fits["ppc"].predict_proba(NEW)[[1, 2]], rtol=1e-12)
+
+
+def test_other_rows_keep_their_density_and_classes(fits):
+    with pytest.warns(SideBayesWarning):
+        density = fits["ppc"].log_prob(FILLED)
+    with pytest.warns(SideBayesWarning):
+        classes = fits["moe"].class_probabilities(FILLED)
+    np.testing.assert_allclose(np.delete(density, 2), fits["ppc"].log_prob(NEW), rtol=1e-12)
+    assert -np.inf < density[2] < -1e25
+    alone = fits["moe"].class_probabilities(NEW)
+    np.testing.assert_allclose(np.delete(classes, 2, axis=0), alone, rtol=1e-12)
+
+
+def test_a_row_that_no_cluster_explains_is_named(fits):
+    small = sb.fit("gmm", X * 1e-8, num_clusters=2, **QUICK)
+    far = np.insert(NEW * 1e-8, 2, [1e149, 0.0], axis=0)
+    with pytest.warns(SideBayesWarning), pytest.raises(ValueError, match="for 1 of 5 rows: 2"):
+        small.predict_proba(far)
+    hard = Links.cannot_link([(0, 1), (1, 2), (0, 2)], num_points=4)
+    with pytest.raises(ValueError, match="cannot|clusters"):
+        fits["ppc"].predict_proba(NEW, hard)
+
+
+@pytest.mark.parametrize(
+    ("x", "dtype", "said"),
+    [
+        (np.where(np.arange(16)[:, None] == 3, 1e300, X), "float64", "x holds 1e\\+300 in row 3"),
+        (np.where(np.arange(16)[:, None] == 3, 1e17, X), "float32", "x holds 1e\\+17 in row 3"),
+        (X + 1e8, "float32", "x has values near 1e\\+08.* column 0, 1; float32"),
+        ((X + 1e7).astype(np.float32), "float64", "x has values near 1e\\+07.*float32"),
+        (X + 1e15, "float64", "x has values near 1e\\+15.*float64"),
+        (X * 1e-300, "float64", "x has values that differ by .* smaller units"),
+    ],
+)
+def test_numbers_that_cannot_be_computed_with_are_named(x, dtype, said):
+    with pytest.raises(ValueError, match=said):
+        sb.fit("gmm", x, num_clusters=2, dtype=dtype, **QUICK)
+
+
+@pytest.mark.parametrize(
+    ("x", "dtype"),
+    [(np.column_stack([X[:, 0], 2020.0 + np.arange(16)]), "float32"), (X * 1e12, "float64")],
+)
+def test_years_and_large_units_are_fine(x, dtype):
+    fitted = sb.fit("gmm", x, num_clusters=2, dtype=dtype, **QUICK)
+    assert np.isfinite(fitted.predict_proba(x)).all()
+
+
+def test_a_fill_value_in_the_data_is_pointed_out():
+    x = X.copy()
+    x[5, 1] = -999e12
+    with pytest.warns(SideBayesWarning, match="x has values .* in row 5; the first is -9.99e\\+14"):
+        sb.fit("gmm", x, num_clusters=2, **QUICK)

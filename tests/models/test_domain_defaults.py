@@ -1,0 +1,175 @@
+"""Defaults of domain adaptation do no harm: halves of one set, other units, moves that nothing supports."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sidebayes.guides.domain_adaptation import ComponentMaps, mixture_by_bic
+from sidebayes.models.blocks.classes.source_worth import source_worth
+from sklearn.datasets import load_breast_cancer, load_wine
+from sklearn.model_selection import train_test_split
+
+import sidebayes as sb
+from sidebayes import EM, ShiftPrior, SourceMixture
+
+ONE = EM(num_restarts=1, tol=1e-6, max_steps=200)
+UNITS = 10.0 ** np.linspace(-6, 6, 13)
+
+
+def halves(load=load_wine, seed=0):
+    """Two random halves of one set, and its classes."""
+    x, y = load(return_X_y=True)
+    return train_test_split(x, y, test_size=0.5, stratify=y, random_state=seed)
+
+
+def moved(x, known, source, **options):
+    return sb.fit(
+        "domain_adaptation", x, known, source=source, engine=ONE, progress=False, **options
+    )
+
+
+def accuracy(source, x, y):
+    return (source.predict(x) == y).mean()
+
+
+@pytest.mark.parametrize("covariance", ["full", "diagonal"])
+def test_a_source_does_not_depend_on_units(covariance):
+    first, second, y, _ = halves()
+    given = {"covariance": covariance, "num_components": 2}
+    one = sb.fit_source(first, y, **given)
+    other = sb.fit_source(first * UNITS, y, **given)
+    np.testing.assert_allclose(other.mean / UNITS, one.mean, rtol=1e-6)
+    prob = other.predict_proba(second * UNITS)
+    np.testing.assert_allclose(prob, one.predict_proba(second), atol=1e-6)
+
+
+def test_maps_between_domains_do_not_depend_on_units():
+    first, second, *_ = halves()
+    pairs = [
+        ComponentMaps(mixture_by_bic(first * u, 3), mixture_by_bic(second * u, 3)).matched
+        for u in (1.0, UNITS)
+    ]
+    np.testing.assert_array_equal(*pairs)
+
+
+def test_constant_features_leave_a_source_regular():
+    """One feature is constant, another one is within one class only."""
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], 30)
+    x = rng.normal(size=(60, 3))
+    x[:, 0], x[y == 0, 1] = 0.1, 0.3
+    unit = np.array([1e-3, 1e3, 1.0])
+    one, other = sb.fit_source(x, y), sb.fit_source(x * unit, y)
+    np.testing.assert_allclose(other.predict_proba(x * unit), one.predict_proba(x), atol=1e-8)
+
+
+@pytest.mark.parametrize("load", [load_wine, load_breast_cancer])
+def test_bic_does_not_choose_components_with_fewer_rows_than_parameters(load):
+    """Wine: .56 where it did, .98 with one component per class."""
+    first, second, y, truth = halves(load)
+    source = sb.fit_source(first, y)
+    number = first.shape[1] * (first.shape[1] + 3) / 2
+    held = source.weights[np.bincount(source.component_class)[source.component_class] > 1]
+    assert (held * len(first) >= number).all()
+    plain = sb.fit_source(first, y, num_components=1)
+    assert accuracy(source, second, truth) >= accuracy(plain, second, truth)
+    rng = np.random.default_rng(0)  # where there are two components and enough rows, both are found
+    corner = np.arange(400) % 4
+    x = rng.normal(size=(400, 2)) + 6.0 * np.stack([corner // 2, corner % 2], axis=1)
+    assert sb.fit_source(x, (corner // 2) ^ (corner % 2)).num_components == 4
+
+
+def test_several_components_are_taken_where_they_predict_classes_better():
+    """Balance scale: BIC finds components in a grid, by which fewer classes are right than by none."""
+    arms = np.stack(np.meshgrid(*[np.arange(1.0, 6.0)] * 4), axis=-1).reshape(-1, 4)
+    tilt = np.sign(arms[:, 0] * arms[:, 1] - arms[:, 2] * arms[:, 3]).astype(int)
+    kept = tilt != 0
+    first, second, y, truth = train_test_split(
+        arms[kept], (tilt[kept] + 1) // 2, test_size=0.5, random_state=0
+    )
+    assert sb.fit_source(first, y, num_components=1).num_components == 2
+    by_bic = [mixture_by_bic(first[y == c], None, num_restarts=1).n_components for c in (0, 1)]
+    split = sb.fit_source(first, y, num_components=by_bic)
+    source = sb.fit_source(first, y, num_restarts=1)
+    assert max(by_bic) > 1
+    assert source.num_components == 2
+    assert accuracy(source, second, truth) > accuracy(split, second, truth)
+
+
+def test_a_source_is_worth_more_the_less_the_target_has_moved():
+    rng = np.random.default_rng(0)
+    eye = np.eye(2)
+    source = SourceMixture(
+        np.full(2, 0.5), np.array([(0.0, 0.0), (4.0, 0.0)]), np.stack([eye, eye]), np.arange(2)
+    )
+    rows = source.mean[np.arange(400) % 2] + rng.normal(size=(400, 2))
+    still, near, far = (source_worth(source, rows + shift)[0] for shift in (0.0, 0.7, 3.0))
+    assert still == pytest.approx(100 * 400)
+    assert 0.1 < near < 10  # means have moved by .7 deviations
+    assert far < 0.2 * near
+    scaled = SourceMixture(source.weights, source.mean * 1e6, source.covariance * 1e12, [0, 1])
+    assert source_worth(scaled, (rows + 0.7) * 1e6)[0] == pytest.approx(near)
+
+
+def test_the_default_is_the_ported_source_where_nothing_has_moved():
+    """Halves of one set; a prior that is worth a point learns shapes of its own."""
+    first, second, y, truth = halves(load_breast_cancer)
+    source = sb.fit_source(first, y)
+    known = np.where(np.arange(len(truth)) % 10 == 0, truth, -1)
+    fit = moved(second, known, source)
+    guess = fit.class_probabilities(second).argmax(axis=1)
+    assert (guess != source.predict(second)).mean() < 0.01
+    assert (guess == truth).mean() >= accuracy(source, second, truth) - 0.005
+    assert fit.run.data["worth"].shape == (source.num_components,)
+
+
+def test_a_worth_is_refused_where_nothing_is_made_of_it():
+    first, second, y, _ = halves()
+    source = sb.fit_source(first[:, :2], y, num_components=1)
+    worth = np.ones(source.num_components)
+    for bad, said in (
+        ({"shift": "flat", "worth": worth}, "worth is for shift='source' alone"),
+        ({"shift": ShiftPrior(), "worth": worth}, "worth is for shift='source' alone"),
+        ({"worth": worth[:2]}, r"worth has shape \(2,\) for a source of 3 components"),
+        ({"worth": worth - 1}, "expected positive numbers of points"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            moved(second[:, :2], None, source, **bad)
+
+
+def test_a_move_that_known_classes_contradict_is_said():
+    """Components exchange their places: the move to them is wrong at rows whose class is known."""
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], 60)
+    x = np.where(y == 0, -1.0, 1.0)[:, None] * [1.0, 0.0] + 0.4 * rng.normal(size=(120, 2))
+    source = sb.fit_source(x, y, num_components=1)
+    known = np.where(np.arange(120) % 10 == 0, y, -1)
+    swapped = {
+        "weights": np.full(2, 0.5),
+        "mean": source.mean[::-1],
+        "covariance": source.covariance[::-1],
+    }
+    given = {"shift": ShiftPrior(), "strength": 1.0}
+    bad = moved(x, known, source, init=swapped, **given)
+    assert bad.verdict[0] == "caution"
+    assert "100% of the rows another class" in bad.verdict[1]
+    assert "wrong at 12 of 12 rows of known class, the source as it is at 0" in bad.verdict[1]
+    without = moved(x, np.full(120, -1), source, init=swapped, **given)
+    assert "no class is known that could tell which is right" in without.verdict[1]
+    assert "another class" not in moved(x, known, source, **given).verdict[1]
+
+
+@pytest.mark.slow
+def test_a_choice_is_no_worse_than_porting_and_stronger_priors():
+    first, second, y, truth = halves()
+    known = np.where(np.arange(len(truth)) % 8 == 0, truth, -1)
+    choice = sb.select_adaptation(
+        second, known, source_x=first, source_labels=y, num_starts=2, strengths=(10.0,)
+    )
+    table = choice.candidates
+    assert table["prior"].unique().tolist() == [
+        "default", "ported", "10 points", "100 points", "asked",
+    ]  # fmt: skip
+    held = table["prior"] != "asked"
+    assert table["error"][table["chosen"]].item() <= table["error"][held].min() + 1e-9
+    assert table["changed"][table["prior"] == "ported"].item() == 0
