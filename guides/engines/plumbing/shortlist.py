@@ -137,7 +137,8 @@ def _promising(top: NDArray, order: NDArray[np.int64], kept: int, number: int) -
     for row in by_height.tolist():
         if all(abs(top[row] - top[other]) > _ALIKE for other in apart):
             apart.append(row)
-    wanted = [*chosen, *apart[: kept - kept // 4], *by_height]
+    differing = [row for row in apart if row not in chosen]
+    wanted = [*chosen, *differing[: kept - kept // 4 - len(chosen)], *by_height]
     return np.array(list(dict.fromkeys(wanted))[:kept])
 
 
