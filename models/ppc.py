@@ -147,10 +147,7 @@ def learned_weights(
     prior = dist.Beta(*FLIP_RATE_PRIOR) if isinstance(flip_rate, str) else flip_rate
     several = graph.num_groups > 1
     with numpyro.plate("link_groups", graph.num_groups) if several else nullcontext():
-        if isinstance(prior, dist.Beta):
-            rate = FlipRate(prior, graph).sample("flip_rate")
-        else:
-            rate = numpyro.sample("flip_rate", prior)
+        rate = FlipRate(prior, graph).sample("flip_rate")
     rate = rate[graph.group] if several else rate
     return jnp.sign(given) * (jnp.log1p(-rate) - jnp.log(rate))
 

@@ -39,8 +39,9 @@ from ..plumbing.climbs import (
 )
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
+from ..plumbing.shortlist import modes_found, shortlisted
 from ..plumbing.side_by_side import one_member, run_each
-from ..starts import initial_values, starting_point
+from ..starts import initial_values, num_candidates, starting_point
 from ..surrogate import cluster_sizes, expectation, raise_surrogate, slope_at, tightened
 from ..update_checks import check_updates
 from ..updates import Plan, closed_forms, degenerate, maximised, plan_updates
@@ -90,9 +91,10 @@ class EM(CheckpointedEngine):
         its absolute value, if gains go on falling as they do.
     max_steps : int
     num_restarts : int
-        Starting points; the best final objective is kept. Gaussian means start at the centres of
-        k-means partitions of the data, other components fitted to such partitions. Starts in which a
-        cluster collapses are set aside.
+        Starting points; the best final objective is kept. Gaussians start at the moments of partitions of
+        the data, other components fitted to such partitions. Where labels are latent, four to eight times
+        as many starts are drawn, and of these the highest after some steps, as far as they differ, are
+        climbed to the end. Starts in which a cluster collapses are set aside.
     num_inner_steps : int
         Most gradients of L-BFGS in an M-step without closed form, or for a restricted posterior.
     checkpoint : path, optional
@@ -144,8 +146,7 @@ class EM(CheckpointedEngine):
             starts = self._starts(problem, seed, init, clock)
             check_updates(problem, plan, one_member(starts, 0), clock)
             names = _numeric(plan)
-            blank = self._begin(starts)
-            state = keep.restore(blank)
+            state = self._begin(starts)
             fixed = problem.args, np.asarray(self.tol, float), np.asarray(self.max_steps)
             limit = np.asarray(0)
             build = partial(self._program, plan)
@@ -154,6 +155,18 @@ class EM(CheckpointedEngine):
                 "em", problem, self.num_inner_steps, build, first, *fixed, limit
             )
             clock["compile"] += compiling
+            each = partial(run_each, climb)  # in step they would wait for the slowest
+            kept = self.num_restarts if init is None else len(state.code)
+            state = shortlisted(
+                each,
+                state,
+                fixed,
+                kept,
+                height=lambda s: s.value,
+                advance=advance,
+                keep=keep,
+                seconds=clock,
+            )
             run = partial(climbed, describe=_shown, advance=advance, keep=keep, seconds=clock)
             points = Points(problem, "em-edges", names, partial(self._slopes, names), clock)
 
@@ -162,13 +175,11 @@ class EM(CheckpointedEngine):
 
             def send(state: _Climb, ends: Ends) -> _Climb:
                 moved = {**state.params, **points.at(ends.sent_in, state.params)[1]}
-                return blank._replace(
-                    steps=state.steps, params=moved, last=moved, history=state.history
-                )
+                fresh = self._begin(moved)
+                return fresh._replace(steps=state.steps, history=state.history)
 
             state, (sites, _), ends = climbed_inside(
-                # in step they would wait for the slowest
-                lambda state: run(partial(run_each, climb), state, fixed),
+                lambda state: run(each, state, fixed),
                 state,
                 judge,
                 send,
@@ -193,7 +204,8 @@ class EM(CheckpointedEngine):
     ) -> dict[str, NDArray]:
         """Values to start from, with an axis of starts in front."""
         if init is None:
-            return initial_values(problem, seed, self.num_restarts, seeded=True, seconds=clock)
+            number = num_candidates(problem, self.num_restarts, by_updates=True)
+            return initial_values(problem, seed, number, seeded=True, seconds=clock)
         several = [init] if isinstance(init, Mapping) or hasattr(init, "params") else init
         given = [starting_point(problem, one) for one in several]
         return {name: np.stack([one[name] for one in given]) for name in given[0]}
@@ -213,7 +225,7 @@ class EM(CheckpointedEngine):
             return new
         return raise_surrogate(problem, new, args, posterior, self.num_inner_steps, numeric)
 
-    def _begin(self, starts: dict[str, NDArray]) -> _Climb:
+    def _begin(self, starts: dict[str, Any]) -> _Climb:
         """State of every start before its first E-step."""
         number = len(next(iter(starts.values())))
         zero, real = np.zeros(number, int), jnp.result_type(float)
@@ -297,7 +309,8 @@ class EM(CheckpointedEngine):
         message = (
             f"EM found no mode in {steps[best]} steps"
             if not is_mode
-            else f"EM converged in {steps[best]} steps; the best of {len(value)} starts reached "
+            else f"EM converged in {steps[best]} steps; the best of "
+            f"{modes_found(value, sound, {n: params[n] for n in state.params})} reached "
             f"log joint {value[best]:.6g}"
             if converged
             else f"EM stopped at max_steps={self.max_steps} with more than tol={self.tol} to gain; "
