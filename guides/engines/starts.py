@@ -26,7 +26,7 @@ from .density import (
     latent_sites,
     traced,
 )
-from .plumbing.memory import machine_memory, refuse_beyond_memory
+from .plumbing.memory import most_within, refuse_beyond_memory
 from .plumbing.programs import compiled
 from .prior_draws import prior_draws
 from .surrogate import allot, expectation, raise_surrogate
@@ -139,8 +139,7 @@ def num_candidates(problem: Problem, num_restarts: int, *, by_updates: bool = Fa
     times = int(np.clip(_ENTRIES / entries, fewest, most)) if quick else fewest
     sites = latent_sites(abstract_trace(problem)).values()
     each = sum(np.size(site["value"]) for site in sites) * jnp.result_type(float).itemsize
-    room = (machine_memory() or math.inf) * _SHARE / max(each, 1)
-    return int(max(num_restarts, min(num_restarts * times, room)))
+    return max(num_restarts, most_within(_SHARE, num_restarts * times, each))
 
 
 def _distinct(starts: dict[str, NDArray]) -> dict[str, NDArray]:
