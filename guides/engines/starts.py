@@ -26,7 +26,7 @@ from .density import (
     latent_sites,
     traced,
 )
-from .plumbing.memory import refuse_beyond_memory
+from .plumbing.memory import most_within, refuse_beyond_memory
 from .plumbing.programs import compiled
 from .prior_draws import prior_draws
 from .surrogate import allot, expectation, raise_surrogate
@@ -42,6 +42,9 @@ _CANDIDATES = 4, 8
 
 _ENTRIES = 100_000
 """Entries of the data, times clusters, times such starts, up to which more are drawn than the fewest."""
+
+_SHARE = 0.05
+"""Share of the memory that starts may take before fewer are drawn."""
 
 _ELEMENTWISE: dict[type, Callable[[NDArray], NDArray]] = {
     type(constraints.real): np.positive,
@@ -123,8 +126,8 @@ def initial_values(
 def num_candidates(problem: Problem, num_restarts: int, *, by_updates: bool = False) -> int:
     """How many starts to draw, for a climb to the end from some of them.
 
-    More where labels are latent; the most where the climb goes by updates of blocks (`by_updates`), all of
-    these are in closed form, and data are few.
+    More where labels are latent, unless they would fill the memory; the most where the climb goes by
+    updates of blocks (`by_updates`), all of these are in closed form, and data are few.
     """
     sources = collapsed_sites(abstract_trace(problem)).values()
     hidden = [fn.num_clusters for fn, _ in sources if fn.latent == "labels"]
@@ -133,7 +136,10 @@ def num_candidates(problem: Problem, num_restarts: int, *, by_updates: bool = Fa
     entries = sum(np.size(leaf) for leaf in jax.tree.leaves(problem.args)) * max(hidden)
     fewest, most = _CANDIDATES
     quick = by_updates and not plan_updates(problem).rest
-    return num_restarts * (int(np.clip(_ENTRIES / entries, fewest, most)) if quick else fewest)
+    times = int(np.clip(_ENTRIES / entries, fewest, most)) if quick else fewest
+    sites = latent_sites(abstract_trace(problem)).values()
+    each = sum(np.size(site["value"]) for site in sites) * jnp.result_type(float).itemsize
+    return max(num_restarts, most_within(_SHARE, num_restarts * times, each))
 
 
 def _distinct(starts: dict[str, NDArray]) -> dict[str, NDArray]:
