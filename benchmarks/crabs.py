@@ -1,7 +1,6 @@
 """Which grouping of the crabs links decide for: species or sex, over draws of links, a tenth of them wrong.
 
-Under the settings of the demonstration. Learned reliability starts from the fit under the given one. Hard
-links are refused where they contradict one another; else the index of their fit is shown.
+Under the settings of the demonstration. Hard links are refused where they contradict one another.
 
 Run: python benchmarks/crabs.py [--draws 10] [--sex 200] [--species 60]
 """
@@ -42,8 +41,7 @@ def row(question, num_links, draw):
     wrong = links.same != (data.labels[links.pairs[:, 0]] == data.labels[links.pairs[:, 1]])
     relation = {"links": links, "reading": "relation"}
     given = fit("ppc", data.x, draw, **relation)
-    start = given.params | {"flip_rate": FLIP_RATE}
-    learned = fit("ppc", data.x, draw, **relation, flip_rate="learned", init=start)
+    learned = fit("ppc", data.x, draw, **relation, flip_rate="learned")
     suspects = learned.suspect_links().query("probability > 0.5").index
     fits = {"none": fit("gmm", data.x, draw), "given": given, "learned": learned}
     return {

@@ -25,6 +25,9 @@ _FLAT = 1e-5
 _TWINS = 1e-6
 """Relative difference of parameters below which two clusters are the same."""
 
+_MANY = 10
+"""Points for each cluster from which on one that holds a single point is pointed out."""
+
 _FEWEST_DRAWS = 4
 """Of a chain; with fewer there is neither R-hat nor ESS."""
 
@@ -41,7 +44,7 @@ def verdict(fit: Any) -> tuple[str, str]:
     """
     info = fit.tree["fit_info"].attrs
     message = info["status"].rstrip(".")
-    noted = json.loads(info.get("remarks", "[]"))
+    noted = [*json.loads(info.get("remarks", "[]")), *_lone(fit)]
     message = ". ".join([message, *noted])
     if not info["converged"]:
         return "bad", f"{message}."
@@ -147,6 +150,22 @@ def _twins(fit: Any) -> tuple[str, str] | None:
                 "num_clusters."
             )
     return None
+
+
+def _lone(fit: Any) -> list[str]:
+    """Clusters that hold a single point, where others hold many."""
+    if "responsibilities" not in fit.tree:
+        return []
+    labels = fit.tree["responsibilities"]["labels"].to_numpy()
+    clusters, first, sizes = np.unique(labels, return_index=True, return_counts=True)
+    if len(labels) < _MANY * len(clusters):
+        return []
+    return [
+        f"Cluster {cluster} holds a single point of {len(labels)}, number {point}: look whether that point "
+        "is an outlier; if it is not, take fewer clusters, or a prior of the spreads that weighs more"
+        for cluster, point, size in zip(clusters, first, sizes, strict=True)
+        if size == 1
+    ]
 
 
 def _starts(fit: Any) -> tuple[str, str] | None:

@@ -80,7 +80,7 @@ def fit_source(
     """
     points = point_table("x", x)
     owner = _class_numbers(labels, len(points))
-    if covariance not in ("full", "diagonal"):
+    if not isinstance(covariance, str) or covariance not in ("full", "diagonal"):
         raise ValueError(f"covariance = {covariance!r:.60}; expected 'full' or 'diagonal'")
     num_classes = int(owner.max()) + 1
     each = num_components if isinstance(num_components, Sequence | np.ndarray) else None

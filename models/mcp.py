@@ -152,7 +152,7 @@ def partitioned_mixture(
     """
     if not isinstance(posterior, str) or posterior not in ("partition", "mean_field"):
         raise ValueError(f"posterior = {posterior!r:.60}; expected 'partition' or 'mean_field'")
-    check_number("strength", strength, Range(least=0.0))
+    strength = check_number("strength", strength, Range(least=0.0))
     size, num_clusters = table.shape
     weights = ComponentWeights(size, concentration).sample("weights", axis)
     gaussians = shared_components(x, size, covariance, prior, axis)

@@ -82,7 +82,7 @@ def nfgl(
             f"anchors have a table of shape {jnp.shape(anchors.table)}; expected "
             f"{(num_clusters, num_classes)}, num_clusters by num_classes"
         )
-    check_number("smoothing", smoothing, Range(above=0.0, most=1.0))
+    smoothing = check_number("smoothing", smoothing, Range(above=0.0, most=1.0))
     weights = mixing_weights(num_clusters, concentration)
     density = mixture_components(x, num_clusters, covariance, prior)
     apart, typical = anchor_distances(anchors)

@@ -18,7 +18,7 @@ from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.label_inference.partition import check_inference
 from .blocks.mixtures.components import GaussianPrior, mixture_components, num_rows
-from .blocks.mixtures.linked_categorical import LinkedCategorical
+from .blocks.mixtures.linked_categorical import LinkedCategorical, check_reading
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.reliability import FlipRate
 from .blocks.mixtures.weights import mixing_weights
@@ -111,6 +111,7 @@ def cluster_weights(
     inference: str | Inference,
 ) -> Array:
     """Mixing weights, learned or given, shape (num_clusters,); parameters are those of `ppc`."""
+    check_reading(reading)
     if weights is None:
         _refuse_inexact_field(graph, num_clusters, reading, inference)
         return mixing_weights(num_clusters, concentration)
@@ -146,10 +147,7 @@ def learned_weights(
     prior = dist.Beta(*FLIP_RATE_PRIOR) if isinstance(flip_rate, str) else flip_rate
     several = graph.num_groups > 1
     with numpyro.plate("link_groups", graph.num_groups) if several else nullcontext():
-        if isinstance(prior, dist.Beta):
-            rate = FlipRate(prior, graph).sample("flip_rate")
-        else:
-            rate = numpyro.sample("flip_rate", prior)
+        rate = FlipRate(prior, graph).sample("flip_rate")
     rate = rate[graph.group] if several else rate
     return jnp.sign(given) * (jnp.log1p(-rate) - jnp.log(rate))
 

@@ -169,7 +169,7 @@ def trajectories(
     if isinstance(concentration, dist.Distribution):
         concentration = numpyro.sample("concentration", concentration)
     elif not isinstance(concentration, Array):
-        check_number("concentration", concentration, Range(above=0.0))
+        concentration = check_number("concentration", concentration, Range(above=0.0))
     log_weights = stick_weights(num_clusters, concentration, truncation)
 
     num_outputs = _num_outputs(y)

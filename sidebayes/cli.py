@@ -330,7 +330,7 @@ def run_demo(
         "runs/demo"
     ),
 ) -> None:
-    """Run four methods on iris and wine with sixty unreliable links, and report."""
+    """Fit crabs without links and with links on sex or species, a tenth of them wrong, and report."""
     from .demo import demo
 
     demo(out, console=_console())

@@ -101,7 +101,7 @@ def select_components(
     2
     """
     tried = _numbers(num_clusters)
-    if criterion not in ("bic", "evidence"):
+    if not isinstance(criterion, str) or criterion not in ("bic", "evidence"):
         raise ValueError(f"criterion = {criterion!r:.60}; expected 'bic' or 'evidence'")
     card = find_card(method) if isinstance(method, str) else None
     if card is not None and "composite likelihood" in card.tags:

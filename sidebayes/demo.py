@@ -86,7 +86,7 @@ def demo(
     num_workers : int, optional
         Processes; by default one per core, four at most.
     num_draws : int
-        Draws of each of four chains by Gibbs sampling and by NUTS.
+        Draws of each of four chains by Gibbs sampling; NUTS makes a quarter more.
 
     Returns
     -------
@@ -165,10 +165,8 @@ def _run_all(
 
 
 def _start(job: Job) -> Job:
-    """Fit whose parameters this one starts from; the others find starts by themselves."""
-    if job == LEARNED:
-        return SOFT
-    return replace(job, engine="em")
+    """Fit whose parameters this one starts from; EM finds starts by itself."""
+    return job if job.engine == "em" else SOFT
 
 
 def run_job(job: Job, folder: Path, num_draws: int) -> str | None:
@@ -191,7 +189,10 @@ def run_job(job: Job, folder: Path, num_draws: int) -> str | None:
     engine: Any = {
         "em": sidebayes.EM(num_restarts=10),
         "nuts": sidebayes.NUTS(
-            num_warmup=num_draws // 2, num_samples=num_draws, num_chains=4, dense_mass=True
+            num_warmup=num_draws * 3 // 4,
+            num_samples=num_draws * 5 // 4,
+            num_chains=4,
+            dense_mass=True,
         ),
         "gibbs": sidebayes.BlockedGibbs(
             num_warmup=20, num_samples=num_draws, num_chains=4, thinning=_SWEEPS
@@ -216,12 +217,11 @@ def run_job(job: Job, folder: Path, num_draws: int) -> str | None:
     return None
 
 
-def _init(job: Job, folder: Path) -> Any:
-    """Parameters to start from, None where the fit finds starts by itself."""
+def _init(job: Job, folder: Path) -> dict[str, Any] | None:
+    """Parameters to start from, None where EM finds starts by itself."""
     if _start(job) == job:
         return None
-    start = _load(folder / _start(job).file)
-    return start if job.engine != "em" else start.params | {"flip_rate": FLIP_RATE}
+    return _load(folder / _start(job).file).params | {"flip_rate": FLIP_RATE}
 
 
 def _tell(
@@ -258,12 +258,12 @@ def _tell(
 
 def _story(fits: dict[str, Any], refused: dict[str, str]) -> Iterator[str]:
     """What the fits show, as far as there are any."""
-    if {PLAIN.name, LEARNED.name, OTHER.name} <= fits.keys():
-        without, sex, species = (_groups(fits[job.name]) for job in (PLAIN, LEARNED, OTHER))
+    if {PLAIN.name, LEARNED.name} <= fits.keys():
+        number = NUM_LINKS["sex"]
         yield (
-            f"Without links the clusters are {without}; with {NUM_LINKS['sex']} links on sex they are {sex}, "
-            f"with {NUM_LINKS['species']} on species {species} (adjusted Rand indices): the same "
-            "measurements, the same model."
+            f"Without links the clusters are {_groups(fits[PLAIN.name])}; with {number} links on sex, "
+            f"{_wrong(fits[LEARNED.name]).sum()} of them wrong, they are {_groups(fits[LEARNED.name])}: the "
+            "same measurements, the same model, adjusted Rand indices in brackets."
         )
     yield from _forced(fits, refused)
     if LEARNED.name in fits:
@@ -299,21 +299,26 @@ def _groups(fit: Any) -> str:
     return text if best > _CLEAR else "neither " + " nor ".join(text for _, text in index.values())
 
 
+def _wrong(fit: Any) -> np.ndarray:
+    """Which links the known classes contradict."""
+    links, truth = fit.links, fit.tree["observed_data"]["truth"].to_numpy()
+    return links.same != (truth[links.pairs[:, 0]] == truth[links.pairs[:, 1]])
+
+
 def _doubtful(fit: Any) -> Iterator[str]:
     """What is learned of the links, beside what is wrong with them."""
     from sidebayes.diagnostics.findings import wrong_links
 
-    links, truth = fit.links, fit.tree["observed_data"]["truth"].to_numpy()
-    false = links.same != (truth[links.pairs[:, 0]] == truth[links.pairs[:, 1]])
+    false = _wrong(fit)
     yield (
         f"The flip rate learned is {float(fit.params['flip_rate']):.3f}; {false.sum()} of "
-        f"{len(links)} links are wrong ({false.mean():.3f})."
+        f"{len(false)} links are wrong ({false.mean():.3f})."
     )
     wrong = wrong_links(fit)
     if wrong is not None:
         yield (
-            f"{len(wrong)} links are probably wrong by suspect_links, and {false[wrong.index].sum()} of "
-            "them are."
+            f"suspect_links says of {len(wrong)} links that they are probably wrong, of "
+            f"{false[wrong.index].sum()} of them rightly."
         )
 
 
@@ -324,6 +329,7 @@ def _pairs(fit: Any) -> str:
     least = np.abs(same - 0.5).argmin()
     one, other = pairs[least]
     return (
-        f"same_cluster is below .05 or above .95 for {np.mean(np.abs(same - 0.5) > 0.45):.0%} of all pairs; "
-        f"least sure are crabs {one} and {other}, together with probability {same[least]:.2f}."
+        f"Pairs of crabs are more or less sure: {np.mean(np.abs(same - 0.5) > 0.45):.0%} of them share a "
+        "cluster with a probability (same_cluster) below .05 or above .95; least sure are crabs "
+        f"{one} and {other}, with {same[least]:.2f}."
     )

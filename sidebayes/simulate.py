@@ -154,8 +154,9 @@ def simulate_decline(
         check_integer("num_normal", num_normal, 0),
         check_integer("num_impaired", num_impaired, 0),
     ]
-    if not isinstance(df, float | int) or not df > 2:
-        raise ValueError(f"df = {df!r:.60}; expected a number above 2, or infinity")
+    is_normal = isinstance(df, float) and df == np.inf
+    if not is_normal:
+        df = check_number("df", df, Range(above=2))
     if not sum(sizes):
         raise ValueError("num_normal and num_impaired are both 0; ask for a subject")
     rng = np.random.default_rng(check_seed(seed))
@@ -165,7 +166,7 @@ def simulate_decline(
     nth = np.arange(len(subject)) - np.repeat(np.cumsum(visits) - visits, visits)
     age = rng.uniform(68, 88, len(impaired))[subject] + nth + rng.uniform(-0.15, 0.15, len(nth))
     white = rng.normal(size=(len(impaired), 2))
-    if np.isfinite(df):
+    if not is_normal:
         white *= np.sqrt((df - 2) / rng.chisquare(df, len(impaired)))[:, None]
     means, roots = (
         np.stack([getattr(one, name) for one in populations])[impaired]

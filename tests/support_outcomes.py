@@ -85,16 +85,17 @@ def admits(hint: Any, value: Any) -> bool:
     if origin is typing.Literal:
         return value in args
     if origin in (collections.abc.Sequence, tuple, list):
-        return isinstance(value, list | tuple | np.ndarray)
+        return isinstance(value, list | tuple | np.ndarray | str)  # one name stands for several
     if origin is collections.abc.Callable:
         return callable(value)
     if hint is type(None):
         return value is None
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value.item()
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    if hint is float:
-        return is_number and not np.isnan(float(value) if abs(value) < 1e300 else 0.0)
-    if hint is int:
-        return is_number and int(value) == value if is_number and np.isfinite(value) else False
+    if hint in (int, float):
+        whole = is_number and (isinstance(value, int) or float(value).is_integer())
+        return whole if hint is int else is_number and value == value
     if hint in (str, bool):
         return isinstance(value, (str, np.str_) if hint is str else (bool, np.bool_))
     return True

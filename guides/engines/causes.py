@@ -8,15 +8,17 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 from jax.typing import ArrayLike
+from sidebayes.models.blocks.block import Block
 from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 
 from .base import Problem
 from .density import abstract_trace, collapsed_sites
 from .starts import observed_table
+from .updates import declared_blocks
 from .values import trace_anywhere
 
-__all__ = ["known_cause"]
+__all__ = ["known_cause", "remedy"]
 
 
 def known_cause(problem: Problem) -> str | None:
@@ -26,6 +28,13 @@ def known_cause(problem: Problem) -> str | None:
     or other linear combinations of the rest.
     """
     return _impossible_links(problem) or _dependent_columns(problem)
+
+
+def remedy(problem: Problem) -> str:
+    """What the blocks of a model advise where a cluster collapses, to follow a semicolon."""
+    blocks = (block for block, _ in declared_blocks(abstract_trace(problem)))
+    own = (block.remedy for block in blocks if type(block).degenerate is not Block.degenerate)
+    return "; ".join(dict.fromkeys(own)) or Block.remedy
 
 
 def _impossible_links(problem: Problem) -> str | None:

@@ -1,4 +1,4 @@
-"""Where runs start: at k-means partitions, near zero or at draws of priors for other sites, or as given."""
+"""Where runs start: at partitions, near zero or at draws of priors for other sites, or as given."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jax.core import Tracer
 from numpy.typing import NDArray
 from numpyro.distributions import constraints
 from scipy.special import expit
-from sidebayes.models.blocks.mixtures.kmeans_starts import kmeans_labels
+from sidebayes.models.blocks.mixtures.partition_starts import partition_labels
 
 from .base import Problem
 from .density import (
@@ -26,16 +26,25 @@ from .density import (
     latent_sites,
     traced,
 )
-from .plumbing.memory import refuse_beyond_memory
+from .plumbing.memory import most_within, refuse_beyond_memory
 from .plumbing.programs import compiled
 from .prior_draws import prior_draws
 from .surrogate import allot, expectation, raise_surrogate
 from .updates import block_of, plan_updates
 
-__all__ = ["initial_values", "observed_table", "random_keys", "starting_point"]
+__all__ = ["initial_values", "num_candidates", "observed_table", "random_keys", "starting_point"]
 
 _SEEDED_STEPS = 50
 """Gradients of L-BFGS that fit components without closed form to a partition."""
+
+_CANDIDATES = 4, 8
+"""Fewest and most starts that are drawn for each that is climbed to the end, where labels are latent."""
+
+_ENTRIES = 100_000
+"""Entries of the data, times clusters, times such starts, up to which more are drawn than the fewest."""
+
+_SHARE = 0.05
+"""Share of the memory that starts may take before fewer are drawn."""
 
 _ELEMENTWISE: dict[type, Callable[[NDArray], NDArray]] = {
     type(constraints.real): np.positive,
@@ -76,7 +85,7 @@ def initial_values(
 ) -> dict[str, NDArray]:
     """Starting values for several runs, each array with a leading axis of length `num_starts`.
 
-    Blocks say where their sites start, Gaussians at the centres of k-means partitions, say. Weights
+    Blocks say where their sites start, Gaussians at the moments of partitions, say. Weights
     start uniform, other sites near zero in unconstrained space.
 
     Parameters
@@ -84,17 +93,16 @@ def initial_values(
     problem : Problem
     seed, num_starts : int
     seeded : bool
-        Fit sites to k-means partitions of the data, where labels are latent and no block has starts. In
-        every second start, sites without a block are at draws of their priors. Of starts that are all equal,
-        because blocks know one place to start from, only one is left.
+        Fit sites to partitions of the data, where labels are latent and no block has starts. In every
+        second start, sites without a block are at draws of their priors. Of starts that are equal only one
+        is left.
     seconds : dict, optional
         What compiling took is added to its entry ``compile``.
     """
     clock = {"compile": 0.0} if seconds is None else seconds
     latent = latent_sites(abstract_trace(problem))
     shapes = {name: jnp.shape(site["value"]) for name, site in latent.items()}
-    found = _of_blocks(problem, shapes, seed, num_starts)
-    located = bool(found)
+    found, located = _of_blocks(problem, shapes, seed, num_starts)
     for name, site in latent.items():
         if name not in found and site["fn"].support is constraints.simplex:
             found[name] = np.full(shapes[name], 1.0 / shapes[name][-1])
@@ -115,32 +123,58 @@ def initial_values(
     return _distinct(starts if located else _seeded(problem, starts, seed, clock))
 
 
+def num_candidates(problem: Problem, num_restarts: int, *, by_updates: bool = False) -> int:
+    """How many starts to draw, for a climb to the end from some of them.
+
+    More where labels are latent, unless they would fill the memory; the most where the climb goes by
+    updates of blocks (`by_updates`), all of these are in closed form, and data are few.
+    """
+    sources = collapsed_sites(abstract_trace(problem)).values()
+    hidden = [fn.num_clusters for fn, _ in sources if fn.latent == "labels"]
+    if num_restarts == 1 or max(hidden, default=1) == 1:
+        return num_restarts
+    entries = sum(np.size(leaf) for leaf in jax.tree.leaves(problem.args)) * max(hidden)
+    fewest, most = _CANDIDATES
+    quick = by_updates and not plan_updates(problem).rest
+    times = int(np.clip(_ENTRIES / entries, fewest, most)) if quick else fewest
+    sites = latent_sites(abstract_trace(problem)).values()
+    each = sum(np.size(site["value"]) for site in sites) * jnp.result_type(float).itemsize
+    return max(num_restarts, most_within(_SHARE, num_restarts * times, each))
+
+
 def _distinct(starts: dict[str, NDArray]) -> dict[str, NDArray]:
     """One start in place of several that are equal."""
-    if all((values == values[:1]).all() for values in starts.values()):
-        return {name: values[:1] for name, values in starts.items()}
-    return starts
+    number = len(next(iter(starts.values())))
+    table = np.concatenate([values.reshape(number, -1) for values in starts.values()], axis=1)
+    first = np.sort(np.unique(table, axis=0, return_index=True)[1])
+    return {name: values[first] for name, values in starts.items()}
 
 
 def _of_blocks(
     problem: Problem, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
-) -> dict[str, NDArray]:
-    """Starts that blocks declare, from the data of the first observed site that they learn from."""
+) -> tuple[dict[str, NDArray], bool]:
+    """Starts that blocks declare, from the data of the first observed site that they learn from.
+
+    Also whether these tell clusters apart.
+    """
     found: dict[str, NDArray] = {}
+    located = False
     trace = abstract_trace(problem)
     for part in plan_updates(problem).starting:
         data = observed_table(problem, part.sources[0])
         if data is not None and np.isfinite(data).all():
             sizes = {role: shapes[name] for role, name in part.sites.items()}
-            values = block_of(trace, part).starts(data, sizes, seed, num_starts)
+            block = block_of(trace, part)
+            values = block.starts(data, sizes, seed, num_starts)
             found |= part.named(values)
-    return found
+            located |= block.locates and bool(values)
+    return found, located
 
 
 def _seeded(
     problem: Problem, starts: dict[str, NDArray], seed: int, seconds: dict[str, float]
 ) -> dict[str, NDArray]:
-    """Starts fitted to k-means partitions of the rows of the first site whose labels are latent."""
+    """Starts fitted to partitions of the rows of the first site whose labels are latent."""
     trace = abstract_trace(problem)
     plain = collapsed_sites({n: site for n, site in trace.items() if site.get("scale") is None})
     labelled = [(n, fn) for n, (fn, _) in plain.items() if fn.latent == "labels" and fn.is_density]
@@ -151,7 +185,7 @@ def _seeded(
     if data is None or not np.isfinite(data).all():
         return starts
     number = len(next(iter(starts.values())))
-    labels = kmeans_labels(data.reshape(len(data), -1), fn.num_clusters, seed, number)
+    labels = partition_labels(data.reshape(len(data), -1), fn.num_clusters, seed, number)
 
     def build(bare: Problem) -> Callable:
         def one(start: dict, label: Array, args: tuple) -> dict:

@@ -69,8 +69,15 @@ class Block:
     """Whether `expected_factors` holds at any values of other sites that enter the log-factor too, which
     the block then knows by its distribution of the data: coordinate ascent moves these as points."""
 
+    locates: ClassVar[bool] = True
+    """Whether `starts` tells clusters apart, so that sites without starts need not be fitted to
+    partitions of the data."""
+
     derived: ClassVar[Mapping[str, str]] = {}
     """Roles of deterministic sites that the block notes, by name."""
+
+    remedy: ClassVar[str] = "give its parameters priors that keep them away from there"
+    """What to do where `degenerate` finds a cluster that collapsed."""
 
     @property
     def factors(self) -> tuple[str, ...]:

@@ -161,6 +161,21 @@ def test_links_that_cannot_be_judged():
     assert "links" not in finding(fit, None, estimate_tables(fit))
 
 
+def test_a_page_for_dark_rooms_and_small_screens(regression):
+    page = render_report({"fit": regression})
+    narrow = page.split("@media (max-width: 600px)")[1]
+    for rule in ("table.estimates tr { display: flex", "figure.wide img { min-width: 620px; }"):
+        assert rule in narrow
+    light, dark = (
+        set(re.findall(r"--[\w-]+(?=:)", part.split("}")[0]))
+        for part in page.split("color-scheme: light dark;")[1].split(
+            "@media (prefers-color-scheme: dark)"
+        )
+    )
+    assert dark <= light
+    assert {"--ink", "--paper", "--ground", "--muted", "--good", "--caution", "--bad"} <= dark
+
+
 def as_text(address):
     return base64.b64decode(address.removeprefix("data:image/svg+xml;base64,")).decode()
 

@@ -1,5 +1,7 @@
 """The demonstration: its fits, what is refused, and sentences that say what a run found."""
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -68,9 +70,8 @@ def test_the_story_says_what_is_found_without_links(plain, text):
 
 def test_the_story_says_what_is_found_with_links():
     with_links = told()[0].split(";")[1]
-    assert "200 links on sex they are the sexes (1.000)" in with_links
-    assert "60 on species the species (1.000)" in with_links
-    assert "200 links on sex they are neither" in told(learned=NEITHER)[0].split(";")[1]
+    assert "with 200 links on sex, 20 of them wrong, they are the sexes (1.000):" in with_links
+    assert "they are neither" in told(learned=NEITHER)[0].split(";")[1]
 
 
 def test_the_story_says_what_hard_links_do():
@@ -89,12 +90,13 @@ def test_wrong_links_are_counted():
     fit = fake(SEX, wrong=named)
     rate, suspects = demo._doubtful(fit)
     assert "learned is 0.125; 20 of 200 links are wrong (0.100)" in rate
-    assert suspects.startswith("15 links are probably wrong by suspect_links, and 13 of them are")
+    assert "says of 15 links that they are probably wrong, of 13 of them rightly" in suspects
 
 
 def test_the_least_sure_pair_is_named():
     text = told(**{demo.GIBBS.name: fake(SEX)})[-1]
-    assert "99% of all pairs; least sure are crabs 3 and 4, together with probability 0.60" in text
+    assert "99% of them share a cluster" in text
+    assert text.endswith("least sure are crabs 3 and 4, with 0.60.")
 
 
 def test_a_story_of_what_there_is():
@@ -107,6 +109,10 @@ def test_the_demonstration(tmp_path):
     assert page.count("<section") == 3 + 7
     assert "hard links</b> was refused" in page
     lead = page.split("<p class='lead'>")[1].split("</p>")[0]
-    assert "200 links on sex they are the sexes (0.9" in lead
-    assert "60 on species the species (1.000)" in lead
+    assert "200 links on sex, 20 of them wrong, they are the sexes (0.9" in lead
     assert len(page) < 3e6
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    rows = re.findall(r"^\| (?:none|\d+ on .*?) \| (.*?) \|$", readme, re.M)
+    assert len(rows) == 5
+    for figures in rows:
+        assert figures in page or figures == "refused, as they contradict each other"

@@ -67,6 +67,18 @@ def test_a_lower_mode_is_told_apart(fits):
     assert f"{gap:.3g} below" in table.notes[0]
 
 
+def test_a_cluster_of_a_single_point_is_said():
+    """A point far from all others gets a cluster of its own, and the mode is sound."""
+    x = np.random.default_rng(0).normal(size=(60, 2))
+    x[17] = 40.0
+    for outlier, said in ((x, True), (np.delete(x, 17, axis=0), False)):
+        found = sidebayes.fit("gmm", outlier, num_clusters=2, progress=False)
+        level, why = found.verdict
+        assert ("holds a single point of 60, number 17" in why) == said
+        if said:
+            assert level == "caution"
+
+
 def test_seconds_add_up(fits):
     for name in ("em", "one draw"):
         seconds = fits[name].seconds

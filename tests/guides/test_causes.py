@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.causes import known_cause
@@ -33,3 +35,20 @@ def test_causes():
     assert known_cause(allowed) is None
     assert known_cause(Problem(gmm, (X,), {"num_clusters": 2})) is None
     assert "rank 2" in known_cause(Problem(gmm, (SUMS,), {"num_clusters": 2}))
+
+
+def test_remedies_are_those_of_the_blocks_at_hand():
+    x = np.random.default_rng(0).normal(size=(24, 2))
+    source = sb.fit_source(x, np.arange(24) // 12, num_components=1)
+    with pytest.raises(sb.FitError, match="use shift='source'.*more rows of the target"):
+        sb.fit("domain_adaptation", x[:3], source=source, shift="flat", progress=False)
+    with pytest.raises(ValueError, match="pass prior='empirical' or a GaussianPrior"):
+        sb.fit("gmm", x, num_clusters=2, prior="flat", engine="smc", progress=False)
+
+    def flat(y):
+        mean = numpyro.sample("mean", dist.ImproperUniform(dist.constraints.real, (), ()))
+        with numpyro.plate("rows", len(y)):
+            numpyro.sample("y", dist.Normal(mean, 1.0), obs=y)
+
+    with pytest.raises(ValueError, match="'mean' is improper; give it a proper one"):
+        sb.fit(flat, x[:, 0], engine="smc", progress=False)

@@ -269,7 +269,7 @@ def test_what_is_not_conjugate_says_why():
     flips = {"reading": "relation", "flip_rate": dist.Uniform(0.0, 0.5)}
     assert drawn_from(ppc, LINKS, **flips) == (
         gaussians | {"weights"},
-        "flip_rate belong to no block",
+        "flip_rate have no update in closed form under their prior",
     )
     with pytest.raises(ValueError, match="prior='flat' leaves no posterior"):
         drawn_from(ppc, LINKS, prior="flat")

@@ -95,7 +95,7 @@ def test_result(linked):
         "flip_rate": (1, 200),
     }
     assert linked.sample_stats["lp"].shape == (1, 200)
-    assert "best of 3 starts" in str(linked.status)
+    assert "1 distinct mode from 3 starts" in str(linked.status)
     assert "Pareto k-hat" in str(linked.status)
     assert np.nanmax(linked.objective) == pytest.approx(linked.log_evidence.value)
     again = ENGINE.run(statements(), seed=1)

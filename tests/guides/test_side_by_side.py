@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sidebayes.guides.engines import starts
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing import side_by_side
 from sidebayes.guides.engines.plumbing.programs import compiled, counted_compilations
@@ -123,8 +124,9 @@ def test_engines_of_the_user_have_programs_of_their_own_on_accelerators(monkeypa
 
 
 @pytest.mark.parametrize("engine", [sb.EM, sb.MAP, sb.CoordinateAscent])
-def test_starts_end_where_they_end_alone(engine):
-    """Any number of starts is one program, and no start knows of the others."""
+def test_starts_end_where_they_end_alone(engine, monkeypatch):
+    """Any number of starts is one program, and no start knows of the others, once they are chosen."""
+    monkeypatch.setattr(starts, "_CANDIDATES", (1, 1))
     some = engine(num_restarts=3, max_steps=20)
     fit = sb.fit("gmm", X, num_clusters=2, engine=some, progress=False)
     with counted_compilations() as names:

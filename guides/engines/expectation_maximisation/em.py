@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sidebayes.models.blocks.fields import Count, NonNegative, Seconds
 
 from ..base import EngineResult, FitError, Problem, Status
-from ..causes import known_cause
+from ..causes import known_cause, remedy
 from ..density import (
     approximation,
     as_numpy,
@@ -39,8 +39,9 @@ from ..plumbing.climbs import (
 )
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
+from ..plumbing.shortlist import modes_found, shortlisted
 from ..plumbing.side_by_side import one_member, run_each
-from ..starts import initial_values, starting_point
+from ..starts import initial_values, num_candidates, starting_point
 from ..surrogate import cluster_sizes, expectation, raise_surrogate, slope_at, tightened
 from ..update_checks import check_updates
 from ..updates import Plan, closed_forms, degenerate, maximised, plan_updates
@@ -49,7 +50,6 @@ __all__ = ["EM"]
 
 
 _CHECK = "check the data and the priors, or pass init="
-_REMEDY = "use prior='empirical', fewer clusters, or covariance='tied'"
 
 
 class _Climb(NamedTuple):
@@ -91,9 +91,10 @@ class EM(CheckpointedEngine):
         its absolute value, if gains go on falling as they do.
     max_steps : int
     num_restarts : int
-        Starting points; the best final objective is kept. Gaussian means start at the centres of
-        k-means partitions of the data, other components fitted to such partitions. Starts in which a
-        cluster collapses are set aside.
+        Starting points; the best final objective is kept. Gaussians start at the moments of partitions of
+        the data, other components fitted to such partitions. Where labels are latent, four to eight times
+        as many starts are drawn, and of these the highest after some steps, as far as they differ, are
+        climbed to the end. Starts in which a cluster collapses are set aside.
     num_inner_steps : int
         Most gradients of L-BFGS in an M-step without closed form, or for a restricted posterior.
     checkpoint : path, optional
@@ -145,8 +146,7 @@ class EM(CheckpointedEngine):
             starts = self._starts(problem, seed, init, clock)
             check_updates(problem, plan, one_member(starts, 0), clock)
             names = _numeric(plan)
-            blank = self._begin(starts)
-            state = keep.restore(blank)
+            state = self._begin(starts)
             fixed = problem.args, np.asarray(self.tol, float), np.asarray(self.max_steps)
             limit = np.asarray(0)
             build = partial(self._program, plan)
@@ -155,6 +155,18 @@ class EM(CheckpointedEngine):
                 "em", problem, self.num_inner_steps, build, first, *fixed, limit
             )
             clock["compile"] += compiling
+            each = partial(run_each, climb)  # in step they would wait for the slowest
+            kept = self.num_restarts if init is None else len(state.code)
+            state = shortlisted(
+                each,
+                state,
+                fixed,
+                kept,
+                height=lambda s: s.value,
+                advance=advance,
+                keep=keep,
+                seconds=clock,
+            )
             run = partial(climbed, describe=_shown, advance=advance, keep=keep, seconds=clock)
             points = Points(problem, "em-edges", names, partial(self._slopes, names), clock)
 
@@ -163,13 +175,11 @@ class EM(CheckpointedEngine):
 
             def send(state: _Climb, ends: Ends) -> _Climb:
                 moved = {**state.params, **points.at(ends.sent_in, state.params)[1]}
-                return blank._replace(
-                    steps=state.steps, params=moved, last=moved, history=state.history
-                )
+                fresh = self._begin(moved)
+                return fresh._replace(steps=state.steps, history=state.history)
 
             state, (sites, _), ends = climbed_inside(
-                # in step they would wait for the slowest
-                lambda state: run(partial(run_each, climb), state, fixed),
+                lambda state: run(each, state, fixed),
                 state,
                 judge,
                 send,
@@ -194,7 +204,8 @@ class EM(CheckpointedEngine):
     ) -> dict[str, NDArray]:
         """Values to start from, with an axis of starts in front."""
         if init is None:
-            return initial_values(problem, seed, self.num_restarts, seeded=True, seconds=clock)
+            number = num_candidates(problem, self.num_restarts, by_updates=True)
+            return initial_values(problem, seed, number, seeded=True, seconds=clock)
         several = [init] if isinstance(init, Mapping) or hasattr(init, "params") else init
         given = [starting_point(problem, one) for one in several]
         return {name: np.stack([one[name] for one in given]) for name in given[0]}
@@ -214,7 +225,7 @@ class EM(CheckpointedEngine):
             return new
         return raise_surrogate(problem, new, args, posterior, self.num_inner_steps, numeric)
 
-    def _begin(self, starts: dict[str, NDArray]) -> _Climb:
+    def _begin(self, starts: dict[str, Any]) -> _Climb:
         """State of every start before its first E-step."""
         number = len(next(iter(starts.values())))
         zero, real = np.zeros(number, int), jnp.result_type(float)
@@ -292,13 +303,14 @@ class EM(CheckpointedEngine):
             last = {name: points[best][name] for name in state.params}
             sizes = self._sizes(problem, last)
             cause = known_cause(problem)
-            raise FitError(self._lost(collapsed[best], sizes, cause), points[best])
+            raise FitError(self._lost(problem, collapsed[best], sizes, cause), points[best])
         is_mode, remark = ends.remark(best, points[best])
         converged = bool(code[best] == SETTLED) and is_mode
         message = (
             f"EM found no mode in {steps[best]} steps"
             if not is_mode
-            else f"EM converged in {steps[best]} steps; the best of {len(value)} starts reached "
+            else f"EM converged in {steps[best]} steps; the best of "
+            f"{modes_found(value, sound, {n: params[n] for n in state.params})} reached "
             f"log joint {value[best]:.6g}"
             if converged
             else f"EM stopped at max_steps={self.max_steps} with more than tol={self.tol} to gain; "
@@ -329,7 +341,9 @@ class EM(CheckpointedEngine):
         return np.asarray(program(params, problem.args))
 
     @staticmethod
-    def _lost(found: tuple[int, str] | None, sizes: NDArray, cause: str | None) -> str:
+    def _lost(
+        problem: Problem, found: tuple[int, str] | None, sizes: NDArray, cause: str | None
+    ) -> str:
         """Say which cluster collapsed; the smallest, when the log joint itself broke down."""
         if found is None and len(sizes):
             found = int(np.argmin(sizes)), "the log joint stopped being finite"
@@ -337,4 +351,4 @@ class EM(CheckpointedEngine):
             return f"EM: the log joint stopped being finite from every start; {cause or _CHECK}"
         cluster, what = found
         size = f" of effective size {sizes[cluster]:.3g} points" if len(sizes) > cluster else ""
-        return f"EM: cluster {cluster}{size} collapsed ({what}); {cause or _REMEDY}"
+        return f"EM: cluster {cluster}{size} collapsed ({what}); {cause or remedy(problem)}"

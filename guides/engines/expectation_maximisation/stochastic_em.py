@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from sidebayes.models.blocks.fields import Count, NonNegative, Range, Seconds
 
 from ..base import EngineResult, FitError, Problem, Status
+from ..causes import remedy
 from ..density import as_numpy
 from ..plumbing.checkpoint import CheckpointedEngine, keeping
 from ..plumbing.programs import compiled
@@ -31,8 +32,8 @@ _FIRST = EM(num_restarts=5, max_steps=50)
 """Finds where to start, on the first batch."""
 
 _LOST = (
-    "StochasticEM: the log joint stopped being finite, as a cluster lost its points or collapsed; use "
-    "prior='empirical', fewer clusters, or larger batches"
+    "StochasticEM: the log joint stopped being finite, as a cluster lost its points or collapsed; take "
+    "larger batches, or "
 )
 
 
@@ -132,12 +133,12 @@ class StochasticEM(CheckpointedEngine):
                 batch = int(np.random.default_rng([seed, epoch]).permutation(number)[at])
                 before, walk = walk, self._step(data, walk, batch, clock)
                 if not np.isfinite(walk.history[epoch]):
-                    raise FitError(_LOST, before.params)
+                    raise FitError(_LOST + remedy(problem), before.params)
                 keep.offer(walk)
                 advance(1, f"epoch {epoch + 1}")
             values, seen = self._finish(data, walk, clock)
             if not np.isfinite(seen):
-                raise FitError(_LOST, walk.params)
+                raise FitError(_LOST + remedy(problem), walk.params)
         seconds = clock | {"run": time.perf_counter() - began - clock["compile"]}
         return self._result(data, walk, as_numpy(values), seen, seconds)
 

@@ -29,14 +29,19 @@ from ..density import (
 from ..plumbing.checkpoint import Keeper
 from ..plumbing.climbs import SETTLED, STALLED, climbed, history_length, stop_code, until_stopped
 from ..plumbing.progress import progress_bar
+from ..plumbing.shortlist import first_of, modes_found, shortlisted
 from ..plumbing.side_by_side import compiled_batch, one_member
-from ..starts import initial_values, starting_point
+from ..starts import initial_values, num_candidates, starting_point
 from .edges import Ends, climbed_inside, coordinates_of, judged
 from .lbfgs import Search, search_step, start_search
 
 __all__ = ["Ascent", "ascend"]
 
 Solver = Callable[[Problem, Callable, tuple], Callable]
+
+
+_PACE = 3
+"""Gradients that lead about as far as a step of EM."""
 
 
 class _Climb(NamedTuple):
@@ -145,8 +150,10 @@ def ascend(
         If the density is finite at no start, naming the sites to blame.
     """
     latent_supports(problem)
-    if starts is None and init is None:
-        starts = initial_values(problem, seed, num_restarts, seeded=True)
+    searched = starts is None and init is None
+    if searched:
+        number = num_candidates(problem, num_restarts)
+        starts = initial_values(problem, seed, number, seeded=True)
     elif starts is None:
         starts = {name: v[None] for name, v in starting_point(problem, init).items()}
     length = history_length(max_steps)
@@ -160,20 +167,32 @@ def ascend(
         keep = keep or Keeper(None, 0.0, "")
         blank, begun = begin(starts, problem.args)
         template = one_member(begun, 0)
-        state = keep.restore(blank)
+        kept = num_restarts if searched else len(blank.code)
+        first_ones = first_of(blank, kept)
         limits = np.asarray(tol, float), np.asarray(max_steps)
         where = coordinates_of(abstract_trace(problem), template)
         fixed = template, where.bounded, problem.args, batches, *limits
         build = partial(_climb, jacobian=jacobian, solver=solver)
         climb, second = compiled_batch(
-            "climb", problem, settings, build, state, *fixed, np.asarray(0)
+            "climb", problem, settings, build, first_ones, *fixed, np.asarray(0)
         )
         seconds = {"compile": first + second}
+        state = shortlisted(
+            climb,
+            blank,
+            fixed,
+            kept,
+            height=lambda s: -np.asarray(s.search.value),
+            advance=advance,
+            keep=keep,
+            seconds=seconds,
+            pace=_PACE,
+        )
 
         def gradient(points: NDArray) -> NDArray:
             found = []
-            for chunk in _chunks(points, len(blank.code)):
-                start = blank._replace(search=blank.search._replace(point=chunk))
+            for chunk in _chunks(points, len(first_ones.code)):
+                start = first_ones._replace(search=first_ones.search._replace(point=chunk))
                 search = climb(start, *fixed, np.asarray(1))[0].search
                 finite = np.isfinite(search.value)[:, None]
                 found.append(np.where(finite, -np.asarray(search.gradient), np.nan))
@@ -187,7 +206,7 @@ def ascend(
             return judged(problem, where, points, value, lambda _, rows: gradient(rows))
 
         def send(_: _Climb, ends: Ends) -> _Climb:
-            return blank._replace(search=blank.search._replace(point=ends.sent_in))
+            return first_ones._replace(search=first_ones.search._replace(point=ends.sent_in))
 
         state, (free, sites), ends = climbed_inside(
             lambda state: run(climb, state, fixed), state, judge, send
@@ -293,8 +312,9 @@ def _ended(
         message = f"{title} found no mode in {steps[best]} steps"
     elif code == SETTLED:
         message = (
-            f"{title} converged in {steps[best]} steps ({size}); the best of {len(value)} starts "
-            f"reached log joint {value[best]:.6g}"
+            f"{title} converged in {steps[best]} steps ({size}); the best of "
+            f"{modes_found(value, sound, {n: sites[n] for n in free})} reached log joint "
+            f"{value[best]:.6g}"
         )
     elif code == STALLED:
         message = (

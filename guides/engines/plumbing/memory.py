@@ -19,6 +19,7 @@ __all__ = [
     "are_maps_scarce",
     "check_program",
     "machine_memory",
+    "most_within",
     "program_memory",
     "refuse_beyond_memory",
 ]
@@ -41,6 +42,12 @@ def machine_memory() -> int | None:
         limit = int(_LIMIT.read_text())
         return limit if found is None else min(found, limit)
     return found
+
+
+def most_within(share: float, wanted: int, each: int) -> int:
+    """How many of the things `wanted`, of `each` bytes, find room in a share of the memory."""
+    have = machine_memory()
+    return wanted if have is None else min(wanted, int(share * have) // max(each, 1))
 
 
 def are_maps_scarce() -> bool:

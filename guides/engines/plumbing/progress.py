@@ -97,6 +97,8 @@ def in_pieces(
     advance: Callable[[int, str], None],
     describe: Callable[[Any], str],
     keep: Callable[[Any], None] = lambda state: None,
+    first: int = _FIRST_STEPS,
+    most: int | None = None,
 ) -> tuple[Any, Any]:
     """Run compiled iterations in pieces of about half a second, so that progress can be shown.
 
@@ -116,20 +118,25 @@ def in_pieces(
         Says in a few words where a state has got.
     keep : callable
         Is offered the state after every piece, as by `checkpoint.Keeper.offer`.
+    first : int
+        Iterations in the first piece.
+    most : int, optional
+        Iterations after which every run is left where it is.
 
     Returns
     -------
     What `march` returned last.
     """
     done = int(np.asarray(state.steps).max())
-    limit, overhead, last = done + _FIRST_STEPS, 0.0, (0, 0.0)
+    limit, overhead, last = done + first, 0.0, (0, 0.0)
     while True:
+        limit = limit if most is None else min(limit, most)
         began = time.perf_counter()
         state, found = march(state, np.asarray(limit))
         seconds = time.perf_counter() - began
         now = int(np.asarray(state.steps).max())
         advance(now - done, describe(state))
-        if now < limit:
+        if now < limit or now == most:
             return state, found
         keep(state)
         steps = now - done

@@ -72,9 +72,11 @@ def check_prior(problem: Problem, engine: str, init: Mapping[str, Any] | None) -
         raise ValueError(f"{engine} starts from draws of the prior; leave init out")
     for name, site in latent_sites(abstract_trace(problem)).items():
         if is_improper(site["fn"]):
+            block = (site.get("infer") or {}).get("block")
+            advice = None if block is None else block.improper()
             raise ValueError(
-                f"{engine} draws from the prior, and that of site {name!r} is improper; pass a proper "
-                "one, such as prior='empirical' or a GaussianPrior"
+                f"{engine} draws from the prior, and that of site {name!r} is improper; "
+                f"{advice or 'give it a proper one'}"
             )
 
 

@@ -38,9 +38,10 @@ from ..plumbing.climbs import (
 )
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
+from ..plumbing.shortlist import first_of, modes_found, shortlisted
 from ..plumbing.side_by_side import compiled_batch, one_member
 from ..samplers.importance import pareto_k, quality, run_at
-from ..starts import initial_values, random_keys, starting_point
+from ..starts import initial_values, num_candidates, random_keys, starting_point
 from ..surrogate import expectation
 from ..update_checks import check_updates
 from ..updates import Plan, listed
@@ -159,7 +160,8 @@ class CoordinateAscent(CheckpointedEngine):
         approximate = approximation(problem)
         plan = plan_factors(problem)
         if init is None:
-            starts = initial_values(problem, seed, self.num_restarts, seeded=True)
+            number = num_candidates(problem, self.num_restarts, by_updates=True)
+            starts = initial_values(problem, seed, number, seeded=True)
         else:
             starts = {n: v[None] for n, v in starting_point(problem, init).items()}
         with (
@@ -210,19 +212,28 @@ class CoordinateAscent(CheckpointedEngine):
             "cavi-begin", problem, None, partial(self._begin, plan), starts, problem.args
         )
         points = {name: jnp.asarray(starts[name]) for name in plan.rest}
-        blank = self._start(begin(starts, problem.args), points, starts)
-        state = keep.restore(blank)
+        state = self._start(begin(starts, problem.args), points, starts)
         fixed = problem.args, np.asarray(self.tol, float), np.asarray(self.max_steps)
         climb, second = compiled_batch(
             "cavi",
             problem,
             self.num_inner_steps,
             partial(self._program, plan),
-            state,
+            first_of(state, self.num_restarts),
             *fixed,
             np.asarray(0),
         )
         seconds = {"compile": first + second}
+        state = shortlisted(
+            climb,
+            state,
+            fixed,
+            self.num_restarts,
+            height=lambda s: s.value,
+            advance=advance,
+            keep=keep,
+            seconds=seconds,
+        )
         run = partial(climbed, describe=_shown, advance=advance, keep=keep, seconds=seconds)
         moving = Points(problem, "cavi-edges", plan.rest, partial(self._slopes, plan), seconds)
 
@@ -231,9 +242,8 @@ class CoordinateAscent(CheckpointedEngine):
 
         def send(state: _Ascent, ends: Ends) -> _Ascent:
             moved = moving.at(ends.sent_in, _members(state))[1]
-            return blank._replace(
-                steps=state.steps, found=state.found, points=moved, history=state.history
-            )
+            fresh = self._start(state.found, moved, state.start)
+            return fresh._replace(steps=state.steps, history=state.history)
 
         state, _, ends = climbed_inside(lambda state: run(climb, state, fixed), state, judge, send)
         return state, ends, seconds
@@ -247,7 +257,7 @@ class CoordinateAscent(CheckpointedEngine):
 
         return one
 
-    def _start(self, found: tuple, points: dict[str, Array], starts: dict[str, NDArray]) -> _Ascent:
+    def _start(self, found: tuple, points: dict[str, Array], starts: dict[str, Any]) -> _Ascent:
         number, real = len(jax.tree.leaves(found)[0]), jnp.result_type(float)
         blank = {
             "start": starts,
@@ -344,15 +354,18 @@ class CoordinateAscent(CheckpointedEngine):
         approximate: str | None,
     ) -> EngineResult:
         steps = np.asarray(state.steps) - 1
-        value = float(np.asarray(state.value)[best])
+        bound = np.asarray(state.value)
+        value = float(bound[best])
+        places = dict(enumerate(map(np.asarray, jax.tree.leaves((state.found, state.points)))))
+        modes = modes_found(bound, np.isfinite(bound), places)
         points = {name: np.asarray(values)[best] for name, values in state.points.items()}
         is_mode, remark = ends.remark(best, points)
         converged = bool(np.asarray(state.code)[best] == SETTLED) and is_mode
         message = (
             f"coordinate ascent found no best points in {steps[best]} steps"
             if not is_mode
-            else f"coordinate ascent converged in {steps[best]} steps; the best of {len(steps)} starts "
-            f"reached the bound {value:.6g}"
+            else f"coordinate ascent converged in {steps[best]} steps; the best of {modes} reached the "
+            f"bound {value:.6g}"
             if converged
             else f"coordinate ascent stopped at max_steps={self.max_steps} with more than tol={self.tol} to "
             f"gain; raise max_steps or loosen tol"

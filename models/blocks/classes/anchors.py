@@ -11,7 +11,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from ..fields import real_array, rebuilt
+from ..fields import plain_array, real_array, rebuilt
 from ..side_information.partial_labels import frozen
 from .class_mixture import log_of
 from .prototypes import Prototypes
@@ -49,7 +49,7 @@ class Anchors:
         if (table < 0).any() or np.abs(table.sum(axis=1) - 1).max(initial=0.0) > 1e-6:
             raise ValueError("Anchors: rows of table are no probabilities; divide each by its sum")
         for name, most in (("clusters", len(table)), ("classes", table.shape[1])):
-            given = np.asarray(getattr(self, name))
+            given = plain_array(f"Anchors({name}=...)", getattr(self, name))
             fits = given.shape == (len(points),) and given.dtype.kind in "iu"
             if not fits or (given < 0).any() or (given >= most).any():
                 raise ValueError(

@@ -99,6 +99,10 @@ class SourceComponents(GaussianComponents):
         For another form of covariances, or data of another number of features.
     """
 
+    remedy: ClassVar[str] = (
+        "use shift='source', which keeps components near those of the source, or more rows of the target"
+    )
+
     def __init__(
         self,
         source: SourceMixture,

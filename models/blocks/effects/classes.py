@@ -60,6 +60,8 @@ class ClassParameters(MixedParameters):
         "noise",
     )
 
+    remedy: ClassVar[str] = "pass prior=EffectsPrior.weak(...), shared='noise', or fewer clusters"
+
     def __init__(
         self,
         y: ArrayLike | None,

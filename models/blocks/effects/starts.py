@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
-from sklearn.metrics import pairwise_distances_argmin
 
-from ..mixtures.kmeans_starts import kmeans_labels
+from ..mixtures.partition_starts import partition_labels
 from ..side_information.partial_labels import Groups
 
 __all__ = ["class_starts"]
@@ -32,9 +31,8 @@ def class_starts(
     """Fixed effects of classes, fitted by least squares to the members of partitions of the subjects.
 
     Effects of the subjects are predicted by a linear mixed model without classes, whose noise and effects
-    take half of the variance about a least-squares fit each. Every other partition is one by k-means on
-    these, the next one puts each subject to the nearest of as many subjects at random, which finds other
-    modes. Known classes number the parts of a partition, and come before it.
+    take half of the variance about a least-squares fit each. The partitions are those of `partitions`.
+    Known classes number the parts of a partition, and come before it.
 
     Parameters
     ----------
@@ -63,7 +61,7 @@ def class_starts(
     gram = _by_group(_products(fixed[:, own], weight), codes, number)
     slope = _by_group(fixed[:, own] * residual[:, None], codes, number)
     prior = gram.mean(axis=0)
-    labels = _partitions(effects, num_clusters, seed, num_starts)
+    labels = partition_labels(effects, num_clusters, seed, num_starts)
     found = np.empty((num_starts, num_clusters, len(own)))
     for start, label in enumerate(labels):
         part = label if admissible is None else _agreeing(label, admissible)
@@ -94,22 +92,6 @@ def _predicted(
     gram = _by_group(_products(white, weight), codes, number).reshape(number, size, size)
     shift = _by_group(white * residual[:, None], codes, number)
     return np.linalg.solve(gram + np.eye(size), shift[:, :, None])[:, :, 0]
-
-
-def _partitions(
-    effects: NDArray, num_clusters: int, seed: int, num_starts: int
-) -> list[NDArray[np.int64]]:
-    """Parts of the subjects, by k-means and about subjects at random in turn."""
-    rng = np.random.default_rng(seed)
-    found: list[NDArray[np.int64]] = []
-    by_kmeans = iter(kmeans_labels(effects, num_clusters, seed, (num_starts + 1) // 2))
-    for start in range(num_starts):
-        if start % 2 == 0:
-            found.append(next(by_kmeans))
-        else:
-            some = rng.choice(len(effects), num_clusters, replace=len(effects) < num_clusters)
-            found.append(pairwise_distances_argmin(effects, effects[some]))
-    return found
 
 
 def _agreeing(label: NDArray, admissible: NDArray[np.bool_]) -> NDArray[np.int64]:

@@ -15,7 +15,7 @@ from numpyro.distributions import constraints
 from ..block import Block, Evidence
 from ..collapsed import Collapsed
 from ..fields import Range, check_number
-from .kmeans_starts import kmeans_centres
+from .partition_starts import cell_moments, partitions
 
 __all__ = ["Centroids"]
 
@@ -74,8 +74,7 @@ class Centroids(Block):
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
     ) -> dict[str, Any]:
-        """Centres of k-means partitions."""
+        """Centres of the cells of partitions; see `partitions`."""
         data = np.asarray(value, float).reshape(len(value), -1)
-        return {
-            "location": kmeans_centres(data, self.num_clusters, seed, num_starts, isotropic=True)[0]
-        }
+        found = partitions(data, self.num_clusters, seed, num_starts, isotropic=True)
+        return {"location": cell_moments(found, self.num_clusters)[0]}

@@ -26,8 +26,9 @@ from ..collapsed import Collapsed
 from . import normal_inverse_gamma, normal_inverse_wishart
 from .gaussian import Gaussian
 from .gaussian_stats import Moments, gaussian_pass, weighted_moments
-from .kmeans_starts import centres_within, kmeans_centres, scattered_centres
+from .kmeans_starts import centres_within, scattered_centres
 from .linked_mixture import LinkedMixture
+from .partition_starts import cell_moments, partitions
 from .units import Rescaled, data_units
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ class GaussianComponents(Block):
     factor: ClassVar[str] = "unary"
     roles: ClassVar[tuple[str, ...]] = ("location", "spread")
     one_pass_factors: ClassVar[frozenset[str]] = frozenset({"log_weights", "log_classes"})
+
+    remedy: ClassVar[str] = "use prior='empirical', fewer clusters, or covariance='tied'"
 
     def __init__(
         self,
@@ -268,17 +271,18 @@ class GaussianComponents(Block):
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
     ) -> dict[str, Any]:
-        """Centres of k-means partitions, and the data covariance shrunk to the cell of a cluster."""
+        """Means and covariances of partitions of the rows; see `partitions`."""
         data = np.asarray(value, float).reshape(len(value), -1)
         if data.shape[1] != self.num_features:
             return {}
         isotropic = self.covariance == "spherical"
+        spread: Any
         if self.scattered:
             centres, wide = scattered_centres(data, self.shape[0], seed, num_starts)
             variance = np.where(wide[:, None], data.var(axis=0), self._cell_variance(data))
             eye = np.eye(self.num_features)
             if self._is_matrix:
-                spread: Any = variance[:, :, None] * eye
+                spread = variance[:, :, None] * eye
                 spread = spread if self._tied else spread[:, None]
             else:
                 spread = variance if self.covariance == "diagonal" else variance.mean(axis=1)
@@ -287,15 +291,22 @@ class GaussianComponents(Block):
                 "location": centres,
                 "spread": np.broadcast_to(spread, (num_starts, *self.spread_shape)),
             }
-        centres, scales = kmeans_centres(data, self.shape[0], seed, num_starts, isotropic=isotropic)
+        # without a prior the likelihood has no bound, and other starts lead to where it has none
+        even = self.prior is None
+        found = partitions(data, self.shape[0], seed, num_starts, isotropic=isotropic, even=even)
+        mean, covariance = cell_moments(found, self.shape[0])
         if len(self.shape) == 2:
-            centres = centres_within(data, centres, scales, self.shape[1], seed)
-        variance = self._cell_variance(data)
-        if self._is_matrix:
-            spread = np.diag(variance)
+            unit = found.rows.std(axis=0)
+            scale = np.where((unit > 0) & (not isotropic), unit, 1.0)
+            scales = np.broadcast_to(scale, (num_starts, self.num_features))
+            mean = centres_within(data, mean, scales, self.shape[1], seed)
+            spread = np.diag(self._cell_variance(data))
         else:
-            spread = variance if self.covariance == "diagonal" else variance.mean()
-        return {"location": centres.reshape(num_starts, *shapes["location"]), "spread": spread}
+            spread = covariance.mean(axis=1) if self._tied else covariance
+        if not self._is_matrix:
+            spread = np.diagonal(spread, axis1=-2, axis2=-1)
+            spread = spread if self.covariance == "diagonal" else spread.mean(axis=-1)
+        return {"location": mean.reshape(num_starts, *shapes["location"]), "spread": spread}
 
     def _cell_variance(self, data: np.ndarray) -> np.ndarray:
         """Variance of the data, shrunk to the cell of a Gaussian."""

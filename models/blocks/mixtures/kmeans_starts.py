@@ -10,7 +10,7 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import pairwise_distances_argmin
 
-__all__ = ["centres_within", "kmeans_centres", "kmeans_labels", "scattered_centres"]
+__all__ = ["centres_within", "kmeans_centres", "scattered_centres", "some_rows"]
 
 _MOST_ROWS = 20_000
 """Rows that k-means looks at."""
@@ -43,8 +43,7 @@ def kmeans_centres(
         What the features were divided by to measure distances.
     """
     rng = np.random.default_rng(seed)
-    if len(data) > _MOST_ROWS:
-        data = data[rng.choice(len(data), _MOST_ROWS, replace=False)]
+    data = some_rows(data, rng)
     whole = data.std(axis=0)
     whole[whole == 0] = 1.0
     scales = np.empty((num_starts, data.shape[1]))
@@ -98,11 +97,10 @@ def scattered_centres(
     return centres + noise * data.std(axis=0), np.arange(num_starts) % 2 == 1
 
 
-def kmeans_labels(data: NDArray, num_clusters: int, seed: int, num_starts: int) -> NDArray:
-    """Labels of the rows in such partitions, shape (num_starts, num_points)."""
-    centres, scales = kmeans_centres(data, num_clusters, seed, num_starts)
-    pairs = zip(centres, scales, strict=True)
-    return np.stack([pairwise_distances_argmin(data / s, c / s) for c, s in pairs])
+def some_rows(data: NDArray, rng: np.random.Generator) -> NDArray:
+    """The data, or 20,000 of their rows at random."""
+    few = len(data) <= _MOST_ROWS
+    return data if few else data[rng.choice(len(data), _MOST_ROWS, replace=False)]
 
 
 def centres_within(

@@ -17,7 +17,7 @@ from ..label_inference import partition
 from ..label_inference.approximate import Inference, as_inference
 from ..label_inference.label_graph import LabelGraph
 
-__all__ = ["LinkedCategorical"]
+__all__ = ["LinkedCategorical", "check_reading"]
 
 _READINGS = ("field", "relation", "unnormalised")
 
@@ -82,8 +82,7 @@ class LinkedCategorical(dist.Distribution):
             )
         if not isinstance(weight_per, str) or weight_per not in ("point", "chunklet"):
             raise ValueError(f"weight_per = {weight_per!r:.60}; expected 'point' or 'chunklet'")
-        if not isinstance(reading, str) or reading not in _READINGS:
-            raise ValueError(f"reading = {reading!r:.60}; expected one of {list(_READINGS)}")
+        check_reading(reading)
         if log_weights.ndim == 2:
             if len(log_weights) != graph.num_points:
                 raise ValueError(
@@ -258,6 +257,12 @@ class LinkedCategorical(dist.Distribution):
             count *= size
         drawn = jax.vmap(draw)(jax.random.split(key, count))
         return drawn.reshape(*sample_shape, shape[0])
+
+
+def check_reading(reading: str) -> None:
+    """Refuse a reading of links that there is not."""
+    if not isinstance(reading, str) or reading not in _READINGS:
+        raise ValueError(f"reading = {reading!r:.60}; expected one of {list(_READINGS)}")
 
 
 def _described(value: Any) -> str:

@@ -6,15 +6,28 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax import Array
+from jax.core import Tracer
 from jax.scipy.special import digamma
+from scipy.special import expit
 
 from ..block import Block, Evidence
 from ..collapsed import Collapsed
 from ..label_inference.label_graph import LabelGraph
 
 __all__ = ["FlipRate"]
+
+
+_TYPICAL = 0.2
+"""Where a rate starts of which no statement tells anything."""
+
+_LARGEST = 0.4
+"""Largest rate to start from."""
+
+_MARGIN = 1e-4
+"""Part of its support that a rate keeps from the ends at the start."""
 
 
 class _Counts(NamedTuple):
@@ -25,20 +38,27 @@ class _Counts(NamedTuple):
 
 
 class FlipRate(Block):
-    """Flip rate of soft statements under a Beta prior, one per group of links if there are several.
+    """Flip rate of soft statements, one per group of links if there are several.
 
     Parameters
     ----------
-    prior : Beta
+    prior : Distribution
+        On (0, 1) or a part of it; the update is in closed form if it is a Beta distribution.
     graph : LabelGraph
         Its links are the statements.
     """
 
     factor: ClassVar[str] = "pair_weights"
     roles: ClassVar[tuple[str, ...]] = ("reliability",)
+    locates: ClassVar[bool] = False
 
-    def __init__(self, prior: dist.Beta, graph: LabelGraph) -> None:
+    def __init__(self, prior: Any, graph: LabelGraph) -> None:
         self.prior, self.graph = prior, graph
+
+    @property
+    def has_update(self) -> bool:
+        """Whether the prior is conjugate."""
+        return isinstance(self.prior, dist.Beta)
 
     def sample(self, name: str) -> Array:
         """Sample the flip rate, inside a plate of the groups if there are several."""
@@ -101,6 +121,42 @@ class FlipRate(Block):
     def divergence(self, found: _Counts) -> Array:
         """Divergence from the prior, in nats."""
         return dist.kl_divergence(dist.Beta(*found), self.prior).sum()
+
+    def starts(
+        self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
+    ) -> dict[str, Any]:
+        """The rate that the given weights stand for, on average over the soft statements of a group."""
+        given, group = self.graph.pair_weights, self.graph.group
+        low, high = (
+            getattr(self.prior.support, f"{end}_bound", np.nan) for end in ("lower", "upper")
+        )
+        if any(isinstance(one, Tracer) for one in (given, group, low, high)):
+            return {}
+        weights = np.abs(np.asarray(given, float))
+        soft = np.isfinite(weights) & (weights > 0)
+        number = self.graph.num_groups
+        stated = np.bincount(np.asarray(group)[soft], minlength=number)
+        total = np.bincount(np.asarray(group)[soft], expit(-weights[soft]), minlength=number)
+        rate = np.where(stated > 0, total / np.maximum(stated, 1), _TYPICAL)
+        low, high = max(0.0, float(low)), min(1.0, float(high))
+        margin = _MARGIN * (high - low)
+        # at one half statements say nothing, and no step leads away
+        rate = np.clip(np.minimum(rate, _LARGEST), low + margin, high - margin)
+        shape = shapes["reliability"]
+        return {"reliability": np.broadcast_to(rate.reshape(shape), (num_starts, *shape))}
+
+    def remark(self, values: Mapping[str, Any]) -> str | None:
+        """Say that a rate above one half reads links as their opposite."""
+        rate = np.asarray(values["reliability"], float).mean(axis=(0, 1)).reshape(-1)
+        turned = np.flatnonzero(rate > 0.5)
+        if not len(turned):
+            return None
+        of = f" of link groups {', '.join(map(str, turned[:5]))}" if len(rate) > 1 else ""
+        return (
+            f"The flip rate{of} was learned as {rate[turned].max():.2f}: above one half, links are read as "
+            "their opposite. Check that must-links and cannot-links are not interchanged, or keep the "
+            "weights that were given (flip_rate=None)"
+        )
 
 
 def _kinds(graph: LabelGraph) -> tuple[Array, Array]:

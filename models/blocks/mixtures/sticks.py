@@ -86,6 +86,7 @@ class Sticks(Block):
 
     factor: ClassVar[str] = "log_weights"
     roles: ClassVar[tuple[str, ...]] = ("sticks",)
+    locates: ClassVar[bool] = False
     derived: ClassVar[dict[str, str]] = {"weights": "mixing_weights"}
 
     def __init__(self, num_clusters: int, concentration: float | Array, truncation: str) -> None:

@@ -98,6 +98,11 @@ def certainty_weight(certainty: ArrayLike, same: ArrayLike, weights: ArrayLike) 
 
 def per_pair(name: str, values: ArrayLike, num_links: int) -> NDArray[np.float64]:
     """One value per link, or one for all; shape (num_links,)."""
+    if plain_array(name, values).dtype == bool:
+        raise TypeError(
+            f"{name} = {values!r:.60}; expected numbers. Statements that two labels are the same, or not, go "
+            "into Links.from_pairs(pairs, same)"
+        )
     values = real_array(name, values)
     if values.shape not in ((), (num_links,)):
         raise ValueError(f"{name} has shape {values.shape}; expected () or ({num_links},)")

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..fields import check_integer, plain_array, point_table, real_array
+from ..fields import check_integer, plain_array, point_table
 from ..files import as_path
 from .link_weights import check_pairs, flip_rate_weight, per_pair
 from .partial_labels import Groups, PartialLabels
@@ -218,7 +218,8 @@ class Links(StatedPairs):
         index = np.arange(shape[0] * shape[1]).reshape(shape)
         right = np.stack([index[:, :-1].ravel(), index[:, 1:].ravel()], axis=1)
         down = np.stack([index[:-1].ravel(), index[1:].ravel()], axis=1)
-        return cls(np.concatenate([right, down]), real_array("weight", weight), index.size)
+        pairs = np.concatenate([right, down])
+        return cls(pairs, per_pair("weight", weight, len(pairs)), index.size)
 
     @classmethod
     def from_neighbors(cls, x: ArrayLike, num_neighbors: int, weight: float) -> Self:
@@ -239,7 +240,7 @@ class Links(StatedPairs):
             )
         graph = kneighbors_graph(x, num_neighbors).tocoo()
         pairs = np.unique(np.sort(np.stack([graph.row, graph.col], axis=1), axis=1), axis=0)
-        return cls(pairs.astype(np.int64), real_array("weight", weight), len(x))
+        return cls(pairs.astype(np.int64), per_pair("weight", weight, len(pairs)), len(x))
 
     @classmethod
     def read(cls, path: str | Path, num_points: int | None = None) -> Self:

@@ -1,0 +1,94 @@
+"""Starts differ, do not depend on units, and find what starts that are one start miss."""
+
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from sidebayes.guides.engines.plumbing.shortlist import modes_found
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.partition_starts import cell_moments, partitions
+from sidebayes.models.blocks.mixtures.reliability import FlipRate
+
+import sidebayes
+
+DATA = sidebayes.load_dataset("iris")
+X = DATA.x
+
+
+def canonical(label):
+    return tuple(np.unique(label, return_index=True)[1][np.argsort(np.unique(label))][label])
+
+
+@pytest.mark.parametrize("even", [False, True])
+def test_partitions_differ_in_more_than_numbers(even):
+    found = partitions(X, 3, 0, 40, even=even)
+    assert len({canonical(label) for label in found.labels}) == 40
+    assert all(len(np.unique(label)) <= 3 for label in found.labels)
+
+
+def test_partitions_and_moments_follow_the_units():
+    unit = np.array([1e-3, 1.0, 50.0, 1e4])
+    here, there = partitions(X, 3, 0, 22), partitions(X * unit, 3, 0, 22)
+    np.testing.assert_array_equal(here.labels, there.labels)
+    mean, covariance = cell_moments(here, 3)
+    other_mean, other = cell_moments(there, 3)
+    np.testing.assert_allclose(other_mean, mean * unit)
+    np.testing.assert_allclose(other, covariance * unit * unit[:, None], rtol=1e-8, atol=1e-8)
+
+
+def test_few_partitions_are_taken_again():
+    found = partitions(np.array([[0.0], [1.0], [5.0]]), 2, 0, 8)
+    assert found.labels.shape == (8, 3)
+    assert partitions(X, 1, 0, 5).labels.max() == 0
+
+
+@pytest.mark.parametrize("engine", [sidebayes.EM(), sidebayes.MAP()], ids=["em", "map"])
+def test_the_better_mode_of_twenty_links_is_found(engine):
+    """K-means partitions all climb to -172.65; a mixture without blocks found this one."""
+    links = sidebayes.simulate_links(DATA.labels, 20, weight=2.0)
+    fit = sidebayes.fit("ppc", X, links, num_clusters=3, engine=engine, progress=False)
+    assert fit.tree["sample_stats"]["lp"].item() > -170.9
+    assert "distinct modes from 10 starts" in fit.tree["fit_info"].attrs["status"]
+
+
+def test_modes_are_counted_whatever_the_numbers_of_clusters():
+    value = np.array([-1.0, -1.001, -1.0, -5.0])
+    sites = {"mean": np.array([[0.0, 3.0], [3.0, 0.0], [0.5, 2.0], [0.0, 3.0]])}
+    sound = np.array([True, True, True, True])
+    assert modes_found(value, sound, sites) == "3 distinct modes from 4 starts"
+    assert modes_found(value[:2], sound[:2], {"mean": sites["mean"][:2]}).startswith(
+        "1 distinct mode "
+    )
+
+
+@pytest.mark.parametrize("prior", [dist.Beta(1.0, 4.0), dist.Uniform(0.0, 0.3)])
+def test_flip_rates_start_at_the_given_weights(prior):
+    graph = LabelGraph.build(sidebayes.simulate_links(DATA.labels, 20, weight=2.0), len(X), 3)
+    starts = FlipRate(prior, graph).starts(X, {"reliability": ()}, 0, 4)["reliability"]
+    np.testing.assert_allclose(starts, np.full(4, 1 / (1 + np.exp(2.0))))
+
+
+def test_a_flip_rate_above_one_half_is_said():
+    block = FlipRate(dist.Beta(1.0, 4.0), None)
+    assert block.remark({"reliability": np.full((1, 1), 0.2)}) is None
+    assert "as 0.55: above one half" in block.remark({"reliability": np.full((1, 1), 0.55)})
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_learned_rates_find_the_species_as_given_weights_do(seed):
+    crabs = sidebayes.load_dataset("crabs")
+    links = sidebayes.simulate_links(crabs.labels, 60, flip_rate=0.1, weight=2.0, seed=seed)
+    fit = sidebayes.fit(
+        "ppc",
+        crabs.x,
+        links,
+        num_clusters=2,
+        covariance="tied",
+        reading="relation",
+        flip_rate="learned",
+        truth=crabs.labels,
+        progress=False,
+    )
+    labels = fit.labels()
+    agree = max(np.mean(labels == crabs.labels), np.mean(labels != crabs.labels))
+    assert agree > 0.95
+    assert fit.params["flip_rate"] == pytest.approx(0.1, abs=0.05)
