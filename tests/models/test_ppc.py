@@ -186,7 +186,7 @@ def test_an_approximate_field_asks_for_fixed_weights_or_statements():
     pairs = pairs[pairs[:, 0] < pairs[:, 1]]
     links = Links.from_pairs(pairs, rng.random(len(pairs)) < 0.5, 1.0, 150)
     options = {"num_clusters": 3, "inference": "mean_field"}
-    with pytest.raises(ValueError, match="ppc with reading='relation'.* weights='uniform'"):
+    with pytest.raises(ValueError, match="Use reading='relation'.* weights='uniform'"):
         EM().run(ppc_problem(X, links, **options))
     for remedy in ({"weights": "uniform"}, {"reading": "relation"}):
         result = EM(num_restarts=1, max_steps=3).run(ppc_problem(X, links, **options, **remedy))
