@@ -1,4 +1,4 @@
-"""Several Gaussians a class, their number chosen by evidence: accuracy with 200 random pairs.
+"""Several Gaussians per class, their number chosen by evidence: accuracy with 200 random pairs.
 
 For every number of components EM runs from annealed starts, and the best log joint is kept; the
 number of highest evidence wins. The data and the draws of links are those of `accuracy_links.py`.

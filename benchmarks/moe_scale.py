@@ -1,4 +1,4 @@
-"""EM of a mixture with classes against that of the mixture alone: processor seconds a step.
+"""EM of a mixture with classes against that of the mixture alone: processor seconds per step.
 
 Run: python benchmarks/moe_scale.py [--points 100000] [--features 20] [--components 50] [--share 0.01]
 """
@@ -23,7 +23,7 @@ def seconds(method, x, known, steps, **options):
 
 
 def main():
-    """Print seconds a step of both, and their ratio."""
+    """Print seconds per step of both, and their ratio."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--points", type=int, default=100_000)
     parser.add_argument("--features", type=int, default=20)

@@ -39,7 +39,7 @@ _PALETTE = np.array(
 """Okabe and Ito's colours, which the colour-blind can tell apart; yellow darkened for white."""
 
 CHAINS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")
-"""One colour a chain, in turn."""
+"""One colour per chain, in turn."""
 
 
 def cluster_colours(num_clusters: int) -> NDArray[np.float64]:

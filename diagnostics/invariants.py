@@ -27,7 +27,7 @@ _MOST_ENTRIES = 64
 """Largest size of a label-free parameter that counts as a functional."""
 
 _ENOUGH_TO_TELL = 25
-"""Effective draws a chain from which on chance is told from disagreement."""
+"""Effective draws per chain from which on disagreement is distinguishable from chance."""
 
 
 def stored_draws(tree: xr.DataTree) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""How well a fit foresees links that it has not seen."""
+"""How well a fit predicts links that it has not seen."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class LinkScore:
     Attributes
     ----------
     mean, standard_error : float
-        Log probability of a statement, in nats a link, and the error of this mean over links.
+        Log probability of a statement, in nats per link, and the error of this mean over links.
     baseline : float
         The same mean if two labels agreed as often as those of two points drawn at random.
     table : DataFrame
@@ -47,7 +47,7 @@ class LinkScore:
     approximate: str | None = None
 
     def __str__(self) -> str:
-        """Score, baseline, and how many links are foreseen."""
+        """Score, baseline, and how many links are predicted."""
         number, met = len(self.table), int((self.table["probability"] > 0.5).sum())
         verdict = "better" if self.mean > self.baseline else "no better"
         text = (

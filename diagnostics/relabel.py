@@ -51,7 +51,7 @@ def relabel(
         A copy. Its group ``relabelling`` holds ``permutation`` (chain, draw, clusters): cluster
         ``k`` was ``permutation[k]`` before; ``log_odds`` of the best against the second best
         assignment and ``agreement`` with the consensus of each stored draw; and the attributes
-        ``score``, ``clear`` (share of draws with a clear best) and ``residual_kl`` (nats a point).
+        ``score``, ``clear`` (share of draws with a clear best) and ``residual_kl`` (nats per point).
     score : float
         Share of draws with a clear best assignment (odds of 20 or more) that leaves them in
         agreement with the consensus, in [0, 1]; one for a point estimate. Below about 0.8 trust

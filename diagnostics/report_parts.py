@@ -21,7 +21,7 @@ __all__ = ["CAPTIONS", "Part", "part_of"]
 _HEADINGS = {
     "clusters": "Data, links and soft assignments",
     "curves": "Curves of the clusters",
-    "subjects": "Measurements, with bands of what the model foresees",
+    "subjects": "Measurements, with bands of what the model predicts",
 }
 """By what a fit draws; see `Fit.picture`."""
 CAPTIONS = {

@@ -19,7 +19,7 @@ _BLOCK = 2**22
 
 
 def information(same: NDArray) -> NDArray[np.float64]:
-    r"""Expected information, in nats, of being told whether pairs share a cluster.
+    r"""Expected information, in nats, of learning whether pairs share a cluster.
 
     The answer is a function of the labels, so what it tells of labels and parameters together is its
     entropy under the posterior (Shewry and Wynn 1987, for any noiseless experiment),

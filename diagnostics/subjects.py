@@ -1,4 +1,4 @@
-"""Pictures of long tables: what the model foresees for all subjects, and for single ones."""
+"""Pictures of long tables: what the model predicts for all subjects, and for single ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LEVELS = (0.05, 0.5, 0.95)
 
 
 class _Series(NamedTuple):
-    """Measurements of subjects, and what the model foresees.
+    """Measurements of subjects, and what the model predicts.
 
     Attributes
     ----------
@@ -60,9 +60,9 @@ def has_subjects(fit: Any) -> bool:
 def plot_subjects(
     fit: Any, along: ArrayLike | None = None, *, most: int = 6, seed: int = 0
 ) -> Figure:
-    """Measurements of all subjects, and of some with the band foreseen for each.
+    """Measurements of all subjects, and of some with the band predicted for each.
 
-    The grey band at the left holds 90 % of what the model foresees for subjects of whom nothing is
+    The grey band at the left holds 90 % of what the model predicts for subjects of whom nothing is
     known, in bins of the horizontal axis; its line is the median. The bands at the right are for
     the measurements of single subjects, given all data. Subjects take the colours of their classes
     where the model has classes. Where times to an event were fitted, a third panel has the survival
@@ -88,7 +88,7 @@ def plot_subjects(
     """
     if not has_subjects(fit):
         raise ValueError(f"{fit.method} was not fitted to rows of subjects; draw fit.plot()")
-    series = _foresee(fit, along, seed)
+    series = _predict(fit, along, seed)
     facets = _outputs(fit, len(series.y))
     timed = fit.event_times is not None
     columns, rows = 3 if timed else 2, len(facets)
@@ -112,7 +112,7 @@ def plot_subjects(
     return figure
 
 
-def _foresee(fit: Any, along: ArrayLike | None, seed: int) -> _Series:
+def _predict(fit: Any, along: ArrayLike | None, seed: int) -> _Series:
     groups = next(v for v in fit.run.data.values() if isinstance(v, Groups))
     size = len(groups)
     anew = fit.predictive(seed=seed)

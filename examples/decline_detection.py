@@ -46,12 +46,12 @@ def judge(table, labels, num_folds=10):
 
 
 def follow(table, labels, subject, grid):
-    """Foresee a grid of ages after each visit of a subject, from what the others showed."""
+    """Predict a grid of ages after each visit of a subject, from what the others showed."""
     others = np.delete(np.arange(len(table)), subject)
     learned = sb.LikelihoodRatio().fit(table.take(others), labels[others])
     rows = table.codes == subject
     ages = np.concatenate([80 + 10 * table.fixed[rows, 1], grid])
-    words = np.concatenate([table.y[rows], np.full(len(grid), np.nan)])  # NaN: to be foreseen
+    words = np.concatenate([table.y[rows], np.full(len(grid), np.nan)])  # NaN: to be predicted
     columns = np.stack([np.ones(len(ages)), (ages - 80) / 10], axis=1)
     who = np.zeros(len(ages), int)
     found = sb.forecast(learned.mixture(), words, columns, columns, who)

@@ -1,6 +1,6 @@
 """Four clouds, two classes: where links move space, where they move points, and how many classes there are.
 
-After Raghuram (2014), figure 3.1. With one component a class, factors of single points keep all links and
+After Raghuram (2014), figure 3.1. With one component per class, factors of single points keep all links and
 leave the other points in the wrong classes; a rule that all points share has to turn the classes.
 """
 
@@ -29,7 +29,7 @@ def simulate_clouds(size=100, seed=0):
 
 
 def fit_all(x, links, starts):
-    """One component a class by either posterior; several, their number and that of classes by links."""
+    """One component per class by either posterior; several, their number and that of classes by links."""
     engine = EM(num_restarts=starts, num_inner_steps=30)
     shared = {"num_clusters": 2, "engine": engine, "progress": False}
     chosen = sidebayes.select_clusters(

@@ -38,7 +38,7 @@ def measure(num_persons=60, seed=4):
     )
 
 
-def foresee(fit, design, rows):
+def predict(fit, design, rows):
     """Mean and 90% band of the scores of rows."""
     drawn = fit.predictive(**design.at(rows))["predictions"]["y"]
     draws = drawn.stack(sample=("chain", "draw")).transpose("sample", ...).to_numpy()
@@ -70,7 +70,7 @@ def draw(table, fit, design, out):
     for number, person in enumerate(some):
         seen = table[table["person"] == person]
         rows = pd.DataFrame({"years": grid, "group": seen["group"].iloc[0], "person": person})
-        mean, low, high = foresee(fit, design, rows)
+        mean, low, high = predict(fit, design, rows)
         shade = CHAINS[number % len(CHAINS)]
         axes[1].fill_between(grid, low, high, color=shade, alpha=0.15)
         axes[1].plot(grid, mean, color=shade, label=f"{person}, seen {len(seen)} times")

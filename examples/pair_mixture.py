@@ -1,4 +1,4 @@
-"""Two moons: one or two Gaussians a class, with no links and with four.
+"""Two moons: one or two Gaussians per class, with no links and with four.
 
 After Yu (2016), section 4.5.3.1, figure 4.8, on moons of our own.
 """
@@ -35,9 +35,9 @@ def main() -> None:
     for axis, (title, given, num_components) in zip(
         axes,
         (
-            ("no links, one Gaussian a class", None, 1),
-            ("four links, one Gaussian a class", links, 1),
-            ("four links, two Gaussians a class", links, 2),
+            ("no links, one Gaussian per class", None, 1),
+            ("four links, one Gaussian per class", links, 1),
+            ("four links, two Gaussians per class", links, 2),
         ),
         strict=True,
     ):

@@ -51,7 +51,7 @@ def fit(data, engine):
     return sb.fit(growth, *data, engine=engine, progress=False)
 
 
-def foresee(found, child, ages):
+def predict(found, child, ages):
     """Heights of a child at ages: draws of shape (draws, ages)."""
     drawn = found.predictive(age=ages, child=[child] * len(ages))["predictions"]["height"]
     return drawn.stack(sample=("chain", "draw")).transpose("sample", ...).to_numpy()
@@ -64,7 +64,7 @@ def draw(found, data, out):
     figure, axes = new_figure(9.5, 3.0, ncols=3)
     for axis, name, colour in zip(axes, ("Ada", "a child not seen"), CHAINS, strict=False):
         low, below, middle, above, high = np.quantile(
-            foresee(found, name, ages), [0.05, 0.25, 0.5, 0.75, 0.95], axis=0
+            predict(found, name, ages), [0.05, 0.25, 0.5, 0.75, 0.95], axis=0
         )
         axis.plot(age, height, ".", color=MUTED, ms=3, alpha=0.5)
         axis.fill_between(ages, low, high, color=colour, alpha=0.2, lw=0)
@@ -90,7 +90,7 @@ def main():
     found = fit(data, sb.NUTS())
     print(found)
     for name in ("Ada", "a child not seen"):
-        drawn = foresee(found, name, [10.0])[:, 0]
+        drawn = predict(found, name, [10.0])[:, 0]
         print(f"{name} at ten: {drawn.mean():.0f} cm, give or take {drawn.std():.1f}")
     draw(found, data, out)
     print(f"wrote {out}")

@@ -219,7 +219,7 @@ def choose_strength(
     `patience` steps; ties go to fewer broken links among those fitted, then to the lower price. Prices
     too low to change any link are not counted, as they are in the thesis, whose path then ends before
     it began; up to one nat per point.
-    Half of the links are held out; of fewer than ``6 * num_clusters`` links, three a cluster are
+    Half of the links are held out; of fewer than ``6 * num_clusters`` links, three per cluster are
     fitted and three held out, which then overlap, and fewer than ``3 * num_clusters`` serve as
     both. At the price found all links are fitted once more. Fit ``choice.links`` with the same engine,
     options and seed for the thesis' solution.

@@ -105,7 +105,7 @@ def _class_table(problem: Problem, trace: Mapping[str, dict] | None = None) -> t
 
 
 def _covering(counts: NDArray) -> NDArray[np.float64]:
-    """Table of one class a component, every class at least once, by largest counts."""
+    """Table of one class per component, every class at least once, by largest counts."""
     best = counts.argmax(axis=1)
     clusters, classes = linear_sum_assignment(-counts)
     best[clusters] = classes

@@ -46,7 +46,7 @@ def augmented_weights(
 
     where a connected component c of :math:`n_c` draws is accepted with probability
     :math:`\Omega_c`: EM for the weights, which never falls and has the maximum for its only fixed
-    point. One sum over labels a step and no linear system, but short steps where links tie many
+    point. One sum over labels per step and no linear system, but short steps where links tie many
     points together. For disjoint pairs the added counts are :math:`2\alpha^2 / (1 - \sum\alpha^2)` a
     cannot-link and, where must-linked points draw one by one, :math:`2\alpha(1 - \alpha) /
     \sum\alpha^2` a must-link (own derivation for other graphs).

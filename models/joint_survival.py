@@ -45,7 +45,7 @@ def joint_survival(
 
     The first part is `mixed_effects`. In the second, the hazard h of the event depends on the random
     effects of the same subject, such as the level and the slope at which its measure differs from
-    what the fixed effects foresee. Lu names right-censored times to a diagnosis as future work.
+    what the fixed effects predict. Lu names right-censored times to a diagnosis as future work.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ def mcp(
     keep_all: bool = True,
     num_points: int | None = None,
 ) -> None:
-    r"""Multiple components a cluster, with a posterior that partitions space (Raghuram 2014, ch. 3).
+    r"""Multiple components per cluster, with a posterior that partitions space (Raghuram 2014, ch. 3).
 
     .. math:: z_i \sim \text{Categorical}(\pi), \quad c_i \sim V_{z_i}, \quad
               x_i \sim \mathcal{N}(\mu_{z_i}, \Sigma_{z_i}), \quad

@@ -27,7 +27,7 @@ def scp(
     posterior: str = "partition",
     num_points: int | None = None,
 ) -> None:
-    r"""Single component a cluster: `mcp` with V the identity (Raghuram 2014, section 3.2.1).
+    r"""Single component per cluster: `mcp` with V the identity (Raghuram 2014, section 3.2.1).
 
     .. math:: c_i \sim \text{Categorical}(\pi), \quad x_i \sim \mathcal{N}(\mu_{c_i}, \Sigma_{c_i}), \quad
               P(\text{links} \mid c) \propto \prod_{(i,j)} e^{w_{ij}[c_i = c_j]}

@@ -140,7 +140,7 @@ CARDS: dict[str, Card] = {
         ),
         Card(
             name="pair_mixture",
-            title="Several Gaussians a class, with a joint density of linked pairs",
+            title="Several Gaussians per class, with a joint density of linked pairs",
             model_path="sidebayes.models.pair_mixture:pair_mixture",
             engines=("em", "map", "laplace", "svi", "nuts", "hmc"),
             links="any",
@@ -242,7 +242,7 @@ CARDS: dict[str, Card] = {
         ),
         Card(
             name="scp",
-            title="The same with one component a cluster",
+            title="The same with one component per cluster",
             model_path="sidebayes.models.scp:scp",
             engines=("em", "map"),
             links="any",

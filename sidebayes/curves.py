@@ -1,4 +1,4 @@
-"""Curves of clusters with bands, and outcomes foreseen of subjects whose label is in doubt."""
+"""Curves of clusters with bands, and outcomes predicted of subjects whose label is in doubt."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class CurvesOfFit:
         probability: float = 0.9,
         **new: Any,
     ) -> pd.DataFrame:
-        r"""Foresee outcomes of new rows, of subjects that were fitted or are known by some of their rows.
+        r"""Predict outcomes of new rows, of subjects that were fitted or are known by some of their rows.
 
         .. math:: p(y_* \mid x_*, \text{rows of } s) = \sum_k P(z_s = k \mid \text{rows of } s)\,
                   p(y_* \mid x_*, k),
@@ -195,7 +195,7 @@ class CurvesOfFit:
             tables = set(filter(None, outcomes(self.run).values()))
         if tables & given.keys():
             raise TypeError(
-                f"{sorted(tables & given.keys())} are outcomes, which are foreseen; leave them out, or "
+                f"{sorted(tables & given.keys())} are outcomes, which are predicted; leave them out, or "
                 "pass what is known of new subjects as seen={...}"
             )
         sizes = checks.check_dims(self.run.signature, given)

@@ -24,7 +24,7 @@ FLIP_RATE = 0.1
 """Share of the links that are stated wrongly."""
 
 _SWEEPS = 2
-"""Sweeps of Gibbs sampling a draw."""
+"""Sweeps of Gibbs sampling per draw."""
 
 _CLEAR = 0.5
 """Adjusted Rand index from which on clusters are said to be a known grouping."""

@@ -1,4 +1,4 @@
-"""What will be measured of a subject, foreseen after each of its visits."""
+"""What will be measured of a subject, predicted after each of its visits."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def forecast(
     *,
     probability: float = 0.9,
 ) -> pd.DataFrame:
-    r"""Foresee the later rows of every subject, before its first visit and after each of them.
+    r"""Predict the later rows of every subject, before its first visit and after each of them.
 
     The population is the prior of a new subject, whose coefficients are updated by every visit: from
     the n rows seen so far follow the best linear unbiased predictor :math:`\hat b` of its effects and
-    its covariance V (Lu 2008, eq. 8.8), and a row still to come is foreseen as
+    its covariance V (Lu 2008, eq. 8.8), and a row still to come is predicted as
 
     .. math:: y_* \sim N(x_*^\top \alpha + z_*^\top \hat b,\ z_*^\top V z_* + \sigma^2).
 
-    A subject of unknown class is foreseen by a mixture of the classes' predictions, weighted by the
+    A subject of unknown class is predicted by a mixture of the classes' predictions, weighted by the
     class probabilities so far (eq. 8.16). The parameters of the population are taken as known;
     ``fit.predictive`` adds their uncertainty, of fits by draws.
 
@@ -49,7 +49,7 @@ def forecast(
         A fit of ``mixed_effects``; several populations have equal shares. The subjects should not be
         among those it was estimated from.
     y : array_like, shape (num_rows,)
-        Measurements in the order of visits within each subject; NaN at rows that are only foreseen.
+        Measurements in the order of visits within each subject; NaN at rows that are only predicted.
     fixed, random : array_like, shapes (num_rows, num_terms) and (num_rows, num_effects)
         Columns as of the fit, such as ``**design.at(table)`` has.
     subjects : Groups or array_like, shape (num_rows,)
@@ -118,7 +118,7 @@ def forecast(
 
 
 class _States(NamedTuple):
-    """Rows by subject and position, and what is foreseen from where.
+    """Rows by subject and position, and what is predicted from where.
 
     Attributes
     ----------
@@ -129,7 +129,7 @@ class _States(NamedTuple):
     state : tuple of ndarray, shape (num_pairs,)
         Subject and number of positions passed, 0 before the first.
     row, seen : ndarray, shape (num_pairs,)
-        Row foreseen, and measurements seen before.
+        Row predicted, and measurements seen before.
     """
 
     rows: NDArray
@@ -165,7 +165,7 @@ def _predict(
     random: NDArray,
     output: NDArray,
 ) -> tuple[NDArray, NDArray, NDArray]:
-    """Means and deviations of the rows foreseen, and log densities of what was seen before."""
+    """Means and deviations of the rows predicted, and log densities of what was seen before."""
     noise, level = population.noise[output], fixed @ population.coefficients
     residual = np.where(np.isnan(y), 0.0, y - level) / noise
     scaled = random / noise[:, None]

@@ -73,7 +73,7 @@ class Design(Mapping[str, Any]):
         table : data frame
             With the columns that the formula names, but the response.
         output : str, optional
-            Which response to foresee, where there are several formulas; all by default, one after
+            Which response to predict, where there are several formulas; all by default, one after
             another.
 
         Returns

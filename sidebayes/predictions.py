@@ -1,4 +1,4 @@
-"""What a fit foresees: labels and densities of new data, and draws of data."""
+"""What a fit predicts: labels and densities of new data, and draws of data."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Predictions:
         Latent variables that were integrated out are drawn anew. Labels of points come from their
         prior, given the links and known classes that are held. Effects or labels of groups that were
         fitted are drawn given the data that were fitted, all at once, those of other groups from
-        their prior. Sites of single units, such as an effect a subject that is sampled, keep their
+        their prior. Sites of single units, such as an effect per subject that is sampled, keep their
         draws, for groups that were fitted.
 
         Parameters

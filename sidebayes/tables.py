@@ -241,6 +241,6 @@ def check_truth(truth: Any, num_points: int) -> NDArray[np.int64] | None:
     codes = class_codes(truth, "truth")
     if codes.shape != (num_points,):
         raise ValueError(
-            f"truth has shape {codes.shape}, expected ({num_points},), one class a point"
+            f"truth has shape {codes.shape}, expected ({num_points},), one class per point"
         )
     return codes

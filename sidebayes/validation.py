@@ -1,4 +1,4 @@
-"""How well a fit foresees what it has not seen: units left out, and held-out links."""
+"""How well a fit predicts what it has not seen: units left out, and held-out links."""
 
 from __future__ import annotations
 

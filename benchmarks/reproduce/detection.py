@@ -230,7 +230,7 @@ def tails(repeats):
 
 
 def paquid(folder, repeats):
-    """Dementia foreseen from the mini-mental scores before it, 497 subjects of the paquid cohort."""
+    """Dementia predicted from the mini-mental scores before it, 497 subjects of the paquid cohort."""
     frame = pd.read_csv(folder / "long_paquid.csv").dropna(subset=["MMSE"])
     frame = frame[(frame["label"] == 0) | (frame["age"] < frame["agedem"])]
     table = sb.LongTable.from_times(frame["MMSE"], frame["age"], frame["ID"], center=75, unit=10)

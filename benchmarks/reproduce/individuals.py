@@ -123,11 +123,11 @@ def errors(measure, seed, multiple=10):
     frame = sb.simulate_decline(measure, 97 * multiple, 46 * multiple, seed=1000 + seed)
     table, group = series(frame)
     rows = table.y, table.fixed, table.random, table.codes
-    foreseen = [sb.forecast(one, *rows) for one in learned.populations_]
-    own = group[foreseen[0]["subject"].to_numpy()].astype(bool)
-    at, seen = foreseen[0]["row"].to_numpy(), foreseen[0]["seen"].to_numpy()
-    found = pd.DataFrame({"seen": seen, "row": at, "subject": foreseen[0]["subject"]})
-    found["BLUP"] = np.where(own, foreseen[1]["mean"], foreseen[0]["mean"])
+    predicted = [sb.forecast(one, *rows) for one in learned.populations_]
+    own = group[predicted[0]["subject"].to_numpy()].astype(bool)
+    at, seen = predicted[0]["row"].to_numpy(), predicted[0]["seen"].to_numpy()
+    found = pd.DataFrame({"seen": seen, "row": at, "subject": predicted[0]["subject"]})
+    found["BLUP"] = np.where(own, predicted[1]["mean"], predicted[0]["mean"])
     found["MixPrior"] = sb.forecast(learned.mixture(), *rows)["mean"]
     level = [table.fixed @ one.coefficients for one in learned.populations_]
     found["population"] = np.where(own, level[1][at], level[0][at])

@@ -1,4 +1,4 @@
-"""Reproduce Yu (2016), chapter 4: toy, random pairs, two moons, several Gaussians a class.
+"""Reproduce Yu (2016), chapter 4: toy, random pairs, two moons, several Gaussians per class.
 
 The thesis prints curves without numbers; beside our figures stand those of an independent run of
 the same protocol. Links are independent observations (`separate_pairs`), points are labelled one by

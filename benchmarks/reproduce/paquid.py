@@ -1,4 +1,4 @@
-"""The paquid cohort: latent classes of mini-mental scores, and dementia foreseen from them.
+"""The paquid cohort: latent classes of mini-mental scores, and dementia predicted from them.
 
 Run: SIDEBAYES_DATA=folder python benchmarks/reproduce/paquid.py [-o docs/methods/paquid.png]
 Left, the two-class model that R's lcmm publishes for these 500 subjects, with the curves of the classes;
@@ -97,7 +97,7 @@ def draw(frame, fit, labels, found, out):
         area = roc_auc_score(labels, score)
         axes[1].plot(*roc_curve(labels, score)[:2], color=colour, label=f"{name}, AUC {area:.2f}")
     axes[1].plot([0, 1], [0, 1], color=MUTED, lw=0.8)
-    axes[1].set(xlabel="false alarms", ylabel="dementia foreseen", title="subjects left out")
+    axes[1].set(xlabel="false alarms", ylabel="dementia predicted", title="subjects left out")
     axes[1].legend(frameon=False, loc="lower right", fontsize=9)
     for axis in axes:
         axis.tick_params(colors=MUTED)

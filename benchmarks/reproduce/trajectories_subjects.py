@@ -71,7 +71,7 @@ def mixed_model(train: pd.DataFrame, test: pd.DataFrame) -> np.ndarray:
 
 
 def lung(num_sets: int = 1) -> None:
-    """The five-fold protocol: one visit of each child is foreseen from her others."""
+    """The five-fold protocol: one visit of each child is predicted from her others."""
     scales = {"length_scale": 0.02**-0.5, "amplitude": 1.0, "noise": 0.15}
     anchors = np.linspace(5.0, 20.0, 25)  # the same in all folds, so that one program serves them
     rows: dict[str, list[tuple[float, float]]] = {}

@@ -132,5 +132,5 @@ def class_populations(
         ]
     found = list(given) if isinstance(given, list | tuple) else []
     if len(found) != 2 or not all(isinstance(one, Population) for one in found):
-        raise TypeError(f"populations = {given!r:.60}; pass two of Population, one a class")
+        raise TypeError(f"populations = {given!r:.60}; pass two of Population, one per class")
     return found

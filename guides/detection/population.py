@@ -202,7 +202,7 @@ class Population:
     def expected_error(
         self, seen: ArrayLike, new: ArrayLike, coefficients: ArrayLike | None = None
     ) -> float:
-        r"""Expected squared error, summed over new rows, of what is foreseen from seen rows.
+        r"""Expected squared error, summed over new rows, of what is predicted from seen rows.
 
         With :math:`R = Z^\top Z` of the seen rows, :math:`R'` of the :math:`n'` new ones and
         :math:`A = R + \sigma^2 D^{-1}`, averaged over subjects of the population:

@@ -84,7 +84,7 @@ def delong_test(labels: ArrayLike, scores: ArrayLike, others: ArrayLike) -> DeLo
         found = real_array(name, value)
         if found.shape != codes.shape or np.isnan(found).any():
             raise ValueError(
-                f"{name} has shape {found.shape}; expected {codes.shape}, one number a subject"
+                f"{name} has shape {found.shape}; expected {codes.shape}, one number per subject"
             )
         both.append(found)
     places = [_placements(one, codes) for one in both]

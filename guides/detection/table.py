@@ -196,14 +196,16 @@ class LongTable:
         """
         found = plain_array("values", values)
         if found.shape != self.y.shape:
-            raise ValueError(f"values has shape {found.shape}; expected {self.y.shape}, one a row")
+            raise ValueError(
+                f"values has shape {found.shape}; expected {self.y.shape}, one per row"
+            )
         _, first = np.unique(self.codes, return_index=True)
         differ = found != found[first][self.codes]
         if differ.any():
             row = int(np.argmax(differ))
             raise ValueError(
                 f"values differ within subject {self.names[self.codes[row]]!r}, at row {row}; give one "
-                "value a subject"
+                "value per subject"
             )
         return found[first]
 
@@ -305,7 +307,7 @@ def check_labels(table: Any, labels: Any) -> tuple[NDArray, NDArray[np.int64]]:
     found = plain_array("labels", labels)
     if found.shape != (len(table),):
         raise ValueError(
-            f"labels has shape {found.shape}; expected ({len(table)},), one a subject: use "
+            f"labels has shape {found.shape}; expected ({len(table)},), one per subject: use "
             "table.by_subject(values) where each row has one"
         )
     refuse_other_order("labels", labels, table.names)

@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 _ENOUGH = 2000
-"""Components whose likelihood is near enough to that of all of them to say where its mode lies."""
+"""Connected sets whose likelihood is close enough to that of all of them to locate its mode."""
 
 
 @jax.tree_util.register_dataclass

@@ -1,4 +1,4 @@
-"""What numbers must be: data in the support of their sites, starting values in those of theirs."""
+"""Validates values against supports: data, starting values and mixing weights."""
 
 from __future__ import annotations
 

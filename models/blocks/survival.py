@@ -333,6 +333,6 @@ def check_times(time: Any, event: Any) -> None:
     """Refuse times and events that are none, where they are known; see `read_times`."""
     if time is None or isinstance(time, Tracer) or isinstance(event, Tracer):
         return
-    known = ~np.isnan(np.asarray(time, float))  # unknown where they are foreseen
+    known = ~np.isnan(np.asarray(time, float))  # unknown where they are predicted
     event = np.ones(known.shape) if event is None else np.asarray(event)
     read_times(np.asarray(time)[known], event[known])

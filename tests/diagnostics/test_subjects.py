@@ -87,7 +87,7 @@ def test_other_fits_are_refused():
 
 def test_report(fit):
     page = render_report({"lines": fit})
-    assert "Measurements, with bands of what the model foresees" in page
+    assert "Measurements, with bands of what the model predicts" in page
     assert "Objective by start" in page
 
 

@@ -26,9 +26,9 @@ def found(example):
     return example.fit(example.measure(), engine)
 
 
-def test_a_known_child_is_foreseen_better(example, found):
+def test_a_known_child_is_predicted_better(example, found):
     known, new = (
-        example.foresee(found, name, [10.0])[:, 0] for name in ("Ada", "a child not seen")
+        example.predict(found, name, [10.0])[:, 0] for name in ("Ada", "a child not seen")
     )
     assert known.std() < 0.75 * new.std()
     truth = 122.0 + 6.9 * 4

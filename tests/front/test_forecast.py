@@ -1,4 +1,4 @@
-"""Later rows of subjects are foreseen as dense Gaussian conditioning does."""
+"""Later rows of subjects are predicted as dense Gaussian conditioning does."""
 
 import runpy
 from pathlib import Path

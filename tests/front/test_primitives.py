@@ -274,7 +274,7 @@ def test_parameters_that_are_held_are_no_data():
     assert list(found.predictive()["posterior_predictive"].data_vars) == ["y"]
 
 
-def test_steps_of_a_scan_are_not_foreseen():
+def test_steps_of_a_scan_are_not_predicted():
     found = fitted(inside(stepped), Y)
     with pytest.raises(ValueError, match="joint density of all its rows"):
         found.log_prob(Y[:3])

@@ -157,7 +157,7 @@ def test_classes_that_are_not_known(kind):
         ([None, np.nan], ValueError, "names no class of any point"),
         (["a", 1], TypeError, "mixes names with other things"),
         ([[1], [2, 3]], TypeError, "mixes names with other things"),
-        ([[0, 1]], ValueError, "one class a point"),
+        ([[0, 1]], ValueError, "one class per point"),
     ],
 )
 def test_classes_that_are_refused(values, error, message):

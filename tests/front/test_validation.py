@@ -245,7 +245,7 @@ def test_folds_and_weights_have_units_in_one_order():
 
 
 def test_refits_keep_the_prior_of_every_component():
-    """Two Gaussians a class: the prior of the whole data is divided among four, not two."""
+    """Two Gaussians per class: the prior of the whole data is divided among four, not two."""
     params = {
         "weights": [0.5, 0.5],
         "component_weights": np.full((2, 2), 0.5),

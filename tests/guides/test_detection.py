@@ -246,7 +246,7 @@ def test_features_are_scaled_on_the_training_subjects():
     ("call", "message"),
     [
         (lambda t, y: LikelihoodRatio().fit(np.ones((16, 2)), y), "LongTable"),
-        (lambda t, y: LikelihoodRatio().fit(t, y[:3]), "one a subject"),
+        (lambda t, y: LikelihoodRatio().fit(t, y[:3]), "one per subject"),
         (lambda t, y: LikelihoodRatio().fit(t, np.zeros(16)), "1 classes"),
         (lambda t, y: LikelihoodRatio(costs=(1.0, -1.0)).fit(t, y), "costs"),
         (lambda t, y: LikelihoodRatio(populations=[NORMAL]).fit(t, y), "populations"),
@@ -255,7 +255,7 @@ def test_features_are_scaled_on_the_training_subjects():
         (lambda t, y: t.take([0, 0]), "twice"),
         (lambda t, y: t.take([99]), "16 samples"),
         (lambda t, y: t.by_subject(np.arange(len(t.y))), "within subject"),
-        (lambda t, y: t.by_subject(y), "one a row"),
+        (lambda t, y: t.by_subject(y), "one per row"),
     ],
 )
 def test_bad_input_is_named(call, message):

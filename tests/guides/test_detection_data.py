@@ -1,4 +1,4 @@
-"""Dementia in the paquid cohort is foreseen from the scores before it."""
+"""Dementia in the paquid cohort is predicted from the scores before it."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ from sidebayes import FisherFeatures, LikelihoodRatio, LongTable
 
 
 @pytest.mark.data
-def test_fisher_kernel_foresees_dementia_better_than_the_ratio():
+def test_fisher_kernel_predicts_dementia_better_than_the_ratio():
     frame = pd.read_csv(Path(os.environ["SIDEBAYES_DATA"]) / "long_paquid.csv")
     before = (frame["label"] == 0) | (frame["age"] < frame["agedem"])
     frame = frame[before].dropna(subset=["MMSE"])

@@ -233,7 +233,7 @@ def test_evidence_of_one_gaussian_is_exact():
 
 @pytest.mark.slow
 def test_evidence_counts_components():
-    """Two bent classes: two Gaussians a class have the higher evidence, four no longer."""
+    """Two bent classes: two Gaussians per class have the higher evidence, four no longer."""
     rng = np.random.default_rng(0)
     centres = np.array([(-6, 0), (-6, 5), (6, 0), (6, 5)])
     x = np.repeat(centres, 30, axis=0) + rng.normal(size=(120, 2))

@@ -42,7 +42,7 @@ def x64():
 
 @pytest.fixture(scope="module")
 def separated():
-    """S1 with ten links of each kind: one component a class, by the shared rule."""
+    """S1 with ten links of each kind: one component per class, by the shared rule."""
     with jax.enable_x64(True):
         x, truth = four(0)
         engine = EM(num_restarts=12, num_inner_steps=30)

@@ -122,7 +122,7 @@ def test_what_a_fit_tells(plain):
     table = plain.coefficients()
     np.testing.assert_allclose(table["estimate"], params["coefficients"].ravel())
     assert table.index.names == ["cluster", "term"]
-    # curves that a subject is foreseen on average over its classes (Lu 2008, eq. 8.16)
+    # curves that a subject is predicted on average over its classes (Lu 2008, eq. 8.16)
     one = int(np.abs(share[:, 0] - 0.5).argmin())
     own = share[one] @ params["coefficients"] + found["mean"][one].to_numpy()
     x = np.array([[1.0, 0.5], [1.0, 0.5]])
@@ -230,7 +230,7 @@ def test_every_engine_runs(engine, plain, tmp_path):
 
 
 @pytest.mark.slow
-def test_number_of_classes_by_what_they_foresee():
+def test_number_of_classes_by_what_they_predict():
     """By BIC, by subjects left out in folds, and by leave-one-out of draws: two classes."""
     bic, folds, loo = {}, {}, {}
     prior = sb.EffectsPrior.weak(DATA.y, DATA.x, DATA.x)

@@ -128,7 +128,7 @@ def test_slopes_are_those_of_the_thesis():
 
 
 def test_limits():
-    """Check R7: one class a component, scales of zero, and the nearest prototype."""
+    """Check R7: one class per component, scales of zero, and the nearest prototype."""
     labels = LinkedCategorical(jnp.log(WEIGHTS), as_label_graph(None, NUM_POINTS))
     density = dist.Normal(jnp.asarray(MEANS), 1.0).to_event(1)
     says = stated_classes(KNOWN, NUM_CLASSES, 0.1)

@@ -290,7 +290,7 @@ def test_check_a15_helices():
     assert linked.mean() > score.mean()
 
 
-def foreseen(who, age, fev, held, links, num_starts=2):
+def predicted(who, age, fev, held, links, num_starts=2):
     """Squared error of the visits held out, and share of the others on the curve of most of theirs."""
     kept = np.setdiff1d(np.arange(len(who)), held)
     mean = fev[kept].mean()
@@ -322,7 +322,7 @@ def test_check_a19_subjects_of_a_simulated_study():
                 links = None
                 if pairs is not None:
                     links = Links(pairs, np.full(len(pairs), 10.0), len(rest))
-                found[name].append(foreseen(who, age, fev, held, links))
+                found[name].append(predicted(who, age, fev, held, links))
             guess = aging.hankinson(age[held], height[held], aging.PRINTED)
             printed.append(np.mean((guess - fev[held]) ** 2))
     error = {name: np.mean(values, axis=0)[0] for name, values in found.items()}

@@ -335,7 +335,7 @@ def test_learned_scales_are_those_of_gaussian_process_regression():
 # -- what a fit tells -------------------------------------------------------------------------------
 
 
-def test_subjects_are_found_and_foreseen(people, tmp_path):
+def test_subjects_are_found_and_predicted(people, tmp_path):
     label = people.labels()
     assert max(np.mean(label == LABEL), np.mean(label != LABEL)) == 1.0 or len(set(label)) == 2
     proba = people.predict_proba(Y[:5], T[:5], SUBJECT[:5])
@@ -353,7 +353,7 @@ def test_subjects_are_found_and_foreseen(people, tmp_path):
     np.testing.assert_allclose(told["mean"][1], told["mean"][0], atol=0.05)
     with pytest.raises(ValueError, match="which was fitted"):
         people.forecast({**seen, "subjects": [0] * 5}, inputs=[5.0], subjects=[0])
-    with pytest.raises(TypeError, match="outcomes, which are foreseen"):
+    with pytest.raises(TypeError, match="outcomes, which are predicted"):
         people.curves(y=Y[:1], inputs=[1.0])
     drawn = people.predictive(inputs=np.array([5.0, 5.0]), subjects=[0, 99])["predictions"]["y"]
     np.testing.assert_allclose(drawn.std(("chain", "draw"))[0], known["sd"][0], rtol=0.7)

@@ -45,7 +45,7 @@ _PACE = 3
 
 
 class _Climb(NamedTuple):
-    """Where the runs from all starts have got; every array has one entry a start."""
+    """Where the runs from all starts have got; every array has one entry per start."""
 
     search: Search
     code: Array

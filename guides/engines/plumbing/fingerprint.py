@@ -38,7 +38,7 @@ _BESIDES = (
     "jax_raise_persistent",
     "jax_traceback",
 )
-"""Settings of JAX that decide where programs are kept and what is told, not what they are."""
+"""Settings of JAX that decide where programs are kept and what is logged, not what they are."""
 
 
 def by_name(key: Hashable) -> str | None:

@@ -44,7 +44,7 @@ class FlatSimplex(dist.Dirichlet):
 class ComponentClusters(Block):
     r"""Table V of the clusters that components belong to, shape (num_components, num_clusters).
 
-    Its rows are probabilities; the update takes them to vertices, one cluster a component. The
+    Its rows are probabilities; the update takes them to vertices, one cluster per component. The
     log density depends on V by :math:`\sum_{kk'} B_{kk'} (V V^\top)_{kk'}` alone, with
     :math:`B = \sum_{(i,j)} w_{ij} q_i q_j^\top`. Iterated conditional modes raise it one component
     at a time until none moves (Raghuram 2014, section 3.2.2).

@@ -97,7 +97,7 @@ def named_classes(values: Any, name: str = "labels") -> tuple[NDArray[np.int64],
     array = name_array(name, np.ma.getdata(values) if isinstance(known, np.ndarray) else values)
     if array.ndim != 1:
         raise ValueError(
-            f"{name} has shape {array.shape}, expected one class a point, (num_points,)"
+            f"{name} has shape {array.shape}, expected one class per point, (num_points,)"
         )
     if array.dtype.kind == "c":
         raise TypeError(f"{name} holds complex numbers; give whole numbers or names")

@@ -359,7 +359,7 @@ def _known_names(name: str, values: NDArray) -> tuple[NDArray[np.bool_], NDArray
         if merged.any():
             row = int(np.flatnonzero(known)[np.argmax(merged)])
             raise ValueError(
-                f"{name}[{row}] = {values[row]}: as {found.dtype} it is not told from the numbers beside it, "
+                f"{name}[{row}] = {values[row]}: as {found.dtype} it is not distinguishable from its neighbours, "
                 "so that groups may become one; give integers, where some are missing those of pandas "
                 "('Int64'), or text"
             )
