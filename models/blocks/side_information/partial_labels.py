@@ -360,8 +360,8 @@ def _known_names(name: str, values: NDArray) -> tuple[NDArray[np.bool_], NDArray
             row = int(np.flatnonzero(known)[np.argmax(merged)])
             raise ValueError(
                 f"{name}[{row}] = {values[row]}: as {found.dtype} it is not distinguishable from its "
-                "neighbours, so that groups may become one; give integers, where some are missing those of pandas "
-                "('Int64'), or text"
+                "neighbours, so that groups may become one; give integers, where some are missing those "
+                "of pandas ('Int64'), or text"
             )
         found = found.astype(float)
     return known, found
