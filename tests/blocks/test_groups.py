@@ -74,7 +74,7 @@ def test_large_numbers_stay_groups_of_their_own(values, codes, names):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([BIG + 1, np.nan], r"groups\[0\] = 9007199254740992.0: as float64 it is not told"),
+        ([BIG + 1, np.nan], r"groups\[0\] = 9007199254740992.0: as float64 it is not dist"),
         ([1.0, np.inf], r"groups\[1\] = inf: as float64"),
         (np.array([1, 2**24 + 1], np.float32), r"groups\[1\] = 16777216.0: as float32"),
         ([0.5, BIG + 1, None], r"groups\[1\] = 9007199254740993: as float64"),

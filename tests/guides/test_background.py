@@ -18,6 +18,14 @@ from sidebayes.guides.engines.plumbing.background import (
 )
 
 
+@pytest.fixture(autouse=True)
+def _listening():
+    """Shells start what runs in the background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def interrupt_once(begun: threading.Event) -> None:
     """Press Ctrl-C when the work has begun."""
 
@@ -68,6 +76,8 @@ def test_where_no_thread_can_be_started_work_is_done_here(monkeypatch):
 LEAVES = """
 import os, signal, threading, time
 from sidebayes.guides.engines.plumbing.background import interruptible
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def work():
     threading.Timer(0.1, os.kill, [os.getpid(), signal.SIGINT]).start()
