@@ -187,8 +187,8 @@ def mixture_by_bic(
                 number,
                 covariance_type=kind,
                 reg_covar=_RIDGE,
-                n_init=num_restarts,
-                random_state=seed,
+                n_init=check_integer("num_restarts", num_restarts),
+                random_state=check_integer("seed", seed, 0, 2**32),
             )
             mixture.fit((x - centre) / unit)
             if found and mixture.weights_.min() * len(x) < held / 2:

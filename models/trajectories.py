@@ -21,7 +21,7 @@ from .blocks.kernels.curves import Curves, Scale
 from .blocks.kernels.stationary import as_columns, check_kernel, choose_anchors
 from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
-from .blocks.mixtures.linked_categorical import LinkedCategorical
+from .blocks.mixtures.linked_categorical import LinkedCategorical, check_reading
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.sticks import stick_weights
 from .blocks.roles import Chosen, Truncation
@@ -174,7 +174,7 @@ def trajectories(
 
     num_outputs = _num_outputs(y)
     _check_observed(observed, y)
-    _check_mean(mean, num_outputs)
+    mean = _finite_mean(mean, num_outputs)
     _check_sizes(inputs, length_scale=length_scale, amplitude=amplitude)
     _check_anchors(anchors, inputs)
     typical = _typical(y, observed, inputs, length_scale, amplitude, noise)
@@ -247,14 +247,15 @@ def _check_observed(observed: Any, y: Any) -> None:
         )
 
 
-def _check_mean(mean: Any, num_outputs: int | None) -> None:
+def _finite_mean(mean: Any, num_outputs: int | None) -> Array | NDArray:
     if isinstance(mean, Array):
-        return
+        return mean
     value = real_array("mean", mean)
     if value.shape not in ((), (num_outputs,)) or not np.isfinite(value).all():
         raise ValueError(
             f"mean = {mean!r:.60}; expected a finite number, or one for each of several outputs"
         )
+    return value
 
 
 def _positive(name: str, given: Any) -> NDArray:
@@ -296,7 +297,8 @@ def _check_anchors(anchors: Any, inputs: Any) -> None:
 
 
 def _check(truncation: str, reading: str, own: Collection[str]) -> None:
-    if truncation == "open" and reading != "unnormalised":
+    check_reading(reading)
+    if isinstance(truncation, str) and truncation == "open" and reading != "unnormalised":
         raise ValueError(
             f"truncation='open' leaves mass out, so that labels under reading={reading!r:.40} have no law; "
             "pass truncation='closed', or reading='unnormalised'"

@@ -90,7 +90,7 @@ class Sticks(Block):
     derived: ClassVar[dict[str, str]] = {"weights": "mixing_weights"}
 
     def __init__(self, num_clusters: int, concentration: float | Array, truncation: str) -> None:
-        if truncation not in TRUNCATIONS:
+        if not isinstance(truncation, str) or truncation not in TRUNCATIONS:
             raise ValueError(f"truncation = {truncation!r:.60}; expected 'closed' or 'open'")
         self.num_clusters, self.concentration = num_clusters, concentration
         self.num_sticks = num_clusters - (truncation == "closed")
