@@ -39,7 +39,11 @@ def _chosen_worth(
 ) -> NDArray[np.float64] | Array | None:
     """Worth of the source where the prior depends on it."""
     source, shift, x = options.get("source"), options.get("shift", "source"), data.get("x")
-    if x is None or not isinstance(source, SourceMixture) or shift != "source":
+    if (
+        x is None
+        or not isinstance(source, SourceMixture)
+        or not (isinstance(shift, str) and shift == "source")
+    ):
         return None
     return source_worth(source, x)
 
