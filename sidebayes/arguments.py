@@ -82,6 +82,7 @@ def read_arguments(
         points = sys.maxsize if signature.truncates else points
         options = {**options, "num_clusters": checks.check_num_clusters(asked, points)}
     checks.require_options(signature, model, options, name)
+    checks.check_named_classes(signature, checked, options)
     for role in signature.data:
         if role.chosen is None or role.name in checked:
             continue

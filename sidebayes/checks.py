@@ -29,6 +29,7 @@ __all__ = [
     "check_dims",
     "check_given",
     "check_links",
+    "check_named_classes",
     "check_num_clusters",
     "check_options",
     "check_seed",
@@ -341,6 +342,24 @@ def _documented(model: Callable[..., None], name: str) -> str:
     entry = rf"^ *(?:\w+, )*{name}(?:, \w+)* : (.+)\n(?: {{4,}}(.+)\n)?"
     found = re.search(entry, inspect.getdoc(model) or "", re.MULTILINE)
     return "" if found is None else f" ({'; '.join(filter(None, found.groups()))})"
+
+
+def check_named_classes(
+    signature: Signature, data: Mapping[str, Any], options: Mapping[str, Any]
+) -> None:
+    """Refuse names of some classes only, where an option such as a source numbers all of them.
+
+    Names are numbered in sorted order, which is the order of the option if all of its classes are named.
+    """
+    numbered = {n: v.num_classes for n, v in options.items() if hasattr(v, "num_classes")}
+    for role in signature.of_kind("labels"):
+        names = getattr(data.get(role.name), "names", None)
+        for option, number in numbered.items():
+            if names is not None and len(names) != number:
+                raise ValueError(
+                    f"{role.name} names the classes {list(names)}, and {option} has {number} classes by "
+                    "number; give the numbers that they have there, -1 where a class is not known"
+                )
 
 
 def check_seed(seed: Any) -> int:

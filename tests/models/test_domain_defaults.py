@@ -173,3 +173,15 @@ def test_a_choice_is_no_worse_than_porting_and_stronger_priors():
     held = table["prior"] != "asked"
     assert table["error"][table["chosen"]].item() <= table["error"][held].min() + 1e-9
     assert table["changed"][table["prior"] == "ported"].item() == 0
+
+
+def test_names_of_some_classes_do_not_say_which_of_the_source_they_are():
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.normal(4 * k, 1, (12, 2)) for k in range(2)])
+    source = sb.fit_source(x, np.repeat([0, 1], 12), num_components=1)
+    known = np.where(np.arange(24) < 20, "", "dog")
+    with pytest.raises(ValueError, match="'dog'.*source has 2 classes by number"):
+        sb.fit("domain_adaptation", x, known, source=source, progress=False)
+    both = np.where(np.arange(24) % 6, "", np.repeat(["cat", "dog"], 12))
+    fit = sb.fit("domain_adaptation", x, both, source=source, progress=False)
+    assert fit.classes()["class"].iloc[[0, 20]].tolist() == ["cat", "dog"]
