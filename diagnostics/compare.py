@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from sidebayes.models.blocks.fields import refuse_unwritable
 
 from .distance import farthest
 from .invariants import same_cluster
@@ -17,7 +18,7 @@ from .modes import lower_modes, same_data, same_question
 from .scores import score_labels, violated_links
 from .sites import link_kind, site_of
 
-__all__ = ["Comparison", "compare_fits"]
+__all__ = ["Comparison", "compare_fits", "named_fits"]
 
 _HEADINGS = {
     "method": "method",
@@ -197,6 +198,25 @@ class Comparison:
         )
 
 
+def named_fits(fits: Mapping[Any, Any]) -> dict[str, Any]:
+    """Fits by names that are text.
+
+    Raises
+    ------
+    ValueError
+        If a name is blank, or the same text as another.
+    """
+    names = [str(name) for name in fits]
+    unclear = [name for name in names if not name.strip() or names.count(name) > 1]
+    if unclear:
+        raise ValueError(
+            f"fits has the names {list(fits)}, of which {unclear[0]!r} is blank, or the same text as "
+            "another; give each fit a name of its own, by which its row goes"
+        )
+    refuse_unwritable("names of fits", names)
+    return dict(zip(names, fits.values(), strict=True))
+
+
 def compare_fits(fits: Mapping[str, Any]) -> Comparison:
     """Compare fits; see `sidebayes.compare`.
 
@@ -204,6 +224,7 @@ def compare_fits(fits: Mapping[str, Any]) -> Comparison:
     ----------
     fits : mapping of str to Fit
     """
+    fits = named_fits(fits)
     rows = {name: _row(fit) for name, fit in fits.items()}
     lower = lower_modes(fits)
     frame = pd.DataFrame.from_dict(rows, orient="index")

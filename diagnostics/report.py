@@ -13,7 +13,7 @@ from typing import Any
 
 from sidebayes.models.blocks.files import check_writable, write_whole
 
-from .compare import Comparison, compare_fits
+from .compare import Comparison, compare_fits, named_fits
 from .doubts import converged, doubts, is_sampler
 from .facts import BADGES
 from .findings import lead_of
@@ -81,8 +81,10 @@ def write_report(
 
     Raises
     ------
+    TypeError
+        If `story` holds something else than sentences.
     ValueError
-        If there is no fit, or nothing can be written to `path`.
+        If there is no fit, names of fits collide, or nothing can be written to `path`.
     OSError
         If the disk is full, fails, or refuses; what was there is as before.
     """
@@ -114,11 +116,14 @@ def render_report(
 
     Raises
     ------
+    TypeError
+        If `story` holds something else than sentences.
     ValueError
-        If there is no fit.
+        If there is no fit, or names of fits collide.
     """
     if not fits:
         raise ValueError("fits is empty; a report needs at least one, {name: fit}")
+    fits = named_fits(fits)
     names = {name: name if len(fits) > 1 else "" for name in fits}
     run = executor.map if executor else map
     drawn = run(part_of, fits.values(), names.values())
@@ -159,6 +164,9 @@ def render_report(
 
 def _story(sentences: Sequence[str]) -> str:
     """What was found: the first sentence in large letters, the others as a list."""
+    listed = isinstance(sentences, list | tuple)
+    if not listed or not all(isinstance(one, str) for one in sentences):
+        raise TypeError(f"story = {sentences!r:.60}; expected sentences in a list")
     first, *rest = map(escape, sentences)
     others = "".join(f"<li>{sentence}</li>" for sentence in rest)
     return f"<p class='lead'>{first}</p>" + (f"<ul class='story'>{others}</ul>" if others else "")

@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike
 
 from sidebayes.diagnostics.compare import Comparison, compare_fits
 from sidebayes.guides.engines.base import Engine
-from sidebayes.models.blocks.fields import refuse_unwritable
 from sidebayes.models.blocks.files import as_path, is_damaged, is_swollen
 from sidebayes.models.blocks.roles import signature_of
 
@@ -163,15 +162,7 @@ def compare(fits: Mapping[str, Fit]) -> Comparison:
     for name, one in fits.items():
         if not isinstance(one, Fit):
             raise TypeError(f"fits[{name!r}] is a {type(one).__name__}; expected a Fit")
-    names = [str(name) for name in fits]
-    unclear = [name for name in names if not name.strip() or names.count(name) > 1]
-    if unclear:
-        raise ValueError(
-            f"fits has the names {list(fits)}, of which {unclear[0]!r} is blank, or the same text as "
-            "another; give each fit a name of its own, by which its row goes"
-        )
-    refuse_unwritable("names of fits", names)
-    return compare_fits(dict(zip(names, fits.values(), strict=True)))
+    return compare_fits(fits)
 
 
 def load(path: str | Path, model: Callable[..., None] | None = None, **options: Any) -> Fit:

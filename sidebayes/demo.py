@@ -317,8 +317,8 @@ def _doubtful(fit: Any) -> Iterator[str]:
     wrong = wrong_links(fit)
     if wrong is not None:
         yield (
-            f"suspect_links says of {len(wrong)} links that they are probably wrong, of "
-            f"{false[wrong.index].sum()} of them rightly."
+            f"suspect_links marks {len(wrong)} links as probably wrong; "
+            f"{false[wrong.index].sum()} of them are."
         )
 
 

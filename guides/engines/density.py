@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import sysconfig
-import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -23,7 +19,7 @@ from sidebayes.models.blocks.collapsed import Collapsed, as_collapsed
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 
 from .base import Problem
-from .honoured import Honoured, check_sites, check_unset
+from .honoured import Honoured, check_sites, check_unset, explaining_numbers
 from .plumbing.programs import tracing, unchecked
 
 __all__ = [
@@ -251,33 +247,11 @@ def abstract_trace(problem: Problem) -> dict:
         problem.notes["sites"] = found
 
     if "sites" not in problem.notes:
-        with _values_abstract():
+        with explaining_numbers():
             jax.eval_shape(go, [_numbers(a) if problem.unseen else None for a in problem.args])
         if model.unset:
             _check_unset(problem, {name: problem.notes["sites"].get(name) for name in model.unset})
     return problem.notes["sites"]
-
-
-@contextmanager
-def _values_abstract() -> Iterator[None]:
-    """Explain what JAX says of a model that treats sampled values as numbers of Python."""
-    try:
-        yield
-    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        own = next(
-            (f for f in reversed(frames) if not f.filename.startswith(_ELSEWHERE)), frames[-1]
-        )
-        raise TypeError(
-            f"line {own.lineno} of {Path(own.filename).name}, {own.line!r}, needs a number, and a sampled "
-            "value has none yet while a program is compiled: choose by jnp.where or jax.lax.cond instead of "
-            "if and while, compute with jax.numpy instead of numpy and math, and keep float(), int() and "
-            "bool() for options"
-        ) from error
-
-
-_ELSEWHERE = tuple({*map(sysconfig.get_path, ("stdlib", "purelib", "platlib"))})
-"""Folders of code that is not the user's."""
 
 
 def _check_unset(problem: Problem, sites: Mapping[str, dict | None]) -> None:

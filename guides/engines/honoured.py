@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -19,6 +23,7 @@ __all__ = [
     "Honoured",
     "check_sites",
     "check_unset",
+    "explaining_numbers",
     "in_scan",
     "is_factor",
     "is_improper",
@@ -235,6 +240,28 @@ def check_sites(trace: Mapping[str, dict]) -> None:
                     else "; mask observed sites only"
                 )
             )
+
+
+@contextmanager
+def explaining_numbers() -> Iterator[None]:
+    """Explain what JAX says of a model that treats sampled values as numbers of Python."""
+    try:
+        yield
+    except (jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError) as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = next(
+            (f for f in reversed(frames) if not f.filename.startswith(_ELSEWHERE)), frames[-1]
+        )
+        raise TypeError(
+            f"line {own.lineno} of {Path(own.filename).name}, {own.line!r}, needs a number, and a sampled "
+            "value has none yet while a program is compiled: choose by jnp.where or jax.lax.cond instead of "
+            "if and while, compute with jax.numpy instead of numpy and math, and keep float(), int() and "
+            "bool() for options"
+        ) from error
+
+
+_ELSEWHERE = tuple({*map(sysconfig.get_path, ("stdlib", "purelib", "platlib"))})
+"""Folders of code that is not the user's."""
 
 
 def in_scan(site: Mapping[str, Any]) -> bool:

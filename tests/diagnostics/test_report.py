@@ -146,6 +146,18 @@ def test_a_report_needs_fits_and_a_folder(fits, tmp_path):
         write_report(fits, tmp_path / "no" / "r.html")
 
 
+@pytest.mark.parametrize("story", ["one sentence", 3, ["a sentence", 3]])
+def test_a_story_is_a_list_of_sentences(fits, story):
+    with pytest.raises(TypeError, match="story = .*; expected sentences in a list"):
+        render_report({"point": fits["point"]}, story=story)
+
+
+@pytest.mark.parametrize("names", [(1, "1"), (" ",)])
+def test_fits_of_a_report_have_names_of_their_own(fits, names):
+    with pytest.raises(ValueError, match="fits has the names"):
+        render_report(dict.fromkeys(names, fits["point"]))
+
+
 def test_links_are_drawn_by_kind(fits):
     axis = plots.plot_clusters(fits["point"]).axes[0]
     sizes = [len(lines.get_segments()) for lines in axis.collections[:4]]

@@ -90,7 +90,7 @@ def test_wrong_links_are_counted():
     fit = fake(SEX, wrong=named)
     rate, suspects = demo._doubtful(fit)
     assert "learned is 0.125; 20 of 200 links are wrong (0.100)" in rate
-    assert "says of 15 links that they are probably wrong, of 13 of them rightly" in suspects
+    assert "marks 15 links as probably wrong; 13 of them are." in suspects
 
 
 def test_the_least_sure_pair_is_named():
