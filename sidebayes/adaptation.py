@@ -23,7 +23,13 @@ from sidebayes.guides.engines.density import abstract_trace, latent_sites, log_j
 from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.guides.engines.starts import initial_values
 from sidebayes.models.blocks.classes.source_mixture import SourceMixture
-from sidebayes.models.blocks.fields import Range, check_integer, check_number, point_table
+from sidebayes.models.blocks.fields import (
+    Range,
+    check_integer,
+    check_number,
+    plain_array,
+    point_table,
+)
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 from sidebayes.models.domain_adaptation import domain_adaptation
 
@@ -125,9 +131,7 @@ def select_adaptation(
     objectives that contain the price; quartiles and the density alone are our own.
     """
     points, rows = point_table("x", x), point_table("source_x", source_x)
-    classes = np.asarray(known)
-    if classes.shape != (len(points),) or classes.dtype.kind not in "iu":
-        raise TypeError(f"known has shape {classes.shape}; expected {len(points)} integers")
+    classes = _integers("known", known, len(points))
     told = classes >= 0
     if not told.any():
         raise ValueError("known names no class; fit 'domain_adaptation' with strength=0 instead")
@@ -142,7 +146,12 @@ def select_adaptation(
     source = fit_source(rows, source_labels, seed=seed) if source is None else source
     maps = ComponentMaps(mixture_by_bic(rows, None, 10), mixture_by_bic(points, None, 10))
     judge = _judge(points, options | {"source": source})
-    labels = np.asarray(source_labels)
+    labels = _integers("source_labels", source_labels, len(rows))
+    if labels.min() < 0 or labels.max() >= source.num_classes:
+        raise ValueError(
+            f"source_labels has classes from {labels.min()} to {labels.max()}; expected 0 to "
+            f"{source.num_classes - 1}, those of the source"
+        )
     trials = _Trials(points, classes, rows, labels, source, maps, judge, one, seed)
     for prior, worth in _anchors(source, len(points)).items():
         anchored = {"shift": "source", "worth": worth, "posterior": "exact"}
@@ -156,6 +165,14 @@ def select_adaptation(
             break
         least = best
     return trials.chosen()
+
+
+def _integers(name: str, values: ArrayLike, size: int) -> NDArray:
+    """Numbers of classes, one per row."""
+    found = plain_array(name, values)
+    if found.shape != (size,) or found.dtype.kind not in "iu":
+        raise TypeError(f"{name} has shape {found.shape}; expected {size} integers")
+    return found
 
 
 @dataclass

@@ -95,6 +95,7 @@ def test_exact_objective_is_that_of_moe_with_known_classes_of_components():
     """The same law as `moe`, whose table of classes is held, and whose statements are as noisy."""
     params = params_of()
     noise = noise_of_strength(2.0, 3)
+    assert noise_of_strength(10**400, 3) == noise_of_strength(np.inf, 3) == 0.0
     assert np.log((1 - noise) / (noise / 2)) == pytest.approx(2.0)
     table = {"class_table": np.maximum(SOURCE.table, 1e-300)}
     options = {"num_clusters": 5, "num_classes": 3, "prior": "flat", "label_noise": noise}

@@ -185,3 +185,20 @@ def test_names_of_some_classes_do_not_say_which_of_the_source_they_are():
     both = np.where(np.arange(24) % 6, "", np.repeat(["cat", "dog"], 12))
     fit = sb.fit("domain_adaptation", x, both, source=source, progress=False)
     assert fit.classes()["class"].iloc[[0, 20]].tolist() == ["cat", "dog"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"known": [[0], [1, 2]]}, "known = .*rows of one length"),
+        ({"source_labels": [[0], [1, 2]]}, "source_labels = .*rows of one length"),
+        ({"source_labels": np.repeat([0, 2], 12)}, "from 0 to 2; expected 0 to 1"),
+        ({"source_labels": np.repeat([0, 1], 6)}, "source_labels has shape .12,.; expected 24"),
+    ],
+)
+def test_classes_of_a_choice_are_numbers_of_the_source(given, said):
+    x, labels = np.random.default_rng(0).normal(size=(24, 2)), np.repeat([0, 1], 12)
+    source = sb.fit_source(x, labels, num_components=1)
+    good = {"x": x, "known": labels, "source_x": x, "source_labels": labels, "source": source}
+    with pytest.raises((TypeError, ValueError), match=said):
+        sb.select_adaptation(**good | given)

@@ -100,6 +100,10 @@ def shares_of_classes(stated: Array | None, num_classes: int) -> Array:
     return (1.0 + share.sum(axis=0)) / (num_classes + told.sum())
 
 
+_NO_NOISE = 1e3
+"""Log-odds whose odds of an error are zero in floating point."""
+
+
 def noise_of_strength(strength: float, num_classes: int) -> float:
     r"""Probability e that a stated class is wrong, from its log-odds against any one other class.
 
@@ -120,5 +124,7 @@ def noise_of_strength(strength: float, num_classes: int) -> float:
     number = isinstance(strength, int | float) and not isinstance(strength, bool)
     if not number or not strength >= 0:
         raise ValueError(f"strength = {strength!r:.60}; expected a number >= 0, in nats")
-    odds = (num_classes - 1) * math.exp(-strength)
+    odds = (num_classes - 1) * math.exp(
+        -min(strength, _NO_NOISE)
+    )  # an integer may exceed all floats
     return odds / (1 + odds)
