@@ -20,7 +20,7 @@ from sklearn.metrics import adjusted_rand_score
 
 import sidebayes as sb
 from sidebayes.cache import use_compilation_cache
-from sidebayes.zoo import CARDS
+from sidebayes.runs.zoo import CARDS
 
 
 def fit_components(x, links, num_clusters, num_components, num_starts):

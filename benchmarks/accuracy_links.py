@@ -12,7 +12,7 @@ from functools import partial
 
 import jax
 import numpy as np
-from sidebayes.diagnostics.scores import calibration_error, violated_links
+from sidebayes.diagnostics.trust.scores import calibration_error, violated_links
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score
@@ -20,8 +20,8 @@ from sklearn.mixture import GaussianMixture
 
 import sidebayes as sb
 from sidebayes.cache import use_compilation_cache
-from sidebayes.datasets import load_dataset
-from sidebayes.zoo import find_card
+from sidebayes.data.datasets import load_dataset
+from sidebayes.runs.zoo import find_card
 
 SETTING = {"reading": "relation", "inference": "belief_propagation"}
 """The one setting of ppc used everywhere; with the default prior, and with that of highest evidence."""

@@ -18,7 +18,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pandas as pd
 from sidebayes.diagnostics.calibration import Calibration
-from sidebayes.diagnostics.colours import new_figure
+from sidebayes.diagnostics.pictures.colours import new_figure
 
 import sidebayes as sb
 from sidebayes.cache import use_compilation_cache

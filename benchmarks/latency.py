@@ -73,7 +73,7 @@ def one_fit(method="ppc", links=0, hard=False, engine="em", options=None):
     from sidebayes.guides.engines.plumbing.programs import counted_compilations
 
     import sidebayes as sb
-    from sidebayes.zoo import ENGINES, make_engine
+    from sidebayes.runs.zoo import ENGINES, make_engine
 
     getattr(sb, "Fit")  # noqa: B009, names are imported when they are first used
     x, labels, num_clusters = load("iris")

@@ -9,7 +9,7 @@ import argparse
 import resource
 import time
 
-from sidebayes.diagnostics.scores import accuracy
+from sidebayes.diagnostics.trust.scores import accuracy
 
 import sidebayes as sb
 

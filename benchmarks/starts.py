@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from sidebayes.models.blocks.mixtures.kmeans_starts import kmeans_centres
+from sidebayes.models.blocks.components.kmeans_starts import kmeans_centres
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 
 import sidebayes as sb

@@ -12,8 +12,8 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import bdtr, bdtrik
 
-from .colours import CHAINS, MUTED, WARN, new_figure
-from .invariants import of_labels, of_parameters
+from .pictures.colours import CHAINS, MUTED, WARN, new_figure
+from .symmetry.invariants import of_labels, of_parameters
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

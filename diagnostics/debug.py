@@ -15,7 +15,8 @@ import numpy as np
 from jax import Array
 from numpyro import handlers
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import (
+from sidebayes.guides.engines.plumbing.programs import refuse_fork
+from sidebayes.guides.engines.problem.density import (
     collapsed_sites,
     filling,
     log_joint,
@@ -25,9 +26,8 @@ from sidebayes.guides.engines.density import (
     traced,
     unconstrained_start,
 )
-from sidebayes.guides.engines.honoured import Honoured, check_sites, is_outcome, live_inputs
-from sidebayes.guides.engines.plumbing.programs import refuse_fork
-from sidebayes.guides.engines.values import (
+from sidebayes.guides.engines.problem.honoured import Honoured, check_sites, is_outcome, live_inputs
+from sidebayes.guides.engines.problem.values import (
     admitted_values,
     evaluated,
     mixing_log_weights,

@@ -12,7 +12,7 @@ import xarray as xr
 from arviz_base import dict_to_dataset
 from numpy.typing import ArrayLike, NDArray
 from sidebayes.guides.engines.base import EngineResult
-from sidebayes.guides.engines.posterior import thin
+from sidebayes.guides.engines.problem.posterior import thin
 
 from .sites import name_axes
 

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from sidebayes.diagnostics.colours import INK, MUTED, WARN, new_figure
-from sidebayes.diagnostics.distance import comparable
+from sidebayes.diagnostics.pictures.colours import INK, MUTED, WARN, new_figure
+from sidebayes.diagnostics.symmetry.distance import comparable
 
 import sidebayes as sb
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 from scipy.spatial.distance import pdist
-from sidebayes.diagnostics.colours import INK, cluster_colours, new_figure
-from sidebayes.diagnostics.scores import accuracy, violated_links
+from sidebayes.diagnostics.pictures.colours import INK, cluster_colours, new_figure
+from sidebayes.diagnostics.trust.scores import accuracy, violated_links
 from sklearn.cluster import SpectralClustering
 from sklearn.decomposition import KernelPCA
 

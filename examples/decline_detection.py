@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from sidebayes.diagnostics.colours import CHAINS, INK, MUTED, new_figure
+from sidebayes.diagnostics.pictures.colours import CHAINS, INK, MUTED, new_figure
 from sklearn.metrics import roc_auc_score, roc_curve
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline

@@ -8,7 +8,7 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from sidebayes.diagnostics.colours import INK, cluster_colours, new_figure
+from sidebayes.diagnostics.pictures.colours import INK, cluster_colours, new_figure
 
 import sidebayes
 from sidebayes import EM

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from sidebayes.diagnostics.colours import CHAINS, INK, MUTED, new_figure
+from sidebayes.diagnostics.pictures.colours import CHAINS, INK, MUTED, new_figure
 
 import sidebayes as sb
 

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from sidebayes.diagnostics.colours import INK, MUTED, WARN, cluster_colours
+from sidebayes.diagnostics.pictures.colours import INK, MUTED, WARN, cluster_colours
 from sklearn.decomposition import PCA
 
 import sidebayes

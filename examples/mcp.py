@@ -8,8 +8,8 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from sidebayes.diagnostics.colours import INK, cluster_colours, new_figure
-from sidebayes.diagnostics.scores import purity, violated
+from sidebayes.diagnostics.pictures.colours import INK, cluster_colours, new_figure
+from sidebayes.diagnostics.trust.scores import purity, violated
 
 import sidebayes
 from sidebayes import EM

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from matplotlib.colors import to_rgb
-from sidebayes.diagnostics.colours import CHAINS, INK, MUTED, new_figure
+from sidebayes.diagnostics.pictures.colours import CHAINS, INK, MUTED, new_figure
 
 import sidebayes as sb
 

@@ -7,8 +7,8 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from sidebayes.diagnostics.colours import INK, cluster_colours, new_figure
-from sidebayes.diagnostics.scores import accuracy, purity
+from sidebayes.diagnostics.pictures.colours import INK, cluster_colours, new_figure
+from sidebayes.diagnostics.trust.scores import accuracy, purity
 from sklearn.datasets import make_moons
 
 import sidebayes

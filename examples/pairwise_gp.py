@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.collections import LineCollection
-from sidebayes.diagnostics.colours import INK, cluster_colours, new_figure
-from sidebayes.diagnostics.scores import accuracy
+from sidebayes.diagnostics.pictures.colours import INK, cluster_colours, new_figure
+from sidebayes.diagnostics.trust.scores import accuracy
 
 import sidebayes
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.colors import LinearSegmentedColormap
-from sidebayes.diagnostics.colours import INK, cluster_colours, new_figure
+from sidebayes.diagnostics.pictures.colours import INK, cluster_colours, new_figure
 
 import sidebayes
 

@@ -12,8 +12,8 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
-from sidebayes.diagnostics.colours import CHAINS, INK, MUTED, new_figure
-from sidebayes.models.blocks.random_effects import RandomEffects
+from sidebayes.diagnostics.pictures.colours import CHAINS, INK, MUTED, new_figure
+from sidebayes.models.blocks.effects.densities.random_effects import RandomEffects
 
 import sidebayes as sb
 

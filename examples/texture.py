@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from scipy.ndimage import gaussian_filter, rotate
 from scipy.optimize import linear_sum_assignment
-from sidebayes.diagnostics.colours import INK, MUTED, cluster_colours, new_figure
-from sidebayes.diagnostics.scores import accuracy, score_labels
+from sidebayes.diagnostics.pictures.colours import INK, MUTED, cluster_colours, new_figure
+from sidebayes.diagnostics.trust.scores import accuracy, score_labels
 from sklearn.metrics.cluster import contingency_matrix
 
 import sidebayes

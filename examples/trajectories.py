@@ -9,8 +9,8 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from sidebayes.diagnostics.colours import new_figure
-from sidebayes.diagnostics.curve_plots import draw_curves
+from sidebayes.diagnostics.pictures.colours import new_figure
+from sidebayes.diagnostics.pictures.curves import draw_curves
 from sklearn.metrics import normalized_mutual_info_score
 
 import sidebayes as sb

@@ -12,15 +12,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from sidebayes.models.blocks.fields import Count
 from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.label_inference.approximate import Inference, as_inference
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 
+from sidebayes.common.fields import Count
+
 from .engines.base import Engine, EngineResult, FitError, Problem, Status
 from .engines.plumbing.programs import compiled
 from .engines.plumbing.progress import progress_bar
-from .engines.starts import initial_values
+from .engines.steps.starts import initial_values
 
 __all__ = ["KMeans"]
 

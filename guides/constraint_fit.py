@@ -14,7 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
-from sidebayes.models.blocks.fields import (
+from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
+from sidebayes.models.blocks.side_information.links import Links
+from sidebayes.models.constraint_fit import constraint_fit
+
+from sidebayes.common.fields import (
     Count,
     NonNegative,
     OneOf,
@@ -23,17 +27,15 @@ from sidebayes.models.blocks.fields import (
     check_integer,
     point_table,
 )
-from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
-from sidebayes.models.blocks.side_information.links import Links
-from sidebayes.models.constraint_fit import constraint_fit
 
 from .engines.base import Engine, EngineResult, Problem
-from .engines.density import approximation, latent_supports, trace_model
 from .engines.optimisers.ascent import ascend
 from .engines.optimisers.optimise import mode_result
 from .engines.plumbing.checkpoint import CheckpointedEngine, keeping
 from .engines.plumbing.programs import compiled
-from .engines.starts import initial_values, observed_table
+from .engines.problem.declared import observed_table
+from .engines.problem.density import approximation, latent_supports, trace_model
+from .engines.steps.starts import initial_values
 from .fisher import natural_newton
 
 __all__ = ["Continuation", "StrengthChoice", "choose_strength"]

@@ -14,9 +14,10 @@ from scipy.linalg import solve_triangular
 from scipy.optimize import linear_sum_assignment
 from scipy.special import logsumexp
 from sidebayes.models.blocks.classes.source_mixture import SourceMixture
-from sidebayes.models.blocks.fields import check_integer, plain_array, point_table
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
+
+from sidebayes.common.fields import check_integer, plain_array, point_table
 
 __all__ = ["ComponentMaps", "fit_source", "mixture_by_bic", "transformed_accuracy"]
 
@@ -91,7 +92,7 @@ def fit_source(
         )
     for number, size in zip(wanted, np.bincount(owner), strict=True):
         if number is not None:
-            check_integer("num_components", number, 1, size + 1)
+            check_integer("num_components", number, 1, int(size) + 1)
     mixture = partial(
         mixture_by_bic,
         most_components=most_components,

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from .engines.base import Problem
-from .engines.density import place, unconstrain
-from .engines.optimisers.newton import newton_steps
+from .engines.problem.density import place, unconstrain
+from .engines.steps.newton import newton_steps
 
 __all__ = ["Natural", "fisher_solve", "natural_metric", "natural_newton"]
 

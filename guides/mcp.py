@@ -11,16 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
+from sidebayes.models.blocks.components.gaussian import Gaussian
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.gaussian import Gaussian
 from sidebayes.models.blocks.partitions.discriminants import Discriminants
 from sidebayes.models.mcp import mcp_with_room
 
 from .engines.base import EngineResult, Problem
-from .engines.density import abstract_trace, collapsed_sites, latent_sites, trace_model
 from .engines.expectation_maximisation.em import EM
 from .engines.plumbing.programs import compiled
-from .engines.updates import declared_blocks
+from .engines.problem.declared import declared_blocks
+from .engines.problem.density import abstract_trace, collapsed_sites, latent_sites, trace_model
 
 __all__ = ["CLOSE", "STRENGTHS", "Grown", "grow", "split_candidates"]
 

@@ -16,11 +16,12 @@ from sidebayes.models.blocks.classes.class_mixture import ClassMixture
 from sidebayes.models.blocks.classes.table import ClassTable
 
 from .engines.base import Problem
-from .engines.density import abstract_trace, collapsed_sites, trace_model
 from .engines.expectation_maximisation.em import EM
 from .engines.plumbing.programs import compiled
-from .engines.surrogate import expectation
-from .engines.updates import Plan, declared_blocks
+from .engines.problem.declared import declared_blocks
+from .engines.problem.density import abstract_trace, collapsed_sites, trace_model
+from .engines.steps.surrogate import expectation
+from .engines.steps.updates import Plan
 
 __all__ = ["HardClasses", "class_purity"]
 

@@ -18,17 +18,18 @@ from sidebayes.models.blocks.classes.anchors import Anchors, log_pseudo_likeliho
 from sidebayes.models.blocks.classes.class_mixture import log_of
 from sidebayes.models.blocks.classes.neighbours import anchor_distances, assigned_evidence
 from sidebayes.models.blocks.collapsed import unexpanded
+from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
+from sidebayes.models.blocks.components.mixture_components import mixture_components
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
-from sidebayes.models.blocks.mixtures.components import GaussianPrior, mixture_components
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.mixtures.weights import mixing_weights
 
 from .engines.base import Problem
-from .engines.density import trace_model
 from .engines.plumbing.programs import compiled
-from .engines.surrogate import expectation
-from .engines.updates import Plan, closed_forms, maximised, plan_updates
+from .engines.problem.density import trace_model
+from .engines.steps.surrogate import expectation
+from .engines.steps.updates import Plan, closed_forms, maximised, plan_updates
 
 __all__ = ["Placed", "joined_probabilities", "neighbours_in_cluster", "place_anchors"]
 

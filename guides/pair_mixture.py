@@ -9,18 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from scipy.special import gammaln, multigammaln
+from sidebayes.models.blocks.components.gaussian_prior import resolve_prior
+from sidebayes.models.blocks.components.gaussian_stats import weighted_moments
 from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.components import resolve_prior
-from sidebayes.models.blocks.mixtures.gaussian_stats import weighted_moments
 
 from .engines.base import Problem
-from .engines.density import trace_model
 from .engines.plumbing.programs import compiled
-from .engines.starts import initial_values
-from .engines.surrogate import expectation
-from .engines.updates import closed_forms, maximised, plan_updates
+from .engines.problem.density import trace_model
+from .engines.steps.starts import initial_values
+from .engines.steps.surrogate import expectation
+from .engines.steps.updates import closed_forms, maximised, plan_updates
 
 __all__ = [
     "annealed_start",

@@ -13,9 +13,9 @@ from jax.nn import log_softmax, logsumexp, softmax
 from numpy.typing import ArrayLike, NDArray
 from sidebayes.models.blocks.classes.class_mixture import log_of
 from sidebayes.models.blocks.classes.prototypes import Prototypes, without_prototypes
-from sidebayes.models.blocks.classes.statements import shares_of_classes
+from sidebayes.models.blocks.classes.stated import shares_of_classes
 
-from .engines.optimisers.lbfgs import minimise
+from .engines.steps.lbfgs import minimise
 
 __all__ = ["Grown", "code_length", "grow", "matched_scales"]
 

@@ -8,9 +8,9 @@ from typing import Annotated
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
+from .blocks.components.gaussian_prior import GaussianPrior
 from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph
-from .blocks.mixtures.components import GaussianPrior
 from .blocks.side_information.links import Links
 from .ppc import ppc
 

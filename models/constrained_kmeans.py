@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpyro
 from jax.typing import ArrayLike
 
+from .blocks.components.centroids import Centroids
 from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
-from .blocks.mixtures.centroids import Centroids
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.side_information.links import Links

@@ -11,8 +11,9 @@ import numpyro.distributions as dist
 from jax.nn import log_softmax
 from jax.typing import ArrayLike
 
+from .blocks.components.gaussian_prior import GaussianPrior
+from .blocks.components.mixture_components import mixture_components
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
-from .blocks.mixtures.components import GaussianPrior, mixture_components
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.weights import mixing_weights

@@ -13,8 +13,8 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.typing import ArrayLike
 
+from .blocks.components.gaussian import Gaussian
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
-from .blocks.mixtures.gaussian import Gaussian
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.units import fitted_statistic

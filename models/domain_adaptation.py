@@ -22,11 +22,11 @@ from .blocks.classes.source_components import (
 )
 from .blocks.classes.source_mixture import SourceMixture
 from .blocks.classes.source_worth import source_worth
-from .blocks.classes.statements import noise_of_strength, stated_classes
+from .blocks.classes.stated import noise_of_strength, stated_classes
+from .blocks.components.mixture_components import num_rows
+from .blocks.components.shift_prior import ShiftPrior
 from .blocks.label_inference.label_graph import as_label_graph
-from .blocks.mixtures.components import num_rows
 from .blocks.mixtures.linked_categorical import LinkedCategorical
-from .blocks.mixtures.shift_prior import ShiftPrior
 from .blocks.partitions.discriminants import Discriminants
 from .blocks.roles import Chosen, Held
 from .blocks.side_information.partial_labels import PartialLabels

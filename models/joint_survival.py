@@ -9,13 +9,13 @@ import numpyro
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
-from .blocks.effects.conditional import sample_effects
-from .blocks.effects.marginal import by_row
+from .blocks.effects.densities.conditional import sample_effects
+from .blocks.effects.densities.marginal import by_row
+from .blocks.effects.densities.timed import TimedEffects
 from .blocks.effects.parameters import mixed_parameters
 from .blocks.effects.priors import EffectsPrior
-from .blocks.effects.timed import TimedEffects
+from .blocks.event_times import HazardPrior, PiecewiseHazard, check_times, sample_hazards
 from .blocks.side_information.partial_labels import Groups
-from .blocks.survival import HazardPrior, PiecewiseHazard, check_times, sample_hazards
 
 __all__ = ["joint_survival"]
 

@@ -10,9 +10,11 @@ import numpyro
 from jax import Array
 from jax.typing import ArrayLike
 
-from .blocks.fields import Range, check_integer, check_number
+from sidebayes.common.fields import Range, check_integer, check_number
+
+from .blocks.components.gaussian_prior import GaussianPrior
+from .blocks.components.mixture_components import num_rows
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
-from .blocks.mixtures.components import GaussianPrior, num_rows
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.weights import ComponentWeights
 from .blocks.partitions.component_clusters import ComponentClusters

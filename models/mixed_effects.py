@@ -9,11 +9,11 @@ import numpyro
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
-from .blocks.effects.conditional import sample_effects
-from .blocks.effects.marginal import MixedEffects, by_row
+from .blocks.effects.densities.conditional import sample_effects
+from .blocks.effects.densities.marginal import MixedEffects, by_row
+from .blocks.effects.densities.restricted import RestrictedEffects
 from .blocks.effects.parameters import mixed_parameters
 from .blocks.effects.priors import EffectsPrior
-from .blocks.effects.restricted import RestrictedEffects
 from .blocks.side_information.partial_labels import Groups
 
 __all__ = ["mixed_effects"]

@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
 from .blocks.effects.classes import class_parameters
-from .blocks.effects.mixture import EffectsMixture
+from .blocks.effects.densities.mixture import EffectsMixture
 from .blocks.effects.priors import EffectsPrior
 from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph

@@ -11,10 +11,11 @@ import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
 from .blocks.classes.class_mixture import ClassMixture
-from .blocks.classes.statements import stated_classes
+from .blocks.classes.stated import stated_classes
 from .blocks.classes.table import class_table
+from .blocks.components.gaussian_prior import GaussianPrior
+from .blocks.components.mixture_components import mixture_components, num_rows
 from .blocks.label_inference.label_graph import as_label_graph
-from .blocks.mixtures.components import GaussianPrior, mixture_components, num_rows
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.weights import mixing_weights
 from .blocks.side_information.partial_labels import PartialLabels

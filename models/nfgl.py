@@ -10,11 +10,13 @@ import numpyro.distributions as dist
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
+from sidebayes.common.fields import Range, check_number
+
 from .blocks.classes.anchors import Anchors, log_pseudo_likelihood
 from .blocks.classes.neighbours import NeighbourMixture, anchor_distances
-from .blocks.fields import Range, check_number
+from .blocks.components.gaussian_prior import GaussianPrior
+from .blocks.components.mixture_components import mixture_components
 from .blocks.label_inference.label_graph import as_label_graph
-from .blocks.mixtures.components import GaussianPrior, mixture_components
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.weights import mixing_weights
 from .blocks.roles import Held

@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpyro
 from jax.typing import ArrayLike
 
+from .blocks.components.gaussian_prior import GaussianPrior
+from .blocks.components.mixture_components import class_components, num_rows
 from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.label_inference.partition import check_inference
-from .blocks.mixtures.components import GaussianPrior, class_components, num_rows
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.weights import mixing_weights

@@ -11,9 +11,10 @@ from jax.typing import ArrayLike
 
 from .blocks.classes.prototype_block import class_prototypes
 from .blocks.classes.prototypes import PrototypeMixture
-from .blocks.classes.statements import stated_classes
+from .blocks.classes.stated import stated_classes
+from .blocks.components.gaussian_prior import GaussianPrior
+from .blocks.components.mixture_components import mixture_components, num_rows
 from .blocks.label_inference.label_graph import as_label_graph
-from .blocks.mixtures.components import GaussianPrior, mixture_components, num_rows
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.weights import mixing_weights
 from .blocks.roles import Held

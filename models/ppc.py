@@ -14,10 +14,11 @@ from jax import Array
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
+from .blocks.components.gaussian_prior import GaussianPrior
+from .blocks.components.mixture_components import mixture_components, num_rows
 from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.label_inference.partition import check_inference
-from .blocks.mixtures.components import GaussianPrior, mixture_components, num_rows
 from .blocks.mixtures.linked_categorical import LinkedCategorical, check_reading
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.reliability import FlipRate

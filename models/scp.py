@@ -7,8 +7,8 @@ from typing import Annotated
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from .blocks.components.gaussian_prior import GaussianPrior
 from .blocks.label_inference.label_graph import LabelGraph
-from .blocks.mixtures.components import GaussianPrior
 from .blocks.side_information.links import Links
 from .mcp import partitioned_mixture
 

@@ -14,7 +14,8 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
-from .blocks.fields import Range, check_number, real_array
+from sidebayes.common.fields import Range, check_number, real_array
+
 from .blocks.kernels.curve_density import CurveDensity
 from .blocks.kernels.curve_starts import Setting
 from .blocks.kernels.curves import Curves, Scale

@@ -11,20 +11,21 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
 
-from sidebayes.diagnostics.compare import Comparison, compare_fits
+from sidebayes.diagnostics.trust.compare import Comparison, compare_fits
 from sidebayes.guides.engines.base import Engine
-from sidebayes.models.blocks.files import as_path, is_damaged, is_swollen
 from sidebayes.models.blocks.roles import signature_of
 
-from . import checks, record
-from .arguments import find_method, read_arguments
-from .magnitudes import check_precision, warn_of_far_rows
-from .problems import shapes_of
-from .result import Fit
-from .run import Run
-from .stored import stored_run
-from .tables import check_names, check_truth
-from .zoo import find_card, make_engine
+from .common.fields import check_seed
+from .common.files import as_path, is_damaged, is_swollen
+from .data.magnitudes import check_precision, warn_of_far_rows
+from .data.tables import check_names, check_truth
+from .results.fit import Fit
+from .runs import checks, record
+from .runs.arguments import find_method, read_arguments
+from .runs.problems import shapes_of
+from .runs.run import Run
+from .runs.stored import stored_run
+from .runs.zoo import find_card, make_engine
 
 __all__ = ["compare", "fit", "load"]
 
@@ -114,7 +115,7 @@ def fit(
     features = check_names(given_names, tables[wide].shape[1] if wide else 1)
     if given_names is not None and wide:
         columns[wide] = features
-    checks.check_seed(seed)
+    check_seed(seed)
     _check_dtype(dtype)
     for one, values in tables.items():
         check_precision(one, values, dtype)

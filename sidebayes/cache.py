@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sidebayes.guides.engines.plumbing.folders import cache_folder, is_private
+from .common.folders import cache_folder, is_private
 
 __all__ = ["cache_folder", "is_private", "use_compilation_cache"]
 

@@ -85,7 +85,7 @@ def list_methods(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """List the methods, or with --json all that their cards say."""
-    from sidebayes.zoo import CARDS
+    from sidebayes.runs.zoo import CARDS
 
     if as_json:
         rows = [
@@ -257,9 +257,9 @@ def fit_method(
     """Fit METHOD to DATA."""
     asked = {name: value for name, value in locals().items() if name not in ("out", "labels")}
     import sidebayes
-    from sidebayes.models.blocks.files import check_writable
 
     from .commands.fitting import Asked, fit_asked, write_labels
+    from .common.files import check_writable
 
     for path in (out, labels):
         if path is not None:
@@ -285,7 +285,8 @@ def compare_runs(
 ) -> None:
     """Compare saved fits in one table."""
     import sidebayes
-    from sidebayes.models.blocks.files import check_writable, write_table
+
+    from .common.files import check_writable, write_table
 
     if csv is not None:
         check_writable(csv)
@@ -303,8 +304,9 @@ def report_runs(
     ),
 ) -> None:
     """Write one self-contained page about saved fits."""
-    from sidebayes.diagnostics.report import write_report
-    from sidebayes.models.blocks.files import check_writable
+    from sidebayes.diagnostics.pictures.report import write_report
+
+    from .common.files import check_writable
 
     check_writable(out)
     _console().print(f"wrote {write_report(_load_all(runs), out)}")

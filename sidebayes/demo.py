@@ -233,8 +233,8 @@ def _tell(
 ) -> Path:
     """Print the comparison, what the numbers say, and write the report."""
     import sidebayes
-    from sidebayes.diagnostics.doubts import doubts
-    from sidebayes.diagnostics.report import write_report
+    from sidebayes.diagnostics.pictures.report import write_report
+    from sidebayes.diagnostics.trust.doubts import doubts
 
     story = list(_story(fits, refused))
     # pictures are drawn in other processes while this one compares
@@ -288,7 +288,7 @@ def _forced(fits: dict[str, Any], refused: dict[str, str]) -> Iterator[str]:
 def _groups(fit: Any) -> str:
     """What the clusters are, with their adjusted Rand indices."""
     import sidebayes
-    from sidebayes.diagnostics.scores import score_labels
+    from sidebayes.diagnostics.trust.scores import score_labels
 
     index = {}
     for question, name in (("sex", "the sexes"), ("species", "the species")):
@@ -307,7 +307,7 @@ def _wrong(fit: Any) -> np.ndarray:
 
 def _doubtful(fit: Any) -> Iterator[str]:
     """What is learned of the links, beside what is wrong with them."""
-    from sidebayes.diagnostics.findings import wrong_links
+    from sidebayes.diagnostics.trust.findings import wrong_links
 
     false = _wrong(fit)
     yield (

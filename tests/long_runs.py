@@ -20,7 +20,7 @@ from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.constraint_fit import constraint_fit
 from sidebayes.models.ppc import ppc
 
-from sidebayes.zoo import make_engine
+from sidebayes.runs.zoo import make_engine
 
 SETTINGS = {
     "em": {"num_restarts": 2, "tol": 0.0, "max_steps": 1000},

@@ -10,9 +10,9 @@ from numpyro import handlers
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.checkpoint import Keeper
 from sidebayes.guides.engines.plumbing.programs import compiled
-from sidebayes.guides.engines.posterior import mixture_site
-from sidebayes.guides.engines.starts import initial_values
-from sidebayes.guides.engines.updates import closed_forms, maximised, plan_updates
+from sidebayes.guides.engines.problem.posterior import mixture_site
+from sidebayes.guides.engines.steps.starts import initial_values
+from sidebayes.guides.engines.steps.updates import closed_forms, maximised, plan_updates
 from sidebayes.guides.engines.variational.factors import plan_factors
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical

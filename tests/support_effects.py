@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 from sidebayes.diagnostics.calibration import rank_of_truth
-from sidebayes.models.blocks.random_effects import RandomEffects
+from sidebayes.models.blocks.effects.densities.random_effects import RandomEffects
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 SUBJECT = np.array(["d", "a", "b", "a", "d", "d", "c", "d", "b", "d", "a"])  # 3, 2, 1 and 5 rows

@@ -11,7 +11,7 @@ import numpyro.distributions as dist
 
 import sidebayes as sb
 from sidebayes import GaussianPrior, Groups, LabelGraph, Links, PartialLabels
-from sidebayes.zoo import ENGINES
+from sidebayes.runs.zoo import ENGINES
 from tests.support_odd import (
     ARRAYS,
     COLUMNS,

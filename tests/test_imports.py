@@ -6,6 +6,7 @@ import ast
 import inspect
 import subprocess
 import sys
+from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
@@ -14,25 +15,37 @@ import pytest
 import sidebayes
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = {
-    "models/blocks": "sidebayes.models.blocks",
-    "models": "sidebayes.models",
-    "guides": "sidebayes.guides",
-    "diagnostics": "sidebayes.diagnostics",
-    "sidebayes": "sidebayes",
-}
 ALLOWED = {
-    "models/blocks": ("sidebayes.models.blocks",),
-    "models": ("sidebayes.models",),
-    "guides": ("sidebayes.guides", "sidebayes.models"),
-    "diagnostics": ("sidebayes.diagnostics", "sidebayes.guides", "sidebayes.models.blocks"),
+    "common": ("sidebayes.common",),
+    "models/blocks": ("sidebayes.models.blocks", "sidebayes.common"),
+    "models": ("sidebayes.models", "sidebayes.common"),
+    "guides": ("sidebayes.guides", "sidebayes.models", "sidebayes.common"),
+    "diagnostics": (
+        "sidebayes.diagnostics",
+        "sidebayes.guides",
+        "sidebayes.models.blocks",
+        "sidebayes.common",
+    ),
     "sidebayes": ("sidebayes",),
 }
+"""What each part of the library may import of it."""
+HALLS = ("sidebayes", "models", "models/blocks", "guides", "guides/engines", "diagnostics")
+"""Folders whose files are rooms of their own; every other folder is one room."""
+MOST = 12
+"""Files in a folder; folders with one file per method may have more."""
+
+
+def part_of(path: Path) -> str:
+    folder = path.relative_to(ROOT).parts
+    if folder[:2] == ("models", "blocks"):
+        return "models/blocks"
+    return "common" if folder[:2] == ("sidebayes", "common") else folder[0]
 
 
 def room_of(path: Path) -> str:
-    folder = path.relative_to(ROOT).parts
-    return "models/blocks" if folder[:2] == ("models", "blocks") else folder[0]
+    place = path.relative_to(ROOT)
+    inside = str(place.parent) in HALLS and path.name != "__init__.py"
+    return str(place.with_suffix("") if inside else place.parent)
 
 
 def source_files() -> list[Path]:
@@ -46,7 +59,11 @@ def module_name(path: Path) -> str:
     return ".".join(["sidebayes", *(p for p in parts if p != "__init__")])
 
 
+MODULES = {module_name(path): path for path in source_files()}
+
+
 def own_imports(path: Path) -> set[str]:
+    """Modules of ours that a file imports, those imported for types alone included."""
     name = module_name(path)
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     found = set()
@@ -59,14 +76,35 @@ def own_imports(path: Path) -> set[str]:
                 parent = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*parent, base]).rstrip(".")
             found.add(base)
+            found |= {f"{base}.{alias.name}" for alias in node.names} & MODULES.keys()
     return {n for n in found if n == "sidebayes" or n.startswith("sidebayes.")}
 
 
 @pytest.mark.parametrize("path", source_files(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_import_rule(path):
-    allowed = ALLOWED[room_of(path)]
+    allowed = ALLOWED[part_of(path)]
     for name in own_imports(path):
         assert any(name == a or name.startswith(a + ".") for a in allowed), f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("level", [str, room_of], ids=["files", "rooms"])
+def test_no_circle_of_imports(level):
+    """No room imports another that imports it, however far round: there is an order of the rooms."""
+    graph: dict[str, set[str]] = {}
+    for path in source_files():
+        targets = (MODULES[name] for name in own_imports(path) if name in MODULES)
+        own = {level(target) for target in targets if target.name != "__init__.py"}
+        graph.setdefault(level(path), set()).update(own - {level(path)})
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as circle:
+        pytest.fail(f"a circle of imports: {circle.args[1]}")
+
+
+def test_rooms_are_small():
+    folders = {path.parent for path in source_files()} - {ROOT / "models", ROOT / "guides"}
+    sizes = {str(f.relative_to(ROOT)): len(list(f.glob("*.py"))) for f in folders}
+    assert {name: size for name, size in sizes.items() if size > MOST} == {}
 
 
 def test_import_rule_sees_relative_imports():

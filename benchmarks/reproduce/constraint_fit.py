@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-from sidebayes.diagnostics.scores import f_score, score_labels, violated_links
+from sidebayes.diagnostics.trust.scores import f_score, score_labels, violated_links
 from sklearn.decomposition import PCA
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.preprocessing import OneHotEncoder

@@ -30,14 +30,14 @@ from individuals import (
     individuals,
     series,
 )
-from sidebayes.diagnostics.colours import CHAINS, INK, MUTED, new_figure
+from sidebayes.diagnostics.pictures.colours import CHAINS, INK, MUTED, new_figure
 from sklearn.metrics import auc, roc_auc_score, roc_curve
 from sklearn.model_selection import LeaveOneOut
 from sklearn.pipeline import make_pipeline
 from sklearn.svm import SVC
 
 import sidebayes as sb
-from sidebayes.simulate import decline_populations
+from sidebayes.data.simulators import decline_populations
 
 REFERENCE_RATIOS = {
     "true": (0.760, 0.772, 0.861, 0.729, 0.835, 0.791),

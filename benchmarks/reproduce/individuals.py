@@ -16,7 +16,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
 import sidebayes as sb
-from sidebayes.simulate import decline_populations
+from sidebayes.data.simulators import decline_populations
 
 MEASURES = (
     "seconds",

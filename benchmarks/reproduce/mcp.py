@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from sidebayes.diagnostics.scores import accuracy, purity_f_score
+from sidebayes.diagnostics.trust.scores import accuracy, purity_f_score
 from sklearn.decomposition import PCA
 from sklearn.metrics import normalized_mutual_info_score
 

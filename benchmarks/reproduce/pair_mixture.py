@@ -15,7 +15,7 @@ import time
 
 import jax
 import numpy as np
-from sidebayes.diagnostics.scores import purity
+from sidebayes.diagnostics.trust.scores import purity
 from sklearn.datasets import make_moons
 from sklearn.decomposition import PCA
 from sklearn.metrics import adjusted_rand_score

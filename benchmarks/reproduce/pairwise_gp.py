@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-from sidebayes.diagnostics.scores import accuracy
+from sidebayes.diagnostics.trust.scores import accuracy
 from sidebayes.guides.engines.base import Problem
 from sidebayes.models.blocks.kernels.graph_kernels import candidate_kernels
 from sidebayes.models.pairwise_gp import pairwise_gp

@@ -14,7 +14,7 @@ import time
 import numpy as np
 import pandas as pd
 from pairwise_gp import classes
-from sidebayes.diagnostics.scores import accuracy
+from sidebayes.diagnostics.trust.scores import accuracy
 
 import sidebayes as sb
 from sidebayes.cache import use_compilation_cache

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from matplotlib.colors import to_rgb
-from sidebayes.diagnostics.colours import CHAINS, INK, MUTED, new_figure
+from sidebayes.diagnostics.pictures.colours import CHAINS, INK, MUTED, new_figure
 from sklearn.metrics import roc_auc_score, roc_curve
 from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from sklearn.pipeline import make_pipeline

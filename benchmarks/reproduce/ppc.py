@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 from scipy.optimize import linear_sum_assignment
-from sidebayes.diagnostics.colours import INK, MUTED, new_figure
-from sidebayes.diagnostics.scores import accuracy
+from sidebayes.diagnostics.pictures.colours import INK, MUTED, new_figure
+from sidebayes.diagnostics.trust.scores import accuracy
 
 import sidebayes as sb
 from sidebayes.cache import use_compilation_cache

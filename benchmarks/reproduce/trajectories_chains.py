@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 
-from sidebayes.diagnostics.invariants import convergence
+from sidebayes.diagnostics.symmetry.invariants import convergence
 
 import sidebayes as sb
 

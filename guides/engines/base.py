@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from sidebayes.models.blocks.fields import check_fields
-from sidebayes.models.blocks.warning import SideBayesWarning
+
+from sidebayes.common.fields import check_fields
+from sidebayes.common.warnings import SideBayesWarning
 
 __all__ = [
     "Engine",

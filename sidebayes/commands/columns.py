@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sidebayes.datasets import load_frame
-from sidebayes.frames import need_columns, read_features
+from sidebayes.data.datasets import load_frame
+from sidebayes.data.frames import need_columns, read_features
 from sidebayes.models.blocks.side_information.class_names import class_codes
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from glob import glob
 from typing import Any
 
-from sidebayes.cards import CARDS
-from sidebayes.datasets import ENDINGS, names
-from sidebayes.zoo import ENGINES
+from sidebayes.data.datasets import ENDINGS, names
+from sidebayes.runs.cards import CARDS
+from sidebayes.runs.zoo import ENGINES
 
 __all__ = ["data_sets", "engines", "methods"]
 

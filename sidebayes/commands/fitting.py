@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 
 import sidebayes
-from sidebayes.frames import need_columns
+from sidebayes.data.frames import need_columns
 from sidebayes.models.blocks.classes.source_mixture import SourceMixture
-from sidebayes.models.blocks.files import read_table, write_table
-from sidebayes.zoo import CARDS, find_card, make_engine
+from sidebayes.runs.zoo import CARDS, find_card, make_engine
 
+from ..common.files import read_table, write_table
 from .columns import NamedTable, group_names, number_classes
 from .given import Arguments, Given, from_columns, from_formula
 from .side import check_link_flags, read_links, reveal

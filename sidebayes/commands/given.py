@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 
 import sidebayes
-from sidebayes.cards import CARDS, Card
-from sidebayes.formula_parts import parse
+from sidebayes.data.formula_parts import parse
 from sidebayes.models.blocks.classes.source_mixture import SourceMixture
 from sidebayes.models.blocks.effects.priors import EffectsPrior
+from sidebayes.models.blocks.event_times import HazardPrior
 from sidebayes.models.blocks.roles import Role, Signature
-from sidebayes.models.blocks.survival import HazardPrior
+from sidebayes.runs.cards import CARDS, Card
 
 from .columns import NamedTable, by_group, group_names
 

@@ -13,11 +13,11 @@ from scipy.special import digamma, logsumexp
 from scipy.stats import dirichlet, norm
 from sidebayes.models.blocks.block import Evidence
 from sidebayes.models.blocks.classes.class_mixture import ClassMixture
-from sidebayes.models.blocks.classes.statements import stated_classes
+from sidebayes.models.blocks.classes.stated import stated_classes
 from sidebayes.models.blocks.classes.table import ClassTable, class_table
+from sidebayes.models.blocks.components.gaussian import Gaussian
+from sidebayes.models.blocks.components.gaussian_block import GaussianComponents
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
-from sidebayes.models.blocks.mixtures.gaussian import Gaussian
-from sidebayes.models.blocks.mixtures.gaussian_block import GaussianComponents
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.side_information.links import Links

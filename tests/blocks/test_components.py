@@ -8,17 +8,14 @@ import numpy as np
 import pytest
 from numpyro.distributions import MultivariateNormal, Normal
 from scipy.optimize import root as solve
+from sidebayes.models.blocks.components.gaussian import Gaussian
+from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior, resolve_prior
+from sidebayes.models.blocks.components.gaussian_stats import weighted_moments
+from sidebayes.models.blocks.components.mixture_components import gaussian_components
+from sidebayes.models.blocks.components.normal_inverse_wishart import mode, update
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.components import (
-    GaussianPrior,
-    gaussian_components,
-    resolve_prior,
-)
-from sidebayes.models.blocks.mixtures.gaussian import Gaussian
-from sidebayes.models.blocks.mixtures.gaussian_stats import weighted_moments
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
-from sidebayes.models.blocks.mixtures.normal_inverse_wishart import mode, update
 from sklearn.cluster import KMeans
 from sklearn.datasets import load_wine
 from sklearn.preprocessing import StandardScaler

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 from sidebayes.models.blocks.collapsed import Fitted
-from sidebayes.models.blocks.effects.marginal import MixedEffects
-from sidebayes.models.blocks.effects.restricted import RestrictedEffects
-from sidebayes.models.blocks.effects.small import cholesky, forward_solve
-from sidebayes.models.blocks.random_effects import RandomEffects
+from sidebayes.models.blocks.effects.densities.marginal import MixedEffects
+from sidebayes.models.blocks.effects.densities.random_effects import RandomEffects
+from sidebayes.models.blocks.effects.densities.restricted import RestrictedEffects
+from sidebayes.models.blocks.effects.densities.small import cholesky, forward_solve
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from tests.support_draws import assert_moments

@@ -10,8 +10,8 @@ from scipy.stats import multivariate_normal
 from sidebayes.models.blocks.block import Evidence
 from sidebayes.models.blocks.collapsed import Fitted
 from sidebayes.models.blocks.effects.classes import class_parameters
-from sidebayes.models.blocks.effects.marginal import MixedEffects
-from sidebayes.models.blocks.effects.mixture import EffectsMixture
+from sidebayes.models.blocks.effects.densities.marginal import MixedEffects
+from sidebayes.models.blocks.effects.densities.mixture import EffectsMixture
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.side_information.links import Links

@@ -11,8 +11,9 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from sidebayes.models.blocks import files
-from sidebayes.models.blocks.files import (
+
+from sidebayes.common import files
+from sidebayes.common.files import (
     TABLES,
     check_writable,
     read_table,
@@ -22,7 +23,7 @@ from sidebayes.models.blocks.files import (
 
 LIMITED = """
 import resource, sys
-from sidebayes.models.blocks.files import write_whole
+from sidebayes.common.files import write_whole
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
     write_whole(sys.argv[1], bytes(5000))

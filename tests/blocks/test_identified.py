@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from numpyro.handlers import substitute, trace
 from scipy.stats import multivariate_normal
-from sidebayes.models.blocks.effects.conditional import sample_effects
+from sidebayes.models.blocks.effects.densities.conditional import sample_effects
+from sidebayes.models.blocks.effects.densities.structure import Structure
 from sidebayes.models.blocks.effects.identified import (
     _inner_products,
     covariance_is_determined,
@@ -13,9 +14,9 @@ from sidebayes.models.blocks.effects.identified import (
 )
 from sidebayes.models.blocks.effects.parameters import mixed_parameters
 from sidebayes.models.blocks.effects.priors import EffectsPrior
-from sidebayes.models.blocks.effects.structure import Structure
 from sidebayes.models.blocks.side_information.partial_labels import Groups
-from sidebayes.models.blocks.warning import SideBayesWarning
+
+from sidebayes.common.warnings import SideBayesWarning
 
 RNG = np.random.default_rng(0)
 CODES = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 4, 4, 3, 3, 0])

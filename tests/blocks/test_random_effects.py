@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal, norm
 from sidebayes.models.blocks.collapsed import Fitted
-from sidebayes.models.blocks.random_effects import RandomEffects
+from sidebayes.models.blocks.effects.densities.random_effects import RandomEffects
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from tests.support_draws import assert_moments

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import statsmodels.api as sm
-from sidebayes.models.blocks.random_effects import RandomEffects
+from sidebayes.models.blocks.effects.densities.random_effects import RandomEffects
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -14,7 +14,7 @@ from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorica
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.side_information.links import Links
 
-from sidebayes.simulate import simulate_links
+from sidebayes.data.simulators import simulate_links
 from tests.reference import brute_force
 
 pytestmark = pytest.mark.usefixtures("x64")

@@ -3,9 +3,9 @@
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from sidebayes.guides.engines.plumbing.shortlist import modes_found
+from sidebayes.guides.engines.steps.shortlist import modes_found
+from sidebayes.models.blocks.components.partition_starts import cell_moments, partitions
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.partition_starts import cell_moments, partitions
 from sidebayes.models.blocks.mixtures.reliability import FlipRate
 
 import sidebayes

@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 import pytest
 from jax.typing import ArrayLike
 from scipy import stats
-from sidebayes.guides.engines.batches import batched_log_prob, deal_batches
+from sidebayes.guides.engines.steps.batches import batched_log_prob, deal_batches
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 
 import sidebayes as sb

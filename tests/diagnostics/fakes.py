@@ -11,14 +11,14 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import xarray as xr
-from sidebayes.diagnostics.invariants import convergence
-from sidebayes.diagnostics.plots import plot_clusters
-from sidebayes.diagnostics.relabel import relabel
+from sidebayes.diagnostics.pictures.plots import plot_clusters
+from sidebayes.diagnostics.symmetry.invariants import convergence
+from sidebayes.diagnostics.symmetry.relabelling import relabel
 from sidebayes.diagnostics.tree import to_datatree
-from sidebayes.diagnostics.verdict import verdict
+from sidebayes.diagnostics.trust.verdict import verdict
 from sidebayes.guides.engines.base import Engine, EngineResult, Status
 
-from sidebayes.validation import Validation
+from sidebayes.results.validation import Validation
 
 TRUTH = np.repeat([0, 1, 2], [20, 14, 6])
 CENTRES = np.array([[0.0, 0.0, 1.0], [6.0, 0.0, 2.0], [0.0, 7.0, 3.0]])

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from scipy.stats import norm
-from sidebayes.diagnostics.compare import compare_fits
-from sidebayes.diagnostics.distance import comparable, farthest, wasserstein
+from sidebayes.diagnostics.symmetry.distance import comparable, farthest, wasserstein
+from sidebayes.diagnostics.trust.compare import compare_fits
 
 from .fakes import FakeFit, make_tree
 

@@ -5,8 +5,8 @@ from html import escape
 import numpy as np
 import pytest
 import xarray as xr
-from sidebayes.diagnostics.doubts import converged, doubts
-from sidebayes.diagnostics.report import render_report
+from sidebayes.diagnostics.pictures.report import render_report
+from sidebayes.diagnostics.trust.doubts import converged, doubts
 
 from .fakes import TRUTH, WEIGHTS, FakeFit, make_tree, soft_labels
 

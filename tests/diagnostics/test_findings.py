@@ -7,14 +7,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from sidebayes.diagnostics.colours import INK, new_figure
-from sidebayes.diagnostics.drawings import as_image
-from sidebayes.diagnostics.estimates import estimate_tables
-from sidebayes.diagnostics.findings import finding, lead_of, wrong_links
-from sidebayes.diagnostics.plots import plot_clusters
-from sidebayes.diagnostics.report import render_report
-from sidebayes.diagnostics.run_plots import plot_traces
+from sidebayes.diagnostics.pictures.colours import INK, new_figure
+from sidebayes.diagnostics.pictures.drawings import as_image
+from sidebayes.diagnostics.pictures.plots import plot_clusters
+from sidebayes.diagnostics.pictures.report import render_report
+from sidebayes.diagnostics.pictures.run_plots import plot_traces
 from sidebayes.diagnostics.sites import link_kind
+from sidebayes.diagnostics.trust.estimates import estimate_tables
+from sidebayes.diagnostics.trust.findings import finding, lead_of, wrong_links
 
 from .fakes import TRUTH, WEIGHTS, FakeFit, make_tree
 

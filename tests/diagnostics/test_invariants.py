@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import xarray as xr
-from sidebayes.diagnostics.invariants import convergence, invariants, same_cluster
+from sidebayes.diagnostics.symmetry.invariants import convergence, invariants, same_cluster
 
 from .fakes import PAIRS, TRUTH, make_tree, soft_labels
 

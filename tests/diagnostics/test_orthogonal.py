@@ -5,9 +5,9 @@ import pytest
 import xarray as xr
 from scipy.linalg import orthogonal_procrustes
 from scipy.stats import ortho_group
-from sidebayes.diagnostics.distance import comparable
-from sidebayes.diagnostics.invariants import convergence, invariants
-from sidebayes.diagnostics.orthogonal import align
+from sidebayes.diagnostics.symmetry.distance import comparable
+from sidebayes.diagnostics.symmetry.invariants import convergence, invariants
+from sidebayes.diagnostics.symmetry.orthogonal import align
 from sidebayes.diagnostics.tree import to_datatree
 from sidebayes.guides.engines.base import EngineResult, Status
 

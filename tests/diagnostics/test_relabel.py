@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import xarray as xr
-from sidebayes.diagnostics.relabel import relabel
+from sidebayes.diagnostics.symmetry.relabelling import relabel
 
 from .fakes import CENTRES, TRUTH, make_tree, soft_labels
 

@@ -6,11 +6,11 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from sidebayes.diagnostics import plots, run_plots
-from sidebayes.diagnostics.colours import cluster_colours
-from sidebayes.diagnostics.compare import compare_fits
-from sidebayes.diagnostics.report import render_report, write_report
-from sidebayes.diagnostics.verdict import verdict
+from sidebayes.diagnostics.pictures import plots, run_plots
+from sidebayes.diagnostics.pictures.colours import cluster_colours
+from sidebayes.diagnostics.pictures.report import render_report, write_report
+from sidebayes.diagnostics.trust.compare import compare_fits
+from sidebayes.diagnostics.trust.verdict import verdict
 
 from .fakes import TRUTH, FakeFit, make_tree, soft_labels
 
@@ -190,7 +190,7 @@ def test_colours_stay_apart():
 
 def test_importing_draws_nothing_in():
     code = (
-        "import sys, sidebayes.diagnostics, sidebayes.diagnostics.run_plots, sidebayes.diagnostics.report;"
+        "import sys; from sidebayes.diagnostics.pictures import report, run_plots;"
         "print([m for m in ('matplotlib', 'arviz_plots', 'sklearn') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

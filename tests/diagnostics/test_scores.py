@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from sidebayes.diagnostics.scores import (
+from sidebayes.diagnostics.trust.scores import (
     accuracy,
     calibration_error,
     f_score,

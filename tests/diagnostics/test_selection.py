@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.special import entr
-from sidebayes.diagnostics.selection import information, select_pairs
+from sidebayes.diagnostics.links.selection import information, select_pairs
 
 import sidebayes
 from sidebayes import EM, Links

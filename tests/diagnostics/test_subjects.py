@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from sidebayes.diagnostics.report import render_report
-from sidebayes.diagnostics.subjects import plot_subjects
+from sidebayes.diagnostics.pictures.report import render_report
+from sidebayes.diagnostics.pictures.subjects import plot_subjects
 
 import sidebayes as sb
 from tests.support_effects import simulate, simulate_joint

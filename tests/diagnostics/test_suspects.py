@@ -11,7 +11,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from scipy.special import logsumexp
-from sidebayes.diagnostics.suspects import link_agreement, rank_suspects
+from sidebayes.diagnostics.links.suspects import link_agreement, rank_suspects
 from sidebayes.guides.engines.base import Problem
 from sidebayes.models.blocks.label_inference.approximate import MeanField
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import xarray as xr
-from sidebayes.diagnostics.compare import compare_fits
-from sidebayes.diagnostics.modes import lower_modes
-from sidebayes.diagnostics.verdict import verdict
+from sidebayes.diagnostics.trust.compare import compare_fits
+from sidebayes.diagnostics.trust.modes import lower_modes
+from sidebayes.diagnostics.trust.verdict import verdict
 
 from sidebayes import EM, MAP, NUTS
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sidebayes.diagnostics.scores import accuracy, score_labels
+from sidebayes.diagnostics.trust.scores import accuracy, score_labels
 
 import sidebayes
 

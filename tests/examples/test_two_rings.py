@@ -4,7 +4,7 @@ import importlib.util
 from pathlib import Path
 
 import numpy as np
-from sidebayes.diagnostics.scores import accuracy
+from sidebayes.diagnostics.trust.scores import accuracy
 from sklearn.cluster import SpectralClustering
 
 from sidebayes import Continuation, simulate_links

@@ -27,7 +27,7 @@ from sidebayes import (
     calibrate,
     flip_rate_weight,
 )
-from sidebayes.sbc import _simulate
+from sidebayes.studies.calibration import _simulate
 
 PRIOR = GaussianPrior(np.zeros(2), 0.05, 6.0, np.eye(2))
 

@@ -14,14 +14,14 @@ import pytest
 from typer.testing import CliRunner
 
 import sidebayes
-from sidebayes.arguments import read_arguments
-from sidebayes.cards import Card
 from sidebayes.cli import app
 from sidebayes.commands import doctor
 from sidebayes.commands.columns import NamedTable, number_classes
 from sidebayes.commands.fitting import Outcome, write_labels
 from sidebayes.commands.words import in_flags
-from sidebayes.zoo import CARDS, make_engine
+from sidebayes.runs.arguments import read_arguments
+from sidebayes.runs.cards import Card
+from sidebayes.runs.zoo import CARDS, make_engine
 
 QUICK = ("--setting", "num_restarts=1", "--setting", "max_steps=5")
 MIXED = ("--formula", "y ~ t + (1 | who)")

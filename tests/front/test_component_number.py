@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.code_length import code_length
-from sidebayes.guides.engines.density import abstract_trace, latent_sites
 from sidebayes.guides.engines.plumbing.programs import unchecked
+from sidebayes.guides.engines.problem.code_length import code_length
+from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites
 from sidebayes.guides.pfgl import code_length as thesis_length
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 from sidebayes.models.gmm import gmm
@@ -19,7 +19,7 @@ from sidebayes.models.pfgl import pfgl
 from sklearn.mixture import GaussianMixture
 
 import sidebayes as sb
-from sidebayes import component_number
+from sidebayes.studies import component_number
 from tests.support_classes import some_known, xor2d
 
 IRIS = sb.load_dataset("iris")

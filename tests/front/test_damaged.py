@@ -8,7 +8,7 @@ import pytest
 import xarray as xr
 
 import sidebayes as sb
-from sidebayes.record import parse
+from sidebayes.runs.record import parse
 
 X = np.random.default_rng(0).normal(size=(12, 2))
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from sidebayes import SideBayesWarning, load_dataset, simulate_links
-from sidebayes.datasets import names
+from sidebayes.data.datasets import names
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import pytest
 from sidebayes.guides.engines.base import Engine
 
 import sidebayes as sb
-from sidebayes import record
-from sidebayes.uncertainty import check_probability
-from sidebayes.zoo import ENGINES
+from sidebayes.results.uncertainty import check_probability
+from sidebayes.runs import record
+from sidebayes.runs.zoo import ENGINES
 
 KINDS = {
     kind.__name__: kind

@@ -34,7 +34,7 @@ from sidebayes import (
     NestedSlice,
     StochasticEM,
 )
-from sidebayes.zoo import CARDS, make_engine
+from sidebayes.runs.zoo import CARDS, make_engine
 from tests.support_cards import CLUSTERING
 
 DATA = sidebayes.load_dataset("iris")
@@ -114,7 +114,7 @@ def test_units_sum_to_the_log_density(learned):
     terms = float(learned.tree["log_likelihood"]["x"].sum())
     with jax.enable_x64(True):
         problem = learned.run.problem
-        from sidebayes.guides.engines.posterior import mixture_site
+        from sidebayes.guides.engines.problem.posterior import mixture_site
 
         fn, value = mixture_site(problem, learned.params)
         assert terms == pytest.approx(float(fn.log_prob(value)), rel=1e-10)
@@ -123,7 +123,7 @@ def test_units_sum_to_the_log_density(learned):
 def test_units_sum_to_the_log_density_of_a_field():
     links = SOFT + Links.must_link([(0, 29), (29, 3)]) + Links.cannot_link([(3, 20)])
     fit = sidebayes.fit("ppc", X, links, num_clusters=3, engine=EM(num_restarts=1, max_steps=3))
-    from sidebayes.guides.engines.posterior import mixture_site
+    from sidebayes.guides.engines.problem.posterior import mixture_site
 
     with jax.enable_x64(True):
         fn, value = mixture_site(fit.run.problem, fit.params)

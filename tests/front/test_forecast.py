@@ -11,6 +11,7 @@ from scipy.stats import multivariate_normal, norm
 
 import sidebayes as sb
 from sidebayes import MixPrior, Population, forecast
+from sidebayes.data.simulators import decline_populations
 from tests.support_series import IMPAIRED, NORMAL, series
 
 
@@ -90,7 +91,7 @@ def test_bands_hold_what_they_say():
     table = sb.LongTable.from_times(
         frame["value"], frame["age"], frame["subject"], center=80, unit=10
     )
-    prior = MixPrior(sb.simulate.decline_populations("steps"))
+    prior = MixPrior(decline_populations("steps"))
     found = forecast(prior, *rows_of(table))
     value = frame["value"].to_numpy()[found["row"]]
     inside = (found["lower"] < value) & (value < found["upper"])

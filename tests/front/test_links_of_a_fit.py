@@ -11,8 +11,8 @@ import numpyro
 import pytest
 from jax.typing import ArrayLike
 from scipy.stats import norm
+from sidebayes.models.blocks.components.mixture_components import mixture_components
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
-from sidebayes.models.blocks.mixtures.components import mixture_components
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.mixtures.weights import mixing_weights

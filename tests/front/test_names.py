@@ -5,12 +5,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from sidebayes.diagnostics.distance import farthest
+from sidebayes.diagnostics.symmetry.distance import farthest
 from sidebayes.models.blocks.side_information.class_names import class_codes
 from sidebayes.models.gmm import gmm
 
 import sidebayes
-from sidebayes.datasets import Dataset
+from sidebayes.data.datasets import Dataset
 
 NAMES = ["petal length (cm)", "<b>$width$"]
 X = np.random.default_rng(0).normal(size=(24, 2)) + 7 * (np.arange(24) % 2)[:, None]

@@ -8,7 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from sidebayes.diagnostics.colours import new_figure
+from sidebayes.diagnostics.pictures.colours import new_figure
 from sidebayes.guides.engines.plumbing import progress
 
 import sidebayes

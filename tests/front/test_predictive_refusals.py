@@ -10,7 +10,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax.typing import ArrayLike
-from sidebayes.models.blocks.random_effects import RandomEffects
+from sidebayes.models.blocks.effects.densities.random_effects import RandomEffects
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 import sidebayes as sb

@@ -15,7 +15,7 @@ from numpyro.contrib.control_flow import scan
 from numpyro.infer.reparam import LocScaleReparam
 from scipy.stats import norm
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import abstract_trace, latent_sites, log_joint
+from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites, log_joint
 
 import sidebayes as sb
 

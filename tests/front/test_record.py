@@ -20,8 +20,8 @@ from sidebayes.models.ppc import ppc
 
 import sidebayes
 from sidebayes import EM, SVI, GaussianPrior, Links
-from sidebayes.record import _CLASSES, dump, parse
-from sidebayes.zoo import ENGINES
+from sidebayes.runs.record import _CLASSES, dump, parse
+from sidebayes.runs.zoo import ENGINES
 from tests.support_draws import told
 
 X = np.random.default_rng(0).normal(size=(12, 2)) + 6 * np.repeat([[0], [1]], 6, axis=0)

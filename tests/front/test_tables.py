@@ -11,14 +11,14 @@ import pandas as pd
 import pyarrow
 import pytest
 from jax.typing import ArrayLike
-from sidebayes.diagnostics.plots import plot_clusters, plot_parameters
-from sidebayes.diagnostics.scores import score_labels
+from sidebayes.diagnostics.pictures.plots import plot_clusters, plot_parameters
+from sidebayes.diagnostics.trust.scores import score_labels
 from sidebayes.models.blocks.side_information.class_names import class_codes
 from typer.testing import CliRunner
 
 import sidebayes as sb
 from sidebayes.cli import app
-from sidebayes.tables import check_data
+from sidebayes.data.tables import check_data
 from tests.support_draws import at_one
 
 IRIS = sb.load_dataset("iris")

@@ -26,7 +26,7 @@ from sidebayes import (
     Links,
     SideBayesWarning,
 )
-from sidebayes.folds import deal_folds
+from sidebayes.results.folds import deal_folds
 from tests.reference.brute_force import enumerate_labelings, infer
 
 PRIOR_SCALE = 3.0
@@ -326,7 +326,7 @@ def test_held_out_links_are_scored_as_enumeration_does():
 
 def test_probabilities_of_links_are_averaged_over_draws():
     """Two draws that disagree: the log of the mean, not the mean of the logs."""
-    from sidebayes.diagnostics.link_score import score_statements
+    from sidebayes.diagnostics.links.link_scores import score_statements
 
     links = Links.from_pairs([(0, 1), (0, 2)], [True, False])
     agree = np.array([[0.9, 0.2], [0.1, 0.6]])

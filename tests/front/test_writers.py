@@ -15,7 +15,7 @@ SCRIPT = """
 import resource, sys
 from pathlib import Path
 import sidebayes as sb
-from sidebayes.diagnostics.report import write_report
+from sidebayes.diagnostics.pictures.report import write_report
 
 data = sb.load_dataset("iris")
 links = sb.simulate_links(data.labels, 100)

@@ -11,14 +11,14 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from jax.typing import ArrayLike
-from sidebayes.guides.engines import batches as dealing
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.batches import batched_log_prob, deal_batches, deal_components
-from sidebayes.guides.engines.density import place, sum_log_prob
 from sidebayes.guides.engines.optimisers.ascent import ascend
 from sidebayes.guides.engines.plumbing import programs
 from sidebayes.guides.engines.plumbing.programs import counted_compilations
-from sidebayes.guides.engines.samplers.importance import flat_density
+from sidebayes.guides.engines.problem.density import place, sum_log_prob
+from sidebayes.guides.engines.problem.importance import flat_density
+from sidebayes.guides.engines.steps import batches as dealing
+from sidebayes.guides.engines.steps.batches import batched_log_prob, deal_batches, deal_components
 from sidebayes.guides.engines.variational.svi import SVI
 from sidebayes.models.blocks.label_inference.approximate import MeanField
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph

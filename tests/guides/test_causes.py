@@ -7,7 +7,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.causes import known_cause
+from sidebayes.guides.engines.problem.causes import known_cause
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.gmm import gmm
 from sidebayes.models.ppc import ppc

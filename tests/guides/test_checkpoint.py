@@ -311,7 +311,7 @@ def test_a_checkpoint_that_cannot_be_written_ends_no_run(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     whole = EM(num_restarts=1).run(clusters())
-    monkeypatch.setattr("sidebayes.models.blocks.files.os.fsync", full)
+    monkeypatch.setattr("sidebayes.common.files.os.fsync", full)
     with pytest.warns(SideBayesWarning, match="no checkpoint is kept.*run.state.*No space") as told:
         found = run_in(tmp_path / "run.state", tol=1e-7)
     assert len(told) == 1

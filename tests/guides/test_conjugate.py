@@ -10,13 +10,20 @@ import numpyro.distributions as dist
 import pytest
 from scipy.stats import invwishart
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import collapsed_sites, trace_model
-from sidebayes.guides.engines.starts import initial_values
-from sidebayes.guides.engines.surrogate import linearised
-from sidebayes.guides.engines.updates import block_of, drawable, evidence, plan_updates, pooled
+from sidebayes.guides.engines.problem.density import collapsed_sites, trace_model
+from sidebayes.guides.engines.steps.starts import initial_values
+from sidebayes.guides.engines.steps.surrogate import linearised
+from sidebayes.guides.engines.steps.updates import (
+    block_of,
+    drawable,
+    evidence,
+    plan_updates,
+    pooled,
+)
 from sidebayes.models.blocks.block import Evidence
+from sidebayes.models.blocks.components.gaussian_block import COVARIANCES
+from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.components import COVARIANCES, GaussianPrior
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.constrained_em import constrained_em
 from sidebayes.models.ppc import FLIP_RATE_PRIOR, ppc

@@ -7,16 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import log_joint, trace_model
+from sidebayes.guides.engines.problem.density import log_joint, trace_model
 from sidebayes.guides.engines.samplers.gibbs import BlockedGibbs
-from sidebayes.guides.engines.starts import initial_values
-from sidebayes.guides.engines.surrogate import drawn, linearised
-from sidebayes.guides.engines.updates import block_of
+from sidebayes.guides.engines.steps.starts import initial_values
+from sidebayes.guides.engines.steps.surrogate import drawn, linearised
+from sidebayes.guides.engines.steps.updates import block_of
 from sidebayes.guides.engines.variational.coordinate_ascent import CoordinateAscent
 from sidebayes.guides.engines.variational.factors import FactoredModel, plan_factors
 from sidebayes.models.blocks.block import Evidence
+from sidebayes.models.blocks.components.gaussian_block import COVARIANCES
+from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.components import COVARIANCES, GaussianPrior
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.pair_mixture import pair_mixture
 

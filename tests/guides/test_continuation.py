@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sidebayes.diagnostics.scores import accuracy, f_score, violated_links
+from sidebayes.diagnostics.trust.scores import accuracy, f_score, violated_links
 from sidebayes.guides.constraint_fit import _split
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.optimisers.optimise import MAP

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_t
 from sidebayes.guides.engines.base import FitError, Problem
-from sidebayes.guides.engines.starts import initial_values
+from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.guides.engines.variational.coordinate_ascent import CoordinateAscent
 from sidebayes.guides.engines.variational.factors import FactoredModel, plan_factors
+from sidebayes.models.blocks.components.gaussian_block import COVARIANCES
+from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.components import COVARIANCES, GaussianPrior
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.gmm import gmm
 from sidebayes.models.ppc import FLIP_RATE_PRIOR, ppc

@@ -10,7 +10,8 @@ import numpyro.distributions as dist
 import pytest
 from numpyro.infer.util import log_density, potential_energy
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import (
+from sidebayes.guides.engines.problem.declared import site_dims, site_roles
+from sidebayes.guides.engines.problem.density import (
     explain_nonfinite,
     latent_supports,
     log_joint,
@@ -19,8 +20,7 @@ from sidebayes.guides.engines.density import (
     trace_model,
     unconstrained_start,
 )
-from sidebayes.guides.engines.naming import site_dims, site_roles
-from sidebayes.guides.engines.starts import initial_values, starting_point
+from sidebayes.guides.engines.steps.starts import initial_values, starting_point
 from sidebayes.models.gmm import gmm
 
 

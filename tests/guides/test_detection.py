@@ -15,6 +15,7 @@ from sklearn.svm import SVC
 
 import sidebayes as sb
 from sidebayes import FisherFeatures, LikelihoodRatio, LongTable, MixPrior, Population
+from sidebayes.data.simulators import decline_populations
 from tests.support_series import IMPAIRED, NORMAL, dense, log_densities, series, two_classes
 
 BOTH = [NORMAL, IMPAIRED]
@@ -294,7 +295,7 @@ def test_simulated_decline_has_the_populations_it_is_drawn_from():
     frame = sb.simulate_decline("tapping_other", 1500, 1500, seed=3)
     assert frame.groupby("subject").size().between(4, 12).all()
     assert frame["age"].between(67, 101).all()
-    normal, impaired = sb.simulate.decline_populations("tapping_other")
+    normal, impaired = decline_populations("tapping_other")
     for label, one in enumerate((normal, impaired)):
         own = frame[frame["impaired"] == label]
         table = LongTable.from_times(own["value"], own["age"], own["subject"], center=80, unit=10)
@@ -328,7 +329,7 @@ def test_areas_of_simulated_decline(measure, area):
     frame = sb.simulate_decline(measure, 3000, 3000, seed=7)
     table = LongTable.from_times(frame["value"], frame["age"], frame["subject"], center=80, unit=10)
     labels = table.by_subject(frame["impaired"])
-    known = LikelihoodRatio(populations=list(sb.simulate.decline_populations(measure)))
+    known = LikelihoodRatio(populations=list(decline_populations(measure)))
     found, simplified = (
         roc_auc_score(labels, rule.fit(table, labels).decision_function(table))
         for rule in (known, LikelihoodRatio(individual=False))

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.optimize import check_grad
-from sidebayes.guides.detection import series_kernels
+from sidebayes.guides.transformers.detection import series_kernels
 from sklearn.metrics import auc, roc_auc_score, roc_curve
 
 from sidebayes import (

@@ -12,16 +12,17 @@ import numpyro.distributions as dist
 import pytest
 from scipy.stats import kstest
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import abstract_trace, latent_sites
 from sidebayes.guides.engines.expectation_maximisation.em import EM
-from sidebayes.guides.engines.optimisers.lbfgs import search_step, start_search
 from sidebayes.guides.engines.optimisers.optimise import MAP, Newton
-from sidebayes.guides.engines.plumbing.climbs import at_rest
-from sidebayes.guides.engines.prior_draws import prior_draws
-from sidebayes.guides.engines.starts import initial_values
+from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites
+from sidebayes.guides.engines.problem.prior_draws import prior_draws
+from sidebayes.guides.engines.steps.climbs import at_rest
+from sidebayes.guides.engines.steps.lbfgs import search_step, start_search
+from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.guides.engines.variational.coordinate_ascent import CoordinateAscent
+from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
+from sidebayes.models.blocks.components.mixture_components import mixture_components
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
-from sidebayes.models.blocks.mixtures.components import GaussianPrior, mixture_components
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.mixtures.weights import mixing_weights

@@ -8,13 +8,13 @@ import numpyro.distributions as dist
 import pytest
 from scipy.optimize import minimize
 from sidebayes.guides.engines.base import FitError, Problem
-from sidebayes.guides.engines.density import log_joint, trace_model
 from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.guides.engines.plumbing.identity import structure
-from sidebayes.guides.engines.surrogate import expectation, linearised
+from sidebayes.guides.engines.problem.density import log_joint, trace_model
+from sidebayes.guides.engines.steps.surrogate import expectation, linearised
+from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.components import GaussianPrior
 from sidebayes.models.blocks.mixtures.weights import match_moments
 from sidebayes.models.blocks.side_information.links import Links
 from sklearn.datasets import load_iris

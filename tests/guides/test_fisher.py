@@ -7,8 +7,8 @@ import pytest
 from jax.flatten_util import ravel_pytree
 from sidebayes.guides.constraint_fit import Continuation
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import place, unconstrained_start
-from sidebayes.guides.engines.optimisers.newton import newton_steps
+from sidebayes.guides.engines.problem.density import place, unconstrained_start
+from sidebayes.guides.engines.steps.newton import newton_steps
 from sidebayes.guides.fisher import Natural, fisher_solve, natural_metric
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.side_information.links import Links

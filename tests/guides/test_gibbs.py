@@ -12,12 +12,12 @@ import pytest
 from jax import lax
 from scipy.special import gammaln
 from sidebayes.guides.engines.base import FitError, Problem
-from sidebayes.guides.engines.density import trace_model
+from sidebayes.guides.engines.problem.density import trace_model
 from sidebayes.guides.engines.samplers.gibbs import BlockedGibbs
-from sidebayes.guides.engines.surrogate import drawn, linearised
-from sidebayes.guides.engines.updates import drawable, plan_updates
+from sidebayes.guides.engines.steps.surrogate import drawn, linearised
+from sidebayes.guides.engines.steps.updates import drawable, plan_updates
+from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.components import GaussianPrior
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.side_information.links import Links

@@ -15,7 +15,7 @@ from scipy import stats
 from scipy.optimize import minimize
 from sidebayes.guides.engines.base import FitError, Problem
 from sidebayes.guides.engines.optimisers.laplace import Laplace
-from sidebayes.guides.engines.samplers.importance import log_mean_weight, pareto_k, quality
+from sidebayes.guides.engines.problem.importance import log_mean_weight, pareto_k, quality
 from sidebayes.models.blocks.label_inference.approximate import MeanField
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical

@@ -9,8 +9,8 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from sidebayes.guides.engines.base import FitError, Problem
-from sidebayes.guides.engines.optimisers.lbfgs import search_step, start_search
 from sidebayes.guides.engines.optimisers.optimise import MAP
+from sidebayes.guides.engines.steps.lbfgs import search_step, start_search
 
 Y = np.array([0.3, 1.2, 0.8, 2.0])
 

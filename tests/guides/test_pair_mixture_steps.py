@@ -7,16 +7,16 @@ from scipy.optimize import minimize
 from scipy.special import multigammaln
 from scipy.stats import multivariate_normal
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import log_joint, trace_model
 from sidebayes.guides.engines.expectation_maximisation.em import EM
-from sidebayes.guides.engines.starts import initial_values
+from sidebayes.guides.engines.problem.density import log_joint, trace_model
+from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.guides.pair_mixture import (
     annealed_start,
     augmented_weights,
     log_evidence,
 )
+from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.components import GaussianPrior
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.pair_mixture import PAIR_LAWS, pair_mixture
 

@@ -17,8 +17,9 @@ from scipy.stats import gamma, norm
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.variational.coordinate_ascent import CoordinateAscent
 from sidebayes.models.blocks.block import Block
+from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
+from sidebayes.models.blocks.components.mixture_components import mixture_components
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.components import GaussianPrior, mixture_components
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.mixtures.weights import MixingWeights, mixing_weights

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.optimize import check_grad
 from scipy.stats import multivariate_normal
-from sidebayes.guides.detection import estimation
-from sidebayes.guides.detection.population import triangular_root
+from sidebayes.guides.transformers.detection import estimation
+from sidebayes.guides.transformers.detection.population import triangular_root
 from sklearn.linear_model import LinearRegression, Ridge
 
 import sidebayes as sb

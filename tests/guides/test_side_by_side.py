@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sidebayes.guides.engines import starts
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing import side_by_side
 from sidebayes.guides.engines.plumbing.programs import compiled, counted_compilations
 from sidebayes.guides.engines.plumbing.side_by_side import compiled_batch, run_all
+from sidebayes.guides.engines.steps import starts
 from sidebayes.models.gmm import gmm
 
 import sidebayes as sb

@@ -21,10 +21,10 @@ from sidebayes.guides.engines.expectation_maximisation.stochastic_em import (
 )
 from sidebayes.guides.engines.plumbing import programs
 from sidebayes.guides.engines.plumbing.programs import counted_compilations
-from sidebayes.guides.engines.surrogate import expectation
+from sidebayes.guides.engines.steps.surrogate import expectation
+from sidebayes.models.blocks.components.mixture_components import mixture_components
 from sidebayes.models.blocks.label_inference.approximate import BeliefPropagation
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.components import mixture_components
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.mixtures.weights import mixing_weights

@@ -22,10 +22,11 @@ import numpyro.distributions as dist
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from sidebayes.guides.engines.base import SideBayesWarning
-from sidebayes.guides.engines.plumbing import folders, programs, store
+from sidebayes.guides.engines.plumbing import programs, store
 from sidebayes.guides.engines.plumbing.programs import counted_compilations
 
 import sidebayes
+from sidebayes.common import folders
 from tests.support_programs import entries, forget, run, twice
 
 X = np.random.default_rng(0).normal(size=(20, 2)) + 4 * np.repeat([[0.0], [1.0]], 10, axis=0)

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 from sidebayes.guides.engines.base import FitError, Problem
 from sidebayes.guides.engines.optimisers.laplace import Laplace
-from sidebayes.guides.engines.samplers.importance import pareto_k
+from sidebayes.guides.engines.problem.importance import pareto_k
 from sidebayes.guides.engines.variational.svi import SVI
 
 from tests.reference import gaussians

@@ -10,16 +10,17 @@ import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import log_joint
 from sidebayes.guides.engines.expectation_maximisation.em import EM
+from sidebayes.guides.engines.problem.density import log_joint
 from sidebayes.guides.engines.samplers.gibbs import BlockedGibbs
-from sidebayes.guides.engines.starts import initial_values
-from sidebayes.guides.engines.surrogate import expectation
-from sidebayes.guides.engines.update_checks import check_updates
-from sidebayes.guides.engines.updates import degenerate, plan_updates
+from sidebayes.guides.engines.steps.starts import initial_values
+from sidebayes.guides.engines.steps.surrogate import expectation
+from sidebayes.guides.engines.steps.update_checks import check_updates
+from sidebayes.guides.engines.steps.updates import degenerate, plan_updates
 from sidebayes.guides.engines.variational.coordinate_ascent import CoordinateAscent
+from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
+from sidebayes.models.blocks.components.mixture_components import mixture_components
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.components import GaussianPrior, mixture_components
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.mixtures.weights import mixing_weights

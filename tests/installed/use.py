@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 
 import sidebayes
-from sidebayes.cards import resolve
-from sidebayes.zoo import ENGINES
+from sidebayes.runs.cards import resolve
+from sidebayes.runs.zoo import ENGINES
 
 COMMAND = Path(sys.executable).with_name("sidebayes")
 QUICK = ("--setting", "num_restarts=1", "--setting", "max_steps=5")

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import log_joint
 from sidebayes.guides.engines.optimisers.optimise import MAP
+from sidebayes.guides.engines.problem.density import log_joint
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.side_information.label_sets import jensen_shannon, padded_sets
 from sidebayes.models.blocks.side_information.links import Links

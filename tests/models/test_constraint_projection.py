@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sidebayes.diagnostics.scores import accuracy, violated_links
+from sidebayes.diagnostics.trust.scores import accuracy, violated_links
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import trace_model
+from sidebayes.guides.engines.problem.density import trace_model
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.constraint_projection import constraint_projection
 from sklearn.decomposition import KernelPCA

@@ -11,8 +11,8 @@ import pytest
 
 import sidebayes as sb
 from sidebayes import EM, SourceMixture
-from sidebayes.adaptation import _judged
-from sidebayes.domains import _covariate
+from sidebayes.data.domains import _covariate
+from sidebayes.studies.adaptation import _judged
 
 CORNERS = np.array([(0.0, 0.0), (3.5, 0.0), (0.0, 3.5), (3.5, 3.5)])
 ONE = EM(num_restarts=1, tol=1e-6, max_steps=200, num_inner_steps=30)

@@ -9,16 +9,14 @@ import pytest
 from numpyro.handlers import seed, substitute, trace
 from scipy.stats import invgamma, invwishart, multivariate_normal
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import log_joint, sum_log_prob
 from sidebayes.guides.engines.expectation_maximisation.em import EM
-from sidebayes.guides.engines.surrogate import expectation
-from sidebayes.guides.engines.updates import closed_forms, maximised, plan_updates
+from sidebayes.guides.engines.problem.density import log_joint, sum_log_prob
+from sidebayes.guides.engines.steps.surrogate import expectation
+from sidebayes.guides.engines.steps.updates import closed_forms, maximised, plan_updates
+from sidebayes.models.blocks.components.gaussian_block import COVARIANCES
+from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
+from sidebayes.models.blocks.components.mixture_components import mixture_components
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
-from sidebayes.models.blocks.mixtures.components import (
-    COVARIANCES,
-    GaussianPrior,
-    mixture_components,
-)
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.mixtures.weights import mixing_weights

@@ -10,10 +10,10 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import trace_model
+from sidebayes.guides.engines.problem.density import trace_model
 from sidebayes.guides.moe import _switched, class_purity
 from sidebayes.models.blocks.classes.class_mixture import ClassMixture
-from sidebayes.models.blocks.classes.statements import stated_classes
+from sidebayes.models.blocks.classes.stated import stated_classes
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels

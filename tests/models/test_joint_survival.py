@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from numpyro import handlers
 from scipy.integrate import quad
-from sidebayes.models.blocks.survival import HazardPrior, PiecewiseHazard
+from sidebayes.models.blocks.event_times import HazardPrior, PiecewiseHazard
 from sidebayes.models.joint_survival import joint_survival
 
 import sidebayes as sb

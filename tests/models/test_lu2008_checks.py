@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
-from sidebayes.diagnostics.scores import accuracy
+from sidebayes.diagnostics.trust.scores import accuracy
 from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph

@@ -12,8 +12,8 @@ from numpyro.infer import MCMC, NUTS, SVI, Trace_ELBO
 from numpyro.infer.autoguide import AutoDelta
 from numpyro.infer.initialization import init_to_value
 from numpyro.infer.util import log_density
-from sidebayes.diagnostics.scores import purity_f_score
-from sidebayes.guides.engines.density import log_joint
+from sidebayes.diagnostics.trust.scores import purity_f_score
+from sidebayes.guides.engines.problem.density import log_joint
 from sidebayes.models.mcp import mcp
 from sidebayes.models.scp import scp
 from sklearn.metrics import normalized_mutual_info_score

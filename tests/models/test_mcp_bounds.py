@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import log_joint
-from sidebayes.guides.engines.surrogate import tightened
+from sidebayes.guides.engines.problem.density import log_joint
+from sidebayes.guides.engines.steps.surrogate import tightened
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.gmm import gmm

@@ -8,8 +8,8 @@ import pytest
 from numpyro import handlers
 from numpyro.infer import MCMC, NUTS
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import log_joint
-from sidebayes.guides.engines.updates import plan_updates
+from sidebayes.guides.engines.problem.density import log_joint
+from sidebayes.guides.engines.steps.updates import plan_updates
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 from sidebayes.models.moe import moe
 from sklearn.mixture import GaussianMixture

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sidebayes.guides.engines.density import trace_model
+from sidebayes.guides.engines.problem.density import trace_model
 from sidebayes.guides.nfgl import joined_probabilities, neighbours_in_cluster, place_anchors
 from sidebayes.models.blocks.classes.anchors import Anchors, conditionals, log_pseudo_likelihood
 

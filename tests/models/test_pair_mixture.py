@@ -7,10 +7,10 @@ import pytest
 from numpyro.handlers import seed, trace
 from scipy.special import gammaln
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import abstract_trace, log_joint, trace_model
 from sidebayes.guides.engines.expectation_maximisation.em import EM
-from sidebayes.guides.engines.surrogate import expectation, shares
-from sidebayes.models.blocks.mixtures.components import GaussianPrior
+from sidebayes.guides.engines.problem.density import abstract_trace, log_joint, trace_model
+from sidebayes.guides.engines.steps.surrogate import expectation, shares
+from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.side_information.copies import separate_pairs
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.constrained_em import constrained_em

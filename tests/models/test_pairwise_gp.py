@@ -9,9 +9,9 @@ import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
 from scipy.special import log_softmax
-from sidebayes.diagnostics.scores import accuracy
+from sidebayes.diagnostics.trust.scores import accuracy
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import log_joint, trace_model
+from sidebayes.guides.engines.problem.density import log_joint, trace_model
 from sidebayes.models.blocks.label_inference.approximate import MeanField
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.side_information.links import Links

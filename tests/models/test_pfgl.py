@@ -11,11 +11,11 @@ import pytest
 from scipy.special import softmax
 from scipy.stats import norm
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import trace_model
+from sidebayes.guides.engines.problem.density import trace_model
 from sidebayes.guides.pfgl import code_length, grow, matched_scales
 from sidebayes.models.blocks.classes.class_mixture import ClassMixture
 from sidebayes.models.blocks.classes.prototypes import PrototypeMixture, Prototypes
-from sidebayes.models.blocks.classes.statements import stated_classes
+from sidebayes.models.blocks.classes.stated import stated_classes
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels

@@ -7,13 +7,13 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from numpyro.handlers import seed, trace
-from sidebayes.diagnostics.scores import accuracy
+from sidebayes.diagnostics.trust.scores import accuracy
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import log_joint
 from sidebayes.guides.engines.expectation_maximisation.em import EM
+from sidebayes.guides.engines.problem.density import log_joint
+from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.components import GaussianPrior
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.side_information.link_weights import certainty_weight
 from sidebayes.models.blocks.side_information.links import Links

@@ -12,8 +12,8 @@ import pytest
 from jax import lax
 from scipy.special import softmax
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.starts import initial_values
-from sidebayes.guides.engines.surrogate import expectation
+from sidebayes.guides.engines.steps.starts import initial_values
+from sidebayes.guides.engines.steps.surrogate import expectation
 from sidebayes.guides.engines.variational.factors import FactoredModel, plan_factors
 from sidebayes.models.blocks.kernels.curve_density import CurveDensity
 from sidebayes.models.blocks.kernels.curve_starts import Setting

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import (
+from sidebayes.guides.engines.plumbing.programs import unchecked
+from sidebayes.guides.engines.problem.density import (
     abstract_trace,
     collapsed_sites,
     filled,
@@ -16,8 +17,7 @@ from sidebayes.guides.engines.density import (
     trace_model,
     traced,
 )
-from sidebayes.guides.engines.plumbing.programs import unchecked
-from sidebayes.guides.engines.units import lay_out_units, log_terms
+from sidebayes.guides.engines.problem.units import lay_out_units, log_terms
 from sidebayes.models.blocks.label_inference.approximate import BeliefPropagation, MeanField
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.side_information.links import Links

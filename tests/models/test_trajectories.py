@@ -11,7 +11,7 @@ import pytest
 from scipy.special import betaln, logsumexp
 from scipy.stats import beta, multivariate_normal, norm
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.density import log_joint
+from sidebayes.guides.engines.problem.density import log_joint
 from sidebayes.models.blocks.kernels.curve_starts import Setting
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.trajectories import trajectories

@@ -11,18 +11,18 @@ import numpyro.distributions as dist
 from jax.typing import ArrayLike
 from sidebayes.models.blocks.block import Block
 from sidebayes.models.blocks.classes.class_mixture import NamedClassMixture
-from sidebayes.models.blocks.classes.statements import stated_classes
-from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
-from sidebayes.models.blocks.mixtures.components import (
-    GaussianPrior,
+from sidebayes.models.blocks.classes.stated import stated_classes
+from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
+from sidebayes.models.blocks.components.mixture_components import (
     gaussian_components,
     mixture_components,
 )
+from sidebayes.models.blocks.effects.densities.random_effects import RandomEffects
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.mixtures.reliability import FlipRate
 from sidebayes.models.blocks.mixtures.weights import mixing_weights
-from sidebayes.models.blocks.random_effects import RandomEffects
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
 from sidebayes.models.ppc import FLIP_RATE_PRIOR

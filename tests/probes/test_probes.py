@@ -14,8 +14,9 @@ from sidebayes.diagnostics.sites import is_ordered
 from sidebayes.models.blocks.roles import signature_of
 
 import sidebayes as sb
-from sidebayes import EM, MAP, SVI, BlockedGibbs, CoordinateAscent, FitError, Laplace, checks
-from sidebayes.run import Run
+from sidebayes import EM, MAP, SVI, BlockedGibbs, CoordinateAscent, FitError, Laplace
+from sidebayes.runs import checks
+from sidebayes.runs.run import Run
 from tests.probes import data, models
 
 X, KNOWN = data.partly_labelled()

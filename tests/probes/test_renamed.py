@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sidebayes.diagnostics.invariants import invariants
+from sidebayes.diagnostics.symmetry.invariants import invariants
 from sidebayes.models.gmm import gmm
 from sidebayes.models.ppc import ppc
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.special import logsumexp
-from sidebayes.diagnostics.invariants import invariants
+from sidebayes.diagnostics.symmetry.invariants import invariants
 
 import sidebayes as sb
 from tests.probes.test_loo import CASES, holding

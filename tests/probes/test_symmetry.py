@@ -8,8 +8,8 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 import xarray as xr
-from sidebayes.diagnostics.invariants import convergence, invariants
 from sidebayes.diagnostics.sites import symmetries_of
+from sidebayes.diagnostics.symmetry.invariants import convergence, invariants
 
 import sidebayes as sb
 from tests.probes import models

@@ -16,10 +16,10 @@ from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
 
 from ..base import Problem
-from ..batches import Batches, deal_batches, of_points
-from ..density import abstract_trace, collapsed_sites
-from ..units import dimensions, given_data
-from ..updates import Plan, plan_updates
+from ..problem.density import abstract_trace, collapsed_sites
+from ..problem.units import dimensions, given_data
+from ..steps.batches import Batches, deal_batches, of_points
+from ..steps.updates import Plan, plan_updates
 
 __all__ = ["BatchData", "chunk_moments"]
 

@@ -13,8 +13,8 @@ from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 
 from ..base import Problem
-from ..density import collapsed_sites, deterministics, site_log_prob, trace_model
-from ..updates import Plan, block_of, maximised, updated
+from ..problem.density import collapsed_sites, deterministics, site_log_prob, trace_model
+from ..steps.updates import Plan, block_of, maximised, updated
 
 __all__ = ["expect", "maximise"]
 

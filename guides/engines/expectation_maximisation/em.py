@@ -12,11 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
-from sidebayes.models.blocks.fields import Count, NonNegative, Seconds
+
+from sidebayes.common.fields import Count, NonNegative, Seconds
 
 from ..base import EngineResult, FitError, Problem, Status
-from ..causes import known_cause, remedy
-from ..density import (
+from ..plumbing.checkpoint import CheckpointedEngine, keeping
+from ..plumbing.programs import compiled
+from ..plumbing.progress import progress_bar
+from ..plumbing.side_by_side import one_member, run_each
+from ..problem.causes import known_cause, remedy
+from ..problem.density import (
     approximation,
     as_numpy,
     deterministics,
@@ -26,9 +31,7 @@ from ..density import (
     trace_model,
     unconstrain,
 )
-from ..optimisers.edges import Ends, Points, climbed_inside
-from ..plumbing.checkpoint import CheckpointedEngine, keeping
-from ..plumbing.climbs import (
+from ..steps.climbs import (
     BROKEN,
     SETTLED,
     at_rest,
@@ -37,14 +40,12 @@ from ..plumbing.climbs import (
     stop_code,
     until_stopped,
 )
-from ..plumbing.programs import compiled
-from ..plumbing.progress import progress_bar
-from ..plumbing.shortlist import modes_found, shortlisted
-from ..plumbing.side_by_side import one_member, run_each
-from ..starts import initial_values, num_candidates, starting_point
-from ..surrogate import cluster_sizes, expectation, raise_surrogate, slope_at, tightened
-from ..update_checks import check_updates
-from ..updates import Plan, closed_forms, degenerate, maximised, plan_updates
+from ..steps.edges import Ends, Points, climbed_inside
+from ..steps.shortlist import modes_found, shortlisted
+from ..steps.starts import initial_values, num_candidates, starting_point
+from ..steps.surrogate import cluster_sizes, expectation, raise_surrogate, slope_at, tightened
+from ..steps.update_checks import check_updates
+from ..steps.updates import Plan, closed_forms, degenerate, maximised, plan_updates
 
 __all__ = ["EM"]
 

@@ -9,15 +9,16 @@ from typing import Annotated, Any, ClassVar
 
 import jax
 import numpy as np
-from sidebayes.models.blocks.fields import Count, NonNegative, Range, Seconds
+
+from sidebayes.common.fields import Count, NonNegative, Range, Seconds
 
 from ..base import EngineResult, Problem, Status
-from ..density import approximation, latent_supports
 from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
 from ..plumbing.progress import progress_bar
-from ..starts import initial_values, starting_point
-from ..update_checks import check_updates
-from ..updates import Plan, plan_updates
+from ..problem.density import approximation, latent_supports
+from ..steps.starts import initial_values, starting_point
+from ..steps.update_checks import check_updates
+from ..steps.updates import Plan, plan_updates
 from .monte_carlo_steps import described
 from .monte_carlo_walk import Walk
 

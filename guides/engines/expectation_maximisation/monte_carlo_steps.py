@@ -12,11 +12,17 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
 from ..base import Problem
-from ..density import collapsed_sites, deterministics, place, sum_log_prob, unconstrained_start
-from ..optimisers.edges import coordinates_of
-from ..optimisers.lbfgs import minimise
-from ..surrogate import linearised
-from ..updates import Part, Plan, block_of, evidence, pooled, sources_of
+from ..problem.density import (
+    collapsed_sites,
+    deterministics,
+    place,
+    sum_log_prob,
+    unconstrained_start,
+)
+from ..steps.edges import coordinates_of
+from ..steps.lbfgs import minimise
+from ..steps.surrogate import linearised
+from ..steps.updates import Part, Plan, block_of, evidence, pooled, sources_of
 
 __all__ = ["described", "maximise", "moved", "score"]
 

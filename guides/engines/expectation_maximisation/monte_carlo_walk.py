@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -13,15 +13,12 @@ from jax import Array
 from numpy.typing import NDArray
 
 from ..base import FitError, Problem
-from ..density import explain_nonfinite, place, sum_log_prob, unconstrained_start
 from ..plumbing.programs import compiled
+from ..problem.density import explain_nonfinite, place, sum_log_prob, unconstrained_start
 from ..samplers.chains import nuts_given, recording
-from ..starts import random_keys
-from ..updates import Plan
+from ..steps.starts import random_keys
+from ..steps.updates import Plan
 from .monte_carlo_steps import maximise, moved, score
-
-if TYPE_CHECKING:
-    from .monte_carlo_em import MonteCarloEM
 
 __all__ = ["Walk"]
 
@@ -34,6 +31,22 @@ class Gain(NamedTuple):
 
     mean: float
     error: float
+
+
+class Settings(Protocol):
+    """What a run reads of its engine; see `MonteCarloEM`."""
+
+    def __hash__(self) -> int: ...
+    @property
+    def sampled(self) -> tuple[str, ...]: ...
+    @property
+    def num_samples(self) -> int: ...
+    @property
+    def num_chains(self) -> int: ...
+    @property
+    def num_warmup(self) -> int: ...
+    @property
+    def num_inner_steps(self) -> int: ...
 
 
 class Walk:
@@ -64,7 +77,7 @@ class Walk:
 
     def __init__(
         self,
-        config: MonteCarloEM,
+        config: Settings,
         problem: Problem,
         plan: Plan,
         start: Mapping[str, Any],

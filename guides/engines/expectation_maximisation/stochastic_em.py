@@ -12,16 +12,17 @@ import jax
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
-from sidebayes.models.blocks.fields import Count, NonNegative, Range, Seconds
+
+from sidebayes.common.fields import Count, NonNegative, Range, Seconds
 
 from ..base import EngineResult, FitError, Problem, Status
-from ..causes import remedy
-from ..density import as_numpy
 from ..plumbing.checkpoint import CheckpointedEngine, keeping
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
-from ..starts import starting_point
-from ..update_checks import check_updates
+from ..problem.causes import remedy
+from ..problem.density import as_numpy
+from ..steps.starts import starting_point
+from ..steps.update_checks import check_updates
 from .batch_data import BatchData
 from .batch_steps import expect, maximise
 from .em import EM

@@ -15,9 +15,11 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from ..base import FitError, Problem
-from ..batches import Batches, estimated_log_prob
-from ..causes import known_cause
-from ..density import (
+from ..plumbing.checkpoint import Keeper
+from ..plumbing.progress import progress_bar
+from ..plumbing.side_by_side import compiled_batch, one_member
+from ..problem.causes import known_cause
+from ..problem.density import (
     abstract_trace,
     as_numpy,
     deterministics,
@@ -26,14 +28,12 @@ from ..density import (
     place,
     unconstrained_start,
 )
-from ..plumbing.checkpoint import Keeper
-from ..plumbing.climbs import SETTLED, STALLED, climbed, history_length, stop_code, until_stopped
-from ..plumbing.progress import progress_bar
-from ..plumbing.shortlist import first_of, modes_found, shortlisted
-from ..plumbing.side_by_side import compiled_batch, one_member
-from ..starts import initial_values, num_candidates, starting_point
-from .edges import Ends, climbed_inside, coordinates_of, judged
-from .lbfgs import Search, search_step, start_search
+from ..steps.batches import Batches, estimated_log_prob
+from ..steps.climbs import SETTLED, STALLED, climbed, history_length, stop_code, until_stopped
+from ..steps.edges import Ends, climbed_inside, coordinates_of, judged
+from ..steps.lbfgs import Search, search_step, start_search
+from ..steps.shortlist import first_of, modes_found, shortlisted
+from ..steps.starts import initial_values, num_candidates, starting_point
 
 __all__ = ["Ascent", "ascend"]
 

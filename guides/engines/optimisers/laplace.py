@@ -13,13 +13,14 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve, solve_triangular
-from sidebayes.models.blocks.fields import Count, NonNegative, Range, Seconds
+
+from sidebayes.common.fields import Count, NonNegative, Range, Seconds
 
 from ..base import EngineResult, Evidence, FitError, Problem, Status
-from ..density import approximation, free_shapes
 from ..plumbing.checkpoint import CheckpointedEngine, keeping
 from ..plumbing.programs import compile_ahead, timed
-from ..samplers.importance import (
+from ..problem.density import approximation, free_shapes
+from ..problem.importance import (
     flat_density,
     has_improper_prior,
     in_batches,
@@ -29,7 +30,7 @@ from ..samplers.importance import (
     visit,
     visit_ahead,
 )
-from ..symmetry import site_symmetries
+from ..steps.symmetry import site_symmetries
 from .ascent import Ascent, ascend
 from .optimise import need_curvature
 

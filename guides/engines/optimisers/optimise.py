@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sidebayes.models.blocks.fields import Count, NonNegative, Seconds
+from sidebayes.common.fields import Count, NonNegative, Seconds
 
 from ..base import EngineResult, Problem, Status
-from ..density import abstract_trace, approximation, collapsed_sites
 from ..plumbing.checkpoint import CheckpointedEngine, keeping
+from ..problem.density import abstract_trace, approximation, collapsed_sites
+from ..steps.newton import full_newton_steps
 from .ascent import Ascent, ascend
-from .newton import full_newton_steps
 
 __all__ = ["MAP", "Newton", "mode_result", "need_curvature"]
 

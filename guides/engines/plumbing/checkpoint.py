@@ -16,7 +16,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from sidebayes.models.blocks.files import as_path, stale_parts, write_whole
+
+from sidebayes.common.files import as_path, stale_parts, write_whole
 
 from ..base import Engine, Problem, SideBayesWarning
 from .identity import NamelessError, digest, freeze, structure, written

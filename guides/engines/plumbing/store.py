@@ -26,7 +26,7 @@ import jax
 import numpy as np
 from jax.experimental import serialize_executable
 
-from .folders import cache_folder, is_private
+from sidebayes.common.folders import cache_folder, is_private
 
 __all__ = ["ProgramStore", "compile_anew", "current_store", "use_program_store"]
 

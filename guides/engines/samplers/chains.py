@@ -16,10 +16,10 @@ from numpyro.infer.hmc import hmc
 from numpyro.infer.util import ParamInfo
 
 from ..base import Problem
-from ..density import abstract_trace, latent_sites
 from ..plumbing.checkpoint import Keeper
 from ..plumbing.progress import piece_length
-from ..starts import initial_values, random_keys, starting_point
+from ..problem.density import abstract_trace, latent_sites
+from ..steps.starts import initial_values, random_keys, starting_point
 
 __all__ = ["chain_shapes", "chain_starts", "draw_chains", "nuts_given", "recording"]
 

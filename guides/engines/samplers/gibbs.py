@@ -14,10 +14,14 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from sidebayes.models.blocks.block import Block
-from sidebayes.models.blocks.fields import Count, NonNegative, Range, Seconds, Share
+
+from sidebayes.common.fields import Count, NonNegative, Range, Seconds, Share
 
 from ..base import EngineResult, FitError, Problem, Status
-from ..density import (
+from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
+from ..plumbing.programs import compile_ahead, compiled, unchecked
+from ..plumbing.progress import progress_bar
+from ..problem.density import (
     abstract_trace,
     approximation,
     collapsed_sites,
@@ -28,14 +32,11 @@ from ..density import (
     sum_log_prob,
     unconstrained_start,
 )
-from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
-from ..plumbing.programs import compile_ahead, compiled, unchecked
-from ..plumbing.progress import progress_bar
-from ..surrogate import drawn, linearised
-from ..update_checks import check_updates
-from ..updates import Plan, closed_forms, drawable, plan_updates
+from ..problem.importance import run_at
+from ..steps.surrogate import drawn, linearised
+from ..steps.update_checks import check_updates
+from ..steps.updates import Plan, closed_forms, drawable, plan_updates
 from .chains import chain_shapes, chain_starts, draw_chains, nuts_given, recording
-from .importance import run_at
 
 __all__ = ["BlockedGibbs"]
 

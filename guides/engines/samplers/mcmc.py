@@ -17,7 +17,8 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from numpyro.infer.hmc import hmc
 from numpyro.infer.util import ParamInfo
-from sidebayes.models.blocks.fields import (
+
+from sidebayes.common.fields import (
     Count,
     NonNegative,
     OneOf,
@@ -28,7 +29,11 @@ from sidebayes.models.blocks.fields import (
 )
 
 from ..base import EngineResult, FitError, Problem, Status
-from ..density import (
+from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
+from ..plumbing.programs import Program, compile_ahead, compiled, unchecked
+from ..plumbing.progress import progress_bar
+from ..plumbing.side_by_side import run_all
+from ..problem.density import (
     approximation,
     deterministics,
     explain_nonfinite,
@@ -37,11 +42,7 @@ from ..density import (
     sum_log_prob,
     unconstrained_start,
 )
-from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
-from ..plumbing.programs import Program, compile_ahead, compiled, unchecked
-from ..plumbing.progress import progress_bar
-from ..plumbing.side_by_side import run_all
-from ..updates import refuse_restricted
+from ..steps.updates import refuse_restricted
 from .chains import chain_shapes, chain_starts, draw_chains, recording
 
 __all__ = ["HMC", "NUTS"]

@@ -12,13 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
-from sidebayes.models.blocks.fields import Count, NonNegative, Range, Seconds
+
+from sidebayes.common.fields import Count, NonNegative, Range, Seconds
 
 from ..base import EngineResult, Problem, Status
-from ..density import approximation, as_numpy
 from ..plumbing.checkpoint import CheckpointedEngine, keeping
 from ..plumbing.programs import compiled
 from ..plumbing.progress import in_pieces, progress_bar
+from ..problem.density import approximation, as_numpy
 from .particles import (
     check_prior,
     check_start,

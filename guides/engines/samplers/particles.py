@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from numpyro import handlers
 
 from ..base import Evidence, FitError, Problem
-from ..causes import known_cause
-from ..density import (
+from ..problem.causes import known_cause
+from ..problem.density import (
     abstract_trace,
     deterministics,
     explain_nonfinite,
@@ -27,7 +27,7 @@ from ..density import (
     traced,
     unconstrain,
 )
-from ..honoured import Honoured, is_improper
+from ..problem.honoured import Honoured, is_improper
 
 __all__ = [
     "check_prior",

@@ -12,13 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from sidebayes.models.blocks.fields import Count, OneOf, Range, Seconds, Share
+
+from sidebayes.common.fields import Count, OneOf, Range, Seconds, Share
 
 from ..base import EngineResult, FitError, Problem, SideBayesWarning, Status
-from ..density import approximation, as_numpy
 from ..plumbing.checkpoint import CheckpointedEngine, keeping
 from ..plumbing.programs import compiled
 from ..plumbing.progress import in_pieces, progress_bar
+from ..problem.density import approximation, as_numpy
 from .particles import (
     check_prior,
     check_start,

@@ -13,11 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
-from sidebayes.models.blocks.fields import Count, NonNegative, Seconds
+
+from sidebayes.common.fields import Count, NonNegative, Seconds
 
 from ..base import EngineResult, Evidence, FitError, Problem, Status
-from ..causes import known_cause
-from ..density import (
+from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
+from ..plumbing.programs import compiled
+from ..plumbing.progress import progress_bar
+from ..plumbing.side_by_side import compiled_batch, one_member
+from ..problem.causes import known_cause
+from ..problem.density import (
     approximation,
     as_numpy,
     deterministics,
@@ -26,9 +31,8 @@ from ..density import (
     trace_model,
     unconstrain,
 )
-from ..optimisers.edges import Ends, Points, climbed_inside
-from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
-from ..plumbing.climbs import (
+from ..problem.importance import pareto_k, quality, run_at
+from ..steps.climbs import (
     SETTLED,
     at_rest,
     climbed,
@@ -36,15 +40,12 @@ from ..plumbing.climbs import (
     stop_code,
     until_stopped,
 )
-from ..plumbing.programs import compiled
-from ..plumbing.progress import progress_bar
-from ..plumbing.shortlist import first_of, modes_found, shortlisted
-from ..plumbing.side_by_side import compiled_batch, one_member
-from ..samplers.importance import pareto_k, quality, run_at
-from ..starts import initial_values, num_candidates, random_keys, starting_point
-from ..surrogate import expectation
-from ..update_checks import check_updates
-from ..updates import Plan, listed
+from ..steps.edges import Ends, Points, climbed_inside
+from ..steps.shortlist import first_of, modes_found, shortlisted
+from ..steps.starts import initial_values, num_candidates, random_keys, starting_point
+from ..steps.surrogate import expectation
+from ..steps.update_checks import check_updates
+from ..steps.updates import Plan, listed
 from .factors import FactoredModel, check_factors, plan_factors
 
 __all__ = ["CoordinateAscent"]

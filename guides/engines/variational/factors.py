@@ -13,10 +13,10 @@ from sidebayes.models.blocks.block import Block, Evidence
 from sidebayes.models.blocks.collapsed import Collapsed
 
 from ..base import Problem
-from ..density import abstract_trace, collapsed_sites, site_log_prob, trace_model
 from ..plumbing.programs import compiled
-from ..surrogate import climb, expectation, inner, slope_at
-from ..updates import (
+from ..problem.density import abstract_trace, collapsed_sites, site_log_prob, trace_model
+from ..steps.surrogate import climb, expectation, inner, slope_at
+from ..steps.updates import (
     Part,
     Plan,
     block_of,

@@ -13,17 +13,16 @@ import optax
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
-from sidebayes.models.blocks.fields import Count, NonNegative, OneOf, Range, Seconds
+
+from sidebayes.common.fields import Count, NonNegative, OneOf, Range, Seconds
 
 from ..base import EngineResult, Evidence, FitError, Problem, Status
-from ..batches import Batches, deal_components, estimated_log_prob, large_batches
-from ..density import approximation, free_shapes
 from ..optimisers.ascent import Ascent, ascend
 from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
-from ..plumbing.climbs import BROKEN, SETTLED, climbed, stop_code, until_stopped
 from ..plumbing.programs import compile_ahead, compiled, timed
 from ..plumbing.progress import progress_bar
-from ..samplers.importance import (
+from ..problem.density import approximation, free_shapes
+from ..problem.importance import (
     along_slopes,
     flat_density,
     has_improper_prior,
@@ -32,8 +31,10 @@ from ..samplers.importance import (
     visit,
     visit_ahead,
 )
-from ..starts import random_keys
-from ..updates import refuse_restricted
+from ..steps.batches import Batches, deal_components, estimated_log_prob, large_batches
+from ..steps.climbs import BROKEN, SETTLED, climbed, stop_code, until_stopped
+from ..steps.starts import random_keys
+from ..steps.updates import refuse_restricted
 from .families import FAMILIES
 
 __all__ = ["SVI"]

@@ -11,7 +11,8 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from ..fields import plain_array, real_array, rebuilt
+from sidebayes.common.fields import plain_array, real_array, rebuilt
+
 from ..side_information.partial_labels import frozen
 from .class_mixture import log_of
 from .prototypes import Prototypes

@@ -21,13 +21,14 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
+from sidebayes.common.fields import check_integer, plain_array
+
 from ..block import Block
-from ..fields import check_integer, plain_array
-from ..mixtures.components import GaussianPrior, resolve_prior
+from ..components.gaussian_prior import GaussianPrior, resolve_prior
 from ..mixtures.units import data_units, fitted_statistic
 from ..side_information.partial_labels import PartialLabels
 from .prototypes import Prototypes, without_prototypes
-from .statements import shares_of_classes, stated_classes
+from .stated import shares_of_classes, stated_classes
 
 __all__ = ["PrototypeSites", "class_prototypes", "prototype_prior", "prototype_table"]
 

@@ -11,8 +11,8 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
-from ..mixtures.gaussian_block import GaussianComponents
-from ..mixtures.shift_prior import ShiftPrior, WorthPrior
+from ..components.gaussian_block import GaussianComponents
+from ..components.shift_prior import ShiftPrior, WorthPrior
 from ..mixtures.weights import ComponentWeights
 from ..side_information.partial_labels import PartialLabels
 from .source_mixture import SourceMixture

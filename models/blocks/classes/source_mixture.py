@@ -13,8 +13,9 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 from scipy.special import logsumexp, softmax
 
-from ..fields import plain_array, point_table, real_array, rebuilt
-from ..mixtures.gaussian import Gaussian
+from sidebayes.common.fields import plain_array, point_table, real_array, rebuilt
+
+from ..components.gaussian import Gaussian
 
 __all__ = ["SourceMixture"]
 

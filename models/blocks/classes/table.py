@@ -10,7 +10,8 @@ import numpyro
 from jax import Array
 from jax.typing import ArrayLike
 
-from ..fields import check_integer
+from sidebayes.common.fields import check_integer
+
 from ..mixtures.weights import DirichletWeights
 
 __all__ = ["ClassTable", "class_table"]

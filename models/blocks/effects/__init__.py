@@ -1,1 +1,1 @@
-"""Linear mixed effects: sums over rows, their densities, priors, and updates in closed form."""
+"""Priors and parameters of linear mixed effects, with their updates."""

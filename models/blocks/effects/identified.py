@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import qr
 from scipy.sparse import csr_array
 
-from .structure import Structure
+from .densities.structure import Structure
 
 __all__ = ["covariance_is_determined", "independent_columns"]
 

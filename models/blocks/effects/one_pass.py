@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from ..random_effects import log_integrals, moments
-from .expected import Regression, class_regressions
-from .mixture import EffectsMixture
-from .structure import Structure
-from .sums import RowSums, group_sums
+from .densities.expected import Regression, class_regressions
+from .densities.mixture import EffectsMixture
+from .densities.random_effects import log_integrals, moments
+from .densities.structure import Structure
+from .densities.sums import RowSums, group_sums
 
 __all__ = ["ClassPass", "class_pass"]
 

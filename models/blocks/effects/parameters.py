@@ -25,15 +25,16 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
+from sidebayes.common.warnings import SideBayesWarning
+
 from ..block import Block, Evidence
 from ..collapsed import Collapsed
 from ..side_information.partial_labels import Groups
-from ..warning import SideBayesWarning
-from .expected import Regression, expected_regression, solve
+from .densities.expected import Regression, expected_regression, solve
+from .densities.small import cholesky
+from .densities.structure import FactorUnits, Structure
 from .identified import covariance_is_determined, independent_columns
 from .priors import EffectsPrior
-from .small import cholesky
-from .structure import FactorUnits, Structure
 
 __all__ = ["MixedParameters", "mixed_parameters", "read_options"]
 

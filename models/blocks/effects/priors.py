@@ -9,7 +9,15 @@ import numpy as np
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
-from ..fields import Positive, Range, check_fields, check_number, point_table, real_array
+from sidebayes.common.fields import (
+    Positive,
+    Range,
+    check_fields,
+    check_number,
+    point_table,
+    real_array,
+)
+
 from ..side_information.partial_labels import frozen
 
 __all__ = ["EffectsPrior"]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from ..mixtures.partition_starts import partition_labels
+from ..components.partition_starts import partition_labels
 from ..side_information.partial_labels import Groups
 
 __all__ = ["class_starts"]

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial.distance import cdist
 from sklearn.neighbors import NearestNeighbors
 
-from ..fields import check_integer, point_table
+from sidebayes.common.fields import check_integer, point_table
 
 __all__ = ["NeighborGraph"]
 

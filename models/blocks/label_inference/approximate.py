@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from ..fields import Count, NonNegative, Positive, Range, Whole, check_fields
+from sidebayes.common.fields import Count, NonNegative, Positive, Range, Whole, check_fields
+
 from .colouring import Colouring
 from .potts import FORBIDDEN, logsumexp, potts_message
 

@@ -17,7 +17,7 @@ from jax import Array, lax
 from jax.custom_batching import sequential_vmap
 
 from .loops import Buckets, trailing_axes
-from .reduce import Reduce
+from .potts import Reduce
 from .sweep import reorder
 
 __all__ = ["eliminate"]

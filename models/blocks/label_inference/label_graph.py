@@ -8,7 +8,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..fields import check_integer
+from sidebayes.common.fields import check_integer
+
 from ..side_information.hard_links import (
     LinkReport,
     check_links,

@@ -20,8 +20,7 @@ from .approximate import Exact, Inference, as_inference
 from .buckets import eliminate
 from .colouring import Colouring
 from .label_graph import LabelGraph
-from .potts import FORBIDDEN
-from .reduce import BEST, DRAW, SUM, Reduce
+from .potts import BEST, DRAW, FORBIDDEN, SUM, Reduce
 from .sweep import reorder, sweep
 
 __all__ = [

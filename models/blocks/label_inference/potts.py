@@ -1,13 +1,16 @@
-"""Sums over one label under an equality potential, in log space and in O(K)."""
+"""Sums over one label, in log space: alone, and under an equality potential in O(K)."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-__all__ = ["FORBIDDEN", "logsumexp", "potts_message"]
+__all__ = ["BEST", "DRAW", "FORBIDDEN", "SUM", "Reduce", "logsumexp", "potts_message"]
 
 FORBIDDEN = -1e30
 """Log-potential of what cannot be: finite, so that gradients stay finite."""
@@ -35,10 +38,10 @@ def potts_message(belief: Array, weight: Array) -> Array:
     -------
     Array, shape (rows, num_clusters)
     """
-    return _forward(belief, weight)[0]
+    return _message_forward(belief, weight)[0]
 
 
-def _forward(belief: Array, weight: Array):
+def _message_forward(belief: Array, weight: Array):
     lowest = jnp.finfo(belief.dtype).min
     top = jnp.argmax(belief, axis=1)[:, None] == np.arange(belief.shape[1])
     peak = jnp.where(top, belief, 0.0).sum(axis=1, keepdims=True)  # `max` splits slopes at ties
@@ -60,7 +63,7 @@ def _forward(belief: Array, weight: Array):
     return message, (same, differ, scaled, ratio, top)
 
 
-def _backward(saved, cotangent: Array):
+def _message_backward(saved, cotangent: Array):
     # P(child = l | parent = l) is `same`; of another k it is `differ` times e^{u_k}, in the units
     # of `others`. Sums of what is not negative are never below a term: no sign can turn.
     same, differ, scaled, ratio, top = saved
@@ -73,4 +76,59 @@ def _backward(saved, cotangent: Array):
     return same + jnp.where(top, total, other), same.sum(axis=1)
 
 
-potts_message.defvjp(_forward, _backward)
+potts_message.defvjp(_message_forward, _message_backward)
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """What becomes of the last axis of a table of log-potentials, and the slope of that.
+
+    Attributes
+    ----------
+    name : {"sum", "best", "draw"}
+        The slope is the distribution of the label, its mode, or a draw from it. Differentiated from
+        the last sum back, the slopes are then marginals, a joint mode, or a joint draw.
+    """
+
+    name: str
+
+    def value(self, table: Array) -> Array:
+        """Log-sum-exp, or the maximum."""
+        return table.max(axis=-1) if self.name == "best" else logsumexp(table)
+
+    def share(self, table: Array, value: Array, noise: Array | None) -> Array:
+        """Slope of `value` in `table`; `noise` holds a uniform number for each table that is drawn."""
+        labels = np.arange(table.shape[-1])
+        if self.name == "best":
+            return (jnp.argmax(table, axis=-1)[..., None] == labels).astype(table.dtype)
+        prob = jnp.exp(table - value[..., None])
+        if self.name == "sum":
+            return prob
+        assert noise is not None
+        below = jnp.cumsum(prob, axis=-1)
+        label = (below < noise[..., None] * below[..., -1:]).sum(axis=-1)
+        return (label[..., None] == labels).astype(table.dtype)
+
+    def __call__(self, table: Array, noise: Array | None) -> Array:
+        """Reduce the last axis; differentiated by `share`."""
+        return _reduce(self, table, noise)
+
+
+SUM, BEST, DRAW = Reduce("sum"), Reduce("best"), Reduce("draw")
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _reduce(reduce: Reduce, table: Array, noise: Array | None) -> Array:
+    return reduce.value(table)
+
+
+def _reduce_forward(reduce: Reduce, table: Array, noise: Array | None):
+    value = reduce.value(table)
+    return value, (table, value, noise)
+
+
+def _reduce_backward(reduce: Reduce, saved, cotangent: Array):
+    return cotangent[..., None] * reduce.share(*saved), None
+
+
+_reduce.defvjp(_reduce_forward, _reduce_backward)

@@ -11,8 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from .potts import potts_message
-from .reduce import SUM, Reduce
+from .potts import SUM, Reduce, potts_message
 
 __all__ = ["Peeling", "reorder", "sweep"]
 

@@ -13,9 +13,10 @@ import numpyro.distributions as dist
 from jax import Array, lax
 from jax.scipy.special import digamma
 
+from sidebayes.common.fields import Range, check_number
+
 from ..block import Block, Evidence
 from ..collapsed import Collapsed
-from ..fields import Range, check_number
 
 __all__ = [
     "ComponentWeights",

@@ -16,7 +16,7 @@ from jax.scipy.linalg import solve_triangular
 from jax.typing import ArrayLike
 
 from ..block import Block
-from ..mixtures.gaussian_block import GaussianComponents
+from ..components.gaussian_block import GaussianComponents
 from ..mixtures.units import data_units, fitted_statistic
 from .partitioned_mixture import PartitionedMixture
 from .rule import Rule, matched_discriminants

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from jax.typing import ArrayLike
 
-from ..mixtures.components import (
-    GaussianPrior,
-    agreed_features,
-    resolve_prior,
-)
-from ..mixtures.gaussian_block import GaussianComponents
+from ..components.gaussian_block import GaussianComponents
+from ..components.gaussian_prior import GaussianPrior, agreed_features, resolve_prior
 
 __all__ = ["shared_components"]
 

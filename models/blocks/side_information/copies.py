@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ..fields import check_integer
+from sidebayes.common.fields import check_integer
+
 from .links import Links, check_pairs
 
 __all__ = ["separate_pairs"]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, triu
 from scipy.sparse.csgraph import breadth_first_order, connected_components
 
-from ..fields import check_integer
+from sidebayes.common.fields import check_integer
 
 __all__ = ["LinkReport", "check_links", "contract", "implied_pairs"]
 

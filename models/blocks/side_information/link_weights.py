@@ -8,10 +8,11 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..fields import check_integer, plain_array, real_array, refuse_unwritable
-from ..warning import SideBayesWarning
+from sidebayes.common.fields import check_integer, plain_array, real_array, refuse_unwritable
+from sidebayes.common.warnings import SideBayesWarning
+
+from .link_tables import RESERVED, as_same
 from .partial_labels import Groups, frozen
-from .statements import RESERVED, as_same
 
 _MOST_POINTS = 2**31
 """Row numbers from here on would not fit into the integers that links are kept in."""

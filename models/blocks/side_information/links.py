@@ -10,12 +10,13 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..fields import check_integer, plain_array, point_table
-from ..files import as_path
+from sidebayes.common.fields import check_integer, plain_array, point_table
+from sidebayes.common.files import as_path
+
+from .link_tables import as_same, read_table
 from .link_weights import check_pairs, flip_rate_weight, per_pair
 from .partial_labels import Groups, PartialLabels
 from .stated_pairs import StatedPairs
-from .statements import as_same, read_table
 
 __all__ = ["Links"]
 

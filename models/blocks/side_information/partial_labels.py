@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from ..fields import chosen_rows, name_array, rebuilt, refuse_unwritable
+from sidebayes.common.fields import chosen_rows, name_array, rebuilt, refuse_unwritable
+
 from .cells import cell
 from .class_names import check_class_names, class_indices
 

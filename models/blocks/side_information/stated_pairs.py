@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from ..fields import chosen_rows
-from ..files import write_table
+from sidebayes.common.fields import chosen_rows
+from sidebayes.common.files import write_table
+
 from .cells import cell
 from .hard_links import LinkReport, check_links, implied_pairs
 from .link_weights import (

@@ -1,0 +1,1 @@
+"""How well links are predicted, which are in doubt, and which pairs to ask about next."""

@@ -1,0 +1,173 @@
+"""Which links are probably wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from jax import Array
+from numpy.typing import NDArray
+from scipy.special import expit, log_expit, logsumexp
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.plumbing.programs import compiled
+from sidebayes.guides.engines.problem.posterior import mixture_site, mixture_structure
+from sidebayes.models.blocks.collapsed import Collapsed
+from sidebayes.models.blocks.label_inference import partition
+from sidebayes.models.blocks.label_inference.approximate import Inference, with_pair_beliefs
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.label_inference.padding import Sizes
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+from sidebayes.models.blocks.side_information.links import Links, flip_rate_weight
+
+__all__ = ["link_agreement", "rank_suspects"]
+
+
+def link_agreement(
+    problem: Problem,
+    draws: Mapping[str, NDArray],
+    links: Links,
+    *,
+    flip_rate: float = 0.05,
+    inference: str | Inference | None = None,
+) -> tuple[NDArray, NDArray, str | None]:
+    """Probability, draw by draw, that the two labels of each link agree.
+
+    Parameters
+    ----------
+    problem : Problem
+    draws : mapping of str to ndarray, shape (num_draws, ...)
+    links : Links
+    flip_rate : float in (0, 1/2)
+        Probability that a hard link is wrong, for links that cannot be wrong cannot be suspected; or
+        any link of a model whose labels are free of links.
+    inference : str or inference object, optional
+        By default the model's own; belief propagation in place of mean field, which has no beliefs
+        about pairs.
+
+    Returns
+    -------
+    same : ndarray, shape (num_draws, num_links)
+        Given data, parameters and all links, the one in question included.
+    weights : ndarray, shape (num_draws, num_links)
+        Log-odds with which each link pulled.
+    approximate : str or None
+        Approximation made in summing out the labels.
+
+    Raises
+    ------
+    ValueError
+        If there are no links, the flip rate is out of range, or a loopy component is too wide.
+    """
+    if not len(links):
+        raise ValueError("the fit has no links, so there are none to suspect; pass links= to fit")
+    known = isinstance(flip_rate, float | int | np.floating)
+    if not known or not 0 < flip_rate < 0.5:
+        raise ValueError(f"flip_rate = {flip_rate!r:.60}; expected a number between 0 and 1/2")
+    given = {name: jnp.asarray(value) for name, value in draws.items()}
+    first, _ = _linked(*mixture_structure(problem))
+    tied = first.labels.graph.num_links > 0  # else weights are prices, not log-odds of labels
+    silent = links.hard | (not tied)
+    strength = np.where(silent, flip_rate_weight(flip_rate), np.abs(links.weights))
+    method = with_pair_beliefs(first.labels.inference, inference)
+    num_clusters = first.labels.log_weights.shape[-1]
+    rows = first.labels.graph.num_links
+    stated = links.with_strength(strength)
+    graph = LabelGraph.build(
+        stated, first.labels.graph.num_points, num_clusters, method, Sizes(links=rows)
+    )
+    approximate = partition.check_inference(graph, num_clusters, method)
+
+    def build(bare: Problem) -> Callable:
+        def one(params: dict, args: tuple, graph: LabelGraph, silent: Array) -> tuple[Array, Array]:
+            fn, value = _linked(*mixture_site(replace(bare, args=args), params))
+            factors = fn.log_factors(value)
+            weights = graph.pair_weights
+            if tied:
+                weights = jnp.where(silent, weights, factors["pair_weights"])
+            unary, weight_per = fn.label_factors(factors), fn.labels.weight_per
+            same = partition.pair_marginals(
+                unary,
+                graph,
+                factors["log_weights"],
+                weights,
+                weight_per=weight_per,
+                inference=method,
+            )
+            return same, weights
+
+        return lambda draws, *rest: jax.lax.map(lambda params: one(params, *rest), draws)
+
+    # the graph of the fit may have spare rows behind, and this one has as many
+    silent = np.pad(silent, (0, graph.num_links - len(links)), constant_values=True)
+    rest = problem.args, graph, silent
+    program, _ = compiled("agreement", problem, method, build, given, *rest)
+    same, weights = program(given, *rest)
+    return np.asarray(same)[:, : len(links)], np.asarray(weights)[:, : len(links)], approximate
+
+
+def _linked(fn: Collapsed, value: Array) -> tuple[LinkedMixture, Array]:
+    if not isinstance(fn, LinkedMixture):
+        raise ValueError("the model takes no links, so there are none to suspect")
+    return fn, value
+
+
+def rank_suspects(links: Links, same: NDArray, weights: NDArray) -> pd.DataFrame:
+    r"""Links by the posterior probability that they are wrong, the most suspect first.
+
+    Given the parameters, a link multiplies the odds that its two labels agree by :math:`e^w`, and
+    touches nothing else. All other evidence therefore gives the odds
+
+    .. math:: o_{-l} = \frac{p}{1 - p} e^{-w},
+
+    with p the probability of agreement under all links. If these are weighed against a
+    statement that is right with log-odds :math:`|w|`, a must-link is wrong with odds
+    :math:`e^{-w} / o_{-l} = (1 - p) / p`, a cannot-link with odds :math:`p / (1 - p)`: the
+    statement's own pull is counted once, as evidence of the stated strength.
+
+    Parameters
+    ----------
+    links : Links
+    same, weights : ndarray, shape (num_draws, num_links)
+        From `link_agreement`.
+
+    Returns
+    -------
+    DataFrame
+        One row per link, numbered as in `links`, with their columns: rows ``i`` and ``j``, ``sign`` (1
+        must-link, -1 cannot-link, 0 for a weight of zero, which states nothing), ``weight``,
+        ``probability`` that it is wrong and ``log_odds`` of that, and ``same_without``, the probability
+        that the labels agree by all evidence but the link itself.
+
+    References
+    ----------
+    Lu (2008), appendix A, for links as statements with a flip rate; the odds without the link are
+    the cavity of Opper and Winther (2000), Neural Computation 12, 2655-2684.
+    """
+    sign = np.sign(links.weights)
+    agree = _log_odds(same)
+    wrong = -sign * agree
+    log_odds = logsumexp(log_expit(wrong), axis=0) - logsumexp(log_expit(-wrong), axis=0)
+    table = pd.DataFrame(
+        {
+            "i": links.pairs[:, 0],
+            "j": links.pairs[:, 1],
+            "sign": sign.astype(int),
+            "weight": links.weights,
+            "probability": expit(log_odds),
+            "log_odds": log_odds,
+            "same_without": expit(agree - weights).mean(axis=0),
+        }
+    )
+    table = table.join(links.table().iloc[:, 3:]).rename_axis(index="link")
+    return table.sort_values("log_odds", ascending=False, kind="stable")
+
+
+def _log_odds(prob: NDArray) -> NDArray:
+    """Log-odds, bounded where rounding has taken a probability to 0 or 1."""
+    tiny = np.finfo(prob.dtype).eps
+    prob = np.clip(prob, tiny, 1 - tiny)
+    return np.log(prob) - np.log1p(-prob)

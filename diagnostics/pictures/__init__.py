@@ -1,0 +1,1 @@
+"""Plots, and reports in HTML and Markdown."""

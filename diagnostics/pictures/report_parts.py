@@ -1,0 +1,165 @@
+"""Parts of the report about one fit: its finding, its picture, its details."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from ..sites import labelled_table, site_of
+from ..trust.estimates import estimate_tables, interval, number
+from ..trust.facts import facts_of
+from ..trust.findings import finding, wrong_links
+from . import plots, run_plots
+from .drawings import as_image
+
+__all__ = ["CAPTIONS", "Part", "part_of"]
+
+_HEADINGS = {
+    "clusters": "Data, links and soft assignments",
+    "curves": "Curves of the clusters",
+    "subjects": "Measurements, with bands of what the model predicts",
+}
+"""By what a fit draws; see `Fit.picture`."""
+CAPTIONS = {
+    "clusters": "Each point mixes the colours of its clusters by responsibility. Crosses are cluster "
+    "means, ellipses hold 90 % of a cluster.",
+    "curves": "Lines are the curves of the clusters, bands their uncertainty. Each row takes the colour "
+    "of its cluster.",
+    "subjects": "The grey band holds 90 % of what is predicted for new subjects. The coloured bands are for "
+    "single subjects, given all data.",
+    "coclustering": "Sharp blocks are clusters that the fit is sure of; a blurred edge means points between "
+    "two clusters.",
+    "parameters": "Thin lines reach one standard deviation within the cluster. Thick bars, where there "
+    "are draws, are 89 % intervals.",
+    "objective": "One line per start. If only one start reaches the best value, add starts.",
+    "traces": "Chains that agree overlap on the left and stay near the dotted line on the right.",
+}
+_COLUMNS = {"estimate": "estimate", "standard_error": "standard error"}
+_MOST_SUSPECTS = 10
+_PIXELS, _TIGHTER, _LARGER = 92, 0.82, 1.4
+"""Pixels to an inch; the size of narrow pictures, so that their text is read on a telephone too; and how
+much larger a picture may grow."""
+
+
+class Part(NamedTuple):
+    """What the page says of one fit.
+
+    Attributes
+    ----------
+    finding : str
+        One sentence, as plain text.
+    picture : str
+        HTML of the main picture, empty where the model has none.
+    details : str
+        HTML of tables and of the other pictures.
+    """
+
+    finding: str
+    picture: str
+    details: str
+
+
+def part_of(fit: Any, name: str) -> Part:
+    """Compute and draw all that the page says of one fit.
+
+    Parameters
+    ----------
+    fit : Fit
+    name : str
+        Of the fit on the page.
+    """
+    picture = ""
+    if fit.picture is not None:
+        heading = escape(name) if name else _HEADINGS[fit.picture]
+        picture = _figure(
+            fit.picture, heading, lambda fit: fit.plot(), fit, wide=fit.picture == "subjects"
+        )
+    wrong = wrong_links(fit)
+    facts = "".join(
+        f"<div><dt>{escape(key)}</dt><dd>{escape(value)}</dd></div>"
+        for key, value in facts_of(fit).items()
+    )
+    tables = estimate_tables(fit)
+    estimates = "".join(_estimates(title, table) for title, table in tables.items())
+    details = (
+        f"<dl class='facts'>{facts}</dl>"
+        f"<div class='tables'>{estimates}{_suspects(wrong)}</div>"
+        f"<div class='grid'>{''.join(_figures(fit))}</div>"
+    )
+    return Part(finding(fit, wrong, tables), picture, details)
+
+
+def _figures(fit: Any) -> list[str]:
+    figures = []
+    if fit.has_labels:
+        heading = "Who shares a cluster"
+        figures.append(_figure("coclustering", heading, plots.plot_coclustering, fit))
+    if fit.picture == "clusters" and _in_space_of_data(fit):
+        figures.append(_figure("parameters", "Parameters", plots.plot_parameters, fit))
+    if fit.tree["posterior"].sizes["draw"] > 1:
+        heading = "Traces and ranks, independent of cluster numbering first"
+        figures.append(_figure("traces", heading, run_plots.plot_traces, fit, wide=True))
+    elif np.isfinite(fit.objective).any():
+        figures.append(_figure("objective", "Objective by start", run_plots.plot_objective, fit))
+    return figures
+
+
+def _in_space_of_data(fit: Any) -> bool:
+    """Whether locations of components are points of the table that has the labels."""
+    where = site_of(fit.tree, "location")
+    if where is None:
+        return False
+    return fit.tree["posterior"][where].shape[-1] == labelled_table(fit.tree).shape[1]
+
+
+def _figure(
+    kind: str, heading: str, draw: Callable[[Any], Any], fit: Any, *, wide: bool = False
+) -> str:
+    figure = draw(fit)
+    if not wide:
+        figure.set_size_inches(_TIGHTER * figure.get_size_inches())
+    width, height = (round(_PIXELS * inches) for inches in figure.get_size_inches())
+    size = f"width='{width}' height='{height}' style='max-width:{_LARGER * width:.0f}px'"
+    return (
+        f"<figure{' class=wide' if wide else ''}><figcaption>{heading}</figcaption>"
+        f"<div class='scroll'><img alt='{CAPTIONS[kind]}' {size} src='{as_image(figure)}'></div>"
+        f"<p>{CAPTIONS[kind]}</p></figure>"
+    )
+
+
+def _estimates(title: str, table: pd.DataFrame) -> str:
+    known = [column for column in _COLUMNS if column in table]
+    head = "".join(f"<th>{_COLUMNS[column]}</th>" for column in known)
+    head += "<th>95 % interval</th>" if "lower" in table else ""
+    rows = []
+    for name, row in table.iterrows():
+        cells = "".join(f"<td>{number(row[column])}</td>" for column in known)
+        cells += f"<td>{interval(row)}</td>" if "lower" in table else ""
+        rows.append(f"<tr><th>{escape(str(name))}</th>{cells}</tr>")
+    return _table(title, head, rows)
+
+
+def _suspects(wrong: pd.DataFrame | None) -> str:
+    """Table of the links that are probably wrong."""
+    if wrong is None or wrong.empty:
+        return ""
+    shown = wrong.head(_MOST_SUSPECTS)
+    rows = [
+        f"<tr><th>{i} – {j}</th><td>{'must' if sign > 0 else 'cannot'}-link</td>"
+        f"<td>{probability:.3f}</td></tr>"
+        for i, j, sign, probability in shown[["i", "j", "sign", "probability"]].to_numpy(object)
+    ]
+    more = len(wrong) - len(rows)
+    title = "Links that are probably wrong" + (f", and {more} more" if more else "")
+    return _table(title, "<th>kind</th><th>probability</th>", rows)
+
+
+def _table(title: str, head: str, rows: list[str]) -> str:
+    return (
+        f"<table class='estimates'><caption>{title}</caption><thead><tr><th></th>{head}</tr></thead>"
+        f"<tbody>{''.join(rows)}</tbody></table>"
+    )

@@ -1,0 +1,361 @@
+"""Fits side by side in one table."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sidebayes.common.fields import refuse_unwritable
+
+from ..sites import link_kind, site_of
+from ..symmetry.distance import farthest
+from ..symmetry.invariants import same_cluster
+from .modes import lower_modes, same_data, same_question
+from .scores import score_labels, violated_links
+
+__all__ = ["Comparison", "compare_fits", "named_fits"]
+
+_HEADINGS = {
+    "method": "method",
+    "engine": "engine",
+    "ari": "ARI",
+    "nmi": "NMI",
+    "accuracy": "acc.",
+    "log_joint": "log joint",
+    "log_evidence": "log evidence",
+    "evidence": "evidence is",
+    "elpd_loo": "LOO elpd",
+    "bad_k": "high k",
+    "rhat": "R-hat",
+    "ess": "ESS",
+    "divergences": "divergent",
+    "distance": "distance",
+    "shift": "shift",
+    "shift_of": "of",
+    "trust": "trust",
+    "links": "links",
+    "kind": "taken as",
+    "violated": "violated",
+    "flip": "flip",
+    "compile_s": "compile s",
+    "run_s": "run s",
+    "total_s": "total s",
+    "ess_per_s": "ESS / s",
+    "approximate": "approximate",
+}
+_WHOLE = ("divergences", "links", "violated", "ess")
+_OUTCOME = ("method", "engine", "ari", "nmi", "accuracy", "links", "kind", "violated", "flip")
+_ON_LINKS = ("links", "kind", "violated")
+_COST = ("compile_s", "run_s", "total_s", "ess_per_s", "approximate")
+_CAPTIONS = ("What came out", "How sure it is", "What it cost")
+_BEST = {"ari": max, "nmi": max, "accuracy": max}
+_NOISY = "too noisy to say"
+_SUSPECT = ("differs", "no", "lower mode")
+_ESS, _ESS_PER_CHAIN = 400, 100
+"""Effective draws with which a reference can overrule others: in all, or of each of a few chains."""
+_SHIFT, _ERRORS = 0.1, 3.0
+"""Shift that matters, in posterior standard deviations, and Monte Carlo errors that it must exceed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """One row per fit; columns that are empty for every fit are left out.
+
+    Attributes
+    ----------
+    frame : pandas.DataFrame
+        ``method``, ``engine``; ``ari``, ``nmi``, ``accuracy`` where the truth is known;
+        ``log_joint`` of the best point found, with the change-of-variables term for engines that
+        work in unconstrained space, so compare it within an engine only; ``log_evidence``
+        and whether ``evidence`` is an estimate or a lower bound;
+        ``elpd_loo``, leaving out one connected component of the links at a time, and ``bad_k``,
+        the share of them whose Pareto k is too high for the number of draws (see `Fit.loo`);
+        worst ``rhat`` and least ``ess`` over label-invariant functionals; ``divergences``;
+        ``links``, the ``kind`` they were taken as (hard, soft, learned), and those ``violated`` by
+        the labels; ``flip``, posterior mean of a flip rate;
+        ``compile_s``, ``run_s``, and ``total_s``, all that was waited for; ``ess_per_s``;
+        ``approximate``. Fits of one model to the same
+        data are measured against one of them: ``distance``, mean absolute difference in the
+        probability that two points share a cluster; ``shift``, largest distance of their
+        posteriors over label-invariant functionals of the parameters, ``shift_of`` which, in
+        standard deviations (see `sidebayes.diagnostics.symmetry.distance.wasserstein`); and ``trust``.
+    notes : tuple of str
+        A sentence for every fit that holds a lower mode than another one of the same posterior.
+    data : tuple of int
+        Number of the data set of each fit, by rows of `frame`. The best scores are marked within a
+        data set only.
+
+    Notes
+    -----
+    The reference of ``trust`` is a sampler of several runs: one that started at draws of the prior,
+    and so sees modes that others cannot reach, before one of lower R-hat. Others "agree" with it,
+    or "differ", by a shift of more than a tenth and more than three Monte Carlo errors; "no" means
+    that the run says itself that it failed (`Fit.verdict`). A reference of fewer than 400 effective
+    draws, or 100 a chain, overrules none: what would differ is "too noisy to say".
+    A mode below that of another engine on the same posterior is a "lower mode". The reference is only
+    the best there is: where two samplers that start at the prior differ, give them more particles or
+    live points.
+    """
+
+    frame: pd.DataFrame
+    notes: tuple[str, ...] = ()
+    data: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        """Table as text, and the notes below it."""
+        return "\n".join([self._texts().rename(columns=_HEADINGS).to_string(), *self.notes])
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from .notebook import comparison_cell
+
+        return comparison_cell(self)
+
+    def __rich__(self) -> Any:
+        """Table for the terminal in three parts: what came out, how sure it is, what it cost."""
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        texts = self._texts()
+        parts: list[Any] = []
+        for columns in self._parts():
+            table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+            table.add_column("fit", no_wrap=True)
+            for name in columns:
+                table.add_column(
+                    _HEADINGS[name], justify="left" if _is_text(name) else "right", no_wrap=True
+                )
+            for name, row in zip(texts.index, texts[columns].to_numpy(), strict=True):
+                table.add_row(str(name), *row)
+            parts += [table, ""] if columns else []
+        return Group(*parts, *map(Text, self.notes))
+
+    def html(self) -> str:
+        """HTML tables of class ``comparison``: what came out, how sure it is, what it cost.
+
+        Every cell carries its heading as ``data-heading``, so that a narrow page can show a row as a
+        list. The notes follow as paragraphs of class ``reading``.
+        """
+        tables = map(self._html, _CAPTIONS, self._parts())
+        notes = "".join(f'<p class="reading">{escape(note)}</p>' for note in self.notes)
+        return "".join(tables) + notes
+
+    def _html(self, caption: str, columns: list[str]) -> str:
+        if not columns:
+            return ""
+        texts = self._texts()
+        head = "".join(
+            f'<th class="{"text" if _is_text(c) else ""}">{escape(_HEADINGS[c])}</th>'
+            for c in columns
+        )
+        rows = []
+        for i, name in enumerate(texts.index):
+            cells = "".join(
+                f'<td class="{self._style(c, i)}" data-heading="{escape(_HEADINGS[c])}">'
+                f"{escape(texts[c].iloc[i])}</td>"
+                for c in columns
+            )
+            rows.append(f"<tr><th>{escape(str(name))}</th>{cells}</tr>")
+        return (
+            f'<table class="comparison"><caption>{caption}</caption>'
+            f"<thead><tr><th>fit</th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        )
+
+    def _parts(self) -> list[list[str]]:
+        """Columns that say what came out, how sure it is, what it cost; none on links without any."""
+        unlinked = _ON_LINKS if not self.frame["links"].any() else ()
+        columns = [c for c in self.frame.columns if c not in unlinked]
+        rest = [c for c in columns if c not in _OUTCOME]
+        outcome = [c for c in columns if c in _OUTCOME]
+        return [outcome, [c for c in rest if c not in _COST], [c for c in rest if c in _COST]]
+
+    def _style(self, column: str, row: int) -> str:
+        if column == "trust" and self.frame[column].iloc[row] in _SUSPECT:
+            return "text suspect"
+        if _is_text(column):
+            return "text"
+        values = self.frame[column]
+        best = column in _BEST and self._is_best(_BEST[column], values, row)
+        suspect = {"rhat": values.iloc[row] > 1.01, "divergences": values.iloc[row] > 0}
+        return "best" if best else "suspect" if suspect.get(column) else ""
+
+    def _is_best(self, best: Callable, values: pd.Series, row: int) -> bool:
+        """Whether a score is the best of several to the same data."""
+        rivals = values[np.equal(self.data, self.data[row])].dropna()
+        return len(rivals) > 1 and values.iloc[row] == best(rivals)
+
+    def _texts(self) -> pd.DataFrame:
+        return pd.DataFrame(
+            {c: [_text(c, v) for v in self.frame[c]] for c in self.frame.columns},
+            index=self.frame.index,
+        )
+
+
+def named_fits(fits: Mapping[Any, Any]) -> dict[str, Any]:
+    """Fits by names that are text.
+
+    Raises
+    ------
+    ValueError
+        If a name is blank, or the same text as another.
+    """
+    names = [str(name) for name in fits]
+    unclear = [name for name in names if not name.strip() or names.count(name) > 1]
+    if unclear:
+        raise ValueError(
+            f"fits has the names {list(fits)}, of which {unclear[0]!r} is blank, or the same text as "
+            "another; give each fit a name of its own, by which its row goes"
+        )
+    refuse_unwritable("names of fits", names)
+    return dict(zip(names, fits.values(), strict=True))
+
+
+def compare_fits(fits: Mapping[str, Any]) -> Comparison:
+    """Compare fits; see `sidebayes.compare`.
+
+    Parameters
+    ----------
+    fits : mapping of str to Fit
+    """
+    fits = named_fits(fits)
+    rows = {name: _row(fit) for name, fit in fits.items()}
+    lower = lower_modes(fits)
+    frame = pd.DataFrame.from_dict(rows, orient="index")
+    frame = frame.join(_measure(list(fits.values()), frame))
+    frame.loc[[name for name in lower if frame.loc[name, "trust"] != "no"], "trust"] = "lower mode"
+    frame = frame[[name for name in _HEADINGS if name in frame]]
+    empty = [c for c in frame if frame[c].isna().all() or (frame[c] == "").all()]
+    sets = [same_data(fit) for fit in fits.values()]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(sets))}
+    return Comparison(
+        frame.drop(columns=empty), tuple(lower.values()), tuple(numbers[key] for key in sets)
+    )
+
+
+def _row(fit: Any) -> dict[str, Any]:
+    stats = fit.tree["sample_stats"]
+    links = fit.tree["constant_data"]
+    found, seconds = fit.convergence, fit.seconds
+    row = {
+        "method": fit.method,
+        "engine": fit.engine,
+        "log_joint": np.nan if fit.config.hard_labels else float(stats["lp"].max()),
+        "log_evidence": fit.tree["fit_info"].attrs.get("log_evidence", np.nan),
+        "evidence": fit.tree["fit_info"].attrs.get("log_evidence_kind", ""),
+        **_leave_one_out(fit),
+        **found,
+        "divergences": float(stats["diverging"].sum()) if "diverging" in stats else np.nan,
+        "links": links.sizes.get("link", 0),
+        "kind": link_kind(fit.tree),
+        "compile_s": seconds["compile"],
+        "run_s": seconds["run"],
+        "total_s": seconds["total"],
+        "ess_per_s": found["ess"] / max(seconds["run"], 1e-9),
+        "approximate": fit.approximate or "",
+    }
+    rate = site_of(fit.tree, "reliability")
+    if rate is not None:
+        row["flip"] = float(fit.tree["posterior"][rate].mean())
+    if fit.has_labels:
+        labels = fit.tree["responsibilities"]["labels"].to_numpy()
+        row["violated"] = violated_links(labels, links["links"], links["link_weights"])
+        if "truth" in fit.tree["observed_data"]:
+            row |= score_labels(fit.tree["observed_data"]["truth"].to_numpy(), labels)
+    return row
+
+
+def _leave_one_out(fit: Any) -> dict[str, float]:
+    """What `Fit.loo` says, if it can."""
+    try:
+        with warnings.catch_warnings():  # large Pareto k are counted instead
+            warnings.simplefilter("ignore")
+            found = fit.loo()
+    except ValueError:
+        return {"elpd_loo": np.nan, "bad_k": np.nan}
+    return {"elpd_loo": float(found.elpd), "bad_k": float((found.pareto_k > found.good_k).mean())}
+
+
+def _measure(fits: list[Any], frame: pd.DataFrame) -> pd.DataFrame:
+    """Columns that say how far each fit lies from the reference of its model, data and links."""
+    keys = [same_question(fit) for fit in fits]
+    rows = []
+    for number, (key, fit) in enumerate(zip(keys, fits, strict=True)):
+        peers = [i for i, other in enumerate(keys) if other == key and _may_lead(fits[i])]
+        failed = fit.verdict[0] == "bad"
+        row: dict[str, Any] = {"trust": "no" if failed else ""}
+        rows.append(row)
+        if not peers or keys.count(key) == 1:
+            continue
+        best = min(peers, key=lambda i: _rank(fits[i]))
+        if best == number:
+            row["trust"] = "no" if failed else "reference"
+            continue
+        leader = fits[best]
+        row["distance"] = _distance(fit, leader) if fit.has_labels else np.nan
+        if fit.tree["posterior"].sizes["draw"] == 1:
+            continue
+        row["shift"], row["shift_of"] = farthest(fit.tree, leader.tree)
+        if np.isnan(row["shift"]):
+            continue
+        ess = frame["ess"].iloc[[number, best]].to_numpy(float)
+        apart = row["shift"] > max(_SHIFT, _ERRORS * np.sqrt((1 / ess).sum()))
+        enough = ess[1] >= min(_ESS, _ESS_PER_CHAIN * leader.tree["posterior"].sizes["chain"])
+        unlike = "differs" if enough else _NOISY
+        row["trust"] = "no" if failed else unlike if apart else "agrees"
+    measured = pd.DataFrame(rows, frame.index)
+    texts = [name for name in measured if _is_text(str(name))]
+    return measured.fillna(dict.fromkeys(texts, ""))
+
+
+def _may_lead(fit: Any) -> bool:
+    """Whether others can be measured against a fit: several chains that all moved."""
+    return fit.tree["posterior"].sizes["draw"] > 1 and bool(np.isfinite(fit.convergence["rhat"]))
+
+
+def _rank(fit: Any) -> tuple:
+    """Sound runs first, then samplers that start at the prior, then by R-hat.
+
+    Of engines with several chains, those whose evidence has a standard error start at the prior.
+    """
+    error = fit.tree["fit_info"].attrs.get("log_evidence_error", np.nan)
+    return fit.verdict[0] == "bad", np.isnan(error), fit.convergence["rhat"]
+
+
+def _distance(fit: Any, leader: Any) -> float:
+    """Mean difference in the probability that two points share a cluster."""
+    num_points = fit.tree["responsibilities"].sizes["points"]
+    pairs = np.random.default_rng(0).integers(num_points, size=(2000, 2))
+    gap = np.subtract(*(same_cluster(one.tree, pairs).mean(axis=(0, 1)) for one in (fit, leader)))
+    return float(np.abs(gap).mean())
+
+
+def _is_text(column: str) -> bool:
+    return column in ("method", "engine", "kind", "evidence", "approximate", "shift_of", "trust")
+
+
+def _text(column: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if np.isnan(value):
+        return ""
+    if column in _WHOLE:
+        return f"{value:.0f}"
+    if column in (
+        "log_joint",
+        "log_evidence",
+        "elpd_loo",
+        "compile_s",
+        "run_s",
+        "total_s",
+        "ess_per_s",
+    ):
+        return f"{value:.1f}"
+    return f"{value:.0%}" if column == "bad_k" else f"{value:.3f}"

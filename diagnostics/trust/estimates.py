@@ -1,0 +1,117 @@
+"""Tables of estimates: coefficients, variances of random effects and noise, other parameters."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from numpy.typing import NDArray
+
+from ..sites import TRUSTED_MATCH, entry_names, is_label_dim, role_of
+
+__all__ = ["estimate_tables", "interval", "number"]
+
+_MOST_ENTRIES = 12
+"""Numbers of a site up to which a table shows them."""
+
+_SHOWN_ELSEWHERE = ("coefficients", "factor", "deviation", "mixing_weights", "location", "spread")
+"""Roles of sites that other tables or pictures show, or that only parametrise these."""
+
+
+def estimate_tables(fit: Any) -> dict[str, pd.DataFrame]:
+    """Tables of a fit by heading; empty for a plain mixture, whose parameters are drawn.
+
+    Parameters
+    ----------
+    fit : Fit
+
+    Returns
+    -------
+    dict of str to DataFrame
+        Columns ``estimate``, and where they are known ``standard_error``, ``lower`` and ``upper``, the ends
+        of 95 % intervals; a row for each number, by its name.
+    """
+    tables: dict[str, pd.DataFrame] = {}
+    with suppress(ValueError):  # no fixed effects, or no peak to take standard errors from
+        tables["Coefficients"] = _flat(fit.coefficients())
+    sites = _sites(fit)
+    spread = {name: site for name, site in sites.items() if _is_covariance(site)}
+    if spread:
+        noise = {name: site for name, site in sites.items() if role_of(site) == "noise"}
+        rows = [_deviations(site) for site in spread.values()]
+        rows += [_entries(name, site) for name, site in noise.items()]
+        tables["Standard deviations and correlations"] = pd.concat(rows)
+        sites = {name: site for name, site in sites.items() if name not in spread | noise}
+    rest = [_entries(n, site) for n, site in sites.items() if site[0, 0].size <= _MOST_ENTRIES]
+    if rest:
+        tables["Other parameters" if tables else "Parameters"] = pd.concat(rest)
+    return tables
+
+
+def number(value: float) -> str:
+    """Four digits, with a proper minus; empty where the value is not known."""
+    return "" if np.isnan(value) else f"{value:.4g}".replace("-", "−")
+
+
+def interval(row: pd.Series) -> str:
+    """Ends of the interval of a row of a table; empty where they are not known."""
+    ends = [row.get(column, np.nan) for column in ("lower", "upper")]
+    return "" if np.isnan(ends).any() else " to ".join(map(number, ends))
+
+
+def _sites(fit: Any) -> dict[str, xr.DataArray]:
+    """Sites that tables are about: no latent of single units, none that nothing can be averaged of."""
+    tree, score = fit.relabelled
+    by_unit: tuple[str, ...] = ()
+    with suppress(ValueError):  # a model that was not saved
+        by_unit = fit.run.sized_by_units
+    return {
+        str(name): site
+        for name, site in tree["posterior"].data_vars.items()
+        if role_of(site) not in _SHOWN_ELSEWHERE
+        and str(name) not in by_unit
+        and (score >= TRUSTED_MATCH or not any(is_label_dim(str(dim)) for dim in site.dims))
+    }
+
+
+def _flat(table: pd.DataFrame) -> pd.DataFrame:
+    """Coefficients of clusters by one name: ``years of cluster 0``."""
+    if isinstance(table.index, pd.MultiIndex):
+        return table.set_axis([f"{term} of cluster {k}" for k, term in table.index])
+    return table
+
+
+def _is_covariance(site: xr.DataArray) -> bool:
+    return site.dims[-2:] == ("effects", "effects_1")
+
+
+def _deviations(site: xr.DataArray) -> pd.DataFrame:
+    """Standard deviations, then correlations, of every draw of a covariance matrix."""
+    effects = [str(name) for name in site["effects"].to_numpy()]
+    sd = np.sqrt(np.diagonal(site.to_numpy(), axis1=-2, axis2=-1))
+    scale = np.where(sd > 0, sd, np.inf)
+    correlation = site.to_numpy() / scale[..., :, None] / scale[..., None, :]
+    one, other = np.tril_indices(len(effects), -1)
+    pairs = [
+        f"correlation of {effects[j]} and {effects[i]}" for i, j in zip(one, other, strict=True)
+    ]
+    own = [*(f"sd of {name}" for name in effects), *pairs]
+    if site.ndim > 4:  # a matrix for each cluster
+        own = [f"{name}, cluster {k}" for k in site[site.dims[2]].to_numpy() for name in own]
+    return _summary(np.concatenate([sd, correlation[..., one, other]], axis=-1), own)
+
+
+def _entries(name: str, site: xr.DataArray) -> pd.DataFrame:
+    return _summary(site.to_numpy(), entry_names(name, site, site.dims[2:]))
+
+
+def _summary(draws: NDArray, names: list[str]) -> pd.DataFrame:
+    flat = draws.reshape(draws.shape[0] * draws.shape[1], -1)
+    table = pd.DataFrame({"estimate": flat.mean(axis=0)}, index=names)
+    if len(flat) > 1:
+        table["standard_error"] = flat.std(axis=0, ddof=1)
+        table["lower"], table["upper"] = np.quantile(flat, [0.025, 0.975], axis=0)
+    return table

@@ -1,0 +1,193 @@
+"""How far a fit is to be trusted, by what the run itself shows."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..sites import is_label_dim, is_ordered, role_of
+
+__all__ = ["num_starts_at_best", "verdict"]
+
+_NEAR = 0.01
+"""Difference in log joint density below which two runs reached the same mode."""
+
+_STILL_RISING = 1e-6
+"""Last gain of a climb, relative to its objective, from which on it counts as unfinished."""
+
+_FLAT = 1e-5
+"""Largest entry of a gradient, relative to the log joint density, that counts as zero."""
+
+_TWINS = 1e-6
+"""Relative difference of parameters below which two clusters are the same."""
+
+_MANY = 10
+"""Points for each cluster from which on one that holds a single point is pointed out."""
+
+_FEWEST_DRAWS = 4
+"""Of a chain; with fewer there is neither R-hat nor ESS."""
+
+_RHAT, _ESS_PER_CHAIN = 1.01, 100
+"""Limits of Vehtari et al. (2021), Bayesian Anal. 16, 667-718."""
+
+
+def verdict(fit: Any) -> tuple[str, str]:
+    """How far to trust a fit: "good", "caution" or "bad", and why, in a sentence or two.
+
+    Parameters
+    ----------
+    fit : Fit
+    """
+    info = fit.tree["fit_info"].attrs
+    message = info["status"].rstrip(".")
+    noted = [*json.loads(info.get("remarks", "[]")), *_lone(fit)]
+    message = ". ".join([message, *noted])
+    if not info["converged"]:
+        return "bad", f"{message}."
+    stats = fit.tree["sample_stats"]
+    for judged in (_chains, _end, _twins, _starts):
+        if found := judged(fit):
+            return found[0], f"{message}. {found[1]}"
+    if "diverging" in stats and stats["diverging"].any():
+        return "caution", f"{message}. Raise target_accept and see whether the answer stays."
+    if noted:
+        return "caution", f"{message}."
+    if fit.approximate:
+        return "caution", f"{message}. Labels are summed out approximately, by {fit.approximate}."
+    return "good", f"{message}."
+
+
+def num_starts_at_best(fit: Any) -> int:
+    """Number of starts that came within 0.01 of the best objective.
+
+    A run from values that were given had one start; a run from where another fit ended counts the
+    starts of that fit.
+
+    Parameters
+    ----------
+    fit : Fit
+    """
+    noted = fit.tree["fit_info"].attrs.get("starts_at_best")
+    if noted is not None:
+        return int(noted)
+    history = np.asarray(fit.objective, float)
+    if not history.size:
+        return 0
+    best = np.max(np.where(np.isfinite(history), history, -np.inf), axis=1)
+    return int(np.sum(best > best.max() - _NEAR))
+
+
+def _chains(fit: Any) -> tuple[str, str] | None:
+    """What the draws say, of engines that draw."""
+    sizes = fit.tree["posterior"].sizes
+    # an engine of one's own may give a point without an objective
+    draws = not fit.tree["posterior"].attrs["point_estimate"] or fit.config.length == "num_samples"
+    is_sampler = draws and not np.size(fit.objective)
+    if is_sampler and sizes["draw"] < _FEWEST_DRAWS:
+        return "bad", (
+            f"Draws of {sizes['draw']} a chain cannot be judged; draw some hundreds from each of "
+            "several chains."
+        )
+    rhat, ess = fit.convergence["rhat"], fit.convergence["ess"]
+    if rhat > 1.05:
+        return "bad", (
+            f"The chains disagree, whatever the numbering of the clusters (R-hat {rhat:.2f}): they "
+            "found different answers; run longer, or tighten the prior."
+        )
+    if rhat > _RHAT or ess < _ESS_PER_CHAIN * sizes["chain"]:
+        worst = f"R-hat {rhat:.3f}, ESS {ess:.0f}" if np.isfinite(rhat) else f"ESS {ess:.0f}"
+        return "caution", f"Not yet enough draws ({worst}); run longer."
+    if is_sampler and sizes["chain"] == 1:
+        return "caution", (
+            "One chain cannot show whether others would agree with it; run several (num_chains)."
+        )
+    return None
+
+
+def _end(fit: Any) -> tuple[str, str] | None:
+    """What the last steps of a climb say."""
+    if not fit.config.climbs:
+        return None
+    path = _best_path(fit)
+    stats = fit.tree["sample_stats"]
+    if "gradient" in stats:
+        slope = float(stats["gradient"].max()) / (1 + abs(float(stats["lp"].max())))
+        if slope <= _FLAT:
+            return None  # a mode, however many steps led there
+    if len(path) < 2:
+        return "bad", "It made no step, so that nothing shows a mode; lower tol."
+    gain = path[-1] - path[-2]
+    if gain > max(_NEAR, _STILL_RISING * (1 + abs(path[-1]))):
+        return "caution", f"The objective still rose by {gain:.2g} in the last step; lower tol."
+    return None
+
+
+def _twins(fit: Any) -> tuple[str, str] | None:
+    """Whether a mode has a cluster twice, as where nothing has told clusters apart yet."""
+    point = fit.config.climbs and fit.tree["posterior"].attrs["point_estimate"]
+    if not point or is_ordered(fit.tree):  # clusters that hold nothing are all alike there
+        return None
+    rows = []
+    for site in fit.tree["posterior"].data_vars.values():
+        axes = [axis for axis, dim in enumerate(site.dims) if is_label_dim(str(dim))]
+        if len(axes) == 1 and role_of(site) != "mixing_weights":
+            first = np.moveaxis(site.to_numpy(), axes[0], 0)
+            rows.append(first.reshape(len(first), -1))
+    if not rows or any(len(row) != len(rows[0]) for row in rows):
+        return None
+    table = np.concatenate(rows, axis=1)
+    # clusters that are the same lie next to each other along any direction
+    order = np.argsort(table @ np.random.default_rng(0).normal(size=table.shape[1]))
+    for one, two in pairwise(order):
+        if np.allclose(table[one], table[two], rtol=_TWINS, atol=0.0):
+            return "caution", (
+                f"Clusters {min(one, two)} and {max(one, two)} are the same: it stayed at a saddle, "
+                "where nothing tells them apart, or there are fewer clusters; leave init out, or lower "
+                "num_clusters."
+            )
+    return None
+
+
+def _lone(fit: Any) -> list[str]:
+    """Clusters that hold a single point, where others hold many."""
+    if "responsibilities" not in fit.tree:
+        return []
+    labels = fit.tree["responsibilities"]["labels"].to_numpy()
+    clusters, first, sizes = np.unique(labels, return_index=True, return_counts=True)
+    if len(labels) < _MANY * len(clusters):
+        return []
+    return [
+        f"Cluster {cluster} holds a single point of {len(labels)}, number {point}: look whether that point "
+        "is an outlier; if it is not, take fewer clusters, or a prior of the spreads that weighs more"
+        for cluster, point, size in zip(clusters, first, sizes, strict=True)
+        if size == 1
+    ]
+
+
+def _starts(fit: Any) -> tuple[str, str] | None:
+    """How many starts vouch for a mode."""
+    history = fit.objective
+    if num_starts_at_best(fit) != 1:
+        return None
+    if len(history) > 1:
+        return "caution", "No other start came near it; add starts (num_restarts)."
+    given = "starts_at_best" in fit.tree["fit_info"].attrs
+    if not given and getattr(fit.config, "num_restarts", 1) > 1:
+        return None  # all its starts were equal: the model's blocks know one place to start from
+    if fit.config.climbs or fit.config.hard_labels:
+        return "caution", (
+            "It had one start, so that nothing shows whether others lead higher; leave init out, or "
+            "add starts (num_restarts)."
+        )
+    return None
+
+
+def _best_path(fit: Any) -> NDArray[np.float64]:
+    """Objective by step of the start that reached the highest."""
+    history = np.asarray(fit.objective, float)
+    best = np.argmax(np.where(np.isfinite(history), history, -np.inf).max(axis=1))
+    return history[best][np.isfinite(history[best])]

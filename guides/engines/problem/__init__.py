@@ -1,0 +1,1 @@
+"""A model with its data as a density, its units, and what is derived from draws."""

@@ -1,0 +1,81 @@
+"""Why a log density is not finite, or clusters collapse, where data and links show it by themselves."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.core import Tracer
+from jax.typing import ArrayLike
+from sidebayes.models.blocks.block import Block
+from sidebayes.models.blocks.label_inference import partition
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+
+from ..base import Problem
+from .declared import declared_blocks, observed_table
+from .density import abstract_trace, collapsed_sites
+from .values import trace_anywhere
+
+__all__ = ["known_cause", "remedy"]
+
+
+def known_cause(problem: Problem) -> str | None:
+    """Say what no parameters can mend, and what to do about it; None if nothing of the kind is found.
+
+    Looks for hard links that no labeling satisfies, and for columns of the data that are copies, sums
+    or other linear combinations of the rest.
+    """
+    return _impossible_links(problem) or _dependent_columns(problem)
+
+
+def remedy(problem: Problem) -> str:
+    """What the blocks of a model advise where a cluster collapses, to follow a semicolon."""
+    blocks = (block for block, _ in declared_blocks(abstract_trace(problem)))
+    own = (block.remedy for block in blocks if type(block).degenerate is not Block.degenerate)
+    return "; ".join(dict.fromkeys(own)) or Block.remedy
+
+
+def _impossible_links(problem: Problem) -> str | None:
+    sizes: dict[str, int] = {}
+
+    def look() -> dict[str, tuple[Array, Array]]:
+        found = {}
+        for name, (fn, _) in collapsed_sites(trace_anywhere(problem)).items():
+            if isinstance(fn, LinkedMixture) and _may_be_hard(fn.labels.graph.pair_weights):
+                graph, sizes[name] = fn.labels.graph, fn.num_clusters
+                blank = jnp.zeros((graph.num_points, fn.num_clusters), fn.labels.log_weights.dtype)
+                value = partition.log_partition(blank, graph, inference=fn.labels.inference)
+                found[name] = jnp.isinf(graph.pair_weights).sum(), jnp.isfinite(value)
+        return found
+
+    # one program: step by step it would be hundreds
+    for name, (hard, possible) in jax.jit(look)().items():
+        if hard and not possible:
+            return (
+                f"{name!r} has {hard} hard links that no labeling satisfies with {sizes[name]} clusters: "
+                "allow more clusters, drop a cannot-link, or make the links soft, "
+                "links.with_strength(4.0)"
+            )
+    return None
+
+
+def _may_be_hard(weights: ArrayLike) -> bool:
+    return isinstance(weights, Tracer) or bool(np.isinf(np.asarray(weights)).any())
+
+
+def _dependent_columns(problem: Problem) -> str | None:
+    for name in collapsed_sites(abstract_trace(problem)):
+        table = observed_table(problem, name)
+        if table is None or table.ndim != 2 or len(table) <= table.shape[1]:
+            continue
+        centred = table - table.mean(axis=0)
+        spread = centred.std(axis=0)
+        rank = np.linalg.matrix_rank(centred / np.where(spread > 0, spread, 1.0))
+        if rank < table.shape[1]:
+            return (
+                f"the {table.shape[1]} columns of {name!r} have rank {rank}, so that some are constant, "
+                "copies or sums of others: drop those, or use prior='empirical' or "
+                "covariance='diagonal'"
+            )
+    return None

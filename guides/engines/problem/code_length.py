@@ -1,0 +1,63 @@
+"""Code length of the parameters of a model: what the Bayesian information criterion charges."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+
+from ..base import Problem
+from .density import bijector_of, latent_sites, trace_model
+
+__all__ = ["code_length"]
+
+
+def code_length(
+    problem: Problem, params: Mapping[str, Any], num_units: int, corners: Collection[str] = ()
+) -> float:
+    r"""Nats that the parameters of a model cost to write down.
+
+    .. math:: \sum_s \tfrac12 d_s \log n
+
+    Sites :math:`s` have :math:`d_s` degrees of freedom, those of their unconstrained coordinates, except
+    where their block charges otherwise (`Block.code_length`).
+
+    Parameters
+    ----------
+    problem : Problem
+    params : mapping
+        Values of the latent sites.
+    num_units : int
+        Number n of exchangeable units of the data.
+    corners : collection of str
+        Roles of sites on simplices whose values are corners: each costs the logarithm of their number.
+
+    Raises
+    ------
+    ValueError
+        If the density has a factor that is no likelihood.
+
+    References
+    ----------
+    Schwarz (1978), Ann. Stat. 6, 461-464, doi:10.1214/aos/1176344136.
+    """
+    trace = trace_model(problem, params)
+    factors = [n for n, s in trace.items() if isinstance(s.get("fn"), dist.Unit)]
+    if factors:
+        raise ValueError(
+            f"the density has a factor that is no likelihood, {factors[0]!r}, so that it has no BIC"
+        )
+    total = 0.0
+    for site in latent_sites(trace).values():
+        infer, shape = site.get("infer") or {}, jnp.shape(site["value"])
+        block, role = infer.get("block"), infer.get("role")
+        charged = None if block is None else block.code_length(role)
+        if role in corners:
+            charged = np.prod(shape[:-1]) * np.log(shape[-1])
+        if charged is None:
+            charged = np.prod(bijector_of(site).inverse_shape(shape)) * np.log(num_units) / 2
+        total += float(charged)
+    return total

@@ -1,0 +1,91 @@
+"""What a model declares at its sites: names of axes, roles, blocks, and the table that is observed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from numpy.typing import NDArray
+from numpyro.distributions import constraints
+from sidebayes.models.blocks.block import Block
+
+from ..base import Problem
+from .density import abstract_trace, collapsed_sites, is_latent, latent_sites
+
+__all__ = ["declared_blocks", "observed_table", "site_dims", "site_roles"]
+
+
+def site_dims(problem: Problem) -> dict[str, tuple[str, ...]]:
+    """Name the axes of every latent and deterministic site: plates first, then its own.
+
+    A site names its own last axes by ``infer={"event_dims": [...]}``. Those of weights on a simplex,
+    one per cluster, are ``clusters``.
+    """
+    trace, dims = abstract_trace(problem), {}
+    for name, site in trace.items():
+        if site["type"] != "deterministic" and not is_latent(site):
+            continue
+        rank = len(jnp.shape(site["value"]))
+        plates = {frame.dim: frame.name for frame in site.get("cond_indep_stack", ())}
+        event = site["fn"].event_dim if site["type"] == "sample" else rank - len(plates)
+        batch = rank - event
+        named = [plates.get(axis - batch, f"{name}_dim_{axis}") for axis in range(batch)]
+        given = (site.get("infer") or {}).get("event_dims")
+        if given is not None:
+            if len(given) != event:
+                raise ValueError(
+                    f"site {name!r}: event_dims={list(given)!r} names {len(given)} axes; "
+                    f"the site has {event} event axes"
+                )
+            tail = tuple(given)
+        elif name in _weights_of_clusters(trace):
+            tail = ("clusters",)
+        else:
+            tail = tuple(f"{name}_dim_{batch + axis}" for axis in range(event))
+        dims[name] = (*named, *tail)
+    return dims
+
+
+def site_roles(problem: Problem) -> dict[str, str]:
+    """What latent sites are, as far as blocks say so: "mixing_weights", "location", ..."""
+    trace = abstract_trace(problem)
+    roles = dict.fromkeys(_weights_of_clusters(trace), "mixing_weights")
+    for name, site in latent_sites(trace).items():
+        infer = site.get("infer") or {}
+        derived = getattr(infer.get("block"), "derived", {})
+        own = {name: infer.get("role"), **derived}.items()
+        roles |= {n: role for n, role in own if role and n in trace}
+    return roles
+
+
+def _weights_of_clusters(trace: Mapping[str, dict]) -> list[str]:
+    """Single points of a simplex with one entry per cluster, and deterministic ones of that size."""
+    sizes = {fn.num_clusters for fn, _ in collapsed_sites(trace).values() if fn.latent == "labels"}
+    return [
+        name
+        for name, site in trace.items()
+        if is_latent(site)
+        and site["fn"].support is constraints.simplex
+        and len(jnp.shape(site["value"])) == 1
+        and jnp.shape(site["value"])[0] in sizes
+    ]
+
+
+def declared_blocks(trace: Mapping[str, dict]) -> list[tuple[Block, dict[str, str]]]:
+    """Blocks that sample the latent sites of a trace, each with the names of its sites by role."""
+    found: dict[int, tuple[Block, dict[str, str]]] = {}
+    for name, site in latent_sites(trace).items():
+        infer = site.get("infer") or {}
+        if infer.get("block") is not None:
+            found.setdefault(id(infer["block"]), (infer["block"], {}))[1][infer["role"]] = name
+    return list(found.values())
+
+
+def observed_table(problem: Problem, name: str) -> NDArray | None:
+    """Data of an observed site, a row per unit, where they are an argument of the model as it is."""
+    value = abstract_trace(problem)[name]["value"]
+    if isinstance(value, Tracer) or jnp.ndim(value) not in (1, 2) or not len(value):
+        return None
+    return np.asarray(value, float)

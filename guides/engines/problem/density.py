@@ -1,0 +1,408 @@
+"""A NumPyro model seen as a density: sites, log joint, starting values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import Array
+from jax.core import Tracer
+from numpyro import handlers
+from numpyro.distributions import biject_to
+from numpyro.distributions.transforms import Transform
+from sidebayes.models.blocks.collapsed import Collapsed, as_collapsed
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+
+from ..base import Problem
+from ..plumbing.programs import tracing, unchecked
+from .honoured import Honoured, check_sites, check_unset, explaining_numbers
+
+__all__ = [
+    "abstract_trace",
+    "approximation",
+    "as_numpy",
+    "bijector_of",
+    "collapsed_sites",
+    "deterministics",
+    "explain_nonfinite",
+    "filled",
+    "filling",
+    "free_shapes",
+    "is_latent",
+    "latent_sites",
+    "latent_supports",
+    "log_joint",
+    "place",
+    "site_log_prob",
+    "sum_log_prob",
+    "trace_model",
+    "traced",
+    "unconstrain",
+    "unconstrained_start",
+]
+
+_EDGE = 36.0
+"""Coordinate of the last number below one under the logistic map."""
+
+
+def traced(model: Callable[..., None], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict:
+    """Run a model; returns NumPyro's trace.
+
+    NumPyro keeps one stack of handlers for all threads, so one of them runs a model at a time.
+    """
+    with tracing:
+        return handlers.trace(model).get_trace(*args, **kwargs)
+
+
+def filled(model: Callable[..., None], fill: Callable[[dict], Array | None]) -> Callable[..., None]:
+    """The model with values that `fill` gives for its sites, None to leave one as it is.
+
+    Values are filled in before keys are dealt, so that no program holds keys that nothing uses.
+    """
+    seen = model if isinstance(model, Honoured) else Honoured(model)
+    return handlers.seed(handlers.substitute(seen, substitute_fn=fill), jax.random.key(0))
+
+
+def trace_model(
+    problem: Problem,
+    params: Mapping[str, Any],
+    args: tuple | None = None,
+    replace_data: Callable[[dict], Array | None] | None = None,
+) -> dict:
+    """Run the model at given values of its latent sites; returns NumPyro's trace.
+
+    `replace_data` is asked for another value of each observed site.
+
+    Raises
+    ------
+    ValueError
+        If a latent site has no value: it would be drawn from a fixed key.
+    """
+    args = problem.args if args is None else args
+
+    def fill(site: dict) -> Any:
+        if site["type"] != "sample" and not site.get("is_fitted"):
+            return None  # what the model computes is computed anew, from other data too
+        if site["name"] in params:
+            return params[site["name"]]
+        observed = replace_data is not None and site["is_observed"]
+        return replace_data(site) if observed else None  # type: ignore[misc]
+
+    trace = traced(filled(problem.model, fill), args, problem.kwargs)
+    _refuse_unset(trace, params)
+    return trace
+
+
+def place(
+    problem: Problem,
+    free: Mapping[str, Array],
+    args: tuple | None = None,
+    fixed: Mapping[str, Array] | None = None,
+) -> tuple[dict, Array]:
+    """Run the model at values given in unconstrained space.
+
+    Supports are taken as the model runs, so that one site may bound another.
+
+    Parameters
+    ----------
+    problem : Problem
+    free : mapping of str to Array
+        Unconstrained values.
+    args : tuple, optional
+    fixed : mapping of str to Array, optional
+        Values of the other latent sites, in their supports.
+
+    Returns
+    -------
+    trace : dict
+        NumPyro's trace, constrained values in it.
+    log_det : Array, shape ()
+        Log Jacobian determinant of the map of `free` into the supports.
+
+    Raises
+    ------
+    ValueError
+        If a latent site has no value.
+    """
+    args = problem.args if args is None else args
+    known = {} if fixed is None else fixed
+    log_det: list[Array] = []
+
+    def fill(site: dict) -> Array | None:
+        if site["type"] != "sample":
+            return None
+        if site["name"] in known:
+            return known[site["name"]]
+        if site["name"] not in free:
+            return None
+        bijector, value = bijector_of(site), free[site["name"]]
+        out = bijector(value)
+        log_det.append(jnp.sum(bijector.log_abs_det_jacobian(value, out)))
+        return out
+
+    trace = traced(filled(problem.model, fill), args, problem.kwargs)
+    _refuse_unset(trace, {*free, *known})
+    return trace, sum(log_det, start=jnp.zeros(()))
+
+
+def _refuse_unset(trace: Mapping[str, dict], given: Collection[str]) -> None:
+    unset = [name for name, site in trace.items() if is_latent(site) and name not in given]
+    if unset:
+        raise ValueError(
+            f"the model has latent sites without a value: {unset}; values were given for "
+            f"{sorted(given)}. Is it the model that was fitted?"
+        )
+
+
+def is_latent(site: dict) -> bool:
+    """Whether a site of a trace is sampled, and not observed."""
+    return site["type"] == "sample" and not site["is_observed"]
+
+
+def latent_supports(problem: Problem) -> dict[str, Any]:
+    """Support of each latent site, in the order of the model.
+
+    Raises
+    ------
+    TypeError
+        If a latent site is discrete; the engines need it summed out.
+    ValueError
+        If there is no latent site.
+    """
+    sites = latent_sites(abstract_trace(problem))
+    if not sites:
+        raise ValueError(
+            "the model has no latent site, so that nothing can be fitted; sample what is unknown with "
+            "numpyro.sample(name, distribution), without obs"
+        )
+    return {name: site["fn"].support for name, site in sites.items()}
+
+
+def latent_sites(trace: Mapping[str, dict]) -> dict[str, dict]:
+    """Latent sites of a trace, in the order of the model.
+
+    Raises
+    ------
+    TypeError
+        If one is discrete; the engines need it summed out.
+    """
+    found = {name: site for name, site in trace.items() if is_latent(site)}
+    for name, site in found.items():
+        if site["fn"].support.is_discrete:
+            raise TypeError(
+                f"site {name!r} is a discrete latent; sum it out. Labels of a mixture: LinkedMixture, or "
+                "numpyro's MixtureSameFamily. States of a chain: carry log probabilities along by "
+                "jax.lax.scan, add up with jax.nn.logsumexp (the forward algorithm), and give the total to "
+                "numpyro.factor"
+            )
+    return found
+
+
+def filling(draw: Callable[[tuple[int, ...]], Array]) -> Callable[[dict], Array | None]:
+    """Fill continuous latent sites with values that `draw` makes in unconstrained space."""
+
+    def fill(site: dict) -> Array | None:
+        if site["type"] != "sample" or site["is_observed"] or site["value"] is not None:
+            return None
+        fn = site["fn"]
+        if fn.support.is_discrete:
+            return None
+        bijector = biject_to(fn.support)
+        shape = fn.shape(site["kwargs"].get("sample_shape", ()))
+        return bijector(draw(bijector.inverse_shape(shape)))
+
+    return fill
+
+
+def abstract_trace(problem: Problem) -> dict:
+    """Abstract trace: shapes and supports, nothing computed, so improper priors do as well.
+
+    Raises
+    ------
+    TypeError
+        If the model needs the number behind a sampled value, as a branch of Python does.
+    ValueError
+        If parameters of a distribution that are known numbers are out of their range, or the model has
+        sites or primitives that a fit cannot honour.
+    """
+    model = Honoured(problem.model)
+
+    def go(numbers: list) -> None:
+        args = tuple(map(_with_numbers, problem.args, numbers))
+        with unchecked():
+            found = traced(filled(model, filling(jnp.zeros)), args, problem.kwargs)
+        check_sites(found)
+        for site in found.values():
+            if site["type"] == "sample":
+                _check_numbers(site["fn"])
+                given = (
+                    old for old, new in zip(problem.args, args, strict=True) if new is site["value"]
+                )
+                site["value"] = next(given, site["value"])
+        problem.notes["sites"] = found
+
+    if "sites" not in problem.notes:
+        with explaining_numbers():
+            jax.eval_shape(go, [_numbers(a) if problem.unseen else None for a in problem.args])
+        if model.unset:
+            _check_unset(problem, {name: problem.notes["sites"].get(name) for name in model.unset})
+    return problem.notes["sites"]
+
+
+def _check_unset(problem: Problem, sites: Mapping[str, dict | None]) -> None:
+    """Refuse a density that depends on parameters or random numbers which no fit would set."""
+
+    def density(values: dict) -> Array:
+        model = filled(Honoured(problem.model, values), filling(jnp.zeros))
+        return sum_log_prob(traced(model, problem.args, problem.kwargs))
+
+    with unchecked():
+        check_unset(
+            density,
+            {
+                name: jax.random.key(0)
+                if site is None
+                else jax.tree.map(jnp.zeros_like, site["value"])
+                for name, site in sites.items()
+            },
+        )
+
+
+def _numbers(data: Any) -> Any:
+    """Numbers of a table, or weights of links, which may be hidden from a model."""
+    if isinstance(data, LabelGraph):
+        return data.pair_weights
+    return data if isinstance(data, jax.Array) else None
+
+
+def _with_numbers(data: Any, numbers: Any) -> Any:
+    if numbers is None:
+        return data
+    return replace(data, pair_weights=numbers) if isinstance(data, LabelGraph) else numbers
+
+
+def _check_numbers(fn: dist.Distribution) -> None:
+    """Have NumPyro check a distribution, and those that it is made of, where numbers are known."""
+    if not all(isinstance(value, Tracer) for value in fn.get_args().values()):
+        fn.validate_args(strict=False)
+    for part in vars(fn).values():
+        if isinstance(part, dist.Distribution):
+            _check_numbers(part)
+
+
+def bijector_of(site: Mapping[str, Any]) -> Transform:
+    """Map from unconstrained coordinates to the support of a latent site, in its block's units."""
+    bijector = biject_to(site["fn"].support)
+    infer = site.get("infer") or {}
+    block = infer.get("block")
+    return bijector if block is None else block.bijector(infer["role"], bijector)
+
+
+def unconstrain(
+    sites: Mapping[str, Mapping[str, Any]], params: Mapping[str, Array]
+) -> dict[str, Array]:
+    """Map values to the unconstrained coordinates that `place` takes; `sites` are those of a trace.
+
+    Values on a bound, whose coordinates are infinite, are taken a rounding error away from it.
+    """
+    free = {name: bijector_of(sites[name]).inv(jnp.asarray(v)) for name, v in params.items()}
+    return {
+        name: jnp.where(jnp.isinf(value), jnp.copysign(_EDGE, value), value)
+        for name, value in free.items()
+    }
+
+
+def unconstrained_start(
+    problem: Problem,
+    params: Mapping[str, Array],
+    args: tuple | None = None,
+    names: Collection[str] | None = None,
+) -> dict[str, Array]:
+    """Map values to unconstrained space by the supports that the model has at those values.
+
+    `names` are the sites wanted, all by default.
+    """
+    chosen = {name: params[name] for name in (params if names is None else names)}
+    return unconstrain(trace_model(problem, params, args), chosen)
+
+
+def free_shapes(problem: Problem) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes of the unconstrained coordinates of every latent site, whose units do not matter."""
+    real = jnp.result_type(float)
+    return {
+        name: jax.ShapeDtypeStruct(
+            biject_to(site["fn"].support).inverse_shape(jnp.shape(site["value"])), real
+        )
+        for name, site in latent_sites(abstract_trace(problem)).items()
+    }
+
+
+def sum_log_prob(trace: Mapping[str, dict]) -> Array:
+    """Log density of a trace, scales of sites included."""
+    return sum(
+        (site_log_prob(site) for site in trace.values() if site["type"] == "sample"),
+        start=jnp.zeros(()),
+    )
+
+
+def site_log_prob(site: dict) -> Array:
+    """Log density of one site, its scale included."""
+    terms = site["fn"].log_prob(site["value"])
+    return jnp.sum(terms if site.get("scale") is None else site["scale"] * terms)
+
+
+def log_joint(problem: Problem, params: Mapping[str, Any], args: tuple | None = None) -> Array:
+    """Log density of parameters and data, in the constrained space (no Jacobian)."""
+    return sum_log_prob(trace_model(problem, params, args))
+
+
+def deterministics(trace: Mapping[str, dict]) -> dict[str, Array]:
+    """Values of the deterministic sites of a trace."""
+    return {name: site["value"] for name, site in trace.items() if site["type"] == "deterministic"}
+
+
+def explain_nonfinite(problem: Problem, params: Mapping[str, Any]) -> str:
+    """Name the sites whose log density is not finite at `params`, empty if all are finite."""
+
+    @jax.jit
+    def by_site(params: dict, args: tuple) -> dict[str, Array]:
+        sites = trace_model(problem, params, args).items()
+        return {name: site_log_prob(site) for name, site in sites if site["type"] == "sample"}
+
+    found = {name: float(value) for name, value in by_site(dict(params), problem.args).items()}
+    bad = [f"site {n!r} has log density {v}" for n, v in found.items() if not np.isfinite(v)]
+    return "; ".join(bad)
+
+
+def collapsed_sites(trace: Mapping[str, dict]) -> dict[str, tuple[Collapsed, Any]]:
+    """Observed sites that integrate latent variables out, with their data."""
+    found = {}
+    for name, site in trace.items():
+        if site["type"] == "sample" and site["is_observed"]:
+            fn = as_collapsed(site["fn"], site["value"])
+            if fn is not None:
+                found[name] = fn, site["value"]
+    return found
+
+
+def approximation(problem: Problem) -> str | None:
+    """Name the approximations that integrating out makes, None where all is exact.
+
+    Raises
+    ------
+    ValueError
+        If a component of links is too wide and the model names no approximation.
+    """
+    sources = (fn for fn, _ in collapsed_sites(abstract_trace(problem)).values())
+    named = filter(None, (fn.approximation() for fn in sources))
+    return ", ".join(dict.fromkeys(named)) or None
+
+
+def as_numpy(values: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Copy arrays to the host."""
+    return {name: np.asarray(value) for name, value in values.items()}

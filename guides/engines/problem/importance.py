@@ -1,0 +1,213 @@
+"""Draws of an approximation, and what their importance weights say about it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from numpy.typing import NDArray
+
+from ..base import FitError, Problem
+from ..plumbing.programs import compile_ahead, timed
+from .density import (
+    abstract_trace,
+    as_numpy,
+    bijector_of,
+    deterministics,
+    free_shapes,
+    latent_sites,
+    place,
+    sum_log_prob,
+    trace_model,
+)
+from .honoured import is_improper
+
+__all__ = [
+    "along_slopes",
+    "flat_density",
+    "has_improper_prior",
+    "in_batches",
+    "log_mean_weight",
+    "pareto_k",
+    "quality",
+    "run_at",
+    "visit",
+    "visit_ahead",
+]
+
+_AT_ONCE = 16
+"""Draws whose densities are computed side by side."""
+
+_ROUNDING = 1e-7
+"""Spread of log weights below which they are constant."""
+
+
+def flat_density(
+    problem: Problem,
+    template: Mapping[str, Array],
+    args: tuple,
+    total: Callable[[Mapping[str, dict]], Array] = sum_log_prob,
+) -> Callable[[Array], Array]:
+    """Log density of the unconstrained coordinates, laid out in one vector as `template` is.
+
+    `total` takes the log density from a trace of the model; the log Jacobian is added to it.
+    """
+    _, unravel = ravel_pytree(dict(template))
+
+    def log_density(flat: Array) -> Array:
+        trace, log_det = place(problem, unravel(flat), args)
+        return total(trace) + log_det
+
+    return log_density
+
+
+def run_at(problem: Problem, params: Mapping[str, Array], args: tuple) -> tuple[dict, Array]:
+    """Run the model at values in their supports.
+
+    Returns
+    -------
+    trace : dict
+    log_det : Array, shape ()
+        Log Jacobian determinant of the map from unconstrained coordinates to these values, as of `place`.
+    """
+    trace = trace_model(problem, params, args)
+    log_det = jnp.zeros(())
+    for name, value in params.items():
+        bijector = bijector_of(trace[name])
+        log_det = log_det + jnp.sum(bijector.log_abs_det_jacobian(bijector.inv(value), value))
+    return trace, log_det
+
+
+def in_batches(function: Callable[[Array], Any], rows: Array, size: int) -> Any:
+    """Map over rows, `size` side by side; they are padded, since a rest would be compiled apart."""
+    size = min(size, len(rows))
+    if size == 1:
+        return jax.lax.map(function, rows)
+    padded = jnp.pad(rows, [(0, -len(rows) % size), (0, 0)])
+    found = jax.lax.map(function, padded, batch_size=size)
+    return jax.tree.map(lambda leaf: leaf[: len(rows)], found)
+
+
+def along_slopes(density: Callable[[Array], Array], points: Array) -> Array:
+    """Log density at each point, and its slope there for what the points depend on.
+
+    On processors point by point, which is compiled and computed faster than all of them in step.
+    """
+    here = jax.lax.stop_gradient(points)
+    in_step = 1 if jax.default_backend() == "cpu" else len(points)
+    value, slope = in_batches(jax.value_and_grad(density), here, in_step)
+    return value + ((points - here) * slope).sum(axis=1)
+
+
+def visit(
+    problem: Problem, template: Mapping[str, Any], draws: NDArray, seconds: dict[str, float]
+) -> tuple[NDArray, dict[str, NDArray]]:
+    """Evaluate the model at draws of its unconstrained coordinates.
+
+    Parameters
+    ----------
+    problem : Problem
+    template : mapping
+        Unconstrained values of the latent sites, for their shapes.
+    draws : ndarray, shape (num_draws, num_coordinates)
+    seconds : dict
+        ``compile`` and ``run``, to which the time taken is added.
+
+    Returns
+    -------
+    log_density : ndarray, shape (num_draws,)
+        In the unconstrained coordinates.
+    sites : dict of ndarray, shape (num_draws, ...)
+        Latent and deterministic sites.
+
+    Raises
+    ------
+    FitError
+        If the density is not finite at a draw.
+    """
+    given = dict(template), draws, problem.args
+    log_density, sites = timed(seconds, "visit", problem, _AT_ONCE, _visiting, *given)
+    broken = int(np.sum(~np.isfinite(log_density)))
+    if broken:
+        raise FitError(
+            f"the log density is not finite at {broken} of {len(draws)} draws of the approximation, "
+            "which reaches too far out; tighten the priors, or use NUTS"
+        )
+    return np.asarray(log_density), as_numpy(sites)
+
+
+def visit_ahead(problem: Problem, num_draws: int) -> None:
+    """Have the program of `visit` compiled by another thread."""
+    template = free_shapes(problem)
+    shape = num_draws, sum(math.prod(free.shape) for free in template.values())
+    draws = jax.ShapeDtypeStruct(shape, jnp.result_type(float))
+    given = template, draws, problem.args
+    compile_ahead("visit", problem, _AT_ONCE, _visiting, *given, once=True)
+
+
+def _visiting(problem: Problem) -> Callable:
+    def go(template: dict, draws: Array, args: tuple):
+        _, unravel = ravel_pytree(template)
+
+        def one(flat: Array):
+            trace, log_det = place(problem, unravel(flat), args)
+            sites = {name: trace[name]["value"] for name in template}
+            return sum_log_prob(trace) + log_det, sites | deterministics(trace)
+
+        return in_batches(one, draws, _AT_ONCE)
+
+    return go
+
+
+def has_improper_prior(problem: Problem) -> bool:
+    """Whether a latent site has a flat prior of infinite mass, under which there is no evidence."""
+    latent = latent_sites(abstract_trace(problem)).values()
+    return any(is_improper(site["fn"]) for site in latent)
+
+
+def pareto_k(log_weights: NDArray) -> float:
+    r"""Shape :math:`\hat k` of the generalised Pareto tail of importance weights.
+
+    The weights have finite moments of order below :math:`1 / k`. 0 where all weights are equal.
+
+    Parameters
+    ----------
+    log_weights : ndarray, shape (num_draws,)
+        Log density less the log density of the approximation, at draws of the approximation.
+
+    References
+    ----------
+    Vehtari, Simpson, Gelman, Yao and Gabry (2024), J. Mach. Learn. Res. 25(72). Yao, Vehtari,
+    Simpson and Gelman (2018), ICML, for its use on variational approximations.
+    """
+    from arviz_stats.base import array_stats
+
+    if np.ptp(log_weights) < _ROUNDING:
+        return 0.0
+    _, found = array_stats.psislw(-log_weights)  # which takes log likelihoods, to be divided by
+    return float(found)
+
+
+def log_mean_weight(log_weights: NDArray) -> tuple[float, float]:
+    """Importance sampling estimate of the log evidence, and its standard error (delta method)."""
+    peak = log_weights.max()
+    weights = np.exp(log_weights - peak)
+    error = weights.std(ddof=1) / np.sqrt(len(weights)) / weights.mean()
+    return float(peak + np.log(weights.mean())), float(error)
+
+
+def quality(k: float, num_draws: int) -> tuple[bool, str]:
+    """Whether weights with this Pareto k can be averaged, and what that says of their source."""
+    limit = min(1 - 1 / np.log10(num_draws), 0.7)
+    if k <= limit:
+        return True, f"Pareto k-hat {k:.2f}: close to the posterior around this mode"
+    return False, (
+        f"Pareto k-hat {k:.2f} is above {limit:.2f}: do not trust its spread, nor the evidence; "
+        "try NUTS"
+    )

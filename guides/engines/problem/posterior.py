@@ -1,0 +1,286 @@
+"""Latent variables given parameters: what is derived from every draw, whatever engine made it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+from sidebayes.models.blocks.collapsed import Collapsed
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.label_inference.loops import FEW_CELLS
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+
+from ..base import Problem
+from ..plumbing.programs import compile_ahead, compiled
+from .density import (
+    abstract_trace,
+    collapsed_sites,
+    deterministics,
+    latent_sites,
+    site_log_prob,
+    trace_model,
+)
+from .units import lay_out_units, log_terms
+
+__all__ = [
+    "MOST_DRAWS",
+    "Derived",
+    "derive",
+    "derive_ahead",
+    "effect_dims",
+    "joint_mode",
+    "label_sites",
+    "latent_shapes",
+    "mixture_site",
+    "mixture_structure",
+    "thin",
+]
+
+MOST_DRAWS = 200
+"""Draws, of a chain or of all, at which labels and densities are derived."""
+
+_BLOCK = 50
+"""Draws whose labels are derived by one call."""
+
+_LARGE = 20_000
+"""Points from which on they are derived draw by draw."""
+
+
+def label_sites(problem: Problem) -> dict[str, Collapsed]:
+    """Observed sites whose labels are summed out, as the abstract trace has them."""
+    sources = collapsed_sites(abstract_trace(problem)).items()
+    return {name: fn for name, (fn, _) in sources if fn.latent == "labels"}
+
+
+def mixture_site(
+    problem: Problem, params: Mapping[str, Any], args: tuple | None = None
+) -> tuple[Collapsed, Array]:
+    """First observed site whose labels are summed out, and its data.
+
+    Raises
+    ------
+    ValueError
+        If the model has none.
+    """
+    return _first_labelled(trace_model(problem, params, args))
+
+
+def mixture_structure(problem: Problem) -> tuple[Collapsed, Any]:
+    """The same, as the abstract trace has it: shapes, and links, and nothing computed."""
+    return _first_labelled(abstract_trace(problem))
+
+
+def _first_labelled(trace: Mapping[str, dict]) -> tuple[Collapsed, Any]:
+    sources = collapsed_sites(trace).values()
+    found = next(((fn, value) for fn, value in sources if fn.latent == "labels"), None)
+    if found is None:
+        raise ValueError("the model has no labels: it observes no mixture")
+    return found
+
+
+def latent_shapes(problem: Problem) -> dict[str, tuple[int, ...]]:
+    """Shape of every latent site; nothing is computed.
+
+    Raises
+    ------
+    TypeError
+        If a latent site is discrete.
+    """
+    latent = latent_sites(abstract_trace(problem))
+    return {name: jnp.shape(site["value"]) for name, site in latent.items()}
+
+
+class Derived(NamedTuple):
+    """What parameters say about latent variables; the first axis of each array numbers draws.
+
+    Attributes
+    ----------
+    responsibilities : ndarray, shape (num_draws, num_points, num_clusters), or None
+        Of all sites with labels, one after another; None without labels.
+    log_likelihood : dict of ndarray, shape (num_draws, num_units)
+        By observed site; a connected component of the links is one unit.
+    log_prior : dict of ndarray, shape (num_draws,)
+        Log prior density by latent site, zero where a prior is flat; empty for a single draw.
+    mode : ndarray of int, shape (num_points,), or None
+        Most probable joint labeling at the first draw, which keeps hard links; the most probable
+        label of each point where labels are summed out approximately.
+    effects : dict of ndarray
+        Other summaries, such as means of random effects; the site's name is in front where several
+        sites have some.
+    """
+
+    responsibilities: NDArray | None
+    log_likelihood: dict[str, NDArray]
+    log_prior: dict[str, NDArray]
+    mode: NDArray[np.int64] | None
+    effects: dict[str, NDArray]
+
+
+def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False) -> Derived:
+    """Labels, effects and log-likelihood terms at every draw, and the joint labeling at the first.
+
+    Parameters
+    ----------
+    problem : Problem
+    draws : mapping of str to ndarray, shape (num_draws, ...)
+    hard : bool
+        Take the most probable joint labeling in place of marginal probabilities.
+    """
+    number = len(next(iter(draws.values())))
+    layout = lay_out_units(problem)
+    size, asked = _description(problem, number == 1, hard)
+    found: Any = None
+    for first in range(0, number, size):
+        part = {name: np.asarray(value[first : first + size]) for name, value in draws.items()}
+        count = min(size, number - first)
+        given = {
+            name: np.pad(value, [(0, size - count)] + [(0, 0)] * (value.ndim - 1))
+            for name, value in part.items()
+        }
+        (program, _), inputs = asked(compiled, given, count)
+        block = program(*inputs)
+        if found is None:  # filled block by block: of much data there is no room for a second copy
+            found = jax.tree.map(
+                lambda leaf: np.empty((number, *leaf.shape[1:]), leaf.dtype), block
+            )
+        for whole, leaf in zip(*map(jax.tree.leaves, (found, block)), strict=True):
+            whole[first : first + count] = np.asarray(leaf)[:count]
+    prob, terms, prior, mode, effects = found
+    terms = {name: value[:, : layout.num_units(name)] for name, value in terms.items()}
+    if prob is None:
+        return Derived(None, terms, prior, None, effects)
+    return Derived(prob, terms, prior, mode[0].astype(np.int64), effects)
+
+
+def effect_dims(problem: Problem) -> dict[str, tuple[str, ...]]:
+    """Names of the axes of `Derived.effects`; the units are named by the dimension of the data."""
+    sources = collapsed_sites(abstract_trace(problem))
+    dims = lay_out_units(problem).site_dims
+    prefix = _prefixes(sources)
+    return {
+        f"{prefix[site]}{name}": tuple(
+            dims[site] or axis if axis == "unit" else f"{prefix[site]}{axis}" for axis in axes
+        )
+        for site, (fn, _) in sources.items()
+        for name, axes in fn.summary_axes.items()
+    }
+
+
+def _prefixes(sources: Mapping[str, tuple[Collapsed, Any]]) -> dict[str, str]:
+    """What goes in front of the names of summaries: the site's, where several sites have effects."""
+    several = sum(fn.latent == "effects" for fn, _ in sources.values()) > 1
+    return {site: f"{site}_" if several else "" for site in sources}
+
+
+def derive_ahead(problem: Problem, *, single: bool, hard: bool = False) -> None:
+    """Have the program of `derive` compiled by another thread, for a single draw or for several."""
+    size, asked = _description(problem, single, hard)
+    trace = abstract_trace(problem)
+    found = {name: site["value"] for name, site in latent_sites(trace).items()}
+    shapes = {
+        name: jax.ShapeDtypeStruct((size, *jnp.shape(value)), jnp.result_type(value))
+        for name, value in (found | deterministics(trace)).items()
+    }
+    asked(compile_ahead, shapes, size)
+
+
+def _description(problem: Problem, single: bool, hard: bool) -> tuple[int, Callable]:
+    """Draws that one call of the program describes, and a function that asks for the program."""
+    layout = lay_out_units(problem)
+    owners = {name: None if o is None else jnp.asarray(o) for name, o in layout.owners.items()}
+    # blocks of one size, so that every number of draws above one shares the program; a single draw of
+    # much data has no use for the other places
+    large = max((len(unit) for unit in layout.unit.values()), default=0) >= _LARGE
+    size = 1 if single or large else _BLOCK
+    # where terms are summed by unit, the number of units shapes the program
+    owned = tuple((n, layout.num_units(n)) for n, o in owners.items() if o is not None)
+    config = hard, size, single, tuple(layout.site_dims.items()), owned
+    build = partial(_over_draws, hard, layout, not single)
+    quick = not any(map(_sums_long, problem.args))
+
+    def asked(routine: Callable, given: dict[str, Any], count: int) -> tuple[Any, tuple]:
+        inputs = given, problem.args, owners, np.asarray(count)
+        return routine("derive", problem, config, build, *inputs, once=quick), inputs
+
+    return size, asked
+
+
+def _sums_long(value: Any) -> bool:
+    """Whether sums over the loops of links take long enough for them to be compiled well."""
+    return (
+        isinstance(value, LabelGraph)
+        and value.buckets is not None
+        and value.buckets.num_cells > FEW_CELLS
+    )
+
+
+def _over_draws(hard: bool, layout: Any, with_prior: bool, problem: Problem) -> Callable:
+    """Program that describes the first `count` draws of a block."""
+
+    @jax.jit  # so that it is traced once only
+    def at(number: Array, params: dict, args: tuple, owners: dict) -> tuple:
+        params = {name: value[number] for name, value in params.items()}
+        trace = trace_model(problem, params, args)
+        terms, summaries = log_terms(trace, layout, owners)
+        latent = latent_sites(trace).items() if with_prior else ()
+        prior = {name: site_log_prob(site) for name, site in latent}
+        labels: list[Array] = []
+        modes: list[Array] = []
+        effects: dict[str, Array] = {}
+        sources = collapsed_sites(trace)
+        prefix = _prefixes(sources)
+        for name, (fn, value) in sources.items():
+            found = dict(summaries[name])
+            prob = found.pop("responsibilities", None)
+            if prob is not None:
+                best = _labeling(fn, value, prob, hard, number)
+                modes.append(best)
+                labels.append(
+                    jax.nn.one_hot(best, prob.shape[-1], dtype=prob.dtype) if hard else prob
+                )
+            effects |= {f"{prefix[name]}{n}": v for n, v in found.items()}
+        if not labels:
+            return None, terms, prior, None, effects
+        return jnp.concatenate(labels), terms, prior, jnp.concatenate(modes), effects
+
+    def over_draws(params: dict, args: tuple, owners: dict, count: Array) -> Any:
+        blank = jax.tree.map(
+            lambda leaf: jnp.zeros((len(next(iter(params.values()))), *leaf.shape), leaf.dtype),
+            jax.eval_shape(at, jnp.asarray(0), params, args, owners),
+        )
+
+        def step(number: Array, out: Any) -> Any:
+            found = at(number, params, args, owners)
+            return jax.tree.map(lambda all_, one: all_.at[number].set(one), out, found)
+
+        return jax.lax.fori_loop(0, count, step, blank)
+
+    return over_draws
+
+
+def _labeling(fn: Collapsed, value: Array, prob: Array, hard: bool, number: Array) -> Array:
+    """Most probable labels: jointly at the first draw or for `hard` labels, else point by point."""
+    likeliest = prob.argmax(axis=-1)
+    free = not isinstance(fn, LinkedMixture) or fn.labels.graph.num_links == 0
+    if free or (fn.approximation() is not None and not hard):
+        return likeliest
+    best = jax.lax.cond(hard | (number == 0), lambda: fn.mode(value), lambda: likeliest)
+    return best.astype(likeliest.dtype)
+
+
+def joint_mode(problem: Problem, params: Mapping[str, NDArray]) -> NDArray[np.int64]:
+    """Most probable joint labeling at parameters, as `Derived.mode`."""
+    found = derive(problem, {name: np.stack([value] * 2) for name, value in params.items()}).mode
+    assert found is not None  # asked for models with labels only
+    return found
+
+
+def thin(num_draws: int, most: int = MOST_DRAWS) -> NDArray[np.int64]:
+    """Numbers of at most `most` draws, evenly spread over a chain, first and last included."""
+    return np.linspace(0, num_draws - 1, max(min(num_draws, most), 1)).astype(int)

@@ -1,0 +1,305 @@
+"""The exchangeable units of a model's data, and how its densities fall apart by unit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+from sidebayes.models.blocks.collapsed import Collapsed, as_collapsed
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+from sidebayes.models.blocks.roles import Signature, signature_of
+from sidebayes.models.blocks.side_information.hard_links import components_of
+from sidebayes.models.blocks.side_information.partial_labels import Groups
+
+from ..base import Problem
+from .density import abstract_trace, collapsed_sites
+from .honoured import is_factor, is_outcome
+
+__all__ = [
+    "Layout",
+    "Named",
+    "dimensions",
+    "given_data",
+    "join_units",
+    "lay_out_units",
+    "log_terms",
+    "refuse_dependent_units",
+    "refuse_powers",
+]
+
+
+@dataclass(frozen=True)
+class Named:
+    """A model whose data are passed by position, in the order of `names`."""
+
+    model: Any
+    names: tuple[str, ...]
+
+    def __call__(self, *data: Any, **options: Any) -> None:
+        """Run the model."""
+        self.model(**dict(zip(self.names, data, strict=True)), **options)
+
+
+def given_data(problem: Problem) -> tuple[Signature, dict[str, Any]]:
+    """Signature of the model, and its data by name."""
+    if isinstance(problem.model, Named):
+        return signature_of(problem.model.model), dict(
+            zip(problem.model.names, problem.args, strict=True)
+        )
+    signature = signature_of(problem.model)
+    names = [role.name for role in signature.data]
+    return signature, dict(zip(names, problem.args, strict=False))
+
+
+def dimensions(signature: Signature, data: Mapping[str, Any]) -> dict[str, int]:
+    """Size of each named dimension of the data."""
+    sizes: dict[str, int] = {}
+    for role in signature.data:
+        value = data.get(role.name)
+        if value is None:
+            continue
+        if isinstance(value, LabelGraph):
+            sizes.setdefault(role.runs_over(data), value.num_points)
+        elif isinstance(value, Groups):
+            sizes.setdefault(role.dims[0], len(value.codes))
+            sizes[role.name] = value.num_groups
+        elif role.kind in ("table", "labels"):
+            table = value.values if role.kind == "labels" else value
+            for dim, size in zip(role.dims, jnp.shape(table), strict=False):
+                if dim == "...":
+                    break
+                sizes.setdefault(dim, size)
+    return sizes
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Units of the observed sites.
+
+    Attributes
+    ----------
+    site_dims : dict of str to str or None
+        Dimension of the units of each observed site; None where the site is one unit.
+    unit : dict of str to ndarray of int
+        For each of these dimensions the unit of every element: connected elements share one.
+    owners : dict of str to ndarray of int or None
+        Unit of each term that a site's density gives; None where terms are units as they come.
+    points : dict of str to str or None
+        Dimension of the labels or effects of each site that integrates some out.
+    """
+
+    site_dims: dict[str, str | None]
+    unit: dict[str, NDArray[np.int64]]
+    owners: dict[str, NDArray[np.int64] | None]
+    points: dict[str, str | None]
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Dimensions of units, in the order of the observed sites."""
+        return tuple(dict.fromkeys(dim for dim in self.site_dims.values() if dim is not None))
+
+    def num_units(self, site: str) -> int:
+        """Number of units of an observed site."""
+        dim = self.site_dims[site]
+        return 1 if dim is None else int(self.unit[dim].max(initial=-1)) + 1
+
+
+def lay_out_units(problem: Problem) -> Layout:
+    """Find the units of a model's observed sites.
+
+    What links join is one unit, and so are the rows of a group. Rows are told by the plates that a
+    site is in, by the data argument that it observes, or by their number.
+    """
+    if "layout" not in problem.notes:
+        problem.notes["layout"] = _lay_out(problem)
+    return problem.notes["layout"]
+
+
+def _lay_out(problem: Problem) -> Layout:
+    signature, data = given_data(problem)
+    sizes = dimensions(signature, data)
+    groups = {
+        role.dims[0]: (role.name, np.asarray(data[role.name].codes))
+        for role in signature.of_kind("groups")
+        if data.get(role.name) is not None
+    }
+    site_dims: dict[str, str | None] = {}
+    owners: dict[str, NDArray | None] = {}
+    points: dict[str, str | None] = {}
+    unit: dict[str, NDArray] = {}
+    observed = _observed(abstract_trace(problem))
+    for name, (site, fn) in observed.items():
+        extent = _extent(site, fn)
+        dim = None if extent is None else _dimension(site, fn, extent, sizes, signature, data)
+        owner = None
+        if dim in groups and fn is not None and fn.latent == "labels" and _ties(fn):
+            dim_of_units: str | None = dim  # links join rows; groups do not cut through them
+        elif dim in groups:
+            dim_of_units, owner = groups[dim]
+        else:
+            dim_of_units = dim
+        points[name] = dim
+        site_dims[name], owners[name] = dim_of_units, owner
+        if dim is None and extent is not None:
+            site_dims[name] = points[name] = f"{name}_unit"
+            unit[f"{name}_unit"] = np.arange(extent)
+        elif dim_of_units is not None:
+            unit.setdefault(dim_of_units, np.arange(sizes[dim_of_units]))
+    tied = {
+        name: fn.labels.graph
+        for name, (_, fn) in observed.items()
+        if isinstance(fn, LinkedMixture) and site_dims[name] is not None and _ties(fn)
+    }
+    for name, graph in tied.items():
+        dim, component = str(site_dims[name]), np.asarray(graph.component)
+        first = np.unique(component, return_index=True)[1]
+        ends = np.stack([np.arange(len(component)), first[component]], axis=1)
+        unit[dim] = join_units(unit[dim], ends)
+    for name, graph in tied.items():
+        joined, component = unit[str(site_dims[name])], np.asarray(graph.component)
+        if not np.array_equal(component, joined):
+            first = np.unique(component, return_index=True)[1]
+            # terms beyond the components are padding, and zero
+            owners[name] = np.pad(joined[first], (0, graph.num_nodes - len(first)))
+    for name in observed:
+        dim = site_dims[name]
+        if dim is None or name in tied:
+            continue
+        joined = unit[dim]
+        if not np.array_equal(joined, np.arange(len(joined))):
+            own = owners[name]
+            owners[name] = joined if own is None else joined[own]
+    return Layout(site_dims, unit, owners, points)
+
+
+def join_units(unit: NDArray, pairs: NDArray) -> NDArray[np.int64]:
+    """Units of elements of which some pairs are joined as well.
+
+    Parameters
+    ----------
+    unit : ndarray of int, shape (num_elements,)
+        Numbered from 0 in the order of their first elements, as the result is.
+    pairs : ndarray of int, shape (num_pairs, 2)
+        Numbers of elements.
+    """
+    _, component = components_of(unit[pairs], int(unit.max(initial=-1)) + 1)
+    return component[unit]
+
+
+def _ties(fn: Collapsed) -> bool:
+    return isinstance(fn, LinkedMixture) and fn.labels.graph.num_links > 0
+
+
+def _observed(trace: Mapping[str, dict]) -> dict[str, tuple[dict, Collapsed | None]]:
+    """Observed data of a trace."""
+    return {
+        name: (site, as_collapsed(site["fn"], site["value"]))
+        for name, site in trace.items()
+        if is_outcome(site)
+    }
+
+
+def _extent(site: dict, fn: Collapsed | None) -> int | None:
+    """Number of elements that the density of a site falls apart into, None if it does not."""
+    if isinstance(fn, LinkedMixture):
+        return fn.labels.graph.num_points
+    if fn is not None:
+        return fn.num_units
+    batch = jnp.shape(site["value"])[: jnp.ndim(site["value"]) - site["fn"].event_dim]
+    return batch[0] if batch else None
+
+
+def _dimension(
+    site: dict,
+    fn: Collapsed | None,
+    extent: int,
+    sizes: Mapping[str, int],
+    signature: Signature,
+    data: Mapping[str, Any],
+) -> str | None:
+    for role in signature.of_kind("groups"):
+        own = data.get(role.name)
+        if fn is not None and own is not None and fn.groups is own and sizes[role.name] == extent:
+            return role.name
+    frames = sorted(site.get("cond_indep_stack", ()), key=lambda frame: frame.dim)
+    for frame in frames:
+        if sizes.get(frame.name) == extent:
+            return frame.name
+    for role in signature.data:
+        if data.get(role.name) is site["value"] and role.dims and sizes[role.dims[0]] == extent:
+            return role.dims[0]
+    order = [role.runs_over(data) for role in signature.of_kind("links") if role.dims]
+    order += [role.name for role in signature.of_kind("groups")]
+    order += [role.dims[0] for role in signature.of_kind("table") if role.dims]
+    return next((dim for dim in order if sizes.get(dim) == extent), None)
+
+
+def refuse_dependent_units(problem: Problem, asked: str) -> None:
+    """Refuse densities of new units where they depend on those that were fitted, or are none.
+
+    Raises
+    ------
+    ValueError
+        Naming the sites.
+    """
+    refuse_powers(problem, asked)
+    sources = collapsed_sites(abstract_trace(problem)).items()
+    tied = [name for name, (fn, _) in sources if not fn.has_independent_units]
+    if tied:
+        raise ValueError(
+            f"{asked} is a density of new units given parameters, and those of {tied} share effects that "
+            "were integrated out; use loo() on draws, or fit with form='marginal'"
+        )
+
+
+def refuse_powers(problem: Problem, asked: str) -> None:
+    """Refuse to take for densities of units what `handlers.scale` has raised to a power, or factors.
+
+    Raises
+    ------
+    ValueError
+        Naming the sites.
+    """
+    trace = abstract_trace(problem)
+    observed = _observed(trace)
+    if not observed:
+        raise ValueError(
+            f"{asked} is about densities of data, and the model has only factors "
+            f"({', '.join(n for n, site in trace.items() if is_factor(site))}); write "
+            "numpyro.sample(name, distribution, obs=data) for them"
+        )
+    powers = [name for name, (site, _) in observed.items() if site.get("scale") is not None]
+    if powers:
+        raise ValueError(
+            f"{asked} is about densities of data, and handlers.scale raises those of {powers} to a power; "
+            "fit without it"
+        )
+
+
+def log_terms(
+    trace: Mapping[str, dict], layout: Layout, owners: Mapping[str, Array | None]
+) -> tuple[dict[str, Array], dict[str, dict[str, Array]]]:
+    """Terms of the log likelihood by unit, and what is known of latent variables, by observed site."""
+    terms, summaries = {}, {}
+    for name, (site, fn) in _observed(trace).items():
+        if fn is not None:
+            summaries[name], found = fn.summaries(site["value"])
+            found = found if site.get("scale") is None else site["scale"] * found
+        else:
+            density = site["fn"].log_prob(site["value"])
+            if site.get("scale") is not None:
+                density = site["scale"] * density
+            found = density.reshape(1, -1) if layout.site_dims[name] is None else density
+            found = found.reshape(found.shape[0], -1).sum(axis=1)
+        owner = owners[name]
+        if owner is not None:
+            found = jax.ops.segment_sum(found, owner, layout.num_units(name))
+        terms[name] = found
+    return terms, summaries

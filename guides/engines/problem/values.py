@@ -1,0 +1,253 @@
+"""Validates values against supports: data, starting values and mixing weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import Array
+from jax.core import Tracer, eval_jaxpr
+from jax.interpreters import partial_eval
+from numpy.typing import NDArray
+from numpyro.distributions import biject_to
+from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
+
+from ..base import Problem
+from ..plumbing.programs import unchecked
+from .density import abstract_trace, filled, filling, latent_sites, traced
+from .honoured import is_outcome, mask_of
+
+__all__ = [
+    "admitted_values",
+    "check_start",
+    "check_values",
+    "evaluated",
+    "mixing_log_weights",
+    "outside_support",
+    "support_name",
+    "trace_anywhere",
+    "unlikely_weights",
+]
+
+_CLOSE = 1e-4
+"""Relative distance at which a value outside a support, or a sum of weights, counts as rounded."""
+
+
+def admitted_values(trace: Mapping[str, dict]) -> dict[str, tuple[Any, Any]]:
+    """By observed site, its values, and which of them are finite and in its support, or masked."""
+    return {
+        name: (site["value"], _admitted(site["fn"], site["value"]))
+        for name, site in trace.items()
+        if is_outcome(site)
+    }
+
+
+def _admitted(fn: dist.Distribution, value: Any) -> Any:
+    finite = jnp.isfinite(value).all(axis=tuple(range(-fn.support.event_dim, 0)))
+    mask = mask_of(fn)
+    return fn.support(value) & finite if mask is True else fn.support(value) & finite | ~mask
+
+
+def outside_support(
+    trace: Mapping[str, dict], admitted: Mapping[str, tuple[Any, Any]]
+) -> str | None:
+    """Say which datum lies outside the support of the site that observes it; None if none does.
+
+    Parameters
+    ----------
+    trace : mapping of str to site
+    admitted : mapping of str to pair of arrays
+        What `admitted_values` found, as numbers.
+    """
+    for name, (given, mask) in admitted.items():
+        support, value = trace[name]["fn"].support, np.asarray(given)
+        event = value.ndim - support.event_dim
+        inside = np.broadcast_to(mask, value.shape[:event])
+        if not inside.all():
+            spot = tuple(map(int, np.argwhere(~inside)[0]))
+            what = repr(value[spot].tolist()) if value[spot].size <= 8 else "a long row"
+            return (
+                f"{(~inside).sum()} of {inside.size} values of {name!r} are missing or outside its "
+                f"support ({support_name(support)}), the first at {spot}: {what}"
+            )
+    return None
+
+
+def mixing_log_weights(trace: Mapping[str, dict]) -> dict[str, Any]:
+    """Logs of mixing weights, by site.
+
+    Labels that are told by a classifier, whose probabilities are of classes and not of data, have no
+    mixing weights.
+    """
+    found = {}
+    for name, site in trace.items():
+        fn = site.get("fn")
+        labels = getattr(fn, "labels", fn)
+        if isinstance(labels, LinkedCategorical) and getattr(fn, "is_density", True):
+            found[name] = labels.log_weights
+    return found
+
+
+def unlikely_weights(log_weights: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Say which site has mixing weights that do not sum to one, and what to do; None if none has.
+
+    Parameters
+    ----------
+    log_weights : mapping of str to array
+        What `mixing_log_weights` found, as numbers.
+    """
+    for name, logs in log_weights.items():
+        rows = np.atleast_2d(np.asarray(logs, float))
+        totals = np.exp(rows).sum(axis=1)
+        wrong = np.isfinite(totals) & (abs(totals - 1) > _CLOSE)
+        if wrong.any():
+            given, total = rows[wrong.argmax()], totals[wrong.argmax()]
+            advice = "subtract jax.nn.logsumexp(log_weights, axis=-1, keepdims=True) from them"
+            if abs(given.sum() - 1) < _CLOSE and (given >= 0).all():
+                advice = "these look like the weights themselves, so pass jnp.log(weights)"
+            shown = np.array2string(given, precision=4, threshold=8)
+            return (
+                f"log_weights = {shown} of {name!r} are logs of weights that sum to {total:.6g}, not to 1",
+                advice,
+            )
+    return None
+
+
+def support_name(support: Any) -> str:
+    """A constraint in a word or two."""
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    return type(support).__name__.strip("_").lower()
+
+
+def check_values(problem: Problem) -> None:
+    """Run a model once on its numbers, its parameters anywhere, and refuse values it cannot have.
+
+    Raises
+    ------
+    ValueError
+        Naming the site, with the datum and its support, or with mixing weights that do not sum to one.
+    """
+    traces = []
+
+    def look() -> tuple:
+        traces.append(trace_anywhere(problem))
+        return admitted_values(traces[-1]), mixing_log_weights(traces[-1])
+
+    admitted, log_weights = evaluated(look)
+    found = outside_support(traces[-1], admitted)
+    if found is not None:
+        raise ValueError(
+            f"{found}; transform or drop such data, or observe them through another distribution"
+        )
+    weights = unlikely_weights(log_weights)
+    if weights is not None:
+        raise ValueError("; ".join(weights))
+
+
+def evaluated(function: Callable[[], Any]) -> Any:
+    """What a function returns, as numbers.
+
+    It is traced, and no more of it is computed than these numbers need, as one program. Operation by
+    operation a first run of a model compiles dozens of programs.
+    """
+    known: dict[int, Any] = {}
+    trees: list[Any] = []
+
+    def unknown() -> list[Any]:
+        leaves, tree = jax.tree.flatten(function())
+        known.update({n: leaf for n, leaf in enumerate(leaves) if not isinstance(leaf, Tracer)})
+        trees.append(tree)
+        return [leaf for leaf in leaves if isinstance(leaf, Tracer)]
+
+    closed = jax.make_jaxpr(unknown)()
+    jaxpr, _ = partial_eval.dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars))
+    program = jax.jit(lambda consts: eval_jaxpr(jaxpr, consts))
+    found = iter(jax.device_get(program(closed.consts)))
+    leaves = [known[n] if n in known else next(found) for n in range(trees[-1].num_leaves)]
+    return jax.tree.unflatten(trees[-1], leaves)
+
+
+def check_start(problem: Problem, init: Mapping[str, Any]) -> dict[str, NDArray]:
+    """Check starting values against the latent sites of a model.
+
+    Parameters
+    ----------
+    problem : Problem
+    init : mapping of str to array_like
+        Of every latent site; those of deterministic sites are passed over.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a site is missing, unknown, of another shape, not finite, or outside its support.
+    """
+    trace = abstract_trace(problem)
+    shapes = {name: jnp.shape(site["value"]) for name, site in latent_sites(trace).items()}
+    missing = sorted(set(shapes) - set(init))
+    if missing:
+        raise ValueError(f"init lacks {missing}; it must hold every latent site: {sorted(shapes)}")
+    unknown = sorted(map(str, set(init) - set(trace)))
+    if unknown:
+        raise ValueError(f"init has {unknown}, which are no sites; the model has {sorted(shapes)}")
+    out = {}
+    for name, shape in shapes.items():
+        try:
+            value = np.asarray(init[name], float)
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"init[{name!r}] = {init[name]!r:.60}; expected numbers of shape {shape}"
+            ) from None
+        if value.shape != shape:
+            raise ValueError(f"init[{name!r}] has shape {value.shape}, expected {shape}")
+        if not np.isfinite(value).all():
+            raise ValueError(f"init[{name!r}] is not finite; check the values to start from")
+        out[name] = value
+
+    doubtful: dict[str, str] = {}
+
+    def look() -> dict[str, tuple[Any, Any]]:
+        """As the model runs, because one site may bound another."""
+        found = {}
+
+        def fill(site: dict) -> Array | None:
+            name = site["name"]
+            if site["type"] != "sample" or name not in out:
+                return None
+            support, value = site["fn"].support, jnp.asarray(out[name])
+            back = None
+            if name in doubtful:  # what rounding takes out of a support comes back near by
+                bijector = biject_to(support)
+                back = bijector(bijector.inv(value))
+            found[name] = support(value), back
+            kinds[name] = support_name(support)
+            return value
+
+        _trace(problem, fill)
+        return found
+
+    kinds: dict[str, str] = {}
+    inside = evaluated(look)
+    doubtful |= {name: kinds[name] for name, (mask, _) in inside.items() if not np.all(mask)}
+    for name, (_, back) in (evaluated(look) if doubtful else {}).items():
+        size = np.abs(out[name]).max(initial=0.0)
+        if name in doubtful and not np.allclose(back, out[name], rtol=_CLOSE, atol=_CLOSE * size):
+            raise ValueError(
+                f"init[{name!r}] lies outside the support of its site ({doubtful[name]}); start "
+                "from values that the model can have"
+            )
+    return out
+
+
+def trace_anywhere(problem: Problem) -> dict:
+    """Run a model on its numbers, its parameters at zero in unconstrained space; returns the trace."""
+    return _trace(problem, filling(jnp.zeros))
+
+
+def _trace(problem: Problem, fill: Callable[[dict], Any]) -> dict:
+    with unchecked():  # parameters may be anywhere
+        return traced(filled(problem.model, fill), problem.args, problem.kwargs)

@@ -1,0 +1,1 @@
+"""Steps that engines share: updates of blocks, EM's surrogate, starts, climbs."""

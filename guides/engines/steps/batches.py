@@ -1,0 +1,283 @@
+"""Whole connected components of linked points, dealt at random to batches of one shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+from numpy.typing import NDArray
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.label_inference.padding import Sizes
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+from sidebayes.models.blocks.side_information.links import Links
+from sidebayes.models.blocks.side_information.partial_labels import Groups
+
+from ..base import Problem
+from ..problem.density import approximation, collapsed_sites, site_log_prob, sum_log_prob
+from ..problem.posterior import label_sites
+
+__all__ = [
+    "Batches",
+    "batched_log_prob",
+    "deal_batches",
+    "deal_components",
+    "estimated_log_prob",
+    "large_batches",
+    "of_points",
+]
+
+_ENOUGH = 2000
+"""Connected sets whose likelihood is close enough to that of all of them to locate its mode."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Batches:
+    r"""Some of the points of linked data with all that belongs to them, or batches of them.
+
+    The log likelihood of a linked mixture is a sum of one term a connected component, its normaliser
+    included. Batches hold whole components, each in one batch, so that the terms of B batches add up
+    to it, and B times the term of a batch drawn evenly is an unbiased estimate.
+
+    All arrays of batches, those of the graph too, have a leading axis, along which they are padded to
+    one shape: compiled code takes any batch by its number.
+
+    Attributes
+    ----------
+    points : ndarray of int, shape (num_points,)
+        Numbers of the points with labels, in increasing order, padded by the first one: rows of the
+        data or, where rows belong to groups, groups.
+    rows : ndarray of int, shape (num_rows,)
+        Rows of the data, likewise.
+    groups : Groups or None
+        Which of `points` each row belongs to; spare rows belong to a spare point. None where points
+        are rows.
+    links : ndarray of int, shape (num_links,)
+        Numbers of the links among them, padded by zeros.
+    graph : LabelGraph
+        These links compiled. Spare points have no label and spare links say nothing.
+    """
+
+    points: Any
+    rows: Any
+    groups: Groups | None
+    links: Any
+    graph: LabelGraph
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return self.points.shape[0]
+
+    def at(self, number: ArrayLike) -> Batches:
+        """One batch, without the leading axis."""
+        return jax.tree.map(lambda leaf: leaf[number], self)
+
+    @property
+    def num_real(self) -> int:
+        """Number of points of one batch, spare ones left out; not for traced batches."""
+        return self.graph.num_real
+
+
+def deal_batches(
+    graph: LabelGraph, num_batches: int, seed: int, groups: Groups | None = None
+) -> Batches:
+    """Deal connected components at random to batches that are as equal in size as can be.
+
+    Components of one size, in rows and links, are dealt out evenly. There are fewer batches than asked
+    for where one component is larger than the batches would be.
+
+    Parameters
+    ----------
+    graph : LabelGraph
+        Over all points, laid out for a number of clusters if it has loops.
+    num_batches : int
+    seed : int
+    groups : Groups, optional
+        The point that each row of the data belongs to.
+    """
+    component, all_links = np.asarray(graph.component), graph.links
+    codes = np.arange(graph.num_points) if groups is None else np.asarray(groups.codes)
+    first = all_links.pairs[:, 0]
+    kept = np.flatnonzero(codes >= 0)  # rows of no group have no label
+    num_rows, num_links = (
+        np.bincount(component[some], minlength=graph.num_components)
+        for some in (codes[kept], first)
+    )
+    owner = _deal(num_rows, num_links, num_batches, seed)[component]
+    number = int(owner.max(initial=0)) + 1
+    points = _members(owner, number)
+    rows = [kept[one] for one in _members(owner[codes[kept]], number)]
+    links = _members(owner[first], number)
+
+    place = np.empty(graph.num_points, np.int64)
+    for each in points:
+        place[each] = np.arange(len(each))
+    room = Sizes(
+        # a spare point takes the spare rows of groups
+        points=max(map(len, points)) + (groups is not None),
+        links=max(map(len, links)),
+    )
+    graphs = _alike(
+        graph,
+        [
+            replace(all_links.take(some), pairs=place[all_links.pairs[some]], num_points=len(each))
+            for each, some in zip(points, links, strict=True)
+        ],
+        room,
+    )
+    width = max(map(len, rows))
+    local = None
+    if groups is not None:
+        padded = [_padded(place[codes[each]], width, room.points - 1) for each in rows]
+        local = Groups.tree_unflatten((room.points,), (np.stack(padded),))
+    return Batches(
+        points=np.stack([_padded(each, room.points, each[0]) for each in points]),
+        rows=np.stack([_padded(each, width, each[0]) for each in rows]),
+        groups=local,
+        links=np.stack([_padded(each, room.links, 0) for each in links]),
+        graph=jax.tree.map(lambda *leaves: np.stack(leaves), *graphs),
+    )
+
+
+def of_points(graph: LabelGraph, points: NDArray, groups: Groups | None = None) -> Batches:
+    """Some points, in increasing order, with their rows and the links among them; no spare ones."""
+    all_links, rows, local = graph.links, points, None
+    links = np.flatnonzero(np.isin(all_links.pairs, points).all(axis=1))
+    if groups is not None:
+        rows = np.flatnonzero(np.isin(groups.codes, points))
+        codes = np.searchsorted(points, np.asarray(groups.codes)[rows])
+        local = Groups.tree_unflatten((len(points),), (codes,))
+    compiled = graph.alike(all_links.subset(points), len(points))
+    return Batches(points, rows, local, links, compiled)
+
+
+def deal_components(problem: Problem, batch_components: int, seed: int) -> Batches:
+    """Deal the components of a model's links to batches of about so many components.
+
+    Raises
+    ------
+    ValueError
+        If the model does not observe one LinkedMixture, or sums its labels out approximately, or
+        there are no more components.
+    """
+    graph, groups = _linked(problem)
+    if batch_components >= graph.num_components:
+        raise ValueError(
+            f"batch_components = {batch_components}; expected fewer than the "
+            f"{graph.num_components} components of the links, or leave it out"
+        )
+    return deal_batches(graph, graph.num_components // batch_components, seed, groups)
+
+
+def large_batches(problem: Problem, batch_components: int, seed: int) -> Batches | None:
+    """Batches of 2000 components or more, any of which shows where a mode lies; None if there are fewer."""
+    graph, groups = _linked(problem)
+    number = graph.num_components // max(batch_components, _ENOUGH)
+    return deal_batches(graph, number, seed, groups) if number > 1 else None
+
+
+def _linked(problem: Problem) -> tuple[LabelGraph, Groups | None]:
+    """Links of the one observed LinkedMixture, and the groups that its rows belong to."""
+    if approximation(problem) is not None:
+        raise ValueError(
+            "batch_components needs labels that are summed out exactly; leave it out, or fit with "
+            "inference='exact'"
+        )
+    found = [fn for fn in label_sites(problem).values() if isinstance(fn, LinkedMixture)]
+    if len(found) != 1:
+        raise ValueError(
+            f"batch_components draws among the components of one observed LinkedMixture; the model "
+            f"has {len(found)}; leave batch_components out"
+        )
+    labels = found[0].labels
+    graph = labels.graph.suited(labels.inference, found[0].num_clusters)
+    return graph, found[0].groups
+
+
+def estimated_log_prob(
+    batches: Batches | None, number: ArrayLike
+) -> Callable[[Mapping[str, dict]], Array]:
+    """Log density of a trace by one batch; of all data where there are no batches."""
+    if batches is None:
+        return sum_log_prob
+    return partial(batched_log_prob, batches=batches, number=number)
+
+
+def batched_log_prob(trace: Mapping[str, dict], batches: Batches, number: ArrayLike) -> Array:
+    """Log density of a trace, the likelihood of the linked mixture estimated from one batch."""
+    linked = {
+        name: fn
+        for name, (fn, _) in collapsed_sites(trace).items()
+        if isinstance(fn, LinkedMixture)
+    }
+    batch = batches.at(number)
+    total = jnp.zeros(())
+    for name, site in trace.items():
+        if name in linked:
+            term = len(batches) * _log_prob(linked[name], site["value"], batch)
+            total = total + (1.0 if site.get("scale") is None else site["scale"]) * term
+        elif site["type"] == "sample":
+            total = total + site_log_prob(site)
+    return total
+
+
+def _log_prob(fn: LinkedMixture, value: Array, batch: Batches) -> Array:
+    """Log density of the rows of a batch."""
+    weights = jnp.asarray(fn.labels.pair_weights)[batch.links]
+    labels = fn.labels.among(batch.graph, weights, batch.points)
+    if not fn.varies_by_row:
+        return fn.among(labels, batch.points, batch.groups).log_prob(value[batch.rows])
+    components: Any = fn.components
+    if type(fn) is not LinkedMixture or not hasattr(components, "take"):
+        # a distribution cannot be cut: densities of all rows, then sums over the labels of some
+        return labels.log_evidence(fn.label_factors(fn.log_factors(value))[batch.points])
+    known = None if fn.evidence is None else fn.evidence[batch.points]
+    some = LinkedMixture(labels, components.take(batch.rows), known, batch.groups)
+    return some.log_prob(value[batch.rows])
+
+
+def _deal(rows: NDArray, links: NDArray, num_batches: int, seed: int) -> NDArray[np.int64]:
+    """Batch of each component, given how many rows and links each has."""
+    size = rows + links
+    number = int(max(min(num_batches, size.sum() // size.max()), 1))
+    order = np.random.default_rng(seed).permutation(len(size))
+    order = order[np.argsort(-size[order], kind="stable")]
+    large, small = order[size[order] > 1], order[size[order] == 1]
+    owner = np.empty(len(size), np.int64)
+    turn = np.arange(len(large)) % (2 * number)  # to and fro
+    owner[large] = np.minimum(turn, 2 * number - 1 - turn)
+    dealt = np.bincount(owner[large], rows[large], minlength=number)
+    goal = (rows.sum() + np.arange(number)) // number
+    ends = np.cumsum(np.maximum(goal - dealt, 0))
+    owner[small] = np.searchsorted(ends, np.arange(len(small)), side="right")
+    return owner
+
+
+def _members(owner: NDArray, number: int) -> list[NDArray[np.int64]]:
+    """Positions at which each number up to `number` stands."""
+    ends = np.cumsum(np.bincount(owner, minlength=number))
+    return np.split(np.argsort(owner, kind="stable"), ends[:-1])
+
+
+def _padded(values: NDArray, length: int, spare: int) -> NDArray[np.int64]:
+    return np.pad(values, (0, length - len(values)), constant_values=spare)
+
+
+def _alike(graph: LabelGraph, links: Sequence[Links], room: Sizes) -> list[LabelGraph]:
+    """Compile several sets of links to graphs of equal sizes: the largest that any of them needs."""
+    graphs: dict[int, LabelGraph] = {}
+    waiting = list(range(len(links)))
+    while waiting:
+        for number in waiting:
+            some = links[number]
+            graphs[number] = graph.alike(some, some.num_points, room)
+            room = graphs[number].sizes
+        waiting = [number for number, one in graphs.items() if one.sizes != room]
+    return [graphs[number] for number in range(len(links))]

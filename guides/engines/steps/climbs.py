@@ -1,0 +1,135 @@
+"""Iterations of several starts, each until it stops: stop codes, loop, progress, clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+from ..plumbing.checkpoint import Keeper
+from ..plumbing.progress import in_pieces
+
+__all__ = [
+    "BROKEN",
+    "CUT",
+    "SETTLED",
+    "STALLED",
+    "at_rest",
+    "climbed",
+    "history_length",
+    "stop_code",
+    "until_stopped",
+]
+
+SETTLED, CUT, BROKEN, STALLED = 1, 2, 3, 4
+"""Why a start stopped: converged, out of steps, not finite, no step leads further up."""
+
+_FEW_STEPS = 1024
+"""Histories of so many steps or fewer have one length; longer ones take steps of eight."""
+
+_ROUNDING = 4
+"""Rounding errors of an objective, in units of the last place, that are no gain."""
+
+
+def history_length(max_steps: int) -> int:
+    """Entries of the history of a climb, spare ones included: one more than `max_steps` at least.
+
+    Climbs that differ only in how many steps they may take share a program.
+    """
+    return next(size for k in count() if (size := _FEW_STEPS << 3 * k) > max_steps)
+
+
+def stop_code(
+    *, settled: Array, cut: Array, broken: ArrayLike = False, stalled: ArrayLike = False
+) -> Array:
+    """Code of the first that holds: broken, settled, stalled, cut; 0 where the run goes on."""
+    code = jnp.where(stalled, STALLED, jnp.where(cut, CUT, 0))
+    return jnp.where(broken, BROKEN, jnp.where(settled, SETTLED, code))
+
+
+def at_rest(value: Array, last: Array, gain_before: Array, tol: ArrayLike) -> tuple[Array, Array]:
+    """Whether steps that gain less and less have little left to gain, and the gain of the last one.
+
+    Gains are taken to go on falling by one factor, as they do near the mode (Aitken's estimate), so that
+    a slow climb is not cut short. Where gains grow there is no telling. Gains that are rounding errors end a
+    climb in any case.
+
+    Parameters
+    ----------
+    value, last, gain_before : Array, shape ()
+        Objective now and before the last step, and the gain of the step before that.
+    tol : ArrayLike, shape ()
+        What may be left to gain, relative to one plus the objective.
+
+    References
+    ----------
+    Böhning, Dietz, Schaub, Schlattmann and Lindsay (1994), Ann. Inst. Stat. Math. 46, 373-388,
+    doi:10.1007/BF01720593.
+    """
+    gain, size = value - last, 1 + jnp.abs(value)
+    ratio = gain / gain_before
+    ahead = jnp.where(ratio < 1, gain * ratio / (1 - ratio), jnp.inf)
+    ahead = jnp.where(jnp.isfinite(gain_before), ahead, jnp.inf)
+    most = jnp.maximum(jnp.abs(gain), jnp.abs(ahead))
+    rounding = _ROUNDING * jnp.finfo(size.dtype).eps
+    rests = (most <= tol * size) | (jnp.abs(gain) <= rounding * size)
+    return rests, gain
+
+
+def until_stopped(step: Callable[[Any], Any], state: Any, limit: Array) -> Any:
+    """Iterate, in compiled code, until the state bears a stop code or has done `limit` steps.
+
+    Parameters
+    ----------
+    step : callable
+        ``step(state) -> state``.
+    state : object
+        With arrays ``code`` and ``steps``, shape ().
+    limit : Array of int, shape ()
+    """
+    return lax.while_loop(lambda s: (s.code == 0) & (s.steps < limit), step, state)
+
+
+def climbed(
+    program: Callable,
+    state: Any,
+    fixed: tuple,
+    *,
+    describe: Callable[[Any], str],
+    advance: Callable[[int, str], None],
+    keep: Keeper,
+    seconds: dict[str, float],
+) -> tuple[Any, Any]:
+    """Run a compiled climb to its end, in pieces that are shown and kept.
+
+    Parameters
+    ----------
+    program : callable
+        ``program(state, *fixed, limit) -> (state, found)``, made with `until_stopped`.
+    state : object
+    fixed : tuple
+        What the program is given besides, in every piece.
+    describe : callable
+        Says in a few words where a state has got.
+    advance : callable
+        As from `progress_bar`.
+    keep : Keeper
+    seconds : dict
+        The time that the climb takes is added to ``run``.
+
+    Returns
+    -------
+    state, found
+    """
+    began = time.perf_counter()
+    state, found = in_pieces(
+        lambda state, limit: program(state, *fixed, limit), state, advance, describe, keep.offer
+    )
+    keep.offer(state, now=True)  # what follows may take long
+    seconds["run"] = seconds.get("run", 0.0) + time.perf_counter() - began
+    return state, found

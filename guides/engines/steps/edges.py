@@ -1,0 +1,367 @@
+"""Ends of climbs near the edge of a support, where the map from coordinates to parameters is flat.
+
+A site in an interval is moved in logits, a positive one in logarithms. Far out these coordinates hardly move
+the parameter, so that the gradient in them vanishes whatever the density does. What it does is told by
+the sign of the slope a unit further out and further in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import Array
+from jax.core import Tracer
+from jax.typing import ArrayLike
+from numpy.typing import NDArray
+from numpyro.distributions import constraints
+
+from ..base import Problem
+from ..plumbing.programs import compiled
+from ..plumbing.side_by_side import one_member, run_each
+from ..problem.density import abstract_trace, latent_sites
+from ..problem.values import support_name
+
+__all__ = ["Coordinates", "Ends", "Points", "climbed_inside", "coordinates_of", "judged"]
+
+_ROUNDS = 8
+"""How often a climb that was lost is sent in again."""
+
+_FAR = 6.0
+"""Coordinates further out than this are looked at; there 0.25 % of an interval are left."""
+
+_DEEPEST = -700.0, 34.0
+"""Where the logistic map is about to be cut off; slopes are zero beyond, whatever the density."""
+
+_FEW = 50
+"""Coordinates that are probed one at a time; more are probed together."""
+
+_PROBES = (-1.0, 1.0, 2.0)
+"""Where slopes are looked at: steps inwards."""
+
+_GROWS = 1.3
+"""Ratio of two slopes a unit apart below which the slope does not vanish towards the edge. Near the edge of
+a support a slope falls by e with every unit where the density is smooth in the parameter."""
+
+_STEEP = 1e-6
+"""Slope, relative to the log density, above which a density is said to grow."""
+
+_NONE_LEFT = 0.003
+"""Share of a simplex that counts as none where a coordinate is far out."""
+
+_MOST_NAMED = 4
+"""Entries that a sentence lists."""
+
+INSIDE, LOST, ON_EDGE, RUNAWAY = range(4)
+"""The density peaks inside; rises inwards; has its mode on the edge; grows without bound towards it."""
+
+_UNBOUNDED = tuple(
+    type(support)
+    for support in (
+        constraints.real,
+        constraints.real_vector,
+        constraints.real_matrix,
+        constraints.zero_sum(1),
+    )
+)
+"""Supports whose map is nowhere flat."""
+
+_HALF_LINES = (
+    type(constraints.positive),
+    type(constraints.nonnegative),
+    type(constraints.softplus_positive),
+    constraints.greater_than,
+    constraints.greater_than_eq,
+    constraints.less_than,
+    constraints.less_than_eq,
+)
+"""Supports whose map is flat far below only."""
+
+
+class Coordinates(NamedTuple):
+    """Unconstrained coordinates of latent sites, as one vector.
+
+    Attributes
+    ----------
+    sites : ndarray of str, shape (num_coordinates,)
+    low, high : ndarray of bool, shape (num_coordinates,)
+        Whether the map to the support is flat far below, and far above.
+    circular : ndarray of bool, shape (num_coordinates,)
+        Whether both ends are one point.
+    """
+
+    sites: NDArray
+    low: NDArray
+    high: NDArray
+    circular: NDArray
+
+    @property
+    def bounded(self) -> NDArray[np.bool_]:
+        """Whether the map is flat on either side."""
+        return self.low | self.high
+
+
+def coordinates_of(sites: Mapping[str, Mapping[str, Any]], free: Mapping[str, Any]) -> Coordinates:
+    """Describe unconstrained values as one vector, in the order of `ravel_pytree`.
+
+    Parameters
+    ----------
+    sites : mapping of str to site
+        Of a trace.
+    free : mapping of str to Array
+        Unconstrained values of some latent sites.
+    """
+    rows = []
+    for name in sorted(free):
+        support = _plain(sites[name]["fn"].support)
+        low = not isinstance(support, _UNBOUNDED)
+        high = low and not isinstance(support, _HALF_LINES)
+        ring = support is constraints.circular
+        rows += [(name, low, high, ring)] * math.prod(np.shape(free[name]))
+    columns = list(zip(*rows, strict=True)) or [()] * 4
+    kinds = (str, bool, bool, bool)
+    return Coordinates(
+        *(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True))
+    )
+
+
+def _plain(support: Any) -> Any:
+    while hasattr(support, "base_constraint"):
+        support = support.base_constraint
+    return support
+
+
+@dataclass(frozen=True)
+class Ends:
+    """What the density does towards the edges near which climbs ended.
+
+    Attributes
+    ----------
+    problem : Problem
+    where : Coordinates
+    points : ndarray, shape (num_ends, num_coordinates)
+    kinds : ndarray of int, shape (num_ends, num_coordinates)
+        ``INSIDE``, ``LOST``, ``ON_EDGE`` or ``RUNAWAY``.
+    """
+
+    problem: Problem
+    where: Coordinates
+    points: NDArray
+    kinds: NDArray[np.int8]
+
+    @property
+    def lost(self) -> NDArray[np.bool_]:
+        """Which climbs have to go on, shape (num_ends,)."""
+        return ((self.kinds == LOST) | self._around).any(axis=1)
+
+    @property
+    def sent_in(self) -> NDArray:
+        """Points from which they go on: halfway in, or on the other side of a circle."""
+        moved = np.where(self.kinds == LOST, self.points / 2, self.points)
+        return np.where(self._around, -self.points / 2, moved)
+
+    def pick(self, fresh: Any, state: Any) -> Any:
+        """The states of climbs, fresh ones for those that are lost; arrays have an axis of ends in front."""
+
+        def one(new: ArrayLike, old: ArrayLike) -> NDArray:
+            return np.where(self.lost.reshape(-1, *[1] * (np.ndim(old) - 1)), new, old)
+
+        return jax.tree.map(one, fresh, state)
+
+    @property
+    def _around(self) -> NDArray[np.bool_]:
+        return (self.kinds == ON_EDGE) & self.where.circular
+
+    def best(self, value: NDArray, sound: NDArray[np.bool_]) -> int:
+        """The sound end of highest density, one where the density does not grow without bound if any."""
+        proper = sound & ~(self.kinds == RUNAWAY).any(axis=1)
+        return int(np.argmax(np.where(proper if proper.any() else sound, value, -np.inf)))
+
+    def remark(self, end: int, values: Mapping[str, NDArray]) -> tuple[bool, str]:
+        """Whether an end may be a mode, and what is to be said of edges near it, empty if nothing.
+
+        Parameters
+        ----------
+        end : int
+        values : mapping of str to ndarray
+            Values of the sites at that end.
+        """
+        row = self.kinds[end]
+        if (row == RUNAWAY).any():
+            return False, (
+                f"the density grows without bound towards {self._named(row == RUNAWAY, values)}, so "
+                "that there is no mode; take a prior that is finite there, or draws ('nuts')"
+            )
+        if (row == LOST).any():
+            return False, (
+                f"it ended close to {self._named(row == LOST, values)}, from where the density rises; "
+                "pass init="
+            )
+        edge = (row == ON_EDGE) & ~self.where.circular
+        return True, f"the mode lies on a bound: {self._named(edge, values)}" if edge.any() else ""
+
+    def _named(self, marked: NDArray[np.bool_], values: Mapping[str, NDArray]) -> str:
+        """The edges at which marked coordinates lie, such as ``sd = 100``."""
+        latent = latent_sites(abstract_trace(self.problem))
+        found: list[str] = []
+        for name in dict.fromkeys(self.where.sites[marked].tolist()):
+            own = marked[self.where.sites == name]
+            found += _edges(name, latent[name]["fn"].support, np.asarray(values[name]), own)
+        more = len(found) - _MOST_NAMED
+        return ", ".join(found[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def judged(
+    problem: Problem,
+    where: Coordinates,
+    points: NDArray,
+    values: NDArray,
+    slopes: Callable[[NDArray, NDArray], NDArray],
+) -> Ends:
+    """See what the density does at the edges near which climbs ended.
+
+    Parameters
+    ----------
+    problem : Problem
+    where : Coordinates
+    points : ndarray, shape (num_ends, num_coordinates)
+    values : ndarray, shape (num_ends,)
+        Log densities there; ends whose value is not finite are passed over.
+    slopes : callable
+        ``slopes(ends, points) -> gradients``, of the log density at rows of coordinates; `ends` says
+        from which end each row was moved.
+    """
+    far = (where.low & (points < -_FAR)) | (where.high & (points > _FAR))
+    far &= np.isfinite(values)[:, None]
+    kinds = np.full(points.shape, INSIDE, np.int8)
+    groups = [(end, group) for end, row in enumerate(far) for group in _groups(row)]
+    if groups:
+        ends, moved = np.array([end for end, _ in groups]), np.array([group for _, group in groups])
+        inwards = -np.sign(points[ends]) * moved
+        within = np.where(where.bounded, np.clip(points[ends], *_DEEPEST), points[ends])
+        rows = within + np.asarray(_PROBES)[:, None, None] * inwards
+        found = slopes(np.tile(ends, len(_PROBES)), rows.reshape(-1, rows.shape[-1]))
+        # positive where the density rises outwards
+        outside, near, deep = -np.nan_to_num(found.reshape(rows.shape)) * inwards
+        steep = near > _STEEP * (1 + np.abs(values[ends]))[:, None]
+        kind = np.where(steep & (deep < _GROWS * near), RUNAWAY, ON_EDGE)
+        kind = np.where((outside < 0) | (near == 0), INSIDE, kind)
+        kind = np.where(near < 0, LOST, kind)
+        for end, group, one in zip(ends, moved, kind, strict=True):
+            kinds[end, group] = one[group]
+    return Ends(problem, where, points, kinds)
+
+
+def climbed_inside(
+    climb: Callable[[Any], tuple[Any, Any]],
+    state: Any,
+    judge: Callable[[Any, Any], Ends],
+    send: Callable[[Any, Ends], Any],
+) -> tuple[Any, Any, Ends]:
+    """Climb from several starts; those that are lost near an edge are sent in and climb again.
+
+    Parameters
+    ----------
+    climb : callable
+        ``climb(state) -> state, found``, to the end.
+    state : object
+    judge : callable
+        ``judge(state, found) -> ends``.
+    send : callable
+        ``send(state, ends) -> state``, in which those that are lost begin anew at ``ends.sent_in``.
+
+    Returns
+    -------
+    state, found, ends
+    """
+    for remaining in reversed(range(_ROUNDS)):
+        state, found = climb(state)
+        ends = judge(state, found)
+        if not ends.lost.any():
+            break
+        if remaining:
+            state = ends.pick(send(state, ends), state)
+    return state, found, ends
+
+
+class Points:
+    """Sites that an engine moves numerically, beside others.
+
+    Parameters
+    ----------
+    problem : Problem
+    name : str
+        Of the program; see `compiled`.
+    config : Hashable
+    build : callable
+        Takes the problem without its data, returns ``slopes((point, member), args)``: a gradient at a vector
+        of coordinates, and the values of the sites there. A member is what it needs to know of a climb.
+    clock : dict
+        What compiling takes is added to its entry ``compile``.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        name: str,
+        config: Hashable,
+        build: Callable,
+        clock: dict[str, float],
+    ) -> None:
+        self._problem, self._asked, self._clock = problem, (config, build), clock
+        self._name = name
+
+    def at(self, points: NDArray, members: Any) -> tuple[NDArray, dict[str, Array]]:
+        """Gradients and values of the sites at rows of coordinates, one for each of `members`."""
+        first = one_member((points, members), 0)
+        program, spent = compiled(
+            self._name, self._problem, *self._asked, first, self._problem.args
+        )
+        self._clock["compile"] += spent
+        return run_each(program, (points, members), self._problem.args)
+
+    def judged(self, free: Mapping[str, ArrayLike], values: NDArray, members: Any) -> Ends:
+        """What the density does near edges where climbs ended, at unconstrained values of the sites."""
+        where = coordinates_of(
+            abstract_trace(self._problem), {n: np.asarray(v)[0] for n, v in free.items()}
+        )
+        rows = [np.reshape(free[name], (len(values), -1)) for name in sorted(free)]
+
+        def slopes(ends: NDArray, points: NDArray) -> NDArray:
+            return self.at(points, jax.tree.map(lambda leaf: np.asarray(leaf)[ends], members))[0]
+
+        points = np.concatenate([np.zeros((len(values), 0)), *rows], axis=1)
+        return judged(self._problem, where, points, values, slopes)
+
+
+def _groups(far: NDArray[np.bool_]) -> list[NDArray[np.bool_]]:
+    """Coordinates that are probed together; where these are few, each by itself."""
+    spots = np.flatnonzero(far)
+    if len(spots) > _FEW:
+        return [far]
+    return [np.arange(len(far)) == spot for spot in spots]
+
+
+def _edges(name: str, support: Any, value: NDArray, marked: NDArray[np.bool_]) -> list[str]:
+    plain = _plain(support)
+    if plain is constraints.simplex:
+        rows = marked.reshape(*value.shape[:-1], -1).any(axis=-1, keepdims=True)
+        return [f"{_entry(name, spot)} = 0" for spot in np.argwhere(rows & (value < _NONE_LEFT))]
+    if marked.size != value.size:
+        return [f"the edge of the support of {name} ({support_name(support)})"]
+    spots = np.argwhere(marked.reshape(value.shape))
+    ends = [getattr(plain, f"{side}_bound", None) for side in ("lower", "upper")]
+    known = [end for end in ends if end is not None]
+    if not known or any(isinstance(end, Tracer) for end in known):
+        return [f"the edge of the support of {_entry(name, spot)}" for spot in spots]
+    wide = np.stack([np.broadcast_to(np.asarray(end, float), value.shape) for end in known])
+    nearest = np.take_along_axis(wide, np.abs(wide - value).argmin(axis=0)[None], axis=0)[0]
+    return [f"{_entry(name, spot)} = {nearest[tuple(spot)]:.6g}" for spot in spots]
+
+
+def _entry(name: str, spot: NDArray) -> str:
+    return f"{name}[{', '.join(map(str, spot))}]" if len(spot) else name

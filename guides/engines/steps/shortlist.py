@@ -1,0 +1,173 @@
+"""Which of many starts are worth a climb to the end, and how many modes the climbs found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from ..plumbing.checkpoint import Keeper
+from ..plumbing.progress import in_pieces, piece_length
+from ..plumbing.side_by_side import num_processors
+
+__all__ = ["first_of", "modes_found", "shortlisted"]
+
+_ROUNDS = ((30, 3), (60, 1))
+"""Steps after which starts are compared, and how many are kept then, in numbers of restarts."""
+
+_TRIAL = 4
+"""Steps of one start that show how long steps take."""
+
+_ALIKE = 0.3
+"""Nats between starts that are taken to climb to the same mode."""
+
+_NEAR = 0.01
+"""Nats between ends at the same mode."""
+
+_SAME_PLACE = 0.05
+"""Difference of sites there, in standard deviations of their entries."""
+
+
+def _picked(state: Any, rows: NDArray[np.int64]) -> Any:
+    """Some members of a batch, on the host."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[rows], state)
+
+
+def first_of(state: Any, number: int) -> Any:
+    """The first of many starts, at most `number` of them."""
+    return _picked(state, np.arange(min(number, len(state.code))))
+
+
+def shortlisted(
+    program: Callable,
+    state: Any,
+    fixed: tuple,
+    number: int,
+    *,
+    height: Callable[[Any], NDArray],
+    advance: Callable[[int, str], None],
+    keep: Keeper,
+    seconds: dict[str, float],
+    pace: int = 1,
+) -> Any:
+    """Climb some steps from many starts, and keep the highest of those that differ.
+
+    The first starts, a fifth of those kept, stay whatever their height. A quarter is left for starts that
+    are like others: they show whether a mode is found more than once.
+
+    Parameters
+    ----------
+    program : callable
+        ``program(state, *fixed, limit) -> (state, found)``; see `climbed`.
+    state : object
+        With an axis of starts in front of every array.
+    fixed : tuple
+    number : int
+        How many starts to keep.
+    height : callable
+        What is climbed, of the starts of a state.
+    advance : callable
+        As from `progress_bar`.
+    keep : Keeper
+        A state that it kept is returned as it is.
+    seconds : dict
+        The time that it takes is added to ``run``.
+    pace : int
+        Steps that lead as far as one of EM.
+
+    Returns
+    -------
+    object
+        The state of those starts, to climb on from.
+
+    References
+    ----------
+    Biernacki, Celeux and Govaert (2003), Comput. Stat. Data Anal. 41, 561-575,
+    doi:10.1016/S0167-9473(02)00163-9: short runs of EM.
+    """
+    first = first_of(state, number)
+    restored = keep.restore(first)
+    if restored is not first:
+        return restored
+    began = time.perf_counter()
+    order = np.arange(len(state.code))
+    march = partial(_in_chunks, program, fixed, number)
+    march(first_of(state, 1), np.asarray(_TRIAL))
+    share = (time.perf_counter() - began) * len(order) / num_processors()
+    for few, several in _ROUNDS:
+        kept = several * number
+        if len(order) <= kept:
+            continue
+        state, _ = in_pieces(
+            march, state, advance, _described, first=piece_length(_TRIAL, share), most=few * pace
+        )
+        top = np.asarray(height(state), float)
+        rows = np.sort(_promising(np.where(np.isfinite(top), top, -np.inf), order, kept, number))
+        state, order = _picked(state, rows), order[rows]
+    seconds["run"] = seconds.get("run", 0.0) + time.perf_counter() - began
+    return state
+
+
+def _described(state: Any) -> str:
+    return f"{len(state.code)} starts"
+
+
+def _in_chunks(
+    program: Callable, fixed: tuple, number: int, state: Any, limit: NDArray
+) -> tuple[Any, None]:
+    """Climb from all starts; accelerators have a program for `number` of them."""
+    if jax.default_backend() == "cpu":
+        return program(state, *fixed, limit)[0], None
+    total = len(state.code)
+    chunks = [np.arange(first, first + number) % total for first in range(0, total, number)]
+    found = [program(_picked(state, rows), *fixed, limit)[0] for rows in chunks]
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:total], *found), None
+
+
+def _promising(top: NDArray, order: NDArray[np.int64], kept: int, number: int) -> NDArray[np.int64]:
+    """Rows to keep, given heights and the places that rows had in the beginning."""
+    chosen = [row for row in np.argsort(order) if order[row] < max(1, number // 5)]
+    by_height = np.argsort(-top, kind="stable")
+    apart: list[int] = []
+    for row in by_height.tolist():
+        if all(abs(top[row] - top[other]) > _ALIKE for other in apart):
+            apart.append(row)
+    differing = [row for row in apart if row not in chosen]
+    wanted = [*chosen, *differing[: kept - kept // 4 - len(chosen)], *by_height]
+    return np.array(list(dict.fromkeys(wanted))[:kept])
+
+
+def modes_found(value: NDArray, sound: NDArray[np.bool_], sites: Mapping[Any, NDArray]) -> str:
+    """Say how many modes climbs found: "4 distinct modes from 10 starts".
+
+    Ends are the same mode if their heights are, and their sites however clusters are numbered: the
+    entries of each, sorted.
+
+    Parameters
+    ----------
+    value : ndarray, shape (num_starts,)
+    sound : ndarray of bool, shape (num_starts,)
+        Ends that count.
+    sites : mapping to ndarray
+        Values at every end.
+    """
+    places = [np.sort(site.reshape(len(value), -1), axis=1) for site in sites.values()]
+    units = [place[sound].std() + 0.01 * np.abs(place[sound]).mean() for place in places]
+    scaled = [
+        place / (unit or 1.0) for place, unit in zip(places, units, strict=True) if place.size
+    ]
+    found: list[int] = []
+    for row in np.flatnonzero(sound).tolist():
+        if not any(
+            abs(value[row] - value[other]) <= _NEAR
+            and all(np.abs(place[row] - place[other]).max() <= _SAME_PLACE for place in scaled)
+            for other in found
+        ):
+            found.append(row)
+    modes = f"{len(found)} distinct mode{'s' if len(found) != 1 else ''}"
+    return f"{modes} from {len(value)} start{'s' if len(value) != 1 else ''}"

@@ -1,0 +1,250 @@
+"""Where runs start: at partitions, near zero or at draws of priors for other sites, or as given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+from numpyro.distributions import constraints
+from scipy.special import expit
+from sidebayes.models.blocks.components.partition_starts import partition_labels
+
+from ..base import Problem
+from ..plumbing.memory import most_within, refuse_beyond_memory
+from ..plumbing.programs import compiled
+from ..problem.declared import observed_table
+from ..problem.density import (
+    abstract_trace,
+    as_numpy,
+    collapsed_sites,
+    filled,
+    filling,
+    latent_sites,
+    traced,
+)
+from ..problem.prior_draws import prior_draws
+from .surrogate import allot, expectation, raise_surrogate
+from .updates import block_of, plan_updates
+
+__all__ = ["initial_values", "num_candidates", "random_keys", "starting_point"]
+
+_SEEDED_STEPS = 50
+"""Gradients of L-BFGS that fit components without closed form to a partition."""
+
+_CANDIDATES = 4, 8
+"""Fewest and most starts that are drawn for each that is climbed to the end, where labels are latent."""
+
+_ENTRIES = 100_000
+"""Entries of the data, times clusters, times such starts, up to which more are drawn than the fewest."""
+
+_SHARE = 0.05
+"""Share of the memory that starts may take before fewer are drawn."""
+
+_ELEMENTWISE: dict[type, Callable[[NDArray], NDArray]] = {
+    type(constraints.real): np.positive,
+    type(constraints.positive): np.exp,
+    type(constraints.unit_interval): expit,
+}
+"""Maps from unconstrained numbers to supports that need no compiled program."""
+
+
+def starting_point(problem: Problem, init: Any) -> dict[str, Any]:
+    """Take the values of the latent sites, as NumPy arrays, from a mapping or a result's ``params``.
+
+    Raises
+    ------
+    ValueError
+        If a latent site has no value, or one of another shape.
+    """
+    values = getattr(init, "params", init)
+    found = {}
+    for name, site in latent_sites(abstract_trace(problem)).items():
+        if name not in values:
+            raise ValueError(f"init has no value for site {name!r}; it has {sorted(values)}")
+        value = np.asarray(values[name], jnp.result_type(float))
+        shape = jnp.shape(site["value"])
+        if value.shape != shape:
+            raise ValueError(f"init[{name!r}] has shape {value.shape}; expected {shape}")
+        found[name] = value
+    return found
+
+
+def initial_values(
+    problem: Problem,
+    seed: int,
+    num_starts: int,
+    *,
+    seeded: bool = False,
+    seconds: dict[str, float] | None = None,
+) -> dict[str, NDArray]:
+    """Starting values for several runs, each array with a leading axis of length `num_starts`.
+
+    Blocks say where their sites start, Gaussians at the moments of partitions, say. Weights
+    start uniform, other sites near zero in unconstrained space.
+
+    Parameters
+    ----------
+    problem : Problem
+    seed, num_starts : int
+    seeded : bool
+        Fit sites to partitions of the data, where labels are latent and no block has starts. In every
+        second start, sites without a block are at draws of their priors. Of starts that are equal only one
+        is left.
+    seconds : dict, optional
+        What compiling took is added to its entry ``compile``.
+    """
+    clock = {"compile": 0.0} if seconds is None else seconds
+    latent = latent_sites(abstract_trace(problem))
+    shapes = {name: jnp.shape(site["value"]) for name, site in latent.items()}
+    found, located = _of_blocks(problem, shapes, seed, num_starts)
+    for name, site in latent.items():
+        if name not in found and site["fn"].support is constraints.simplex:
+            found[name] = np.full(shapes[name], 1.0 / shapes[name][-1])
+    rest = _near_zero(problem, latent, seed, num_starts, set(shapes) - set(found), clock)
+    real = jnp.result_type(float)
+    size = num_starts * sum(map(math.prod, shapes.values()))
+    refuse_beyond_memory(f"{num_starts} starting points", size * real.itemsize, latent)
+    starts = {
+        name: np.broadcast_to(
+            found[name] if name in found else rest[name], (num_starts, *shape)
+        ).astype(real)
+        for name, shape in shapes.items()
+    }
+    if not seeded:
+        return starts
+    for name, values in prior_draws(latent, seed, num_starts // 2).items():
+        starts[name][1::2] = values
+    return _distinct(starts if located else _seeded(problem, starts, seed, clock))
+
+
+def num_candidates(problem: Problem, num_restarts: int, *, by_updates: bool = False) -> int:
+    """How many starts to draw, for a climb to the end from some of them.
+
+    More where labels are latent, unless they would fill the memory; the most where the climb goes by
+    updates of blocks (`by_updates`), all of these are in closed form, and data are few.
+    """
+    sources = collapsed_sites(abstract_trace(problem)).values()
+    hidden = [fn.num_clusters for fn, _ in sources if fn.latent == "labels"]
+    if num_restarts == 1 or max(hidden, default=1) == 1:
+        return num_restarts
+    entries = sum(np.size(leaf) for leaf in jax.tree.leaves(problem.args)) * max(hidden)
+    fewest, most = _CANDIDATES
+    quick = by_updates and not plan_updates(problem).rest
+    times = int(np.clip(_ENTRIES / entries, fewest, most)) if quick else fewest
+    sites = latent_sites(abstract_trace(problem)).values()
+    each = sum(np.size(site["value"]) for site in sites) * jnp.result_type(float).itemsize
+    return max(num_restarts, most_within(_SHARE, num_restarts * times, each))
+
+
+def _distinct(starts: dict[str, NDArray]) -> dict[str, NDArray]:
+    """One start in place of several that are equal."""
+    number = len(next(iter(starts.values())))
+    table = np.concatenate([values.reshape(number, -1) for values in starts.values()], axis=1)
+    first = np.sort(np.unique(table, axis=0, return_index=True)[1])
+    return {name: values[first] for name, values in starts.items()}
+
+
+def _of_blocks(
+    problem: Problem, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
+) -> tuple[dict[str, NDArray], bool]:
+    """Starts that blocks declare, from the data of the first observed site that they learn from.
+
+    Also whether these tell clusters apart.
+    """
+    found: dict[str, NDArray] = {}
+    located = False
+    trace = abstract_trace(problem)
+    for part in plan_updates(problem).starting:
+        data = observed_table(problem, part.sources[0])
+        if data is not None and np.isfinite(data).all():
+            sizes = {role: shapes[name] for role, name in part.sites.items()}
+            block = block_of(trace, part)
+            values = block.starts(data, sizes, seed, num_starts)
+            found |= part.named(values)
+            located |= block.locates and bool(values)
+    return found, located
+
+
+def _seeded(
+    problem: Problem, starts: dict[str, NDArray], seed: int, seconds: dict[str, float]
+) -> dict[str, NDArray]:
+    """Starts fitted to partitions of the rows of the first site whose labels are latent."""
+    trace = abstract_trace(problem)
+    plain = collapsed_sites({n: site for n, site in trace.items() if site.get("scale") is None})
+    labelled = [(n, fn) for n, (fn, _) in plain.items() if fn.latent == "labels" and fn.is_density]
+    if not labelled:
+        return starts
+    name, fn = labelled[0]
+    data = observed_table(problem, name)
+    if data is None or not np.isfinite(data).all():
+        return starts
+    number = len(next(iter(starts.values())))
+    labels = partition_labels(data.reshape(len(data), -1), fn.num_clusters, seed, number)
+
+    def build(bare: Problem) -> Callable:
+        def one(start: dict, label: Array, args: tuple) -> dict:
+            posterior = allot(expectation(bare, start, args)[1], name, label)
+            return raise_surrogate(bare, start, args, posterior, _SEEDED_STEPS)
+
+        return jax.vmap(one, in_axes=(0, 0, None))
+
+    inputs = starts, labels, problem.args
+    fit, spent = compiled("seeded", problem, _SEEDED_STEPS, build, *inputs)
+    seconds["compile"] += spent
+    return as_numpy(fit(*inputs))
+
+
+def _near_zero(
+    problem: Problem,
+    latent: Mapping[str, dict],
+    seed: int,
+    num_starts: int,
+    wanted: set[str],
+    seconds: dict[str, float],
+) -> dict[str, NDArray]:
+    """Values of the wanted sites, drawn around zero in unconstrained space."""
+    if not wanted:
+        return {}
+    # drawn here: compiled random numbers cost a second or two of every first fit
+    sizes = [math.prod(jnp.shape(site["value"])) for site in latent.values()]
+    noise = np.random.default_rng(seed).uniform(-1.0, 1.0, (num_starts, sum(sizes)))
+    kinds = {name: type(latent[name]["fn"].support) for name in wanted}
+    if all(kind in _ELEMENTWISE for kind in kinds.values()):
+        own = dict(zip(latent, np.split(noise, np.cumsum(sizes[:-1]), axis=1), strict=True))
+        return {
+            name: _ELEMENTWISE[kind](own[name]).reshape(-1, *jnp.shape(latent[name]["value"]))
+            for name, kind in kinds.items()
+        }
+
+    def build(bare: Problem) -> Callable:
+        def start(noise: Array, args: tuple) -> dict[str, Array]:
+            used = 0
+
+            def draw(shape: tuple[int, ...]) -> Array:
+                nonlocal used
+                taken = noise[used : used + math.prod(shape)]  # supports have no more freedom
+                used += math.prod(shape)
+                return taken.reshape(shape)
+
+            sites = traced(filled(bare.model, filling(draw)), args, bare.kwargs)
+            return {name: sites[name]["value"] for name in latent}
+
+        return jax.vmap(start, in_axes=(0, None))
+
+    inputs = noise.astype(jnp.result_type(float)), problem.args
+    program, spent = compiled("starts", problem, num_starts, build, *inputs, once=True)
+    seconds["compile"] += spent
+    return as_numpy(program(*inputs))
+
+
+def random_keys(seed: int, count: int) -> NDArray[np.uint32]:
+    """Raw random keys, for `jax.random.wrap_key_data`; made here, as JAX would compile programs."""
+    return (
+        np.random.SeedSequence(seed).generate_state(2 * count).astype(np.uint32).reshape(count, 2)
+    )

@@ -1,0 +1,116 @@
+"""Whether the updates of a user's model agree with its density."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ..base import Problem
+from ..plumbing.programs import compiled
+from ..problem.density import place, trace_model, unconstrained_start
+from .surrogate import expectation, linearised
+from .updates import Part, Plan, block_of, evidence, is_ours, listed, update_of
+
+__all__ = ["check_updates"]
+
+_TOLERANCE = 1e-5
+"""Relative difference between an update and the model's density that rounding may leave."""
+
+_RENEWALS = 100
+"""Updates after which a block that only raises the surrogate should be at rest."""
+
+
+def check_updates(
+    problem: Problem,
+    plan: Plan,
+    params: Mapping[str, Any],
+    seconds: dict[str, float] | None = None,
+) -> None:
+    """Compare the updates of a user's model with its density, at two points.
+
+    What compiling took is added to `seconds`.
+
+    Blocks of the library in models of the library are tested; a model of one's own may use them in a
+    way that their updates do not know, such as weights that are transformed on their way. A block
+    whose update only raises the surrogate must come to rest where that is flat.
+
+    Raises
+    ------
+    ValueError
+        Naming the sites whose update contradicts the density.
+    """
+    if is_ours(problem) or not plan.parts:
+        return
+
+    def build(bare: Problem) -> Callable:
+        def differences(params: dict[str, Array], args: tuple) -> list[Array]:
+            _, posterior = expectation(bare, params, args)
+            trace = trace_model(bare, params, args)
+            blocks = [block_of(trace, part) for part in plan.parts]
+            updates = [
+                update_of(block, evidence(trace, part, posterior))
+                for block, part in zip(blocks, plan.parts, strict=True)
+            ]
+            modes = [
+                block.mode(found, part.values(params))
+                for block, found, part in zip(blocks, updates, plan.parts, strict=True)
+            ]
+            moved = [params | part.named(new) for part, new in zip(plan.parts, modes, strict=True)]
+            # one after the other, so that the program holds the density once
+            before, *after = jax.lax.map(
+                lambda point: linearised(trace_model(bare, point, args), posterior),
+                jax.tree.map(lambda *values: jnp.stack(values), params, *moved),
+            )
+            out = []
+            for part, block, found, new, value in zip(
+                plan.parts, blocks, updates, modes, after, strict=True
+            ):
+                gain, values = value - before, part.values(params)
+                if not block.is_conditional:
+                    fell = gain < -_TOLERANCE * (1 + jnp.abs(before))
+                    slope: Any = 0.0
+                    if not block.is_discrete:
+                        slope = _slope_at_rest(bare, part, params, args, posterior)
+                    out.append(jnp.where(fell, gain, slope / (1 + jnp.abs(before))))
+                    continue
+                claimed = block.log_density(found, new) - block.log_density(found, values)
+                out.append((gain - claimed) / (1 + jnp.abs(gain)))
+            return out
+
+        return differences
+
+    inputs = {name: jnp.asarray(value) for name, value in params.items()}, problem.args
+    sites = tuple(tuple(part.sites.values()) for part in plan.parts)  # engines plan differently
+    program, spent = compiled("updates", problem, sites, build, *inputs, once=True)
+    if seconds is not None:
+        seconds["compile"] += spent
+    for part, difference in zip(plan.parts, program(*inputs), strict=True):
+        if abs(float(difference)) > _TOLERANCE * 10:
+            raise ValueError(
+                f"the update of {listed(part.sites.values())} contradicts the model's density (by "
+                f"{float(difference):.3g}): the model does not use these sites as their block says. "
+                "Pass them on unchanged, or sample them without a block"
+            )
+
+
+def _slope_at_rest(
+    problem: Problem, part: Part, params: dict[str, Array], args: tuple, posterior: dict[str, Any]
+) -> Array:
+    """Largest slope of Q in the sites of a block where its update has come to rest."""
+
+    def renew(_: Array, params: dict[str, Array]) -> dict[str, Array]:
+        trace = trace_model(problem, params, args)
+        block = block_of(trace, part)
+        found = update_of(block, evidence(trace, part, posterior))
+        return params | part.named(block.mode(found, part.values(params)))
+
+    rest = jax.lax.fori_loop(0, _RENEWALS, renew, dict(params))
+    names = tuple(part.sites.values())
+    fixed = {name: value for name, value in rest.items() if name not in names}
+    slope = jax.grad(lambda free: linearised(place(problem, free, args, fixed)[0], posterior))
+    found = slope(unconstrained_start(problem, rest, args, names))
+    return jnp.max(jnp.stack([jnp.abs(leaf).max() for leaf in jax.tree.leaves(found)]))

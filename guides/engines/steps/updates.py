@@ -1,0 +1,324 @@
+"""Which sites of a model have updates in closed form, found in its trace, and how they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpyro.ops.provenance import eval_provenance
+from sidebayes.models.blocks.block import Block, Evidence
+from sidebayes.models.blocks.collapsed import Collapsed
+
+from ..base import Problem
+from ..plumbing.programs import unchecked
+from ..problem.declared import declared_blocks
+from ..problem.density import (
+    abstract_trace,
+    collapsed_sites,
+    latent_sites,
+    site_log_prob,
+    trace_model,
+)
+from ..problem.units import Named
+
+__all__ = [
+    "Part",
+    "Plan",
+    "block_of",
+    "closed_forms",
+    "degenerate",
+    "drawable",
+    "evidence",
+    "is_ours",
+    "listed",
+    "maximised",
+    "plan_updates",
+    "pooled",
+    "provenance",
+    "refuse_restricted",
+    "sources_of",
+    "update_of",
+    "updated",
+]
+
+
+class Part(NamedTuple):
+    """A block as a model uses it.
+
+    Attributes
+    ----------
+    sites : dict of str to str
+        Name of each site by its role.
+    sources : tuple of str
+        Observed sites whose latent variables the block learns from.
+    chained : bool
+        Whether its prior depends on other latent sites.
+    """
+
+    sites: dict[str, str]
+    sources: tuple[str, ...]
+    chained: bool
+
+    def values(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Values of the sites by role."""
+        return {role: params[name] for role, name in self.sites.items()}
+
+    def named(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Values by name of the site."""
+        return {self.sites[role]: value for role, value in values.items()}
+
+
+class Plan(NamedTuple):
+    """How the latent sites of a model are updated.
+
+    Attributes
+    ----------
+    parts : tuple of Part
+        In closed form.
+    rest : tuple of str
+        Sites that have none.
+    lacking : tuple of str
+        Why not, in sentences.
+    one_pass : dict of str to str
+        Observed sites whose statistics a block finds in one pass, and a site of that block.
+    starting : tuple of Part
+        All blocks that learn from observed sites, in closed form or not: they know where to start.
+    tightened : tuple of str
+        Those sites of `rest` that describe a restricted posterior and nothing else.
+    """
+
+    parts: tuple[Part, ...]
+    rest: tuple[str, ...]
+    lacking: tuple[str, ...]
+    one_pass: dict[str, str]
+    starting: tuple[Part, ...] = ()
+    tightened: tuple[str, ...] = ()
+
+
+def plan_updates(problem: Problem) -> Plan:
+    """Find the blocks of a model, and whether the model uses them so that their updates hold.
+
+    A block's update holds where its sites enter their own priors, and one log-factor of observed
+    sites that integrate their latent variables out, but no other density.
+    """
+    if "plan" not in problem.notes:
+        problem.notes["plan"] = _plan(problem)
+    return problem.notes["plan"]
+
+
+def _plan(problem: Problem) -> Plan:
+    trace = abstract_trace(problem)
+    latent, found = latent_sites(trace), declared_blocks(trace)
+    parts, lacking, starting = [], [], []
+    uses = _uses(problem) if found else {}
+    for block, sites in found:
+        own = set(sites.values())
+        sources: list[str] = []
+        others: list[str] = []
+        for (user, factor), needed in uses.items():
+            if not own & needed or user in own:
+                continue
+            if factor in block.factors:
+                sources.append(user)
+            else:
+                others.append(user if factor is None else f"{user} ({factor})")
+        chained = any(uses.get((name, None), own) - own for name in own)
+        part = Part(sites, tuple(dict.fromkeys(sources)), chained)
+        starting += [part] * bool(sources)
+        if others:
+            lacking.append(f"{listed(own)} also enter {listed(others)}")
+        elif scaled := [n for n in (*own, *sources) if trace[n].get("scale") is not None]:
+            lacking.append(f"{listed(own)}: the densities of {listed(scaled)} are under a scale")
+        elif not sources:
+            lacking.append(f"{listed(own)} enter no observed site that integrates labels out")
+        elif not block.has_update:
+            lacking.append(f"{listed(own)} have no update in closed form under their prior")
+        else:
+            parts.append(part)
+    closed = {name for part in parts for name in part.sites.values()}
+    rest = tuple(name for name in latent if name not in closed)
+    plain = [n for n in rest if (latent[n].get("infer") or {}).get("block") is None]
+    if plain:
+        lacking.append(f"{listed(plain)} belong to no block")
+    one_pass = {} if rest else _one_pass(problem, parts)
+    tightened = tuple(name for block, sites in found if block.tightens for name in sites.values())
+    return Plan(tuple(parts), rest, tuple(lacking), one_pass, tuple(starting), tightened)
+
+
+def _one_pass(problem: Problem, parts: list[Part]) -> dict[str, str]:
+    """Observed sites of which nothing but the statistics of such a pass is asked."""
+    trace = abstract_trace(problem)
+    found = {}
+    for name, (fn, _) in collapsed_sites(trace).items():
+        feeding = [part for part in parts if name in part.sources]
+        blocks = [block_of(trace, part) for part in feeding]
+        for part, block in zip(feeding, blocks, strict=True):
+            others = {name for other in blocks if other is not block for name in other.factors}
+            if block.has_one_pass(fn) and others <= block.one_pass_factors:
+                found[name] = next(iter(part.sites.values()))
+    return found
+
+
+def listed(names: Any) -> str:
+    """Names in their order, as text."""
+    return ", ".join(sorted(map(str, names)))
+
+
+def _uses(problem: Problem) -> dict[tuple[str, str | None], frozenset[str]]:
+    """Latent sites that each density depends on: by site, and by log-factor where it has some."""
+
+    def densities(trace: Mapping[str, dict]) -> dict[str, Any]:
+        sources = collapsed_sites(trace)
+        return {
+            name: sources[name][0].log_factors(sources[name][1])
+            if name in sources
+            else {"": site_log_prob(site)}
+            for name, site in trace.items()
+            if site["type"] == "sample"
+        }
+
+    return {
+        (site, factor or None): needed
+        for site, factors in provenance(problem, densities).items()
+        for factor, needed in factors.items()
+    }
+
+
+def provenance(problem: Problem, numbers: Callable[[Mapping[str, dict]], Any]) -> Any:
+    """Latent sites that numbers depend on which a function makes of a trace, in its structure."""
+    latent = latent_sites(abstract_trace(problem))
+    values = {name: site["value"] for name, site in latent.items()}
+    shapes = jax.tree.map(lambda v: jax.ShapeDtypeStruct(jnp.shape(v), jnp.result_type(v)), values)
+    with unchecked():
+        return eval_provenance(lambda **params: numbers(trace_model(problem, params)), **shapes)
+
+
+def block_of(trace: Mapping[str, dict], part: Part) -> Block:
+    """The block as it stands in a trace, with the values that its prior has there."""
+    return trace[next(iter(part.sites.values()))]["infer"]["block"]
+
+
+def sources_of(trace: Mapping[str, dict], part: Part) -> list[Collapsed]:
+    """Distributions of the observed sites that a block learns from."""
+    return [fn for fn, _ in collapsed_sites({n: trace[n] for n in part.sources}).values()]
+
+
+def evidence(trace: Mapping[str, dict], part: Part, posterior: Mapping[str, Any]) -> list[Evidence]:
+    """What the observed sites say about a block, given expected or drawn latent variables."""
+    sources = collapsed_sites({name: trace[name] for name in part.sources})
+    return [Evidence(*sources[name], posterior[name]) for name in part.sources]
+
+
+def closed_forms(
+    problem: Problem,
+    plan: Plan,
+    params: Mapping[str, Array],
+    args: tuple,
+    posterior: Mapping[str, Any],
+    pick: Callable[[int, Block, Any, dict[str, Array]], dict[str, Array]],
+) -> dict[str, Array]:
+    """Update the sites of all blocks, one block after another.
+
+    Parameters
+    ----------
+    problem, plan, params, args
+    posterior : mapping
+        As of `expectation` or `drawn`.
+    pick : callable
+        ``pick(number, block, found, values) -> values``: mode or draw of what `Block.update` found.
+    """
+
+    def found(number: int, trace: Mapping[str, dict], block: Block) -> Any:
+        return update_of(block, evidence(trace, plan.parts[number], posterior))
+
+    return updated(problem, plan, params, args, found, pick)
+
+
+def updated(
+    problem: Problem,
+    plan: Plan,
+    params: Mapping[str, Array],
+    args: tuple,
+    find: Callable[[int, Mapping[str, dict], Block], Any],
+    pick: Callable[[int, Block, Any, dict[str, Array]], dict[str, Array]],
+) -> dict[str, Array]:
+    """`closed_forms` where ``find(number, trace, block)`` says what `Block.update` found."""
+    params, trace = dict(params), {}
+    for number, part in enumerate(plan.parts):
+        if part.chained or not number:
+            trace = trace_model(problem, params, args)
+        block = block_of(trace, part)
+        params |= part.named(pick(number, block, find(number, trace, block), part.values(params)))
+    return params
+
+
+def maximised(number: int, block: Block, found: Any, values: dict[str, Array]) -> dict[str, Array]:
+    """For `closed_forms`: the mode."""
+    return block.mode(found, values)
+
+
+def update_of(block: Block, given: list[Evidence]) -> Any:
+    """What `Block.update` finds, given the evidence of all sites that the block learns from."""
+    return block.update(pooled([block.statistics(one) for one in given]), [g.fn for g in given])
+
+
+def pooled(statistics: list[Any]) -> Any:
+    """Statistics of several sites or batches, added up."""
+    return jax.tree.map(lambda *leaves: sum(leaves[1:], start=leaves[0]), *statistics)
+
+
+def drawable(plan: Plan, problem: Problem) -> Plan:
+    """The plan with those blocks only that have a full conditional to draw from.
+
+    Raises
+    ------
+    ValueError
+        If the prior of a block leaves no posterior.
+    """
+    trace = abstract_trace(problem)
+    parts, rest, lacking = [], list(plan.rest), list(plan.lacking)
+    for part in plan.parts:
+        block = block_of(trace, part)
+        improper = block.improper()
+        if improper is not None:
+            raise ValueError(improper)
+        reason = block.obstacle(sources_of(trace, part))
+        if reason is None and not block.is_conditional:
+            reason = f"the update of {listed(part.sites.values())} is no full conditional"
+        if reason is None:
+            parts.append(part)
+        else:
+            rest += part.sites.values()
+            lacking.append(reason)
+    return Plan(tuple(parts), tuple(rest), tuple(lacking), {})
+
+
+def refuse_restricted(problem: Problem) -> None:
+    """Refuse to draw sites that describe a restricted posterior of others: they have none themselves."""
+    blocks = declared_blocks(abstract_trace(problem))
+    names = [n for block, sites in blocks if block.tightens for n in sites.values()]
+    if names:
+        raise ValueError(
+            f"{listed(names)} describe a restricted posterior and have none of their own to draw from; fit "
+            "by engine='em' or 'map', or sum out exactly, where the model can (posterior='exact')"
+        )
+
+
+def is_ours(problem: Problem) -> bool:
+    """Whether the model is one of the library, whose use of its blocks is tested."""
+    model = problem.model.model if isinstance(problem.model, Named) else problem.model
+    module = getattr(model, "__module__", None)
+    return isinstance(module, str) and module.startswith("sidebayes.models")
+
+
+def degenerate(problem: Problem, params: Mapping[str, np.ndarray]) -> tuple[int, str] | None:
+    """First collapsed cluster that a block reports, and what happened to it."""
+    for block, sites in declared_blocks(abstract_trace(problem)):
+        found = block.degenerate({role: params[name] for role, name in sites.items()})
+        if found is not None:
+            return found
+    return None

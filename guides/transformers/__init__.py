@@ -1,0 +1,1 @@
+"""Methods without a density, with the interface of scikit-learn."""

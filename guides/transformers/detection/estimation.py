@@ -1,0 +1,155 @@
+"""Populations by maximum likelihood, in milliseconds: for classifiers that are refitted in every fold."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from sidebayes.common.fields import check_integer
+from sidebayes.common.warnings import SideBayesWarning
+
+from .population import Population, posterior_moments
+from .table import LongTable, SubjectSums
+
+__all__ = ["estimate_population"]
+
+_TOLERANCE = 1e-6
+"""Largest slope of the mean log likelihood of a row where the search has converged."""
+
+_EXACT = 1e-12
+"""Share of the variance of the rows below which noise counts as none."""
+
+
+def estimate_population(
+    table: LongTable, *, individual: bool = True, max_steps: int = 500
+) -> Population:
+    """Maximum likelihood estimate of a population from the series of its subjects.
+
+    BFGS in the entries of the triangular factor L of the covariance and the log noise, with the fixed
+    effects found by generalised least squares. A singular covariance is an inner point of these
+    coordinates. The estimate is that of ``sidebayes.fit("mixed_effects", form="marginal")``, and nothing is
+    compiled, since the folds of a cross-validation all differ in size. For standard errors, restricted
+    likelihood or draws use `sidebayes.fit` and `Population.of`.
+
+    Parameters
+    ----------
+    table : LongTable
+    individual : bool
+        False for a population without random effects: pooled least squares, the simplified model of
+        Lu (2008), section 9.3.
+    max_steps : int
+        Steps at most; a warning says if they do not suffice.
+
+    Returns
+    -------
+    Population
+
+    Raises
+    ------
+    ValueError
+        If the rows do not tell noise from effects, or fixed columns depend on each other.
+    """
+    if not isinstance(table, LongTable):
+        raise TypeError(f"table is a {type(table).__name__}; pass a LongTable")
+    max_steps = check_integer("max_steps", max_steps)
+    start = _start(table, individual)
+    if not individual:
+        return start
+    lower = np.tril_indices(len(start.root))
+    unit = np.diag(start.root)[lower[0]]
+
+    def placed(point: NDArray) -> tuple[NDArray, NDArray]:
+        root = np.zeros(start.root.shape)
+        root[lower] = point[: len(unit)] * unit
+        return root, start.noise * np.exp(point[len(unit) :])
+
+    def loss(point: NDArray) -> tuple[float, NDArray]:
+        value, slope, log_slope = _profile(table.sums, *placed(point))
+        return -value / rows, -np.concatenate([slope[lower] * unit, log_slope]) / rows
+
+    rows = len(table.y)
+    begin = np.concatenate([np.equal(*lower), np.zeros(len(start.noise))])
+    options: Any = {"maxiter": max_steps, "gtol": _TOLERANCE}
+    try:
+        with np.errstate(all="ignore"):  # of steps too long, which are taken back
+            found: Any = minimize(loss, begin, jac=True, method="BFGS", options=options)
+            root, noise = placed(found.x)
+        lost = not np.isfinite(found.fun) or (noise <= np.sqrt(_EXACT) * start.noise).any()
+    except np.linalg.LinAlgError:
+        lost = True
+    if lost:
+        raise ValueError(
+            "random effects fit the rows exactly, so that nothing tells the noise; give fewer random "
+            "columns, or subjects with more rows"
+        )
+    if np.abs(found.jac).max() > 100 * _TOLERANCE:
+        warnings.warn(
+            f"maximum likelihood of a population has not converged in {found.nit} steps (slope "
+            f"{np.abs(found.jac).max():.2g}); give more max_steps, centre times, or use fewer columns",
+            SideBayesWarning,
+            stacklevel=2,
+        )
+    return Population(_least_squares(table.sums, root, noise), root @ root.T, noise)
+
+
+def _start(table: LongTable, individual: bool) -> Population:
+    """Pooled least squares; half of its residual variance is given to the random effects."""
+    sums = table.sums
+    if np.linalg.matrix_rank(table.fixed) < table.fixed.shape[1]:
+        raise ValueError(
+            f"the {table.fixed.shape[1]} fixed columns depend on each other in {len(table.y)} rows; drop "
+            "some, or give more rows"
+        )
+    counts = sums.num_rows.sum(axis=0)
+    if (counts == 0).any():
+        raise ValueError(f"output {int(np.argmin(counts))} has no row; drop its column")
+    variance = sums.squares.sum(axis=0) / counts
+    if (variance <= _EXACT * np.square(table.y).mean()).any():
+        raise ValueError("least squares fits the rows exactly, so that nothing tells the noise")
+    effects = table.random.shape[1]
+    if not individual:
+        return Population(sums.start, np.zeros((effects, effects)), np.sqrt(variance))
+    # the same share of the variance for each effect, whatever the unit of its column
+    square = np.einsum("soii->i", sums.random) / len(table.y)
+    if (square == 0).any():
+        raise ValueError(f"random column {int(np.argmin(square))} is zero in all rows; drop it")
+    share = variance.mean() / (2 * effects * square)
+    return Population(sums.start, np.diag(share), np.sqrt(variance / 2))
+
+
+def _profile(sums: SubjectSums, root: NDArray, noise: NDArray) -> tuple[float, NDArray, NDArray]:
+    """Log likelihood at the best fixed effects, and its slopes in L and in the log noise.
+
+    The slopes are those of the expected log density of data and effects (Fisher's identity).
+    """
+    coefficients = _least_squares(sums, root, noise)
+    move, weight = coefficients - sums.start, noise**-2
+    mean, covariance, log_density = posterior_moments(sums, coefficients, root, noise)
+    second = covariance + mean[:, :, None] * mean[:, None, :]
+    shift = sums.shift - sums.cross @ move
+    squares = sums.squares - 2 * sums.slope @ move
+    squares = (squares + np.einsum("i,soij,j->so", move, sums.fixed, move)).sum(axis=0)
+    # products of z r with u, and of z z' L with u u', summed over subjects by output
+    cross = np.tensordot(shift, mean, axes=(0, 0))
+    gram = np.einsum("soij,sjk->oik", sums.random, root @ second)
+    residual = squares - 2 * (cross * root).sum(axis=(1, 2)) + (gram * root).sum(axis=(1, 2))
+    slope = np.tensordot(weight, cross - gram, axes=1)
+    return float(log_density.sum()), slope, weight * residual - sums.num_rows.sum(axis=0)
+
+
+def _least_squares(sums: SubjectSums, root: NDArray, noise: NDArray) -> NDArray[np.float64]:
+    """Fixed effects by generalised least squares, given covariance and noise."""
+    weight = noise**-2
+    random, cross, shift, fixed, slope = (
+        np.tensordot(one, weight, axes=(1, 0))
+        for one in (sums.random, sums.cross, sums.shift, sums.fixed, sums.slope)
+    )
+    spread = root @ np.linalg.inv(np.eye(len(root)) + root.T @ random @ root) @ root.T
+    explained = spread @ cross
+    gram = fixed - cross.mT @ explained
+    rest = slope - np.einsum("sij,si->sj", explained, shift)
+    return sums.start + np.linalg.solve(gram.sum(axis=0), rest.sum(axis=0))

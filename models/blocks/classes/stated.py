@@ -1,0 +1,131 @@
+"""What is known about the classes of rows, as likelihoods of the classes."""
+
+from __future__ import annotations
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.core import Tracer
+from numpy.typing import NDArray
+
+from sidebayes.common.fields import check_integer
+
+from ..side_information.partial_labels import PartialLabels
+
+__all__ = ["noise_of_strength", "shares_of_classes", "stated_classes"]
+
+
+def stated_classes(
+    known: PartialLabels | None, num_classes: int, label_noise: float = 0.0
+) -> Array | None:
+    r"""Probability of what is stated about each row, given its class; None where nothing is.
+
+    A single class y that is stated is wrong with probability e, and then any of the others:
+
+    .. math:: P(y \mid c) = (1 - e)\,[y = c] + \frac{e}{C - 1}\,[y \ne c]
+
+    A mask of m admissible classes has :math:`1 - e` on these and :math:`e m / (C - m)` on the others,
+    its likelihood up to a constant if a wrong mask is any other one of its size; e must be below
+    :math:`1 - m / C` then. A row of which nothing
+    is known has ones.
+
+    Parameters
+    ----------
+    known : PartialLabels or None
+    num_classes : int
+        Classes that none of the rows is known to have count as well.
+    label_noise : float
+        e, at least 0 and less than :math:`1 - 1/C`, where statements would say nothing.
+
+    Returns
+    -------
+    Array, shape (num_points, num_classes), or None
+
+    Raises
+    ------
+    TypeError, ValueError
+        For a number of classes below one, a rate out of its range, also that of a mask, or classes
+        beyond their number.
+    """
+    check_integer("num_classes", num_classes)
+    most = 1.0 - 1.0 / num_classes
+    number = isinstance(label_noise, int | float) and not isinstance(label_noise, bool)
+    if not number or not (label_noise == 0 or 0 < label_noise < most):
+        raise ValueError(
+            f"label_noise = {label_noise!r}; expected the probability that a stated class is wrong, at "
+            f"least 0 and, for {num_classes} classes, less than {most:.3g}"
+        )
+    if known is None:
+        return None
+    admissible = jnp.asarray(known.admissible(num_classes))
+    if not label_noise:
+        return admissible.astype(float)
+    if not isinstance(known.values, Tracer) and known.values.ndim == 2:
+        _check_masks(np.asarray(known.values), label_noise)
+    size = admissible.sum(axis=1, keepdims=True)
+    wrong = label_noise * size / jnp.maximum(num_classes - size, 1)
+    stated = jnp.where(admissible, 1.0 - label_noise, wrong)
+    return jnp.where(size == num_classes, 1.0, stated)
+
+
+def _check_masks(admissible: NDArray[np.bool_], label_noise: float) -> None:
+    """Refuse a rate of errors at which a mask would speak for the classes that it excludes."""
+    size = admissible.sum(axis=1)
+    row = int(np.argmax(np.where(size < admissible.shape[1], size, 0)))
+    most = 1.0 - size[row] / admissible.shape[1]
+    if 0 < most <= label_noise:
+        raise ValueError(
+            f"statements about classes are wrong at a rate of {label_noise:.3g}, but known[{row}] admits "
+            f"{size[row]} of {admissible.shape[1]} classes: from {most:.3g} on the excluded ones would be "
+            "the likelier; pass a smaller label_noise (a larger strength), or admit fewer classes"
+        )
+
+
+def shares_of_classes(stated: Array | None, num_classes: int) -> Array:
+    """Class probabilities of which nothing but the statements about rows is known, shape (num_classes,).
+
+    The posterior mean of a flat Dirichlet prior, given the rows that something is stated about.
+
+    Parameters
+    ----------
+    stated : Array, shape (num_points, num_classes), or None
+        See `stated_classes`.
+    num_classes : int
+    """
+    if stated is None:
+        return jnp.full(num_classes, 1.0 / num_classes)
+    told = stated.min(axis=1) < stated.max(axis=1)
+    share = jnp.where(told[:, None], stated / stated.sum(axis=1, keepdims=True), 0.0)
+    return (1.0 + share.sum(axis=0)) / (num_classes + told.sum())
+
+
+_NO_NOISE = 1e3
+"""Log-odds whose odds of an error are zero in floating point."""
+
+
+def noise_of_strength(strength: float, num_classes: int) -> float:
+    r"""Probability e that a stated class is wrong, from its log-odds against any one other class.
+
+    .. math:: \frac{1 - e}{e / (C - 1)} = e^\beta, \qquad
+              e = \frac{(C - 1) e^{-\beta}}{1 + (C - 1) e^{-\beta}}
+
+    Parameters
+    ----------
+    strength : float
+        :math:`\beta \ge 0`, in nats; infinity is no noise.
+    num_classes : int
+
+    Raises
+    ------
+    ValueError
+        For anything but a number of at least 0.
+    """
+    number = isinstance(strength, int | float) and not isinstance(strength, bool)
+    if not number or not strength >= 0:
+        raise ValueError(f"strength = {strength!r:.60}; expected a number >= 0, in nats")
+    odds = (num_classes - 1) * math.exp(
+        -min(strength, _NO_NOISE)
+    )  # an integer may exceed all floats
+    return odds / (1 + odds)

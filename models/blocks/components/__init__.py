@@ -1,0 +1,1 @@
+"""Components of mixtures and their priors, updates and starts."""

@@ -1,0 +1,357 @@
+"""Means and covariances of Gaussian components as one conjugate block."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax import Array
+from jax.typing import ArrayLike
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import (
+    AffineTransform,
+    ComposeTransform,
+    IndependentTransform,
+    Transform,
+)
+
+from ..block import Block, Evidence
+from ..collapsed import Collapsed
+from ..mixtures.linked_mixture import LinkedMixture
+from ..mixtures.units import Rescaled, data_units
+from . import normal_inverse_gamma, normal_inverse_wishart
+from .gaussian import Gaussian
+from .gaussian_prior import GaussianPrior
+from .gaussian_stats import Moments, gaussian_pass, weighted_moments
+from .kmeans_starts import centres_within, scattered_centres
+from .partition_starts import cell_moments, partitions
+from .shift_prior import ComponentPriors
+
+__all__ = ["COVARIANCES", "GaussianComponents"]
+
+COVARIANCES = ("full", "tied", "diagonal", "spherical")
+
+_SINGULAR = 1e-10
+"""A covariance is singular when its least eigenvalue, relative to the widest, is smaller."""
+
+
+class GaussianComponents(Block):
+    """Means and covariances under a `GaussianPrior`, or a flat prior.
+
+    Parameters
+    ----------
+    shape : int or (int, int)
+        Number of clusters; or of clusters and of components in each.
+    num_features : int
+    covariance : {"full", "tied", "diagonal", "spherical"}
+        "tied" is one covariance for all.
+    prior : GaussianPrior, ComponentPriors or None
+        None is an improper flat prior: maximum likelihood.
+    names : mapping of str to str, optional
+        What to call the sites ``mean``, ``covariance`` and ``variance`` instead.
+    from_data : bool
+        Whether `prior` is `GaussianPrior.empirical` of the data at hand.
+    data : array_like, shape (num_points, num_features), optional
+        Their location and spread are the units in which gradients and random walks move, so that
+        results do not depend on the units of the features.
+    plate : str
+        Axis of Gaussians of one layer.
+    scattered : bool
+        Start from means far from those of a partition as well, and from wide covariances; see
+        `scattered_centres`. For Gaussians of one layer.
+    """
+
+    factor: ClassVar[str] = "unary"
+    roles: ClassVar[tuple[str, ...]] = ("location", "spread")
+    one_pass_factors: ClassVar[frozenset[str]] = frozenset({"log_weights", "log_classes"})
+
+    remedy: ClassVar[str] = "use prior='empirical', fewer clusters, or covariance='tied'"
+
+    def __init__(
+        self,
+        shape: int | tuple[int, int],
+        num_features: int,
+        covariance: str,
+        prior: GaussianPrior | ComponentPriors | None,
+        names: Mapping[str, str] | None = None,
+        *,
+        from_data: bool = False,
+        data: ArrayLike | None = None,
+        plate: str = "clusters",
+        scattered: bool = False,
+    ) -> None:
+        if not isinstance(covariance, str) or covariance not in COVARIANCES:
+            raise ValueError(f"covariance = {covariance!r}; expected one of {COVARIANCES}")
+        self.shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.num_features, self.covariance, self.prior = num_features, covariance, prior
+        self.names = {name: name for name in ("mean", "covariance", "variance")} | dict(names or {})
+        self.from_data, self.plate, self.scattered = from_data, plate, scattered
+        self.centre, self.unit = data_units(data, num_features)
+        self.location: Array
+        """Current means."""
+
+    @property
+    def num_cells(self) -> int:
+        """Number of Gaussians."""
+        return math.prod(self.shape)
+
+    @property
+    def _is_matrix(self) -> bool:
+        return self.covariance in ("full", "tied")
+
+    @property
+    def _tied(self) -> bool:
+        return self.covariance == "tied"
+
+    def sample(self) -> dist.Distribution:
+        """Sample means and covariances; return the components, batch shape `shape`."""
+        if self._is_matrix:
+            density = normal_inverse_wishart.spread_prior(self.num_features, self.prior)
+            names: tuple[str, ...] = ("features", "features_1")
+            if self._tied:
+                spread = self.declare("spread", self.names["covariance"], density, names)
+            else:
+                with self._plates():
+                    spread = self.declare("spread", self.names["covariance"], density, names)
+            scale_tril = jnp.linalg.cholesky(spread)
+        else:
+            diagonal = self.covariance == "diagonal"
+            density = normal_inverse_gamma.spread_prior(self.num_features, diagonal, self.prior)
+            with self._plates():
+                names = ("features",) if diagonal else ()
+                spread = self.declare("spread", self.names["variance"], density, names)
+            deviation = jnp.sqrt(spread if diagonal else spread[..., None])
+            scale_tril = deviation[..., None] * jnp.eye(self.num_features)
+        with self._plates():
+            mean = self.declare(
+                "location", self.names["mean"], self._mean_prior(scale_tril), ("features",)
+            )
+        self.location = mean
+        if self._is_matrix:
+            return Gaussian(mean, scale_tril=scale_tril)
+        return dist.Normal(mean, jnp.broadcast_to(deviation, mean.shape)).to_event(1)
+
+    def bijector(self, role: str, bijector: Transform) -> Transform:
+        """Coordinates in units of the data."""
+        square = self.unit**2
+        if role == "location":
+            units: Transform = IndependentTransform(AffineTransform(self.centre, self.unit), 1)
+        elif self._is_matrix:
+            units = Rescaled(self.unit)
+        elif self.covariance == "diagonal":
+            units = IndependentTransform(AffineTransform(0.0, square, constraints.positive), 1)
+        else:
+            units = AffineTransform(0.0, square.mean(), constraints.positive)
+        return ComposeTransform([bijector, units])
+
+    @contextmanager
+    def _plates(self) -> Iterator[None]:
+        """Plate of the clusters, and inside it that of their components if they have some."""
+        if len(self.shape) == 1:
+            with numpyro.plate(self.plate, self.shape[0]):
+                yield
+        else:
+            with (
+                numpyro.plate("clusters", self.shape[0], dim=-2),
+                numpyro.plate("components", self.shape[1]),
+            ):
+                yield
+
+    def _mean_prior(self, scale_tril: Array) -> dist.Distribution:
+        if self.prior is None:
+            return dist.ImproperUniform(constraints.real_vector, (), (self.num_features,))
+        loc = jnp.asarray(self.prior.mean)
+        scale = scale_tril / jnp.sqrt(self.prior.shrinkage)[..., None, None]
+        return dist.MultivariateNormal(loc, scale_tril=scale)
+
+    def statistics(self, evidence: Evidence) -> Moments:
+        """Moments of each component; second ones of features apart have no cross terms."""
+        x = jnp.asarray(evidence.value)
+        if "moments" in evidence.expected:
+            return evidence.expected["moments"]
+        member = evidence.expected["unary"].reshape(len(x), self.num_cells)
+        if self._is_matrix:
+            return weighted_moments(x, member, self.about)
+        shifted = x - self.about
+        return Moments(member.sum(axis=0), member.T @ shifted, member.T @ shifted**2)
+
+    @property
+    def about(self) -> Array:
+        """Point that moments are about: the current means; of features apart their middle."""
+        means = self.location.reshape(self.num_cells, self.num_features)
+        return means if self._is_matrix else means.mean(axis=0)
+
+    def has_one_pass(self, fn: Collapsed) -> bool:
+        """Whether points are independent and alike, and their densities full Gaussians of one layer."""
+        free = isinstance(fn, LinkedMixture) and fn.labels.is_shared
+        return free and isinstance(fn.components, Gaussian) and not fn.has_side_evidence
+
+    def one_pass(self, fn: Any, value: Array) -> tuple[Array, dict[str, Any]]:
+        """Moments of the components, in chunks of points; no responsibilities are kept."""
+        density = fn.components
+        scale_tril = jnp.broadcast_to(density.scale_tril, (*density.loc.shape, self.num_features))
+        given = fn.labels.log_weights, density.loc, scale_tril
+        found = gaussian_pass(value, *given, statements=fn.class_statements())
+        slopes = {"moments": found.moments, "log_weights": found.moments.total}
+        if found.class_counts is not None:
+            slopes["log_classes"] = found.class_counts
+        return found.log_likelihood, slopes
+
+    def update(self, statistics: Moments, sources: Sequence[Collapsed]) -> Any:
+        """Posterior given the members of each component (Murphy 2007, sections 6 and 9)."""
+        if self._is_matrix:
+            return normal_inverse_wishart.update(
+                statistics, self.about, self.prior, tied=self._tied
+            )
+        return normal_inverse_gamma.update(
+            statistics, self.about, self.prior, spherical=self.covariance == "spherical"
+        )
+
+    def mode(self, found: Any, values: Mapping[str, Array]) -> dict[str, Array]:
+        """Joint mode of means and covariances."""
+        family = normal_inverse_wishart if self._is_matrix else normal_inverse_gamma
+        return self._shaped(*family.mode(found))
+
+    def improper(self) -> str | None:
+        """Say that a flat prior leaves no posterior."""
+        if self.prior is not None:
+            return None
+        return (
+            "prior='flat' leaves no posterior to draw from: an empty cluster could be anywhere; "
+            "pass prior='empirical' or a GaussianPrior"
+        )
+
+    def draw(self, rng_key: Array, found: Any) -> dict[str, Array]:
+        """Draw covariances, then means."""
+        family = normal_inverse_wishart if self._is_matrix else normal_inverse_gamma
+        return self._shaped(*family.draw(rng_key, found))
+
+    def log_density(self, found: Any, values: Mapping[str, Array]) -> Array:
+        """Log density of means and covariances."""
+        mean = values["location"].reshape(self.num_cells, self.num_features)
+        if self._is_matrix:
+            spread = values["spread"].reshape(-1, self.num_features, self.num_features)
+            spread = spread[0] if self._tied else spread
+            return normal_inverse_wishart.log_density(found, mean, spread)
+        spread = values["spread"].reshape(found.shape.shape)
+        return normal_inverse_gamma.log_density(found, mean, spread)
+
+    def expected_factors(self, found: Any, evidence: Evidence) -> dict[str, Array]:
+        """Expected log densities of the points."""
+        family = normal_inverse_wishart if self._is_matrix else normal_inverse_gamma
+        x = jnp.asarray(evidence.value)
+        return {"unary": family.expected_log_density(found, x).reshape(len(x), *self.shape)}
+
+    def divergence(self, found: Any) -> Array:
+        """Divergence from the prior, in nats."""
+        assert self.prior is not None  # refused by `obstacle`
+        if self._is_matrix:
+            return normal_inverse_wishart.divergence(found, self.prior)
+        return normal_inverse_gamma.divergence(
+            found, self.prior, spherical=self.covariance == "spherical"
+        )
+
+    def given_moments(self, mean: Array, covariance: Array) -> bool:
+        """Moments are about the mean of all data from now on, and an empirical prior is theirs."""
+        self.location = jnp.broadcast_to(mean, self.location.shape)
+        if self.from_data and self.prior is not None:
+            assert not isinstance(self.prior, tuple)  # priors of components are given
+            self.prior = type(self.prior).from_moments(mean, covariance, self.num_cells)
+            return True
+        return False
+
+    def starts(
+        self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
+    ) -> dict[str, Any]:
+        """Means and covariances of partitions of the rows; see `partitions`."""
+        data = np.asarray(value, float).reshape(len(value), -1)
+        if data.shape[1] != self.num_features:
+            return {}
+        isotropic = self.covariance == "spherical"
+        spread: Any
+        if self.scattered:
+            centres, wide = scattered_centres(data, self.shape[0], seed, num_starts)
+            variance = np.where(wide[:, None], data.var(axis=0), self._cell_variance(data))
+            eye = np.eye(self.num_features)
+            if self._is_matrix:
+                spread = variance[:, :, None] * eye
+                spread = spread if self._tied else spread[:, None]
+            else:
+                spread = variance if self.covariance == "diagonal" else variance.mean(axis=1)
+                spread = spread[:, None]
+            return {
+                "location": centres,
+                "spread": np.broadcast_to(spread, (num_starts, *self.spread_shape)),
+            }
+        # without a prior the likelihood has no bound, and other starts lead to where it has none
+        even = self.prior is None
+        found = partitions(data, self.shape[0], seed, num_starts, isotropic=isotropic, even=even)
+        mean, covariance = cell_moments(found, self.shape[0])
+        if len(self.shape) == 2:
+            unit = found.rows.std(axis=0)
+            scale = np.where((unit > 0) & (not isotropic), unit, 1.0)
+            scales = np.broadcast_to(scale, (num_starts, self.num_features))
+            mean = centres_within(data, mean, scales, self.shape[1], seed)
+            spread = np.diag(self._cell_variance(data))
+        else:
+            spread = covariance.mean(axis=1) if self._tied else covariance
+        if not self._is_matrix:
+            spread = np.diagonal(spread, axis1=-2, axis2=-1)
+            spread = spread if self.covariance == "diagonal" else spread.mean(axis=-1)
+        return {"location": mean.reshape(num_starts, *shapes["location"]), "spread": spread}
+
+    def _cell_variance(self, data: np.ndarray) -> np.ndarray:
+        """Variance of the data, shrunk to the cell of a Gaussian."""
+        variance = data.var(axis=0) / self.num_cells ** (2 / self.num_features)
+        return np.where(variance > 0, variance, 1e-6 * variance.mean() or 1.0)
+
+    @property
+    def spread_shape(self) -> tuple[int, ...]:
+        """Shape of the covariances, or variances."""
+        size = (self.num_features,)
+        if self._is_matrix:
+            return size * 2 if self._tied else (*self.shape, *size, *size)
+        return (*self.shape, *(size if self.covariance == "diagonal" else ()))
+
+    def degenerate(self, values: Mapping[str, Any]) -> tuple[int, str] | None:
+        """First cluster whose covariance is numerically singular, each feature in its own units."""
+        given = np.asarray(values["spread"])
+        if self._is_matrix:
+            variance = np.diagonal(given, axis1=-2, axis2=-1)
+            unit = np.sqrt(_mean(variance, variance.shape[-1:]))
+            spread = np.atleast_2d(np.linalg.eigvalsh(given / (unit[:, None] * unit)))
+        else:
+            each = self.covariance == "diagonal"
+            spread = given / _mean(given, given.shape[-1:] if each else ())
+        smallest = spread.reshape(len(spread), -1).min(axis=1)
+        worst = int(np.argmin(smallest))
+        if smallest[worst] >= _SINGULAR * spread.max():
+            return None
+        return worst, "its covariance is singular"
+
+    def check(self, name: str, value: Any) -> None:
+        """Refuse constant features, which say nothing about clusters."""
+        values = np.asarray(value)
+        constant = np.flatnonzero(np.ptp(values, axis=0) == 0) if len(values) > 1 else ()
+        if len(constant):
+            raise ValueError(
+                f"{name} has constant features, in columns {', '.join(map(str, constant[:5]))}"
+                f"{', ...' if len(constant) > 5 else ''}; they say nothing about clusters: drop them, "
+                f"{name}[:, np.ptp({name}, axis=0) > 0]"
+            )
+
+    def _shaped(self, mean: Array, spread: Array) -> dict[str, Array]:
+        location = mean.reshape(*self.shape, self.num_features)
+        return {"location": location, "spread": spread.reshape(self.spread_shape)}
+
+
+def _mean(variance: Any, shape: tuple[int, ...]) -> Any:
+    """Mean over all clusters; one where it is zero."""
+    mean = variance.reshape(-1, *shape).mean(axis=0)
+    return np.where(mean > 0, mean, 1.0)

@@ -1,0 +1,132 @@
+"""Priors of components that were known elsewhere, and have shifted since."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+
+from sidebayes.common.fields import NonNegative, Positive, check_fields
+
+__all__ = ["ComponentPriors", "ShiftPrior", "WorthPrior"]
+
+
+class ComponentPriors(NamedTuple):
+    r"""A `GaussianPrior` for every component: each has a centre and a scale of its own.
+
+    Attributes
+    ----------
+    mean : Array, shape (num_components, num_features)
+    shrinkage, df : Array, shape (num_components,)
+    scale : Array, shape (num_components, num_features, num_features)
+    """
+
+    mean: Array
+    shrinkage: Array
+    df: Array
+    scale: Array
+
+
+@dataclass(frozen=True)
+class ShiftPrior:
+    r"""Components are those of a source, up to a shift whose price is counted in points.
+
+    With the parameters :math:`(w^s_k, \mu^s_k, \Sigma^s_k)` of a source,
+
+    .. math:: \Sigma_k \sim \mathcal{W}^{-1}(M - d - 1,\; M \Sigma^s_k), \qquad
+              \mu_k \mid \Sigma_k \sim \mathcal{N}(\mu^s_k, \Sigma_k / \kappa), \qquad
+              w \sim \text{Dirichlet}(1 + a\, w^s)
+
+    The mode of each covariance is that of the source. With :math:`\kappa = 1` means are expected to shift by
+    about one standard deviation. Features of "diagonal" covariances have such a prior each, with one in
+    place of d.
+
+    Parameters
+    ----------
+    mean : float
+        :math:`\kappa > 0`, in points of the target by component.
+    covariance : float, optional
+        M, in points as well; by default 2 d + 1, the least integer that leaves the prior proper.
+    weights : float
+        a, in points of all components together; by default the source says nothing about how frequent
+        they are in the target.
+
+    References
+    ----------
+    Raghuram (2014), PhD thesis, Pennsylvania State University, section 4.2.3, who proposes the prior of
+    means and covariances and does not evaluate it. (:math:`M \ge 2 d + 1` is needed, where the thesis
+    has :math:`\nu \ge d`.)
+    """
+
+    mean: Positive = 1.0
+    covariance: Positive | None = None
+    weights: NonNegative = 0.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def around(self, mean: ArrayLike, covariance: ArrayLike, *, form: str) -> ComponentPriors:
+        """Prior of means and covariances around those of a source.
+
+        Parameters
+        ----------
+        mean : array_like, shape (num_components, num_features)
+        covariance : array_like, shape (num_components, num_features, num_features)
+        form : {"full", "diagonal"}
+            Of the covariances in the target.
+
+        Raises
+        ------
+        ValueError
+            If `covariance` leaves the prior improper.
+        """
+        number, num_features = np.shape(mean)
+        size = num_features if form == "full" else 1
+        weight = 2.0 * size + 1 if self.covariance is None else self.covariance
+        if not weight > 2 * size:
+            raise ValueError(
+                f"ShiftPrior(covariance={weight}) is improper for {num_features} features and "
+                f"covariance={form!r}; give more than {2 * size} points"
+            )
+        counts = jnp.full(number, self.mean), jnp.full(number, weight)
+        return _around(mean, covariance, *counts, size)
+
+    def concentration(self, weights: ArrayLike) -> Array:
+        """Concentrations of the Dirichlet prior of the weights, shape (num_components,)."""
+        return 1.0 + self.weights * jnp.asarray(weights)
+
+
+class WorthPrior(NamedTuple):
+    r"""A `ShiftPrior` by one number, which may be traced: how many points the source is worth.
+
+    With a worth :math:`\kappa` it is ``ShiftPrior(κ, 2 d + 1 + κ, K κ)``: means, covariances and weights
+    become those of the source together as the worth grows, and none of the priors is improper as it vanishes.
+
+    Attributes
+    ----------
+    worth : Array, shape (num_components,)
+        In points of the target by component.
+    """
+
+    worth: Array
+
+    def around(self, mean: ArrayLike, covariance: ArrayLike, *, form: str) -> ComponentPriors:
+        """Prior of means and covariances around those of a source; see `ShiftPrior.around`."""
+        size = np.shape(mean)[1] if form == "full" else 1
+        return _around(mean, covariance, self.worth, 2.0 * size + 1 + self.worth, size)
+
+    def concentration(self, weights: ArrayLike) -> Array:
+        """Concentrations of the Dirichlet prior of the weights, shape (num_components,)."""
+        return 1.0 + len(self.worth) * self.worth * jnp.asarray(weights)
+
+
+def _around(
+    mean: ArrayLike, covariance: ArrayLike, shrinkage: Array, weight: Array, size: int
+) -> ComponentPriors:
+    """Priors whose modes of the covariances are those given, which count for `weight` points."""
+    scale = weight[:, None, None] * jnp.asarray(covariance)
+    return ComponentPriors(jnp.asarray(mean), shrinkage, weight - size - 1.0, scale)

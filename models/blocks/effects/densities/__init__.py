@@ -1,0 +1,1 @@
+"""Densities of linear mixed effects: what is integrated out, and its posterior."""

@@ -1,0 +1,153 @@
+"""Outcomes of a linear mixed model at given fixed effects, in O(number of groups) per evaluation."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from ...side_information.partial_labels import Groups
+from .random_effects import RandomEffects, log_integrals
+from .sums import RowSums, row_sums
+
+__all__ = ["MixedEffects", "Weighted", "by_row", "effect_factors", "weighted"]
+
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+
+
+class Weighted(NamedTuple):
+    """`RowSums` over all outputs, each divided by its noise variance; ``constant`` of the rows."""
+
+    fixed: Array
+    slope: Array
+    random: Array
+    cross: Array
+    shift: Array
+    constant: Array
+
+
+def weighted(sums: RowSums, noise: Array) -> Weighted:
+    """Weigh sums by the precision of the noise.
+
+    Parameters
+    ----------
+    sums : RowSums
+        Of all rows, or by group.
+    noise : Array, shape (num_outputs,)
+        Standard deviations.
+    """
+    weight = noise**-2.0
+    constant = -0.5 * sums.squares @ weight - sums.num_rows @ (jnp.log(noise) + _HALF_LOG_2PI)
+    return Weighted(
+        fixed=jnp.einsum("l,...lij->...ij", weight, sums.fixed),
+        slope=jnp.einsum("l,...li->...i", weight, sums.slope),
+        random=jnp.einsum("l,...lij->...ij", weight, sums.random),
+        cross=jnp.einsum("l,...lij->...ij", weight, sums.cross),
+        shift=jnp.einsum("l,...li->...i", weight, sums.shift),
+        constant=constant,
+    )
+
+
+def effect_factors(
+    sums: RowSums, coefficients: Array, scale_tril: Array, noise: Array
+) -> dict[str, Array]:
+    """Natural parameters of the whitened effects of every group, given one set of parameters.
+
+    Parameters
+    ----------
+    sums : RowSums
+        Of all rows, or by group.
+    coefficients : Array, shape (num_terms,)
+    scale_tril : Array, shape (num_effects, num_effects)
+    noise : Array, shape (num_outputs,)
+
+    Returns
+    -------
+    dict
+        ``precision`` (num_groups, num_effects, num_effects) and ``shift`` (num_groups, num_effects) of
+        `RandomEffects`; ``rows``, log density of the rows without effects, of all or by group.
+    """
+    found, move = weighted(sums, noise), coefficients - sums.start
+    eye = jnp.eye(len(scale_tril), dtype=scale_tril.dtype)
+    bend = jnp.einsum("i,...ij,j->...", move, found.fixed, move)
+    return {
+        "precision": -0.5 * (eye + scale_tril.T @ found.random @ scale_tril),
+        "shift": (found.shift - found.cross @ move) @ scale_tril,
+        "rows": found.constant + found.slope @ move - 0.5 * bend,
+    }
+
+
+def by_row(noise: Array, outputs: Array | None) -> Array:
+    """Noise of every row, or of all, from that of every output."""
+    return noise[0] if outputs is None else outputs @ noise
+
+
+class MixedEffects(RandomEffects):
+    r"""`RandomEffects` whose mean is linear in coefficients, :math:`m = X \beta`.
+
+    The same density. It is made of sums over the rows of each group, which depend on no parameter:
+    compiled loops over parameters find these once, and go over groups after that.
+
+    Parameters
+    ----------
+    fixed : array_like, shape (num_rows, num_terms)
+        Columns X of the fixed effects.
+    coefficients : array_like, shape (num_terms,)
+        Fixed effects :math:`\beta`.
+    random : array_like, shape (num_rows, num_effects)
+        Columns Z of the random effects.
+    groups : Groups
+    scale_tril : array_like, shape (num_effects, num_effects)
+    noise : array_like, shape (num_outputs,)
+        Standard deviation of each output.
+    outputs : array_like, shape (num_rows, num_outputs), optional
+        Indicators of the output that each row measures; None where there is one only.
+    """
+
+    arg_constraints: ClassVar[dict] = {}
+    pytree_data_fields: ClassVar[tuple[str, ...]] = (
+        "fixed",
+        "coefficients",
+        "deviations",
+        "outputs",
+    )
+
+    def __init__(
+        self,
+        fixed: ArrayLike,
+        coefficients: ArrayLike,
+        random: ArrayLike,
+        groups: Groups,
+        *,
+        scale_tril: ArrayLike,
+        noise: ArrayLike,
+        outputs: ArrayLike | None = None,
+        validate_args: bool | None = None,
+    ) -> None:
+        self.fixed, self.coefficients = jnp.asarray(fixed), jnp.asarray(coefficients)
+        self.deviations = jnp.asarray(noise)
+        self.outputs = None if outputs is None else jnp.asarray(outputs)
+        super().__init__(
+            self.fixed @ self.coefficients,
+            random,
+            groups,
+            scale_tril=scale_tril,
+            noise=by_row(self.deviations, self.outputs),
+            validate_args=validate_args,
+        )
+
+    def log_factors(self, value: Array) -> dict[str, Array]:
+        """As of `RandomEffects`; the log density of all rows without effects is in ``ungrouped``."""
+        self._check_value(value)
+        sums = row_sums(jnp.asarray(value), self.fixed, self.design, self.groups, self.outputs)
+        found = effect_factors(sums, self.coefficients, self.scale_tril, self.deviations)
+        rows, size = found.pop("rows"), self.design.shape[-1]
+        constant = jnp.full(self.num_units, -size * _HALF_LOG_2PI, rows.dtype)
+        return found | {"constant": constant, "ungrouped": rows}
+
+    def by_unit(self, value: Array) -> Array:
+        """Log density of the outcomes of every group, shape (num_groups,)."""
+        return log_integrals(super().log_factors(value))

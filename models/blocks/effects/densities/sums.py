@@ -1,0 +1,158 @@
+"""Sums over the rows of a long table that densities of linear mixed effects are made of."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from ...side_information.partial_labels import Groups
+
+__all__ = ["RowSums", "group_sums", "least_squares", "row_sums"]
+
+_RIDGE = 1e-12
+"""Share of a column's sum of squares that keeps dependent columns apart; any point will do."""
+
+
+class RowSums(NamedTuple):
+    """Sums of products of columns, with residuals r about one least-squares fit of all rows.
+
+    None of them depends on parameters, so that compiled loops over parameters find them once.
+
+    Attributes
+    ----------
+    start : Array, shape (num_terms,)
+        Coefficients of that fit.
+    num_rows, squares : Array, shape (num_outputs,)
+        Rows of each output, and their sum of squared residuals.
+    fixed : Array, shape (num_outputs, num_terms, num_terms)
+        Products of the columns of fixed effects.
+    slope : Array, shape (num_outputs, num_terms)
+        Products of these columns with the residuals.
+    random : Array, shape (num_groups, num_outputs, num_effects, num_effects)
+        Products of the columns of random effects, by group.
+    cross : Array, shape (num_groups, num_outputs, num_effects, num_terms)
+        Products of both kinds of columns.
+    shift : Array, shape (num_groups, num_outputs, num_effects)
+        Products of the columns of random effects with the residuals.
+    """
+
+    start: Array
+    num_rows: Array
+    squares: Array
+    fixed: Array
+    slope: Array
+    random: Array
+    cross: Array
+    shift: Array
+
+
+def least_squares(y: Array, fixed: Array) -> Array:
+    """Coefficients of a least-squares fit, shape (num_terms,); of dependent columns, any."""
+    gram = fixed.T @ fixed
+    gram = gram + _RIDGE * jnp.diag(jnp.diagonal(gram))
+    return jnp.linalg.solve(gram, fixed.T @ y)
+
+
+def row_sums(
+    y: Array, fixed: Array, random: Array, groups: Groups, outputs: Array | None
+) -> RowSums:
+    """Sum products of columns over all rows, and those with random effects over the rows of each group.
+
+    Parameters
+    ----------
+    y : Array, shape (num_rows,)
+    fixed : Array, shape (num_rows, num_terms)
+    random : Array, shape (num_rows, num_effects)
+    groups : Groups
+        Rows of no group enter the sums over all rows only.
+    outputs : Array, shape (num_rows, num_outputs), or None
+        Indicators of the output that each row measures; None where there is one only.
+    """
+    start = least_squares(y, fixed)
+    residual = y - fixed @ start
+    num_outputs = 1 if outputs is None else outputs.shape[1]
+    output = _output(len(y), outputs)
+    square, cross, shift = _by_cell(_products(fixed, random, residual), groups, outputs)
+    member = [output == code for code in range(num_outputs)]
+    rows = [fixed if num_outputs == 1 else jnp.where(own[:, None], fixed, 0.0) for own in member]
+    return RowSums(
+        start=start,
+        num_rows=jnp.stack([own.sum() for own in member]),
+        squares=jnp.stack([jnp.where(own, residual**2, 0.0).sum() for own in member]),
+        fixed=jnp.stack([own.T @ own for own in rows]),
+        slope=jnp.stack([own.T @ residual for own in rows]),
+        random=_symmetric(square, random.shape[1]),
+        cross=cross.reshape(*cross.shape[:2], random.shape[1], fixed.shape[1]),
+        shift=shift,
+    )
+
+
+def group_sums(
+    y: Array, fixed: Array, random: Array, groups: Groups, outputs: Array | None
+) -> RowSums:
+    """`row_sums` that are all of them by group: each has an axis of groups in front, but ``start``.
+
+    Parameters are those of `row_sums`; rows of no group are left out.
+    """
+    start = least_squares(y, fixed)
+    residual = y - fixed @ start
+    num_terms, num_effects = fixed.shape[1], random.shape[1]
+    columns = [
+        *_products(fixed, random, residual),
+        _upper(fixed),
+        fixed * residual[:, None],
+        residual[:, None] ** 2,
+        jnp.ones_like(residual)[:, None],
+    ]
+    square, cross, shift, gram, slope, squares, number = _by_cell(columns, groups, outputs)
+    return RowSums(
+        start=start,
+        num_rows=number[..., 0],
+        squares=squares[..., 0],
+        fixed=_symmetric(gram, num_terms),
+        slope=slope,
+        random=_symmetric(square, num_effects),
+        cross=cross.reshape(*cross.shape[:2], num_effects, num_terms),
+        shift=shift,
+    )
+
+
+def _products(fixed: Array, random: Array, residual: Array) -> list[Array]:
+    """Products of the columns of random effects with themselves, fixed ones, and residuals, by row."""
+    cross = (random[:, :, None] * fixed[:, None, :]).reshape(len(residual), -1)
+    return [_upper(random), cross, random * residual[:, None]]
+
+
+def _upper(columns: Array) -> Array:
+    """Products of columns, each pair once."""
+    rows, cols = jnp.triu_indices(columns.shape[1])
+    return columns[:, rows] * columns[:, cols]
+
+
+def _symmetric(upper: Array, size: int) -> Array:
+    """Symmetric matrices from the entries of their upper triangles, shape (..., size, size)."""
+    place = np.zeros((size, size), int)
+    place[np.triu_indices(size)] = np.arange(upper.shape[-1])
+    return upper[..., np.maximum(place, place.T)]
+
+
+def _output(num_rows: int, outputs: Array | None) -> Array:
+    """Number of the output of each row."""
+    return jnp.zeros(num_rows, int) if outputs is None else outputs.argmax(axis=1)
+
+
+def _by_cell(columns: list[Array], groups: Groups, outputs: Array | None) -> list[Array]:
+    """Sum columns over the rows of each group and output, shape (num_groups, num_outputs, width)."""
+    num_rows, num_outputs = len(columns[0]), 1 if outputs is None else outputs.shape[1]
+    group, output = jnp.asarray(groups.codes), _output(num_rows, outputs)
+    cell = jnp.where(group < 0, groups.num_groups * num_outputs, group * num_outputs + output)
+    # one sum of all columns, as adding rows to groups is what takes long
+    table = jnp.concatenate(columns, axis=1)
+    found = jax.ops.segment_sum(table, cell, groups.num_groups * num_outputs)
+    found = found.reshape(groups.num_groups, num_outputs, table.shape[1])
+    ends = np.cumsum([own.shape[1] for own in columns])
+    return jnp.split(found, ends[:-1], axis=-1)

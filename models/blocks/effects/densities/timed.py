@@ -1,0 +1,135 @@
+"""Outcomes of a linear mixed model whose random effects change the hazard of an event too."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from ...collapsed import Fitted
+from ...event_times import PiecewiseHazard
+from .marginal import MixedEffects
+from .random_effects import moments
+
+__all__ = ["TimedEffects"]
+
+
+class _Tilted(NamedTuple):
+    """Whitened effects given the outcomes: means, inverse Cholesky factors of their precisions.
+
+    Beside them the slope of the log hazard ratio in them, their covariance with it divided by its
+    standard deviation, and the distribution of the times.
+    """
+
+    center: Array
+    root: Array
+    slope: Array
+    shared: Array
+    hazard: PiecewiseHazard
+
+
+class TimedEffects(MixedEffects):
+    r"""`MixedEffects` beside times to an event, whose log hazard ratio is :math:`\eta_s + b_s^\top \alpha`.
+
+    The joint density of outcomes and times is :math:`p(y) p(t \mid y)`, and this is its first factor,
+    `times` the second. Given the outcomes, b is normal with means m and covariances V, so that the hazard
+    depends on one normal number per subject, :math:`b_s^\top \alpha`, with mean
+    :math:`m_s^\top \alpha` and standard deviation :math:`v_s = (\alpha^\top V_s \alpha)^{1/2}`. It is
+    integrated out by one-dimensional quadrature, however many effects there are. Its moments
+    :math:`E[u_s], \mathrm{Var}[u_s]` given the time as well give those of the effects,
+
+    .. math:: E[b_s \mid y, t] = m_s + V_s \alpha E[u_s] / v_s, \qquad
+              \mathrm{Cov}[b_s \mid y, t] = V_s + V_s \alpha \alpha^\top V_s (\mathrm{Var}[u_s] - 1) / v_s^2.
+
+    Parameters
+    ----------
+    *args, **kwargs
+        As for `MixedEffects`.
+    hazard : PiecewiseHazard
+        Of the subjects, at effects of zero.
+    association : array_like, shape (num_effects,)
+        Log hazard ratios :math:`\alpha`.
+    time : array_like, shape (num_subjects,), or None
+        Times that are known. They change what `posterior` and `draw_known` tell of the effects, but not the
+        density of the outcomes.
+    """
+
+    pytree_data_fields: ClassVar[tuple[str, ...]] = ("hazard", "association", "time")
+
+    def __init__(
+        self,
+        *args: Any,
+        hazard: PiecewiseHazard,
+        association: ArrayLike,
+        time: ArrayLike | None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.association = jnp.asarray(association)
+        self.hazard = hazard
+        self.time: Array | None = None
+        self._drawn: Array | None = None
+        if time is not None:  # a time that is not known says as much as one censored at zero
+            known = ~jnp.isnan(jnp.asarray(time))
+            self.time = jnp.where(known, jnp.asarray(time), 0.0)
+            self.hazard = hazard.where(known)
+        if self.association.shape != (self.design.shape[1],):
+            raise ValueError(
+                f"association has shape {self.association.shape}, expected ({self.design.shape[1]},)"
+            )
+
+    def times(self, value: Array) -> PiecewiseHazard:
+        """Distribution of the times given the outcomes; after `draw_data`, given the effects it drew."""
+        if self._drawn is None:
+            return self._tilted(value).hazard
+        return self.hazard.moved(self._drawn @ (self.scale_tril.T @ self.association))
+
+    def posterior(self, value: Array) -> dict[str, Array]:
+        """Posterior moments of the effects b given outcomes and times; see `MixedEffects`."""
+        if self.time is None:
+            return super().posterior(value)
+        found = self._tilted(value)
+        mean, variance = found.hazard.frailty_moments(self.time)
+        shared = found.shared @ self.scale_tril.T
+        spread = found.root @ self.scale_tril.T
+        tilt = (variance - 1)[:, None, None] * shared[:, :, None] * shared[:, None, :]
+        return {
+            "effects": found.center @ self.scale_tril.T + mean[:, None] * shared,
+            "effects_covariance": spread.mT @ spread + tilt,
+        }
+
+    def draw_known(self, rng_key: Array, value: Array) -> Array:
+        """Draw whitened effects given outcomes and times, shape (num_groups, num_effects).
+
+        Effects are drawn given the outcomes, then moved along their covariance with the log hazard ratio
+        to one drawn given the time as well.
+        """
+        if self.time is None:
+            return self.draw(rng_key, value)
+        key_effects, key_frailty = jax.random.split(rng_key)
+        white, found = self.draw(key_effects, value), self._tilted(value)
+        moved = found.hazard.draw_frailty(key_frailty, self.time)
+        along = (white - found.center) @ found.slope
+        spread = jnp.asarray(found.hazard.frailty)
+        own = jnp.where(spread > 0, along / jnp.where(spread > 0, spread, 1.0), 0.0)
+        return white + (moved - own)[:, None] * found.shared
+
+    def draw_data(self, rng_key: Array, fitted: Fitted | None = None) -> Array:
+        """Draw outcomes as `RandomEffects` does; `times` are then those of the same effects."""
+        key_effects, key_noise = jax.random.split(rng_key)
+        white = self._drawn = self._effects(key_effects, fitted)
+        return self._outcomes(key_noise, white)
+
+    def _tilted(self, value: Array) -> _Tilted:
+        """What the outcomes tell of the effects and of the hazard."""
+        center, root = moments(self.log_factors(value))
+        slope = self.scale_tril.T @ self.association
+        along = root @ slope
+        variance = (along**2).sum(axis=-1)
+        known = variance == 0
+        frailty = jnp.where(known, 0.0, jnp.sqrt(jnp.where(known, 1.0, variance)))
+        shared = jnp.einsum("gji,gj->gi", root, along) / jnp.where(known, 1.0, frailty)[:, None]
+        return _Tilted(center, root, slope, shared, self.hazard.moved(center @ slope, frailty))

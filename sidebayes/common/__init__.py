@@ -1,0 +1,1 @@
+"""Checks of values, files and warnings: every part of the library may import these."""

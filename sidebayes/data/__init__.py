@@ -1,0 +1,3 @@
+"""Data sets, tables, formulas and simulators."""
+
+from . import datasets as datasets

@@ -1,0 +1,374 @@
+"""Data of linear mixed models, made of a table with names by a formula."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from sidebayes.models.blocks.effects.priors import EffectsPrior
+from sidebayes.models.blocks.event_times import HazardPrior, read_times
+from sidebayes.models.blocks.side_information.partial_labels import Groups
+
+from ..common.warnings import SideBayesWarning
+from .formula_parts import EXAMPLE, OF_SURVIVAL, Columns, Parts, naming, parse, refuse_words
+from .tables import column_names
+
+__all__ = ["Design", "design"]
+
+
+class Design(Mapping[str, Any]):
+    """Data by role for ``sidebayes.fit("mixed_effects", **design)``.
+
+    A mapping with the entries ``y``, ``fixed``, ``random``, ``subjects``, ``covariance`` and, where there
+    are several formulas, ``outputs``. `at` makes those of other rows, with the same columns.
+
+    Attributes
+    ----------
+    formulas : tuple of str
+    names : tuple of str
+        Of the outputs.
+    """
+
+    def __init__(self, formulas: Sequence[str], table: Any) -> None:
+        self.formulas = _as_formulas(formulas)
+        self._parts = [parse(formula) for formula in self.formulas]
+        self.names = tuple(parts.response for parts in self._parts)
+        if len(set(self.names)) < len(self.names):
+            raise ValueError(
+                f"the formulas have the responses {list(self.names)}; write one formula for each, since "
+                "columns of an output go by its name"
+            )
+        groups = {bar.group for parts in self._parts for bar in parts.bars}
+        if len(groups) != 1:
+            raise ValueError(
+                f"the formulas group rows by {sorted(groups) or 'nothing'}; give random effects of one "
+                f"column of the table, such as {EXAMPLE}"
+            )
+        self._group = groups.pop()
+        frame = _as_frame(table)
+        self._matrices = []
+        rows = []
+        for formula, parts in zip(self.formulas, self._parts, strict=True):
+            own = frame
+            if len(self.formulas) > 1 and parts.response in frame:
+                own = frame[frame[parts.response].notna()]  # outputs may be measured at other times
+            rows.append(own)
+            self._matrices.append(_evaluate(formula, parts, self._group, own))
+        y = np.concatenate(
+            [_outcome(m[0], p) for m, p in zip(self._matrices, self._parts, strict=True)]
+        )
+        self._data = {"y": y} | self._stacked([m[1:] for m in self._matrices], rows)
+        self._data["covariance"] = self._structure()
+
+    def at(self, table: Any, output: str | None = None) -> dict[str, Any]:
+        """Data of other rows for ``fit.predictive(**design.at(table))``, outcomes left out.
+
+        Parameters
+        ----------
+        table : data frame
+            With the columns that the formula names, but the response.
+        output : str, optional
+            Which response to predict, where there are several formulas; all by default, one after
+            another.
+
+        Returns
+        -------
+        dict
+            ``fixed``, ``random``, ``subjects`` and, where there are several formulas, ``outputs``.
+
+        Raises
+        ------
+        ValueError
+            If a column is missing or incomplete, or there is no such output.
+        """
+        if output is not None and not (isinstance(output, str) and output in self.names):
+            raise ValueError(f"output = {output!r:.60}; expected one of {list(self.names)}")
+        frame = _as_frame(table)
+        _check_group(self._group, frame)
+        matrices, rows = [], []
+        for formula, parts, (_, fixed, random) in zip(
+            self.formulas, self._parts, self._matrices, strict=True
+        ):
+            own = frame if output in (None, parts.response) else frame.iloc[:0]
+            if not len(own):
+                matrices.append((fixed.empty(), [one.empty() for one in random]))
+            else:
+                with naming(formula, own):
+                    matrices.append((fixed.at(own), [one.at(own) for one in random]))
+            rows.append(own)
+        return self._stacked(matrices, rows)
+
+    def survival(self, formula: str, table: Any, *, num_intervals: int = 6) -> dict[str, Any]:
+        """Data and weak priors for ``sidebayes.fit("joint_survival", **design.survival(...))``.
+
+        Parameters
+        ----------
+        formula : str
+            As R's survival writes it, ``"Surv(time, event) ~ age + drug"``. The time to the event or to
+            the end of observation is positive; the event is 1 or true where it was seen. ``~ 1`` has no
+            covariates. The baseline hazard is the intercept.
+        table : data frame
+            One row per subject, with the columns that the formula names and the one that groups rows.
+            Subjects without measures are left out.
+        num_intervals : int
+            Of the piecewise-constant baseline hazard, with equally many events each.
+
+        Returns
+        -------
+        dict
+            The data of this design, ``time``, ``event``, ``covariates``, and the priors ``prior`` and
+            ``hazard``, which can be replaced. Log hazard ratios have a prior deviation of 2.5 for each
+            standard deviation of a covariate, and for a random effect that moves the measures of its
+            rows as much as their residuals from the fixed effects are wide.
+
+        Raises
+        ------
+        ValueError
+            If the formula cannot be read, or a subject has no row in the table, or several.
+        """
+        text = formula if isinstance(formula, str) else ""
+        found = re.fullmatch(r"\s*Surv\(\s*([\w.]+)\s*,\s*([\w.]+)\s*\)\s*~(.+)", text)
+        if not found:
+            raise ValueError(
+                f"formula = {formula!r:.60}; expected such as 'Surv(time, event) ~ age'"
+            )
+        subjects = Groups(self["subjects"]).names
+        frame = _one_row_each(_as_frame(table), self._group, subjects)
+        for name in found.group(1, 2):
+            if name not in frame:
+                raise ValueError(f"the table has no column {name!r}, only {list(frame)}")
+        time, event = read_times(frame[found.group(1)], frame[found.group(2)])
+        refuse_words(formula)
+        self._warn_of_late_rows(time, subjects)
+        with naming(formula, frame):
+            columns = Columns(found.group(3), frame, OF_SURVIVAL).frame
+        columns = columns.drop(columns="Intercept", errors="ignore")
+        scales = _ratio_scales(self["y"], self["fixed"], self["random"], columns)
+        own = {name: self._data.get(name) for name in ("y", "fixed", "random", "outputs")}
+        return self._data | {
+            "time": time,
+            "event": event.astype(float),
+            "covariates": columns if columns.shape[1] else None,
+            "prior": EffectsPrior.weak(**own),
+            "hazard": HazardPrior.weak(time, event, num_intervals=num_intervals, **scales),
+        }
+
+    def _warn_of_late_rows(self, time: np.ndarray, subjects: Sequence[Any]) -> None:
+        """Warn of measures after the event, where a column of random effects looks like the same clock.
+
+        That is a column, no less than zero anywhere, whose last value is before the event or the end of
+        observation for most subjects.
+        """
+        rows, columns = self["subjects"], self["random"]
+        for name in columns.loc[:, columns.nunique() > 1]:
+            last = (
+                pd.Series(columns[name].to_numpy())
+                .groupby(rows)
+                .max()
+                .loc[list(subjects)]
+                .to_numpy()
+            )
+            late = last > time
+            if columns[name].min() >= 0 and late.any() and late.mean() < 0.5:
+                first = np.asarray(subjects)[late].tolist()[:5]
+                warnings.warn(
+                    f"{int(late.sum())} subjects, the first {first}, have measures with {name} after the "
+                    f"time of their event or end of observation; if {name} counts from the same origin, drop "
+                    "these rows: the model takes them as measured while the subject was at risk",
+                    SideBayesWarning,
+                    stacklevel=3,
+                )
+
+    def _stacked(self, matrices: Sequence[tuple], rows: Sequence[pd.DataFrame]) -> dict[str, Any]:
+        """Rows of all outputs one after another, each with columns of its own."""
+        several = len(self.formulas) > 1
+        prefix = [f"{name}: " if several else "" for name in self.names]
+        fixed = [m[0].frame.add_prefix(p) for m, p in zip(matrices, prefix, strict=True)]
+        random = [
+            pd.concat([one.frame for one in m[1]], axis=1).add_prefix(p)
+            for m, p in zip(matrices, prefix, strict=True)
+        ]
+        found = {
+            "fixed": _block_diagonal(fixed),
+            "random": _block_diagonal(random),
+            "subjects": np.concatenate([own[self._group].to_numpy() for own in rows]),
+        }
+        if several:
+            code = np.repeat(np.arange(len(rows)), [len(own) for own in rows])
+            found["outputs"] = pd.DataFrame(np.eye(len(rows))[code], columns=list(self.names))
+        return found
+
+    def _structure(self) -> str | tuple[int, ...]:
+        """Sizes of the blocks of correlated random effects."""
+        sizes: list[int] = []
+        for parts, (_, _, random) in zip(self._parts, self._matrices, strict=True):
+            for bar, columns in zip(parts.bars, random, strict=True):
+                count = columns.frame.shape[1]
+                sizes += [count] if bar.correlated else [1] * count
+        joint = all(len(parts.bars) == 1 and parts.bars[0].correlated for parts in self._parts)
+        return "full" if joint else tuple(sizes)
+
+    def __getitem__(self, name: str) -> Any:
+        """One of the data."""
+        return self._data[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Names of the data."""
+        return iter(self._data)
+
+    def __len__(self) -> int:
+        """Number of data."""
+        return len(self._data)
+
+    def __repr__(self) -> str:
+        """Formulas and sizes."""
+        rows, terms = self["fixed"].shape
+        effects = self["random"].shape[1]
+        return f"Design({'; '.join(self.formulas)}: {rows} rows, {terms} fixed and {effects} random effects)"
+
+
+def design(formula: str | Sequence[str], table: Any) -> Design:
+    """Data by role of a linear mixed model, from a formula and a table with names.
+
+    Parameters
+    ----------
+    formula : str or sequence of str
+        Response, fixed effects, and random effects in parentheses with the column that groups rows,
+        ``"y ~ time + (time | subject)"``, as R's lme4 writes them. Random effects of one pair of
+        parentheses are correlated, those of several, or of ``||``, are not. Terms are those of the
+        library formulae: ``bs(time, df=4)`` and ``poly(time, 2)`` are bases, columns of text are
+        categories, ``a*b`` interacts. Several formulas are several outputs, whose random effects are
+        correlated if each has one pair of parentheses.
+    table : data frame
+        Of pandas, polars or Arrow. With several formulas, rows where a response is missing are left
+        out of that output.
+
+    Returns
+    -------
+    Design
+        ``sidebayes.fit("mixed_effects", **design)``.
+
+    Raises
+    ------
+    ImportError
+        Without the library formulae.
+    ValueError
+        If the formula cannot be read, or a column is missing or incomplete.
+
+    Examples
+    --------
+    >>> import numpy as np, pandas as pd, sidebayes
+    >>> table = pd.DataFrame({"y": np.arange(6.0), "t": [0, 1, 2] * 2, "who": list("aaabbb")})
+    >>> sidebayes.design("y ~ t + (1 | who)", table)["fixed"].columns.tolist()
+    ['Intercept', 't']
+    """
+    return Design((formula,) if isinstance(formula, str) else formula, table)
+
+
+def _evaluate(
+    formula: str, parts: Parts, group: str, table: pd.DataFrame
+) -> tuple[Any, Columns, list[Columns]]:
+    """Response, columns of fixed and of random effects."""
+    _check_group(group, table)
+    with naming(formula, table):
+        fixed = Columns(f"{parts.response} ~ {parts.fixed}", table)
+        random = [Columns(bar.columns, table) for bar in parts.bars]
+    return fixed.response, fixed, random
+
+
+def _check_group(group: str, table: pd.DataFrame) -> None:
+    """Refuse a table that does not say the group of every row."""
+    if group not in table:
+        raise ValueError(
+            f"the formula groups rows by {group!r}, and the table has only the columns {list(table)}"
+        )
+    without = table[group].isna()
+    if without.any():
+        raise ValueError(
+            f"column {group!r} is missing in {int(without.sum())} rows, the first "
+            f"{table.index[without][0]}; drop them, or name their group"
+        )
+
+
+def _one_row_each(table: pd.DataFrame, group: str, names: Sequence[Any]) -> pd.DataFrame:
+    """Rows of the subjects of these names, in this order."""
+    if group not in table:
+        raise ValueError(f"the table has no column {group!r}, only {list(table)}")
+    table = table[table[group].isin(names)]
+    repeated = table[group][table[group].duplicated()]
+    if len(repeated):
+        raise ValueError(
+            f"{group} {repeated.iloc[0]!r} has several rows; give one per subject, such as "
+            f"table.drop_duplicates({group!r})"
+        )
+    rows = pd.Index(table[group]).get_indexer(pd.Index(np.asarray(names)))
+    if (rows < 0).any():
+        name = np.asarray(names).tolist()[int(np.argmax(rows < 0))]
+        raise ValueError(f"{group} {name!r} has measures, but no row here; add it")
+    return table.iloc[rows].reset_index(drop=True)
+
+
+def _ratio_scales(
+    y: np.ndarray, fixed: pd.DataFrame, random: pd.DataFrame, covariates: pd.DataFrame
+) -> dict[str, np.ndarray | float]:
+    """Prior deviations of log hazard ratios, in the units of the random effects and of covariates."""
+    x, z = fixed.to_numpy(float), random.to_numpy(float)
+    residual = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
+    inside = z != 0  # rows of other outputs have other units
+    square = np.where(inside, residual[:, None] ** 2, 0.0).sum(axis=0)
+    unit = np.sqrt(square / np.maximum((z**2).sum(axis=0), np.finfo(float).tiny))
+    spread = covariates.to_numpy(float).std(axis=0)
+    return {
+        "association": _WIDTH / np.where(unit > 0, unit, 1.0),
+        "covariates": _WIDTH / np.where(spread > 0, spread, 1.0) if spread.size else _WIDTH,
+    }
+
+
+_WIDTH = 2.5
+"""Prior deviation of log hazard ratios of columns and effects of unit width."""
+
+
+def _outcome(response: Any, parts: Parts) -> np.ndarray:
+    values = np.asarray(response.design_matrix)
+    if response.kind != "numeric" or values.size != len(values):
+        raise ValueError(
+            f"the response {parts.response!r} is no column of numbers; encode it as one"
+        )
+    return values.astype(float).reshape(-1)
+
+
+def _block_diagonal(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Frames one after another, zero where columns are of another frame."""
+    return pd.concat(frames, ignore_index=True).fillna(0.0)
+
+
+def _as_formulas(given: Any) -> tuple[str, ...]:
+    """Formulas as text, one at least."""
+    if not isinstance(given, list | tuple) or not all(isinstance(one, str) for one in given):
+        raise ValueError(
+            f"formula = {given!r:.60}; expected text, or several in a list, such as {EXAMPLE}"
+        )
+    if not given:
+        raise ValueError(f"formula is empty; write one, such as {EXAMPLE}")
+    return tuple(given)
+
+
+def _as_frame(table: Any) -> pd.DataFrame:
+    """Take the frame of another library as one of pandas, whose columns differ in name."""
+    if not (isinstance(table, pd.DataFrame | Mapping) or hasattr(table, "to_pandas")):
+        raise TypeError(
+            f"table is a {type(table).__name__}; pass a data frame, whose columns the formula names"
+        )
+    if isinstance(table, Mapping):
+        try:
+            table = pd.DataFrame(dict(table))
+        except ValueError as error:
+            raise ValueError(f"table has columns that are no table together: {error}") from None
+    frame = table if isinstance(table, pd.DataFrame) else table.to_pandas()
+    column_names(frame, "table")
+    return frame

@@ -1,0 +1,112 @@
+"""Tables of files, and the columns of them that are features."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+__all__ = ["need_columns", "read_features", "read_frame"]
+
+_OF_ROWS = ("id", "index", "row", "row.names", "row_names", "rowname", "rownames")
+"""Names that columns of row numbers have in files of R, pandas and others."""
+
+_MANY = 5
+"""Rows from which on a measurement does not count them by chance."""
+
+
+def read_frame(path: Path) -> pd.DataFrame:
+    """Read a table whose first line names its columns.
+
+    Raises
+    ------
+    ValueError
+        If the first line is a row of numbers.
+    """
+    from ..common.files import read_table  # with JAX; names need not wait for it
+
+    table = read_table(path)
+    table.columns = [str(column).strip() for column in table.columns]
+    names = list(table.columns)
+    if _without_header(names):
+        raise ValueError(
+            f"{path.name}: the first line, {', '.join(names[:5])}, ..., is taken for the names of columns, "
+            "and these are numbers; put a line of names before it"
+        )
+    return table
+
+
+def need_columns(table: pd.DataFrame, names: Sequence[str], file: str) -> None:
+    """Refuse names that are no columns of the table."""
+    for name in names:
+        if name not in table:
+            raise ValueError(f"{file} has no column {name!r}; it has {list(table.columns)}")
+
+
+def read_features(table: pd.DataFrame, file: str, used: Sequence[str] = ()) -> pd.DataFrame:
+    """Columns that are features: all but those that are used otherwise or left out.
+
+    A column that looks like a number of the row is pointed out by a warning, and left out where it is
+    the first and has no name.
+
+    Raises
+    ------
+    ValueError
+        If nothing is left, or columns have no name or hold something else than numbers.
+    """
+    features = table.drop(columns=list(used))
+    first = next(iter(table.columns), None)
+    if first in features and _is_unnamed(first) and _counts(features[first]):
+        features = features.drop(columns=first)
+        _warn(f"{file}: the first column has no name and counts the rows; it is left out")
+    if 0 in features.shape:
+        rows, columns = features.shape
+        raise ValueError(f"{file} has {rows} rows and {columns} features; give some of both")
+    text = [c for c in features if not pd.api.types.is_numeric_dtype(features[c])]
+    wrong = [*text, *(c for c in features if _is_unnamed(c) and c not in text)]
+    if wrong:
+        why = "are not numbers" if text else "have no name"
+        raise ValueError(
+            f"{file}: columns {wrong} {why}. The one that holds the classes is named by "
+            "label= (--label on the command line), those to leave out by drop= (--drop on the command line)"
+        )
+    for column in map(str, features):
+        is_called = column.lower() in _OF_ROWS
+        if is_called or (len(features) >= _MANY and _counts(features[column])):
+            why = "is called like" if is_called else "counts the rows like"
+            remedy = f"drop=[{column!r}] (--drop {quote(column)} on the command line)"
+            _warn(
+                f"{file}: column {column!r} {why} a row number and is used as a feature; unless it is a "
+                f"measurement, leave it out by {remedy}"
+            )
+    return features
+
+
+def _warn(message: str) -> None:
+    from ..common.warnings import SideBayesWarning
+
+    warnings.warn(message, SideBayesWarning, stacklevel=4)
+
+
+def _without_header(names: list[str]) -> bool:
+    """Whether names of columns are numbers, other than those that count the columns."""
+    numbers = (
+        pd.to_numeric(pd.Series(names, dtype=object), errors="coerce").dropna().to_numpy(float)
+    )
+    counted = len(numbers) == len(names) and bool((np.diff(numbers) == 1).all())
+    return len(numbers) > 0 and not counted
+
+
+def _is_unnamed(column: Any) -> bool:
+    return not column or column.startswith("Unnamed: ")
+
+
+def _counts(column: pd.Series) -> bool:
+    """Whether a column counts the rows, from 0 or 1 on."""
+    start = column.iloc[0] if len(column) else 0
+    return start in (0, 1) and column.tolist() == [start + row for row in range(len(column))]

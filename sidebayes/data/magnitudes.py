@@ -1,0 +1,118 @@
+"""Numbers that are too large, too close to one another, or too far from all others to compute with."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..common.warnings import SideBayesWarning
+
+__all__ = ["check_precision", "listed", "refuse_huge", "warn_of_far_rows"]
+
+_LEVELS = 256
+"""Steps between the least and the largest value of a column that its floating-point type must resolve."""
+
+_FAR = 1e6
+"""Interquartile ranges from the median beyond which a value is hardly a measurement."""
+
+_ENOUGH = 10_000
+"""Rows that suffice to estimate the quartiles of a column."""
+
+
+def refuse_huge(name: str, values: NDArray, dtype: str = "float64") -> None:
+    """Refuse finite numbers whose squares, or sums of these, overflow.
+
+    Raises
+    ------
+    ValueError
+        Naming the rows.
+    """
+    most = np.sqrt(np.finfo(dtype).max) * 1e-4
+    if max(values.max(initial=0.0), -values.min(initial=0.0)) <= most:
+        return
+    flat = values.reshape(len(values), -1)
+    rows = np.flatnonzero((np.abs(flat) > most).any(axis=1))
+    largest = flat[rows[0]][np.argmax(np.abs(flat[rows[0]]))]
+    raise ValueError(
+        f"{name} holds {largest:.3g} in row {rows[0]}, and {len(rows)} of {len(values)} rows have numbers "
+        f"beyond {most:.0e}, whose squares overflow in {dtype}; correct or drop these rows, or give "
+        f"{name} in larger units"
+    )
+
+
+def check_precision(name: str, values: NDArray, dtype: str) -> None:
+    """Refuse a table with columns that a floating-point type rounds to a few values, or to none.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument, for messages.
+    values : ndarray
+        Finite numbers; columns are along the last axis, if there are several axes.
+    dtype : {"float64", "float32"}
+        Type in which they will be computed with. What they were given in counts as well.
+
+    Raises
+    ------
+    ValueError
+        Naming the columns.
+    """
+    refuse_huge(name, values, dtype)
+    columns = values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values[:, None]
+    least, most = columns.min(axis=0).astype(float), columns.max(axis=0).astype(float)
+    size, width = np.maximum(np.abs(least), np.abs(most)), most - least
+    tiny = np.flatnonzero((width > 0) & (width < np.sqrt(np.finfo(dtype).tiny) * 1e4))
+    if len(tiny):
+        raise ValueError(
+            f"{name} has values that differ by {width[tiny[0]]:.3g} at most in column {listed(tiny)}, whose "
+            f"squares are zero in {dtype}; give {name} in smaller units"
+        )
+    given = values.dtype if values.dtype.kind == "f" else np.dtype(float)
+    coarse = max((np.dtype(dtype), given), key=lambda one: np.finfo(one).eps)
+    step = np.finfo(coarse).eps * size
+    bad = np.flatnonzero((width > 0) & (step * _LEVELS > width))
+    if len(bad):
+        first = bad[0]
+        finer = "" if coarse == np.dtype(float) else ", or use float64 from the start"
+        raise ValueError(
+            f"{name} has values near {size[first]:.3g} that differ by {width[first]:.3g} at most in column "
+            f"{listed(bad)}; {coarse} rounds them to steps of {step[first]:.2g}. Subtract an offset, "
+            f"{name} - {name}.mean(axis=0), before they are rounded{finer}"
+        )
+
+
+def warn_of_far_rows(name: str, values: NDArray, reference: NDArray | None = None) -> None:
+    """Warn of rows that lie further from all others than measurements do, such as fill values.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument, for messages.
+    values : ndarray
+        Finite numbers; rows are along the first axis.
+    reference : ndarray, optional
+        Rows that they should be like, such as those that were fitted; themselves by default.
+    """
+    flat = values.reshape(len(values), -1)
+    known = flat if reference is None else reference.reshape(len(reference), -1)
+    some = known[:: -(-len(known) // _ENOUGH)]
+    low, middle, high = np.percentile(some, (25, 50, 75), axis=0)
+    most = np.where(high > low, _FAR * (high - low), np.inf)
+    if ((flat.max(axis=0) - middle <= most) & (middle - flat.min(axis=0) <= most)).all():
+        return
+    rows, columns = np.nonzero(np.abs(flat - middle) > most)
+    warnings.warn(
+        f"{name} has values more than {_FAR:.0e} interquartile ranges away from the median, in row "
+        f"{listed(np.unique(rows))}; the first is {flat[rows[0], columns[0]]:.3g}. If it stands for a "
+        "missing value, drop the row or impute it",
+        SideBayesWarning,
+        stacklevel=3,
+    )
+
+
+def listed(numbers: Sequence[int] | NDArray) -> str:
+    """The first five of some numbers, for messages."""
+    return ", ".join(str(int(one)) for one in numbers[:5]) + (", ..." if len(numbers) > 5 else "")

@@ -1,0 +1,375 @@
+"""What a fit predicts: labels and densities of new data, and draws of data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from sidebayes.diagnostics.tree import pooled_draws
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.plumbing.programs import compiled
+from sidebayes.guides.engines.problem.declared import site_dims
+from sidebayes.guides.engines.problem.density import (
+    abstract_trace,
+    collapsed_sites,
+    trace_model,
+)
+from sidebayes.guides.engines.problem.posterior import MOST_DRAWS, thin
+from sidebayes.guides.engines.problem.units import lay_out_units, log_terms, refuse_dependent_units
+from sidebayes.models.blocks.side_information.links import Links
+
+from ..common.fields import check_seed
+from ..data.magnitudes import listed, warn_of_far_rows
+from ..data.tables import in_order_of
+from ..runs import checks
+from ..runs.run import Run
+from .predictive import (
+    design,
+    draw_data,
+    fill_tables,
+    hide,
+    observed_values,
+    outcomes,
+    refuse_unknown,
+    to_dataset,
+)
+
+__all__ = ["Predictions", "check_new", "known_groups", "refuse_impossible"]
+
+
+class Predictions:
+    """What a `Fit` is asked about data like its own, and about new ones."""
+
+    def predict_proba(self: Any, *data: Any, **named: Any) -> NDArray[np.float64]:
+        """Label probabilities of new points (Lu 2008, eq. 2.24), averaged over draws.
+
+        Parameters
+        ----------
+        *data, **named
+            New data in the roles of the model's arguments, such as ``x_new`` and `Links` among the
+            new points. Links, and what else may be left out of the model, may be left out here.
+
+        Returns
+        -------
+        ndarray, shape (num_new, num_clusters)
+
+        Raises
+        ------
+        ValueError
+            If no cluster gives a row a density above zero, or the new links contradict each other.
+        """
+        self._need_labels("labels to predict")
+
+        def probabilities(trace: dict, layout: Any, owners: dict) -> Any:
+            sources = collapsed_sites(trace).values()
+            found = [fn.posterior(value) for fn, value in sources if fn.latent == "labels"]
+            return jnp.concatenate([one["responsibilities"] for one in found])
+
+        run = self.run.with_data(check_new(self.run, data, named))
+        prob = self._over_draws(probabilities, run, self._matched_draws).mean(axis=0)
+        return refuse_impossible(prob, "cluster")
+
+    def predict(self: Any, *data: Any, **named: Any) -> NDArray[np.int64]:
+        """Most probable label of each new point, shape (num_new,); see `predict_proba`."""
+        return self.predict_proba(*data, **named).argmax(axis=1)
+
+    def log_prob(self: Any, *data: Any, **named: Any) -> NDArray[np.float64]:
+        """Log predictive density of new data by unit, links left out; shape (num_new,).
+
+        Parameters are those of `predict_proba`.
+
+        Raises
+        ------
+        ValueError
+            If the model gives points no density: a classifier describes their labels only.
+        """
+
+        def log_density(trace: dict, layout: Any, owners: dict) -> Any:
+            terms, _ = log_terms(trace, layout, owners)
+            by_dim: dict[Any, Any] = {}
+            for name, term in terms.items():
+                dim = layout.site_dims[name]
+                term = term[: layout.num_units(name)]
+                by_dim[dim] = by_dim[dim] + term if dim in by_dim else term
+            return jnp.concatenate(list(by_dim.values()))
+
+        with self.run.precision:
+            refuse_dependent_units(self.run.problem, "log_prob")
+        run = self.run.with_data(check_new(self.run, data, named))
+        _refuse_classifier(run)
+        unlinked = {n: v for n, v in run.data.items() if not isinstance(v, Links)}
+        draws = pooled_draws(self.tree)  # a density has no numbering of clusters
+        per_draw = self._over_draws(log_density, replace(run, data=unlinked), draws)
+        return np.logaddexp.reduce(per_draw, axis=0) - np.log(len(per_draw))
+
+    def predictive(self: Any, *data: Any, seed: int = 0, **named: Any) -> xr.DataTree:
+        """Draw data from the posterior predictive distribution.
+
+        Without arguments, data like those that were fitted: the same design, links and known classes.
+        With new data in the roles of the model's arguments, the outcomes of new rows.
+
+        Latent variables that were integrated out are drawn anew. Labels of points come from their
+        prior, given the links and known classes that are held. Effects or labels of groups that were
+        fitted are drawn given the data that were fitted, all at once, those of other groups from
+        their prior. Sites of single units, such as an effect per subject that is sampled, keep their
+        draws, for groups that were fitted.
+
+        Parameters
+        ----------
+        *data, **named
+            New data, as for `sidebayes.fit`. What is drawn is left out or None, and so may be tables
+            on which it does not depend. Groups are told by name.
+        seed : int
+            The same seed gives the same draws.
+
+        Returns
+        -------
+        DataTree
+            Groups ``posterior_predictive``, ``observed_data`` and ``constant_data``, which ArviZ plots;
+            at new data ``predictions`` and ``predictions_constant_data``. One draw for each draw of
+            the parameters that labels and densities are stored at, at most 200 of each chain; 200
+            of a point estimate.
+
+        Raises
+        ------
+        TypeError, ValueError
+            For bad input, other units than those that a site has values for, or a model that
+            simulates no data; the message says which.
+        """
+        check_seed(seed)
+        run = self.run
+        run.problem  # noqa: B018  a model that is not known refuses
+        own_design = all(value is None for value in (*data, *named.values()))
+        given = {} if own_design else check_new(run, data, named, ("links", "table"))
+        with run.precision:
+            found, draws = outcomes(run), self._stored_draws()
+            if own_design:
+                return _replicates(run, found, draws, seed)
+            return _outcomes_of(run, given, found, draws, seed)
+
+    def _stored_draws(self: Any) -> xr.Dataset:
+        """Latent sites, and deterministic ones that other data leave as they are."""
+        sites = self.tree["posterior"].to_dataset()
+        sites = sites.drop_vars(set(self.run.sized_by_units) - set(self.run.unit_sites))
+        if self.tree["posterior"].attrs["point_estimate"]:
+            again = sites.isel(draw=np.zeros(MOST_DRAWS, int))
+            return again.assign_coords(draw=np.arange(MOST_DRAWS))
+        return sites.isel(draw=thin(sites.sizes["draw"]))
+
+    @property
+    def _matched_draws(self: Any) -> dict[str, NDArray]:
+        """Up to 200 draws whose clusters are matched, or the one of highest density."""
+        tree, _ = self.relabelled
+        if self._is_matched:
+            return pooled_draws(tree)
+        sites = tree["posterior"].data_vars.items()
+        return {str(n): v.to_numpy()[self._best_draw][None] for n, v in sites}
+
+    def _over_draws(
+        self: Any, function: Callable, run: Run, draws: Mapping[str, NDArray]
+    ) -> NDArray[np.float64]:
+        """Apply a function of the model's trace on other data to draws of the parameters."""
+        fixed = {n: v for n, v in draws.items() if n not in self.run.sized_by_units}
+        with run.precision:
+            problem = run.problem
+            layout = lay_out_units(problem)
+            owners = {n: None if o is None else jnp.asarray(o) for n, o in layout.owners.items()}
+
+            def over_draws(bare: Problem) -> Callable:
+                def one(params: dict, args: tuple, owners: dict) -> Any:
+                    return function(trace_model(bare, params, args), layout, owners)
+
+                return lambda draws, *rest: jax.lax.map(
+                    partial(one, args=rest[0], owners=rest[1]), draws
+                )
+
+            inputs = {n: jnp.asarray(v) for n, v in fixed.items()}, problem.args, owners
+            units = tuple((name, layout.num_units(name)) for name in layout.site_dims)
+            program, _ = compiled(function.__name__, problem, units, over_draws, *inputs)
+            return np.asarray(program(*inputs))
+
+
+def refuse_impossible(prob: NDArray[np.float64], what: str) -> NDArray[np.float64]:
+    """Probabilities of rows, unless there is a row for which nothing is possible.
+
+    Raises
+    ------
+    ValueError
+        Naming such rows.
+    """
+    bad = np.flatnonzero(~np.isclose(prob.sum(axis=1), 1.0, atol=1e-3))
+    if len(bad):
+        raise ValueError(
+            f"no {what} is possible for {len(bad)} of {len(prob)} rows: {listed(bad)}. They lie too far "
+            "from the data that were fitted, or links contradict each other there; drop or correct these rows"
+        )
+    return prob
+
+
+def _refuse_classifier(run: Run) -> None:
+    """Refuse a model that describes labels given the rows, and not the rows."""
+    with run.precision:
+        sources = collapsed_sites(abstract_trace(run.problem)).values()
+    if not all(fn.is_density for fn, _ in sources):
+        raise ValueError(
+            f"{run.method} is a classifier: it describes labels given the rows of data, and gives the rows "
+            "themselves no density; use fit.predict_proba for labels, fit.score_links for held-out links"
+        )
+
+
+def check_new(
+    run: Run, data: tuple, named: Mapping[str, Any], optional: Collection[str] = ("links",)
+) -> dict[str, Any]:
+    """New data by name of the argument, checked by role and against those that were fitted."""
+    run.problem  # noqa: B018  a model that is not known refuses
+    signature = run.signature
+    given, surplus = checks.sort_arguments(signature, data, named, run.method, optional)
+    if surplus:
+        raise TypeError(f"{sorted(surplus)} are options; new data are all that can be given")
+    for role in signature.of_kind("table"):
+        if role.name in given:
+            columns = run.columns.get(role.name)
+            given[role.name] = in_order_of(given[role.name], role.name, columns)
+    checked = checks.check_given(signature, given, run.method)
+    for role in signature.data:  # as the fit has it
+        kept = role.chosen is not None and role.name in run.data
+        if kept and role.name not in checked:
+            checked[role.name] = run.data[role.name]
+    for role in signature.of_kind("labels"):
+        old, new = run.data.get(role.name), checked.get(role.name)
+        if old is not None and new is not None:
+            checked[role.name] = new.under(old.names)
+    checks.check_dims(signature, checked)
+    for role in signature.of_kind("table"):
+        old, new = run.data.get(role.name), checked.get(role.name)
+        if old is not None and new is not None and old.shape[1:] != new.shape[1:]:
+            what = f"{new.shape[1:]} columns, the fit has {old.shape[1:]}"
+            if old.ndim == 2:
+                what = f"{new.shape[1]} features, the fit has {old.shape[1]}"
+            raise ValueError(f"{role.name}_new has {what}; pass the same columns in the same order")
+        if old is not None and new is not None:
+            warn_of_far_rows(role.name, new, old)
+    return checked
+
+
+def _replicates(
+    run: Run, found: Mapping[str, str | None], draws: xr.Dataset, seed: int
+) -> xr.DataTree:
+    """Data like those that were fitted."""
+    problem, tables, values = run.problem, set(filter(None, found.values())), _flat(draws)
+    drawn = draw_data(hide(problem, tables), values, seed, fitted=problem)
+    refuse_unknown(run, drawn, ())
+    observed = observed_values(run, {n: v[0] for n, v in values.items()}, found)
+    alike = {n: v.astype(drawn.values[n].dtype) for n, v in observed.items()}
+    groups = {
+        "posterior_predictive": to_dataset(run, found, drawn.values, draws.coords),
+        "observed_data": to_dataset(run, found, alike),
+        "constant_data": design(run, tables),
+    }
+    return xr.DataTree.from_dict(groups)
+
+
+def _outcomes_of(
+    run: Run,
+    given: Mapping[str, Any],
+    found: Mapping[str, str | None],
+    draws: xr.Dataset,
+    seed: int,
+) -> xr.DataTree:
+    """Outcomes of new rows."""
+    tables = set(filter(None, found.values()))
+    if tables & given.keys():
+        raise TypeError(
+            f"{sorted(tables & given.keys())} are what {run.method} observes, and what is drawn; leave "
+            "them out, or pass None"
+        )
+    codes = known_groups(run, given)
+    _refuse_links_to_known(run, given, codes)
+    taken = _sites_of_groups(run, codes)
+    filled = fill_tables(
+        replace(run, data=given), checks.check_dims(run.signature, given), run.data
+    )
+    new = run.with_data(filled, known=taken)
+    drawn = draw_data(new.problem, _flat(draws), seed, fitted=run.problem, codes=codes, taken=taken)
+    refuse_unknown(run, drawn, filled.keys() - given.keys() - tables)
+    groups = {
+        "predictions": to_dataset(new, found, drawn.values, draws.coords),
+        "predictions_constant_data": design(new, filled.keys() - given.keys()),
+    }
+    return xr.DataTree.from_dict(groups)
+
+
+def _flat(draws: xr.Dataset) -> dict[str, NDArray]:
+    """Values of sites, chains one after another."""
+    arrays = {str(name): site.to_numpy() for name, site in draws.data_vars.items()}
+    return {name: value.reshape(-1, *value.shape[2:]) for name, value in arrays.items()}
+
+
+def known_groups(run: Run, given: Mapping[str, Any]) -> dict[str, NDArray[np.int64]]:
+    """Number of each new group among those that were fitted, -1 where there is none, by argument."""
+    codes = {}
+    for role in run.signature.of_kind("groups"):
+        old, new = run.data.get(role.name), given.get(role.name)
+        if old is None or new is None:
+            continue
+        if (old.names.dtype.kind in "fiu") != (new.names.dtype.kind in "fiu"):
+            names = [one.names.tolist()[0] for one in (new, old)]
+            raise TypeError(
+                f"{role.name} are named by {type(names[0]).__name__}, such as {names[0]!r}, and those that "
+                f"were fitted by {type(names[1]).__name__}, such as {names[1]!r}; name them as in the fit"
+            )
+        codes[role.name] = old.codes_of(new.names)
+    return codes
+
+
+def _refuse_links_to_known(
+    run: Run, given: Mapping[str, Any], codes: Mapping[str, NDArray[np.int64]]
+) -> None:
+    for role in run.signature.of_kind("links"):
+        links, numbers = given.get(role.name), codes.get(role.dims[0])
+        if links is None or numbers is None:
+            continue
+        ends = np.unique(links.pairs)
+        known = ends[numbers[ends] >= 0]
+        if len(known):
+            names = given[role.dims[0]].names
+            raise ValueError(
+                f"{role.name} join {names.tolist()[known[0]]!r}, of the {role.dims[0]} that "
+                "were fitted: labels of these are drawn given the data of the fit. Link new ones only, "
+                "or fit again with these links"
+            )
+
+
+def _sites_of_groups(
+    run: Run, codes: Mapping[str, NDArray[np.int64]]
+) -> dict[str, tuple[int, str]]:
+    """Sites with a value for each group that was fitted: their axis of groups, and the argument.
+
+    Raises
+    ------
+    ValueError
+        If there are new groups, which have none.
+    """
+    found: dict[str, tuple[int, str]] = {}
+    dims = site_dims(run.problem)
+    for site in run.unit_sites:
+        axes = [(axis, dim) for axis, dim in enumerate(dims[site]) if dim in codes]
+        if len(axes) != 1:
+            continue  # refused with the others that have no value
+        found[site] = axes[0]
+        role = axes[0][1]
+        new = np.flatnonzero(codes[role] < 0)
+        if len(new):
+            raise ValueError(
+                f"{run.method}: site {site!r} has a value for each of the {role} that were fitted, and "
+                f"{len(new)} of the new data are none of them; leave these out"
+            )
+    return found

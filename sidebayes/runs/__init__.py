@@ -1,0 +1,1 @@
+"""From arguments to a run that can be repeated, and its record."""

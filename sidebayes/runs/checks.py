@@ -1,0 +1,361 @@
+"""What is asked of data, links and options before anything is run."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from sidebayes.models.blocks.label_inference.approximate import Inference
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
+from sidebayes.models.blocks.label_inference.padding import Sizes, link_rows
+from sidebayes.models.blocks.roles import Role, Signature
+from sidebayes.models.blocks.side_information.links import Links
+from sidebayes.models.blocks.side_information.partial_labels import (
+    Groups,
+    PartialLabels,
+    refuse_other_order,
+)
+
+from ..common.fields import check_integer
+from ..data.tables import as_plain, check_data, shape_of
+
+__all__ = [
+    "as_annotated",
+    "check_dims",
+    "check_given",
+    "check_links",
+    "check_named_classes",
+    "check_num_clusters",
+    "check_options",
+    "require_options",
+    "sort_arguments",
+    "wanted",
+]
+
+
+def sort_arguments(
+    signature: Signature,
+    data: tuple,
+    arguments: Mapping[str, Any],
+    method: str,
+    optional: Collection[str] = ("links",),
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Tell data from options among the arguments of a model; `optional` kinds may be missing.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If there are too many data, some are given twice, or some are missing.
+    """
+    _refuse_undeclared(signature, data, arguments, method)
+    positional = [role.name for role in signature.data[: signature.positional]]
+    while len(data) > len(positional) and data[-1] is None:
+        data = data[:-1]
+    if len(data) > len(positional):
+        surplus = data[len(positional) :]
+        if all(isinstance(one, Links | LabelGraph) for one in surplus):
+            raise _takes_no_links(method, signature)
+        raise TypeError(
+            f"{method} takes {len(positional)} data by position, {positional}; got {len(data)}. Pass "
+            "options by name"
+        )
+    given = dict(zip(positional, data, strict=False))
+    twice = sorted(given.keys() & arguments.keys())
+    if twice:
+        raise TypeError(f"{method} got {twice} by position and by name; pass each once")
+    given |= {name: value for name, value in arguments.items() if name in signature}
+    given = {name: value for name, value in given.items() if value is not None}
+    missing = [
+        role
+        for role in signature.data
+        if role.required and role.kind not in optional and role.name not in given
+    ]
+    if missing:
+        lacking = "; ".join(
+            f"{role.name} is missing or None, pass {wanted(role)}" for role in missing
+        )
+        raise TypeError(f"{method} lacks data: {lacking}")
+    rest = {n: v for n, v in arguments.items() if n not in signature}
+    if rest.get("links", False) is None:
+        del rest["links"]  # no links are none for any method
+    return given, rest
+
+
+def _refuse_undeclared(
+    signature: Signature, data: tuple, arguments: Mapping[str, Any], method: str
+) -> None:
+    """Refuse further tables of a model without annotations, which would be options: constants of it."""
+    if any(role.declared for role in signature.data) or not signature.data:
+        return
+    first = signature.data[0].name
+    names = [name for name in signature.options if name not in arguments]
+    given = {**dict(zip(names, data[signature.positional :], strict=False)), **arguments}
+    size = _rows(data[0] if data else arguments.get(first))
+    tables = [name for name in signature.options if size and _rows(given.get(name)) == size]
+    if tables:
+        raise TypeError(
+            f"{method} is given {' and '.join(tables)} with one entry per row of {first}, but in a model "
+            f"without annotations only {first} is data and the rest are options; annotate the data: "
+            f"{as_annotated((first, *tables))}"
+        )
+
+
+def as_annotated(names: Collection[str]) -> str:
+    """How arguments of a model are declared as data, for messages."""
+    written = ", ".join(f'{name}: Annotated[ArrayLike, "rows"]' for name in names)
+    return (
+        f'{written}, with typing.Annotated and jax.typing.ArrayLike. Write "rows ..." for a table with '
+        "columns, Groups for the group of each row (its .codes are indices), and | None for what may be "
+        "left out"
+    )
+
+
+def _rows(value: Any) -> int:
+    """Number of rows of an array, list, series or frame; 0 for other things."""
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):
+        return int(shape[0]) if shape else 0
+    return len(value) if isinstance(value, list) else 0
+
+
+def wanted(role: Role) -> str:
+    """What to pass as an argument, in words."""
+    of = role.dims[0] if role.dims else "elements"
+    example = ", e.g. sidebayes.load_dataset('iris').x" if len(role.dims) == 2 else ""
+    return {
+        "table": f"an array of shape {shape_of(role.dims)}{example}",
+        "groups": f"the group that each of the {of} belongs to",
+        "labels": f"the class of each of the {of}, -1 where it is not known",
+        "sets": f"sets of {of}, each a sequence of their numbers",
+    }[role.kind]
+
+
+def _takes_no_links(method: str, signature: Signature) -> Exception:
+    ties = [role.name for role in signature.of_kind("links")]
+    if ties:
+        return TypeError(f"{method} takes links by name only: {ties[0]}=...")
+    return ValueError(f"{method} takes no links; use 'ppc', or leave links out")
+
+
+def check_given(signature: Signature, given: Mapping[str, Any], method: str) -> dict[str, Any]:
+    """Check data by role: tables, links, groups, partial labels, sets of rows.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it was and what to do.
+    """
+    checked: dict[str, Any] = {}
+    for role in signature.data:
+        if role.name not in given:
+            continue
+        value = given[role.name]
+        if role.kind == "table":
+            dims = role.dims if role.declared else (role.dims[0], "...")
+            checked[role.name] = check_data(value, role.name, dims)
+        elif role.kind == "links":
+            checked[role.name] = _check_ties(value, role.name, method)
+        elif role.kind == "groups":
+            checked[role.name] = _check_groups(value, role.name)
+        elif role.kind == "labels":
+            checked[role.name] = _check_labels(value, role)
+        else:
+            checked[role.name] = _check_sets(value, role)
+    for role in signature.of_kind("table"):  # with a row for each group, in order of their names
+        owner = checked.get(role.dims[0]) if role.dims else None
+        if isinstance(owner, Groups) and role.name in checked:
+            refuse_other_order(role.name, given[role.name], owner.names)
+    return checked
+
+
+def _check_labels(value: Any, role: Role) -> PartialLabels:
+    try:
+        if isinstance(value, PartialLabels):
+            return value
+        return PartialLabels(as_plain(value, role.name))
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{role.name}: {error}; pass {wanted(role)}") from None
+
+
+def _check_sets(value: Any, role: Role) -> tuple:
+    if isinstance(value, str | Mapping) or not np.iterable(value):
+        raise TypeError(f"{role.name} = {value!r:.40}; pass {wanted(role)}")
+    return tuple(value)
+
+
+def _check_ties(links: Any, name: str, method: str) -> Links:
+    if not isinstance(links, Links | LabelGraph):
+        raise TypeError(
+            f"{name} is a {type(links).__name__}, expected sidebayes.Links; build them with "
+            "Links.from_pairs(pairs, same) or read them with Links.read(path)"
+        )
+    return links.links if isinstance(links, LabelGraph) else links
+
+
+def _check_groups(value: Any, name: str) -> Groups:
+    try:
+        groups = value if isinstance(value, Groups) else Groups(as_plain(value, name))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}; pass the group of each row") from None
+    without = np.flatnonzero(np.asarray(groups.codes) < 0)
+    if len(without):
+        raise ValueError(
+            f"{name} says no group for row {without[0]}"
+            f"{f' and {len(without) - 1} others' if len(without) > 1 else ''}; drop what has none, or "
+            "give it a group of its own"
+        )
+    return groups
+
+
+def check_dims(signature: Signature, data: Mapping[str, Any]) -> dict[str, int]:
+    """Sizes of the named dimensions, which all data must agree on.
+
+    Raises
+    ------
+    ValueError
+        If two arguments disagree, naming both.
+    """
+    sizes: dict[str, tuple[int, str]] = {}
+    for role in signature.data:
+        value = data.get(role.name)
+        if value is None or role.kind in ("links", "sets"):
+            continue
+        if role.kind == "groups":
+            shape, dims = (len(value.codes),), role.dims
+            sizes[role.name] = value.num_groups, role.name
+        else:
+            shape = value.values.shape if role.kind == "labels" else value.shape
+            dims = role.dims
+        for dim, size in zip(dims, shape, strict=False):
+            if dim == "...":
+                break
+            known, owner = sizes.setdefault(dim, (size, role.name))
+            if known != size:
+                raise ValueError(
+                    f"{role.name} has {size} {dim} and {owner} has {known}; pass data of the same {dim}"
+                )
+    return {dim: size for dim, (size, _) in sizes.items()}
+
+
+def check_num_clusters(num_clusters: Any, num_points: int) -> int:
+    """Check a number of clusters against the number of points."""
+    if num_clusters is None:
+        raise TypeError("num_clusters is missing; say how many clusters to fit, num_clusters=3")
+    num_clusters = check_integer("num_clusters", num_clusters)
+    if num_clusters > num_points:
+        raise ValueError(
+            f"num_clusters = {num_clusters} for {num_points} points; give no more clusters than points"
+        )
+    return num_clusters
+
+
+def check_links(
+    links: Any,
+    num_points: int,
+    num_clusters: int | None,
+    kind: str,
+    method: str,
+    inference: str | Inference | None = None,
+) -> LabelGraph | None:
+    """Check links against the data and compile them.
+
+    Parameters
+    ----------
+    links : Links, LabelGraph or None
+    num_points : int
+    num_clusters : int or None
+    kind : {"none", "any", "hard", "priced"}
+        What the method takes; see `Card`.
+    method : str
+    inference : str or inference object, optional
+        By which labels will be summed out, if that is known.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If these are no links, are for other points, contradict each other, or do not suit the
+        method.
+    """
+    if links is None:
+        return None if kind == "none" else as_label_graph(None, num_points, num_clusters)
+    if not isinstance(links, Links | LabelGraph):
+        raise TypeError(
+            f"links is a {type(links).__name__}, expected sidebayes.Links; build them with "
+            "Links.from_pairs(pairs, same) or read them with Links.read(path)"
+        )
+    if kind == "none":
+        raise ValueError(f"{method} takes no links; use 'ppc', or leave links out")
+    weights = np.asarray(links.weights if isinstance(links, Links) else links.pair_weights)
+    if kind == "hard" and np.isfinite(weights).any():
+        raise ValueError(
+            f"{method} takes hard links only and {int(np.isfinite(weights).sum())} are soft; pass "
+            "links.hardened(), or use 'soft_kmeans'"
+        )
+    known = "exact" if inference is None else inference
+    if isinstance(links, Links) and inference is not None and kind == "any":
+        room = Sizes(links=link_rows(len(links)))
+        graph = LabelGraph.build(links, num_points, num_clusters, known, room)
+    else:
+        graph = as_label_graph(links, num_points, num_clusters, known)
+    if kind == "priced":
+        return graph.untied()
+    return graph if num_clusters is None else graph.suited(known, num_clusters)
+
+
+def check_options(signature: Signature, options: Mapping[str, Any], method: str) -> None:
+    """Refuse options that the model does not have, naming the nearest."""
+    if signature.open:
+        return
+    known = [name for name in signature.options if name != "num_points"]
+    for name in options:
+        if name not in known:
+            shown = sorted(set(known) - {"num_clusters"})
+            if name == "num_clusters":
+                raise TypeError(f"{method} has no parameter num_clusters; leave it out, or add it")
+            if name == "links":
+                raise _takes_no_links(method, signature)
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            raise TypeError(f"{method} has no option {name!r}{hint}; its options: {shown}")
+
+
+def require_options(
+    signature: Signature, model: Callable[..., None], options: Mapping[str, Any], method: str
+) -> None:
+    """Refuse a call without an option that has no default, and say what the option is."""
+    for name, parameter in inspect.signature(model).parameters.items():
+        required = name in signature.options and parameter.default is parameter.empty
+        if required and options.get(name) is None:
+            raise TypeError(
+                f"{method} needs {name}=..., which has no default{_documented(model, name)}"
+            )
+
+
+def _documented(model: Callable[..., None], name: str) -> str:
+    """What the docstring of a model says of an argument, to follow a message."""
+    entry = rf"^ *(?:\w+, )*{name}(?:, \w+)* : (.+)\n(?: {{4,}}(.+)\n)?"
+    found = re.search(entry, inspect.getdoc(model) or "", re.MULTILINE)
+    return "" if found is None else f" ({'; '.join(filter(None, found.groups()))})"
+
+
+def check_named_classes(
+    signature: Signature, data: Mapping[str, Any], options: Mapping[str, Any]
+) -> None:
+    """Refuse names of some classes only, where an option such as a source numbers all of them.
+
+    Names are numbered in sorted order, which is the order of the option if all of its classes are named.
+    """
+    numbered = {n: v.num_classes for n, v in options.items() if hasattr(v, "num_classes")}
+    for role in signature.of_kind("labels"):
+        names = getattr(data.get(role.name), "names", None)
+        for option, number in numbered.items():
+            if names is not None and len(names) != number:
+                raise ValueError(
+                    f"{role.name} names the classes {list(names)}, and {option} has {number} classes by "
+                    "number; give the numbers that they have there, -1 where a class is not known"
+                )

@@ -1,0 +1,157 @@
+"""A run in three steps: check it, run its engine, describe what came out as a DataTree."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from sidebayes.diagnostics.tree import to_datatree
+from sidebayes.guides.engines.base import EngineResult, FitError
+from sidebayes.guides.engines.plumbing.identity import is_known
+from sidebayes.guides.engines.plumbing.programs import nothing_left_ahead
+from sidebayes.guides.engines.problem import posterior
+from sidebayes.guides.engines.problem.declared import site_dims, site_roles
+from sidebayes.guides.engines.problem.density import latent_supports
+from sidebayes.guides.engines.problem.units import lay_out_units
+from sidebayes.guides.engines.problem.values import check_start, check_values
+from sidebayes.guides.engines.steps.symmetry import (
+    check_symmetries,
+    clusters_permute,
+    site_symmetries,
+)
+
+from . import problems, stored
+from .run import Run
+from .zoo import make_engine
+
+__all__ = ["execute", "starting_values"]
+
+
+class _Found(NamedTuple):
+    """What an engine returned, and what the model says of some of its draws."""
+
+    result: EngineResult
+    derived: posterior.Derived
+    kept: NDArray[np.int64]
+
+
+def execute(
+    run: Run, init: Mapping[str, Any] | None = None, *, progress: bool = True
+) -> xr.DataTree:
+    """Check a run, run its engine, and describe what came out as a DataTree.
+
+    Parameters
+    ----------
+    run : Run
+    init : mapping of str to array_like, optional
+        Where to start.
+    progress : bool
+    """
+    with run.precision:
+        _check(run)
+        return _describe(run, _found(run, init, progress))
+
+
+def starting_values(run: Run, init: Mapping[str, Any] | None) -> dict[str, NDArray] | None:
+    """Check starting values; a sampler without any starts near a mode that the default engine finds."""
+    problem = run.problem
+    shapes = posterior.latent_shapes(problem)
+    if init is not None:
+        return check_start(problem, init)
+    if not run.engine.starts_at_mode:
+        return None
+    finder = make_engine(None, run.card).roughly()
+    try:
+        mode = finder.run(problem, seed=run.seed, progress=False)
+    except FitError:
+        return None
+    return {name: mode.params[name] for name in shapes}
+
+
+def _check(run: Run) -> None:
+    """Refuse what the model with these data cannot be fitted to, before anything is compiled."""
+    problem = run.problem
+    problems.check_names(problem)
+    problems.check_observed(problem, run.method)
+    problems.check_blocks(problem)
+    check_symmetries(problem, run.seed)
+    if run.card is None:
+        check_values(problem)
+        problems.warn_of_idle_data(problem, run.method)
+    latent_supports(problem)
+
+
+def _found(run: Run, init: Mapping[str, Any] | None, progress: bool) -> _Found:
+    """Compile ahead, run the engine, and derive labels and densities at some draws."""
+    problem, engine = run.problem, run.engine
+    hard = engine.hard_labels
+    with nothing_left_ahead():
+        if is_known(type(engine)):  # the user's may run NumPyro in this thread
+            engine.prepare(problem)
+            posterior.derive_ahead(problem, single=engine.gives_point, hard=hard)
+        result = _result(run, init, progress)
+        kept = posterior.thin(result.sample_stats["lp"].shape[1])
+        flat = {n: v[:, kept].reshape(-1, *v.shape[2:]) for n, v in result.draws.items()}
+        return _Found(result, posterior.derive(problem, flat, hard=hard), kept)
+
+
+def _result(run: Run, init: Mapping[str, Any] | None, progress: bool) -> EngineResult:
+    """Run the engine; a sampler that cannot start at the mode starts without one."""
+    began = time.perf_counter()
+    start, settings = starting_values(run, init), {"seed": run.seed, "progress": progress}
+    search = time.perf_counter() - began
+    try:
+        result = run.engine.run(run.problem, init=start, **settings)
+    except FitError:
+        # a density that rises without bound, as of centred effects, is no place to start from
+        if start is None or init is not None:
+            raise
+        search = time.perf_counter() - began
+        result = run.engine.run(run.problem, init=None, **settings)
+    return replace(result, seconds={**result.seconds, "search": search})
+
+
+def _describe(run: Run, found: _Found) -> xr.DataTree:
+    """The DataTree of a run."""
+    problem, (result, derived, kept) = run.problem, found
+    chains = len(result.sample_stats["lp"])
+    layout = lay_out_units(problem)
+
+    def by_chain(values: NDArray) -> NDArray:
+        return values.reshape(chains, len(kept), *values.shape[1:])
+
+    prob = derived.responsibilities
+    tree = to_datatree(
+        result,
+        observed=stored.observed_data(run),
+        constant=stored.constant_data(run, layout),
+        responsibilities=None if prob is None else by_chain(prob),
+        log_likelihood={n: by_chain(v) for n, v in derived.log_likelihood.items()},
+        unit_dims={
+            n: f"unit_{dim or n}" if len(layout.dims) > (dim is not None) else "unit"
+            for n, dim in layout.site_dims.items()
+        },
+        effects={n: by_chain(v) for n, v in derived.effects.items()},
+        effect_dims=posterior.effect_dims(problem),
+        log_prior={n: by_chain(v) for n, v in derived.log_prior.items()},
+        dims=site_dims(problem),
+        names=stored.coordinates(run),
+        roles=site_roles(problem),
+        symmetries=site_symmetries(problem),
+        ordered=not clusters_permute(problem),
+        remarks=problems.remarks(problem, result.draws),
+        attrs=stored.attributes(run),
+    )
+    if derived.mode is not None:
+        group = tree["responsibilities"].to_dataset()
+        if len(kept) * chains == 1:
+            group = group.assign(labels=("points", derived.mode))
+        group.attrs["label_sites"] = problems.label_slices(problem)
+        tree["responsibilities"] = xr.DataTree(group)
+    return tree

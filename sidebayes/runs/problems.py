@@ -1,0 +1,212 @@
+"""A model with its data: what is checked before an engine runs, and what is read off it."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sidebayes.guides.engines.base import Problem, SideBayesWarning
+from sidebayes.guides.engines.plumbing.programs import unchecked
+from sidebayes.guides.engines.problem import posterior
+from sidebayes.guides.engines.problem.declared import declared_blocks, observed_table, site_dims
+from sidebayes.guides.engines.problem.density import (
+    abstract_trace,
+    collapsed_sites,
+    filled,
+    filling,
+    latent_sites,
+    sum_log_prob,
+    traced,
+)
+from sidebayes.guides.engines.problem.honoured import is_factor, is_outcome, live_inputs
+from sidebayes.guides.engines.problem.units import given_data
+from sidebayes.guides.engines.steps.updates import block_of, plan_updates
+from sidebayes.models.blocks.components.gaussian_block import GaussianComponents
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+
+from ..common.fields import refuse_unwritable
+from .checks import as_annotated
+
+__all__ = [
+    "check_blocks",
+    "check_names",
+    "check_observed",
+    "empirical_prior",
+    "label_slices",
+    "remarks",
+    "shapes_of",
+    "suit_links",
+    "tying_argument",
+    "warn_of_idle_data",
+]
+
+
+def suit_links(problem: Problem) -> Problem:
+    """Lay links out for the clusters and the budget that the model itself names."""
+    args = list(problem.args)
+    if not any(isinstance(arg, LabelGraph) for arg in args):
+        return problem
+    for fn in _linked(problem):
+        for number, arg in enumerate(problem.args):
+            if _is_of(arg, fn.labels.graph):
+                args[number] = arg.suited(fn.labels.inference, fn.num_clusters)
+    if all(new is old for new, old in zip(args, problem.args, strict=True)):
+        return problem
+    return replace(problem, args=tuple(args))
+
+
+def check_names(problem: Problem) -> None:
+    """Refuse names of sites that a DataTree takes for paths or axes, or that no file holds."""
+    trace = abstract_trace(problem)
+    named = [name for name in trace if "/" in name]
+    if named:
+        raise ValueError(
+            f"sites {named} have a slash in their names, which a DataTree takes for a path; rename them, "
+            "or scope them with numpyro.handlers.scope(prefix=..., divider='_')"
+        )
+    if "" in trace:
+        raise ValueError("a site has an empty name; give it one")
+    refuse_unwritable("the model's sites", trace)
+    axes = {"chain", "draw"}.union(*site_dims(problem).values())
+    taken = sorted(axes & {name for name, site in trace.items() if site["type"] != "plate"})
+    if taken:
+        raise ValueError(
+            f"sites {taken} are called like axes of the posterior, which are {sorted(axes)}; rename them"
+        )
+
+
+def check_observed(problem: Problem, method: str) -> None:
+    """Refuse a model that observes nothing: its posterior is its prior."""
+    trace = abstract_trace(problem)
+    if any(is_outcome(site) or is_factor(site) for site in trace.values()):
+        return
+    signature, data = given_data(problem)
+    left = [role.name for role in signature.data if role.name not in data]
+    remedy = f"pass {' or '.join(left)}, or write" if left else "write"
+    idle = [
+        name
+        for name in signature.options
+        if problem.kwargs.get(name, _blank(problem, name)) is None
+    ]
+    if idle and not any(role.declared for role in signature.data):
+        names = signature.data[0].name, *idle
+        raise ValueError(
+            f"{method} observes nothing. Its arguments {idle} are options, since the model has no "
+            f"annotations; where they are data, annotate and pass them: {as_annotated(names)}"
+        )
+    raise ValueError(
+        f"{method} observes nothing, so that a fit could only repeat its prior: {remedy} "
+        "numpyro.sample(name, distribution, obs=data) in the model; sidebayes.prior_predictive draws "
+        "from a prior"
+    )
+
+
+def _blank(problem: Problem, name: str) -> Any:
+    """Default of an option of the model."""
+    return inspect.signature(problem.model).parameters[name].default
+
+
+def warn_of_idle_data(problem: Problem, method: str) -> None:
+    """Warn of data that no density depends on, where a latent site has their shape."""
+
+    def density(args: tuple) -> Any:
+        model = filled(problem.model, filling(jnp.zeros))
+        return sum_log_prob(traced(model, args, problem.kwargs))
+
+    latent = latent_sites(abstract_trace(problem)).items()
+    named = list(zip(given_data(problem)[1], problem.args, strict=False))
+    alike = {
+        name: [n for n, site in latent if _same_shape(site["value"], data)] for name, data in named
+    }
+    if not any(alike.values()):
+        return
+    with unchecked():
+        live = live_inputs(density, problem.args)
+    for (name, _), flags in zip(named, live, strict=False):
+        if alike[name] and not any(jax.tree.leaves(flags)):
+            warnings.warn(
+                f"{method}: the density does not depend on {name}, and site {alike[name][0]!r} of the same "
+                f"shape is sampled; if it is to observe these data, write obs={name} there",
+                SideBayesWarning,
+                stacklevel=2,
+            )
+
+
+def _same_shape(value: Any, data: Any) -> bool:
+    return isinstance(data, jax.Array) and jnp.shape(value) == data.shape
+
+
+def check_blocks(problem: Problem) -> None:
+    """Have blocks look at the data that they describe."""
+    trace = abstract_trace(problem)
+    for part in plan_updates(problem).parts:
+        block = block_of(trace, part)
+        for name in part.sources:
+            data = observed_table(problem, name)
+            if data is not None:
+                block.check(name, data)
+
+
+def remarks(problem: Problem, draws: Mapping[str, np.ndarray]) -> list[str]:
+    """What blocks have to say of the draws of their sites, and observed sites of their data."""
+    trace = abstract_trace(problem)
+    declared = list(declared_blocks(trace))
+    named = [{role: draws[name] for role, name in sites.items()} for _, sites in declared]
+    every = {role: values for own in named for role, values in own.items()}
+    found = [block.remark(every | own) for (block, _), own in zip(declared, named, strict=True)]
+    found += [fn.remark() for fn, _ in collapsed_sites(trace).values()]
+    return [sentence for sentence in found if sentence is not None]
+
+
+def empirical_prior(problem: Problem) -> Any:
+    """Prior that a block reads off the data, as numbers; None if there is no such block."""
+    for block, _ in declared_blocks(abstract_trace(problem)):
+        if isinstance(block, GaussianComponents) and block.from_data:
+            name = next(iter(posterior.label_sites(problem)))
+            data = observed_table(problem, name)
+            found = type(block.prior).empirical(data, block.num_cells)
+            return replace(found, mean=np.asarray(found.mean), scale=np.asarray(found.scale))
+    return None
+
+
+def tying_argument(problem: Problem) -> str | None:
+    """Name of the argument whose links tie the labels of the first linked mixture."""
+    graph = next((fn.labels.graph for fn in _linked(problem)), None)
+    _, data = given_data(problem)
+    own = (n for n, v in data.items() if graph is not None and _is_of(v, graph))
+    return next(own, None)
+
+
+def _linked(problem: Problem) -> list[LinkedMixture]:
+    sources = [fn for fn, _ in collapsed_sites(abstract_trace(problem)).values()]
+    return [fn for fn in sources if isinstance(fn, LinkedMixture)]
+
+
+def _is_of(argument: Any, graph: LabelGraph) -> bool:
+    """Whether a graph is that of an argument, laid out again perhaps."""
+    return isinstance(argument, LabelGraph) and argument.pairs is graph.pairs
+
+
+def label_slices(problem: Problem) -> str:
+    """Where the labels of each observed site stand among those of all, as JSON."""
+    start, found = 0, {}
+    for name, fn in posterior.label_sites(problem).items():
+        size = fn.labels.graph.num_points if isinstance(fn, LinkedMixture) else fn.num_units
+        found[name] = [start, start + size]
+        start += size
+    return json.dumps(found)
+
+
+def shapes_of(problem: Problem) -> dict[str, tuple[int, ...]]:
+    """Shape of every latent and deterministic site."""
+    trace = abstract_trace(problem)
+    return {name: jnp.shape(trace[name]["value"]) for name in site_dims(problem)}

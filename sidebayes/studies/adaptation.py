@@ -1,0 +1,284 @@
+"""Which of several moved classifiers to trust, where few classes of the target are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from sidebayes.guides.domain_adaptation import (
+    ComponentMaps,
+    fit_source,
+    mixture_by_bic,
+    transformed_accuracy,
+)
+from sidebayes.guides.engines.base import FitError, Problem
+from sidebayes.guides.engines.expectation_maximisation.em import EM
+from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites, log_joint
+from sidebayes.guides.engines.steps.starts import initial_values
+from sidebayes.models.blocks.classes.source_mixture import SourceMixture
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
+from sidebayes.models.domain_adaptation import domain_adaptation
+
+from ..api import fit
+from ..common.fields import (
+    Range,
+    check_integer,
+    check_number,
+    check_seed,
+    plain_array,
+    point_table,
+)
+from ..results.fit import Fit
+
+__all__ = ["AdaptationChoice", "select_adaptation"]
+
+_FIXED = 1e6
+"""Worth of a source that is ported as it is, in sizes of the target."""
+
+_CLOSE = 0.01
+"""Change of the expected error from which on a stronger price is not tried."""
+
+
+@dataclass(frozen=True)
+class AdaptationChoice:
+    """What `select_adaptation` found.
+
+    Attributes
+    ----------
+    fit : Fit
+        By `domain_adaptation`, the candidate chosen.
+    candidates : DataFrame
+        A row for each: ``prior`` ("ported", the source as it is; "default"; "10 points" and "100 points",
+        what the source is worth by component; "asked", the options given), ``strength``, ``start``, ``error``
+        expected at the known rows, ``accuracy`` of the source moved to the target, ``changed``, the share
+        of rows that have another class than by the source as it is, ``density`` (log joint density of rows
+        and components under the default prior, without any price), ``kept`` by all thresholds, and whether
+        it is ``chosen``.
+    """
+
+    fit: Fit
+    candidates: pd.DataFrame
+
+
+def select_adaptation(
+    x: ArrayLike,
+    known: ArrayLike,
+    *,
+    source_x: ArrayLike,
+    source_labels: ArrayLike,
+    source: SourceMixture | None = None,
+    strengths: Sequence[float] = (1.0, 10.0, 100.0),
+    num_starts: int = 10,
+    engine: EM | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> AdaptationChoice:
+    """Fit `domain_adaptation` from several starts at rising strengths, and choose one fit.
+
+    The source as it is (ported), the default, and sources that are worth 10 and 100 points by component are
+    always among the candidates. None is chosen whose error at rows of known class is above the least of
+    these.
+
+    Each fit is judged by the error expected at rows of known class, and by its accuracy at rows of the
+    source that were moved into the target by maps between components of both
+    (`transformed_accuracy`), whose classes are known. Of the fits above the third quartile of this
+    accuracy and below the first quartile of the error, the one of largest density is chosen; where
+    no fit is both, those of the least error count. Densities are of rows and components under the prior
+    of the default, so that a fit which has moved further than the rows support is not preferred.
+
+    Parameters
+    ----------
+    x : array_like, shape (num_points, num_features)
+        Rows of the target.
+    known : array_like of int, shape (num_points,)
+        Classes of some of them, -1 for all others.
+    source_x, source_labels : array_like
+        Rows of the source and their classes.
+    source : SourceMixture, optional
+        By default ``fit_source(source_x, source_labels)``.
+    strengths : sequence of float
+        Tried in rising order, until the least error changes by less than 0.01.
+    num_starts : int
+        At each strength: the source, and means moved by up to two deviations. Those that fail, as a
+        component may collapse under ``shift="flat"``, are left out.
+    engine : EM, optional
+        For one start; by default ``EM(tol=1e-6, max_steps=200, num_inner_steps=30)``.
+    seed : int
+    **options
+        Of `domain_adaptation`, such as ``posterior="partition"`` or ``shift="flat"``.
+
+    Returns
+    -------
+    AdaptationChoice
+
+    Raises
+    ------
+    TypeError, ValueError
+        If no row of the target has a known class, or an argument is out of range.
+    FitError
+        If every fit fails.
+
+    References
+    ----------
+    Raghuram (2014), section 4.3.1. The thesis sets both thresholds by hand from histograms, and compares
+    objectives that contain the price; quartiles and the density alone are our own.
+    """
+    points, rows = point_table("x", x), point_table("source_x", source_x)
+    classes = _integers("known", known, len(points))
+    told = classes >= 0
+    if not told.any():
+        raise ValueError("known names no class; fit 'domain_adaptation' with strength=0 instead")
+    tried = sorted(check_number("strengths", s, Range(above=0)) for s in strengths)
+    if not tried:
+        raise ValueError("strengths is empty; give one at least, such as strengths=(100.0,)")
+    num_starts, seed = check_integer("num_starts", num_starts), check_seed(seed)
+    given = EM(tol=1e-6, max_steps=200, num_inner_steps=30) if engine is None else engine
+    if not isinstance(given, EM):
+        raise TypeError(f"engine is a {type(given).__name__}; pass an EM")
+    one = replace(given, num_restarts=1)
+    source = fit_source(rows, source_labels, seed=seed) if source is None else source
+    maps = ComponentMaps(mixture_by_bic(rows, None, 10), mixture_by_bic(points, None, 10))
+    judge = _judge(points, options | {"source": source})
+    labels = _integers("source_labels", source_labels, len(rows))
+    if labels.min() < 0 or labels.max() >= source.num_classes:
+        raise ValueError(
+            f"source_labels has classes from {labels.min()} to {labels.max()}; expected 0 to "
+            f"{source.num_classes - 1}, those of the source"
+        )
+    trials = _Trials(points, classes, rows, labels, source, maps, judge, one, seed)
+    for prior, worth in _anchors(source, len(points)).items():
+        anchored = {"shift": "source", "worth": worth, "posterior": "exact"}
+        trials.add(prior, 0, None, options | anchored | {"strength": tried[-1]})
+    starts = _starts(points, classes, options | {"source": source}, seed, num_starts)
+    least = np.inf
+    for strength in tried:
+        priced = options | {"strength": strength}
+        best = min(trials.add("asked", r, init, priced) for r, init in enumerate(starts))
+        if abs(least - best) < _CLOSE:
+            break
+        least = best
+    return trials.chosen()
+
+
+def _integers(name: str, values: ArrayLike, size: int) -> NDArray:
+    """Numbers of classes, one per row."""
+    found = plain_array(name, values)
+    if found.shape != (size,) or found.dtype.kind not in "iu":
+        raise TypeError(f"{name} has shape {found.shape}; expected {size} integers")
+    return found
+
+
+@dataclass
+class _Trials:
+    """Candidates of a choice, fitted and judged one by one."""
+
+    points: NDArray
+    classes: NDArray
+    rows: NDArray
+    row_labels: NDArray
+    source: SourceMixture
+    maps: ComponentMaps
+    judge: Callable[[dict[str, NDArray]], float]
+    engine: EM
+    seed: int
+    fits: list[Fit] = field(default_factory=list)
+    table: list[dict[str, Any]] = field(default_factory=list)
+    failure: FitError | None = None
+
+    def add(self, prior: str, start: int, init: Any, options: dict[str, Any]) -> float:
+        """Fit and describe one candidate; its error at known rows, infinite if the fit fails."""
+        try:
+            candidate = fit(
+                "domain_adaptation",
+                self.points,
+                self.classes,
+                source=self.source,
+                init=init,
+                engine=self.engine,
+                seed=self.seed,
+                progress=False,
+                **options,
+            )
+        except FitError as failure:
+            self.failure = failure
+            return np.inf
+        prob, told = candidate.class_probabilities, self.classes >= 0
+        own = prob(self.points)
+        error = 1 - own[told, self.classes[told]].mean()
+        guess = lambda z: prob(z).argmax(axis=1)  # noqa: E731
+        self.table.append(
+            {
+                "prior": prior,
+                "strength": options["strength"],
+                "start": start,
+                "error": error,
+                "accuracy": transformed_accuracy(
+                    self.rows, self.row_labels, self.maps, guess, own.mean(axis=0)
+                ),
+                "changed": (own.argmax(axis=1) != self.source.predict(self.points)).mean(),
+                "density": self.judge(candidate.params),
+            }
+        )
+        self.fits.append(candidate)
+        return error
+
+    def chosen(self) -> AdaptationChoice:
+        """The best candidate."""
+        if not self.fits:
+            assert self.failure is not None  # the last of them
+            raise FitError(
+                f"every fit failed, the last one with: {self.failure}", self.failure.params
+            )
+        candidates = _judged(pd.DataFrame(self.table))
+        return AdaptationChoice(self.fits[int(candidates["chosen"].argmax())], candidates)
+
+
+def _anchors(source: SourceMixture, num_points: int) -> dict[str, NDArray | None]:
+    """What the source is worth in candidates that are always tried, None where it is chosen."""
+    given = {"ported": _FIXED * num_points, "10 points": 10.0, "100 points": 100.0}
+    size = source.num_components
+    return {"default": None} | {name: np.full(size, worth) for name, worth in given.items()}
+
+
+def _starts(
+    x: NDArray, known: NDArray, options: dict[str, Any], seed: int, number: int
+) -> list[dict[str, NDArray]]:
+    """Values to start from, those of the source in front."""
+    with jax.enable_x64(True):
+        problem = Problem(domain_adaptation, (jnp.asarray(x), PartialLabels(known)), options)
+        values = initial_values(problem, seed, number, seeded=True)
+    size = len(next(iter(values.values())))
+    return [{name: value[r] for name, value in values.items()} for r in range(size)]
+
+
+def _judge(x: NDArray, options: dict[str, Any]) -> Callable[[dict[str, NDArray]], float]:
+    """Log joint density of rows and components under the default, no price on errors in it."""
+    common = options | {"shift": "source", "worth": None, "posterior": "exact", "strength": 0.0}
+    with jax.enable_x64(True):
+        problem = Problem(domain_adaptation, (jnp.asarray(x),), common)
+        names = latent_sites(abstract_trace(problem))
+        density = jax.jit(lambda params: log_joint(problem, params))
+
+    def judge(params: dict[str, NDArray]) -> float:
+        with jax.enable_x64(True):
+            return float(density({name: jnp.asarray(params[name]) for name in names}))
+
+    return judge
+
+
+def _judged(table: pd.DataFrame) -> pd.DataFrame:
+    """Mark candidates kept by all thresholds, and the densest of them."""
+    error = table["error"]
+    most = min(error.quantile(0.25), error[table["prior"] != "asked"].min())
+    right = error <= most + 1e-9
+    kept = right & (table["accuracy"] >= table["accuracy"].quantile(0.75) - 1e-9)
+    kept = kept if kept.any() else right
+    best = table["density"].where(kept).idxmax()
+    return table.assign(kept=kept, chosen=table.index == best)

@@ -1,0 +1,341 @@
+"""Simulation-based calibration of a model and an engine."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from jax import Array
+from numpy.typing import ArrayLike, NDArray
+from numpyro import handlers
+
+from sidebayes.diagnostics.calibration import Calibration, functionals, rank_of_truth
+from sidebayes.guides.engines.base import Engine, EngineResult, FitError, Problem, SideBayesWarning
+from sidebayes.guides.engines.plumbing.programs import compiled
+from sidebayes.guides.engines.plumbing.progress import progress_bar
+from sidebayes.guides.engines.problem import posterior
+from sidebayes.guides.engines.problem.declared import site_dims, site_roles
+from sidebayes.guides.engines.problem.density import (
+    collapsed_sites,
+    deterministics,
+    traced,
+)
+from sidebayes.guides.engines.problem.honoured import Honoured
+from sidebayes.guides.engines.steps.symmetry import site_symmetries
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+from sidebayes.models.blocks.roles import Signature, signature_of
+from sidebayes.models.blocks.side_information.links import Links
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
+
+from ..common.fields import check_integer, check_seed
+from ..data.tables import check_data
+from ..results.predictive import fill_tables
+from ..runs import checks
+from ..runs.arguments import find_method, read_arguments
+from ..runs.execution import starting_values
+from ..runs.run import Run
+from ..runs.zoo import make_engine
+from .prior import draw_prior
+
+__all__ = ["calibrate"]
+
+type _Simulated = tuple[dict[str, NDArray], Run]
+"""The truth, and data to be fitted."""
+
+
+def calibrate(
+    method: str | Callable[..., None],
+    engine: str | Engine,
+    *,
+    num_points: int | None = None,
+    x: ArrayLike | None = None,
+    links: Links | None = None,
+    num_simulations: int = 100,
+    seed: int = 0,
+    progress: bool = True,
+    **arguments: Any,
+) -> Calibration:
+    """Check by simulation that an engine's posteriors of a model are as sure as they should be.
+
+    Parameters and data are drawn from the model, the data are fitted, and the truth is ranked among
+    the draws, functional by functional; none of these depends on the numbering of clusters. If
+    everything is right, ranks are uniform. Coverage of intervals comes with them.
+
+    Parameters
+    ----------
+    method : str or callable
+        A card, or a model that simulates `num_points` rows when ``x`` is None.
+    engine : str or engine
+        One that draws from the posterior.
+    num_points : int, optional
+        Rows to simulate.
+    x : array_like, shape (num_points, num_features), optional
+        In place of `num_points`: features that are given, where the model says nothing of them and
+        only statements are drawn, as "pairwise_gp".
+    links : Links, optional
+        As a field they are kept as they are. As statements (``reading="relation"``) their pairs and
+        strengths are kept and what they say is drawn with the labels.
+    num_simulations : int
+    seed : int
+    progress : bool
+    **arguments
+        Options of the model, with a proper prior: ``prior=GaussianPrior(...)``. Data by name are held,
+        such as the design of a long table, ``fixed=, random=, subjects=``, and outcomes that are left
+        out are drawn; neither `num_points` nor `x` is needed then.
+
+    Returns
+    -------
+    Calibration
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the model cannot simulate, or the engine gives a single point.
+
+    References
+    ----------
+    Talts, Betancourt, Simpson, Vehtari and Gelman (2018), arXiv:1804.06788. Säilynoja, Bürkner and
+    Vehtari (2022), Stat. Comput. 32, doi:10.1007/s11222-022-10090-6.
+    """
+    card, model, name = find_method(method)
+    runner = make_engine(engine, card)
+    num_simulations = check_integer("num_simulations", num_simulations, 10)
+    seed = check_seed(seed)
+    own = {role.name for role in signature_of(model).data}.intersection(arguments)
+    ranks, failed = [], 0
+    with (
+        jax.enable_x64(True),
+        warnings.catch_warnings(),
+        progress_bar("calibrate", num_simulations, shown=progress) as advance,
+    ):
+        warnings.simplefilter("ignore", SideBayesWarning)
+        blank = Run(name, model, {}, {}, runner, seed=seed)
+        if own:
+            if num_points is not None or x is not None:
+                raise TypeError(
+                    f"{name} was given {sorted(own)}, which say how many rows there are; leave out "
+                    "num_points and x"
+                )
+            given = arguments if links is None else {**arguments, "links": links}
+            simulated = _given_design(blank, given, num_simulations)
+        else:
+            simulated = _rows_of_points(blank, num_points, x, links, arguments, num_simulations)
+        for number, (truth, run) in enumerate(simulated):
+            try:
+                result = runner.run(
+                    run.problem, seed=seed + number, init=starting_values(run, None), progress=False
+                )
+                ranks.append(_ranks(run.problem, result, truth, seed + number))
+            except FitError:
+                failed += 1
+            advance(1, f"{failed} failed")
+    if not ranks:
+        raise FitError(f"all {failed} fits failed; fit one simulated data set to see why")
+    return Calibration(f"{name} by {runner.name}", pd.DataFrame(ranks), failed)
+
+
+def _given_design(blank: Run, arguments: Mapping[str, Any], size: int) -> Iterator[_Simulated]:
+    """Draw the outcomes that were left out, given all other data."""
+    assert blank.model is not None  # it was just found
+    read = read_arguments(blank.model, blank.method, (), arguments, ("links", "table"))
+    run = replace(blank, data=read.data, options=read.options, unseen=True)
+    run = replace(run, data=fill_tables(run, read.sizes))
+    left_out = run.data.keys() - read.data.keys()
+    if not left_out:
+        raise TypeError(
+            f"{run.method} was given all its tables, so nothing is drawn; leave out the outcomes"
+        )
+    truths, found, values = draw_prior(run, left_out, size, run.seed, "calibrate")
+    drawn = {table: values[site] for site, table in found.items() if table is not None}
+    if kept := sorted(drawn.keys() & read.data.keys()):
+        raise TypeError(
+            f"{run.method}: {kept} are outcomes, which are drawn; leave them out as well"
+        )
+    for number in range(size):
+        data = {**run.data, **{name: value[number] for name, value in drawn.items()}}
+        truth = {site: value[number] for site, value in truths.items()}
+        yield truth, replace(run, data=data, seed=run.seed + number, unseen=False)
+
+
+def _rows_of_points(
+    blank: Run,
+    num_points: int | None,
+    x: ArrayLike | None,
+    links: Links | None,
+    options: Mapping[str, Any],
+    size: int,
+) -> Iterator[_Simulated]:
+    """Draw rows of a table, or what links state of rows that are given."""
+    model, name = blank.model, blank.method
+    assert model is not None  # it was just found
+    signature = signature_of(model)
+    if (num_points is None) == (x is None):
+        raise TypeError("pass either num_points, or x where features are given and not drawn")
+    if x is not None:
+        x = check_data(x)
+        num_points = len(x)
+    num_points = check_integer("num_points", num_points)
+    if "num_clusters" in signature.options:
+        checks.check_num_clusters(options.get("num_clusters"), num_points)
+    checks.check_options(signature, options, name)
+    table, ties = _roles(signature, links, name)
+    partial = signature.of_kind("labels")
+
+    def run_on(rows: NDArray, links: Links | None, seed: int = blank.seed, **drawn: Any) -> Run:
+        data = {table: rows} | ({} if links is None or ties is None else {ties: links}) | drawn
+        return replace(blank, data=data, options=options, seed=seed)
+
+    template = run_on(np.zeros((num_points, 1)), links)
+    graph = template.graph(signature.of_kind("links")[0], num_points) if ties else None
+    truths, data, agree = _simulate(model, x, graph, num_points, options, size, blank.seed)
+    if agree is not None and links is not None and links.hard.any():
+        raise ValueError(
+            "hard links cannot be simulated as statements; make them soft, links.with_strength(2.0)"
+        )
+    for number in range(size):
+        if agree is not None and links is not None:
+            said: Links | None = _stated(links, agree[number])
+        else:
+            said = links
+        truth = {site: value[number] for site, value in truths.items()}
+        # sites that are called like an argument are data besides the table, as known classes are
+        known = {r.name: PartialLabels(truth.pop(r.name)) for r in partial if r.name in truth}
+        yield truth, run_on(data[number], said, blank.seed + number, **known)
+
+
+def _ranks(
+    problem: Problem, result: EngineResult, truth: Mapping[str, NDArray], seed: int
+) -> pd.Series:
+    """Rank the truth, which is described as one more draw of every chain."""
+    chains, size = result.sample_stats["lp"].shape
+    if chains * size < 10:
+        raise ValueError(
+            f"engine {result.engine!r} gives {chains * size} draws; calibrate one that draws from the "
+            "posterior, such as 'nuts', at least ten times"
+        )
+    if result.points:
+        raise ValueError(
+            f"engine {result.engine!r} gives {list(result.points)} a point, and a truth has no rank among "
+            "copies of one; calibrate a model whose sites all have draws"
+        )
+    keep = posterior.thin(size)
+    draws = {}
+    for name, values in result.draws.items():
+        real = np.broadcast_to(truth[name], (chains, 1, *values.shape[2:]))
+        draws[name] = np.concatenate([values[:, keep], real], axis=1)
+    flat = {name: values.reshape(-1, *values.shape[2:]) for name, values in draws.items()}
+    derived = posterior.derive(problem, flat)
+    prob = derived.responsibilities
+    graphs = [arg for arg in problem.args if isinstance(arg, LabelGraph)]
+    found = functionals(
+        draws,
+        site_dims(problem),
+        site_roles(problem),
+        site_symmetries(problem),
+        None if prob is None else prob.reshape(chains, -1, *prob.shape[1:]),
+        np.sum([terms.sum(axis=1) for terms in derived.log_likelihood.values()], axis=0),
+        graphs[0].links.pairs if graphs else np.zeros((0, 2), int),
+    )
+    real = np.arange(len(found)) % (len(keep) + 1) == len(keep)
+    return rank_of_truth(found[real][:1], found[~real], num_chains=chains, seed=seed)
+
+
+def _simulate(
+    model: Callable[..., None],
+    x: NDArray | None,
+    graph: LabelGraph | None,
+    num_points: int,
+    options: Mapping[str, Any],
+    size: int,
+    seed: int,
+) -> tuple[dict[str, NDArray], NDArray, NDArray | None]:
+    """Draw parameters, data, and whether labels of statements agree; the first axis numbers simulations."""
+    options, name = dict(options), getattr(model, "__name__", "the model")
+    draws_rows = "num_points" in inspect.signature(model).parameters
+    if x is None and not draws_rows:
+        raise TypeError(
+            f"{name} has no parameter num_points, so it cannot simulate; let it draw num_points rows "
+            "when x is None, or pass x if features are given"
+        )
+    if x is not None and draws_rows:
+        raise TypeError(f"{name} draws its rows itself; pass num_points in place of x")
+    if x is None:
+        options["num_points"] = num_points
+    args = (None if x is None else jnp.asarray(x), *([] if graph is None else [graph]))
+
+    def build(bare: Problem) -> Callable:
+        def one(key: Array, args: tuple) -> tuple[dict[str, Array], Array, Array | None]:
+            key_model, *keys = jax.random.split(key, 4)
+            sites = traced(handlers.seed(Honoured(bare.model), key_model), args, bare.kwargs)
+            sampled = {n: s for n, s in sites.items() if s["type"] == "sample"}
+            fixed = {n: s | {"is_observed": True} for n, s in sampled.items()}
+            mixed = list(collapsed_sites(fixed))
+            if not mixed:
+                raise ValueError("the model draws no data from a mixture; use a LinkedMixture")
+            data = sampled.pop(mixed[-1])
+            params = {n: s["value"] for n, s in sampled.items()} | deterministics(sites)
+            if not isinstance(data["fn"], LinkedMixture) or len(args) < 2:
+                return params, data["value"], None
+            return params, *_draw_linked(data["fn"], args[0], keys)
+
+        return lambda keys, args: jax.lax.map(lambda key: one(key, args), keys)
+
+    keys = jax.random.split(jax.random.key(seed), size)
+    problem = Problem(model, args, options)
+    program, _ = compiled("simulate", problem, None, build, keys, args)
+    params, value, agree = program(keys, args)
+    return (
+        {name: np.asarray(drawn) for name, drawn in params.items()},
+        np.asarray(value),
+        None if agree is None else np.asarray(agree),
+    )
+
+
+def _draw_linked(
+    fn: LinkedMixture, x: Array | None, keys: list[Array]
+) -> tuple[Array, Array | None]:
+    """Draw data given parameters, unless they are given, and what statements say."""
+    key_labels, key_data, key_links = keys
+    labels = fn.labels
+    if x is None:
+        label = labels.sample(key_labels)
+        every = fn.components.sample(key_data, label.shape)
+        x = jnp.take_along_axis(every, label[:, None, None], axis=1)[:, 0]
+    elif labels.reading == "field":
+        raise ValueError(
+            "x is given and links are a field, so nothing is drawn; read them as statements"
+        )
+    else:
+        factors = fn.log_factors(x)
+        label = jax.random.categorical(key_labels, factors["unary"] + factors["log_weights"])
+    if labels.reading == "field" or labels.graph.num_links == 0:
+        return x, None
+    pairs = jnp.asarray(labels.graph.pairs)
+    # log-odds of a right statement; negative where a learned flip rate is above one half
+    right = jax.nn.sigmoid(jnp.sign(labels.graph.pair_weights) * labels.pair_weights)
+    met = jax.random.bernoulli(key_links, right)
+    return x, (label[pairs[:, 0]] == label[pairs[:, 1]]) == met
+
+
+def _stated(links: Links, agree: NDArray) -> Links:
+    """Links of one simulation."""
+    told = agree[: len(links)]  # spare rows say nothing
+    return links.with_weights(np.where(told, 1.0, -1.0) * np.abs(links.weights))
+
+
+def _roles(signature: Signature, links: Links | None, name: str) -> tuple[str, str | None]:
+    """Arguments that hold the table of points and the links among them."""
+    tables, ties = signature.of_kind("table"), signature.of_kind("links")
+    if len(tables) != 1:
+        raise TypeError(f"calibrate draws one table of points; {name} has {len(tables)} tables")
+    if links is not None and not ties:
+        raise ValueError(f"{name} takes no links; use 'ppc', or leave links out")
+    return tables[0].name, ties[0].name if ties else None

@@ -1,0 +1,232 @@
+"""How many clusters the links call for, and of how many components."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from sidebayes.guides.engines.expectation_maximisation.em import EM
+from sidebayes.guides.engines.plumbing.progress import progress_bar
+from sidebayes.guides.mcp import STRENGTHS, Grown, grow
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.label_inference.padding import link_rows
+from sidebayes.models.blocks.side_information.links import Links
+
+from ..api import fit
+from ..common.fields import Range, check_integer, check_number, check_seed, point_table
+from ..results.fit import Fit
+
+__all__ = ["ClusterChoice", "select_clusters"]
+
+
+@dataclass(frozen=True)
+class ClusterChoice:
+    """What `select_clusters` found.
+
+    Attributes
+    ----------
+    fit : Fit
+        By `mcp`, with the numbers of components and clusters and the strength chosen.
+    path : DataFrame
+        A row for every number of components: ``num_clusters`` that own one, ``strength`` chosen,
+        ``violation`` (expected share of violated links), ``misfit``, ``log_likelihood``, ``bic``, and
+        whether it is the one ``chosen``.
+    """
+
+    fit: Fit
+    path: pd.DataFrame
+
+    @property
+    def num_clusters(self) -> int:
+        """Number of clusters found."""
+        return int(self.path.loc[self.path["chosen"], "num_clusters"].iloc[0])
+
+    @property
+    def num_components(self) -> int:
+        """Number of components found."""
+        return int(self.path.index[self.path["chosen"]][0])
+
+
+def select_clusters(
+    x: ArrayLike,
+    links: Links,
+    *,
+    num_clusters: int | None = None,
+    most_components: int = 20,
+    strengths: Sequence[float] = STRENGTHS,
+    entailed: bool = True,
+    num_splits: int = 3,
+    patience: int = 5,
+    engine: EM | None = None,
+    seed: int = 0,
+    progress: bool = True,
+    truth: ArrayLike | None = None,
+    **options: Any,
+) -> ClusterChoice:
+    r"""Number of clusters and of components, and the strength of links, of `mcp`.
+
+    Components are split one by one. At each number every strength is tried from the same starts, the
+    `num_splits` best splits, of which the one with the highest bound is kept; of the strengths
+    that violate at most one per cent of the links more than the least, the one that fits best is
+    kept. Growth ends when the BIC has not fallen for `patience` splits. Up to the number of components of
+    least BIC, the one that violates the least share of the links is chosen.
+
+    Parameters
+    ----------
+    x : array_like, shape (num_points, num_features)
+        Standardise features, or project them on principal axes, as for any Gaussian mixture.
+    links : Links
+        Soft ones count in proportion to their weights, hard ones as the strongest.
+    num_clusters : int, optional
+        If it is known: growth then starts there, and every cluster keeps a component. By default
+        growth starts from two components in two clusters, a split may open a new cluster, and
+        iterated conditional modes may empty one.
+    most_components : int
+        Growth ends there at the latest.
+    strengths : sequence of float
+        In nats.
+    entailed : bool
+        Add what hard links imply, see `Links.entailed`.
+    num_splits : int
+        1 in the thesis.
+    patience : int
+        1 is the thesis' rule; BIC is not smooth in the number of components.
+    engine : EM, optional
+        By default ``EM(num_restarts=10, num_inner_steps=30, tol=1e-5, max_steps=200)``; the restarts are
+        for the first number of components.
+    seed : int
+    progress : bool
+    truth : array_like, optional
+        Kept beside the fit for scoring; see `sidebayes.fit`.
+    **options
+        Of `mcp`, such as ``covariance="diagonal"``.
+
+    Returns
+    -------
+    ClusterChoice
+
+    Raises
+    ------
+    TypeError, ValueError
+        If there are no links, they contradict each other, or an argument is out of range.
+
+    References
+    ----------
+    Raghuram (2014), sections 3.2.3.1-3.2.3.3. The thesis does not give the strengths, the place of the
+    children and what to do about noise in BIC; that several splits are tried, and that a difference
+    below one per cent does not open a cluster, is our own.
+    """
+    points = point_table("x", x)
+    if not isinstance(links, Links):
+        raise TypeError(f"links is a {type(links).__name__}; pass sidebayes.Links")
+    if not len(links):
+        raise ValueError(
+            "links is empty; without any, clusters are components: fit 'gmm' and its BIC"
+        )
+    surplus = sorted(options.keys() & {"num_components", "strength", "keep_all", "posterior"})
+    if surplus:
+        raise TypeError(f"{surplus} cannot be given: select_clusters chooses them")
+    first = 2
+    if num_clusters is not None:
+        first = check_integer("num_clusters", num_clusters, 1, len(points) + 1)
+    most = check_integer("most_components", most_components, first, len(points) + 1)
+    tried = _strengths(strengths)
+    patience, seed = check_integer("patience", patience), check_seed(seed)
+    engine = (
+        EM(num_restarts=10, num_inner_steps=30, tol=1e-5, max_steps=200)
+        if engine is None
+        else engine
+    )
+    if not isinstance(engine, EM):
+        raise TypeError(f"engine is a {type(engine).__name__}; pass an EM")
+    links = replace(links, num_points=len(points)) if links.num_points is None else links
+    stated = links.entailed() if entailed else links
+    stated = stated.with_strength(_confidence(stated.weights))
+    with jax.enable_x64(True), progress_bar("components", shown=progress) as advance:
+        path = grow(
+            jnp.asarray(points),
+            _priced(stated, len(points)),
+            num_clusters=num_clusters,
+            most_components=most,
+            strengths=tried,
+            engine=engine,
+            num_splits=check_integer("num_splits", num_splits),
+            patience=patience,
+            seed=seed,
+            progress=lambda one: advance(
+                1, f"{one.num_components}, in {one.num_clusters} clusters"
+            ),
+            **options,
+        )
+    chosen = _chosen(path)
+    used = np.unique(chosen.params["assignment"].argmax(axis=1))
+    found = fit(
+        "mcp",
+        x,
+        stated.with_strength(chosen.strength * np.abs(stated.weights)),
+        num_clusters=len(used) if num_clusters is None else num_clusters,
+        num_components=chosen.num_components,
+        keep_all=num_clusters is not None,
+        engine=engine,
+        seed=seed,
+        init=_of_used(chosen.params, used) if num_clusters is None else chosen.params,
+        truth=truth,
+        progress=progress,
+        **options,
+    )
+    return ClusterChoice(found, _table(path, chosen))
+
+
+def _strengths(given: Any) -> list[float]:
+    if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
+        raise TypeError(f"strengths = {given!r:.60}; pass several numbers, such as (1.0, 10.0)")
+    tried = [check_number("strengths", one, Range(above=0)) for one in given]
+    if not tried:
+        raise ValueError("strengths is empty; give one at least, such as strengths=(10.0,)")
+    return tried
+
+
+def _confidence(weights: NDArray) -> NDArray:
+    """Weights relative to the largest finite one; hard links have one."""
+    size = np.abs(weights)
+    largest = size[np.isfinite(size)].max(initial=0.0)
+    return np.where(np.isinf(size), 1.0, size / (largest or 1.0))
+
+
+def _priced(links: Links, num_points: int) -> LabelGraph:
+    """Links that tie no labels, in arrays of a size that other sets of links share."""
+    rows = link_rows(len(links))
+    spare = rows - len(links)
+    free = LabelGraph.build(None, num_points)
+    return replace(
+        free,
+        pairs=np.pad(links.pairs, [(0, spare), (0, 0)]).astype(np.int32),
+        pair_weights=np.pad(links.weights, (0, spare)),
+        group=np.zeros(rows, np.int32),
+        edge_of_link=np.full(rows, free.num_edges + 1, np.int32),
+    )
+
+
+def _chosen(path: Sequence[Grown]) -> Grown:
+    """Up to the least BIC, the one that violates fewest links, in tenths of a per cent."""
+    upto = path[: 1 + min(range(len(path)), key=lambda n: path[n].bic)]
+    return min(upto, key=lambda one: round(one.violation, 3))
+
+
+def _of_used(params: dict[str, NDArray], used: NDArray) -> dict[str, NDArray]:
+    """Parameters without the clusters that own no component."""
+    return params | {"assignment": params["assignment"][:, used]}
+
+
+def _table(path: Sequence[Grown], chosen: Grown) -> pd.DataFrame:
+    names = [field.name for field in fields(Grown) if field.name != "params"]
+    rows = [{name: getattr(one, name) for name in names} for one in path]
+    table = pd.DataFrame(rows).set_index("num_components")
+    return table.assign(chosen=[one is chosen for one in path])

@@ -1,0 +1,178 @@
+"""How many components a mixture should have: by BIC, by evidence, or as many as another model is worth."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from sidebayes.guides.engines.base import Engine, FitError
+from sidebayes.guides.engines.plumbing.progress import progress_bar
+
+from ..api import fit
+from ..common.fields import check_integer, check_seed
+from ..results.fit import Fit
+from ..runs.zoo import find_card
+
+__all__ = ["ComponentChoice", "select_components"]
+
+
+@dataclass(frozen=True)
+class ComponentChoice:
+    """What `select_components` found.
+
+    Attributes
+    ----------
+    fit : Fit
+        With the number of components chosen.
+    path : DataFrame
+        A row for every number of components tried: ``bic``, or ``log_evidence`` and its
+        ``standard_error``, NaN where every start collapsed; and whether it is the one ``chosen``.
+    """
+
+    fit: Fit
+    path: pd.DataFrame
+
+    @property
+    def num_clusters(self) -> int:
+        """Number of components chosen."""
+        return int(self.path.index[self.path["chosen"]][0])
+
+
+def select_components(
+    method: str | Callable[..., None],
+    *data: Any,
+    num_clusters: Sequence[int],
+    criterion: Literal["bic", "evidence"] = "bic",
+    beyond: Fit | None = None,
+    engine: str | Engine | None = None,
+    seed: int = 0,
+    progress: bool = True,
+    **arguments: Any,
+) -> ComponentChoice:
+    """Fit a mixture with several numbers of components, and choose one.
+
+    Parameters
+    ----------
+    method : str or callable
+        Card or model with an option ``num_clusters``. Prototypes of "pfgl" are grown for every number
+        (`grow_prototypes`). "nfgl" has no likelihood: choose for "moe", and pass the fit to `fit_nfgl` as
+        ``base``.
+    *data
+        As for `sidebayes.fit`.
+    num_clusters : sequence of int
+        Numbers to try, such as ``range(1, 7)``.
+    criterion : {"bic", "evidence"}
+        Least `Fit.bic` of a mode, or greatest `Fit.log_evidence`. The empirical prior depends on the number
+        of clusters: give a `GaussianPrior` to compare numbers under one prior.
+    beyond : Fit, optional
+        Of a mode of another model of the same data. Numbers are tried in rising order, and the first whose
+        BIC is greater than that of this fit is chosen: models of like complexity. With
+        ``engine=HardClasses()`` beyond a fit of "pfgl" it is MOE-hard-plus (Raghuram 2014, section 2.7.2).
+    engine : str or engine, optional
+        By default that of the card for BIC, and "smc" for the evidence.
+    seed : int
+    progress : bool
+    **arguments
+        Of `sidebayes.fit` or `grow_prototypes`, such as ``num_classes=3``.
+
+    Returns
+    -------
+    ComponentChoice
+
+    Raises
+    ------
+    TypeError, ValueError
+        For bad input, or if no number has a BIC beyond that of `beyond`.
+    FitError
+        If every start collapses for all numbers.
+
+    Examples
+    --------
+    >>> import sidebayes
+    >>> iris = sidebayes.load_dataset("iris")
+    >>> sidebayes.select_components("gmm", iris.x, num_clusters=range(1, 4)).num_clusters
+    2
+    """
+    tried = _numbers(num_clusters)
+    if not isinstance(criterion, str) or criterion not in ("bic", "evidence"):
+        raise ValueError(f"criterion = {criterion!r:.60}; expected 'bic' or 'evidence'")
+    card = find_card(method) if isinstance(method, str) else None
+    if card is not None and "composite likelihood" in card.tags:
+        raise ValueError(
+            f"{method} has a composite likelihood, and neither BIC nor evidence; choose for 'moe', and pass "
+            "base=choice.fit to fit_nfgl"
+        )
+    grown = card is not None and bool(card.routine_path)
+    by_evidence = criterion == "evidence"
+    if by_evidence and (grown or beyond is not None):
+        raise ValueError(
+            "criterion='evidence' is of models given before the data; prototypes that are grown, and "
+            "beyond=, need criterion='bic'"
+        )
+    if beyond is not None and not isinstance(beyond, Fit):
+        raise TypeError(f"beyond is a {type(beyond).__name__}; pass a Fit")
+    limit = None if beyond is None else beyond.bic
+    run: Callable[..., Fit] = card.routine if card is not None and grown else partial(fit, method)
+    given = {
+        "engine": "smc" if engine is None and by_evidence else engine,
+        "seed": check_seed(seed),
+    }
+    try:
+        inspect.signature(run).bind(*data, num_clusters=tried[0], **given, **arguments)
+    except TypeError as error:
+        raise TypeError(f"{method}: {error}; see sidebayes.grow_prototypes") from None
+    fits: dict[int, Fit] = {}
+    rows: dict[int, dict[str, float]] = {}
+    with progress_bar("components", shown=progress) as advance:
+        for number in tried:
+            try:
+                found = run(*data, num_clusters=number, progress=False, **given, **arguments)
+            except FitError as error:
+                lost, rows[number] = error, {}
+                continue
+            fits[number], rows[number] = found, _score(found, by_evidence)
+            advance(1, f"{number} components")
+            if limit is not None and rows[number]["bic"] > limit:
+                break
+    if not fits:
+        raise FitError(f"no number of components has a fit, the last one for: {lost}", lost.params)
+    path = pd.DataFrame.from_dict(rows, orient="index").rename_axis("num_clusters")
+    if limit is not None:
+        chosen = tried[len(rows) - 1]
+        if not path["bic"].iloc[-1] > limit:
+            raise ValueError(
+                f"num_clusters = up to {chosen}: no BIC exceeds that of beyond, {limit:.6g}, the last is "
+                f"{path['bic'].iloc[-1]:.6g}; try greater numbers"
+            )
+    else:
+        worth = path["log_evidence"] if by_evidence else -path["bic"]
+        chosen = list(rows)[int(np.nanargmax(worth.to_numpy()))]
+    return ComponentChoice(fits[chosen], path.assign(chosen=path.index == chosen))
+
+
+def _numbers(given: Any) -> list[int]:
+    """Numbers of components in rising order."""
+    if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
+        raise TypeError(f"num_clusters = {given!r:.60}; pass several numbers, such as range(1, 7)")
+    tried = sorted({check_integer("num_clusters", one) for one in given})
+    if not tried:
+        raise ValueError("num_clusters is empty; give one at least, such as range(1, 7)")
+    return tried
+
+
+def _score(found: Fit, by_evidence: bool) -> dict[str, float]:
+    if not by_evidence:
+        return {"bic": found.bic}
+    evidence = found.log_evidence
+    if evidence is None:
+        raise ValueError(
+            f"{found.engine} gives no evidence; use engine='smc' or 'nested', or criterion='bic'"
+        )
+    error = np.nan if evidence.standard_error is None else evidence.standard_error
+    return {"log_evidence": evidence.value, "standard_error": error}

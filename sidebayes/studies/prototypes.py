@@ -1,0 +1,246 @@
+"""Fits of which a discrete part is found first: prototypes of classes, components of labelled rows."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from sidebayes.guides.engines.base import Engine
+from sidebayes.guides.engines.problem.density import trace_model
+from sidebayes.guides.nfgl import place_anchors
+from sidebayes.guides.pfgl import grow
+from sidebayes.models.blocks.classes.anchors import Anchors
+from sidebayes.models.blocks.classes.prototype_block import prototype_prior
+from sidebayes.models.blocks.collapsed import unexpanded
+from sidebayes.models.blocks.components.gaussian_prior import resolve_prior
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
+
+from ..api import fit
+from ..common.fields import Range, check_integer, check_number
+from ..results.fit import Fit
+
+__all__ = ["fit_nfgl", "free_parameters", "grow_prototypes"]
+
+
+def free_parameters(covariance: str, num_features: int, num_clusters: int) -> int:
+    """Free parameters of the density of one Gaussian component; those of tied ones shared out.
+
+    Parameters
+    ----------
+    covariance : {"full", "tied", "diagonal", "spherical"}
+    num_features, num_clusters : int
+    """
+    full = num_features * (num_features + 1) / 2
+    spread = {
+        "full": full,
+        "tied": full / num_clusters,
+        "diagonal": num_features,
+        "spherical": 1,
+    }
+    return num_features + spread[covariance]  # type: ignore[return-value]
+
+
+def grow_prototypes(
+    x: Annotated[ArrayLike, "points features"],
+    known: Annotated[ArrayLike | PartialLabels, "points"],
+    *,
+    num_clusters: int,
+    num_classes: int,
+    engine: str | Engine | None = None,
+    base: Fit | None = None,
+    lookahead: int = 1,
+    most_prototypes: int = 200,
+    seed: int = 0,
+    truth: ArrayLike | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> Fit:
+    """Fit `pfgl` with as many prototypes as pay for themselves.
+
+    A `moe` is fitted first; prototypes are added to its components while the code length falls, and
+    then everything is fitted together (Raghuram 2014, section 2.4.5).
+
+    Parameters
+    ----------
+    x : array_like, shape (num_points, num_features)
+        In features of one unit: prototypes go by Euclidean distance.
+    known : array_like of int, or PartialLabels
+        Class of each row, -1 where it is not known.
+    num_clusters, num_classes : int
+    engine : str or engine, optional
+        Of the last step; EM by default.
+    base : Fit, optional
+        Of `moe` to the same data, to spare the first step.
+    lookahead : int
+        Insertions that may raise the code length before growth gives up; see `sidebayes.guides.pfgl.grow`.
+    most_prototypes : int
+    seed : int
+    truth : array_like, shape (num_points,), optional
+        Known classes to score the fit by; see `sidebayes.fit`.
+    progress : bool
+    **options
+        Of the model: ``covariance``, ``prior``, ``concentration``, ``label_noise``.
+
+    Returns
+    -------
+    Fit
+        Of `pfgl`. Its tree tells ``tree["fit_info"].attrs["growth"]``, pairs of a number of prototypes
+        and the code length in nats, in JSON.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For bad input, or if no class is known of any row.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import sidebayes
+    >>> iris = sidebayes.load_dataset("iris")
+    >>> known = np.where(np.arange(150) % 10 == 0, iris.labels, -1)
+    >>> result = sidebayes.grow_prototypes(iris.x, known, num_clusters=3, num_classes=3)
+    >>> result.classes()["class"].shape
+    (150,)
+    """
+    check_integer("lookahead", lookahead)
+    check_integer("most_prototypes", most_prototypes, num_clusters)
+    sizes: dict[str, Any] = {"num_clusters": num_clusters, "num_classes": num_classes}
+    if base is None:
+        base = fit("moe", x, known, seed=seed, progress=progress, **sizes, **options)
+    elif base.method != "moe":
+        raise ValueError(f"base is a fit of {base.method}; pass one of 'moe', or leave it out")
+    log_joint, stated, data = _at_params(base)
+    covariance = base.options.get("covariance", "full")
+    with base.run.precision:
+        prior = resolve_prior(options.get("prior", "empirical"), data, num_clusters)
+        around = None if prior is None else prototype_prior(prior, num_clusters)
+    grown = grow(
+        data,
+        log_joint,
+        stated,
+        per_component=free_parameters(covariance, data.shape[1], num_clusters),
+        lookahead=lookahead,
+        most=most_prototypes,
+        prior=around,
+    )
+    shared = {n: v for n, v in base.params.items() if n != "class_table"}
+    found = fit(
+        "pfgl",
+        x,
+        known,
+        engine=engine,
+        seed=seed,
+        truth=truth,
+        progress=progress,
+        init=shared | {"prototype": grown.points, "log_scale": np.log(grown.scale)},
+        prototypes=tuple(zip(map(int, grown.clusters), map(int, grown.classes), strict=True)),
+        **sizes,
+        **options,
+    )
+    found.tree["fit_info"].attrs["growth"] = json.dumps(grown.path)
+    return found
+
+
+def fit_nfgl(
+    x: Annotated[ArrayLike, "points features"],
+    known: Annotated[ArrayLike | PartialLabels, "points"],
+    *,
+    num_clusters: int,
+    num_classes: int,
+    engine: str | Engine | None = None,
+    base: Fit | None = None,
+    smoothing: float = 1e-3,
+    sweeps: int = 20,
+    seed: int = 0,
+    truth: ArrayLike | None = None,
+    progress: bool = True,
+    **options: Any,
+) -> Fit:
+    """Fit `nfgl`: a mixture, which component each labelled row belongs to, and how far rows vote.
+
+    A `moe` is fitted first, for the class table; labelled rows begin in the component that their
+    features make most probable (Raghuram 2014, section 2.3.4).
+
+    Parameters
+    ----------
+    x : array_like, shape (num_points, num_features)
+        In features of one unit: votes go by Euclidean distance.
+    known : array_like of int, or PartialLabels
+        Class of each row, -1 where it is not known. Rows with several admissible classes do not vote.
+    num_clusters, num_classes : int
+    engine : str or engine, optional
+        Of the last step, given the components of labelled rows; EM by default.
+    base : Fit, optional
+        Of `moe` to the same data, to spare the first step.
+    smoothing : float
+        See `nfgl`.
+    sweeps : int
+        Of the components of labelled rows, in each step of the search; 0 leaves them as they begin.
+    seed : int
+    truth : array_like, shape (num_points,), optional
+        Known classes to score the fit by; see `sidebayes.fit`.
+    progress : bool
+    **options
+        Of the model: ``covariance``, ``prior``, ``concentration``.
+
+    Returns
+    -------
+    Fit
+        Of `nfgl`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For bad input, or if fewer than two rows have a known class.
+    """
+    check_number("smoothing", smoothing, Range(above=0.0, most=1.0))
+    check_integer("sweeps", sweeps, 0)
+    sizes: dict[str, Any] = {"num_clusters": num_clusters, "num_classes": num_classes}
+    if base is None:
+        base = fit("moe", x, known, seed=seed, progress=progress, **sizes, **options)
+    elif base.method != "moe":
+        raise ValueError(f"base is a fit of {base.method}; pass one of 'moe', or leave it out")
+    log_joint, _, data = _at_params(base)
+    classes = base.run.data["known"].classes
+    rows = np.flatnonzero(np.asarray(classes) >= 0)
+    if len(rows) < 2:
+        raise ValueError(f"known names the class of {len(rows)} rows; at least two can vote")
+    table = base.params["class_table"]
+    begin = Anchors(data[rows], classes[rows], log_joint[rows].argmax(axis=1), table)
+    shared = {n: v for n, v in base.params.items() if n != "class_table"}
+    with base.run.precision:
+        settings = {"num_clusters": num_clusters, **options}
+        search = {"seed": seed, "smoothing": smoothing, "sweeps": sweeps}
+        placed = place_anchors(data, rows, begin, shared, settings, **search)
+    assigned = np.full(len(data), -1)
+    assigned[rows] = placed.clusters
+    return fit(
+        "nfgl",
+        x,
+        assigned,
+        anchors=Anchors(data[rows], classes[rows], placed.clusters, table),
+        engine=engine,
+        seed=seed,
+        truth=truth,
+        progress=progress,
+        init=placed.params,
+        smoothing=smoothing,
+        **sizes,
+        **options,
+    )
+
+
+def _at_params(base: Fit) -> tuple[NDArray, NDArray, NDArray]:
+    """Log joint densities of rows and components, statements, and the rows."""
+    run = base.run
+    with run.precision:
+        site = trace_model(run.problem, base.params)["x"]
+        fn = unexpanded(site["fn"])
+        if fn.stated is None:
+            raise ValueError("known is missing; prototypes are placed by rows whose class is known")
+        factors = fn.log_factors(site["value"])
+        log_joint = factors["unary"] + factors["log_weights"]
+        return np.asarray(log_joint), np.asarray(fn.stated), np.asarray(site["value"])

@@ -1,0 +1,71 @@
+"""Suggest pairs to ask an expert about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from sidebayes.diagnostics.links.selection import select_pairs
+
+from ..common.fields import check_integer, check_seed
+from ..results.fit import Fit
+
+__all__ = ["suggest_links"]
+
+
+def suggest_links(
+    fit: Fit | Sequence[Fit], num_pairs: int, *, num_candidates: int = 20_000, seed: int = 0
+) -> pd.DataFrame:
+    """Pairs of points whose link would tell most, for an expert to answer.
+
+    A pair is scored by the expected information of its answer about the labels: the entropy of the
+    answer under the posterior. Fit by an engine that draws (BlockedGibbs, NUTS), or pass several fits:
+    a point estimate does not know its own doubt, and finds borders but no cluster that is missed.
+
+    Parameters
+    ----------
+    fit : Fit or sequence of Fit
+        Several fits to the same rows (other seeds, engines, numbers of clusters) are pooled, whatever
+        the numbering of their clusters; pairs on which they disagree come first.
+    num_pairs : int
+        Size of the batch, which spreads over points and over what the draws disagree on.
+    num_candidates : int
+        Pairs scored; above this number, some are drawn at random, so memory is never quadratic.
+    seed : int
+        Of the candidates.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``i``, ``j``, ``same`` (probability that they share a cluster) and ``information``
+        (nats), best first.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If there is no fit, or too few pairs are left.
+
+    Examples
+    --------
+    >>> import sidebayes
+    >>> data = sidebayes.load_dataset("iris")
+    >>> ask = sidebayes.suggest_links(sidebayes.fit("gmm", data.x, num_clusters=3), 5)
+    >>> answers = data.labels[ask.i] == data.labels[ask.j]
+    >>> sidebayes.Links.from_pairs(ask[["i", "j"]], answers, num_points=150).num_links
+    5
+    """
+    if not isinstance(fit, Fit | Sequence):
+        raise TypeError(f"fit is a {type(fit).__name__}; pass a Fit, or a list of fits")
+    fits = [fit] if isinstance(fit, Fit) else list(fit)
+    for one in fits:
+        if not isinstance(one, Fit):
+            raise TypeError(f"fit holds a {type(one).__name__}; pass a Fit, or a list of fits")
+    if not fits:
+        raise ValueError("fit is an empty list; pass a Fit, or several to the same rows")
+    return select_pairs(
+        [one.tree for one in fits],
+        check_integer("num_pairs", num_pairs),
+        num_candidates=check_integer("num_candidates", num_candidates),
+        seed=check_seed(seed),
+    )
