@@ -1,0 +1,1 @@
+"""Spheres and spaces of shapes: geodesics, means, charts, parallel transport."""
