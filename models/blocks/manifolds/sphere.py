@@ -208,12 +208,12 @@ def karcher_mean(
 
     def move(walk: _Walk) -> _Walk:
         found, step = walk
-        new = exp(found.mean, step * (share @ found.tangents))
-        new = look(new / jnp.linalg.norm(new), found.steps + 1)
+        end = exp(found.mean, step * (share @ found.tangents))
+        new = look(end / jnp.linalg.norm(end), found.steps + 1)
         # near the mean rounding hides the descent of the variance, but not that of the slope
         level = new.variance <= found.variance * (1 + 1e-14)
         better = (new.variance < found.variance) | (level & (new.slope < found.slope))
-        kept = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, found)
+        kept: KarcherMean = jax.tree.map(lambda a, b: jnp.where(better, a, b), new, found)
         step = jnp.where(better, jnp.minimum(1.0, 2 * step), step / 2)
         return _Walk(kept._replace(steps=new.steps), step)
 

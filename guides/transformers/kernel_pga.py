@@ -1,0 +1,344 @@
+"""Kernel principal geodesic analysis: principal components of points that a kernel maps to a sphere."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
+from typing import Any, Self
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from sidebayes.common.fields import check_integer, point_table, real_array
+from sidebayes.common.warnings import SideBayesWarning
+
+from .principal_geodesics import Points, intrinsic_mean, principal_directions, tangent_scale
+from .unit_kernels import UnitKernel, pivoted_columns
+
+__all__ = ["KernelPGA"]
+
+_LOST = 0.01
+"""Share of the points' squared norms whose loss is worth a warning."""
+
+
+class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    r"""Principal geodesic analysis of points in the feature space of a kernel.
+
+    A kernel with :math:`k(x, x) = 1` maps inputs to a sphere. There the analysis finds their intrinsic mean
+    :math:`\mu`, and the directions :math:`v_q` in which they vary most around it,
+
+    .. math:: \mu = \arg\min_\nu \sum_n p_n d^2(\nu, \Phi(x_n)), \qquad
+              C = \sum_n p_n z_n z_n^\top / \sum_n p_n, \quad z_n = \log_\mu \Phi(x_n), \quad
+              C v_q = \lambda_q v_q,
+
+    where kernel principal component analysis (`sklearn.decomposition.KernelPCA`) takes the mean and the
+    directions of the flat space around the sphere. Coordinates are :math:`e_{nq} = \langle z_n, v_q
+    \rangle`. If angles are small both agree up to the scale of eigenvalues.
+
+    Parameters
+    ----------
+    n_components : int, float or None
+        Number of coordinates; or the least share of the mean squared angle that they keep, in (0, 1); or
+        all with a nonzero eigenvalue.
+    kernel : str or callable
+        A name that `sklearn.metrics.pairwise.pairwise_kernels` knows, "precomputed", or a function of two
+        rows. A diagonal other than one is divided out, with a warning.
+    gamma : float, optional
+        Of "rbf", "laplacian", "polynomial" and "sigmoid". By default 1 / (2 s^2) for "rbf", where s^2 is
+        the weighted mean squared distance over all pairs of rows, each with itself among them; else
+        scikit-learn's.
+    degree, coef0 : float
+        Of "polynomial" and "sigmoid".
+    kernel_params : mapping of str to object, optional
+        Arguments of a callable.
+    rank : int, optional
+        Approximate the kernel by its columns at so many rows, chosen by pivoted Cholesky factorisation.
+        Time and memory then grow with n * rank^2 and n * rank, not with n^2: for up to some 50,000 rows.
+        The warning states what share of the points' squared norms is lost.
+    tol : float
+        Length of the mean tangent vector, in radians, at which the mean is found.
+    max_iter : int
+        Most steps to the mean.
+
+    Attributes
+    ----------
+    eigenvalues_ : ndarray, shape (n_components,)
+        Variances along the directions, in squared radians.
+    explained_variance_ratio_ : ndarray, shape (n_components,)
+        Shares of the mean squared angle to the mean.
+    n_iter_ : int
+        Steps to the mean.
+    residual_ : float
+        Share of the points' mean squared norm that `rank` columns lose; 0 without `rank`.
+
+    References
+    ----------
+    Awate, Yu, Whitaker (2014), Kernel principal geodesic analysis; Yu (2016), sections 2.5-2.7, where
+    eqs. 2.54 and 2.56 lack the sum of the weights, which is divided by here.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sidebayes.guides.transformers.kernel_pga import KernelPGA
+    >>> KernelPGA(n_components=2).fit_transform(load_iris().data).shape
+    (150, 2)
+    """
+
+    def __init__(
+        self,
+        n_components: int | float | None = 2,
+        *,
+        kernel: str | Callable[..., float] = "rbf",
+        gamma: float | None = None,
+        degree: float = 3,
+        coef0: float = 1,
+        kernel_params: Mapping[str, Any] | None = None,
+        rank: int | None = None,
+        tol: float = 1e-10,
+        max_iter: int = 500,
+    ) -> None:
+        self.n_components = n_components
+        self.kernel = kernel
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
+        self.kernel_params = kernel_params
+        self.rank = rank
+        self.tol = tol
+        self.max_iter = max_iter
+
+    def __sklearn_tags__(self) -> Any:
+        """Say that a Gram matrix is cut along both axes."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = self.kernel == "precomputed"
+        return tags
+
+    @property
+    def _n_features_out(self) -> int:
+        return len(self.eigenvalues_)
+
+    def fit(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
+        """Find the mean and the principal directions.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, num_features), or (n, n) if the kernel is "precomputed"
+        y : ignored
+        sample_weight : array_like, shape (n,), optional
+            Not negative.
+
+        Raises
+        ------
+        ValueError
+            If the kernel is not symmetric, positive semidefinite, with a positive diagonal; if a point is
+            opposite to the mean; or if rows, weights or components are too few.
+        """
+        self._fit(X, sample_weight)
+        return self
+
+    def fit_transform(
+        self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None
+    ) -> NDArray[np.float64]:
+        """Find the directions, and return the coordinates of the rows, shape (n, n_components)."""
+        return self._coordinates(self._fit(X, sample_weight).products)
+
+    def transform(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Coordinates of rows, shape (len(X), n_components).
+
+        Parameters
+        ----------
+        X : array_like, shape (num_rows, num_features)
+            Or the kernel of each row with each training row, if it is "precomputed"; its diagonal is
+            taken to be one.
+        """
+        check_is_fitted(self)
+        x = validate_data(self, X, dtype=np.float64, reset=False)
+        points = x if self.kernel == "precomputed" else self._kernel.between(x, self._rows)
+        if self.rank is not None:
+            points = scipy.linalg.solve_triangular(self._factor, points.T, lower=True).T
+            points /= np.linalg.norm(points, axis=1, keepdims=True)
+        return self._coordinates(points)
+
+    def sphere_coordinates(self, embedded: ArrayLike) -> NDArray[np.float64]:
+        r"""Points of the great subsphere that coordinates stand for: :math:`\exp_\mu \sum_q e_q v_q`.
+
+        Angles between them are the distances that the analysis keeps, and mixtures on the sphere take
+        them.
+
+        Parameters
+        ----------
+        embedded : array_like, shape (num_rows, n_components)
+
+        Returns
+        -------
+        ndarray, shape (num_rows, n_components + 1)
+            Unit vectors in the frame of the mean and the directions.
+        """
+        check_is_fitted(self)
+        given = self._checked(embedded)
+        length = np.linalg.norm(given, axis=1, keepdims=True)
+        return np.hstack([np.cos(length), np.sinc(length / np.pi) * given])
+
+    def inverse_transform(self, X: ArrayLike, *, max_iter: int = 200) -> NDArray[np.float64]:
+        """Rows whose points lie nearest to those of some coordinates.
+
+        For "rbf" by fixed-point iterations from the best training row, each of which is taken only if it
+        brings the point nearer (Mika et al. 1999); for "linear" and "cosine" in closed form, with length
+        one, since lengths are divided out. Other kernels have no known pre-images.
+
+        Parameters
+        ----------
+        X : array_like, shape (num_rows, n_components)
+        max_iter : int
+
+        Returns
+        -------
+        ndarray, shape (num_rows, num_features)
+
+        Raises
+        ------
+        ValueError
+            If no pre-images are known for the kernel.
+        """
+        check_is_fitted(self)
+        if self.kernel not in ("rbf", "linear", "cosine"):
+            raise ValueError(
+                f"kernel = {self.kernel!r}: pre-images are known for 'rbf', 'linear' and 'cosine'; take "
+                "sphere_coordinates instead"
+            )
+        frame = np.column_stack([self._mean, self._directions])
+        weights = self.sphere_coordinates(X) @ frame.T
+        if self.rank is not None:
+            weights = scipy.linalg.solve_triangular(self._factor, weights.T, lower=True, trans=1).T
+        if self.kernel != "rbf":
+            rows = self._rows / np.linalg.norm(self._rows, axis=1, keepdims=True)
+            found = weights @ rows
+            return found / np.linalg.norm(found, axis=1, keepdims=True)
+        return _nearest_inputs(weights, self._rows, self._kernel, max_iter)
+
+    def _fit(self, X: ArrayLike, sample_weight: ArrayLike | None) -> Points:
+        """Fit, and return the points of the training rows."""
+        x = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        if self.kernel == "precomputed" and x.shape[0] != x.shape[1]:
+            raise ValueError(
+                f"X has shape {x.shape}, and kernel='precomputed' takes a Gram matrix, which is square"
+            )
+        weights = _checked_weights(sample_weight, len(x))
+        wanted = _checked_number(self.n_components)
+        self._kernel = UnitKernel(self.kernel, self._arguments(x, weights))
+        self._rows = x
+        points = self._points(x)
+        mean = intrinsic_mean(points, weights, tol=self.tol, max_steps=self.max_iter)
+        self._mean, self.n_iter_ = mean.coefficients, mean.num_steps
+        self._directions, self.eigenvalues_, total = principal_directions(
+            points, weights, mean, wanted
+        )
+        self.explained_variance_ratio_ = self.eigenvalues_ / total
+        return points
+
+    def _points(self, x: NDArray) -> Points:
+        """The training rows as points of the sphere; keeps what new rows need."""
+        if self.rank is None:
+            self.residual_ = 0.0
+            return Points(self._kernel.gram(x), is_gram=True)
+        if self.kernel == "precomputed":
+            raise ValueError(
+                "rank is for kernels that are computed; leave it out for a Gram matrix"
+            )
+        columns = pivoted_columns(self._kernel, x, check_integer("rank", self.rank, 2))
+        self._rows, self._factor = x[columns.pivots], columns.factor
+        self.residual_ = columns.residual
+        if columns.residual > _LOST:
+            warnings.warn(
+                f"{len(columns.pivots)} columns of the kernel keep {1 - columns.residual:.1%} of the points' "
+                "squared norms; raise rank for more",
+                SideBayesWarning,
+                stacklevel=4,
+            )
+        return Points(columns.vectors, is_gram=False)
+
+    def _coordinates(self, products: NDArray) -> NDArray[np.float64]:
+        """Tangent coordinates of points from their inner products with the basis."""
+        _, scale = tangent_scale(products @ self._mean)
+        return scale[:, None] * (products @ self._directions)
+
+    def _checked(self, embedded: ArrayLike) -> NDArray[np.float64]:
+        given = point_table("X", embedded)
+        if given.shape[1] != len(self.eigenvalues_):
+            raise ValueError(
+                f"X has {given.shape[1]} coordinates; expected {len(self.eigenvalues_)}, as transform "
+                "returns them"
+            )
+        return given
+
+    def _arguments(self, x: NDArray, weights: NDArray) -> dict[str, Any]:
+        if callable(self.kernel) or self.kernel == "precomputed":
+            return dict(self.kernel_params or {})
+        gamma = self.gamma
+        if gamma is None and self.kernel == "rbf":
+            # the mean of squared distances over pairs of rows is twice the sum of variances
+            spread = 2 * (weights @ np.square(x - weights @ x)).sum()
+            if spread == 0:
+                raise ValueError("all rows of X are the same; expected some that differ")
+            gamma = 1 / (2 * spread)
+        return {"gamma": gamma, "degree": self.degree, "coef0": self.coef0}
+
+
+def _checked_number(number: object) -> int | float | None:
+    if number is None:
+        return None
+    if isinstance(number, Real) and 0 < float(number) < 1:
+        return float(number)
+    if isinstance(number, Integral) and not isinstance(number, bool) and int(number) >= 1:
+        return int(number)
+    raise ValueError(
+        f"n_components = {number!r}; expected a number of coordinates, the share of the variance that they "
+        "keep, in (0, 1), or None for all"
+    )
+
+
+def _checked_weights(weights: ArrayLike | None, num_rows: int) -> NDArray[np.float64]:
+    """Weights with sum one."""
+    if weights is None:
+        return np.full(num_rows, 1 / num_rows)
+    given = real_array("sample_weight", weights)
+    if given.shape != (num_rows,):
+        raise ValueError(f"sample_weight has shape {given.shape}; expected ({num_rows},)")
+    if not np.isfinite(given).all() or given.min() < 0 or np.sum(given > 0) < 2:
+        raise ValueError(
+            "sample_weight: expected finite numbers of at least zero, of which two are positive"
+        )
+    return given / given.sum()
+
+
+def _nearest_inputs(
+    weights: NDArray, rows: NDArray, kernel: UnitKernel, max_iter: int
+) -> NDArray[np.float64]:
+    """Inputs whose points have the largest inner products with combinations of points of `rows`."""
+    best = (weights @ kernel.between(rows, rows)).argmax(axis=1)
+    found = rows[best]
+    near = kernel.between(found, rows)
+    value = (weights * near).sum(axis=1)
+    step = np.ones(len(found))
+    for _ in range(max_iter):
+        pull = weights * near
+        total = pull.sum(axis=1, keepdims=True)
+        target = pull @ rows / np.where(total > 0, total, 1.0)
+        moved = np.where(total > 0, found + step[:, None] * (target - found), found)
+        close = kernel.between(moved, rows)
+        new = (weights * close).sum(axis=1)
+        better = new > value
+        found = np.where(better[:, None], moved, found)
+        near = np.where(better[:, None], close, near)
+        if not better.any() and step.max() < 1e-6:
+            break
+        rise = np.where(better, new - value, 0.0)
+        value = np.where(better, new, value)
+        step = np.where(better, np.minimum(1.0, 2 * step), step / 2)
+        if rise.max() < 1e-14 and better.any():
+            break
+    return found
