@@ -236,9 +236,9 @@ INDEFINITE = np.array([[1, 0.9, -0.9], [0.9, 1, 0.9], [-0.9, 0.9, 1]])
         ({"rank": 1}, np.eye(4), "rank"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:the diagonal:sidebayes.SideBayesWarning")
 def test_what_cannot_be_is_refused(options, x, match):
-    with warnings.catch_warnings(), pytest.raises(ValueError, match=match):
-        warnings.simplefilter("ignore", SideBayesWarning)
+    with pytest.raises(ValueError, match=match):
         KernelPGA(**options).fit(x)
 
 
