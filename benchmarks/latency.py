@@ -2,7 +2,9 @@
 
 Run: python -m benchmarks.latency [--only fits|draws|peers] [--draws 10]
 Every fit runs in a process of its own, first with an empty folder of programs, then with the folder
-that it left; imports are told apart. "Programs" were compiled, none of them in a warm process.
+that it left; imports are not counted. "Programs" were compiled, none of them in a warm process. "JAX" is
+a warm process with JAX's own compilation cache instead, which keeps every program however quickly it
+was compiled.
 PCKMeans needs the `peers` extra.
 """
 
@@ -181,10 +183,16 @@ def peers():
     return found
 
 
-def elsewhere(task, folder, **given):
+def elsewhere(task, folder, *, by_jax=False, **given):
     """Run a task of this file in a new process; returns what it says."""
-    surroundings = dict(os.environ, SIDEBAYES_CACHE=folder)
+    surroundings = dict(os.environ, SIDEBAYES_CACHE="off" if by_jax else folder)
     surroundings.pop("JAX_COMPILATION_CACHE_DIR", None)
+    if by_jax:
+        surroundings |= {
+            "JAX_COMPILATION_CACHE_DIR": folder,
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+            "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+        }
     command = [sys.executable, "-m", "benchmarks.latency", "--task", task, json.dumps(given)]
     done = subprocess.run(command, env=surroundings, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -194,16 +202,21 @@ def elsewhere(task, folder, **given):
 
 def show_fits():
     """Print the table of first fits, cold and warm."""
-    print("| fit of iris | cold s | cpu | programs | warm s | cpu | programs | of it running |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print(
+        "| fit of iris | cold s | cpu | programs | warm s | cpu | programs | running | JAX s | cpu |"
+    )
+    print("| --- " * 10 + "|")
     for name, given in FITS.items():
         with tempfile.TemporaryDirectory() as folder:
             cold, warm = (elsewhere("one_fit", folder, **given) for _ in range(2))
+        with tempfile.TemporaryDirectory() as folder:
+            _, other = (elsewhere("one_fit", folder, by_jax=True, **given) for _ in range(2))
         if "error" in cold:
             print(f"| {name} | {cold['error']} |", flush=True)
             continue
         figures = [f"{r['wall']:.1f} | {r['cpu']:.1f} | {r['programs']}" for r in (cold, warm)]
-        print(f"| {name} | {' | '.join(figures)} | {warm['run']:.1f} |", flush=True)
+        figures += [f"{warm['run']:.1f}", f"{other['wall']:.1f}", f"{other['cpu']:.1f}"]
+        print(f"| {name} | {' | '.join(figures)} |", flush=True)
 
 
 def show_draws(draws, wanted):

@@ -39,3 +39,22 @@ def unopened(tmp_path, monkeypatch, without_jax_cache):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     yield tmp_path / "sidebayes"
     store.use_program_store(None)
+
+
+@pytest.fixture
+def jax_cache(tmp_path):
+    """JAX's own compilation cache in a folder of the test."""
+    names = [
+        "jax_enable_compilation_cache",
+        "jax_compilation_cache_dir",
+        "jax_persistent_cache_min_compile_time_secs",
+        "jax_persistent_cache_min_entry_size_bytes",
+    ]
+    before = {name: getattr(jax.config, name) for name in names}
+    for name, value in zip(names, (True, str(tmp_path / "jax"), 0, -1), strict=True):
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield tmp_path / "jax"
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()

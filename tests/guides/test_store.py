@@ -20,7 +20,6 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 from sidebayes.guides.engines.base import SideBayesWarning
 from sidebayes.guides.engines.plumbing import programs, store
 from sidebayes.guides.engines.plumbing.programs import counted_compilations
@@ -156,24 +155,6 @@ def test_threads_leave_the_checks_of_distributions_on(folder):
 
 def product(a):
     return jnp.linalg.cholesky(jnp.eye(3) + a) @ jnp.full((3, 3), a)
-
-
-@pytest.fixture
-def jax_cache(tmp_path):
-    names = [
-        "jax_enable_compilation_cache",
-        "jax_compilation_cache_dir",
-        "jax_persistent_cache_min_compile_time_secs",
-        "jax_persistent_cache_min_entry_size_bytes",
-    ]
-    before = {name: getattr(jax.config, name) for name in names}
-    for name, value in zip(names, (True, str(tmp_path / "jax"), 0, -1), strict=True):
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield tmp_path / "jax"
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
 
 
 @pytest.mark.parametrize("from_disk", [True, False])
