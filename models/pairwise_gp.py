@@ -20,8 +20,8 @@ from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.label_inference.potts import FORBIDDEN, logsumexp
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
+from .blocks.mixtures.reliability import learned_pair_weights
 from .blocks.side_information.links import Links
-from .ppc import learned_weights
 
 __all__ = ["FactorisedPairs", "JensenPairs", "LatentClassifier", "pairwise_gp"]
 
@@ -91,7 +91,7 @@ def pairwise_gp(
         variance = numpyro.sample("variance", variance)
     elif not variance > 0:
         raise ValueError(f"variance = {variance!r}; expected a positive number or a distribution")
-    weights = learned_weights(graph, flip_rate, "relation")
+    weights = learned_pair_weights(graph, flip_rate, "relation")
     with numpyro.plate("clusters", num_clusters):
         unit = dist.Normal().expand([x.shape[1]]).to_event(1)
         coefficients = numpyro.sample("coefficients", unit, infer={"event_dims": ["features"]})

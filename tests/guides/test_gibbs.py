@@ -20,8 +20,9 @@ from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+from sidebayes.models.blocks.mixtures.reliability import FLIP_RATE_PRIOR
 from sidebayes.models.blocks.side_information.links import Links
-from sidebayes.models.ppc import FLIP_RATE_PRIOR, ppc
+from sidebayes.models.ppc import ppc
 
 from tests.reference import exact_mixture as exact
 from tests.reference.brute_force import enumerate_labelings
