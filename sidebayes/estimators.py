@@ -288,18 +288,13 @@ class LinkedKFold(GroupKFold):
 
     Examples
     --------
+    Searches take the folds as ``cv=``, and ``rows=np.arange(len(x))`` in `fit`.
+
     >>> import numpy as np
-    >>> import sidebayes
-    >>> from sklearn.model_selection import GridSearchCV
-    >>> data = sidebayes.load_dataset("iris")
-    >>> links = sidebayes.simulate_links(data.labels, 60, weight=3.0)
-    >>> search = GridSearchCV(
-    ...     sidebayes.LinkedMixtureClusterer(links=links, random_state=0),
-    ...     {"n_clusters": [2, 3]},
-    ...     cv=sidebayes.LinkedKFold(links, n_splits=3),
-    ... )
-    >>> search.fit(data.x, rows=np.arange(150)).best_params_  # doctest: +SKIP
-    {'n_clusters': 3}
+    >>> from sidebayes import LinkedKFold, Links
+    >>> folds = LinkedKFold(Links.must_link([[0, 4], [1, 2]]), n_splits=2)
+    >>> [held_out.tolist() for _, held_out in folds.split(np.zeros((6, 1)))]
+    [[1, 2, 5], [0, 3, 4]]
     """
 
     def __init__(
