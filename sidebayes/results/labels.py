@@ -122,7 +122,7 @@ class Latents:
         """Posterior probability that pairs of points share a cluster, shape (num_pairs,).
 
         Averages over draws; within a draw the two labels are taken as independent, which is exact
-        for pairs in different components of the links.
+        for pairs in different connected sets.
 
         Parameters
         ----------

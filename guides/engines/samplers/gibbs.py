@@ -1,4 +1,4 @@
-"""Blocked Gibbs sampling: labels of whole components, then parameters given labels."""
+"""Blocked Gibbs sampling: labels of whole connected sets, then parameters given labels."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class GibbsState(NamedTuple):
 class BlockedGibbs(CheckpointedEngine):
     """Labels and parameters in turn, each drawn given the other.
 
-    A sweep draws all labels jointly, exactly, one connected component of the links at a time; then
+    A sweep draws all labels jointly, exactly, one connected set at a time; then
     every conjugate block that the method hands over, exactly; then the other sites, all of them for
     a model of your own, by one transition of NUTS on the density of parameters, labels and data.
     Labels that a draw used are not kept: those of the result are averages given the parameters,
