@@ -86,7 +86,7 @@ def same_cluster(fit: FitBase, pairs: ArrayLike) -> NDArray[np.float64]:
     """Posterior probability that pairs of points share a cluster, shape (num_pairs,).
 
     Averages over draws; within a draw the two labels are taken as independent, which is exact
-    for pairs in different components of the links.
+    for pairs in different connected sets.
 
     Parameters
     ----------

@@ -114,7 +114,7 @@ def bic(fit: FitBase) -> float:
 def kfold(fit: FitBase, num_folds: int = 10, *, seed: int = 0, progress: bool = True) -> Any:
     r"""Leave out a fold of units at a time, and fit the rest again.
 
-    No link is cut: a connected component of the links is held out with all its points and links,
+    No link is cut: a connected set is held out with all its points and links,
     a group with all its rows, and scored by
 
     .. math:: \log \frac1S \sum_s p(x_c, \ell_c \mid \theta_s), \qquad
@@ -130,9 +130,9 @@ def kfold(fit: FitBase, num_folds: int = 10, *, seed: int = 0, progress: bool = 
     Parameters
     ----------
     num_folds : int
-        At least 2; as many as there are components leaves one out at a time.
+        At least 2; as many as there are connected sets leaves one out at a time.
     seed : int
-        Of the dealing of components to folds, and of the engine.
+        Of the dealing of connected sets to folds, and of the engine.
     progress : bool
 
     Returns
@@ -207,28 +207,28 @@ def kfold(fit: FitBase, num_folds: int = 10, *, seed: int = 0, progress: bool = 
 
 
 def deal_folds(unit: NDArray, num_folds: int, seed: int) -> NDArray[np.int64]:
-    """Fold of each component: dealt at random, the largest first, to the fold with fewest points.
+    """Fold of each connected set: dealt at random, the largest first, to the fold with fewest points.
 
     Parameters
     ----------
     unit : ndarray of int, shape (num_points,)
-        Component of each point.
+        Connected set of each point.
     num_folds, seed : int
 
     Returns
     -------
-    ndarray of int, shape (num_components,)
+    ndarray of int, shape (num_connected_sets,)
 
     Raises
     ------
     ValueError
-        If there are fewer components than folds.
+        If there are fewer connected sets than folds.
     """
     size = np.bincount(unit)
     num_folds = check_integer("num_folds", num_folds, 2)
     if num_folds > len(size):
         raise ValueError(
-            f"num_folds = {num_folds}; expected at most {len(size)}, the number of connected components "
+            f"num_folds = {num_folds}; expected at most {len(size)}, the number of connected sets "
             "of the links, which are held out whole"
         )
     order = np.random.default_rng(check_seed(seed)).permutation(len(size))
