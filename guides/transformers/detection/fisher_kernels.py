@@ -42,11 +42,11 @@ class FisherFeatures(TransformerMixin, BaseEstimator):
 
     .. math:: \psi(y) = \big( E[u_i],\ (E[u_i^2] - 1) / \sqrt 2,\ E[u_i u_j]_{i<j} \mid y \big).
 
-    Designs, with :math:`r_m(y)` the probability of class m, of share :math:`\pi_m`:
+    Let :math:`r_m(y)` be the probability of class m, and :math:`\pi_m` its share. The designs are
 
     ``"C"``
-        v = b in one population, the second class: features :math:`\psi_1` (eq. 10.24). With labels turned
-        round it is the first class.
+        v = b in one population, the second class: features :math:`\psi_1` (eq. 10.24). With the labels
+        exchanged it is the first class.
     ``"B"``
         v = (b, class): features :math:`r_m / \sqrt{\pi_m}\, \psi_m` of both classes, and the score of the
         share, :math:`(r_1 - \pi_1) / \sqrt{\pi_0 \pi_1}` (eq. 10.18). The kernel is that of the thesis
@@ -66,7 +66,7 @@ class FisherFeatures(TransformerMixin, BaseEstimator):
     ----------
     design : {"A", "B", "C", "marginalised"}
     populations : sequence of two Population, optional
-        In place of maximum likelihood estimates from the subjects of each class.
+        Populations to use in place of maximum likelihood estimates from the subjects of each class.
     num_draws : int
         Of design A.
     random_state : int, RandomState or None
