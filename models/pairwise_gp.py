@@ -59,7 +59,7 @@ def pairwise_gp(
     flip_rate : Distribution, "learned" or None
         See `ppc`.
     inference : {"exact", "mean_field", "belief_propagation", "gibbs_labels"} or inference object
-        What to do with loopy components too wide for exact summation.
+        What to do with loopy connected sets too wide for exact summation.
 
     References
     ----------

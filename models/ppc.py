@@ -73,7 +73,7 @@ def ppc(
     weight_per : {"point", "chunklet"}
         Whether a chunklet of n points carries its mixing weight n times or once.
     inference : {"exact", "mean_field", "belief_propagation", "gibbs_labels"} or inference object
-        What to do with loopy components too wide for exact summation.
+        What to do with loopy connected sets too wide for exact summation.
     num_points : int, optional
 
     References

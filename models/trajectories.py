@@ -104,7 +104,7 @@ def trajectories(
     weight_per : {"point", "chunklet"}
         Whether n subjects that hard links join count n times in the weights, or once.
     inference : str or inference object
-        What to do with loopy components too wide for exact summation.
+        What to do with loopy connected sets too wide for exact summation.
     inducing : int, optional
         Describe curves by so many inducing points: the fully independent training conditional (FITC), a
         model of its own that tends to the Gaussian process as they grow.

@@ -107,6 +107,18 @@ def test_rooms_are_small():
     assert {name: size for name, size in sizes.items() if size > MOST} == {}
 
 
+def test_fits_and_objects_are_typed():
+    """Neither a fit nor an object itself is anything at all: mypy then sees what is asked of it."""
+    untyped = []
+    for path in source_files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.arg) and node.arg in ("self", "fit", "fits"):
+                names = ast.walk(node.annotation) if node.annotation else ()
+                if any(isinstance(name, ast.Name) and name.id == "Any" for name in names):
+                    untyped.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert untyped == []
+
+
 def test_import_rule_sees_relative_imports():
     found = own_imports(ROOT / "guides" / "engines" / "expectation_maximisation" / "em.py")
     assert "sidebayes.guides.engines.base" in found

@@ -179,8 +179,8 @@ class PiecewiseHazard(dist.Distribution):
     --------
     >>> import jax.numpy as jnp
     >>> fn = PiecewiseHazard(jnp.log(jnp.array([0.1, 0.2])), jnp.array([5.0]), jnp.zeros(1))
-    >>> float(fn.cumulative_hazard(jnp.array([6.0]))[0].round(3))
-    0.7
+    >>> print(f"{fn.cumulative_hazard(jnp.array([6.0]))[0]:.3f}")
+    0.700
     """
 
     arg_constraints: ClassVar[dict] = {
@@ -227,6 +227,11 @@ class PiecewiseHazard(dist.Distribution):
         """The same with something added to the log hazard ratios, and with other frailties."""
         log_ratio = self.log_ratio + log_ratio
         return PiecewiseHazard(self.log_hazards, self.cuts, log_ratio, self.event, frailty=frailty)
+
+    def subset(self, subjects: Array) -> PiecewiseHazard:
+        """Those of some subjects, by number, without frailties."""
+        log_ratio, event = self.log_ratio[subjects], self.event[subjects]
+        return PiecewiseHazard(self.log_hazards, self.cuts, log_ratio, event)
 
     def where(self, known: Array) -> PiecewiseHazard:
         """The same without the events of subjects whose times are not known."""

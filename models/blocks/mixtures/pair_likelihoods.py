@@ -49,9 +49,9 @@ class FactorisedPairs(LinkedMixture):
         return jnp.logaddexp(right + same, wrong + differ)
 
     def by_unit(self, value: Array) -> Array:
-        """Terms of `log_prob` by connected component, zero-padded."""
+        """Terms of `log_prob` by connected set, zero-padded."""
         graph = self.labels.graph
-        owner = jnp.asarray(graph.component)[jnp.asarray(graph.pairs)[:, 0]]
+        owner = jnp.asarray(graph.connected_set)[jnp.asarray(graph.pairs)[:, 0]]
         return jax.ops.segment_sum(self._by_statement(value), owner, graph.num_nodes)
 
     def summaries(self, value: Array) -> tuple[dict[str, Array], Array]:
