@@ -229,6 +229,11 @@ class PiecewiseHazard(dist.Distribution):
         log_ratio = self.log_ratio + log_ratio
         return PiecewiseHazard(self.log_hazards, self.cuts, log_ratio, self.event, frailty=frailty)
 
+    def subset(self, subjects: Array) -> PiecewiseHazard:
+        """Those of some subjects, by number, without frailties."""
+        log_ratio, event = self.log_ratio[subjects], self.event[subjects]
+        return PiecewiseHazard(self.log_hazards, self.cuts, log_ratio, event)
+
     def where(self, known: Array) -> PiecewiseHazard:
         """The same without the events of subjects whose times are not known."""
         event = jnp.where(known, self.event, 0.0)
