@@ -253,12 +253,12 @@ def check_num_clusters(num_clusters: Any, num_points: int) -> int:
     """Check a number of clusters against the number of points."""
     if num_clusters is None:
         raise TypeError("num_clusters is missing; say how many clusters to fit, num_clusters=3")
-    num_clusters = check_integer("num_clusters", num_clusters)
-    if num_clusters > num_points:
+    number = check_integer("num_clusters", num_clusters)
+    if number > num_points:
         raise ValueError(
-            f"num_clusters = {num_clusters} for {num_points} points; give no more clusters than points"
+            f"num_clusters = {number} for {num_points} points; give no more clusters than points"
         )
-    return num_clusters
+    return number
 
 
 def check_links(
