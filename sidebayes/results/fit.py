@@ -161,7 +161,7 @@ class Fit(FitBase):
 
     @property
     def picture(self) -> str | None:
-        """Kind of picture that `plot` draws: "subjects", "curves" or "clusters"; None where the model has none of these."""
+        """Kind of picture that `plot` draws: "subjects", "curves" or "clusters"; None without any."""
         from sidebayes.diagnostics.pictures.subjects import has_subjects
 
         if has_subjects(self):

@@ -74,11 +74,11 @@ class GibbsState(NamedTuple):
 class BlockedGibbs(CheckpointedEngine):
     """Gibbs sampling: labels and parameters in turn, each drawn given the other.
 
-    A sweep draws all labels jointly, exactly, one connected set at a time; then
-    every conjugate block that the method hands over, exactly; then the other sites, all of them for
-    a model of your own, by one transition of NUTS on the density of parameters, labels and data.
-    The sampled labels are not kept: label probabilities of the result are computed given the
-    parameters, which has a lower variance. Chains start around `init`, as those of `NUTS` do.
+    A sweep draws all labels jointly, exactly, one connected set at a time; then every conjugate block
+    of the model, exactly, your own models' blocks included; then the other sites, by one transition of
+    NUTS on the density of parameters, labels and data. The sampled labels are not kept: label
+    probabilities of the result are computed given the parameters, which has a lower variance. Chains
+    start around `init`, as those of `NUTS` do.
 
     Parameters
     ----------

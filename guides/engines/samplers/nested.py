@@ -159,7 +159,7 @@ class NestedSlice(CheckpointedEngine):
         message = (
             f"nested sampling left {left:.2g} of the evidence after {int(state.steps)} replacements; "
             f"{pooled}; {self.num_runs} x "
-            f"{self.num_samples} draws from {effective:.0f} effective ones a run"
+            f"{self.num_samples} draws from {effective:.0f} effective ones per run"
         )
         if not stopped:
             message += f"; stopped at max_steps={self.max_steps} before tol={self.tol}: raise it"

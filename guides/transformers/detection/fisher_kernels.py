@@ -53,8 +53,8 @@ class FisherFeatures(TransformerMixin, BaseEstimator):
         less 1, as shares add up to one; support vector machines see no difference.
     ``"A"``
         v = b in the mixture of both populations (eq. 10.12), whose information is found by Monte Carlo.
-        The score is that of design B, exact if the noise of both classes is the same. Where one covariance is
-        singular, effects tell the classes, and the design is that of B.
+        The score is that of design B, exact if the noise of both classes is the same. Where one
+        covariance is singular, effects determine the classes, and the design is that of B.
     ``"marginalised"``
         :math:`\sum_m r_m r_m' \psi_m^\top \psi_m'` (eq. 10.21), without the score of the share.
 

@@ -53,7 +53,7 @@ class Classes(dist.Distribution):
         return constraints.independent(constraints.integer_interval(-1, self.probs.shape[1] - 1), 1)
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
-        """Draw a class for each row that is told."""
+        """Draw a class for each row that has a statement."""
         shape = (*sample_shape, len(self.probs))
         drawn = jax.random.categorical(key, jnp.log(self.probs), shape=shape)
         return drawn if self.told is None else jnp.where(self.told, drawn, -1)
@@ -103,7 +103,7 @@ class ClassifiedMixture(LinkedMixture):
         value : Array
             Data of all points.
         known : PartialLabels, optional
-            Points that it says something about are told, and no others.
+            The points that it states something about get classes, and no others.
         label_noise : float
             See `stated_classes`.
         """
