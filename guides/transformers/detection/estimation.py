@@ -109,7 +109,9 @@ def _start(table: LongTable, individual: bool) -> Population:
         raise ValueError(f"output {int(np.argmin(counts))} has no row; drop its column")
     variance = sums.squares.sum(axis=0) / counts
     if (variance <= _EXACT * np.square(table.y).mean()).any():
-        raise ValueError("least squares fits the rows exactly, so that nothing determines the noise")
+        raise ValueError(
+            "least squares fits the rows exactly, so that nothing determines the noise"
+        )
     effects = table.random.shape[1]
     if not individual:
         return Population(sums.start, np.zeros((effects, effects)), np.sqrt(variance))

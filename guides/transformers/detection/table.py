@@ -289,7 +289,9 @@ def by_output(outputs: NDArray | None, size: int) -> NDArray[np.int64]:
     if outputs is None:
         return np.zeros(size, np.int64)
     if not np.isin(outputs, (0.0, 1.0)).all() or (outputs.sum(axis=1) != 1).any():
-        raise ValueError("outputs must hold a single 1 per row, in the column of its output, and else 0")
+        raise ValueError(
+            "outputs must hold a single 1 per row, in the column of its output, and else 0"
+        )
     return outputs.argmax(axis=1)
 
 
