@@ -178,7 +178,7 @@ def run_job(job: Job, folder: Path, num_draws: int) -> str | None:
 
     data = sidebayes.load_dataset("crabs", label=job.question)
     assert data.labels is not None
-    weight = sidebayes.flip_rate_weight(FLIP_RATE)
+    weight = float(sidebayes.flip_rate_weight(FLIP_RATE))
     links = sidebayes.simulate_links(
         data.labels, NUM_LINKS[job.question], flip_rate=FLIP_RATE, weight=weight
     )
@@ -296,6 +296,7 @@ def _groups(fit: Fit) -> str:
     index = {}
     for question, name in (("sex", "the sexes"), ("species", "the species")):
         truth = sidebayes.load_dataset("crabs", label=question).labels
+        assert truth is not None
         score = score_labels(truth, fit.labels())["ari"]
         index[name] = (score, f"{name} ({score:.3f})".replace("-", "−"))
     best, text = max(index.values())

@@ -83,7 +83,7 @@ class FitBase:
     @property
     def engine(self) -> str:
         """Name of the engine."""
-        return self.tree["fit_info"].attrs["engine"]
+        return str(self.tree["fit_info"].attrs["engine"])
 
     @property
     def status(self) -> Status:
@@ -112,7 +112,7 @@ class FitBase:
         starts at, its compiling included, and ``other`` of all else: checks, starting values, and
         describing what was found. The parts add up to ``total``.
         """
-        return json.loads(self.tree["fit_info"].attrs["seconds"])
+        return dict(json.loads(self.tree["fit_info"].attrs["seconds"]))
 
     @property
     def objective(self) -> NDArray[np.float64]:

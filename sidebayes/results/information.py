@@ -90,7 +90,7 @@ def _by_information(
     build = partial(_along, names)
     program, _ = compiled("information-sites", problem, tuple(names), build, *inputs)
     slope, second = map(np.asarray, program(*inputs))
-    found = slope.T @ slope
+    found: NDArray[np.float64] = slope.T @ slope
     blind = (slope**2).sum(axis=0) < _STATIONARY * (second**2).sum(axis=0) / 2
     found[blind], found[:, blind] = np.nan, np.nan
     return found
@@ -105,7 +105,8 @@ def _curvature(problem: Problem) -> Callable:
         def loss(point: Array) -> Array:
             return -sum_log_prob(place(problem, unravel(point), args)[0])
 
-        return jax.jacfwd(jax.grad(loss))(flat)
+        hessian: Array = jax.jacfwd(jax.grad(loss))(flat)
+        return hessian
 
     return curvature
 

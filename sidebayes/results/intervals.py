@@ -64,7 +64,7 @@ def _quantiles(
 ) -> NDArray[np.float64]:
     """Newton's steps towards quantiles that lie between those of the parts, with halvings between."""
     below, above = ends.min(axis=0), ends.max(axis=0)
-    found = (share * ends).sum(axis=0).clip(below, above)
+    found: NDArray[np.float64] = (share * ends).sum(axis=0).clip(below, above)
     open_ = np.arange(len(found))
     for step in range(_MOST_STEPS):
         at, width, weight = found[open_], sd[:, open_], share[:, open_]

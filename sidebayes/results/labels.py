@@ -102,7 +102,8 @@ def same_cluster(fit: FitBase, pairs: ArrayLike) -> NDArray[np.float64]:
     prob = fit.tree["responsibilities"]["prob"].to_numpy()
     ends = check_pairs(pairs, prob.shape[2], "pairs").T
     one, other = (prob[:, :, points] for points in ends)
-    return np.einsum("cdpk,cdpk->cdp", one, other).mean(axis=(0, 1))
+    same: NDArray[np.float64] = np.einsum("cdpk,cdpk->cdp", one, other)
+    return same.mean(axis=(0, 1))
 
 
 def suspect_links(

@@ -118,7 +118,8 @@ def log_prob(fit: FitBase, *data: Any, **named: Any) -> NDArray[np.float64]:
     unlinked = {n: v for n, v in run.data.items() if not isinstance(v, Links)}
     draws = pooled_draws(fit.tree)  # a density has no numbering of clusters
     per_draw = over_draws(fit, log_density, replace(run, data=unlinked), draws)
-    return np.logaddexp.reduce(per_draw, axis=0) - np.log(len(per_draw))
+    total: NDArray[np.float64] = np.logaddexp.reduce(per_draw, axis=0) - np.log(len(per_draw))
+    return total
 
 
 def predictive(fit: FitBase, *data: Any, seed: int = 0, **named: Any) -> xr.DataTree:

@@ -147,7 +147,8 @@ def _curves(parts: tuple[Array, ...], times: Array, since: Array) -> Array:
         at = jax.vmap(log_survival, out_axes=1)(times[:, None].repeat(len(since), axis=1))
         return jnp.where(times > since[:, None], jnp.exp(at - start[:, None]), 1.0)
 
-    return jax.lax.map(one, parts)
+    found: Array = jax.lax.map(one, parts)
+    return found
 
 
 def _fn_of(site: dict) -> Any:

@@ -318,4 +318,4 @@ def _held_out(
 
 
 def _log_mean(terms: NDArray) -> NDArray:
-    return logsumexp(terms, axis=0) - np.log(len(terms))
+    return np.asarray(logsumexp(terms, axis=0) - np.log(len(terms)))
