@@ -85,8 +85,8 @@ class DebugReport:
 def debug(model: Callable[..., None], *args: Any, seed: int = 0, **kwargs: Any) -> DebugReport:
     """Say what is wrong with a model, before anything is fitted.
 
-    Climbs from what a model needs to run at all to what a gradient needs, and stops where going on
-    makes no sense.
+    The checks run from what a model needs to run at all to what a gradient needs, and stop where the
+    rest would make no sense.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def debug(model: Callable[..., None], *args: Any, seed: int = 0, **kwargs: Any) 
     *args, **kwargs
         Its arguments, as the model takes them; `Links` are compiled as `fit` does.
     seed : int
-        Of the points at which density and gradient are computed.
+        Seed of the points at which density and gradient are computed.
 
     Returns
     -------
@@ -109,7 +109,7 @@ def debug(model: Callable[..., None], *args: Any, seed: int = 0, **kwargs: Any) 
     >>> def model(x):
     ...     rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
     ...     numpyro.sample("x", dist.Exponential(rate), obs=x)
-    >>> print(debug(model, np.array([0.5, -2.0]))["support"])
+    >>> print(debug(model, np.array([0.5, -2.0]))["support"])  # doctest: +ELLIPSIS
     fail    support   1 of 2 values of 'x' are missing or outside its support (positive), the first ...
     """
     if not callable(model):

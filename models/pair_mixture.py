@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax.numpy as jnp
 import numpyro
@@ -12,33 +12,13 @@ from .blocks.components.gaussian_prior import GaussianPrior
 from .blocks.components.mixture_components import class_components, num_rows
 from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
-from .blocks.label_inference.partition import check_inference
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
+from .blocks.mixtures.pair_laws import pair_law_options
 from .blocks.mixtures.weights import mixing_weights
 from .blocks.side_information.links import Links
 
-__all__ = ["PAIR_LAWS", "law_options", "pair_mixture"]
-
-PAIR_LAWS: dict[str, dict[str, Any]] = {
-    "shared": {"reading": "field", "weight_per": "chunklet"},
-    "conditional": {"reading": "field", "weight_per": "point"},
-    "joint": {"reading": "relation", "weight_per": "point"},
-}
-"""Each law of the classes of a linked pair, as options of `LinkedCategorical`."""
-
-
-def law_options(pair_law: str) -> dict[str, Any]:
-    """Entry of `PAIR_LAWS`.
-
-    Raises
-    ------
-    ValueError
-        If there is no such law.
-    """
-    if pair_law not in PAIR_LAWS:
-        raise ValueError(f"pair_law = {pair_law!r}; expected one of {tuple(PAIR_LAWS)}")
-    return PAIR_LAWS[pair_law]
+__all__ = ["pair_mixture"]
 
 
 def pair_mixture(
@@ -64,7 +44,7 @@ def pair_mixture(
               \qquad g_m(x) = \sum_k \pi_{mk} \mathcal{N}(x | \mu_{mk}, \Sigma_{mk})
 
     Here a cluster is a class of the thesis, and a component one of its Gaussians. Links that share
-    points tie chunklets and larger components together, whose density is the sum over all joint
+    points tie chunklets and larger connected sets together, whose density is the sum over all joint
     labelings; the thesis takes such links as independent observations instead, see
     `separate_pairs`. Finite links are a field (or a statement) of that strength.
 
@@ -74,7 +54,7 @@ def pair_mixture(
         None simulates `num_points` rows; `prior` must then be a GaussianPrior.
     links : Links, LabelGraph or None
     num_clusters, num_components : int
-        Classes, and Gaussians a class.
+        Number of classes, and of Gaussians per class.
     covariance : {"full", "tied", "diagonal", "spherical"}
         Of every Gaussian; "tied" is one for all.
     prior : {"empirical", "flat"} or GaussianPrior
@@ -89,7 +69,7 @@ def pair_mixture(
         then found to agree or not, :math:`\omega = \alpha^2, \nu = \alpha_m\alpha_{m'}`; the only
         one under which random pairs leave the weights unbiased.
     inference : {"exact", "mean_field", "belief_propagation", "gibbs_labels"} or inference object
-        What to do with loopy components of links too wide for exact summation; anything but
+        What to do with loopy connected sets too wide for exact summation; anything but
         "exact" needs ``pair_law="joint"`` there.
     num_points : int, optional
 
@@ -99,14 +79,8 @@ def pair_mixture(
     shape analysis, University of Utah, eqs. 4.1-4.9 (with one normaliser per pair), 4.20-4.21.
     Yu, Elhabian and Whitaker (2018), arXiv:1805.02285.
     """
-    law = law_options(pair_law)
     graph = as_label_graph(links, num_rows(x, num_points), num_clusters, inference)
-    approximation = check_inference(graph, num_clusters, inference)
-    if approximation is not None and pair_law != "joint":
-        raise ValueError(
-            f"pair_law = {pair_law!r} needs the normaliser of the links exactly, and {approximation} "
-            "is not exact; use pair_law='joint', or separate_pairs(links, num_points)"
-        )
+    law = pair_law_options(pair_law, graph, num_clusters, inference)
     weights = mixing_weights(num_clusters, concentration)
     density = class_components(x, num_clusters, num_components, covariance, prior, concentration)
     labels = LinkedCategorical(jnp.log(weights), graph, inference=inference, **law)

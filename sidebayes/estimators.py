@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sidebayes.guides.engines.base import Engine
 from sidebayes.models.blocks.side_information.class_names import class_codes
-from sidebayes.models.blocks.side_information.hard_links import components_of
+from sidebayes.models.blocks.side_information.hard_links import connected_sets
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
@@ -32,8 +32,8 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):
 
     Links refer to rows of the training data. In a pipeline pass them by the name of the step,
     ``pipe.fit(x, linkedmixtureclusterer__links=links)``, or with metadata routing after
-    ``set_fit_request(links=True)``. Splits of cross-validation renumber rows, so tell each row's number
-    by ``rows``, which scikit-learn cuts along with the data, and split by `LinkedKFold`.
+    ``set_fit_request(links=True)``. Splits of cross-validation renumber rows, so pass the number of
+    each row as ``rows``, which scikit-learn splits along with the data, and split by `LinkedKFold`.
 
     Parameters
     ----------
@@ -41,9 +41,9 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):
     method : str
         Name of a card; see ``sidebayes list``.
     engine : str or engine, optional
-        By default that of the card.
+        By default the first engine of the card.
     links : Links, optional
-        Used where `fit` is given none.
+        Links to use where `fit` is given none.
     options : mapping, optional
         Options of the model, such as ``{"covariance": "tied"}``.
     random_state : int, RandomState or None
@@ -51,7 +51,7 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):
     Attributes
     ----------
     result_ : Fit
-        All that is known after fitting.
+        The fit, with everything that it offers.
     labels_ : ndarray of int, shape (n_samples,)
         Labels of the training data, links respected.
     n_features_in_ : int
@@ -100,7 +100,7 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):
         y : ignored
             For labels that are known, pass ``links=Links.from_labels(y)``.
         links : Links, optional
-            In place of those given at construction.
+            Links to use in place of those given at construction.
         rows : array_like of int, shape (n_samples,), optional
             Number, in the data that the links refer to, of each row of `X`. Links to rows that are not
             in `X` are left out. By default `X` is all of these data, in their order.
@@ -112,7 +112,7 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):
         Raises
         ------
         TypeError, ValueError
-            For bad input, links to more rows than `X` has without `rows` among it.
+            For bad input, such as links to more rows than `X` has without `rows`.
         """
         x = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         given = self.links if links is None else links
@@ -164,10 +164,11 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):
     n_components : int
         Components of the mixture; the number of classes if None.
     method : {"moe", "pfgl", "nfgl"}
-        Class probabilities of components, prototypes within them, or labelled rows nearby that vote. For the
-        latter two standardise the features, ``make_pipeline(StandardScaler(), MixtureClassifier(...))``.
+        How components get classes: by class probabilities, by prototypes within them, or by votes of
+        labelled rows nearby. For the latter two, standardise the features:
+        ``make_pipeline(StandardScaler(), MixtureClassifier(...))``.
     engine : str or engine, optional
-        By default that of the card.
+        By default the first engine of the card.
     options : mapping, optional
         Options of the model, such as ``{"covariance": "diagonal", "label_noise": 0.05}``.
     random_state : int, RandomState or None
@@ -175,7 +176,7 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):
     Attributes
     ----------
     result_ : Fit
-        All that is known after fitting.
+        The fit, with everything that it offers.
     classes_ : ndarray, shape (n_classes,)
     transduction_ : ndarray, shape (n_samples,)
         Classes of the training data, known ones respected.
@@ -268,18 +269,19 @@ class LinkedKFold(GroupKFold):
     """Folds for cross-validation that no link crosses.
 
     Rows that a chain of links connects are held out together, so that a fit to the others has seen
-    nothing of them. The sizes of the folds are as even as the connected components allow.
+    nothing of them. The sizes of the folds are as even as the connected sets allow.
 
     Parameters
     ----------
     links : Links
-        Among the rows of all data.
+        Links among the rows of all data.
     n_splits : int
-        At least 2, and at most the number of connected components, rows without links among them.
+        Number of folds: at least 2, and at most the number of connected sets, of which a row without
+        links is one.
     shuffle : bool
-        Deal components out at random, rather than by size.
+        Deal connected sets out at random, rather than by size.
     random_state : int, RandomState or None
-        Of the shuffling.
+        Randomness of the shuffling.
 
     Raises
     ------
@@ -288,18 +290,13 @@ class LinkedKFold(GroupKFold):
 
     Examples
     --------
+    Searches take the folds as ``cv=``, and ``rows=np.arange(len(x))`` in `fit`.
+
     >>> import numpy as np
-    >>> import sidebayes
-    >>> from sklearn.model_selection import GridSearchCV
-    >>> data = sidebayes.load_dataset("iris")
-    >>> links = sidebayes.simulate_links(data.labels, 60, weight=3.0)
-    >>> search = GridSearchCV(
-    ...     sidebayes.LinkedMixtureClusterer(links=links, random_state=0),
-    ...     {"n_clusters": [2, 3]},
-    ...     cv=sidebayes.LinkedKFold(links, n_splits=3),
-    ... )
-    >>> search.fit(data.x, rows=np.arange(150)).best_params_  # doctest: +SKIP
-    {'n_clusters': 3}
+    >>> from sidebayes import LinkedKFold, Links
+    >>> folds = LinkedKFold(Links.must_link([[0, 4], [1, 2]]), n_splits=2)
+    >>> [held_out.tolist() for _, held_out in folds.split(np.zeros((6, 1)))]
+    [[1, 2, 5], [0, 3, 4]]
     """
 
     def __init__(
@@ -332,7 +329,7 @@ class LinkedKFold(GroupKFold):
         Raises
         ------
         TypeError, ValueError
-            If `X` has not the rows that the links refer to, or there are fewer connected components
+            If `X` has not the rows that the links refer to, or there are fewer connected sets
             than folds.
         """
         try:
@@ -341,19 +338,19 @@ class LinkedKFold(GroupKFold):
             raise TypeError(f"X = {X!r:.40}; pass the table whose rows are split") from None
         pairs = _cut(self.links, size, None).pairs
         if groups is not None:
-            known = Groups(groups)
+            known = Groups(groups)  # type: ignore[arg-type]
             if len(known) != size:
                 raise ValueError(
                     f"groups has {len(known)} entries, X has {size} rows; give one each"
                 )
             pairs = np.concatenate([pairs, Links.from_groups(known).pairs])
-        number, component = components_of(pairs, size)
+        number, connected_set = connected_sets(pairs, size)
         if number < self.n_splits:
             raise ValueError(
-                f"links and groups connect the rows into {number} components, too few for "
+                f"links and groups connect the rows into {number} sets, too few for "
                 f"n_splits = {self.n_splits} folds that no link crosses; use fewer folds, or fewer links"
             )
-        yield from super().split(X, y, component)
+        yield from super().split(X, y, connected_set)
 
 
 def _cut(links: Links, size: int, rows: ArrayLike | None) -> Links:

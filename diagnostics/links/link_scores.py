@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -67,7 +68,7 @@ def agreement(
 ) -> tuple[NDArray, NDArray, str | None]:
     """Probability, draw by draw, that two labels agree, given data, parameters and the fit's links.
 
-    Exact for pairs inside a connected component of the links too: such pairs become links of weight
+    Exact for pairs inside a connected set too: such pairs become links of weight
     zero, which change nothing but let the joint distribution of the two labels be read off.
 
     Parameters
@@ -90,14 +91,14 @@ def agreement(
     Raises
     ------
     ValueError
-        If a loopy component, these pairs included, is too wide.
+        If a loopy connected set, these pairs included, is too wide.
     """
     given = {name: jnp.asarray(value) for name, value in draws.items()}
     fn, value = mixture_structure(problem)
     num_points = len(value)
     ties = fn.labels.graph if isinstance(fn, LinkedMixture) and fn.labels.graph.num_links else None
     before = as_label_graph(ties, num_points)
-    within = np.flatnonzero(np.equal(*np.asarray(before.component)[pairs].T))
+    within = np.flatnonzero(np.equal(*np.asarray(before.connected_set)[pairs].T))
     told = before.links
     asked = len(told) + np.arange(len(within))
     links = Links(
@@ -124,7 +125,7 @@ def agreement(
             count = graph.num_links - len(within)
             weights = weights.at[:count].set(found["pair_weights"][:count])
             factors = unary, graph, found["log_weights"], weights
-            options = {"weight_per": fn.labels.weight_per, "inference": method}
+            options: dict[str, Any] = {"weight_per": fn.labels.weight_per, "inference": method}
             prob = partition.responsibilities(*factors, **options)
             same = _independent(prob, pairs)
             if len(within):

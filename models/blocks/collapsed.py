@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array
 
-__all__ = ["Collapsed", "Fitted", "IndependentMixture", "as_collapsed", "unexpanded"]
+__all__ = ["Collapsed", "DrawsData", "Fitted", "IndependentMixture", "as_collapsed", "unexpanded"]
 
 
 class Fitted(NamedTuple):
@@ -32,6 +32,17 @@ class Fitted(NamedTuple):
     codes: Array
 
 
+@runtime_checkable
+class DrawsData(Protocol):
+    """Distribution whose draws depend on the data that were fitted, through latent variables of groups."""
+
+    groups: Any
+
+    def draw_data(self, rng_key: Array, fitted: Fitted | None = None) -> Array:
+        """Draw data; see `Collapsed.draw_data`."""
+        ...
+
+
 class Collapsed(dist.Distribution):
     r"""Distribution of observed data whose latent variables are summed or integrated out.
 
@@ -42,7 +53,8 @@ class Collapsed(dist.Distribution):
               \partial \log Z / \partial L = E[t(z) \mid x].
 
     Subclasses give the log-factors L, their log partition function Z and what follows from them.
-    EM, Gibbs sampling, coordinate ascent, leave-one-out terms and predictions use nothing else.
+    EM, Gibbs sampling, coordinate ascent, leave-one-out terms and predictions are built on these
+    methods.
     """
 
     arg_constraints: ClassVar[dict] = {}

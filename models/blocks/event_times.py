@@ -14,6 +14,7 @@ from jax import Array
 from jax.core import Tracer
 from jax.scipy.special import logsumexp
 from jax.typing import ArrayLike
+from numpy.typing import ArrayLike as HostArrayLike
 from numpyro.distributions import constraints
 
 from sidebayes.common.fields import Positive, Range, check_fields, check_integer, real_array
@@ -45,8 +46,8 @@ class HazardPrior:
         suits covariates of unit width.
     association : array_like, shape () or (num_effects,)
         Standard deviations a of the log hazard ratios :math:`\alpha` of random effects, positive. The
-        default suits effects of unit width. Those of a measure in thousandths need thousand times as
-        much, which ``design.survival`` sees to.
+        default suits effects of unit width. Effects on a measure in thousandths need a deviation a
+        thousand times as large, which ``design.survival`` sets.
     """
 
     cuts: ArrayLike
@@ -80,14 +81,14 @@ class HazardPrior:
         event : array_like of bool, shape (num_subjects,)
             Whether the event was seen.
         num_intervals : int
-            At most; fewer where events share their times.
+            Maximum number of intervals; there are fewer where events share their times.
         **scales
             Other fields of the prior.
 
         Raises
         ------
         ValueError
-            If no event was seen: nothing tells the rate.
+            If no event was seen, so that nothing determines the rate.
         """
         number = check_integer("num_intervals", num_intervals)
         time, event = read_times(time, event)
@@ -99,7 +100,7 @@ class HazardPrior:
         return cls(cuts, float(np.log(event.sum() / time.sum())), **scales)
 
 
-def read_times(time: ArrayLike, event: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+def read_times(time: HostArrayLike, event: HostArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Times and indicators of events as arrays of floats and of truth values.
 
     Raises
@@ -179,8 +180,8 @@ class PiecewiseHazard(dist.Distribution):
     --------
     >>> import jax.numpy as jnp
     >>> fn = PiecewiseHazard(jnp.log(jnp.array([0.1, 0.2])), jnp.array([5.0]), jnp.zeros(1))
-    >>> float(fn.cumulative_hazard(jnp.array([6.0]))[0].round(3))
-    0.7
+    >>> print(f"{fn.cumulative_hazard(jnp.array([6.0]))[0]:.3f}")
+    0.700
     """
 
     arg_constraints: ClassVar[dict] = {
@@ -227,6 +228,11 @@ class PiecewiseHazard(dist.Distribution):
         """The same with something added to the log hazard ratios, and with other frailties."""
         log_ratio = self.log_ratio + log_ratio
         return PiecewiseHazard(self.log_hazards, self.cuts, log_ratio, self.event, frailty=frailty)
+
+    def subset(self, subjects: Array) -> PiecewiseHazard:
+        """Those of some subjects, by number, without frailties."""
+        log_ratio, event = self.log_ratio[subjects], self.event[subjects]
+        return PiecewiseHazard(self.log_hazards, self.cuts, log_ratio, event)
 
     def where(self, known: Array) -> PiecewiseHazard:
         """The same without the events of subjects whose times are not known."""

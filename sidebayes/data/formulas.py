@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from sidebayes.models.blocks.effects.priors import EffectsPrior
 from sidebayes.models.blocks.event_times import HazardPrior, read_times
@@ -25,13 +26,13 @@ class Design(Mapping[str, Any]):
     """Data by role for ``sidebayes.fit("mixed_effects", **design)``.
 
     A mapping with the entries ``y``, ``fixed``, ``random``, ``subjects``, ``covariance`` and, where there
-    are several formulas, ``outputs``. `at` makes those of other rows, with the same columns.
+    are several formulas, ``outputs``. `at` makes the same columns for other rows.
 
     Attributes
     ----------
     formulas : tuple of str
     names : tuple of str
-        Of the outputs.
+        Names of the outputs.
     """
 
     def __init__(self, formulas: Sequence[str], table: Any) -> None:
@@ -71,10 +72,10 @@ class Design(Mapping[str, Any]):
         Parameters
         ----------
         table : data frame
-            With the columns that the formula names, but the response.
+            A table with the columns that the formula names, except for the response.
         output : str, optional
-            Which response to predict, where there are several formulas; all by default, one after
-            another.
+            Which response to predict, where there are several formulas. By default all of them, one
+            after another.
 
         Returns
         -------
@@ -116,7 +117,7 @@ class Design(Mapping[str, Any]):
             One row per subject, with the columns that the formula names and the one that groups rows.
             Subjects without measures are left out.
         num_intervals : int
-            Of the piecewise-constant baseline hazard, with equally many events each.
+            Number of intervals of the piecewise-constant baseline hazard; each has equally many events.
 
         Returns
         -------
@@ -149,7 +150,9 @@ class Design(Mapping[str, Any]):
             columns = Columns(found.group(3), frame, OF_SURVIVAL).frame
         columns = columns.drop(columns="Intercept", errors="ignore")
         scales = _ratio_scales(self["y"], self["fixed"], self["random"], columns)
-        own = {name: self._data.get(name) for name in ("y", "fixed", "random", "outputs")}
+        own: dict[str, Any] = {
+            name: self._data.get(name) for name in ("y", "fixed", "random", "outputs")
+        }
         return self._data | {
             "time": time,
             "event": event.astype(float),
@@ -158,7 +161,7 @@ class Design(Mapping[str, Any]):
             "hazard": HazardPrior.weak(time, event, num_intervals=num_intervals, **scales),
         }
 
-    def _warn_of_late_rows(self, time: np.ndarray, subjects: Sequence[Any]) -> None:
+    def _warn_of_late_rows(self, time: np.ndarray, subjects: NDArray) -> None:
         """Warn of measures after the event, where a column of random effects looks like the same clock.
 
         That is a column, no less than zero anywhere, whose last value is before the event or the end of
@@ -239,14 +242,14 @@ def design(formula: str | Sequence[str], table: Any) -> Design:
     ----------
     formula : str or sequence of str
         Response, fixed effects, and random effects in parentheses with the column that groups rows,
-        ``"y ~ time + (time | subject)"``, as R's lme4 writes them. Random effects of one pair of
-        parentheses are correlated, those of several, or of ``||``, are not. Terms are those of the
-        library formulae: ``bs(time, df=4)`` and ``poly(time, 2)`` are bases, columns of text are
+        ``"y ~ time + (time | subject)"``, as R's lme4 writes them. Random effects within one pair of
+        parentheses are correlated; those of different pairs, or of ``||``, are not. Terms are those of
+        the library formulae: ``bs(time, df=4)`` and ``poly(time, 2)`` are bases, columns of text are
         categories, ``a*b`` interacts. Several formulas are several outputs, whose random effects are
         correlated if each has one pair of parentheses.
     table : data frame
-        Of pandas, polars or Arrow. With several formulas, rows where a response is missing are left
-        out of that output.
+        A table of pandas, polars or Arrow. With several formulas, rows where a response is missing are
+        left out of that output.
 
     Returns
     -------
@@ -256,7 +259,7 @@ def design(formula: str | Sequence[str], table: Any) -> Design:
     Raises
     ------
     ImportError
-        Without the library formulae.
+        If the library formulae is not installed.
     ValueError
         If the formula cannot be read, or a column is missing or incomplete.
 
@@ -295,7 +298,7 @@ def _check_group(group: str, table: pd.DataFrame) -> None:
         )
 
 
-def _one_row_each(table: pd.DataFrame, group: str, names: Sequence[Any]) -> pd.DataFrame:
+def _one_row_each(table: pd.DataFrame, group: str, names: NDArray) -> pd.DataFrame:
     """Rows of the subjects of these names, in this order."""
     if group not in table:
         raise ValueError(f"the table has no column {group!r}, only {list(table)}")

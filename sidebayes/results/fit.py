@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
-import warnings
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -17,34 +13,26 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from sidebayes.diagnostics.sites import entry_names
-from sidebayes.diagnostics.symmetry.invariants import convergence
-from sidebayes.diagnostics.symmetry.orthogonal import align
-from sidebayes.diagnostics.symmetry.relabelling import relabel
-from sidebayes.diagnostics.trust.verdict import num_starts_at_best, verdict
-from sidebayes.guides.engines.base import Engine, Evidence, SideBayesWarning, Status
-from sidebayes.models.blocks.side_information.links import Links
 
 from ..common.fields import check_integer
 from ..common.files import check_writable, sealed, write_whole
-from ..runs.execution import execute
-from ..runs.run import Run
-from .classes import Classes
-from .curves import CurvesOfFit
-from .labels import Latents
-from .predictions import Predictions
-from .survival import Survival
-from .uncertainty import Uncertainty
-from .validation import Validation
+from . import curves as of_curves
+from . import effects as of_effects
+from . import labels as of_labels
+from . import predictions as of_new_data
+from . import survival as of_survival
+from . import validation as of_scores
+from .fit_base import FitBase, need_labels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["Fit"]
 
-_POOR_MATCH = 0.8
-"""Score of relabelling below which averages over draws mean little."""
-
 
 @dataclass(frozen=True, eq=False)
-class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Validation):
-    """What came out of a fit: one DataTree, and what users ask of it.
+class Fit(FitBase):
+    """Result of a fit: one DataTree, and the questions that users ask of it.
 
     Attributes
     ----------
@@ -54,182 +42,67 @@ class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Val
         Model, data, options and engine.
     """
 
-    tree: xr.DataTree
-    run: Run
+    labels = of_labels.labels
+    responsibilities = of_labels.responsibilities
+    same_cluster = of_labels.same_cluster
+    suspect_links = of_labels.suspect_links
+    score_links = of_labels.score_links
+    classes = of_labels.classes
+    class_probabilities = of_labels.class_probabilities
 
-    @classmethod
-    def of(
-        cls, run: Run, init: Mapping[str, Any] | Fit | None = None, *, progress: bool = True
-    ) -> Self:
-        """Execute a run.
+    effects = of_effects.effects
+    coefficients = of_effects.coefficients
 
-        Parameters
+    predict = of_new_data.predict
+    predict_proba = of_new_data.predict_proba
+    log_prob = of_new_data.log_prob
+    predictive = of_new_data.predictive
+    curves = of_curves.curves
+    forecast = of_curves.forecast
+    survival = of_survival.survival
+
+    loo = of_scores.loo
+    kfold = of_scores.kfold
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether points have classes beside their labels."""
+        return of_labels.has_classes(self)
+
+    @property
+    def class_names(self) -> tuple[str | int, ...]:
+        """Names of the classes in their order; numbers for those without a name."""
+        return of_labels.class_names(self)
+
+    @property
+    def event_times(self) -> str | None:
+        """Site of times to an event that were observed, None if the model has none."""
+        return of_survival.event_times(self)
+
+    @property
+    def unit_terms(self) -> NDArray[np.float64]:
+        """Log-likelihood terms by unit, summed over observed sites, shape (chain, draw, unit)."""
+        return of_scores.unit_terms(self)
+
+    @property
+    def bic(self) -> float:
+        r"""Bayesian information criterion of a mode; smaller is better.
+
+        .. math:: -2 \log p(x \mid \hat\theta) + \sum_s d_s \log n
+
+        n units, and sites of :math:`d_s` degrees of freedom; see `code_length` for those that are charged
+        otherwise. Half of it is a code length in nats. The prior enters through the mode alone.
+
+        Raises
+        ------
+        ValueError
+            If the fit has draws in place of a mode, or its density is no likelihood.
+
+        References
         ----------
-        run : Run
-        init : mapping or Fit, optional
-            Where to start.
-        progress : bool
+        Schwarz (1978), Ann. Stat. 6, 461-464, doi:10.1214/aos/1176344136.
         """
-        began = time.perf_counter()
-        values = init.params if isinstance(init, Fit) else init
-        found = cls(execute(run, values, progress=progress), run)
-        if found.has_labels:
-            group = found.tree["responsibilities"].to_dataset()
-            if "labels" not in group:
-                group = group.assign(labels=("points", found._find_labels()))
-                found.tree["responsibilities"] = xr.DataTree(group)
-        info = found.tree["fit_info"].attrs
-        if init is not None:
-            info["starts_at_best"] = num_starts_at_best(init) if isinstance(init, Fit) else 1
-        total = time.perf_counter() - began
-        info["seconds"] = json.dumps(_with_total(json.loads(info["seconds"]), total))
-        return found
-
-    @property
-    def method(self) -> str:
-        """Name of the card, or of the user's model."""
-        return self.run.method
-
-    @property
-    def model(self) -> Callable[..., None] | None:
-        """The model; None after loading without a user's own, or an option that files cannot hold."""
-        return self.run.model
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """Options of the model, ``num_clusters`` among them."""
-        return self.run.options
-
-    @property
-    def config(self) -> Engine:
-        """Configuration of the engine that ran."""
-        return self.run.engine
-
-    @property
-    def engine(self) -> str:
-        """Name of the engine."""
-        return self.tree["fit_info"].attrs["engine"]
-
-    @property
-    def status(self) -> Status:
-        """Verdict on the run, in sentences that advise.
-
-        A sampler whose chains disagree on label-invariant functionals has not converged.
-        """
-        level, message = self.verdict
-        return Status(level != "bad", message)
-
-    @cached_property
-    def verdict(self) -> tuple[str, str]:
-        """How far to trust the fit: "good", "caution" or "bad", and why."""
-        return verdict(self)
-
-    @cached_property
-    def convergence(self) -> dict[str, float]:
-        """Worst ``rhat`` and least ``ess`` over label-invariant functionals; NaN for one draw."""
-        return convergence(self.tree)
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """Seconds waited for the fit, in parts and in ``total``.
-
-        ``compile`` and ``run`` are of the engine, ``search`` of the search for the mode that a sampler
-        starts at, its compiling included, and ``other`` of all else: checks, starting values, and
-        describing what was found. The parts add up to ``total``.
-        """
-        return json.loads(self.tree["fit_info"].attrs["seconds"])
-
-    @property
-    def objective(self) -> NDArray[np.float64]:
-        """Log joint density by restart and step, NaN after a start ended."""
-        return self.tree["fit_info"]["objective"].to_numpy()
-
-    @property
-    def approximate(self) -> str | None:
-        """Approximation made in summing out labels, None if exact."""
-        return self.tree["fit_info"].attrs["approximate"] or None
-
-    @property
-    def links(self) -> Links:
-        """The links that were used; where a model takes several, those that tie labels.
-
-        The others are in ``fit.run.links``, by name of the argument.
-        """
-        return next(iter(self.run.links.values()), Links.empty(self._num_points))
-
-    @property
-    def log_evidence(self) -> Evidence | None:
-        """Log marginal likelihood; None for engines that do not estimate it."""
-        info = self.tree["fit_info"].attrs
-        if "log_evidence" not in info:
-            return None
-        error = float(info["log_evidence_error"])
-        return Evidence(
-            float(info["log_evidence"]),
-            info["log_evidence_kind"],
-            None if np.isnan(error) else error,
-        )
-
-    @cached_property
-    def relabelled(self) -> tuple[xr.DataTree, float]:
-        """The tree with label switching undone, and the quality score of the matching."""
-        if not self.has_labels:
-            return self.tree, 1.0
-        tree, score = relabel(self.tree)
-        if score < _POOR_MATCH:
-            warnings.warn(
-                f"clusters cannot be matched across draws (score {score:.2f}); estimates by cluster "
-                "are taken from the draw of highest density, and only label-invariant results, such "
-                "as same_cluster, describe the whole posterior",
-                SideBayesWarning,
-                stacklevel=2,
-            )
-        return tree, score
-
-    @property
-    def _is_matched(self) -> bool:
-        """Whether clusters are matched well enough for averages by cluster."""
-        return self.relabelled[1] >= _POOR_MATCH
-
-    @property
-    def thinned(self) -> xr.DataTree:
-        """The tree at the draws that labels and densities are stored at, clusters matched.
-
-        What sets draws beside densities, such as `arviz_stats.psense_summary`, needs both at the
-        same draws: chains of more than 200 store densities at some only.
-        """
-        return self.relabelled[0].sel(draw=self.tree["log_likelihood"]["draw"])
-
-    @cached_property
-    def aligned(self) -> tuple[xr.DataTree, float]:
-        """The relabelled tree with rotations undone as well, and the lower of both quality scores."""
-        tree, score = self.relabelled
-        tree, turned = align(tree)
-        if turned < _POOR_MATCH:
-            warnings.warn(
-                f"draws cannot be turned to agree (score {turned:.2f}); estimates of sites that are known "
-                "up to an orthogonal transform are taken from the draw of highest density, and only "
-                "what no transform changes, such as their inner products, describes the whole posterior",
-                SideBayesWarning,
-                stacklevel=2,
-            )
-        return tree, min(score, turned)
-
-    @cached_property
-    def params(self) -> dict[str, NDArray[np.float64]]:
-        """Point estimate: the mode found, or the mean over relabelled and aligned draws."""
-        tree, score = self.aligned
-        values = {str(n): v.to_numpy() for n, v in tree["posterior"].data_vars.items()}
-        if score >= _POOR_MATCH:
-            return {name: value.mean(axis=(0, 1)) for name, value in values.items()}
-        best = self._best_draw
-        return {name: value[best] for name, value in values.items()}
-
-    @property
-    def _best_draw(self) -> tuple[int, int]:
-        density = self.tree["sample_stats"]["lp"].to_numpy()
-        chain, draw = np.unravel_index(np.argmax(density), density.shape)
-        return int(chain), int(draw)
+        return of_scores.bic(self)
 
     def resume(self, more: int) -> Fit:
         """Go on from where this fit ended.
@@ -237,9 +110,10 @@ class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Val
         Parameters
         ----------
         more : int
-            Steps at most, or draws of every chain for a sampler. A sampler adapts again, from
-            `params`, and its draws stand alone: the earlier ones are not mixed in. SVI fits its guide
-            anew, around the mode near `params`; only its `checkpoint` goes on from the guide reached.
+            Maximum number of steps, or the number of draws per chain for a sampler. A sampler adapts
+            again, from `params`, and its draws stand alone: the earlier ones are not mixed in. SVI fits
+            its guide anew, around the mode near `params`; only its `checkpoint` goes on from the guide
+            reached.
 
         Returns
         -------
@@ -261,7 +135,7 @@ class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Val
         import arviz as az
 
         still = [n for n, v in draws.items() if (v == v[:1, :1].to_numpy()).all()]
-        table = az.summary(draws.drop_vars(still))
+        table: pd.DataFrame = az.summary(draws.drop_vars(still))
         if still:
             table = pd.concat([table, pd.DataFrame({"mean": _entries(draws[still])})])
         if json.loads(self.tree["fit_info"].attrs.get("points", "[]")):
@@ -269,7 +143,7 @@ class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Val
         return table
 
     def save(self, path: str | Path) -> None:
-        """Write to a NetCDF file that `sidebayes.load` reads.
+        """Write the fit to a NetCDF file that `sidebayes.load` reads.
 
         An option that no file can hold, such as a function, is named there, and `load` asks for it.
         The file is written whole or not at all; one of that name is replaced only by all of the new.
@@ -279,7 +153,7 @@ class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Val
         TypeError, ValueError
             If nothing can be written to `path`.
         OSError
-            If the disk is full, fails, or refuses; what was there is as before.
+            If the disk is full or fails; an existing file is then unchanged.
         """
         path = check_writable(path)
         # built in memory: HDF5 crashes the process when it cannot write what it has begun
@@ -287,17 +161,17 @@ class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Val
 
     @property
     def picture(self) -> str | None:
-        """What `plot` draws: "subjects", "curves" or "clusters"; None where the model has none of these."""
+        """Kind of picture that `plot` draws: "subjects", "curves" or "clusters"; None without any."""
         from sidebayes.diagnostics.pictures.subjects import has_subjects
 
         if has_subjects(self):
             return "subjects"
         if not self.has_labels:
             return None
-        return "clusters" if self._input_of_curves is None else "curves"
+        return "clusters" if of_curves.input_of_curves(self) is None else "curves"
 
-    def plot(self) -> Any:
-        """Draw the data with what the model says of them; returns the matplotlib figure.
+    def plot(self) -> Figure:
+        """Draw the data with the model's description of them; returns the matplotlib figure.
 
         Points with links and soft assignments (`plot_clusters`), the rows of a long table with bands
         (`plot_subjects`), or the curves of clusters along one input.
@@ -310,11 +184,11 @@ class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Val
         from sidebayes.diagnostics.pictures.plots import plot_clusters
         from sidebayes.diagnostics.pictures.subjects import plot_subjects
 
-        picture = self.picture
-        if picture == "subjects":
+        if self.picture == "subjects":
             return plot_subjects(self)
-        self._need_labels("clusters to draw")
-        return self._plot_curves() if picture == "curves" else plot_clusters(self)
+        need_labels(self, "clusters to draw")
+        along = of_curves.input_of_curves(self)
+        return plot_clusters(self) if along is None else of_curves.plot_fit_curves(self, along)
 
     def __repr__(self) -> str:
         """Say method, engine, size and verdict."""
@@ -333,11 +207,6 @@ class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Val
         from sidebayes.diagnostics.trust.notebook import fit_cell
 
         return fit_cell(self)
-
-
-def _with_total(parts: Mapping[str, float], total: float) -> dict[str, float]:
-    """Parts, what they leave of the total, and the total."""
-    return {**parts, "other": total - sum(parts.values()), "total": total}
 
 
 def _entries(draws: xr.Dataset) -> dict[str, float]:

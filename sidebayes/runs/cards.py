@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from sidebayes.models.blocks.roles import Signature
 
-__all__ = ["CARDS", "Card", "resolve"]
+__all__ = ["CARDS", "Card", "resolve", "takes_links"]
 
 
 def resolve(path: str) -> Any:
@@ -22,25 +23,26 @@ def resolve(path: str) -> Any:
 
 @dataclass(frozen=True)
 class Card:
-    """What there is to know about a method.
+    """What is known about a method.
 
     Attributes
     ----------
     name : str
     title : str
-        In one line, what it believes.
+        What the method assumes, in one line.
     model_path : str or callable
-        The model, or where it is found, "module:function".
+        The model, or its location as "module:function".
     engines : tuple of str
-        Engines that suit it, the default first.
+        Engines that suit the method, the default first.
     links : {"none", "any", "hard", "priced"}
-        Which links it takes; "priced" are any, and tie no labels.
+        Which links the method takes. "priced" stands for any links, which then tie no labels but have a
+        price.
     reference : str
     doi : str
     tags : tuple of str
     routine_path : str
-        The function that fits it where `sidebayes.fit` needs a structure that is to be found first; found as
-        the model is. By default `sidebayes.fit` itself.
+        Location of the function that fits the method, where a structure has to be found before
+        `sidebayes.fit` can run. By default `sidebayes.fit` itself.
     """
 
     name: str
@@ -55,7 +57,7 @@ class Card:
 
     @property
     def routine(self) -> Callable[..., Any]:
-        """What fits it to data: takes data and options as `sidebayes.fit` does after the method."""
+        """The function that fits the method; it takes the arguments of `sidebayes.fit` after the method."""
         if self.routine_path:
             return self.fitted_by
         return partial(resolve("sidebayes.api:fit"), self.name)
@@ -67,7 +69,7 @@ class Card:
 
     @property
     def signature(self) -> Signature:
-        """What the routine takes, data and options apart."""
+        """Arguments of the routine, data and options apart."""
         from sidebayes.models.blocks.roles import signature_of
 
         return signature_of(self.fitted_by)
@@ -77,9 +79,18 @@ class Card:
         """The generative NumPyro function."""
         return resolve(self.model_path) if isinstance(self.model_path, str) else self.model_path
 
+    def is_of(self, model: object) -> bool:
+        """Whether this card describes a model; a module that is not loaded cannot hold it."""
+        if (
+            isinstance(self.model_path, str)
+            and self.model_path.partition(":")[0] not in sys.modules
+        ):
+            return False
+        return self.model is model
+
     @property
     def default_engine(self) -> str:
-        """Name of the engine used when none is asked for."""
+        """Name of the engine that is used by default."""
         return self.engines[0]
 
     @property
@@ -290,3 +301,9 @@ CARDS: dict[str, Card] = {
     )
 }
 """Every method by name."""
+
+
+def takes_links(engine: str = "") -> str:
+    """Name of a method that takes soft and hard links, one that `engine` suits if there is any."""
+    able = [card for card in CARDS.values() if card.links == "any"]
+    return next((card.name for card in able if engine in card.engines), able[0].name)

@@ -15,7 +15,7 @@ from sidebayes.models.blocks.collapsed import Collapsed, as_collapsed
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.roles import Signature, signature_of
-from sidebayes.models.blocks.side_information.hard_links import components_of
+from sidebayes.models.blocks.side_information.hard_links import connected_sets
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from ..base import Problem
@@ -158,15 +158,15 @@ def _lay_out(problem: Problem) -> Layout:
         if isinstance(fn, LinkedMixture) and site_dims[name] is not None and _ties(fn)
     }
     for name, graph in tied.items():
-        dim, component = str(site_dims[name]), np.asarray(graph.component)
-        first = np.unique(component, return_index=True)[1]
-        ends = np.stack([np.arange(len(component)), first[component]], axis=1)
+        dim, connected_set = str(site_dims[name]), np.asarray(graph.connected_set)
+        first = np.unique(connected_set, return_index=True)[1]
+        ends = np.stack([np.arange(len(connected_set)), first[connected_set]], axis=1)
         unit[dim] = join_units(unit[dim], ends)
     for name, graph in tied.items():
-        joined, component = unit[str(site_dims[name])], np.asarray(graph.component)
-        if not np.array_equal(component, joined):
-            first = np.unique(component, return_index=True)[1]
-            # terms beyond the components are padding, and zero
+        joined, connected_set = unit[str(site_dims[name])], np.asarray(graph.connected_set)
+        if not np.array_equal(connected_set, joined):
+            first = np.unique(connected_set, return_index=True)[1]
+            # terms beyond the connected sets are padding, and zero
             owners[name] = np.pad(joined[first], (0, graph.num_nodes - len(first)))
     for name in observed:
         dim = site_dims[name]
@@ -189,8 +189,8 @@ def join_units(unit: NDArray, pairs: NDArray) -> NDArray[np.int64]:
     pairs : ndarray of int, shape (num_pairs, 2)
         Numbers of elements.
     """
-    _, component = components_of(unit[pairs], int(unit.max(initial=-1)) + 1)
-    return component[unit]
+    _, connected_set = connected_sets(unit[pairs], int(unit.max(initial=-1)) + 1)
+    return connected_set[unit]
 
 
 def _ties(fn: Collapsed) -> bool:

@@ -1,6 +1,6 @@
-"""How wide loopy components are treated: refused, or by an approximation that the user names.
+"""How wide loopy connected sets are treated: refused, or by an approximation that the user names.
 
-Trees that hang on a component are always summed out exactly; an approximation sees the 2-core only.
+Trees that hang on a connected set are always summed out exactly; an approximation sees the 2-core only.
 Each returns terms whose sum approximates log Z and whose gradient in the log-potentials is the
 approximate marginals (the variational parameters are stationary, so they are held fixed). Each also
 draws joint labels and improves a labeling, by the means that its name says.
@@ -40,7 +40,7 @@ class Inference:
     Parameters
     ----------
     max_table : int
-        Most cells that the tables of loopy components may have in all; components are summed out
+        Most cells that the tables of loopy connected sets may have in all; connected sets are summed out
         exactly, the cheapest first, as long as they fit. An evaluation with slopes takes some 40 ns
         a cell, and memory for two numbers for every `num_clusters` cells.
     """
@@ -88,9 +88,10 @@ class Inference:
 
 @dataclass(frozen=True)
 class Exact(Inference):
-    """Refuse components that exceed the budget; see `Inference` for `max_table`.
+    """Refuse connected sets that exceed the budget; see `Inference` for `max_table`.
 
-    The default is what a machine with 4 GiB bears: half a GiB for two clusters, less for more.
+    The default suits a machine with 4 GiB of memory: the tables take half a GiB with two clusters, and
+    less with more.
     """
 
     max_table: Whole = 2**26
@@ -108,9 +109,9 @@ class MeanField(Inference):
     Parameters
     ----------
     num_sweeps : int
-        Most sweeps over all chunklets.
+        Maximum number of sweeps over all chunklets.
     tol : float
-        Stop once no probability moves by more.
+        Stop once no probability changes by more than this.
     max_weight : float
     """
 
@@ -149,16 +150,16 @@ class MeanField(Inference):
 class BeliefPropagation(Inference):
     """Loopy sum-product with damped parallel updates; the value is the Bethe approximation.
 
-    Exact on trees, neither a lower nor an upper bound with loops.
+    The value is exact on trees. With loops it is neither a lower nor an upper bound.
 
     Parameters
     ----------
     num_sweeps : int
-        Most rounds of messages.
+        Maximum number of rounds of messages.
     damping : float
         Share of the old message kept, in [0, 1).
     tol : float
-        Stop once no normalised log-message moves by more.
+        Stop once no normalised log-message changes by more than this.
     """
 
     num_sweeps: Annotated[int, Range(least=0, below=2**31)] = 200
@@ -222,9 +223,9 @@ class GibbsLabels(Inference):
     Parameters
     ----------
     num_sweeps : int
-        Sweeps kept.
+        Number of sweeps that are kept.
     num_burn_in : int
-        Sweeps dropped first.
+        Number of sweeps that are discarded first.
     seed : int
     """
 

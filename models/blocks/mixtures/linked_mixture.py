@@ -92,8 +92,8 @@ class LinkedMixture(Collapsed):
 
     @property
     def num_units(self) -> int:  # type: ignore[override]
-        """Number of connected components of the links."""
-        return self.labels.graph.num_components
+        """Number of connected sets of points."""
+        return self.labels.graph.num_connected_sets
 
     @property
     def is_density(self) -> bool:  # type: ignore[override]
@@ -252,14 +252,16 @@ class LinkedMixture(Collapsed):
         return self._posterior(partition.pair_marginals, value)
 
     def by_unit(self, value: Array) -> Array:
-        """Terms of `log_prob` by connected component, zero-padded, shape (num_nodes,)."""
-        return self.labels.log_evidence_by_component(self.label_factors(self.log_factors(value)))
+        """Terms of `log_prob` by connected set, zero-padded, shape (num_nodes,)."""
+        return self.labels.log_evidence_by_connected_set(
+            self.label_factors(self.log_factors(value))
+        )
 
     def summaries(self, value: Array) -> tuple[dict[str, Array], Array]:
         """`posterior` and `by_unit` by one pass over the links, and its slope."""
 
         def total(unary: Array) -> tuple[Array, Array]:
-            terms = self.labels.log_evidence_by_component(unary)
+            terms = self.labels.log_evidence_by_connected_set(unary)
             return terms.sum(), terms
 
         unary = self.label_factors(self.log_factors(value))

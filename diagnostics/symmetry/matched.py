@@ -1,0 +1,102 @@
+"""Draws with label switching and rotations undone, and the estimates that this allows."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cached_property
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+from sidebayes.guides.engines.problem.posterior import thin
+
+from sidebayes.common.warnings import SideBayesWarning
+
+from ..sites import TRUSTED_MATCH, has_labels
+from ..tree import pooled_draws
+from .orthogonal import align
+from .relabelling import relabel
+
+__all__ = ["MatchedDraws", "matched_draws", "mean_responsibilities"]
+
+
+class MatchedDraws:
+    """Draws of a fit whose clusters and rotations agree; each part is computed when first used.
+
+    Attributes
+    ----------
+    tree : DataTree
+        Of the fit; it is not changed.
+    """
+
+    def __init__(self, tree: xr.DataTree) -> None:
+        self.tree = tree
+
+    @cached_property
+    def relabelled(self) -> tuple[xr.DataTree, float]:
+        """The tree with label switching undone, and the quality score of the matching."""
+        if not has_labels(self.tree):
+            return self.tree, 1.0
+        tree, score = relabel(self.tree)
+        if score < TRUSTED_MATCH:
+            warnings.warn(
+                f"clusters cannot be matched across draws (score {score:.2f}); estimates by cluster "
+                "are taken from the draw of highest density, and only label-invariant results, such "
+                "as same_cluster, describe the whole posterior",
+                SideBayesWarning,
+                stacklevel=2,
+            )
+        return tree, score
+
+    @cached_property
+    def aligned(self) -> tuple[xr.DataTree, float]:
+        """The relabelled tree with rotations undone as well, and the lower of both quality scores."""
+        tree, score = self.relabelled
+        tree, turned = align(tree)
+        if turned < TRUSTED_MATCH:
+            warnings.warn(
+                f"draws cannot be turned to agree (score {turned:.2f}); estimates of sites that are known "
+                "up to an orthogonal transform are taken from the draw of highest density, and only "
+                "what no transform changes, such as their inner products, describes the whole posterior",
+                SideBayesWarning,
+                stacklevel=2,
+            )
+        return tree, min(score, turned)
+
+    @cached_property
+    def params(self) -> dict[str, NDArray[np.float64]]:
+        """Point estimate: the mode found, or the mean over relabelled and aligned draws."""
+        tree, score = self.aligned
+        values = {str(n): v.to_numpy() for n, v in tree["posterior"].data_vars.items()}
+        if score >= TRUSTED_MATCH:
+            return {name: value.mean(axis=(0, 1)) for name, value in values.items()}
+        best = _best_draw(tree)
+        return {name: value[best] for name, value in values.items()}
+
+
+def matched_draws(tree: xr.DataTree, score: float) -> dict[str, NDArray]:
+    """Up to 200 draws of a relabelled tree, or the one of highest density where clusters do not match."""
+    if score >= TRUSTED_MATCH:
+        return pooled_draws(tree)
+    sites = tree["posterior"].data_vars.items()
+    return {str(n): v.to_numpy()[_best_draw(tree)][None] for n, v in sites}
+
+
+def mean_responsibilities(tree: xr.DataTree, score: float) -> NDArray[np.float64]:
+    """Label probabilities, shape (num_points, num_clusters), averaged over draws of a relabelled tree.
+
+    Those of the draw of highest density where clusters do not match.
+    """
+    prob = tree["responsibilities"]["prob"].to_numpy()
+    if score >= TRUSTED_MATCH:
+        return prob.mean(axis=(0, 1))
+    chain, draw = _best_draw(tree)
+    kept = thin(tree["posterior"].sizes["draw"], prob.shape[1])
+    return prob[chain, int(np.abs(kept - draw).argmin())]
+
+
+def _best_draw(tree: xr.DataTree) -> tuple[int, int]:
+    """Chain and draw of highest density."""
+    density = tree["sample_stats"]["lp"].to_numpy()
+    chain, draw = np.unravel_index(np.argmax(density), density.shape)
+    return int(chain), int(draw)
