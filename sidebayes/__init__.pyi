@@ -37,6 +37,7 @@ from .guides.engines.samplers.smc import SMC as SMC
 from .guides.engines.variational.coordinate_ascent import CoordinateAscent as CoordinateAscent
 from .guides.engines.variational.svi import SVI as SVI
 from .guides.moe import HardClasses as HardClasses
+from .guides.transformers.co_ranking import co_ranking_quality as co_ranking_quality
 from .guides.transformers.detection.alignment import align_kernels as align_kernels
 from .guides.transformers.detection.alignment import kernel_alignment as kernel_alignment
 from .guides.transformers.detection.estimation import estimate_population as estimate_population
@@ -51,6 +52,7 @@ from .guides.transformers.detection.series_kernels import (
 )
 from .guides.transformers.detection.series_kernels import SeriesKernel as SeriesKernel
 from .guides.transformers.detection.table import LongTable as LongTable
+from .guides.transformers.kernel_pga import KernelPGA as KernelPGA
 from .models.blocks.classes.anchors import Anchors as Anchors
 from .models.blocks.classes.source_mixture import SourceMixture as SourceMixture
 from .models.blocks.components.gaussian_prior import GaussianPrior as GaussianPrior

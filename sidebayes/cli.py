@@ -84,13 +84,15 @@ def _console() -> Console:
 def list_methods(
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """List the methods, or with --json all that their cards say."""
+    """List the methods and transformers, or with --json all that their cards say."""
+    from sidebayes.runs.transformers import TRANSFORMERS
     from sidebayes.runs.zoo import CARDS
 
     if as_json:
-        rows = [
+        rows: list[dict[str, object]] = [
             {
                 "name": card.name,
+                "kind": "method",
                 "title": card.title,
                 "engines": list(card.engines),
                 "links": card.links,
@@ -105,13 +107,20 @@ def list_methods(
             }
             for card in CARDS.values()
         ]
+        rows += [
+            {"name": c.name, "kind": "transformer", "title": c.title, "reference": c.reference}
+            for c in TRANSFORMERS.values()
+        ]
         print(json.dumps(rows, indent=2))
         return
     table = Table("method", "what it believes", "links", "engines", "reference")
     for card in CARDS.values():
         engines = ", ".join(card.engines)
         table.add_row(card.name, card.title, card.links, engines, card.reference)
-    _console().print(table)
+    others = Table("transformer", "what its features are", "reference")
+    for one in TRANSFORMERS.values():
+        others.add_row(one.name, one.title, one.reference)
+    _console().print(table, others)
 
 
 @app.command("fit")

@@ -124,6 +124,23 @@ SERIES_CASES = {
     "LeastSquaresFeatures": options(
         lambda table: sb.LeastSquaresFeatures().fit(table), {"table": SUBJECTS}, 20, table=OBJECTS
     ),
+    "KernelPGA": options(
+        lambda X, sample_weight=None, **given: sb.KernelPGA(**given).fit(X, None, sample_weight),
+        {"X": X, "n_components": 1},
+        sample_weight=ARRAYS,
+        n_components=NUMBERS,
+        kernel=TEXT,
+        gamma=NUMBERS,
+        rank=NUMBERS,
+        tol=NUMBERS,
+        max_iter=NUMBERS,
+    ),
+    "co_ranking_quality": options(
+        sb.co_ranking_quality,
+        {"distances": np.eye(3), "embedded": 1 - np.eye(3)},
+        distances=ARRAYS,
+        embedded=ARRAYS,
+    ),
     "SeriesKernel": options(
         lambda table, **given: sb.SeriesKernel(**given).fit(table),
         {"table": SUBJECTS, "length": 1.0, "noise": 0.5},

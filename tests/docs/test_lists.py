@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import sidebayes as sb
+from sidebayes.runs.transformers import TRANSFORMERS
 from sidebayes.runs.zoo import ENGINES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,6 +28,13 @@ def test_engines_and_pages_of_a_method(name):
     assert LISTED[name] == tuple(sb.CARDS[name].engines)
     assert (ROOT / "docs" / "methods" / f"{name}.md").is_file()
     assert f"methods/{name}.md" in (ROOT / "docs" / "index.md").read_text()
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_transformers_are_exported_and_have_a_page(name):
+    assert getattr(sb, name) is TRANSFORMERS[name].transformer
+    pages = [page.read_text() for page in (ROOT / "docs" / "methods").glob("*.md")]
+    assert any(f"`{name}`" in page for page in pages)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from sidebayes.commands.fitting import Outcome, write_labels
 from sidebayes.commands.words import in_flags
 from sidebayes.runs.arguments import read_arguments
 from sidebayes.runs.cards import Card
+from sidebayes.runs.transformers import TRANSFORMERS
 from sidebayes.runs.zoo import CARDS, make_engine
 
 QUICK = ("--setting", "num_restarts=1", "--setting", "max_steps=5")
@@ -79,8 +80,10 @@ def run(*arguments):
 
 def test_list():
     text = run("list")
-    assert all(name in text for name in CARDS)
-    rows = json.loads(run("list", "--json"))
+    assert all(name in text for name in (*CARDS, *TRANSFORMERS))
+    found = json.loads(run("list", "--json"))
+    assert [row["name"] for row in found if row["kind"] == "transformer"] == list(TRANSFORMERS)
+    rows = [row for row in found if row["kind"] == "method"]
     assert [row["name"] for row in rows] == list(CARDS)
     assert "covariance" in rows[0]["options"]
     assert all(row["reference"] and row["engines"] for row in rows)

@@ -21,23 +21,12 @@ from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from sidebayes import SideBayesWarning
+from tests.reference.spheres import subsphere_points
 
 
 def gaussian_gram(x):
     spread = 2 * x.var(axis=0, ddof=1).sum()
     return rbf_kernel(x, gamma=1 / (2 * spread))
-
-
-def on_a_subsphere(seed, num_points=200, dimension=100, concentration=9.0):
-    """Points of a von Mises-Fisher distribution on a 2-sphere, turned into many dimensions."""
-    rng = np.random.default_rng(seed)
-    low = np.exp(-2 * concentration)
-    height = 1 + np.log(low + rng.uniform(size=num_points) * (1 - low)) / concentration
-    angle = rng.uniform(0, 2 * np.pi, num_points)
-    radius = np.sqrt(1 - height**2)
-    points = np.stack([height, radius * np.cos(angle), radius * np.sin(angle)], axis=1)
-    frame, _ = np.linalg.qr(rng.normal(size=(dimension, 3)))
-    return points @ frame.T
 
 
 @pytest.fixture
@@ -108,7 +97,7 @@ def test_reference_eigenvalues():
     """Check 5, on 20 draws: two eigenvalues where kernel principal components have three."""
     geodesic, flat = [], []
     for seed in range(20):
-        y = on_a_subsphere(seed)
+        y = subsphere_points(seed)
         analysis = KernelPGA(None, kernel="linear").fit(y)
         assert len(analysis.eigenvalues_) == 2
         geodesic.append(analysis.eigenvalues_)
@@ -120,7 +109,7 @@ def test_reference_eigenvalues():
 
 def test_nothing_is_lost_at_the_intrinsic_dimension():
     """Check 6: angles between re-mapped points are those of the inputs; flat components lose some."""
-    y = on_a_subsphere(0)
+    y = subsphere_points(0)
     analysis = KernelPGA(2, kernel="linear")
     embedded = analysis.fit_transform(y)
     kept = analysis.sphere_coordinates(embedded)
@@ -145,7 +134,7 @@ def test_small_angles_give_kernel_principal_components():
 @pytest.mark.parametrize("kernel", ["rbf", "linear", "laplacian", "precomputed"])
 def test_new_rows(kernel):
     """Check 7: the training rows as new rows, and others by hand."""
-    x = on_a_subsphere(3, 60, 5)
+    x = subsphere_points(3, 60, 5)
     given = gaussian_gram(x) if kernel == "precomputed" else x
     analysis = KernelPGA(3 if kernel != "linear" else 2, kernel=kernel)
     embedded = analysis.fit_transform(given)

@@ -110,7 +110,8 @@ def run_readme(page: Path) -> None:
 
 def run_commands() -> None:
     """List the cards and fit one of each family."""
-    assert [row["name"] for row in json.loads(command("list", "--json"))] == list(sidebayes.CARDS)
+    rows = json.loads(command("list", "--json"))
+    assert [row["name"] for row in rows if row["kind"] == "method"] == list(sidebayes.CARDS)
     long_table().to_csv("long.csv", index=False)
     for arguments in FITS:
         command("fit", *arguments)
