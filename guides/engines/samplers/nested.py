@@ -22,7 +22,7 @@ from ..plumbing.progress import in_pieces, progress_bar
 from ..problem.density import approximation, as_numpy
 from .particles import (
     check_prior,
-    check_start,
+    check_prior_draws,
     draw_prior,
     finish,
     load_blackjax,
@@ -135,7 +135,7 @@ class NestedSlice(CheckpointedEngine):
             begin, first = compiled("nested-begin", problem, shape, self._begin, keys, problem.args)
             state = begin(keys, problem.args)
             live = state.live.particles
-            check_start(problem, "NestedSlice", live.position, live.loglikelihood)
+            check_prior_draws(problem, "NestedSlice", live.position, live.loglikelihood)
             state = keep.restore(state)
             fixed = problem.args, jnp.asarray(float(self.tol))
             limit = jnp.asarray(0)

@@ -22,7 +22,7 @@ from ..plumbing.progress import in_pieces, progress_bar
 from ..problem.density import approximation, as_numpy
 from .particles import (
     check_prior,
-    check_start,
+    check_prior_draws,
     draw_prior,
     finish,
     load_blackjax,
@@ -150,7 +150,7 @@ class SMC(CheckpointedEngine):
             advance(0, "compiling")
             begin, first = compiled("smc-begin", problem, shape, self._begin, keys, problem.args)
             state, likelihood = begin(keys, problem.args)
-            check_start(problem, "SMC", state.particles, likelihood)
+            check_prior_draws(problem, "SMC", state.particles, likelihood)
             state = keep.restore(state)
             limit = jnp.asarray(0)
             march, second = compiled("smc", problem, shape, self._march, state, problem.args, limit)
