@@ -63,7 +63,7 @@ class Collapsed(dist.Distribution):
     """What is integrated out: "labels" or "effects"."""
 
     is_density: bool = True
-    """Whether data are likelier where clusters are; a classifier says nothing of where they lie."""
+    """Whether data are likelier where clusters are; a classifier has no density of the points."""
 
     num_units: int
     """Number of exchangeable units, whose terms `by_unit` returns."""

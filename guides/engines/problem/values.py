@@ -80,7 +80,7 @@ def outside_support(
 def mixing_log_weights(trace: Mapping[str, dict]) -> dict[str, Any]:
     """Logs of mixing weights, by site.
 
-    Labels that are told by a classifier, whose probabilities are of classes and not of data, have no
+    Labels that a classifier describes, whose probabilities are of classes and not of data, have no
     mixing weights.
     """
     found = {}

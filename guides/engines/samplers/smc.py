@@ -44,7 +44,7 @@ _SPREAD = 1.0
 
 
 _LONG = 120.0
-"""Seconds of a run from which on it is foretold."""
+"""Seconds of a run from which on a warning predicts its length."""
 
 
 class _Cloud(NamedTuple):
@@ -157,7 +157,7 @@ class SMC(CheckpointedEngine):
             began = time.perf_counter()
             one_more = jnp.asarray(min(int(np.max(state.steps)) + 1, self.max_steps))
             state = march(state, problem.args, one_more)
-            self._foretell(state, time.perf_counter() - began)
+            self._predict_length(state, time.perf_counter() - began)
             state, _ = in_pieces(
                 lambda state, limit: (
                     march(state, problem.args, jnp.minimum(limit, self.max_steps)),
@@ -176,7 +176,7 @@ class SMC(CheckpointedEngine):
         seconds = {"compile": first + second + third, "run": ran}
         return self._result(state, as_numpy(values), np.asarray(lp), seconds, approximate)
 
-    def _foretell(self, state: _Cloud, seconds: float) -> None:
+    def _predict_length(self, state: _Cloud, seconds: float) -> None:
         """Warn of a long run, after its first temperature."""
         left = num_temperatures(
             float(state.temperature.min()), state.particles.shape[-1], self.target_ess

@@ -169,7 +169,7 @@ def climb(
     objective : callable
         Of a trace of the model.
     num_steps : int
-        Gradients at most.
+        Maximum number of gradients.
     names : tuple of str
         Sites to move; the others stay.
     """
