@@ -25,20 +25,25 @@ UNITS = (
 BANNED = {
     r"in time that \w+ take": "in O(number of groups) per evaluation",
     rf"\b({PLURALS}) an? ({UNITS})\b": "write 'per': 'points per class'",
-    r"\b(one|a) (name|line|entry|term) a (feature|fact|row|rung|cluster|class)\b": "write 'per': 'one
-    name per feature'", r"[Ss]ingle component a\b": "one component per cluster", r"what (is|was) told":
-    "what is logged", r"\bbeing told\b|\bare told by\b|\bis told by\b": "determined by, matched by",
-    r"nothing tells\b": "nothing determines", r"[Ww]hat numbers must be": "validates values against
-    supports", r"\bfore(see|sees|seen|saw|tell|tells|told)\b": "predicts", r"near enough to that of":
-    "is close to", r"not told (apart )?from": "not distinguishable from", r"\buse nothing else\b": "say
-    what it is built on", r"any model by any engine": "name the engines that suit it",
-    r"(say|says|know|knows|known) nothing of\b": "says nothing about", r"\bMost
-    (gradients|sweeps|steps|rounds)\b": "maximum number of steps",
-    r"\b(Steps|Gradients|Replacements|Temperatures) at most\b": "maximum number of steps", r"\bhas not
-    the\b|\bhave not the\b": "lacks", r"\(asked: \d|\b(was|were) asked\.": "measurements stand for
-    themselves", r"[Cc]onnected components?\b": "connected set", r"[Ll]oopy components?\b|components? of
-    (the )?links": "connected set", r"all (other )?evidence\b|side evidence": "evidence is the log
-    evidence of a model",
+    r"\b(one|a) (name|line|entry|term) a (feature|fact|row|rung|cluster|class)\b": "write 'per'",
+    r"[Ss]ingle component a\b": "one component per cluster",
+    r"what (is|was) told": "what is logged",
+    r"\bbeing told\b|\bare told by\b|\bis told by\b": "determined by, matched by",
+    r"nothing tells\b": "nothing determines",
+    r"[Ww]hat numbers must be": "validates values against supports",
+    r"\bfore(see|sees|seen|saw|tell|tells|told)\b": "predicts",
+    r"near enough to that of": "is close to",
+    r"not told (apart )?from": "not distinguishable from",
+    r"\buse nothing else\b": "say what it is built on",
+    r"any model by any engine": "name the engines that suit it",
+    r"(say|says|know|knows|known) nothing of\b": "says nothing about",
+    r"\bMost (gradients|sweeps|steps|rounds)\b": "maximum number of steps",
+    r"\b(Steps|Gradients|Replacements|Temperatures) at most\b": "maximum number of steps",
+    r"\bhas not the\b|\bhave not the\b": "lacks",
+    r"\(asked: \d|\b(was|were) asked\.": "measurements stand for themselves",
+    r"[Cc]onnected components?\b": "connected set",
+    r"[Ll]oopy components?\b|components? of (the )?links": "connected set",
+    r"all (other )?evidence\b|side evidence": "evidence is the log evidence of a model",
 }
 """Regular expression, and what to write in its place."""
 
