@@ -52,7 +52,7 @@ class LinkScore:
         number, met = len(self.table), int((self.table["probability"] > 0.5).sum())
         verdict = "better" if self.mean > self.baseline else "no better"
         text = (
-            f"log score {self.mean:.3f} ± {self.standard_error:.3f} a link over {number} held-out "
+            f"log score {self.mean:.3f} ± {self.standard_error:.3f} per link over {number} held-out "
             f"links, {verdict} than {self.baseline:.3f} by the sizes of the clusters; {met} of them "
             "are more likely met than not"
         )

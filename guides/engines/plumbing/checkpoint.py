@@ -151,7 +151,7 @@ def keeping(config: Any, problem: Problem, seed: int, init: Any) -> Iterator[Kee
         except NamelessError as unknown:
             raise ValueError(
                 f"{type(config).__name__}(checkpoint={str(config.checkpoint)!r}): another process could "
-                f"not tell that it continues this run, for {unknown} has no name there; use functions "
+                f"not recognise this run, for {unknown} has no name there; use functions "
                 "and data classes in the model's options, or leave checkpoint out"
             ) from None
     path = None if config.checkpoint is None else Path(config.checkpoint)
