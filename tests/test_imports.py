@@ -156,15 +156,6 @@ def test_a_model_is_one_function_of_blocks(path):
         assert module not in models or names == [models[module]]
 
 
-def test_types_are_checked_across_rooms():
-    """Mypy reads links to all parts under the one import name; without a link, types end at a room."""
-    links = ROOT / ".ci" / "types" / "sidebayes"
-    parts = {path.name: path for path in (ROOT / "sidebayes").iterdir()}
-    parts |= {top: ROOT / top for top in ("models", "guides", "diagnostics")}
-    parts.pop("__pycache__", None)
-    assert {link.name: link.resolve() for link in links.iterdir()} == parts
-
-
 def test_import_rule_sees_relative_imports():
     found = own_imports(ROOT / "guides" / "engines" / "expectation_maximisation" / "em.py")
     assert "sidebayes.guides.engines.base" in found
