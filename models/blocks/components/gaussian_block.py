@@ -23,8 +23,8 @@ from numpyro.distributions.transforms import (
 
 from ..block import Block, Evidence
 from ..collapsed import Collapsed
+from ..mixtures.data_units import Rescaled, data_units
 from ..mixtures.linked_mixture import LinkedMixture
-from ..mixtures.units import Rescaled, data_units
 from . import normal_inverse_gamma, normal_inverse_wishart
 from .gaussian import Gaussian
 from .gaussian_prior import GaussianPrior

@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 
 from ..block import Block
 from ..components.gaussian_block import GaussianComponents
-from ..mixtures.units import data_units, fitted_statistic
+from ..mixtures.data_units import data_units, fitted_statistic
 from .partitioned_mixture import PartitionedMixture
 from .rule import Rule, matched_discriminants
 

@@ -20,13 +20,13 @@ from numpyro.distributions.transforms import Transform
 from ..block import Evidence
 from ..collapsed import Collapsed
 from ..side_information.partial_labels import Groups, PartialLabels
+from .class_starts import class_starts
 from .densities.expected import Regression
 from .densities.mixture import EffectsMixture
 from .densities.structure import Structure
 from .one_pass import class_pass
 from .parameters import MixedParameters, read_options
 from .priors import EffectsPrior
-from .starts import class_starts
 
 __all__ = ["ClassParameters", "class_parameters"]
 
