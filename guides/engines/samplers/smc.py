@@ -22,7 +22,7 @@ from ..plumbing.progress import in_pieces, progress_bar
 from ..problem.density import approximation, as_numpy
 from .particles import (
     check_prior,
-    check_start,
+    check_prior_draws,
     draw_prior,
     finish,
     load_blackjax,
@@ -74,7 +74,7 @@ class SMC(CheckpointedEngine):
     Parameters
     ----------
     num_particles : int
-        Draws of each run.
+        Number of particles, and hence of draws, of each run.
     num_runs : int
         At least 2.
     kernel : {"hmc", "random_walk"}
@@ -82,17 +82,17 @@ class SMC(CheckpointedEngine):
         particle; one leapfrog step makes them MALA. Random walks with the particles' covariance
         need no gradient.
     num_mutations : int
-        Moves of each particle at each temperature.
+        Number of moves of each particle at each temperature.
     num_leapfrog : int
-        Leapfrog steps of a Hamiltonian move.
+        Number of leapfrog steps of a Hamiltonian move.
     target_ess : float
         Share of the particles that remains effective from one temperature to the next, in (0, 1).
     max_steps : int
-        Temperatures at most.
+        Maximum number of temperatures.
     checkpoint : path, optional
         File that keeps the state of the run, so that the same call goes on after an interruption.
     checkpoint_every : float
-        Seconds between two writings.
+        Least number of seconds between two writes.
 
     References
     ----------
@@ -152,7 +152,7 @@ class SMC(CheckpointedEngine):
             given = keys, problem.args
             begin = clock.counted(compiled("smc-begin", problem, shape, self._begin, *given))
             state, likelihood = begin(*given)
-            check_start(problem, "SMC", state.particles, likelihood)
+            check_prior_draws(problem, "SMC", state.particles, likelihood)
             state = keep.restore(state)
             limit = jnp.asarray(0)
             asked = compiled("smc", problem, shape, self._march, state, problem.args, limit)
