@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -124,7 +125,7 @@ def agreement(
             count = graph.num_links - len(within)
             weights = weights.at[:count].set(found["pair_weights"][:count])
             factors = unary, graph, found["log_weights"], weights
-            options = {"weight_per": fn.labels.weight_per, "inference": method}
+            options: dict[str, Any] = {"weight_per": fn.labels.weight_per, "inference": method}
             prob = partition.responsibilities(*factors, **options)
             same = _independent(prob, pairs)
             if len(within):

@@ -115,7 +115,7 @@ def fill_tables(
                 f"{run.method}: {role.name} was left out, and no other data say how many "
                 f"{dims[shape.index(None)]} there are; pass {checks.wanted(role)}, or what goes with it"
             )
-        data[role.name] = np.full(shape, np.nan)  # type: ignore[arg-type]
+        data[role.name] = np.full(shape, np.nan)
     return data
 
 
@@ -235,7 +235,9 @@ def _sample(key: Array, site: dict, fitted: Fitted | None) -> Array:
         if isinstance(fn, DrawsData):
             return fn.draw_data(key, fitted)
         rows = jnp.shape(site["value"])[: jnp.ndim(site["value"]) - fn.event_dim]
-        return site["fn"].expand(jnp.broadcast_shapes(rows, site["fn"].batch_shape)).sample(key)
+        shape = jnp.broadcast_shapes(rows, site["fn"].batch_shape)
+        drawn: Array = site["fn"].expand(shape).sample(key)
+        return drawn
     except NotImplementedError:
         inner = getattr(fn, "components", fn)
         raise ValueError(

@@ -124,7 +124,7 @@ def _shape(site: dict) -> tuple[int, ...]:
     fn: Any = site["fn"]
     while isinstance(fn, dist.ExpandedDistribution | dist.MaskedDistribution | dist.Independent):
         fn = fn.base_dist
-    return fn.event_shape
+    return tuple(fn.event_shape)
 
 
 def _all_but_one(
