@@ -55,7 +55,7 @@ def code_length(
     for site in latent_sites(trace).values():
         infer, shape = site.get("infer") or {}, jnp.shape(site["value"])
         block, role = infer.get("block"), infer.get("role")
-        charged = block.code_length(role) if isinstance(block, HasCodeLength) else None
+        charged = block.code_length(infer["role"]) if isinstance(block, HasCodeLength) else None
         if role in corners:
             charged = np.prod(shape[:-1]) * np.log(shape[-1])
         if charged is None:
