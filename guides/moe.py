@@ -17,6 +17,7 @@ from sidebayes.models.blocks.classes.table import ClassTable
 
 from .engines.base import Problem
 from .engines.expectation_maximisation.em import EM, EMState
+from .engines.plumbing.clock import Clock
 from .engines.plumbing.programs import compiled
 from .engines.problem.declared import declared_blocks
 from .engines.problem.density import abstract_trace, collapsed_sites, trace_model
@@ -28,15 +29,15 @@ __all__ = ["HardClasses", "class_purity"]
 
 @dataclass(frozen=True)
 class HardClasses(EM):
-    """EM for components that have one class each (MOE-hard), and every class a component.
+    """EM for components that have one class each (MOE-hard); every class has a component.
 
     The class table is one of zeros and ones. After every M-step each component in turn takes the class
     under which the rows and their known classes are likeliest, unless a class would be left without a
     component. The likelihood with all labels summed out decides: EM's surrogate never asks for a
     switch, for a row of another class has no share in the component.
 
-    Parameters are those of `EM`. Starts are those of `EM`, with classes by expected numbers of labelled
-    rows. A flat prior of the table, ``class_concentration=1``, is assumed.
+    Parameters are those of `EM`. Starts are those of `EM`; the first classes are chosen by expected
+    numbers of labelled rows. A flat prior of the table, ``class_concentration=1``, is assumed.
 
     References
     ----------
@@ -51,7 +52,7 @@ class HardClasses(EM):
         problem: Problem,
         seed: int,
         init: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
-        clock: dict[str, float],
+        clock: Clock,
     ) -> dict[str, NDArray]:
         starts = super()._starts(problem, seed, init, clock)
         name, observed = _class_table(problem)
@@ -62,9 +63,9 @@ class HardClasses(EM):
 
             return jax.vmap(one, in_axes=(0, None))
 
-        program, spent = compiled("class-counts", problem, None, build, starts, problem.args)
-        clock["compile"] += spent
-        counts = np.asarray(program(starts, problem.args))
+        given = starts, problem.args
+        program = clock.counted(compiled("class-counts", problem, None, build, *given))
+        counts = np.asarray(program(*given))
         return starts | {name: np.stack([_covering(one) for one in counts])}
 
     def _maximise(

@@ -32,7 +32,7 @@ def effects(fit: FitBase, probability: float = 0.95) -> xr.Dataset:
     Raises
     ------
     ValueError
-        If the model has none, or the probability is no number between 0 and 1.
+        If the model has no random effects, or the probability is not between 0 and 1.
     """
     if "effects" not in fit.tree:
         raise ValueError(
@@ -70,7 +70,7 @@ def coefficients(fit: FitBase, probability: float = 0.95) -> pd.DataFrame:
     Raises
     ------
     ValueError
-        If the model has no fixed effects, or the probability is no number between 0 and 1.
+        If the model has no fixed effects, or the probability is not between 0 and 1.
     """
     check_probability(probability)
     group = fit.tree["effects"].to_dataset() if "effects" in fit.tree else xr.Dataset()

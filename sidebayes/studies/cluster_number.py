@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.guides.engines.plumbing.progress import progress_bar
-from sidebayes.guides.mcp import STRENGTHS, Grown, grow
+from sidebayes.guides.mcp import STRENGTHS, GrowthStep, growth_path
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.label_inference.padding import link_rows
 from sidebayes.models.blocks.side_information.links import Links
@@ -70,34 +70,36 @@ def select_clusters(
     truth: ArrayLike | None = None,
     **options: Any,
 ) -> ClusterChoice:
-    r"""Number of clusters and of components, and the strength of links, of `mcp`.
+    r"""Choose the number of clusters, the number of components and the strength of links of `mcp`.
 
-    Components are split one by one. At each number every strength is tried from the same starts, the
-    `num_splits` best splits, of which the one with the highest bound is kept; of the strengths
-    that violate at most one per cent of the links more than the least, the one that fits best is
-    kept. Growth ends when the BIC has not fallen for `patience` splits. Up to the number of components of
-    least BIC, the one that violates the least share of the links is chosen.
+    Components are split one by one. At each number of components every strength is tried from the same
+    starts, which are the `num_splits` best splits, and the run with the highest bound is kept. Among
+    the strengths that violate at most one per cent more of the links than the best one, the strength
+    that fits best is kept. Growth ends when the BIC has not fallen for `patience` splits. Among the
+    numbers of components up to that of least BIC, the one that violates the smallest share of the links
+    is chosen.
 
     Parameters
     ----------
     x : array_like, shape (num_points, num_features)
         Standardise features, or project them on principal axes, as for any Gaussian mixture.
     links : Links
-        Soft ones count in proportion to their weights, hard ones as the strongest.
+        Soft links count in proportion to their weights, hard links as much as the strongest.
     num_clusters : int, optional
-        If it is known: growth then starts there, and every cluster keeps a component. By default
-        growth starts from two components in two clusters, a split may open a new cluster, and
-        iterated conditional modes may empty one.
+        The number of clusters, if it is known. Growth then starts there, and every cluster keeps a
+        component. By default growth starts from two components in two clusters, a split may open a new
+        cluster, and iterated conditional modes may empty one.
     most_components : int
-        Growth ends there at the latest.
+        Maximum number of components.
     strengths : sequence of float
-        In nats.
+        Strengths to try, in nats.
     entailed : bool
         Add what hard links imply, see `Links.entailed`.
     num_splits : int
-        1 in the thesis.
+        Number of splits to try; 1 in the thesis.
     patience : int
-        1 is the thesis' rule; BIC is not smooth in the number of components.
+        Number of splits without a lower BIC after which growth ends. The thesis has 1, but BIC is not
+        smooth in the number of components.
     engine : EM, optional
         By default ``EM(num_restarts=10, num_inner_steps=30, tol=1e-5, max_steps=200)``; the restarts are
         for the first number of components.
@@ -106,7 +108,7 @@ def select_clusters(
     truth : array_like, optional
         Kept beside the fit for scoring; see `sidebayes.fit`.
     **options
-        Of `mcp`, such as ``covariance="diagonal"``.
+        Options of `mcp`, such as ``covariance="diagonal"``.
 
     Returns
     -------
@@ -150,7 +152,7 @@ def select_clusters(
     stated = links.entailed() if entailed else links
     stated = stated.with_strength(_confidence(stated.weights))
     with jax.enable_x64(True), progress_bar("components", shown=progress) as advance:
-        path = grow(
+        path = growth_path(
             jnp.asarray(points),
             _priced(stated, len(points)),
             num_clusters=num_clusters,
@@ -214,7 +216,7 @@ def _priced(links: Links, num_points: int) -> LabelGraph:
     )
 
 
-def _chosen(path: Sequence[Grown]) -> Grown:
+def _chosen(path: Sequence[GrowthStep]) -> GrowthStep:
     """Up to the least BIC, the one that violates fewest links, in tenths of a per cent."""
     upto = path[: 1 + min(range(len(path)), key=lambda n: path[n].bic)]
     return min(upto, key=lambda one: round(one.violation, 3))
@@ -225,8 +227,8 @@ def _of_used(params: dict[str, NDArray], used: NDArray) -> dict[str, NDArray]:
     return params | {"assignment": params["assignment"][:, used]}
 
 
-def _table(path: Sequence[Grown], chosen: Grown) -> pd.DataFrame:
-    names = [field.name for field in fields(Grown) if field.name != "params"]
+def _table(path: Sequence[GrowthStep], chosen: GrowthStep) -> pd.DataFrame:
+    names = [field.name for field in fields(GrowthStep) if field.name != "params"]
     rows = [{name: getattr(one, name) for name in names} for one in path]
     table = pd.DataFrame(rows).set_index("num_components")
     return table.assign(chosen=[one is chosen for one in path])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -14,6 +13,7 @@ from sidebayes.common.fields import Count, NonNegative, Range, Seconds
 
 from ..base import EngineResult, Problem, Status
 from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
+from ..plumbing.clock import Clock
 from ..plumbing.progress import progress_bar
 from ..problem.density import approximation, latent_supports
 from ..steps.starts import initial_values, starting_point
@@ -54,23 +54,24 @@ class MonteCarloEM(CheckpointedEngine):
     sampled : tuple of str
         Latent sites that are drawn.
     num_samples, max_samples : int
-        Draws of the first step, and most of any.
+        Number of draws in the first step, and its maximum in later ones.
     num_chains : int
     num_warmup : int
-        Transitions of each chain in which NUTS adapts; those of the first ones are thrown away.
+        Number of transitions of each chain in which NUTS adapts; those before the first step are
+        discarded.
     tol : float
         Rise of the surrogate, in nats, below which the run ends.
     max_steps : int
     num_final : int
-        Batches of draws, as large as those of the last step, for a Newton step.
+        Number of batches of draws, each as large as the last step's, for a Newton step.
     num_inner_steps : int
-        Most gradients of L-BFGS in an M-step.
+        Maximum number of gradients of L-BFGS in an M-step.
     confidence : float
-        Standard errors by which a rise must exceed zero.
+        Number of standard errors by which a rise must exceed zero.
     checkpoint : path, optional
         File that keeps the state of the run, so that the same call goes on after an interruption.
     checkpoint_every : float
-        Seconds between two writings.
+        Least number of seconds between two writes.
 
     References
     ----------
@@ -123,23 +124,21 @@ class MonteCarloEM(CheckpointedEngine):
             start = {n: v[0] for n, v in initial_values(problem, seed, 1).items()}
         else:
             start = starting_point(problem, init)
-        clock = {"compile": 0.0}
-        began = time.perf_counter()
-        check_updates(problem, plan, start, clock)
+        clock = Clock()
         length = self.max_steps + _NEWTON_STEPS * self.num_final
         with (
+            clock.running(),
             progress_bar("Monte-Carlo EM", length, shown=progress) as bar,
             keeping(self, problem, seed, init) as keep,
         ):
+            check_updates(problem, plan, start, clock)
             walk = Walk(self, problem, plan, start, seed, clock)
             walk.resume(keep.restore(walk.state))
             self._climb(walk, bar, keep)
             while not walk.is_singular and walk.num_newton < _NEWTON_STEPS:
                 walk.newton(self.num_final, bar)
                 keep.offer(walk.state)
-            result = self._result(problem, walk, approximate)
-        result.seconds.update(clock, run=time.perf_counter() - began - clock["compile"])
-        return result
+            return self._result(problem, walk, approximate)
 
     def _check_sites(self, latent: list[str]) -> None:
         unknown = [name for name in self.sampled if name not in latent]
@@ -213,7 +212,7 @@ class MonteCarloEM(CheckpointedEngine):
             sample_stats={"lp": lp[None, None]},
             objective=np.cumsum([0.0, *walk.gains])[None],
             status=Status(walk.settled, message),
-            seconds={},
+            seconds=walk.clock.seconds,
             approximate=approximate,
             standard_errors=errors,
         )

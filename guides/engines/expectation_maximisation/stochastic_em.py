@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +16,7 @@ from sidebayes.common.fields import Count, NonNegative, Range, Seconds
 
 from ..base import EngineResult, FitError, Problem, Status
 from ..plumbing.checkpoint import CheckpointedEngine, keeping
+from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..problem.causes import remedy
@@ -53,14 +53,15 @@ class _Walk(NamedTuple):
 class StochasticEM(CheckpointedEngine):
     r"""Stepwise expectation maximisation of Gaussian mixtures with links.
 
-    Connected sets of the link graph are dealt to batches; after the E-step of a batch the
-    running averages of the sufficient statistics move towards what that batch says of all the data,
+    Connected sets of the link graph are distributed over batches. After the E-step of a batch the
+    running averages of the sufficient statistics move towards its estimate for all the data,
 
     .. math:: s \leftarrow (1 - \rho_t) s + \rho_t \hat s_t, \qquad \rho_t = (t + 1)^{-\alpha},
 
-    and the closed-form M-step follows. An epoch visits every connected set once; what the batches of the
-    last one said, summed, gives the result, at EM's fixed point up to how far parameters moved in it.
-    The data may be a NumPy memmap, of which one batch at a time is read.
+    and the closed-form M-step follows. An epoch visits every connected set once. The sum of the
+    batches' statistics of the last epoch gives the result, which is EM's fixed point up to how far the
+    parameters moved in that epoch. The data may be a NumPy memmap, of which one batch at a time is
+    read.
 
     Parameters
     ----------
@@ -68,17 +69,17 @@ class StochasticEM(CheckpointedEngine):
         About how many points a batch holds; connected sets are never cut.
     max_epochs : int
     decay : float
-        :math:`\alpha`, above 0.5 and at most 1: the greater, the sooner the steps shrink.
+        :math:`\alpha`, above 0.5 and at most 1; the larger it is, the sooner the steps shrink.
     tol : float
-        Stop when the log joint that an epoch sees rises by less than `tol` times one plus its
-        absolute value.
+        Stop when the log joint density, as summed over an epoch, rises by less than `tol` times one
+        plus its absolute value.
     final_pass : bool
-        Compute the log joint of all the data at the result; without it, what the last epoch saw on
-        its way is reported.
+        Compute the log joint density of all the data at the result. Without it, the sum over the last
+        epoch is reported.
     checkpoint : path, optional
         File that keeps the state of the run, so that the same call goes on after an interruption.
     checkpoint_every : float
-        Seconds between two writings.
+        Least number of seconds between two writes.
 
     References
     ----------
@@ -114,34 +115,33 @@ class StochasticEM(CheckpointedEngine):
         FitError
             If the log joint stops being finite.
         """
-        began = time.perf_counter()
-        data = BatchData.prepare(problem, self.batch_size, seed)
-        number = len(data.batches)
-        clock = {"compile": 0.0}
-        some = data.first()
-        if init is None:
-            mode = _FIRST.run(some, seed=seed, progress=False)
-            clock["compile"] += mode.seconds["compile"]
-        start = starting_point(some, mode if init is None else init)
-        check_updates(some, data.plan, start, clock)
-        with (
-            progress_bar("Stochastic EM", self.max_epochs * number, shown=progress) as advance,
-            keeping(self, problem, seed, init) as keep,
-        ):
-            walk = keep.restore(self._begin(data, start))
-            while walk.visited < self.max_epochs * number and not self._settled(walk, number):
-                epoch, at = divmod(int(walk.visited), number)
-                batch = int(np.random.default_rng([seed, epoch]).permutation(number)[at])
-                before, walk = walk, self._step(data, walk, batch, clock)
-                if not np.isfinite(walk.history[epoch]):
-                    raise FitError(_LOST + remedy(problem), before.params)
-                keep.offer(walk)
-                advance(1, f"epoch {epoch + 1}")
-            values, seen = self._finish(data, walk, clock)
-            if not np.isfinite(seen):
-                raise FitError(_LOST + remedy(problem), walk.params)
-        seconds = clock | {"run": time.perf_counter() - began - clock["compile"]}
-        return self._result(data, walk, as_numpy(values), seen, seconds)
+        clock = Clock()
+        with clock.running():
+            data = BatchData.prepare(problem, self.batch_size, seed)
+            number = len(data.batches)
+            some = data.first()
+            if init is None:
+                mode = _FIRST.run(some, seed=seed, progress=False)
+                clock.counted((mode, mode.seconds["compile"]))
+            start = starting_point(some, mode if init is None else init)
+            check_updates(some, data.plan, start, clock)
+            with (
+                progress_bar("Stochastic EM", self.max_epochs * number, shown=progress) as advance,
+                keeping(self, problem, seed, init) as keep,
+            ):
+                walk = keep.restore(self._begin(data, start))
+                while walk.visited < self.max_epochs * number and not self._settled(walk, number):
+                    epoch, at = divmod(int(walk.visited), number)
+                    batch = int(np.random.default_rng([seed, epoch]).permutation(number)[at])
+                    before, walk = walk, self._step(data, walk, batch, clock)
+                    if not np.isfinite(walk.history[epoch]):
+                        raise FitError(_LOST + remedy(problem), before.params)
+                    keep.offer(walk)
+                    advance(1, f"epoch {epoch + 1}")
+                values, seen = self._finish(data, walk, clock)
+                if not np.isfinite(seen):
+                    raise FitError(_LOST + remedy(problem), walk.params)
+        return self._result(data, walk, as_numpy(values), seen, clock.seconds)
 
     def _begin(self, data: BatchData, start: dict[str, Array]) -> _Walk:
         shapes = jax.eval_shape(partial(expect, data.problem, data.plan), start, *_load(data, 0))
@@ -149,7 +149,7 @@ class StochasticEM(CheckpointedEngine):
         history = np.full(self.max_epochs, np.nan)
         return _Walk(np.asarray(0), as_numpy(start), zeros, zeros, np.asarray(0.0), history)
 
-    def _step(self, data: BatchData, walk: _Walk, batch: int, clock: dict[str, float]) -> _Walk:
+    def _step(self, data: BatchData, walk: _Walk, batch: int, clock: Clock) -> _Walk:
         """One batch: E-step, running averages, M-step."""
         value, log_prior, new, _ = _expected(data, walk.params, batch, clock)
         epoch, at = divmod(int(walk.visited), len(data.batches))
@@ -178,7 +178,7 @@ class StochasticEM(CheckpointedEngine):
         return bool(abs(now - last) <= self.tol * (1 + abs(now)))
 
     def _finish(
-        self, data: BatchData, walk: _Walk, clock: dict[str, float]
+        self, data: BatchData, walk: _Walk, clock: Clock
     ) -> tuple[dict[str, NDArray], float]:
         """Parameters by the last epoch's statistics, and the log joint there, or as last seen."""
         params = _maximised(data, walk.params, walk.epoch, clock)
@@ -225,24 +225,20 @@ def _load(data: BatchData, number: int) -> tuple:
     return data.part(number).args, data.batches.at(number).graph, data.centre, data.covariance
 
 
-def _expected(
-    data: BatchData, params: dict[str, NDArray], number: int, clock: dict[str, float]
-) -> tuple:
+def _expected(data: BatchData, params: dict[str, NDArray], number: int, clock: Clock) -> tuple:
     """`expect` of one batch, on the host."""
     return _run("stochastic-em-expect", expect, data, clock, params, *_load(data, number))
 
 
 def _maximised(
-    data: BatchData, params: dict[str, NDArray], statistics: tuple, clock: dict[str, float]
+    data: BatchData, params: dict[str, NDArray], statistics: tuple, clock: Clock
 ) -> dict[str, NDArray]:
     """`maximise`, on the host."""
     inputs = params, statistics, data.linked, data.centre, data.covariance
     return _run("stochastic-em-maximise", maximise, data, clock, *inputs)
 
 
-def _run(name: str, step: Callable, data: BatchData, clock: dict[str, float], *inputs: Any) -> Any:
-    program, spent = compiled(
-        name, data.problem, None, lambda bare: partial(step, bare, data.plan), *inputs
-    )
-    clock["compile"] += spent
+def _run(name: str, step: Callable, data: BatchData, clock: Clock, *inputs: Any) -> Any:
+    made = compiled(name, data.problem, None, lambda bare: partial(step, bare, data.plan), *inputs)
+    program = clock.counted(made)
     return jax.tree.map(np.asarray, program(*inputs))

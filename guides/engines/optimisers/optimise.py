@@ -10,6 +10,7 @@ from sidebayes.common.fields import Count, NonNegative, Seconds
 
 from ..base import EngineResult, Problem, Status
 from ..plumbing.checkpoint import CheckpointedEngine, keeping
+from ..plumbing.clock import Clock
 from ..problem.density import abstract_trace, approximation, collapsed_sites
 from ..steps.newton import full_newton_steps
 from .ascent import Ascent, ascend
@@ -30,14 +31,14 @@ class MAP(CheckpointedEngine):
         Stop when the largest entry of the gradient, in unconstrained coordinates and divided by
         one plus the absolute log joint, falls below it.
     max_steps : int
-        Gradients at most.
+        Maximum number of gradients.
     num_restarts : int
     memory : int
-        Pairs of steps and gradients that L-BFGS keeps.
+        Number of pairs of steps and gradients that L-BFGS keeps.
     checkpoint : path, optional
         File that keeps the state of the run, so that the same call goes on after an interruption.
     checkpoint_every : float
-        Seconds between two writings.
+        Least number of seconds between two writes.
 
     References
     ----------
@@ -70,6 +71,7 @@ class MAP(CheckpointedEngine):
             If the log joint is finite at no start, naming the sites to blame.
         """
         approximate = approximation(problem)
+        clock = Clock()
         with keeping(self, problem, seed, init) as keep:
             found = ascend(
                 problem,
@@ -83,30 +85,31 @@ class MAP(CheckpointedEngine):
                 jacobian=False,
                 progress=progress,
                 keep=keep,
+                clock=clock,
             )
-        return mode_result(self.name, found, approximate)
+        return mode_result(self.name, found, approximate, clock)
 
 
 @dataclass(frozen=True)
 class Newton(CheckpointedEngine):
     """Maximum a posteriori by Newton's method, for models of few parameters.
 
-    Steps use the exact Hessian, which costs some three gradients for every parameter. Near the mode
-    the error is squared at each step, so that a handful of steps gives all digits. Coordinates and
-    objective are those of `MAP`.
+    Steps use the exact Hessian, which costs some three gradients for every parameter. Convergence is
+    quadratic near the mode, so that a handful of steps gives all digits. Coordinates and objective are
+    those of `MAP`.
 
     Parameters
     ----------
     tol : float
         See `MAP`.
     max_steps : int
-        Gradients at most.
+        Maximum number of gradients.
     num_restarts : int
         One by default: it suits objectives that have one mode.
     checkpoint : path, optional
         File that keeps the state of the run, so that the same call goes on after an interruption.
     checkpoint_every : float
-        Seconds between two writings.
+        Least number of seconds between two writes.
 
     References
     ----------
@@ -142,6 +145,7 @@ class Newton(CheckpointedEngine):
         """
         approximate = approximation(problem)
         need_curvature(problem, "Newton", "MAP")
+        clock = Clock()
         with keeping(self, problem, seed, init) as keep:
             found = ascend(
                 problem,
@@ -154,9 +158,10 @@ class Newton(CheckpointedEngine):
                 jacobian=False,
                 progress=progress,
                 keep=keep,
+                clock=clock,
                 solver=_hessian_solver,
             )
-        return mode_result(self.name, found, approximate)
+        return mode_result(self.name, found, approximate, clock)
 
 
 def _hessian_solver(problem: Problem, loss: Callable, args: tuple) -> Callable:
@@ -180,7 +185,7 @@ def need_curvature(problem: Problem, engine: str, instead: str) -> None:
         )
 
 
-def mode_result(engine: str, found: Ascent, approximate: str | None) -> EngineResult:
+def mode_result(engine: str, found: Ascent, approximate: str | None, clock: Clock) -> EngineResult:
     """Result of an engine whose answer is the highest mode found."""
     stats = {"lp": found.value[found.best], "gradient": found.slope[found.best]}
     return EngineResult(
@@ -189,6 +194,6 @@ def mode_result(engine: str, found: Ascent, approximate: str | None) -> EngineRe
         sample_stats={name: v[None, None] for name, v in stats.items()},
         objective=found.history,
         status=Status(found.settled, found.message),
-        seconds=found.seconds,
+        seconds=clock.seconds,
         approximate=approximate,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -17,12 +16,13 @@ from sidebayes.common.fields import Count, NonNegative, Range, Seconds
 
 from ..base import EngineResult, Problem, Status
 from ..plumbing.checkpoint import CheckpointedEngine, keeping
+from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import in_pieces, progress_bar
 from ..problem.density import approximation, as_numpy
 from .particles import (
     check_prior,
-    check_start,
+    check_prior_draws,
     draw_prior,
     finish,
     load_blackjax,
@@ -59,24 +59,24 @@ class NestedSlice(CheckpointedEngine):
     Parameters
     ----------
     num_live : int
-        Live points of each run.
+        Number of live points of each run.
     num_delete : int
-        Points replaced at once, fewer than `num_live`.
+        Number of points replaced at once, fewer than `num_live`.
     num_slices : int, optional
-        Slice moves that a new point makes; by default twice the number of dimensions, at least 5.
-        Too few bias the evidence upwards.
+        Number of slice moves of a new point; by default twice the number of dimensions, at least 5. Too
+        few moves bias the evidence upwards.
     num_runs : int
         At least 2.
     num_samples : int
-        Posterior draws of each run, equally weighted.
+        Number of equally weighted posterior draws of each run.
     tol : float
         Stop when the live points hold less than this share of the evidence in every run.
     max_steps : int
-        Replacements at most.
+        Maximum number of replacements.
     checkpoint : path, optional
         File that keeps the state of the run, so that the same call goes on after an interruption.
     checkpoint_every : float
-        Seconds between two writings.
+        Least number of seconds between two writes.
 
     References
     ----------
@@ -132,34 +132,35 @@ class NestedSlice(CheckpointedEngine):
             keeping(self, problem, seed, init) as keep,
         ):
             advance(0, "compiling")
-            begin, first = compiled("nested-begin", problem, shape, self._begin, keys, problem.args)
-            state = begin(keys, problem.args)
+            clock = Clock()
+            given = keys, problem.args
+            begin = clock.counted(compiled("nested-begin", problem, shape, self._begin, *given))
+            state = begin(*given)
             live = state.live.particles
-            check_start(problem, "NestedSlice", live.position, live.loglikelihood)
+            check_prior_draws(problem, "NestedSlice", live.position, live.loglikelihood)
             state = keep.restore(state)
             fixed = problem.args, jnp.asarray(float(self.tol))
             limit = jnp.asarray(0)
-            march, second = compiled("nested", problem, shape, self._march, state, *fixed, limit)
-            began = time.perf_counter()
-            state, _ = in_pieces(
-                lambda state, limit: (march(state, *fixed, limit), None),
-                state,
-                advance,
-                lambda state: f"remaining evidence {float(_remaining(state).max()):.2g}",
-                keep.offer,
-            )
-            draws, log_evidence, variance, effective = self._weigh(state, seed)
-            ran = time.perf_counter() - began
-            look, third = compiled("particles", problem, None, finish, draws, problem.args)
-            values, lp = look(draws, problem.args)
-        seconds = {"compile": first + second + third, "run": ran}
+            asked = compiled("nested", problem, shape, self._march, state, *fixed, limit)
+            march = clock.counted(asked)
+            with clock.running():
+                state, _ = in_pieces(
+                    lambda state, limit: (march(state, *fixed, limit), None),
+                    state,
+                    advance,
+                    lambda state: f"remaining evidence {float(_remaining(state).max()):.2g}",
+                    keep.offer,
+                )
+                draws, log_evidence, variance, effective = self._weigh(state, seed)
+            asked = compiled("particles", problem, None, finish, draws, problem.args)
+            values, lp = clock.counted(asked)(draws, problem.args)
         pooled = pool_evidence(log_evidence, variance)
         left = float(_remaining(state).max())
         stopped = left < self.tol
         message = (
             f"nested sampling left {left:.2g} of the evidence after {int(state.steps)} replacements; "
             f"{pooled}; {self.num_runs} x "
-            f"{self.num_samples} draws from {effective:.0f} effective ones a run"
+            f"{self.num_samples} draws from {effective:.0f} effective ones per run"
         )
         if not stopped:
             message += f"; stopped at max_steps={self.max_steps} before tol={self.tol}: raise it"
@@ -169,7 +170,7 @@ class NestedSlice(CheckpointedEngine):
             sample_stats={"lp": np.asarray(lp)},
             objective=np.zeros((0, 0)),
             status=Status(stopped, message),
-            seconds=seconds,
+            seconds=clock.seconds,
             approximate=approximate,
             density_space="unconstrained",
             log_evidence=pooled if stopped else None,

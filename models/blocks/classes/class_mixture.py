@@ -15,19 +15,20 @@ from numpyro.distributions import constraints
 from ..mixtures.linked_categorical import LinkedCategorical
 from ..mixtures.linked_mixture import LinkedMixture
 from ..side_information.partial_labels import Groups, PartialLabels
+from .stated import told_points
 
 __all__ = [
     "ClassMixture",
-    "Classes",
     "ClassifiedMixture",
     "NamedClassMixture",
+    "StatedClasses",
     "log_of",
     "log_statements",
     "sample_classified",
 ]
 
 
-class Classes(dist.Distribution):
+class StatedClasses(dist.Distribution):
     """Stated classes of rows given their data, -1 in rows without a statement.
 
     What a model simulates beside the rows: `ClassMixture` integrates classes out.
@@ -53,7 +54,7 @@ class Classes(dist.Distribution):
         return constraints.independent(constraints.integer_interval(-1, self.probs.shape[1] - 1), 1)
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
-        """Draw a class for each row that is told."""
+        """Draw a class for each row that has a statement."""
         shape = (*sample_shape, len(self.probs))
         drawn = jax.random.categorical(key, jnp.log(self.probs), shape=shape)
         return drawn if self.told is None else jnp.where(self.told, drawn, -1)
@@ -78,7 +79,7 @@ class ClassifiedMixture(LinkedMixture):
     def is_told(self) -> Array:
         """Points of which something is stated."""
         assert self.stated is not None  # asked for with statements only
-        return _told(self.stated)
+        return told_points(self.stated)
 
     def check_stated(self, num_classes: int) -> None:
         """Refuse statements of another shape."""
@@ -95,7 +96,7 @@ class ClassifiedMixture(LinkedMixture):
 
     def statements(
         self, value: Array, known: PartialLabels | None = None, label_noise: float = 0.0
-    ) -> Classes:
+    ) -> StatedClasses:
         """Law of the statements about points, given their data alone.
 
         Parameters
@@ -103,7 +104,7 @@ class ClassifiedMixture(LinkedMixture):
         value : Array
             Data of all points.
         known : PartialLabels, optional
-            Points that it says something about are told, and no others.
+            The points that it states something about get classes, and no others.
         label_noise : float
             See `stated_classes`.
         """
@@ -111,7 +112,7 @@ class ClassifiedMixture(LinkedMixture):
         size = prob.shape[1]
         wrong = label_noise / max(size - 1, 1)
         told = None if known is None else ~jnp.asarray(known.admissible(size)).all(axis=1)
-        return Classes(wrong + (1.0 - label_noise - wrong) * prob, told)
+        return StatedClasses(wrong + (1.0 - label_noise - wrong) * prob, told)
 
 
 class ClassMixture(ClassifiedMixture):
@@ -276,12 +277,7 @@ def log_statements(stated: Array, classes: Array) -> Array:
     -------
     Array, shape (num_points, num_clusters)
     """
-    return jnp.where(_told(stated)[:, None], log_of(stated @ classes.T), 0.0)
-
-
-def _told(stated: Array) -> Array:
-    """Points of which something is stated."""
-    return stated.min(axis=1) < stated.max(axis=1)
+    return jnp.where(told_points(stated)[:, None], log_of(stated @ classes.T), 0.0)
 
 
 def log_of(probs: Array) -> Array:
