@@ -102,7 +102,6 @@ class PrototypeSites(Block):
 
     factor: ClassVar[str] = "evidence"
     roles: ClassVar[tuple[str, ...]] = ("prototype", "prototype_log_scale")
-    has_update = False  # type: ignore[assignment]
 
     def __init__(
         self,
