@@ -13,8 +13,7 @@ from jax.core import Tracer
 from numpy.typing import NDArray
 
 from sidebayes.diagnostics.tree import pooled_draws
-from sidebayes.guides.engines.problem.density import abstract_trace, collapsed_sites
-from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+from sidebayes.guides.engines.problem.density import abstract_trace, finite_mixtures
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from ..runs import checks
@@ -160,8 +159,8 @@ class CurvesOfFit:
     def _density(self: Any) -> Any:
         """Components of the one mixture that is observed, None where there is no one."""
         with self.run.precision:
-            sources = collapsed_sites(abstract_trace(self.run.problem)).values()
-        own = [fn.components for fn, _ in sources if isinstance(fn, LinkedMixture)]
+            sources = finite_mixtures(abstract_trace(self.run.problem)).values()
+        own = [fn.components for fn, _ in sources]
         return own[0] if len(own) == 1 else None
 
     def _plot_curves(self: Any) -> Any:
@@ -219,7 +218,7 @@ class CurvesOfFit:
         """Means, doubt of these, and variances; each of shape (draws, rows, clusters, outputs)."""
 
         def moments(trace: dict, layout: Any, owners: dict) -> Any:
-            (fn,) = (fn for fn, _ in collapsed_sites(trace).values() if fn.latent == "labels")
+            ((fn, _),) = finite_mixtures(trace).values()
             rows = fn.event_shape[0]
             shape = (rows, fn.num_clusters, -1)
             density = fn.components
@@ -237,11 +236,11 @@ class CurvesOfFit:
         """Label probabilities of new rows, shape (draws, rows, clusters), and whether rows told them."""
 
         def shares(trace: dict, layout: Any, owners: dict) -> Any:
-            (one,) = ((fn, v) for fn, v in collapsed_sites(trace).values() if fn.latent == "labels")
-            return one[0].posterior(one[1])["responsibilities"]
+            ((fn, value),) = finite_mixtures(trace).values()
+            return fn.responsibilities(value)
 
         def weights(trace: dict, layout: Any, owners: dict) -> Any:
-            (fn,) = (fn for fn, _ in collapsed_sites(trace).values() if fn.latent == "labels")
+            ((fn, _),) = finite_mixtures(trace).values()
             return jax.nn.softmax(fn.labels.log_weights)
 
         prior = self._over_draws(weights, self.run, draws)[:, None]

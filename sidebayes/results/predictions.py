@@ -20,6 +20,7 @@ from sidebayes.guides.engines.problem.declared import site_dims
 from sidebayes.guides.engines.problem.density import (
     abstract_trace,
     collapsed_sites,
+    finite_mixtures,
     trace_model,
 )
 from sidebayes.guides.engines.problem.posterior import MOST_DRAWS, thin
@@ -69,9 +70,8 @@ class Predictions:
         self._need_labels("labels to predict")
 
         def probabilities(trace: dict, layout: Any, owners: dict) -> Any:
-            sources = collapsed_sites(trace).values()
-            found = [fn.posterior(value) for fn, value in sources if fn.latent == "labels"]
-            return jnp.concatenate([one["responsibilities"] for one in found])
+            sources = finite_mixtures(trace).values()
+            return jnp.concatenate([fn.responsibilities(value) for fn, value in sources])
 
         run = self.run.with_data(check_new(self.run, data, named))
         prob = self._over_draws(probabilities, run, self._matched_draws).mean(axis=0)

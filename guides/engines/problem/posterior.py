@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sidebayes.models.blocks.collapsed import Collapsed
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.label_inference.loops import FEW_CELLS
-from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
 from ..base import Problem
 from ..plumbing.programs import compile_ahead, compiled
@@ -22,6 +22,7 @@ from .density import (
     abstract_trace,
     collapsed_sites,
     deterministics,
+    finite_mixtures,
     latent_sites,
     site_log_prob,
     trace_model,
@@ -52,15 +53,14 @@ _LARGE = 20_000
 """Points from which on they are derived draw by draw."""
 
 
-def label_sites(problem: Problem) -> dict[str, Collapsed]:
+def label_sites(problem: Problem) -> dict[str, FiniteMixture]:
     """Observed sites whose labels are summed out, as the abstract trace has them."""
-    sources = collapsed_sites(abstract_trace(problem)).items()
-    return {name: fn for name, (fn, _) in sources if fn.latent == "labels"}
+    return {name: fn for name, (fn, _) in finite_mixtures(abstract_trace(problem)).items()}
 
 
 def mixture_site(
     problem: Problem, params: Mapping[str, Any], args: tuple | None = None
-) -> tuple[Collapsed, Array]:
+) -> tuple[FiniteMixture, Array]:
     """First observed site whose labels are summed out, and its data.
 
     Raises
@@ -71,14 +71,13 @@ def mixture_site(
     return _first_labelled(trace_model(problem, params, args))
 
 
-def mixture_structure(problem: Problem) -> tuple[Collapsed, Any]:
+def mixture_structure(problem: Problem) -> tuple[FiniteMixture, Any]:
     """The same, as the abstract trace has it: shapes, and links, and nothing computed."""
     return _first_labelled(abstract_trace(problem))
 
 
-def _first_labelled(trace: Mapping[str, dict]) -> tuple[Collapsed, Any]:
-    sources = collapsed_sites(trace).values()
-    found = next(((fn, value) for fn, value in sources if fn.latent == "labels"), None)
+def _first_labelled(trace: Mapping[str, dict]) -> tuple[FiniteMixture, Any]:
+    found = next(iter(finite_mixtures(trace).values()), None)
     if found is None:
         raise ValueError("the model has no labels: it observes no mixture")
     return found
@@ -174,7 +173,7 @@ def effect_dims(problem: Problem) -> dict[str, tuple[str, ...]]:
 
 def _prefixes(sources: Mapping[str, tuple[Collapsed, Any]]) -> dict[str, str]:
     """What goes in front of the names of summaries: the site's, where several sites have effects."""
-    several = sum(fn.latent == "effects" for fn, _ in sources.values()) > 1
+    several = sum(bool(fn.summary_axes) for fn, _ in sources.values()) > 1
     return {site: f"{site}_" if several else "" for site in sources}
 
 
@@ -267,8 +266,8 @@ def _over_draws(hard: bool, layout: Any, with_prior: bool, problem: Problem) -> 
 def _labeling(fn: Collapsed, value: Array, prob: Array, hard: bool, number: Array) -> Array:
     """Most probable labels: jointly at the first draw or for `hard` labels, else point by point."""
     likeliest = prob.argmax(axis=-1)
-    free = not isinstance(fn, LinkedMixture) or fn.labels.graph.num_links == 0
-    if free or (fn.approximation() is not None and not hard):
+    ties = fn.links()
+    if ties is None or ties.num_links == 0 or (fn.approximation() is not None and not hard):
         return likeliest
     best = jax.lax.cond(hard | (number == 0), lambda: fn.mode(value), lambda: likeliest)
     return best.astype(likeliest.dtype)

@@ -80,11 +80,15 @@ class NeighbourMixture(LinkedMixture):
         return self.anchors.table.shape[1]
 
     def among(
-        self, labels: LinkedCategorical, points: Any = slice(None), groups: Groups | None = None
+        self,
+        labels: LinkedCategorical,
+        components: dist.Distribution,
+        points: Any,
+        groups: Groups | None,
     ) -> NeighbourMixture:
-        """The same law for some of the points, whose labels are tied by other links."""
+        """The same law with labels of some of the points, and components of their rows."""
         assigned = None if self.assigned is None else jnp.asarray(self.assigned)[points]
-        return NeighbourMixture(labels, self.components, self.anchors, assigned)
+        return NeighbourMixture(labels, components, self.anchors, assigned)
 
     def class_probabilities(self, value: Array) -> Array:
         """Probabilities of classes by rule B (eq. 2.16); labelled points keep theirs."""

@@ -89,7 +89,7 @@ class RandomEffects(Collapsed):
         "noise": constraints.positive,
     }
     support = constraints.real_vector
-    latent = "effects"
+    groups: Groups
     summary_axes = EFFECT_AXES
     pytree_data_fields: ClassVar[tuple[str, ...]] = (
         "loc",
