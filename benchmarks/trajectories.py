@@ -49,7 +49,7 @@ def run(name: str) -> None:
     options = {"num_clusters": 20, "progress": False} | scales
     options |= {"inducing": 50} if name in LARGE else {}
     ascent = sb.CoordinateAscent(num_restarts=1, max_steps=STEPS, tol=0.0, num_draws=1)
-    batches = sb.SVI(guide="mean_field", batch_components=1000, num_restarts=1, num_draws=100)
+    batches = sb.SVI(guide="mean_field", batch_sets=1000, num_restarts=1, num_draws=100)
     engine = batches if name == "large-svi" else ascent
     began = time.perf_counter()
     fit = sb.fit("trajectories", y, times, engine=engine, **options)

@@ -109,7 +109,7 @@ def debug(model: Callable[..., None], *args: Any, seed: int = 0, **kwargs: Any) 
     >>> def model(x):
     ...     rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
     ...     numpyro.sample("x", dist.Exponential(rate), obs=x)
-    >>> print(debug(model, np.array([0.5, -2.0]))["support"])
+    >>> print(debug(model, np.array([0.5, -2.0]))["support"])  # doctest: +ELLIPSIS
     fail    support   1 of 2 values of 'x' are missing or outside its support (positive), the first ...
     """
     if not callable(model):

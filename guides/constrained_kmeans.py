@@ -30,7 +30,7 @@ __all__ = ["KMeans"]
 class KMeans(Engine):
     """Lloyd's algorithm on the limit objective of `constrained_kmeans` and `soft_kmeans`.
 
-    All points of a linked component are assigned jointly, at least cost, by max-product
+    All points of a connected set are assigned jointly, at least cost, by max-product
     elimination: hard links are kept whenever some labeling keeps them, where greedy assignment
     dead-ends (Lu 2008, section M3; Wagstaff et al. 2001 assign one point after another). Components
     too wide for that are refused, or assigned by the approximation that the model's `inference` names,

@@ -16,7 +16,7 @@ from sidebayes.models.blocks.classes.class_mixture import ClassMixture
 from sidebayes.models.blocks.classes.table import ClassTable
 
 from .engines.base import Problem
-from .engines.expectation_maximisation.em import EM
+from .engines.expectation_maximisation.em import EM, EMState
 from .engines.plumbing.programs import compiled
 from .engines.problem.declared import declared_blocks
 from .engines.problem.density import abstract_trace, collapsed_sites, trace_model
@@ -68,15 +68,10 @@ class HardClasses(EM):
         return starts | {name: np.stack([_covering(one) for one in counts])}
 
     def _maximise(
-        self,
-        problem: Problem,
-        plan: Plan,
-        params: dict[str, Array],
-        args: tuple,
-        posterior: dict[str, Any],
+        self, problem: Problem, plan: Plan, state: EMState, args: tuple
     ) -> dict[str, Array]:
-        name, observed = _class_table(problem, trace_model(problem, params, args))
-        new = super()._maximise(problem, plan, params, args, posterior) | {name: params[name]}
+        name, observed = _class_table(problem, trace_model(problem, state.params, args))
+        new = super()._maximise(problem, plan, state, args) | {name: state.params[name]}
         site = trace_model(problem, new, args)[observed]
         return new | {name: _switched(site["fn"], site["value"])}
 

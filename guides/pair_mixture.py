@@ -44,7 +44,7 @@ def augmented_weights(
     .. math:: \alpha \propto n + \sum_c n_c \alpha / \Omega_c - \partial \log\Omega / \partial
               \log\alpha
 
-    where a connected component c of :math:`n_c` draws is accepted with probability
+    where a connected set c of :math:`n_c` draws is accepted with probability
     :math:`\Omega_c`: EM for the weights, which never falls and has the maximum for its only fixed
     point. One sum over labels per step and no linear system, but short steps where links tie many
     points together. For disjoint pairs the added counts are :math:`2\alpha^2 / (1 - \sum\alpha^2)` a
@@ -71,18 +71,18 @@ def augmented_weights(
         return raised / raised.sum()
     blank = jnp.zeros((graph.num_points, len(weights)), weights.dtype)
     log_omega, pull = jax.vjp(
-        lambda eta: partition.by_component(
+        lambda eta: partition.by_connected_set(
             blank, graph, eta, weight_per=weight_per, inference=inference
         ),
         jnp.log(weights),
     )
     pair_weights = jnp.asarray(graph.pair_weights)
     most = jnp.where(jnp.isinf(pair_weights), 0.0, jnp.maximum(pair_weights, 0.0))
-    owner = jnp.asarray(graph.component)[jnp.asarray(graph.pairs)[:, 0]]
+    owner = jnp.asarray(graph.connected_set)[jnp.asarray(graph.pairs)[:, 0]]
     log_accepted = log_omega.at[owner].add(-most)
     draws = jnp.asarray(graph.node_size)
     draws = draws if weight_per == "point" else jnp.minimum(draws, 1.0)  # spare rows hold none
-    draws = jax.ops.segment_sum(draws, jnp.asarray(graph.node_component), graph.num_nodes)
+    draws = jax.ops.segment_sum(draws, jnp.asarray(graph.node_connected_set), graph.num_nodes)
     imputed = weights * jnp.sum(draws * jnp.exp(-log_accepted))
     imputed = imputed - pull(jnp.ones_like(log_omega))[0]
     raised = jnp.maximum(count + imputed + concentration - 1.0, 1e-10)

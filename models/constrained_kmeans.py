@@ -47,7 +47,7 @@ def constrained_kmeans(
     scale : float
         :math:`\sigma`.
     inference : {"exact", "mean_field", "belief_propagation", "gibbs_labels"} or inference object
-        What to do with loopy components too wide for exact assignment, or exact summation.
+        What to do with loopy connected sets too wide for exact assignment, or exact summation.
 
     References
     ----------

@@ -16,9 +16,10 @@ from .blocks.effects.priors import EffectsPrior
 from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.mixtures.linked_categorical import LinkedCategorical
+from .blocks.mixtures.reliability import learned_pair_weights
+from .blocks.mixtures.weights import cluster_weights
 from .blocks.side_information.links import Links
 from .blocks.side_information.partial_labels import Groups, PartialLabels
-from .ppc import cluster_weights, learned_weights
 
 __all__ = ["mixed_effects_mixture"]
 
@@ -115,7 +116,7 @@ def mixed_effects_mixture(
         graph,
         reading=reading,
         weight_per=weight_per,
-        pair_weights=learned_weights(graph, flip_rate, reading),
+        pair_weights=learned_pair_weights(graph, flip_rate, reading),
         inference=inference,
     )
     evidence = None if known is None else jnp.log(1.0 * known.admissible(num_clusters))

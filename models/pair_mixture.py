@@ -64,7 +64,7 @@ def pair_mixture(
               \qquad g_m(x) = \sum_k \pi_{mk} \mathcal{N}(x | \mu_{mk}, \Sigma_{mk})
 
     Here a cluster is a class of the thesis, and a component one of its Gaussians. Links that share
-    points tie chunklets and larger components together, whose density is the sum over all joint
+    points tie chunklets and larger connected sets together, whose density is the sum over all joint
     labelings; the thesis takes such links as independent observations instead, see
     `separate_pairs`. Finite links are a field (or a statement) of that strength.
 
@@ -89,7 +89,7 @@ def pair_mixture(
         then found to agree or not, :math:`\omega = \alpha^2, \nu = \alpha_m\alpha_{m'}`; the only
         one under which random pairs leave the weights unbiased.
     inference : {"exact", "mean_field", "belief_propagation", "gibbs_labels"} or inference object
-        What to do with loopy components of links too wide for exact summation; anything but
+        What to do with loopy connected sets too wide for exact summation; anything but
         "exact" needs ``pair_law="joint"`` there.
     num_points : int, optional
 

@@ -20,8 +20,8 @@ from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.label_inference.potts import FORBIDDEN, logsumexp
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
+from .blocks.mixtures.reliability import learned_pair_weights
 from .blocks.side_information.links import Links
-from .ppc import learned_weights
 
 __all__ = ["FactorisedPairs", "JensenPairs", "LatentClassifier", "pairwise_gp"]
 
@@ -65,7 +65,7 @@ def pairwise_gp(
     flip_rate : Distribution, "learned" or None
         See `ppc`.
     inference : {"exact", "mean_field", "belief_propagation", "gibbs_labels"} or inference object
-        What to do with loopy components too wide for exact summation.
+        What to do with loopy connected sets too wide for exact summation.
 
     References
     ----------
@@ -91,7 +91,7 @@ def pairwise_gp(
         variance = numpyro.sample("variance", variance)
     elif not variance > 0:
         raise ValueError(f"variance = {variance!r}; expected a positive number or a distribution")
-    weights = learned_weights(graph, flip_rate, "relation")
+    weights = learned_pair_weights(graph, flip_rate, "relation")
     with numpyro.plate("clusters", num_clusters):
         unit = dist.Normal().expand([x.shape[1]]).to_event(1)
         coefficients = numpyro.sample("coefficients", unit, infer={"event_dims": ["features"]})
@@ -173,9 +173,9 @@ class FactorisedPairs(LinkedMixture):
         return jnp.logaddexp(right + same, wrong + differ)
 
     def by_unit(self, value: Array) -> Array:
-        """Terms of `log_prob` by connected component, zero-padded."""
+        """Terms of `log_prob` by connected set, zero-padded."""
         graph = self.labels.graph
-        owner = jnp.asarray(graph.component)[jnp.asarray(graph.pairs)[:, 0]]
+        owner = jnp.asarray(graph.connected_set)[jnp.asarray(graph.pairs)[:, 0]]
         return jax.ops.segment_sum(self._by_statement(value), owner, graph.num_nodes)
 
     def summaries(self, value: Array) -> tuple[dict[str, Array], Array]:

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sidebayes.guides.engines.base import Engine
 from sidebayes.models.blocks.side_information.class_names import class_codes
-from sidebayes.models.blocks.side_information.hard_links import components_of
+from sidebayes.models.blocks.side_information.hard_links import connected_sets
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
@@ -268,16 +268,16 @@ class LinkedKFold(GroupKFold):
     """Folds for cross-validation that no link crosses.
 
     Rows that a chain of links connects are held out together, so that a fit to the others has seen
-    nothing of them. The sizes of the folds are as even as the connected components allow.
+    nothing of them. The sizes of the folds are as even as the connected sets allow.
 
     Parameters
     ----------
     links : Links
         Among the rows of all data.
     n_splits : int
-        At least 2, and at most the number of connected components, rows without links among them.
+        At least 2, and at most the number of connected sets, rows without links among them.
     shuffle : bool
-        Deal components out at random, rather than by size.
+        Deal connected sets out at random, rather than by size.
     random_state : int, RandomState or None
         Of the shuffling.
 
@@ -288,18 +288,13 @@ class LinkedKFold(GroupKFold):
 
     Examples
     --------
+    Searches take the folds as ``cv=``, and ``rows=np.arange(len(x))`` in `fit`.
+
     >>> import numpy as np
-    >>> import sidebayes
-    >>> from sklearn.model_selection import GridSearchCV
-    >>> data = sidebayes.load_dataset("iris")
-    >>> links = sidebayes.simulate_links(data.labels, 60, weight=3.0)
-    >>> search = GridSearchCV(
-    ...     sidebayes.LinkedMixtureClusterer(links=links, random_state=0),
-    ...     {"n_clusters": [2, 3]},
-    ...     cv=sidebayes.LinkedKFold(links, n_splits=3),
-    ... )
-    >>> search.fit(data.x, rows=np.arange(150)).best_params_  # doctest: +SKIP
-    {'n_clusters': 3}
+    >>> from sidebayes import LinkedKFold, Links
+    >>> folds = LinkedKFold(Links.must_link([[0, 4], [1, 2]]), n_splits=2)
+    >>> [held_out.tolist() for _, held_out in folds.split(np.zeros((6, 1)))]
+    [[1, 2, 5], [0, 3, 4]]
     """
 
     def __init__(
@@ -332,7 +327,7 @@ class LinkedKFold(GroupKFold):
         Raises
         ------
         TypeError, ValueError
-            If `X` has not the rows that the links refer to, or there are fewer connected components
+            If `X` has not the rows that the links refer to, or there are fewer connected sets
             than folds.
         """
         try:
@@ -347,13 +342,13 @@ class LinkedKFold(GroupKFold):
                     f"groups has {len(known)} entries, X has {size} rows; give one each"
                 )
             pairs = np.concatenate([pairs, Links.from_groups(known).pairs])
-        number, component = components_of(pairs, size)
+        number, connected_set = connected_sets(pairs, size)
         if number < self.n_splits:
             raise ValueError(
-                f"links and groups connect the rows into {number} components, too few for "
+                f"links and groups connect the rows into {number} sets, too few for "
                 f"n_splits = {self.n_splits} folds that no link crosses; use fewer folds, or fewer links"
             )
-        yield from super().split(X, y, component)
+        yield from super().split(X, y, connected_set)
 
 
 def _cut(links: Links, size: int, rows: ArrayLike | None) -> Links:

@@ -12,7 +12,7 @@ class Inferred(NamedTuple):
     """All that is asked of linked labels."""
 
     log_partition: Any
-    by_component: Any
+    by_connected_set: Any
     responsibilities: Any
     pair_marginals: Any
     mode: Any

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import jax.numpy as jnp
 from sidebayes.guides.engines.base import Problem
+from sidebayes.models.blocks.kernels.curve_setting import curve_anchors
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.trajectories import curve_anchors, trajectories
+from sidebayes.models.trajectories import trajectories
 
 
 def curves_problem(y, inputs, links, **options):

@@ -66,7 +66,7 @@ def agreement(
 ) -> tuple[NDArray, NDArray, str | None]:
     """Probability, draw by draw, that two labels agree, given data, parameters and the fit's links.
 
-    Exact for pairs inside a connected component of the links too: such pairs become links of weight
+    Exact for pairs inside a connected set too: such pairs become links of weight
     zero, which change nothing but let the joint distribution of the two labels be read off.
 
     Parameters
@@ -89,14 +89,14 @@ def agreement(
     Raises
     ------
     ValueError
-        If a loopy component, these pairs included, is too wide.
+        If a loopy connected set, these pairs included, is too wide.
     """
     given = {name: jnp.asarray(value) for name, value in draws.items()}
     fn, value = mixture_structure(problem)
     num_points = len(value)
     ties = fn.links()
     before = as_label_graph(ties if ties is not None and ties.num_links else None, num_points)
-    within = np.flatnonzero(np.equal(*np.asarray(before.component)[pairs].T))
+    within = np.flatnonzero(np.equal(*np.asarray(before.connected_set)[pairs].T))
     told = before.links
     asked = len(told) + np.arange(len(within))
     links = Links(

@@ -58,7 +58,7 @@ def link_agreement(
     Raises
     ------
     ValueError
-        If there are no links, the flip rate is out of range, or a loopy component is too wide.
+        If there are no links, the flip rate is out of range, or a loopy connected set is too wide.
     """
     if not len(links):
         raise ValueError("the fit has no links, so there are none to suspect; pass links= to fit")

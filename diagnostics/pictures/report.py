@@ -26,7 +26,7 @@ __all__ = ["render_report", "write_report"]
 _READING = {
     "ari": "ARI, NMI and accuracy are against the known classes, which no fit has seen.",
     "log_joint": "Log joint densities compare within one engine, method and data set only.",
-    "elpd_loo": "LOO leaves out one connected component of the links at a time.",
+    "elpd_loo": "LOO leaves out one connected set at a time.",
     "rhat": "R-hat and ESS are the worst over functionals that do not depend on how clusters are "
     "numbered.",
     "distance": "Distance is the mean difference in the probability that two points share a "

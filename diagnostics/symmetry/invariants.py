@@ -44,7 +44,7 @@ def same_cluster(tree: xr.DataTree, pairs: NDArray) -> NDArray[np.float64]:
     """Probability, draw by draw, that pairs of points share a cluster.
 
     The labels of a pair are taken as independent given the parameters, which is exact for pairs in
-    different components of the links.
+    different connected sets.
 
     Parameters
     ----------

@@ -74,7 +74,7 @@ class Comparison:
         ``log_joint`` of the best point found, with the change-of-variables term for engines that
         work in unconstrained space, so compare it within an engine only; ``log_evidence``
         and whether ``evidence`` is an estimate or a lower bound;
-        ``elpd_loo``, leaving out one connected component of the links at a time, and ``bad_k``,
+        ``elpd_loo``, leaving out one connected set at a time, and ``bad_k``,
         the share of them whose Pareto k is too high for the number of draws (see `Fit.loo`);
         worst ``rhat`` and least ``ess`` over label-invariant functionals; ``divergences``;
         ``links``, the ``kind`` they were taken as (hard, soft, learned), and those ``violated`` by

@@ -179,8 +179,8 @@ class PiecewiseHazard(dist.Distribution):
     --------
     >>> import jax.numpy as jnp
     >>> fn = PiecewiseHazard(jnp.log(jnp.array([0.1, 0.2])), jnp.array([5.0]), jnp.zeros(1))
-    >>> float(fn.cumulative_hazard(jnp.array([6.0]))[0].round(3))
-    0.7
+    >>> print(f"{fn.cumulative_hazard(jnp.array([6.0]))[0]:.3f}")
+    0.700
     """
 
     arg_constraints: ClassVar[dict] = {

@@ -204,7 +204,7 @@ class CurvesOfFit:
     @property
     def _centred_draws(self: Any) -> dict[str, NDArray]:
         """Matched draws, moved to the mean of their factor where the engine knows it."""
-        draws, plain = self._matched_draws, pooled_draws(self.tree)
+        draws, plain = self._draws.pooled, pooled_draws(self.tree)
         info = self.tree["fit_info"]
         for name, values in draws.items():
             exact = info.get(f"factor_mean_{name}")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
-import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -18,10 +16,9 @@ from numpy.typing import NDArray
 
 from sidebayes.diagnostics.sites import entry_names
 from sidebayes.diagnostics.symmetry.invariants import convergence
-from sidebayes.diagnostics.symmetry.orthogonal import align
-from sidebayes.diagnostics.symmetry.relabelling import relabel
-from sidebayes.diagnostics.trust.verdict import num_starts_at_best, verdict
-from sidebayes.guides.engines.base import Engine, Evidence, SideBayesWarning, Status
+from sidebayes.diagnostics.symmetry.matched import MatchedDraws
+from sidebayes.diagnostics.trust.verdict import verdict
+from sidebayes.guides.engines.base import Engine, Evidence, Status
 from sidebayes.models.blocks.side_information.links import Links
 
 from ..common.fields import check_integer
@@ -38,9 +35,6 @@ from .validation import Validation
 
 __all__ = ["Fit"]
 
-_POOR_MATCH = 0.8
-"""Score of relabelling below which averages over draws mean little."""
-
 
 @dataclass(frozen=True, eq=False)
 class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Validation):
@@ -56,6 +50,7 @@ class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Val
 
     tree: xr.DataTree
     run: Run
+    _described: MatchedDraws | None = field(default=None, repr=False)
 
     @classmethod
     def of(
@@ -70,20 +65,8 @@ class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Val
             Where to start.
         progress : bool
         """
-        began = time.perf_counter()
-        values = init.params if isinstance(init, Fit) else init
-        found = cls(execute(run, values, progress=progress), run)
-        if found.has_labels:
-            group = found.tree["responsibilities"].to_dataset()
-            if "labels" not in group:
-                group = group.assign(labels=("points", found._find_labels()))
-                found.tree["responsibilities"] = xr.DataTree(group)
-        info = found.tree["fit_info"].attrs
-        if init is not None:
-            info["starts_at_best"] = num_starts_at_best(init) if isinstance(init, Fit) else 1
-        total = time.perf_counter() - began
-        info["seconds"] = json.dumps(_with_total(json.loads(info["seconds"]), total))
-        return found
+        draws = execute(run, init, progress=progress)
+        return cls(draws.tree, run, draws)
 
     @property
     def method(self) -> str:
@@ -171,25 +154,24 @@ class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Val
         )
 
     @cached_property
-    def relabelled(self) -> tuple[xr.DataTree, float]:
-        """The tree with label switching undone, and the quality score of the matching."""
-        if not self.has_labels:
-            return self.tree, 1.0
-        tree, score = relabel(self.tree)
-        if score < _POOR_MATCH:
-            warnings.warn(
-                f"clusters cannot be matched across draws (score {score:.2f}); estimates by cluster "
-                "are taken from the draw of highest density, and only label-invariant results, such "
-                "as same_cluster, describe the whole posterior",
-                SideBayesWarning,
-                stacklevel=2,
-            )
-        return tree, score
+    def _draws(self) -> MatchedDraws:
+        """The draws, matched when first used, or by the run itself."""
+        return self._described or MatchedDraws(self.tree)
 
     @property
-    def _is_matched(self) -> bool:
-        """Whether clusters are matched well enough for averages by cluster."""
-        return self.relabelled[1] >= _POOR_MATCH
+    def relabelled(self) -> tuple[xr.DataTree, float]:
+        """The tree with label switching undone, and the quality score of the matching."""
+        return self._draws.relabelled
+
+    @property
+    def aligned(self) -> tuple[xr.DataTree, float]:
+        """The relabelled tree with rotations undone as well, and the lower of both quality scores."""
+        return self._draws.aligned
+
+    @property
+    def params(self) -> dict[str, NDArray[np.float64]]:
+        """Point estimate: the mode found, or the mean over relabelled and aligned draws."""
+        return self._draws.params
 
     @property
     def thinned(self) -> xr.DataTree:
@@ -199,37 +181,6 @@ class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Val
         same draws: chains of more than 200 store densities at some only.
         """
         return self.relabelled[0].sel(draw=self.tree["log_likelihood"]["draw"])
-
-    @cached_property
-    def aligned(self) -> tuple[xr.DataTree, float]:
-        """The relabelled tree with rotations undone as well, and the lower of both quality scores."""
-        tree, score = self.relabelled
-        tree, turned = align(tree)
-        if turned < _POOR_MATCH:
-            warnings.warn(
-                f"draws cannot be turned to agree (score {turned:.2f}); estimates of sites that are known "
-                "up to an orthogonal transform are taken from the draw of highest density, and only "
-                "what no transform changes, such as their inner products, describes the whole posterior",
-                SideBayesWarning,
-                stacklevel=2,
-            )
-        return tree, min(score, turned)
-
-    @cached_property
-    def params(self) -> dict[str, NDArray[np.float64]]:
-        """Point estimate: the mode found, or the mean over relabelled and aligned draws."""
-        tree, score = self.aligned
-        values = {str(n): v.to_numpy() for n, v in tree["posterior"].data_vars.items()}
-        if score >= _POOR_MATCH:
-            return {name: value.mean(axis=(0, 1)) for name, value in values.items()}
-        best = self._best_draw
-        return {name: value[best] for name, value in values.items()}
-
-    @property
-    def _best_draw(self) -> tuple[int, int]:
-        density = self.tree["sample_stats"]["lp"].to_numpy()
-        chain, draw = np.unravel_index(np.argmax(density), density.shape)
-        return int(chain), int(draw)
 
     def resume(self, more: int) -> Fit:
         """Go on from where this fit ended.
@@ -333,11 +284,6 @@ class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Val
         from sidebayes.diagnostics.trust.notebook import fit_cell
 
         return fit_cell(self)
-
-
-def _with_total(parts: Mapping[str, float], total: float) -> dict[str, float]:
-    """Parts, what they leave of the total, and the total."""
-    return {**parts, "other": total - sum(parts.values()), "total": total}
 
 
 def _entries(draws: xr.Dataset) -> dict[str, float]:

@@ -11,28 +11,28 @@ __all__ = ["deal_folds"]
 
 
 def deal_folds(unit: NDArray, num_folds: int, seed: int) -> NDArray[np.int64]:
-    """Fold of each component: dealt at random, the largest first, to the fold with fewest points.
+    """Fold of each connected set: dealt at random, the largest first, to the fold with fewest points.
 
     Parameters
     ----------
     unit : ndarray of int, shape (num_points,)
-        Component of each point.
+        Connected set of each point.
     num_folds, seed : int
 
     Returns
     -------
-    ndarray of int, shape (num_components,)
+    ndarray of int, shape (num_connected_sets,)
 
     Raises
     ------
     ValueError
-        If there are fewer components than folds.
+        If there are fewer connected sets than folds.
     """
     size = np.bincount(unit)
     num_folds = check_integer("num_folds", num_folds, 2)
     if num_folds > len(size):
         raise ValueError(
-            f"num_folds = {num_folds}; expected at most {len(size)}, the number of connected components "
+            f"num_folds = {num_folds}; expected at most {len(size)}, the number of connected sets "
             "of the links, which are held out whole"
         )
     order = np.random.default_rng(check_seed(seed)).permutation(len(size))

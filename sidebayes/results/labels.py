@@ -11,7 +11,6 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.diagnostics.tree import pooled_draws
-from sidebayes.guides.engines.problem import posterior
 from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.side_information.link_weights import check_pairs
 
@@ -53,14 +52,7 @@ class Latents:
         ndarray, shape (num_points, num_clusters)
         """
         self._need_labels("responsibilities")
-        tree, _ = self.relabelled
-        prob = tree["responsibilities"]["prob"].to_numpy()
-        rows = self._rows_of(site)
-        if self._is_matched:
-            return prob.mean(axis=(0, 1))[rows]
-        chain, draw = self._best_draw
-        kept = posterior.thin(self.tree["posterior"].sizes["draw"], prob.shape[1])
-        return prob[chain, int(np.abs(kept - draw).argmin())][rows]
+        return self._draws.responsibilities[self._rows_of(site)]
 
     def labels(self: Any, site: str | None = None) -> NDArray[np.int64]:
         """Labels of all points, shape (num_points,).
@@ -126,18 +118,11 @@ class Latents:
         coords = {axis: stored[dim].to_numpy() for axis, dim in axes}
         return xr.Dataset({n: (("group", "effect"), v) for n, v in found.items()}, coords)
 
-    def _find_labels(self: Any) -> NDArray[np.int64]:
-        if self.approximate is not None or self.config.hard_labels:
-            tree, _ = self.relabelled
-            return tree["responsibilities"]["prob"].to_numpy().mean(axis=(0, 1)).argmax(axis=1)
-        with self.run.precision:
-            return posterior.joint_mode(self.run.problem, self.params)
-
     def same_cluster(self: Any, pairs: ArrayLike) -> NDArray[np.float64]:
         """Posterior probability that pairs of points share a cluster, shape (num_pairs,).
 
         Averages over draws; within a draw the two labels are taken as independent, which is exact
-        for pairs in different components of the links.
+        for pairs in different connected sets.
 
         Parameters
         ----------

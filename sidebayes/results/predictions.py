@@ -74,7 +74,7 @@ class Predictions:
             return jnp.concatenate([fn.responsibilities(value) for fn, value in sources])
 
         run = self.run.with_data(check_new(self.run, data, named))
-        prob = self._over_draws(probabilities, run, self._matched_draws).mean(axis=0)
+        prob = self._over_draws(probabilities, run, self._draws.pooled).mean(axis=0)
         return refuse_impossible(prob, "cluster")
 
     def predict(self: Any, *data: Any, **named: Any) -> NDArray[np.int64]:
@@ -163,15 +163,6 @@ class Predictions:
             again = sites.isel(draw=np.zeros(MOST_DRAWS, int))
             return again.assign_coords(draw=np.arange(MOST_DRAWS))
         return sites.isel(draw=thin(sites.sizes["draw"]))
-
-    @property
-    def _matched_draws(self: Any) -> dict[str, NDArray]:
-        """Up to 200 draws whose clusters are matched, or the one of highest density."""
-        tree, _ = self.relabelled
-        if self._is_matched:
-            return pooled_draws(tree)
-        sites = tree["posterior"].data_vars.items()
-        return {str(n): v.to_numpy()[self._best_draw][None] for n, v in sites}
 
     def _over_draws(
         self: Any, function: Callable, run: Run, draws: Mapping[str, NDArray]

@@ -95,7 +95,7 @@ class Survival:
             return jnp.concatenate([fn.log_hazards, fn.cuts, fn.log_ratio, frailty])
 
         with run.precision:
-            draws = self._over_draws(hazards, run, self._matched_draws)
+            draws = self._over_draws(hazards, run, self._draws.pooled)
             sizes = fn.log_hazards.shape[0], fn.cuts.shape[0], number
             parts = np.split(draws, np.cumsum(sizes), axis=1)
             lasted = np.asarray(_curves(tuple(map(jnp.asarray, parts)), at, until))

@@ -136,7 +136,7 @@ class Validation:
     def kfold(self: Any, num_folds: int = 10, *, seed: int = 0, progress: bool = True) -> Any:
         r"""Leave out a fold of units at a time, and fit the rest again.
 
-        No link is cut: a connected component of the links is held out with all its points and links,
+        No link is cut: a connected set is held out with all its points and links,
         a group with all its rows, and scored by
 
         .. math:: \log \frac1S \sum_s p(x_c, \ell_c \mid \theta_s), \qquad
@@ -152,9 +152,9 @@ class Validation:
         Parameters
         ----------
         num_folds : int
-            At least 2; as many as there are components leaves one out at a time.
+            At least 2; as many as there are connected sets leaves one out at a time.
         seed : int
-            Of the dealing of components to folds, and of the engine.
+            Of the dealing of connected sets to folds, and of the engine.
         progress : bool
 
         Returns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +12,10 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from sidebayes.diagnostics.fitted import Fitted
+from sidebayes.diagnostics.symmetry.matched import MatchedDraws
 from sidebayes.diagnostics.tree import to_datatree
+from sidebayes.diagnostics.trust.verdict import num_starts_at_best
 from sidebayes.guides.engines.base import EngineResult, FitError
 from sidebayes.guides.engines.plumbing.identity import is_known
 from sidebayes.guides.engines.plumbing.programs import nothing_left_ahead
@@ -42,20 +46,27 @@ class _Found(NamedTuple):
 
 
 def execute(
-    run: Run, init: Mapping[str, Any] | None = None, *, progress: bool = True
-) -> xr.DataTree:
+    run: Run, init: Mapping[str, Any] | Fitted | None = None, *, progress: bool = True
+) -> MatchedDraws:
     """Check a run, run its engine, and describe what came out as a DataTree.
 
     Parameters
     ----------
     run : Run
-    init : mapping of str to array_like, optional
+    init : mapping of str to array_like, or fit, optional
         Where to start.
     progress : bool
+
+    Returns
+    -------
+    MatchedDraws
+        The tree, and what was computed of its draws to describe them.
     """
+    began = time.perf_counter()
+    values = init if init is None or isinstance(init, Mapping) else init.params
     with run.precision:
         _check(run)
-        return _describe(run, _found(run, init, progress))
+        return _describe(run, _found(run, values, progress), init, began)
 
 
 def starting_values(run: Run, init: Mapping[str, Any] | None) -> dict[str, NDArray] | None:
@@ -117,8 +128,39 @@ def _result(run: Run, init: Mapping[str, Any] | None, progress: bool) -> EngineR
     return replace(result, seconds={**result.seconds, "search": search})
 
 
-def _describe(run: Run, found: _Found) -> xr.DataTree:
-    """The DataTree of a run."""
+def _describe(
+    run: Run, found: _Found, init: Mapping[str, Any] | Fitted | None, began: float
+) -> MatchedDraws:
+    """Write the DataTree of a run; labels are those at the estimate, so that draws are matched."""
+    draws = MatchedDraws(_tree_without_labels(run, found))
+    if found.derived.mode is not None:
+        group = draws.tree["responsibilities"]
+        group.attrs["label_sites"] = problems.label_slices(run.problem)
+        group.dataset = group.to_dataset().assign(labels=("points", _labels(run, found, draws)))
+    info = draws.tree["fit_info"].attrs
+    if init is not None:
+        info["starts_at_best"] = 1 if isinstance(init, Mapping) else num_starts_at_best(init)
+    info["seconds"] = json.dumps(_with_total(found.result.seconds, began))
+    return draws
+
+
+def _labels(run: Run, found: _Found, draws: MatchedDraws) -> NDArray[np.int64]:
+    """Most probable joint labeling at the estimate; by point where labels are not summed out exactly."""
+    if found.result.sample_stats["lp"].size == 1 and found.derived.mode is not None:
+        return found.derived.mode
+    if found.result.approximate is None and not run.engine.hard_labels:
+        return posterior.joint_mode(run.problem, draws.params)
+    tree, _ = draws.relabelled
+    return tree["responsibilities"]["prob"].to_numpy().mean(axis=(0, 1)).argmax(axis=1)
+
+
+def _with_total(parts: Mapping[str, float], began: float) -> dict[str, float]:
+    """Parts, what they leave of the total, and the total."""
+    total = time.perf_counter() - began
+    return {**parts, "other": total - sum(parts.values()), "total": total}
+
+
+def _tree_without_labels(run: Run, found: _Found) -> xr.DataTree:
     problem, (result, derived, kept) = run.problem, found
     chains = len(result.sample_stats["lp"])
     layout = lay_out_units(problem)
@@ -127,7 +169,7 @@ def _describe(run: Run, found: _Found) -> xr.DataTree:
         return values.reshape(chains, len(kept), *values.shape[1:])
 
     prob = derived.responsibilities
-    tree = to_datatree(
+    return to_datatree(
         result,
         observed=stored.observed_data(run),
         constant=stored.constant_data(run, layout),
@@ -148,10 +190,3 @@ def _describe(run: Run, found: _Found) -> xr.DataTree:
         remarks=problems.remarks(problem, result.draws),
         attrs=stored.attributes(run),
     )
-    if derived.mode is not None:
-        group = tree["responsibilities"].to_dataset()
-        if len(kept) * chains == 1:
-            group = group.assign(labels=("points", derived.mode))
-        group.attrs["label_sites"] = problems.label_slices(problem)
-        tree["responsibilities"] = xr.DataTree(group)
-    return tree

@@ -184,7 +184,7 @@ def many_draws(unary, graph, method, num_draws=8_000):
     return np.asarray(jax.jit(draw)(keys))
 
 
-def test_gibbs_samples_wide_components_jointly(around):
+def test_gibbs_samples_wide_connected_sets_jointly(around):
     unary, graph = around
     drawn = many_draws(unary, graph, GibbsLabels(max_table=0))
     _, marginals, agree, *_ = brute_force.infer(unary, graph.pairs, graph.pair_weights)
@@ -208,7 +208,7 @@ def test_factorised_methods_draw_from_their_marginals(around, method):
 @pytest.mark.parametrize(
     "method", [MeanField(max_table=0), BeliefPropagation(max_table=0), GibbsLabels(max_table=0)]
 )
-def test_modes_of_wide_components_cannot_be_improved_by_one_label(around, method):
+def test_modes_of_wide_connected_sets_cannot_be_improved_by_one_label(around, method):
     _, graph = around
     best = jax.jit(partition.mode, static_argnames="inference")
     for seed in range(20):

@@ -41,18 +41,18 @@ def every_routine(key, unary, graph, log_weights, weights):
         "unary": slopes[0],
         "log_weights": slopes[1],
         "pairs": slopes[2],
-        "terms": partition.by_component(unary, graph, log_weights, weights),
+        "terms": partition.by_connected_set(unary, graph, log_weights, weights),
         "mode": partition.mode(unary, graph, log_weights, weights),
         "sample": partition.sample(key, unary, graph, log_weights, weights),
     }
 
 
 def check_small_graph(found, rows, links, unary, graph, weights):
-    """Compare rows and links that make up whole components with enumeration."""
+    """Compare rows and links that make up whole connected sets with enumeration."""
     pairs, w = graph.pairs[links] - rows.start, weights[links]
     z, energy = brute_force.enumerate_labelings(unary[rows], pairs, w)
     log_z, marginals, agree, _, peak = brute_force.infer(unary[rows], pairs, w)
-    own = np.unique(graph.component[rows])
+    own = np.unique(graph.connected_set[rows])
     np.testing.assert_allclose(found["terms"][own].sum(), log_z, atol=1e-9)
     np.testing.assert_allclose(found["unary"][rows], marginals, atol=1e-9)
     soft = np.isfinite(w)
@@ -135,7 +135,7 @@ def test_second_slopes_are_covariances(scale):
 
 
 def test_joint_samples_have_the_joint_distribution():
-    """Chi-square over all joint labelings of each component: tree, loop, chunklet, clique."""
+    """Chi-square over all joint labelings of each connected set: tree, loop, chunklet, clique."""
     num_clusters, num_draws = 3, 20_000
     parts = [
         [((0, 1), 1.5), ((1, 2), -2.0), ((1, 3), 0.5)],
@@ -163,7 +163,7 @@ def test_joint_samples_have_the_joint_distribution():
         # one draw more in the pooled cell than expected of none must not divide by zero
         keep = expected > 0
         assert chisquare(seen[keep], expected[keep]).pvalue > 1e-5
-    # labels of different components are independent
+    # labels of different connected sets are independent
     assert abs(np.corrcoef(drawn[:, 1] == 0, drawn[:, 5] == 0)[0, 1]) < 5 / np.sqrt(num_draws)
 
 

@@ -53,16 +53,16 @@ def test_a_compiled_graph_belongs_to_its_rows():
         as_label_graph(graph, 4)
 
 
-def test_the_report_counts_chunklets_and_components():
+def test_the_report_counts_chunklets_and_connected_sets():
     links = Links([(0, 1), (1, 2), (2, 3), (5, 6), (7, 8)], [np.inf, np.inf, 1.0, -np.inf, -2.0])
     report = links.check(num_points=10)
     assert (report.num_links, report.num_must, report.num_cannot, report.num_hard) == (5, 3, 2, 3)
     assert (report.num_chunklets, report.largest_chunklet) == (1, 3)
-    assert (report.num_components, report.largest_component) == (3, 4)
+    assert (report.num_connected_sets, report.largest_connected_set) == (3, 4)
     assert "5 links over 10 points: 3 must, 2 cannot, 3 of them hard" in str(report)
     graph = LabelGraph.build(links, 10)
     edges = set(graph.edge_of_link[graph.edge_of_link < graph.num_edges])
-    assert (len(set(graph.node)), len(edges), graph.num_components) == (8, 3, 5)
+    assert (len(set(graph.node)), len(edges), graph.num_connected_sets) == (8, 3, 5)
     np.testing.assert_array_equal(graph.node_size, [3] + [1] * 7 + [0] * 2)
     np.testing.assert_array_equal(graph.links.pairs, links.pairs)
 

@@ -10,8 +10,8 @@ import pytest
 from scipy.special import expit, logsumexp
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
+from sidebayes.models.blocks.mixtures.reliability import learned_pair_weights
 from sidebayes.models.blocks.side_information.links import Links
-from sidebayes.models.ppc import learned_weights
 
 from tests.reference import brute_force
 from tests.support_inference import inferred
@@ -63,7 +63,7 @@ def test_a_flip_rate_per_group_weighs_each_statement_by_who_made_it():
     rates = {"ann": 0.1, "bob": 0.25, "eve": 0.4}
     with _values({"flip_rate": jnp.array(list(rates.values()))}):
         graph = LabelGraph.build(STATED, 5, 2)
-        given = learned_weights(graph, "learned", "relation")
+        given = learned_pair_weights(graph, "learned", "relation")
     labels = LinkedCategorical(log_weights, graph, reading="relation", pair_weights=given)
     total = []
     for z in itertools.product(range(2), repeat=5):
@@ -109,7 +109,7 @@ def test_a_weight_of_zero_states_nothing_and_stays():
     assert Links.from_confidence([(0, 1)], False, 0.5).weights.tolist() == [0]
     graph = LabelGraph.build(links, 3, 2)
     with _values({"flip_rate": jnp.asarray(0.2)}):
-        weights = learned_weights(graph, dist.Uniform(0, 0.5), "relation")
+        weights = learned_pair_weights(graph, dist.Uniform(0, 0.5), "relation")
     np.testing.assert_allclose(weights, [0.0, np.log(4)], rtol=1e-12)
 
 

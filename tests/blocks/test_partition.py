@@ -271,7 +271,7 @@ def test_large_structures_are_exact(pairs, num_points):
     np.testing.assert_allclose(value, expected, rtol=1e-11)
 
 
-def test_too_wide_component_is_refused_with_its_size():
+def test_too_wide_connected_set_is_refused_with_its_size():
     rng = np.random.default_rng(0)
     links = random_links(rng, 60, 400, hard=0.0)
     graph = LabelGraph.build(links, 60)

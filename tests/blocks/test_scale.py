@@ -111,7 +111,7 @@ def grid(side):
     return LabelGraph.build(Links.from_grid((side, side), 0.5), side * side)
 
 
-def test_a_component_too_wide_is_refused_with_all_one_needs_to_know():
+def test_a_connected_set_too_wide_is_refused_with_all_one_needs_to_know():
     graph = grid(12)
     wide = graph.suited("exact", 5).wide
     assert 11 <= wide.width <= 16
@@ -126,14 +126,14 @@ def test_a_component_too_wide_is_refused_with_all_one_needs_to_know():
         "Exact(max_table=...)",
     ):
         assert words in str(refused.value)
-    for routine in (partition.mode, partition.responsibilities, partition.by_component):
+    for routine in (partition.mode, partition.responsibilities, partition.by_connected_set):
         with pytest.raises(ValueError, match="elimination width"):
             routine(np.zeros((144, 5)), graph)
     with pytest.raises(ValueError, match="elimination width"):
         partition.sample(jax.random.key(0), np.zeros((144, 5)), graph)
 
 
-def test_a_component_beyond_any_budget_is_given_up_at_once():
+def test_a_connected_set_beyond_any_budget_is_given_up_at_once():
     rng = np.random.default_rng(0)
     pairs = rng.integers(0, 20_000, (60_000, 2))
     graph = LabelGraph.build(Links(pairs[pairs[:, 0] != pairs[:, 1]], 0.1), 20_000)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,9 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from sidebayes.diagnostics.symmetry import matched
+from sidebayes.diagnostics.symmetry.relabelling import relabel
+from sidebayes.diagnostics.trust.verdict import num_starts_at_best
 from sidebayes.models.ppc import ppc
 
 import sidebayes
@@ -34,6 +39,8 @@ from sidebayes import (
     NestedSlice,
     StochasticEM,
 )
+from sidebayes.results.fit import Fit
+from sidebayes.runs.execution import execute
 from sidebayes.runs.zoo import CARDS, make_engine
 from tests.support_cards import CLUSTERING
 
@@ -84,6 +91,25 @@ def learned():
         flip_rate="learned",
         feature_names=DATA.feature_names,
     )
+
+
+def test_a_run_writes_its_whole_tree_and_matches_draws_once(learned, monkeypatch):
+    """A fit only reads what describing wrote: labels, the starts of its init, seconds in all."""
+    asked, names = [], learned.params.keys()  # whose own draws are matched by now
+    monkeypatch.setattr(matched, "relabel", lambda tree: asked.append(tree) or relabel(tree))
+    gibbs = replace(learned.run, engine=TINY["gibbs"])
+    tree = execute(gibbs, learned, progress=False).tree
+    assert set(tree["responsibilities"].data_vars) == {"prob", "labels"}
+    info = tree["fit_info"].attrs
+    assert info["starts_at_best"] == num_starts_at_best(learned)
+    seconds = json.loads(info["seconds"])
+    assert seconds.pop("total") == pytest.approx(sum(seconds.values()))
+    fit = Fit.of(gibbs, learned, progress=False)
+    before = fit.tree.copy(deep=True)
+    assert fit.params.keys() == names
+    assert fit.relabelled[1] <= 1.0
+    assert len(asked) == 2  # once by each run
+    assert fit.tree.identical(before)
 
 
 def test_import_leaves_precision_alone(learned):

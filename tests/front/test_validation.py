@@ -82,7 +82,7 @@ def held_out(rows, trained):
     return multivariate_normal(np.full(len(rows), centre), covariance).logpdf(X[rows, 0])
 
 
-def test_one_component_at_a_time_has_the_closed_form(conjugate):
+def test_one_connected_set_at_a_time_has_the_closed_form(conjugate):
     found = conjugate.kfold(6)
     expected = [held_out(rows, np.setdiff1d(np.arange(9), rows)) for rows in UNITS]
     np.testing.assert_allclose(found.elpd_i, expected, atol=0.01)
@@ -162,9 +162,9 @@ def test_refits_by_hand_and_enumeration_agree(field):
         prior = GaussianPrior.empirical(ROWS, 2)
         given = {"num_clusters": 2, "engine": field.config, "prior": prior, "seed": 4}
         params = sidebayes.fit("ppc", ROWS[kept], links, **given).params
-        for component in np.unique(unit[fold == number]):
-            rows = np.flatnonzero(unit == component).tolist()
-            expected[component] = log_joint(rows, params, LINKED)
+        for one in np.unique(unit[fold == number]):
+            rows = np.flatnonzero(unit == one).tolist()
+            expected[one] = log_joint(rows, params, LINKED)
     found = field.kfold(2, seed=4)
     np.testing.assert_allclose(found.elpd_i, expected, rtol=1e-6)
 
@@ -266,7 +266,7 @@ def test_refits_keep_the_prior_of_every_component():
         assert (prior.df, prior.shrinkage) == (expected.df, expected.shrinkage)
 
 
-def test_folds_keep_components_whole_and_are_even():
+def test_folds_keep_connected_sets_whole_and_are_even():
     unit = np.repeat(np.arange(30), np.random.default_rng(0).integers(1, 6, 30))
     fold = deal_folds(unit, 4, seed=0)
     points = np.bincount(fold[unit], minlength=4)
@@ -291,7 +291,7 @@ ASKED = [(0, 2), (1, 3), (0, 4), (1, 4), (2, 5), (6, 7), (6, 8), (3, 9), (4, 9)]
 
 
 def test_held_out_links_are_scored_as_enumeration_does():
-    """Pairs inside a component, tied by a hard link, and across components; labels in doubt."""
+    """Pairs inside a connected set, tied by a hard link, and across such sets; labels in doubt."""
     same = np.array([False, True, True, False, True, False, True, True, True])
     asked = Links.from_pairs(ASKED, same)
     rows = np.array([0.0, 0.9, 1.6, 2.4, 0.2, 1.3, 0.6, 2.0, -0.8, 1.5])[:, None]

@@ -1,4 +1,4 @@
-"""Batches of components: their terms add up to the log density, and they share one shape."""
+"""Batches of connected sets: their terms add up to the log density, and they share one shape."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ from sidebayes.guides.engines.plumbing.programs import counted_compilations
 from sidebayes.guides.engines.problem.density import place, sum_log_prob
 from sidebayes.guides.engines.problem.importance import flat_density
 from sidebayes.guides.engines.steps import batches as dealing
-from sidebayes.guides.engines.steps.batches import batched_log_prob, deal_batches, deal_components
+from sidebayes.guides.engines.steps.batches import (
+    batched_log_prob,
+    deal_batches,
+    deal_connected_sets,
+)
 from sidebayes.guides.engines.variational.svi import SVI
 from sidebayes.models.blocks.label_inference.approximate import MeanField
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
@@ -104,7 +108,7 @@ PPC = {"weights": (1,), "mean": (2, 2), "variance": (2,)}
 def test_terms_of_batches_add_up_to_the_log_density(shapes, options, links):
     problem = ppc_problem(X, links, num_clusters=2, covariance="spherical", **options)
     for size, number in ((12, 3 if links else 5), (7, 5 if links else 8)):  # equal and unequal
-        batches = deal_components(problem, size, seed=4)
+        batches = deal_connected_sets(problem, size, seed=4)
         assert len(batches) == number
         whole, each = both_ways(problem, batches, free_values(shapes, 0))
         assert np.ptp(each) > 0.1
@@ -118,7 +122,7 @@ def test_a_scale_and_other_sites_are_kept():
         numpyro.sample("more", dist.Normal(0.0, 1.0), obs=2.0)
 
     problem = Problem(scaled, (jnp.asarray(X), LabelGraph.build(LINKS, len(X))))
-    batches = deal_components(problem, 8, seed=0)
+    batches = deal_connected_sets(problem, 8, seed=0)
     whole, each = both_ways(problem, batches, free_values({"centre": (2,), "share": ()}, 0))
     np.testing.assert_allclose(each.mean(), whole, rtol=1e-12)
 
@@ -158,7 +162,7 @@ def test_curves_of_linked_subjects():
     graph = LabelGraph.build(LINKS, 60, 3)
     args = jnp.asarray(rng.normal(size=180)), jnp.asarray(inputs), subjects, graph
     problem = Problem(model, (*args, jnp.linspace(0.0, 9.0, 6)))
-    batches = deal_components(problem, 9, seed=0)
+    batches = deal_connected_sets(problem, 9, seed=0)
     whole, each = both_ways(problem, batches, free_values({"sticks": (2,), "curves": (3, 6)}, 0))
     assert np.ptp(each) > 1.0
     np.testing.assert_allclose(each.mean(), whole, rtol=1e-10)
@@ -171,7 +175,7 @@ def test_rows_of_groups_and_partial_labels_go_along():
     known = PartialLabels(np.where(rng.random(60) < 0.2, (X[:, 0] > 0).astype(int), -1))
     args = jnp.asarray(rng.normal(size=(151, 2))), subjects, known, LabelGraph.build(LINKS, 60, 2)
     problem = Problem(families, args)
-    batches = deal_components(problem, 7, seed=0)
+    batches = deal_connected_sets(problem, 7, seed=0)
     assert len(batches) == 5
     whole, each = both_ways(problem, batches, free_values({"centre": (2,)}, 1))
     np.testing.assert_allclose(each.mean(), whole, rtol=1e-12)
@@ -182,12 +186,12 @@ def test_components_with_parameters_by_row():
     args = jnp.asarray(y), jnp.asarray(times), Groups(subjects), LabelGraph.build(links, 14, 2)
     problem = Problem(lines, args, {"num_clusters": 2})
     shapes = {"weights": (1,), "intercept": (2,), "slope": (2,), "noise": (2,)}
-    batches = deal_components(problem, 3, seed=0)
+    batches = deal_connected_sets(problem, 3, seed=0)
     whole, each = both_ways(problem, batches, free_values(shapes, 0))
     np.testing.assert_allclose(each.mean(), whole, rtol=1e-12)
 
 
-def test_every_component_is_dealt_once():
+def test_every_connected_set_is_dealt_once():
     graph = LabelGraph.build(LINKS, len(X), 2)
     batches = deal_batches(graph, 5, seed=0)
     points, links = [], []
@@ -209,7 +213,7 @@ def test_every_component_is_dealt_once():
     assert (batches.points != other.points).any()
 
 
-def test_a_component_larger_than_batches_makes_fewer_of_them():
+def test_a_connected_set_larger_than_batches_makes_fewer_of_them():
     """Else padding to its size would take as many arrays of its length as there are batches."""
     chain = Links.must_link([(i, i + 1) for i in range(299)], 0.5)
     batches = deal_batches(LabelGraph.build(chain, 1000, 2), 100, seed=0)
@@ -250,7 +254,7 @@ def test_batches_share_one_shape_whatever_their_loops_are(size, inference):
 
 
 def test_spare_points_say_nothing():
-    """Neither the normaliser without links, nor terms by component, nor slopes see them."""
+    """Neither the normaliser without links, nor terms by connected set, nor slopes see them."""
     rng = np.random.default_rng(3)
     weights, unary = jnp.log(jnp.array([0.2, 0.9])), jnp.asarray(rng.normal(size=(70, 2)))
     for links in (Links.empty(60), LINKS):
@@ -261,9 +265,9 @@ def test_spare_points_say_nothing():
             value, slope = jax.value_and_grad(padded.log_evidence)(unary)
             np.testing.assert_allclose(value, plain.log_evidence(unary[:60]), rtol=1e-12)
             assert not slope[60:].any()
-            terms = padded.log_evidence_by_component(unary)
+            terms = padded.log_evidence_by_connected_set(unary)
             np.testing.assert_allclose(terms.sum(), value, rtol=1e-12)
-            assert padded.graph.num_components == plain.graph.num_components
+            assert padded.graph.num_connected_sets == plain.graph.num_connected_sets
             suited = padded.graph.suited("exact", 3)
             assert suited.num_real == 60
             assert suited.num_points == 70
@@ -272,7 +276,7 @@ def test_spare_points_say_nothing():
 def test_svi_compiles_one_program_for_all_batches(monkeypatch):
     monkeypatch.setattr(programs, "_programs", type(programs._programs)())
     linked = Problem(own_clusters, (jnp.asarray(X), LabelGraph.build(LINKS, len(X))))
-    engine = SVI(num_restarts=1, num_steps=100, num_draws=100, batch_components=9)
+    engine = SVI(num_restarts=1, num_steps=100, num_draws=100, batch_sets=9)
     with counted_compilations() as names:
         engine.run(linked, progress=False)
     assert names.count("svi") == 1
@@ -280,7 +284,7 @@ def test_svi_compiles_one_program_for_all_batches(monkeypatch):
 
 def test_batches_reach_the_posterior_of_all_data():
     linked = Problem(own_clusters, (jnp.asarray(X), LabelGraph.build(LINKS, len(X))))
-    result = SVI(guide="mean_field", num_restarts=2, batch_components=6).run(linked)
+    result = SVI(guide="mean_field", num_restarts=2, batch_sets=6).run(linked)
     # the weights see all data; were the batches not scaled up, q would be three times too wide
     assert result.sample_stats["log_weight"].std() < 0.3
     assert result.status.converged
@@ -288,7 +292,7 @@ def test_batches_reach_the_posterior_of_all_data():
 
 def test_mode_is_searched_for_in_one_large_batch(monkeypatch):
     linked = Problem(own_clusters, (jnp.asarray(X), LabelGraph.build(LINKS, len(X))))
-    assert dealing.large_batches(linked, 6, seed=0) is None  # fewer than 2000 components
+    assert dealing.large_batches(linked, 6, seed=0) is None  # fewer than 2000 connected sets
     monkeypatch.setattr(dealing, "_ENOUGH", 9)
     large = dealing.large_batches(linked, 6, seed=0)
     assert len(large) == 36 // 9
@@ -304,17 +308,17 @@ def test_mode_is_searched_for_in_one_large_batch(monkeypatch):
 
 def test_refusals():
     problem = Problem(own_clusters, (jnp.asarray(X), LabelGraph.build(LINKS, len(X))))
-    with pytest.raises(ValueError, match=r"expected fewer than the 36 components"):
-        deal_components(problem, 36, seed=0)
+    with pytest.raises(ValueError, match=r"expected fewer than the 36 connected sets"):
+        deal_connected_sets(problem, 36, seed=0)
 
     def plain(x):
         level = numpyro.sample("level", dist.Normal(0.0, 1.0))
         numpyro.sample("x", dist.Normal(level, 1.0), obs=x)
 
     with pytest.raises(ValueError, match="the model has 0"):
-        deal_components(Problem(plain, (jnp.asarray(X),)), 2, seed=0)
+        deal_connected_sets(Problem(plain, (jnp.asarray(X),)), 2, seed=0)
     wide = ppc_problem(
         X, LINKS, num_clusters=2, weights="uniform", inference=MeanField(max_table=1)
     )
     with pytest.raises(ValueError, match="summed out exactly"):
-        deal_components(wide, 2, seed=0)
+        deal_connected_sets(wide, 2, seed=0)

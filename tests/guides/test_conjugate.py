@@ -24,9 +24,10 @@ from sidebayes.models.blocks.block import Evidence
 from sidebayes.models.blocks.components.gaussian_block import COVARIANCES
 from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.reliability import FLIP_RATE_PRIOR
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.constrained_em import constrained_em
-from sidebayes.models.ppc import FLIP_RATE_PRIOR, ppc
+from sidebayes.models.ppc import ppc
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(12, 2)) * [1.0, 3.0] + RNG.integers(0, 2, (12, 1)) * 4.0

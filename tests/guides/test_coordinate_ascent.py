@@ -16,9 +16,10 @@ from sidebayes.guides.engines.variational.factors import FactoredModel, plan_fac
 from sidebayes.models.blocks.components.gaussian_block import COVARIANCES
 from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.reliability import FLIP_RATE_PRIOR
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.gmm import gmm
-from sidebayes.models.ppc import FLIP_RATE_PRIOR, ppc
+from sidebayes.models.ppc import ppc
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import BayesianGaussianMixture
 

@@ -283,3 +283,41 @@ def test_a_start_without_a_log_joint_is_refused_with_its_state():
 def test_config_refuses(bad):
     with pytest.raises(ValueError, match=rf"EM\({next(iter(bad))}="):
         EM(**bad)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_single_steps_are_those_of_a_run(closed):
+    """From one start, step by step, and the log joint of every state is that of its parameters."""
+    problem = ppc_problem(X, pairs_of_iris(10, 1.5), closed=closed, num_clusters=2)
+    engine = EM(num_restarts=1, max_steps=4, tol=0.0)
+    run = engine.run(problem, seed=3)
+    state = engine.init(problem, seed=3)
+    log_joints = [float(state.log_joint)]
+    for _ in range(4):
+        state = engine.step(problem, state)
+        log_joints.append(float(state.log_joint))
+    np.testing.assert_allclose(log_joints, run.objective[0], rtol=1e-9)
+    assert np.diff(log_joints).min() > 0
+    for name, value in state.params.items():
+        np.testing.assert_allclose(value, run.params[name], rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(state.log_joint, log_joint(problem, state.params), rtol=1e-12)
+    assert state.expected["x"]["unary"].sum() == pytest.approx(150)
+
+
+def test_the_mode_is_a_fixed_point_of_a_step():
+    problem = ppc_problem(X, pairs_of_iris(10, 1.5), num_clusters=2)
+    engine = EM(num_restarts=2, tol=1e-14, max_steps=2000)
+    mode = engine.run(problem).params
+    there = engine.init(problem, init=mode)
+    again = engine.step(problem, there)
+    for name, value in there.params.items():
+        np.testing.assert_allclose(value, mode[name], rtol=1e-14)
+        np.testing.assert_allclose(again.params[name], value, atol=1e-5)
+    away = engine.init(problem, init=mode | {"mean": mode["mean"] + 0.1})
+    assert away.log_joint < there.log_joint
+    assert away.log_joint < engine.step(problem, away).log_joint <= there.log_joint + 1e-9
+
+
+def test_a_first_step_refuses_what_a_run_refuses():
+    with pytest.raises(ValueError, match="init has no value for site"):
+        EM().init(ppc_problem(X, num_clusters=2), init={"mean": np.zeros((2, 4))})

@@ -20,8 +20,9 @@ from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+from sidebayes.models.blocks.mixtures.reliability import FLIP_RATE_PRIOR
 from sidebayes.models.blocks.side_information.links import Links
-from sidebayes.models.ppc import FLIP_RATE_PRIOR, ppc
+from sidebayes.models.ppc import ppc
 
 from tests.reference import exact_mixture as exact
 from tests.reference.brute_force import enumerate_labelings
@@ -346,3 +347,27 @@ def test_thinning_keeps_every_third_sweep():
     # after a warm-up of one sweep the draws are sweeps 1 to 6; after one of three, sweeps 3 and 6
     np.testing.assert_allclose(third.draws["weights"], every.draws["weights"][:, 2::3])
     np.testing.assert_allclose(third.sample_stats["lp"], every.sample_stats["lp"][:, 2::3])
+
+
+@pytest.mark.parametrize("problem", [statements, build], ids=["conjugate", "with NUTS"])
+def test_single_sweeps_are_those_of_a_run(problem):
+    """Two sweeps a draw: the run throws the first draw away, then keeps three."""
+    engine = BlockedGibbs(num_warmup=1, num_samples=3, num_chains=1, thinning=2)
+    run = engine.run(problem(), seed=4)
+    state = engine.init(problem(), seed=4)
+    for draw in range(3):
+        for _ in range(engine.thinning):
+            state = engine.step(problem(), state)
+        np.testing.assert_allclose(state.log_joint, run.sample_stats["lp"][0, draw], rtol=1e-6)
+        for name, value in state.params.items():
+            np.testing.assert_allclose(value, run.draws[name][0, draw], rtol=1e-6)
+
+
+def test_single_sweeps_need_latent_variables_and_values():
+    def model(x):
+        numpyro.sample("x", dist.Normal(numpyro.sample("mean", dist.Normal()), 1.0), obs=x)
+
+    with pytest.raises(ValueError, match="integrates none out"):
+        BlockedGibbs().init(Problem(model, (jnp.zeros(3),)))
+    with pytest.raises(ValueError, match="init has no value for site"):
+        BlockedGibbs().init(statements(), init={"flip_rate": 0.1})

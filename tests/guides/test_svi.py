@@ -113,7 +113,7 @@ def test_divergence_is_an_error():
         {"learning_rate": 0.0},
         {"num_particles": 0},
         {"num_draws": 20},
-        {"batch_components": 0},
+        {"batch_sets": 0},
     ],
 )
 def test_bad_settings(bad):

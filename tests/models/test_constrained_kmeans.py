@@ -90,7 +90,7 @@ def test_cost_never_rises_and_without_links_it_is_kmeans():
 
 
 @pytest.mark.parametrize("method", [BeliefPropagation(max_table=0), MeanField(max_table=0)])
-def test_wide_components_are_assigned_to_a_local_optimum_of_the_cost(method):
+def test_wide_connected_sets_are_assigned_to_a_local_optimum_of_the_cost(method):
     rng = np.random.default_rng(3)
     x = rng.normal(size=(40, 2))
     weights = rng.normal(size=60)

@@ -50,6 +50,17 @@ def test_each_component_has_one_class_and_each_class_a_component(fit):
     np.testing.assert_array_equal(fit.classes()["class"][told], KNOWN[told])
 
 
+def test_single_steps_keep_one_class_per_component(fit):
+    engine, run = sb.HardClasses(num_restarts=1, max_steps=2, tol=0.0), fit.run
+    with run.precision:
+        found = engine.run(run.problem, progress=False)
+        states = [engine.init(run.problem)]
+        for _ in range(2):
+            states.append(engine.step(run.problem, states[-1]))
+    np.testing.assert_allclose([s.log_joint for s in states], found.objective[0], rtol=1e-9)
+    np.testing.assert_allclose(states[-1].params["class_table"].max(axis=1), 1.0)
+
+
 def test_em_of_equal_options_is_another_program(fit):
     """Of equal shapes as well, so that only the class of the engine tells the two apart."""
     options = {"num_clusters": 4, "num_classes": 3, "progress": False}

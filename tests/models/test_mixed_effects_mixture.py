@@ -207,7 +207,7 @@ def test_partial_labels_number_the_classes():
         sb.Newton(num_restarts=3),
         sb.Laplace(num_restarts=2, num_draws=200),
         sb.SVI(num_restarts=2, num_steps=1500, num_draws=200),
-        sb.SVI(num_restarts=2, num_steps=1500, num_draws=200, batch_components=20),
+        sb.SVI(num_restarts=2, num_steps=1500, num_draws=200, batch_sets=20),
         sb.NUTS(num_warmup=200, num_samples=200, num_chains=2),
         sb.HMC(num_warmup=20, num_samples=20, num_chains=2, trajectory_length=0.5),
     ],

@@ -167,7 +167,7 @@ def test_a_unit_is_what_links_connect():
     """Its term is the density of its own points, as if there were no others."""
     problem = problem_of("ppc", MIXED, {"weights": [0.5, 0.3, 0.2], "prior": "flat"})
     params = jax.jit(lambda: random_params(problem))()
-    component = problem.args[1].component
+    owner = problem.args[1].connected_set
 
     @jax.jit
     def terms(params, args):
@@ -175,8 +175,8 @@ def test_a_unit_is_what_links_connect():
         return fn.by_unit(value)
 
     together = terms(params, problem.args)
-    for unit in (component[0], component[5], component[7], component[9]):
-        rows = np.flatnonzero(component == unit)
+    for unit in (owner[0], owner[5], owner[7], owner[9]):
+        rows = np.flatnonzero(owner == unit)
         few = jnp.asarray(X[rows]), LabelGraph.build(MIXED.subset(rows), len(rows))
         alone = Problem(problem.model, few, problem.kwargs)
         fn, value = collapsed_sites(trace_model(alone, params))["x"]

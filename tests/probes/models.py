@@ -21,11 +21,10 @@ from sidebayes.models.blocks.effects.densities.random_effects import RandomEffec
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
-from sidebayes.models.blocks.mixtures.reliability import FlipRate
+from sidebayes.models.blocks.mixtures.reliability import FLIP_RATE_PRIOR, FlipRate
 from sidebayes.models.blocks.mixtures.weights import mixing_weights
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
-from sidebayes.models.ppc import FLIP_RATE_PRIOR
 
 
 def growth(

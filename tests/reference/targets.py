@@ -15,7 +15,7 @@ SPEC = importlib.util.spec_from_file_location("comparing_engines", SCRIPT)
 EXAMPLE = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(EXAMPLE)
 PAIRS = {"same_cluster[0, 2]": (0, 2), "same_cluster[0, 5]": (0, 5)}
-"""Pairs in different components of the links, whose labels are independent given the parameters."""
+"""Pairs in different connected sets, whose labels are independent given the parameters."""
 
 
 @dataclass(frozen=True)

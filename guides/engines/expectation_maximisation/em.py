@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -15,17 +15,15 @@ from numpy.typing import NDArray
 
 from sidebayes.common.fields import Count, NonNegative, Seconds
 
-from ..base import EngineResult, FitError, Problem, Status
+from ..base import EngineResult, Problem, Status
 from ..plumbing.checkpoint import CheckpointedEngine, keeping
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import one_member, run_each
-from ..problem.causes import known_cause, remedy
 from ..problem.density import (
     approximation,
     as_numpy,
     deterministics,
-    explain_nonfinite,
     latent_supports,
     sum_log_prob,
     trace_model,
@@ -43,14 +41,30 @@ from ..steps.climbs import (
 from ..steps.edges import Ends, Points, climbed_inside
 from ..steps.shortlist import modes_found, shortlisted
 from ..steps.starts import initial_values, num_candidates, starting_point
-from ..steps.surrogate import cluster_sizes, expectation, raise_surrogate, slope_at, tightened
+from ..steps.surrogate import expectation, raise_surrogate, slope_at, tightened
 from ..steps.update_checks import check_updates
 from ..steps.updates import Plan, closed_forms, degenerate, maximised, plan_updates
+from .failures import all_collapsed, nowhere_finite
 
-__all__ = ["EM"]
+__all__ = ["EM", "EMState"]
 
 
-_CHECK = "check the data and the priors, or pass init="
+class EMState(NamedTuple):
+    """Where a single run of EM is, between two steps.
+
+    Attributes
+    ----------
+    params : dict of Array
+        Values of the latent sites.
+    log_joint : Array, shape ()
+        Log joint density there, or its lower bound where a posterior is restricted.
+    expected : dict
+        Expected sufficient statistics of the latent variables there, by observed site.
+    """
+
+    params: dict[str, Array]
+    log_joint: Array
+    expected: dict[str, Any]
 
 
 class _Climb(NamedTuple):
@@ -107,6 +121,20 @@ class EM(CheckpointedEngine):
     ----------
     Dempster, Laird and Rubin (1977), J. R. Stat. Soc. B 39, 1-38,
     doi:10.1111/j.2517-6161.1977.tb01600.x.
+
+    Examples
+    --------
+    One step at a time:
+
+    >>> import jax.numpy as jnp
+    >>> from sidebayes.guides.engines.base import Problem
+    >>> from sidebayes.models.gmm import gmm
+    >>> x = jnp.array([[0.0], [0.2], [0.4], [3.0], [3.1]])
+    >>> problem, engine = Problem(gmm, (x,), {"num_clusters": 2}), EM()
+    >>> first = engine.init(problem, seed=0)
+    >>> second = engine.step(problem, first)
+    >>> bool(second.log_joint >= first.log_joint)
+    True
     """
 
     tol: NonNegative = 1e-7
@@ -158,16 +186,8 @@ class EM(CheckpointedEngine):
             clock["compile"] += compiling
             each = partial(run_each, climb)  # in step they would wait for the slowest
             kept = self.num_restarts if init is None else len(state.code)
-            state = shortlisted(
-                each,
-                state,
-                fixed,
-                kept,
-                height=lambda s: s.value,
-                advance=advance,
-                keep=keep,
-                seconds=clock,
-            )
+            highest = partial(shortlisted, height=lambda s: s.value, keep=keep, seconds=clock)
+            state = highest(each, state, fixed, kept, advance=advance)
             run = partial(climbed, describe=_shown, advance=advance, keep=keep, seconds=clock)
             points = Points(problem, "em-edges", names, partial(self._slopes, names), clock)
 
@@ -180,21 +200,67 @@ class EM(CheckpointedEngine):
                 return fresh._replace(steps=state.steps, history=state.history)
 
             state, (sites, _), ends = climbed_inside(
-                lambda state: run(each, state, fixed),
-                state,
-                judge,
-                send,
+                lambda state: run(each, state, fixed), state, judge, send
             )
         if not np.isfinite(state.value).any():
-            point = {name: np.asarray(value[0]) for name, value in starts.items()}
-            blame = explain_nonfinite(problem, point)
-            raise FitError(
-                f"EM: the log joint is not finite at any start ({blame}); "
-                f"{known_cause(problem) or _CHECK}",
-                point,
-            )
+            raise nowhere_finite(problem, one_member(starts, 0))
         params = as_numpy(state.params | sites)
         return self._result(problem, state, params, ends, clock, approximate)
+
+    def init(
+        self, problem: Problem, *, seed: int = 0, init: Mapping[str, Any] | None = None
+    ) -> EMState:
+        """Start a single run, whose steps are taken by `step`.
+
+        Parameters
+        ----------
+        problem : Problem
+        seed : int
+            Start that ``EM(num_restarts=1)`` takes with this seed.
+        init : mapping, optional
+            Values of the latent sites to start from instead.
+
+        Returns
+        -------
+        EMState
+            After the first E-step.
+        """
+        latent_supports(problem)
+        plan = plan_updates(problem)
+        starts = replace(self, num_restarts=1)._starts(problem, seed, init, {"compile": 0.0})
+        start = one_member(starts, 0)
+        check_updates(problem, plan, start)
+        return self._once("em-init", self._first_step, problem, start)
+
+    def step(self, problem: Problem, state: EMState) -> EMState:
+        """Take one step, M-step and E-step, from where `init` or another step has led.
+
+        Parameters
+        ----------
+        problem : Problem
+        state : EMState
+
+        Returns
+        -------
+        EMState
+            With exact inference its log joint is not below the one before.
+        """
+        return self._once("em-step", self._next_step, problem, state)
+
+    def _once(self, name: str, build: Callable, problem: Problem, at: Any) -> EMState:
+        """Run the program of `init` or `step`."""
+        build, given = partial(build, plan_updates(problem)), (at, problem.args)
+        program, _ = compiled(name, problem, self.num_inner_steps, build, *given, once=True)
+        return program(*given)
+
+    def _first_step(self, plan: Plan, problem: Problem) -> Callable:
+        return lambda params, args: self._expect(problem, plan, params, args)
+
+    def _next_step(self, plan: Plan, problem: Problem) -> Callable:
+        def step(state: EMState, args: tuple) -> EMState:
+            return self._expect(problem, plan, self._maximise(problem, plan, state, args), args)
+
+        return step
 
     def _starts(
         self,
@@ -211,20 +277,23 @@ class EM(CheckpointedEngine):
         given = [starting_point(problem, one) for one in several]
         return {name: np.stack([one[name] for one in given]) for name in given[0]}
 
+    def _expect(
+        self, problem: Problem, plan: Plan, params: dict[str, Array], args: tuple
+    ) -> EMState:
+        """E-step; restricted posteriors are improved before."""
+        if plan.tightened:
+            params = tightened(problem, params, args, self.num_inner_steps)
+        return EMState(params, *expectation(problem, params, args, plan.one_pass))
+
     def _maximise(
-        self,
-        problem: Problem,
-        plan: Plan,
-        params: dict[str, Array],
-        args: tuple,
-        posterior: dict[str, Any],
+        self, problem: Problem, plan: Plan, state: EMState, args: tuple
     ) -> dict[str, Array]:
         """M-step."""
-        new = closed_forms(problem, plan, params, args, posterior, maximised)
+        new = closed_forms(problem, plan, state.params, args, state.expected, maximised)
         numeric = _numeric(plan)
         if not numeric:
             return new
-        return raise_surrogate(problem, new, args, posterior, self.num_inner_steps, numeric)
+        return raise_surrogate(problem, new, args, state.expected, self.num_inner_steps, numeric)
 
     def _begin(self, starts: dict[str, Any]) -> _Climb:
         """State of every start before its first E-step."""
@@ -245,19 +314,17 @@ class EM(CheckpointedEngine):
         """For one start: E-step, test, M-step, until it has stopped or done `limit`."""
 
         def step(state: _Climb, args: tuple, tol: Array, most: Array) -> _Climb:
-            at = state.params
-            if plan.tightened:
-                at = tightened(problem, at, args, self.num_inner_steps)
-            now, posterior = expectation(problem, at, args, plan.one_pass)
+            at = self._expect(problem, plan, state.params, args)
+            now = at.log_joint
             good = jnp.isfinite(now)
             settled, gain = at_rest(now, state.value, state.gain, tol)
             stop = ~good | settled | (state.steps >= most)
             # what stops keeps the parameters whose E-step was the last good one
-            kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), at, state.last)
+            kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), at.params, state.last)
             return _Climb(
                 steps=state.steps + 1,
                 params=lax.cond(
-                    stop, lambda: kept, lambda: self._maximise(problem, plan, at, args, posterior)
+                    stop, lambda: kept, lambda: self._maximise(problem, plan, at, args)
                 ),
                 last=kept,
                 value=jnp.where(good, now, state.value),
@@ -301,10 +368,7 @@ class EM(CheckpointedEngine):
         sound = np.isfinite(value) & ~lost
         best = ends.best(value, sound if sound.any() else np.isfinite(value))
         if not sound.any():
-            last = {name: points[best][name] for name in state.params}
-            sizes = self._sizes(problem, last)
-            cause = known_cause(problem)
-            raise FitError(self._lost(problem, collapsed[best], sizes, cause), points[best])
+            raise all_collapsed(problem, collapsed[best], points[best], state.params)
         is_mode, remark = ends.remark(best, points[best])
         converged = bool(code[best] == SETTLED) and is_mode
         message = (
@@ -330,26 +394,3 @@ class EM(CheckpointedEngine):
             seconds=seconds,
             approximate=approximate,
         )
-
-    @staticmethod
-    def _sizes(problem: Problem, params: dict[str, NDArray]) -> NDArray:
-        """Expected number of points in each cluster."""
-
-        def build(bare: Problem) -> Callable:
-            return lambda params, args: cluster_sizes(expectation(bare, params, args)[1])
-
-        program, _ = compiled("sizes", problem, None, build, params, problem.args)
-        return np.asarray(program(params, problem.args))
-
-    @staticmethod
-    def _lost(
-        problem: Problem, found: tuple[int, str] | None, sizes: NDArray, cause: str | None
-    ) -> str:
-        """Say which cluster collapsed; the smallest, when the log joint itself broke down."""
-        if found is None and len(sizes):
-            found = int(np.argmin(sizes)), "the log joint stopped being finite"
-        if found is None:
-            return f"EM: the log joint stopped being finite from every start; {cause or _CHECK}"
-        cluster, what = found
-        size = f" of effective size {sizes[cluster]:.3g} points" if len(sizes) > cluster else ""
-        return f"EM: cluster {cluster}{size} collapsed ({what}); {cause or remedy(problem)}"

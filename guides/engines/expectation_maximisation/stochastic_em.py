@@ -53,19 +53,19 @@ class _Walk(NamedTuple):
 class StochasticEM(CheckpointedEngine):
     r"""Stepwise expectation maximisation of Gaussian mixtures with links.
 
-    Connected components of the link graph are dealt to batches; after the E-step of a batch the
+    Connected sets of the link graph are dealt to batches; after the E-step of a batch the
     running averages of the sufficient statistics move towards what that batch says of all the data,
 
     .. math:: s \leftarrow (1 - \rho_t) s + \rho_t \hat s_t, \qquad \rho_t = (t + 1)^{-\alpha},
 
-    and the closed-form M-step follows. An epoch visits every component once; what the batches of the
+    and the closed-form M-step follows. An epoch visits every connected set once; what the batches of the
     last one said, summed, gives the result, at EM's fixed point up to how far parameters moved in it.
     The data may be a NumPy memmap, of which one batch at a time is read.
 
     Parameters
     ----------
     batch_size : int
-        Points in a batch, about; components are never cut.
+        About how many points a batch holds; connected sets are never cut.
     max_epochs : int
     decay : float
         :math:`\alpha`, above 0.5 and at most 1: the greater, the sooner the steps shrink.

@@ -408,7 +408,7 @@ def approximation(problem: Problem) -> str | None:
     Raises
     ------
     ValueError
-        If a component of links is too wide and the model names no approximation.
+        If a connected set is too wide and the model names no approximation.
     """
     sources = (fn for fn, _ in collapsed_sites(abstract_trace(problem)).values())
     named = filter(None, (fn.approximation() for fn in sources))

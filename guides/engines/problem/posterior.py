@@ -103,7 +103,7 @@ class Derived(NamedTuple):
     responsibilities : ndarray, shape (num_draws, num_points, num_clusters), or None
         Of all sites with labels, one after another; None without labels.
     log_likelihood : dict of ndarray, shape (num_draws, num_units)
-        By observed site; a connected component of the links is one unit.
+        By observed site; a connected set is one unit.
     log_prior : dict of ndarray, shape (num_draws,)
         Log prior density by latent site, zero where a prior is flat; empty for a single draw.
     mode : ndarray of int, shape (num_points,), or None

@@ -15,7 +15,7 @@ from sidebayes.models.blocks.collapsed import Collapsed
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.independent_mixture import as_collapsed
 from sidebayes.models.blocks.roles import Signature, signature_of
-from sidebayes.models.blocks.side_information.hard_links import components_of
+from sidebayes.models.blocks.side_information.hard_links import connected_sets
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from ..base import Problem
@@ -186,8 +186,8 @@ def join_units(unit: NDArray, pairs: NDArray) -> NDArray[np.int64]:
     pairs : ndarray of int, shape (num_pairs, 2)
         Numbers of elements.
     """
-    _, component = components_of(unit[pairs], int(unit.max(initial=-1)) + 1)
-    return component[unit]
+    _, connected_set = connected_sets(unit[pairs], int(unit.max(initial=-1)) + 1)
+    return connected_set[unit]
 
 
 def _observed(trace: Mapping[str, dict]) -> dict[str, tuple[dict, Collapsed | None]]:

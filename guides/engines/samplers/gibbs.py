@@ -1,4 +1,4 @@
-"""Blocked Gibbs sampling: labels of whole components, then parameters given labels."""
+"""Blocked Gibbs sampling: labels of whole connected sets, then parameters given labels."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from ..steps.update_checks import check_updates
 from ..steps.updates import Plan, closed_forms, drawable, plan_updates
 from .chains import chain_shapes, chain_starts, draw_chains, nuts_given, recording
 
-__all__ = ["BlockedGibbs"]
+__all__ = ["BlockedGibbs", "GibbsState"]
 
 
 class _Chain(NamedTuple):
@@ -49,11 +49,32 @@ class _Chain(NamedTuple):
     moved: Any
 
 
+class GibbsState(NamedTuple):
+    """Where a single chain is, between two sweeps.
+
+    Attributes
+    ----------
+    rng_key : Array
+        For the sweeps to come.
+    params : dict of Array
+        Values of the latent sites.
+    moved : object
+        State of NUTS in the sites that are not conjugate, None if there are none.
+    log_joint : Array, shape ()
+        Log joint density of parameters and data in unconstrained coordinates, the `lp` of a fit.
+    """
+
+    rng_key: Array
+    params: dict[str, Array]
+    moved: Any
+    log_joint: Array
+
+
 @dataclass(frozen=True)
 class BlockedGibbs(CheckpointedEngine):
     """Labels and parameters in turn, each drawn given the other.
 
-    A sweep draws all labels jointly, exactly, one connected component of the links at a time; then
+    A sweep draws all labels jointly, exactly, one connected set at a time; then
     every conjugate block that the method hands over, exactly; then the other sites, all of them for
     a model of your own, by one transition of NUTS on the density of parameters, labels and data.
     Labels that a draw used are not kept: those of the result are averages given the parameters,
@@ -79,6 +100,20 @@ class BlockedGibbs(CheckpointedEngine):
     ----------
     Geman and Geman (1984), IEEE Trans. Pattern Anal. Mach. Intell. 6, 721-741. Diebolt and Robert
     (1994), J. R. Stat. Soc. B 56, 363-375.
+
+    Examples
+    --------
+    One sweep at a time:
+
+    >>> import jax.numpy as jnp
+    >>> from sidebayes.guides.engines.base import Problem
+    >>> from sidebayes.models.gmm import gmm
+    >>> x = jnp.array([[0.0], [0.2], [0.4], [3.0], [3.1]])
+    >>> problem, engine = Problem(gmm, (x,), {"num_clusters": 2}), BlockedGibbs()
+    >>> state = engine.init(problem, seed=0)
+    >>> state = engine.step(problem, state)
+    >>> state.params["mean"].shape
+    (2, 1)
     """
 
     num_warmup: Count = 500
@@ -96,14 +131,15 @@ class BlockedGibbs(CheckpointedEngine):
 
     def prepare(self, problem: Problem) -> None:
         """See `Engine.prepare`."""
-        _refuse_without_latents(problem)
-        plan = drawable(plan_updates(problem), problem)
+        plan = _plan(problem)
         given = *chain_shapes(problem, self.num_chains), problem.args
-        if not compile_ahead(*self._asked("gibbs-begin", problem, plan), *given, once=True):
+        if not compile_ahead(
+            *self._asked("gibbs-begin", self._begin, problem, plan), *given, once=True
+        ):
             return  # tracing it for its shapes would take longer than it saves
         with unchecked():
             state = jax.eval_shape(self._begin(plan, problem), *given)
-        asked = self._asked("gibbs-march", problem, plan)
+        asked = self._asked("gibbs-march", self._march, problem, plan)
         compile_ahead(*asked, state, problem.args, np.asarray(1))
 
     def run(
@@ -124,9 +160,7 @@ class BlockedGibbs(CheckpointedEngine):
             If the log density is not finite where a chain starts or later, naming the sites to blame.
         """
         approximate = approximation(problem)
-        latent_supports(problem)
-        _refuse_without_latents(problem)
-        plan = drawable(plan_updates(problem), problem)
+        plan = _plan(problem)
         starts = chain_starts(problem, seed, self.num_chains, init, self.jitter)
         with (
             progress_bar("Gibbs", self.num_warmup + self.num_samples, shown=progress) as advance,
@@ -135,6 +169,40 @@ class BlockedGibbs(CheckpointedEngine):
             check_updates(problem, plan, {n: v[0] for n, v in starts[-1].items()})
             draws, stats, seconds = self._sample(problem, plan, starts, advance, keep)
         return self._result(draws, stats, seconds, approximate)
+
+    def init(
+        self, problem: Problem, *, seed: int = 0, init: Mapping[str, Any] | None = None
+    ) -> GibbsState:
+        """Start a single chain, before its first sweep; `step` makes the sweeps.
+
+        Parameters
+        ----------
+        problem : Problem
+        seed : int
+        init : mapping, optional
+            Values of the latent sites to start around, as for `run`.
+
+        """
+        plan = _plan(problem)
+        starts = chain_starts(problem, seed, 1, init, self.jitter)
+        check_updates(problem, plan, {n: v[0] for n, v in starts[-1].items()})
+        return self._once("gibbs-init", self._first, problem, plan, *starts)
+
+    def step(self, problem: Problem, state: GibbsState) -> GibbsState:
+        """Make one sweep from where `init` or another sweep has led.
+
+        Where sites are not conjugate, NUTS adapts its step size in the first ``num_warmup * thinning``
+        sweeps of a chain.
+        """
+        return self._once("gibbs-step", self._next, problem, _plan(problem), state)
+
+    def _once(
+        self, name: str, build: Callable, problem: Problem, plan: Plan, *at: Any
+    ) -> GibbsState:
+        """Run the program of `init` or `step`."""
+        given = *at, problem.args
+        program, _ = compiled(*self._asked(name, build, problem, plan), *given, once=True)
+        return program(*given)
 
     def _sample(
         self,
@@ -147,11 +215,13 @@ class BlockedGibbs(CheckpointedEngine):
         """Run all chains in step; draws and statistics are arrays of (chain, draw, ...)."""
         advance(0, "compiling")
         given = *starts, problem.args
-        begin, first = compiled(*self._asked("gibbs-begin", problem, plan), *given, once=True)
+        begin, first = compiled(
+            *self._asked("gibbs-begin", self._begin, problem, plan), *given, once=True
+        )
         began = time.perf_counter()
         state = begin(*given)
         running = time.perf_counter() - began
-        asked = self._asked("gibbs-march", problem, plan)
+        asked = self._asked("gibbs-march", self._march, problem, plan)
         march, second = compiled(*asked, state, problem.args, np.asarray(1))
         began = time.perf_counter()
         draws, stats = draw_chains(
@@ -167,11 +237,23 @@ class BlockedGibbs(CheckpointedEngine):
         running += time.perf_counter() - began
         return draws, stats, {"compile": first + second, "run": running}
 
-    def _asked(self, name: str, problem: Problem, plan: Plan) -> tuple:
+    def _asked(self, name: str, build: Callable, problem: Problem, plan: Plan) -> tuple:
         """What `compiled` and `compile_ahead` are asked for."""
         settings = (self.num_warmup, self.thinning, self.target_accept, self.max_tree_depth)
-        build = self._begin if name == "gibbs-begin" else self._march
         return name, problem, settings, partial(build, plan)
+
+    def _first(self, plan: Plan, problem: Problem) -> Callable:
+        begin = self._begin(plan, problem)
+
+        def first(keys: Array, moves: Array, point: dict, args: tuple) -> GibbsState:
+            chains = begin(keys, moves, point, args)
+            return _placed(problem, jax.tree.map(lambda leaf: leaf[0], chains), args)
+
+        return first
+
+    def _next(self, plan: Plan, problem: Problem) -> Callable:
+        sweep = self._sweep(problem, plan)
+        return lambda state, args: _placed(problem, sweep(_Chain(*state[:-1]), args), args)
 
     def _begin(self, plan: Plan, problem: Problem) -> Callable:
         ready, _ = self._kernel(problem)
@@ -280,12 +362,26 @@ def _described(problem: Problem, state: _Chain, args: tuple) -> tuple[dict, dict
     return state.params | deterministics(trace), stats
 
 
-def _refuse_without_latents(problem: Problem) -> None:
+def _placed(problem: Problem, chain: _Chain, args: tuple) -> GibbsState:
+    """The chain with the log joint where it is."""
+    return GibbsState(*chain, _described(problem, chain, args)[1]["lp"])
+
+
+def _plan(problem: Problem) -> Plan:
+    """Blocks that are drawn exactly.
+
+    Raises
+    ------
+    ValueError
+        If nothing is integrated out, or there is no posterior.
+    """
+    latent_supports(problem)
     if not collapsed_sites(abstract_trace(problem)):
         raise ValueError(
             "Gibbs sampling draws labels or random effects, and the model integrates none out; observe "
             "the data through a LinkedMixture, say, or use NUTS"
         )
+    return drawable(plan_updates(problem), problem)
 
 
 def _check_finite(problem: Problem, state: _Chain, found: tuple[dict, dict]) -> None:

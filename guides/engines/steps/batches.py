@@ -1,4 +1,4 @@
-"""Whole connected components of linked points, dealt at random to batches of one shape."""
+"""Whole connected sets of linked points, dealt at random to batches of one shape."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
     "Batches",
     "batched_log_prob",
     "deal_batches",
-    "deal_components",
+    "deal_connected_sets",
     "estimated_log_prob",
     "large_batches",
     "of_points",
@@ -42,8 +42,8 @@ _ENOUGH = 2000
 class Batches:
     r"""Some of the points of linked data with all that belongs to them, or batches of them.
 
-    The log likelihood of a linked mixture is a sum of one term a connected component, its normaliser
-    included. Batches hold whole components, each in one batch, so that the terms of B batches add up
+    The log likelihood of a linked mixture is a sum of one term per connected set, its normaliser
+    included. Batches hold whole connected sets, each in one batch, so that the terms of B batches add up
     to it, and B times the term of a batch drawn evenly is an unbiased estimate.
 
     All arrays of batches, those of the graph too, have a leading axis, along which they are padded to
@@ -88,10 +88,10 @@ class Batches:
 def deal_batches(
     graph: LabelGraph, num_batches: int, seed: int, groups: Groups | None = None
 ) -> Batches:
-    """Deal connected components at random to batches that are as equal in size as can be.
+    """Deal connected sets at random to batches that are as equal in size as can be.
 
-    Components of one size, in rows and links, are dealt out evenly. There are fewer batches than asked
-    for where one component is larger than the batches would be.
+    Connected sets of one size, in rows and links, are dealt out evenly. There are fewer batches than asked
+    for where one connected set is larger than the batches would be.
 
     Parameters
     ----------
@@ -102,15 +102,15 @@ def deal_batches(
     groups : Groups, optional
         The point that each row of the data belongs to.
     """
-    component, all_links = np.asarray(graph.component), graph.links
+    connected_set, all_links = np.asarray(graph.connected_set), graph.links
     codes = np.arange(graph.num_points) if groups is None else np.asarray(groups.codes)
     first = all_links.pairs[:, 0]
     kept = np.flatnonzero(codes >= 0)  # rows of no group have no label
     num_rows, num_links = (
-        np.bincount(component[some], minlength=graph.num_components)
+        np.bincount(connected_set[some], minlength=graph.num_connected_sets)
         for some in (codes[kept], first)
     )
-    owner = _deal(num_rows, num_links, num_batches, seed)[component]
+    owner = _deal(num_rows, num_links, num_batches, seed)[connected_set]
     number = int(owner.max(initial=0)) + 1
     points = _members(owner, number)
     rows = [kept[one] for one in _members(owner[codes[kept]], number)]
@@ -158,28 +158,28 @@ def of_points(graph: LabelGraph, points: NDArray, groups: Groups | None = None) 
     return Batches(points, rows, local, links, compiled)
 
 
-def deal_components(problem: Problem, batch_components: int, seed: int) -> Batches:
-    """Deal the components of a model's links to batches of about so many components.
+def deal_connected_sets(problem: Problem, batch_sets: int, seed: int) -> Batches:
+    """Deal the points that a model's links connect to batches of about `batch_sets` connected sets each.
 
     Raises
     ------
     ValueError
         If the model does not observe one LinkedMixture, or sums its labels out approximately, or
-        there are no more components.
+        there are no more connected sets than that.
     """
     graph, groups = _linked(problem)
-    if batch_components >= graph.num_components:
+    if batch_sets >= graph.num_connected_sets:
         raise ValueError(
-            f"batch_components = {batch_components}; expected fewer than the "
-            f"{graph.num_components} components of the links, or leave it out"
+            f"batch_sets = {batch_sets}; expected fewer than the "
+            f"{graph.num_connected_sets} connected sets of the data, or leave it out"
         )
-    return deal_batches(graph, graph.num_components // batch_components, seed, groups)
+    return deal_batches(graph, graph.num_connected_sets // batch_sets, seed, groups)
 
 
-def large_batches(problem: Problem, batch_components: int, seed: int) -> Batches | None:
-    """Batches of 2000 components or more, any of which shows where a mode lies; None if there are fewer."""
+def large_batches(problem: Problem, batch_sets: int, seed: int) -> Batches | None:
+    """Batches of at least 2000 connected sets, each enough to locate a mode; None if there are fewer sets."""
     graph, groups = _linked(problem)
-    number = graph.num_components // max(batch_components, _ENOUGH)
+    number = graph.num_connected_sets // max(batch_sets, _ENOUGH)
     return deal_batches(graph, number, seed, groups) if number > 1 else None
 
 
@@ -187,14 +187,14 @@ def _linked(problem: Problem) -> tuple[LabelGraph, Groups | None]:
     """Links of the one observed LinkedMixture, and the groups that its rows belong to."""
     if approximation(problem) is not None:
         raise ValueError(
-            "batch_components needs labels that are summed out exactly; leave it out, or fit with "
+            "batch_sets needs labels that are summed out exactly; leave it out, or fit with "
             "inference='exact'"
         )
     found = [fn for fn in label_sites(problem).values() if fn.links() is not None]
     if len(found) != 1:
         raise ValueError(
-            f"batch_components draws among the components of one observed LinkedMixture; the model "
-            f"has {len(found)}; leave batch_components out"
+            f"batch_sets draws among the connected sets of one observed LinkedMixture; the model "
+            f"has {len(found)}; leave batch_sets out"
         )
     labels = found[0].labels
     graph = labels.graph.suited(labels.inference, found[0].num_clusters)
@@ -237,7 +237,7 @@ def _log_prob(fn: FiniteMixture, value: Array, batch: Batches) -> Array:
 
 
 def _deal(rows: NDArray, links: NDArray, num_batches: int, seed: int) -> NDArray[np.int64]:
-    """Batch of each component, given how many rows and links each has."""
+    """Batch of each connected set, given how many rows and links each has."""
     size = rows + links
     number = int(max(min(num_batches, size.sum() // size.max()), 1))
     order = np.random.default_rng(seed).permutation(len(size))

@@ -31,7 +31,7 @@ from ..problem.importance import (
     visit,
     visit_ahead,
 )
-from ..steps.batches import Batches, deal_components, estimated_log_prob, large_batches
+from ..steps.batches import Batches, deal_connected_sets, estimated_log_prob, large_batches
 from ..steps.climbs import BROKEN, SETTLED, climbed, stop_code, until_stopped
 from ..steps.starts import random_keys
 from ..steps.updates import refuse_restricted
@@ -118,10 +118,10 @@ class SVI(CheckpointedEngine):
     num_draws : int
     num_restarts : int
         Starts of the search for the mode.
-    batch_components : int, optional
-        Estimate the likelihood, at each step, from so many of the connected components of the
-        links (lone points are components); see `Batches`. The search for the mode uses one batch of
-        2000 components or more, and all data where these are fewer; the final bound uses all data.
+    batch_sets : int, optional
+        Estimate the likelihood, at each step, from about so many connected sets of points, of which a
+        point without links is one; see `Batches`. The search for the mode uses one batch of at least
+        2000 connected sets, or all data where there are fewer; the final bound uses all data.
     checkpoint : path, optional
         File that keeps the state of the run, so that the same call goes on after an interruption.
     checkpoint_every : float
@@ -140,7 +140,7 @@ class SVI(CheckpointedEngine):
     num_particles: Count = 8
     num_draws: Annotated[int, Range(least=100, below=2**31)] = 1000
     num_restarts: Count = 10
-    batch_components: Count | None = None
+    batch_sets: Count | None = None
     checkpoint: str | None = None
     checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "svi"
@@ -156,7 +156,7 @@ class SVI(CheckpointedEngine):
         given = random_keys(0, 1)[0], flat, np.asarray(0.0, real)
         search = jax.eval_shape(self._begin(problem), *given)
         compile_ahead(*self._asked("svi-begin", problem), *given, once=True)
-        if self.batch_components is None:
+        if self.batch_sets is None:
             fixed = frame, None, problem.args, np.zeros(2, real), np.asarray(0)
             compile_ahead(*self._asked("svi", problem), search, *fixed)
         last = frame, search.params, search.key
@@ -176,7 +176,7 @@ class SVI(CheckpointedEngine):
         Raises
         ------
         ValueError
-            If the likelihood cannot be estimated from some components of the links, or a flow is
+            If the likelihood cannot be estimated from some of the connected sets, or a flow is
             asked for a single coordinate.
         FitError
             If no start has a finite density, or the bound stops being finite.
@@ -184,9 +184,9 @@ class SVI(CheckpointedEngine):
         refuse_restricted(problem)
         approximate = approximation(problem)
         batches = large = None
-        if self.batch_components is not None:
-            batches = jax.device_put(deal_components(problem, self.batch_components, seed))
-            large = jax.device_put(large_batches(problem, self.batch_components, seed))
+        if self.batch_sets is not None:
+            batches = jax.device_put(deal_connected_sets(problem, self.batch_sets, seed))
+            large = jax.device_put(large_batches(problem, self.batch_sets, seed))
         with keeping(self, problem, seed, init) as keep:
             mode = ascend(
                 problem,

@@ -1,6 +1,6 @@
-"""How wide loopy components are treated: refused, or by an approximation that the user names.
+"""How wide loopy connected sets are treated: refused, or by an approximation that the user names.
 
-Trees that hang on a component are always summed out exactly; an approximation sees the 2-core only.
+Trees that hang on a connected set are always summed out exactly; an approximation sees the 2-core only.
 Each returns terms whose sum approximates log Z and whose gradient in the log-potentials is the
 approximate marginals (the variational parameters are stationary, so they are held fixed). Each also
 draws joint labels and improves a labeling, by the means that its name says.
@@ -40,7 +40,7 @@ class Inference:
     Parameters
     ----------
     max_table : int
-        Most cells that the tables of loopy components may have in all; components are summed out
+        Most cells that the tables of loopy connected sets may have in all; connected sets are summed out
         exactly, the cheapest first, as long as they fit. An evaluation with slopes takes some 40 ns
         a cell, and memory for two numbers for every `num_clusters` cells.
     """
@@ -88,7 +88,7 @@ class Inference:
 
 @dataclass(frozen=True)
 class Exact(Inference):
-    """Refuse components that exceed the budget; see `Inference` for `max_table`.
+    """Refuse connected sets that exceed the budget; see `Inference` for `max_table`.
 
     The default is what a machine with 4 GiB bears: half a GiB for two clusters, less for more.
     """

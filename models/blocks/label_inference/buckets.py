@@ -1,4 +1,4 @@
-"""Exact sums over the labels of loopy components: one loop over chunks of messages.
+"""Exact sums over the labels of loopy connected sets: one loop over chunks of messages.
 
 Every bucket adds the messages that it receives to the potentials of its node and of the edges to its
 bag, and sums its own label out. Messages are written once, each to its own cells, so that the reverse
@@ -29,7 +29,7 @@ LARGE_CELLS = 2**21
 def eliminate(
     belief: Array, edge_weights: Array, buckets: Buckets, reduce: Reduce, noise: Array | None
 ) -> Array:
-    """Terms of log Z, one per bucket, that of each component at its last node.
+    """Terms of log Z, one per bucket, that of each connected set at its last node.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Order in which the nodes of loopy components are eliminated (host side, NumPy)."""
+"""Order in which the nodes of loopy connected sets are eliminated (host side, NumPy)."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..side_information.hard_links import components_of
+from ..side_information.hard_links import connected_sets
 
 __all__ = ["MAX_WIDTH", "Order", "order_nodes", "table_cells"]
 
 MAX_WIDTH = 22
 MAX_CELLS = 2**28
-"""Ordering stops where even with two clusters the tables of a component would be larger."""
+"""Ordering stops where even with two clusters the tables of a connected set would be larger."""
 MIN_FILL_NODES = 400
-"""Larger components are ordered by minimum degree, smaller ones by minimum fill."""
+"""Larger connected sets are ordered by minimum degree, smaller ones by minimum fill."""
 NUM_TRIES = 20
-"""Orders, ties broken at random, of which the cheapest is kept for components that are costly."""
+"""Orders, ties broken at random, of which the cheapest is kept for connected sets that are costly."""
 COSTLY_CELLS = 2**16
-"""Cells of tables from which on a component is worth the tries."""
+"""Cells of tables from which on a connected set is worth the tries."""
 HOPELESS = np.iinfo(np.int64).max
 
 
@@ -35,37 +35,37 @@ class Order:
     given_up: NDArray[np.bool_]
 
 
-def table_cells(order: Order, component: NDArray, num_clusters: int) -> NDArray[np.float64]:
-    """Cells of all tables of each component; infinite where ordering was given up."""
+def table_cells(order: Order, connected_set: NDArray, num_clusters: int) -> NDArray[np.float64]:
+    """Cells of all tables of each connected set; infinite where ordering was given up."""
     cells = np.where(order.given_up, np.inf, 0.0)
-    np.add.at(cells, component, float(num_clusters) ** (order.bag_size + 1))
+    np.add.at(cells, connected_set, float(num_clusters) ** (order.bag_size + 1))
     return cells
 
 
-def order_nodes(edges: NDArray, component: NDArray, num_clusters: int = 3) -> Order:
-    """Order every node; components whose tables are large get the best of several orders.
+def order_nodes(edges: NDArray, connected_set: NDArray, num_clusters: int = 3) -> Order:
+    """Order every node; connected sets whose tables are large get the best of several orders.
 
     Parameters
     ----------
     edges : ndarray of int, shape (num_edges, 2)
-    component : ndarray of int, shape (num_nodes,)
-        Connected component of each node, numbered from 0.
+    connected_set : ndarray of int, shape (num_nodes,)
+        Connected set of each node, numbered from 0.
     num_clusters : int
         By which the size of tables is judged.
     """
-    order = _order_once(edges, component)
-    cells = table_cells(order, component, num_clusters)
+    order = _order_once(edges, connected_set)
+    cells = table_cells(order, connected_set, num_clusters)
     costly = (
-        (cells > COSTLY_CELLS) & np.isfinite(cells) & (np.bincount(component) <= MIN_FILL_NODES)
+        (cells > COSTLY_CELLS) & np.isfinite(cells) & (np.bincount(connected_set) <= MIN_FILL_NODES)
     )
     if not costly.any():
         return order
-    num_nodes, copy = len(component), np.arange(NUM_TRIES)
-    edges = edges[costly[component[edges[:, 0]]]]
-    nodes = np.flatnonzero(costly[component])
+    num_nodes, copy = len(connected_set), np.arange(NUM_TRIES)
+    edges = edges[costly[connected_set[edges[:, 0]]]]
+    nodes = np.flatnonzero(costly[connected_set])
     local = np.zeros(num_nodes, np.int64)
     local[nodes] = np.arange(len(nodes))
-    owner = np.unique(component[nodes], return_inverse=True)[1]
+    owner = np.unique(connected_set[nodes], return_inverse=True)[1]
     copies = (local[edges][None] + len(nodes) * copy[:, None, None]).reshape(-1, 2)
     owners = (owner + (owner.max() + 1) * copy[:, None]).ravel()
     tried = _order_once(copies, owners)
@@ -90,32 +90,34 @@ def order_nodes(edges: NDArray, component: NDArray, num_clusters: int = 3) -> Or
     )
 
 
-def _order_once(edges: NDArray, component: NDArray) -> Order:
+def _order_once(edges: NDArray, connected_set: NDArray) -> Order:
     """Multiple elimination (Liu, 1985): in each turn an independent set of cheap nodes at once.
 
-    Small components go by minimum fill, large ones by minimum degree; ties are broken at random. A
-    component is given up as soon as nothing that follows can fit the budget:
+    Small connected sets go by minimum fill, large ones by minimum degree; ties are broken at random. A
+    connected set is given up as soon as nothing that follows can fit the budget:
     every node has too many neighbours, or there are more edges than that tree-width allows.
     """
-    size = np.bincount(component)
+    size = np.bincount(connected_set)
     widest = np.minimum(MAX_WIDTH, np.log2(MAX_CELLS / size).astype(np.int64) - 1)
     bound = np.zeros(len(size), np.int64)
-    given_up = _surely_wider(edges, component, np.where(size > MIN_FILL_NODES, widest, len(edges)))
-    bag_start, bag_size = np.zeros((2, len(component)), np.int64)
+    given_up = _surely_wider(
+        edges, connected_set, np.where(size > MIN_FILL_NODES, widest, len(edges))
+    )
+    bag_start, bag_size = np.zeros((2, len(connected_set)), np.int64)
     sequence, bag_node, filled = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
 
-    name = np.argsort(component, kind="stable")  # nodes that are left, by component
-    name = name[~given_up[component[name]]]
-    edges = edges[~given_up[component[edges[:, 0]]]]
+    name = np.argsort(connected_set, kind="stable")  # nodes that are left, by connected set
+    name = name[~given_up[connected_set[name]]]
+    edges = edges[~given_up[connected_set[edges[:, 0]]]]
     priority = np.random.default_rng(0).permutation(len(name))
-    number = np.zeros(len(component), np.int64)
+    number = np.zeros(len(connected_set), np.int64)
     number[name] = np.arange(len(name))
     source = number[edges.T.ravel()]
     target = number[edges.T[::-1].ravel()]
     by_key = np.argsort(source * len(name) + target)
     source, target = source[by_key], target[by_key]
     while len(name):
-        owner = component[name]
+        owner = connected_set[name]
         degree = np.bincount(source, minlength=len(name))
         start = np.cumsum(degree) - degree
         keys = source * len(name) + target
@@ -131,7 +133,7 @@ def _order_once(edges: NDArray, component: NDArray) -> Order:
         least = np.minimum.reduceat(cost, first)
         crowded = np.add.reduceat(degree, first) > 2 * widest[here] * nodes_here
         given_up[here] = (least == HOPELESS) | crowded
-        # in a large component all that costs no more than what had to go before goes: fewer turns
+        # in a large connected set all that costs no more than what had to go before goes: fewer turns
         bound[here] = np.where(size[here] <= MIN_FILL_NODES, least, np.maximum(bound[here], least))
 
         ready = (cost <= bound[owner]) & ~given_up[owner]
@@ -162,8 +164,8 @@ def _order_once(edges: NDArray, component: NDArray) -> Order:
     return Order(np.concatenate(sequence), bag_start, bag_size, np.concatenate(bag_node), given_up)
 
 
-def _surely_wider(edges: NDArray, component: NDArray, width: NDArray) -> NDArray[np.bool_]:
-    """Tell for each component whether its tree-width is proven to exceed `width`.
+def _surely_wider(edges: NDArray, connected_set: NDArray, width: NDArray) -> NDArray[np.bool_]:
+    """Tell for each connected set whether its tree-width is proven to exceed `width`.
 
     A graph of tree-width w has fewer than w edges a node, and so has each of its minors. Contracting
     an edge at every node leaves a half of the nodes or less, but in a random graph most edges, so
@@ -172,21 +174,21 @@ def _surely_wider(edges: NDArray, component: NDArray, width: NDArray) -> NDArray
     wider = np.zeros(len(width), bool)
     rng = np.random.default_rng(0)
     while len(edges):
-        num_nodes = np.bincount(component, minlength=len(width))
-        num_edges = np.bincount(component[edges[:, 0]], minlength=len(width))
+        num_nodes = np.bincount(connected_set, minlength=len(width))
+        num_edges = np.bincount(connected_set[edges[:, 0]], minlength=len(width))
         wider |= num_edges >= np.maximum(width, 1) * num_nodes
         # fewer than 2 w nodes cannot have w edges each
         open_case = ~wider & (num_nodes > 2 * width)
-        edges = edges[open_case[component[edges[:, 0]]]]
-        chosen = np.full(len(component), -1)
+        edges = edges[open_case[connected_set[edges[:, 0]]]]
+        chosen = np.full(len(connected_set), -1)
         number = rng.permutation(len(edges))
         for side in (0, 1):
             np.maximum.at(chosen, edges[:, side], number)
         chosen = np.argsort(number)[_distinct(chosen[chosen >= 0])]
-        num_merged, merged = components_of(edges[chosen], len(component))
-        component_of_merged = np.zeros(num_merged, np.int64)
-        component_of_merged[merged] = component
-        component = component_of_merged
+        num_merged, merged = connected_sets(edges[chosen], len(connected_set))
+        set_of_merged = np.zeros(num_merged, np.int64)
+        set_of_merged[merged] = connected_set
+        connected_set = set_of_merged
         ends = np.sort(merged[edges], axis=1)
         ends = ends[ends[:, 0] != ends[:, 1]]
         edges = np.stack(np.divmod(_distinct(ends @ [num_merged, 1]), num_merged), axis=1)

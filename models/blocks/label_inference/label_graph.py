@@ -13,7 +13,7 @@ from sidebayes.common.fields import check_integer
 from ..side_information.hard_links import (
     LinkReport,
     check_links,
-    components_of,
+    connected_sets,
     contract,
     refuse_uncolourable,
 )
@@ -62,8 +62,8 @@ class LabelGraph:
         Edge that a link became; `num_edges + 1` for links inside one chunklet.
     forbidden : ndarray of bool, shape (num_edges + 2,)
         Edges that a hard cannot-link closes.
-    component, node_component : ndarray of int
-        Connected component of each point and of each node.
+    connected_set, node_connected_set : ndarray of int
+        Connected set of each point and of each node.
     order : ndarray of int, shape (num_places,)
         Nodes in the order of their elimination; `num_nodes` pads.
     place : ndarray of int, shape (num_nodes,)
@@ -92,8 +92,8 @@ class LabelGraph:
     group: Any
     edge_of_link: Any
     forbidden: Any
-    component: Any
-    node_component: Any
+    connected_set: Any
+    node_connected_set: Any
     order: Any
     place: Any
     is_root: Any
@@ -198,7 +198,7 @@ class LabelGraph:
         if num_clusters is not None:
             laid_out = num_clusters, as_inference(inference).max_table
             buckets, wide = lay_out(plan, *laid_out, room)
-        _, node_component = components_of(edges, num_nodes)
+        _, node_connected_set = connected_sets(edges, num_nodes)
         node_size = np.bincount(node, minlength=num_nodes).astype(float)
         node = np.append(node, num_chunklets + np.arange(spare))
         return cls(
@@ -209,8 +209,8 @@ class LabelGraph:
             group=np.pad(group, (0, rows - len(pairs))).astype(np.int32),
             edge_of_link=edge_of_link.astype(np.int32),
             forbidden=forbidden,
-            component=node_component[node].astype(np.int32),
-            node_component=node_component.astype(np.int32),
+            connected_set=node_connected_set[node].astype(np.int32),
+            node_connected_set=node_connected_set.astype(np.int32),
             order=order.astype(np.int32),
             place=place[:-1].astype(np.int32),
             is_root=is_root,
@@ -241,9 +241,9 @@ class LabelGraph:
         return int(np.sum(self.node_size))
 
     @property
-    def num_components(self) -> int:
-        """Number of connected components, a lone point being one; not for traced graphs."""
-        return int(np.max(self.component[: self.num_real], initial=-1)) + 1
+    def num_connected_sets(self) -> int:
+        """Number of connected sets, a lone point being one; not for traced graphs."""
+        return int(np.max(self.connected_set[: self.num_real], initial=-1)) + 1
 
     @property
     def sizes(self) -> Sizes:
@@ -358,8 +358,8 @@ class LabelGraph:
                 filter(None, (_describe(graph.buckets), _describe(graph.wide)))
             )
         return (
-            f"LabelGraph({self.num_points} points, {len(self.links)} links, {self.num_components} "
-            f"components{loops})"
+            f"LabelGraph({self.num_points} points, {len(self.links)} links, {self.num_connected_sets} "
+            f"connected sets{loops})"
         )
 
 

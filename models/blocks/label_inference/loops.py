@@ -1,4 +1,4 @@
-"""Loopy components planned on the host: buckets laid out in one array of cells, colours for the rest.
+"""Loopy connected sets planned on the host: buckets laid out in one array of cells, colours for the rest.
 
 The node that is eliminated in a bucket sends a message over the labels of its bag, the neighbours
 that it had when its turn came. All messages lie in one array, cut into chunks of equal size, so that
@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from ..side_information.hard_links import components_of
+from ..side_information.hard_links import connected_sets
 from .colouring import Colouring, colour
 from .elimination_order import MAX_WIDTH, order_nodes, table_cells
 from .padding import AS_NEEDED, Sizes, padded
@@ -73,7 +73,7 @@ class LoopPlan:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Buckets:
-    """Elimination of loopy components, one bucket per node, as index data of one loop.
+    """Elimination of loopy connected sets, one bucket per node, as index data of one loop.
 
     Axis j of a bucket is the label of the node of its bag that is eliminated j-th after it: axis 0
     is the receiver of the message. Message cells count axis 0 fastest. The table of a bucket has the
@@ -98,7 +98,7 @@ class Buckets:
     owner : ndarray of int, shape (chunks,)
         Bucket of each chunk, `num_buckets` for spare ones; senders come before receivers.
     is_root : ndarray of bool, shape (num_buckets + 1,)
-        Last node of its component.
+        Last node of its connected set.
     bag_size : ndarray of int, shape (num_buckets + 1,)
     num_chunks : ndarray of int, shape ()
         Chunks that are not spare.
@@ -143,9 +143,9 @@ def trailing_axes(num_clusters: int) -> int:
 def lay_out(
     plan: LoopPlan, num_clusters: int, max_table: int, room: Sizes = AS_NEEDED
 ) -> tuple[Buckets | None, Colouring | None]:
-    """Cut loopy components into those to be summed exactly and those too wide.
+    """Cut loopy connected sets into those to be summed exactly and those too wide.
 
-    The cheapest components come first, as long as their tables together fit the budget.
+    The cheapest connected sets come first, as long as their tables together fit the budget.
 
     Parameters
     ----------
@@ -167,18 +167,18 @@ def lay_out(
         return None, None
     nodes, local = np.unique(plan.edges[:, :2], return_inverse=True)
     local = np.sort(local.reshape(-1, 2), axis=1)
-    num_components, component = components_of(local, len(nodes))
-    order = order_nodes(local, component, num_clusters)
-    cells = table_cells(order, component, num_clusters)
+    num_connected_sets, connected_set = connected_sets(local, len(nodes))
+    order = order_nodes(local, connected_set, num_clusters)
+    cells = table_cells(order, connected_set, num_clusters)
     cheapest = np.argsort(cells, kind="stable")
-    exact = np.zeros(num_components, bool)
+    exact = np.zeros(num_connected_sets, bool)
     exact[cheapest] = np.cumsum(cells[cheapest]) <= min(max_table, MOST_CELLS)
     wide = None
     if not exact.all() or room.wide_nodes:
-        rest = ~exact[component[local[:, 0]]]
-        widest = order.bag_size[~exact[component]].max(initial=0)
+        rest = ~exact[connected_set[local[:, 0]]]
+        widest = order.bag_size[~exact[connected_set]].max(initial=0)
         width = -1 if order.given_up.any() else int(widest)
-        chosen = np.flatnonzero(~exact[component])
+        chosen = np.flatnonzero(~exact[connected_set])
         number = np.zeros(len(nodes), np.int64)
         number[chosen] = np.arange(len(chosen))
         wide = colour(
@@ -193,7 +193,7 @@ def lay_out(
         )
     if not (exact.any() or plan.few or room.buckets):
         return None, wide
-    sequence = order.sequence[exact[component[order.sequence]]]
+    sequence = order.sequence[exact[connected_set[order.sequence]]]
     size = len(sequence)
     position = np.full(len(nodes) + 1, size, np.int64)
     position[sequence] = np.arange(size)

@@ -24,7 +24,7 @@ from .potts import BEST, DRAW, FORBIDDEN, SUM, Reduce
 from .sweep import reorder, sweep
 
 __all__ = [
-    "by_component",
+    "by_connected_set",
     "check_inference",
     "entropy",
     "log_partition",
@@ -61,7 +61,7 @@ def log_partition(
         drawn one by one and then found to agree (Lu's PPC; Shental's assumption 2), or
         :math:`\pi_k` once, chunklets being drawn as such (assumption 1).
     inference : str or inference object
-        What to do with loopy components whose tables exceed the budget of `Exact`. Anything but
+        What to do with loopy connected sets whose tables exceed the budget of `Exact`. Anything but
         "exact" is an approximation.
 
     Returns
@@ -71,14 +71,14 @@ def log_partition(
     Raises
     ------
     ValueError
-        If a component is too wide for exact elimination and no approximation is named.
+        If a connected set is too wide for exact elimination and no approximation is named.
     """
     parts, peak = _run(unary, graph, log_weights, pair_weights, weight_per, inference, SUM)
     value = sum(value.sum() for value, _ in parts)
     return jnp.where(value < FORBIDDEN / 2, -jnp.inf, value + peak.sum())
 
 
-def by_component(
+def by_connected_set(
     unary: ArrayLike,
     graph: LabelGraph,
     log_weights: ArrayLike | None = None,
@@ -87,12 +87,12 @@ def by_component(
     weight_per: str = "point",
     inference: str | Inference = "exact",
 ) -> Array:
-    """One term of `log_partition` for each connected component, zero-padded, shape (num_nodes,)."""
+    """One term of `log_partition` for each connected set, zero-padded, shape (num_nodes,)."""
     parts, peak = _run(unary, graph, log_weights, pair_weights, weight_per, inference, SUM)
     out = jnp.zeros(graph.num_nodes, parts[0][0].dtype)
-    for value, component in parts:
-        out = out.at[component].add(value)
-    peaks = jax.ops.segment_sum(peak, graph.component, graph.num_nodes)
+    for value, connected_set in parts:
+        out = out.at[connected_set].add(value)
+    peaks = jax.ops.segment_sum(peak, graph.connected_set, graph.num_nodes)
     return jnp.where(out < FORBIDDEN / 2, -jnp.inf, out + peaks)
 
 
@@ -101,11 +101,11 @@ def responsibilities(
 ) -> Array:
     """Marginal label probabilities of each point, shape (num_points, num_clusters).
 
-    Zeros in a connected component for which no labeling is possible; others do not depend on it.
+    Zeros in a connected set for which no labeling is possible; others do not depend on it.
     """
 
     def total(unary: Array) -> Array:
-        return by_component(unary, graph, *args, **options).sum()
+        return by_connected_set(unary, graph, *args, **options).sum()
 
     return jax.grad(total)(jnp.asarray(unary))
 
@@ -151,7 +151,7 @@ def sample(
     """Draw all labels jointly, shape (num_points,); exactly, unless an approximation is named.
 
     Forward filtering, backward sampling: elimination as in `log_partition`, with each summation
-    differentiated to a drawn label instead of a distribution. In components that are too wide
+    differentiated to a drawn label instead of a distribution. In connected sets that are too wide
     "gibbs_labels" takes the state of a chain after its burn-in; "mean_field" and "belief_propagation" draw
     from each marginal alone, so that links there, hard cannot-links too, may be broken.
     """
@@ -172,7 +172,7 @@ def mode(
 ) -> Array:
     """Most probable joint labeling (max-product), shape (num_points,); it keeps all hard links.
 
-    In components that are too wide a named approximation gives its likeliest labels, improved until
+    In connected sets that are too wide a named approximation gives its likeliest labels, improved until
     no change of a single one helps: a local optimum, in which a hard cannot-link can be broken.
     """
     return _traceback(unary, graph, log_weights, pair_weights, weight_per, inference, BEST)
@@ -191,7 +191,7 @@ def check_inference(
     Raises
     ------
     ValueError
-        If a component is too wide and no approximation is named.
+        If a connected set is too wide and no approximation is named.
     """
     method = as_inference(inference)
     wide = graph.suited(method, num_clusters).wide
@@ -255,8 +255,8 @@ def _finite(weights: Array, graph: LabelGraph) -> Array:
 def _run(unary, graph, log_weights, pair_weights, weight_per, inference, reduce, rng_key=None):
     """Eliminate every label.
 
-    Returns terms of log Z with the component that each belongs to, and the peak of each point, which
-    is to be added to the term of its component.
+    Returns terms of log Z with the connected set that each belongs to, and the peak of each point, which
+    is to be added to the term of its connected set.
     """
     unary, log_weights, weights = _bind(unary, graph, log_weights, pair_weights)
     if unary.ndim != 2 or unary.shape[0] != graph.num_points:
@@ -291,33 +291,33 @@ def _run(unary, graph, log_weights, pair_weights, weight_per, inference, reduce,
     if not graph.all_ordered:
         free = (jnp.asarray(graph.place) == len(graph.order)) & (jnp.asarray(graph.node_size) > 0)
         drawn = None if noise is None else noise[: graph.num_nodes]
-        parts.append((jnp.where(free, reduce(belief, drawn), 0.0), graph.node_component))
+        parts.append((jnp.where(free, reduce(belief, drawn), 0.0), graph.node_connected_set))
     if graph.num_links and graph.contracted:
         inside = jnp.where(graph.edge_of_link > graph.num_edges, weights, 0.0)
-        parts.append((inside, graph.component[graph.pairs[:, 0]]))
+        parts.append((inside, graph.connected_set[graph.pairs[:, 0]]))
     if not graph.num_edges:
         return parts, peak
 
     drawn = None if noise is None else noise[graph.num_nodes :]
     belief = reorder(belief, graph.order, graph.place)
-    component = jnp.asarray(graph.node_component).at[graph.order].get(mode="clip")
+    connected_set = jnp.asarray(graph.node_connected_set).at[graph.order].get(mode="clip")
     if graph.peeling is not None:
         belief = sweep(reduce, belief, edge_weights[graph.peeling.edge], graph.peeling, drawn)
     roots = jnp.where(graph.is_root, reduce(belief, drawn), 0.0)
-    parts.append((roots, component))
+    parts.append((roots, connected_set))
     if graph.buckets is not None:
         value = eliminate(belief, edge_weights, graph.buckets, reduce, drawn)
-        parts.append((value, component.at[graph.buckets.place].get(mode="clip")))
+        parts.append((value, connected_set.at[graph.buckets.place].get(mode="clip")))
     if graph.wide is not None:
         value = _approximate(method, reduce, key, belief, edge_weights, graph.wide)
-        parts.append((value, component.at[graph.wide.node].get(mode="clip")))
+        parts.append((value, connected_set.at[graph.wide.node].get(mode="clip")))
     return parts, peak
 
 
 def _approximate(
     method: Inference, reduce: Reduce, key, belief: Array, edge_weights: Array, wide: Colouring
 ) -> Array:
-    """Terms of log Z of wide components, or terms whose slopes are their chosen labels."""
+    """Terms of log Z of wide connected sets, or terms whose slopes are their chosen labels."""
     if reduce is SUM:
         return method.log_partition(belief, edge_weights, wide)
     if reduce is BEST:

@@ -48,12 +48,12 @@ class FiniteMixture(Collapsed):
     @property
     def num_units(self) -> int:  # type: ignore[override]
         """Number of connected sets of the links."""
-        return self.labels.graph.num_components
+        return self.labels.graph.num_connected_sets
 
     def units(self) -> Units:
         """Points with a label; those that links connect are one unit."""
         graph = self.labels.graph
-        owner = np.asarray(graph.component) if graph.num_links else None
+        owner = np.asarray(graph.connected_set) if graph.num_links else None
         return Units(graph.num_points, owner, graph.num_nodes)
 
     def links(self) -> LabelGraph | None:
@@ -108,7 +108,7 @@ class FiniteMixture(Collapsed):
 
     def by_unit(self, value: Array) -> Array:
         """Terms of `log_prob` by connected set, zero-padded, shape (num_nodes,)."""
-        return self.labels.log_evidence_by_component(self._unary(value))
+        return self.labels.log_evidence_by_connected_set(self._unary(value))
 
     def responsibilities(self, value: Array) -> Array:
         """Posterior label probabilities, shape (num_points, num_clusters)."""
@@ -122,7 +122,7 @@ class FiniteMixture(Collapsed):
         """`posterior` and `by_unit` by one pass over the links, and its slope."""
 
         def total(unary: Array) -> tuple[Array, Array]:
-            terms = self.labels.log_evidence_by_component(unary)
+            terms = self.labels.log_evidence_by_connected_set(unary)
             return terms.sum(), terms
 
         prob, terms = jax.grad(total, has_aux=True)(self._unary(value))

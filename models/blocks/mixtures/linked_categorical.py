@@ -38,7 +38,7 @@ class LinkedCategorical(dist.Distribution):
     density of labels and weights: :math:`p(\pi, z) \propto p(\pi) \prod_i \pi_{z_i} \prod e^{w[z_i = z_j]}`.
     Given the weights labels have the same law; the prior of the weights is tilted by :math:`\Omega(\pi)`.
     Updates of conjugate weights are exact then, and `log_evidence` is that of the tilted joint density;
-    its terms by component are normalised, as the likelihood given the weights is.
+    its terms by connected set are normalised, as the likelihood given the weights is.
 
     Parameters
     ----------
@@ -146,26 +146,26 @@ class LinkedCategorical(dist.Distribution):
                 jnp.isinf(jnp.asarray(self.graph.pair_weights)), 0.0, jnp.logaddexp(0.0, finite)
             ).sum()
         if not self._coupled:
-            return self._free_normalizer_by_component().sum()
+            return self._free_normalizer_by_connected_set().sum()
         blank = jnp.zeros(
             (self.graph.num_points, self.log_weights.shape[-1]), self.log_weights.dtype
         )
         return self._sum(partition.log_partition, blank)
 
-    def _free_normalizer_by_component(self) -> Array:
-        """Share of each component in `log_normalizer` where labels are independent a priori."""
+    def _free_normalizer_by_connected_set(self) -> Array:
+        """Share of each connected set in `log_normalizer` where labels are independent a priori."""
         graph = self.graph
         if self.reading != "relation" and self.weights_by_point:
             real = jnp.asarray(graph.node_size)[jnp.asarray(graph.node)] > 0
             each = jnp.where(real, jax.nn.logsumexp(self.log_weights, axis=1), 0.0)
-            return jax.ops.segment_sum(each, graph.component, graph.num_nodes)
+            return jax.ops.segment_sum(each, graph.connected_set, graph.num_nodes)
         if self.reading != "relation":
             number = jnp.asarray(graph.node_size, self.log_weights.dtype)
             return number * jax.nn.logsumexp(self.log_weights)
         soft = ~jnp.isinf(jnp.asarray(graph.pair_weights))
         weights = jnp.where(soft, jnp.asarray(self.pair_weights), 0.0)
         each = jnp.where(soft, jnp.logaddexp(0.0, weights), 0.0)
-        owner = jnp.asarray(graph.component)[jnp.asarray(graph.pairs)[:, 0]]
+        owner = jnp.asarray(graph.connected_set)[jnp.asarray(graph.pairs)[:, 0]]
         return jax.ops.segment_sum(each, owner, graph.num_nodes)
 
     @property
@@ -192,12 +192,12 @@ class LinkedCategorical(dist.Distribution):
         log_z, log_omega = self._with_blank(partition.log_partition, unary)
         return log_z - log_omega
 
-    def log_evidence_by_component(self, unary: Array) -> Array:
-        """Terms of `log_evidence` by connected component, zero-padded, shape (num_nodes,)."""
+    def log_evidence_by_connected_set(self, unary: Array) -> Array:
+        """Terms of `log_evidence` by connected set, zero-padded, shape (num_nodes,)."""
         if not self._coupled:
-            found = self._sum(partition.by_component, unary)
-            return found - self._free_normalizer_by_component()
-        found, blank = self._with_blank(partition.by_component, unary)
+            found = self._sum(partition.by_connected_set, unary)
+            return found - self._free_normalizer_by_connected_set()
+        found, blank = self._with_blank(partition.by_connected_set, unary)
         return found - blank
 
     def responsibilities(self, unary: Array) -> Array:

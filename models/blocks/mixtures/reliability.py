@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, ClassVar, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 from jax import Array
 from jax.core import Tracer
@@ -17,8 +19,10 @@ from ..block import Block, Evidence
 from ..collapsed import Collapsed
 from ..label_inference.label_graph import LabelGraph
 
-__all__ = ["FlipRate"]
+__all__ = ["FLIP_RATE_PRIOR", "FlipRate", "learned_pair_weights"]
 
+FLIP_RATE_PRIOR = (1.0, 4.0)
+"""Beta prior of a learned flip rate: mean 0.2, no flips most probable a priori."""
 
 _TYPICAL = 0.2
 """Where a rate starts of which no statement tells anything."""
@@ -35,6 +39,67 @@ class _Counts(NamedTuple):
 
     wrong: Array
     right: Array
+
+
+def learned_pair_weights(
+    graph: LabelGraph, flip_rate: dist.Distribution | str | None, reading: str
+) -> Array | None:
+    """Log-odds of the statements under a learned flip rate, for `LinkedCategorical`.
+
+    Parameters
+    ----------
+    graph : LabelGraph
+        Its finite links are the statements.
+    flip_rate : Distribution, "learned" or None
+        Prior of the probability that a statement is wrong, one for each group of links. "learned" is
+        Beta(1, 4). None keeps the weights that the links have.
+    reading : {"field", "relation", "unnormalised"}
+        Links are statements under "relation" only.
+
+    Returns
+    -------
+    Array, shape (num_links,), or None
+
+    Raises
+    ------
+    ValueError
+        If links are no statements, if there is no finite one, or for a prior that is not on (0, 1).
+    """
+    if flip_rate is None:
+        return None
+    if reading != "relation":
+        raise ValueError(
+            "flip_rate is learned from links read as observed statements; pass reading='relation'"
+        )
+    if not (flip_rate == "learned" if isinstance(flip_rate, str) else _is_prior(flip_rate)):
+        raise ValueError(
+            f"flip_rate = {flip_rate!r}; expected 'learned' or a NumPyro distribution on (0, 1). A "
+            "known flip rate q goes into the links: links.with_strength(flip_rate_weight(q))"
+        )
+    given = graph.pair_weights
+    if isinstance(given, np.ndarray) and not len(given):
+        raise ValueError(
+            "flip_rate is learned from links, and there are none; pass links, or leave flip_rate out"
+        )
+    if isinstance(given, np.ndarray) and np.isinf(given).all():
+        raise ValueError(
+            "flip_rate is learned from soft links, and all of these are hard, which is to say beyond "
+            "doubt; pass links.with_strength(1.0)"
+        )
+    prior = dist.Beta(*FLIP_RATE_PRIOR) if isinstance(flip_rate, str) else flip_rate
+    several = graph.num_groups > 1
+    with numpyro.plate("link_groups", graph.num_groups) if several else nullcontext():
+        rate = FlipRate(prior, graph).sample("flip_rate")
+    rate = rate[graph.group] if several else rate
+    return jnp.sign(given) * (jnp.log1p(-rate) - jnp.log(rate))
+
+
+def _is_prior(value: object) -> bool:
+    """Whether a value is a distribution of one number between 0 and 1."""
+    if not isinstance(value, dist.Distribution) or value.shape() != ():
+        return False
+    low, high = (getattr(value.support, f"{end}_bound", np.nan) for end in ("lower", "upper"))
+    return isinstance(low, Tracer) or isinstance(high, Tracer) or bool(0 <= low < high <= 1)
 
 
 class FlipRate(Block):

@@ -12,11 +12,14 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.scipy.special import digamma
 
+from sidebayes.common.fields import Range, check_number
+
 from ..block import Block, Evidence
 from ..collapsed import Collapsed
+from .linked_categorical import check_reading
 from .weights import match_moments
 
-__all__ = ["TRUNCATIONS", "Sticks", "log_stick_weights", "stick_weights"]
+__all__ = ["TRUNCATIONS", "Sticks", "check_truncation", "log_stick_weights", "stick_weights"]
 
 TRUNCATIONS = ("closed", "open")
 """Whether the last cluster takes all that is left, or a stick of its own leaves some."""
@@ -27,30 +30,42 @@ _MUCH = 0.01
 
 def stick_weights(
     num_clusters: int,
-    concentration: float | Array = 1.0,
+    concentration: float | Array | dist.Distribution = 1.0,
     truncation: str = "closed",
-    *,
-    name: str = "sticks",
 ) -> Array:
     """Sample the weights of a truncated Dirichlet process; returns their logarithms.
+
+    Sites are ``sticks``, ``weights``, and ``concentration`` where it is learned.
 
     Parameters
     ----------
     num_clusters : int
         Truncation level.
-    concentration : float or Array, shape ()
-        Of the process.
+    concentration : float, Array of shape (), or Distribution
+        Of the process, positive; a distribution is the prior of one that is learned.
     truncation : {"closed", "open"}
         "closed": the last stick is one, so that weights sum to one (Blei and Jordan 2006, section 3).
         "open": the last stick is Beta as the others are, and mass beyond it is left out.
-    name : str
-        Of the site; weights are noted as ``weights``.
 
     Returns
     -------
     Array, shape (num_clusters,)
     """
-    return Sticks(num_clusters, concentration, truncation).sample(name)
+    if isinstance(concentration, dist.Distribution):
+        concentration = numpyro.sample("concentration", concentration)
+    elif not isinstance(concentration, Array):
+        concentration = check_number("concentration", concentration, Range(above=0.0))
+    return Sticks(num_clusters, concentration, truncation).sample("sticks")
+
+
+def check_truncation(truncation: str, reading: str) -> None:
+    """Refuse open sticks under a reading of links that gives labels a law of their own."""
+    check_reading(reading)
+    if isinstance(truncation, str) and truncation == "open" and reading != "unnormalised":
+        raise ValueError(
+            f"truncation='open' leaves mass out, so that labels under reading={reading!r:.40} have no law; "
+            "pass truncation='closed', or reading='unnormalised'"
+        )
 
 
 def log_stick_weights(sticks: Array, num_clusters: int) -> Array:

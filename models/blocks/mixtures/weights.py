@@ -8,21 +8,28 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import Array, lax
 from jax.scipy.special import digamma
+from jax.typing import ArrayLike
 
 from sidebayes.common.fields import Range, check_number
 
 from ..block import Block, Evidence
 from ..collapsed import Collapsed
+from ..label_inference.approximate import Inference
+from ..label_inference.label_graph import LabelGraph
+from ..label_inference.partition import check_inference
+from .linked_categorical import check_reading
 
 __all__ = [
     "ComponentWeights",
     "DirichletWeights",
     "MixingWeights",
     "WithinWeights",
+    "cluster_weights",
     "match_moments",
     "mixing_weights",
 ]
@@ -46,6 +53,78 @@ def mixing_weights(
         Of the site.
     """
     return MixingWeights(num_clusters, concentration).sample(name)
+
+
+def cluster_weights(
+    graph: LabelGraph,
+    num_clusters: int,
+    concentration: float,
+    weights: ArrayLike | str | None,
+    reading: str,
+    inference: str | Inference,
+) -> Array:
+    """Mixing weights of clusters whose labels links tie: sampled, or fixed where they are given.
+
+    Parameters
+    ----------
+    graph : LabelGraph
+    num_clusters : int
+    concentration : float
+        Of the symmetric Dirichlet prior; 1 is flat.
+    weights : array_like, shape (num_clusters,), "uniform" or None
+        None learns them.
+    reading : {"field", "relation", "unnormalised"}
+        See `LinkedCategorical`.
+    inference : str or inference object
+        What is done with connected sets of links too wide for exact summation. Learned weights of a
+        field need exact sums, because its partition function depends on them.
+
+    Returns
+    -------
+    Array, shape (num_clusters,)
+
+    Raises
+    ------
+    ValueError
+        If fixed weights are no probabilities, or if learned ones would need exact sums.
+    """
+    check_reading(reading)
+    if weights is None:
+        if reading == "field":
+            _refuse_inexact_field(graph, num_clusters, inference)
+        return mixing_weights(num_clusters, concentration)
+    with numpyro.plate("clusters", num_clusters):
+        return numpyro.deterministic("weights", _fixed_weights(weights, num_clusters))
+
+
+def _fixed_weights(weights: ArrayLike | str, num_clusters: int) -> Array:
+    """Weights that are given, which must be probabilities."""
+    if isinstance(weights, str):
+        if weights != "uniform":
+            raise ValueError(
+                f"weights = {weights!r}; expected 'uniform', a vector, or None to learn"
+            )
+        return jnp.full(num_clusters, 1 / num_clusters)
+    given = np.asarray(weights, float)
+    if given.shape != (num_clusters,) or not (given > 0).all() or abs(given.sum() - 1) > 1e-6:
+        raise ValueError(
+            f"weights = {given}; expected {num_clusters} positive numbers that sum to 1"
+        )
+    return jnp.asarray(given)
+
+
+def _refuse_inexact_field(graph: LabelGraph, num_clusters: int, inference: str | Inference) -> None:
+    """Learned mixing weights need the partition function of a field, and its slope, exactly."""
+    remedy = (
+        "use reading='relation', links as statements, or weights='uniform', with an approximation"
+    )
+    approximation = check_inference(graph, num_clusters, inference, remedy)
+    if approximation is not None:
+        raise ValueError(
+            f"mixing weights cannot be learned under reading='field' with {approximation}: their "
+            "partition function would be approximate too. Use reading='relation', links as statements, "
+            "or weights='uniform'"
+        )
 
 
 class _Found(NamedTuple):

@@ -282,11 +282,11 @@ class PartitionedMixture(FiniteMixture):
         return self._agree(self.memberships(value), self.table @ self.table.T)
 
     def by_unit(self, value: Array) -> Array:
-        """Terms of the bound by connected component, zero-padded, shape (num_nodes,)."""
+        """Terms of the bound by connected set, zero-padded, shape (num_nodes,)."""
         factors = self.log_factors(value)
         by_point, by_link = self._terms(factors, self.log_memberships(factors))
         graph = self.labels.graph
-        owner = jnp.asarray(graph.component)
+        owner = jnp.asarray(graph.connected_set)
         found = jax.ops.segment_sum(by_point, owner, graph.num_nodes)
         statements = by_link - self._log_normalizers()
         return found + jax.ops.segment_sum(statements, owner[self.ends[0]], graph.num_nodes)

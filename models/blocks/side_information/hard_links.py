@@ -31,9 +31,9 @@ class LinkReport:
     num_chunklets : int
         Groups of at least two points tied by hard must-links.
     largest_chunklet : int
-    num_components : int
-        Connected components that hold at least one link.
-    largest_component : int
+    num_connected_sets : int
+        Connected sets that hold at least one link.
+    largest_connected_set : int
         Points in the largest of them.
     """
 
@@ -44,8 +44,8 @@ class LinkReport:
     num_hard: int
     num_chunklets: int
     largest_chunklet: int
-    num_components: int
-    largest_component: int
+    num_connected_sets: int
+    largest_connected_set: int
 
     def __str__(self) -> str:
         """One line a fact."""
@@ -53,12 +53,13 @@ class LinkReport:
             f"{self.num_links} links over {self.num_points} points: {self.num_must} must, "
             f"{self.num_cannot} cannot, {self.num_hard} of them hard\n"
             f"{self.num_chunklets} chunklets, the largest of {self.largest_chunklet} points\n"
-            f"{self.num_components} linked components, the largest of {self.largest_component} points"
+            f"{self.num_connected_sets} connected sets with links, the largest of "
+            f"{self.largest_connected_set} points"
         )
 
 
-def components_of(pairs: NDArray, num_nodes: int) -> tuple[int, NDArray[np.int64]]:
-    """Connected components of an undirected graph, numbered in order of their first node."""
+def connected_sets(pairs: NDArray, num_nodes: int) -> tuple[int, NDArray[np.int64]]:
+    """Connected sets of an undirected graph, numbered in order of their first node."""
     ones = np.ones(len(pairs), np.int8)
     adjacency = coo_array((ones, (pairs[:, 0], pairs[:, 1])), shape=(num_nodes, num_nodes))
     count, label = connected_components(adjacency, directed=False)
@@ -80,7 +81,7 @@ def contract(pairs: NDArray, weights: NDArray, num_points: int) -> tuple[int, ND
     """
     must = pairs[np.isposinf(weights)]
     if len(must):
-        num_nodes, node = components_of(must, num_points)
+        num_nodes, node = connected_sets(must, num_points)
     else:
         num_nodes, node = num_points, np.arange(num_points)
     cannot = pairs[np.isneginf(weights)]
@@ -138,8 +139,8 @@ def check_links(
     if num_clusters is not None:
         refuse_uncolourable(node[pairs[np.isneginf(weights)]], num_nodes, num_clusters, node)
     sizes = np.bincount(node)
-    _, component = components_of(pairs, num_points)
-    component_sizes = np.bincount(component)
+    _, connected_set = connected_sets(pairs, num_points)
+    set_sizes = np.bincount(connected_set)
     return LinkReport(
         num_points=num_points,
         num_links=len(pairs),
@@ -148,8 +149,8 @@ def check_links(
         num_hard=int(np.isinf(weights).sum()),
         num_chunklets=int((sizes > 1).sum()),
         largest_chunklet=int(sizes.max(initial=0)),
-        num_components=int((component_sizes > 1).sum()),
-        largest_component=int(component_sizes.max(initial=0)),
+        num_connected_sets=int((set_sizes > 1).sum()),
+        largest_connected_set=int(set_sizes.max(initial=0)),
     )
 
 

@@ -1,0 +1,128 @@
+"""What diagnostics read of a fit: two protocols, so that no module needs the class itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import pandas as pd
+import xarray as xr
+from arviz_stats.utils import ELPDData
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike, NDArray
+from sidebayes.guides.engines.base import Engine
+from sidebayes.models.blocks.roles import Signature
+
+__all__ = ["AskedFit", "Fitted", "FittedRun"]
+
+
+class FittedRun(Protocol):
+    """What diagnostics read of the run that a fit came from; see `sidebayes.runs.run.Run`."""
+
+    @property
+    def data(self) -> Mapping[str, Any]:
+        """Data by name of the argument."""
+
+    @property
+    def columns(self) -> Mapping[str, tuple[str, ...]]:
+        """Names of the columns of tables that were given with names."""
+
+    @property
+    def signature(self) -> Signature:
+        """Roles of the model's arguments."""
+
+    @property
+    def sized_by_units(self) -> tuple[str, ...]:
+        """Sites whose shape depends on how many units there are."""
+
+
+class Fitted(Protocol):
+    """Facts about a fit, as its tree holds them; see `sidebayes.Fit`."""
+
+    @property
+    def tree(self) -> xr.DataTree:
+        """ArviZ groups."""
+
+    @property
+    def run(self) -> FittedRun:
+        """Model, data, options and engine."""
+
+    @property
+    def method(self) -> str:
+        """Name of the card, or of the user's model."""
+
+    @property
+    def engine(self) -> str:
+        """Name of the engine."""
+
+    @property
+    def config(self) -> Engine:
+        """Configuration of the engine that ran."""
+
+    @property
+    def approximate(self) -> str | None:
+        """Approximation made in summing out labels, None if exact."""
+
+    @property
+    def objective(self) -> NDArray:
+        """Log joint density by restart and step, NaN after a start ended."""
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds waited for the fit, in parts and in ``total``."""
+
+    @property
+    def convergence(self) -> dict[str, float]:
+        """Worst ``rhat`` and least ``ess``."""
+
+    @property
+    def verdict(self) -> tuple[str, str]:
+        """How far to trust the fit: "good", "caution" or "bad", and why."""
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the model has labels."""
+
+    @property
+    def relabelled(self) -> tuple[xr.DataTree, float]:
+        """The tree with label switching undone, and the quality score of the matching."""
+
+    @property
+    def params(self) -> dict[str, NDArray]:
+        """Point estimate."""
+
+
+class AskedFit(Fitted, Protocol):
+    """A fit with what tables and pictures ask of it beside its facts."""
+
+    @property
+    def picture(self) -> str | None:
+        """What `plot` draws."""
+
+    @property
+    def event_times(self) -> str | None:
+        """Site of times to an event."""
+
+    def plot(self) -> Figure:
+        """Draw the data with what the model says of them."""
+
+    def labels(self) -> NDArray:
+        """Labels of all points."""
+
+    def responsibilities(self) -> NDArray:
+        """Posterior probabilities of the labels."""
+
+    def suspect_links(self) -> pd.DataFrame:
+        """Links by the posterior probability that they are wrong."""
+
+    def coefficients(self) -> pd.DataFrame:
+        """Fixed effects."""
+
+    def loo(self) -> ELPDData:
+        """Leave out one unit at a time."""
+
+    def predictive(self, *, seed: int = 0, **named: Any) -> xr.DataTree:
+        """Draw data from the posterior predictive distribution."""
+
+    def survival(self, times: ArrayLike, *, since: ArrayLike) -> xr.Dataset:
+        """Survival curves of subjects."""

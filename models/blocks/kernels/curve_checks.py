@@ -1,0 +1,126 @@
+"""What curves, their scales and what is seen of them may be: shapes and values, refused by sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import Array
+from jax.core import Tracer
+from jax.typing import ArrayLike
+from numpy.typing import NDArray
+
+from sidebayes.common.fields import real_array
+
+__all__ = [
+    "SCALES",
+    "check_anchors",
+    "check_inducing",
+    "check_mean",
+    "check_observed",
+    "check_own",
+    "check_positive",
+    "check_scale_shapes",
+    "count_outputs",
+]
+
+SCALES = ("length_scale", "amplitude", "noise")
+"""Positive parameters of curves, in the order in which they are sampled."""
+
+_MOST_OUTPUT_AXES = 2
+
+
+def count_outputs(y: ArrayLike | None) -> int | None:
+    """Number of outputs of the rows, None for rows that are numbers or are simulated."""
+    shape = (0,) if y is None else jnp.shape(y)
+    if len(shape) > _MOST_OUTPUT_AXES:
+        raise ValueError(f"y has shape {shape}; expected (rows,) or (rows, outputs)")
+    return shape[1] if len(shape) > 1 else None
+
+
+def check_observed(observed: Any, y: Any) -> None:
+    """Refuse anything but a one or a zero for each value, and zeros alone."""
+    if observed is not None and y is not None and jnp.shape(observed) != jnp.shape(y):
+        raise ValueError(
+            f"observed has shape {jnp.shape(observed)}, y has {jnp.shape(y)}; pass a one or a zero for each "
+            "value of y"
+        )
+    if observed is None or isinstance(observed, Tracer):
+        return
+    table = np.asarray(observed, float)
+    if not np.isin(table, (0.0, 1.0)).all():
+        bad = table[~np.isin(table, (0.0, 1.0))][0]
+        raise ValueError(f"observed holds {bad:.6g}; expected one for what was measured, else zero")
+    if not table.any():
+        raise ValueError(
+            "observed is zero everywhere, so that nothing was measured; it is one where y holds a measurement"
+        )
+
+
+def check_anchors(anchors: Any, inputs: Any) -> None:
+    """Refuse anchors that have other columns than the inputs."""
+    shapes = [jnp.shape(one) for one in (anchors, inputs)]
+    columns = [shape[1] if len(shape) > 1 else 1 for shape in shapes]
+    if len(shapes[0]) not in (1, 2) or columns[0] != columns[1]:
+        raise ValueError(
+            f"anchors have shape {shapes[0]} for {columns[1]} columns of inputs; pass a row of inputs for "
+            "each anchor, or leave them out"
+        )
+
+
+def check_inducing(inducing: Any) -> int:
+    """A number of inducing points."""
+    if isinstance(inducing, bool) or not isinstance(inducing, int) or inducing < 1:
+        raise ValueError(f"inducing = {inducing!r:.60}; expected a number of inducing points")
+    return inducing
+
+
+def check_mean(mean: Any, num_outputs: int | None) -> Array | NDArray:
+    """A finite prior mean of the curves, one number or one for each output."""
+    if isinstance(mean, Array):
+        return mean
+    value = real_array("mean", mean)
+    if value.shape not in ((), (num_outputs,)) or not np.isfinite(value).all():
+        raise ValueError(
+            f"mean = {mean!r:.60}; expected a finite number, or one for each of several outputs"
+        )
+    return value
+
+
+def check_own(own: Collection[str]) -> None:
+    """Refuse what is no list of names of `SCALES`."""
+    listed = isinstance(own, Collection) and not isinstance(own, str | bytes)
+    if not listed or not {one if isinstance(one, str) else None for one in own} <= set(SCALES):
+        raise ValueError(
+            f"own = {own!r:.60}; expected some of 'length_scale', 'amplitude' and 'noise', in a list"
+        )
+
+
+def check_positive(name: str, given: Any) -> NDArray:
+    """A positive number; for length-scales one for each input, for noise one for each output."""
+    value = real_array(name, given)
+    if value.ndim > (name != "amplitude") or not (np.isfinite(value) & (value > 0)).all():
+        raise ValueError(f"{name} = {given!r:.60}; expected a positive number or a distribution")
+    return value
+
+
+def check_scale_shapes(inputs: Any, **scales: Any) -> None:
+    """Refuse scales of more than one number, but length-scales with one for each input."""
+    number = jnp.shape(inputs)[1] if jnp.ndim(inputs) > 1 else 1
+    for name, given in scales.items():
+        if given is None:
+            continue
+        is_prior = isinstance(given, dist.Distribution)
+        shape = given.batch_shape + given.event_shape if is_prior else np.shape(given)
+        if name == "length_scale" and shape not in ((), (number,)):
+            raise ValueError(
+                f"length_scale has shape {shape} for {number} columns of inputs; pass one number, or one "
+                "for each column"
+            )
+        if name == "amplitude" and shape:
+            raise ValueError(
+                f"amplitude has shape {shape}; pass one number, or a distribution of one number"
+            )

@@ -1,0 +1,204 @@
+"""The setting in which curves are looked for: their anchors, typical scales, and scales that are learned."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import Array
+from jax.core import Tracer
+from jax.typing import ArrayLike
+from numpy.typing import NDArray
+
+from ..side_information.partial_labels import Groups
+from .curve_checks import (
+    SCALES,
+    check_anchors,
+    check_inducing,
+    check_mean,
+    check_observed,
+    check_positive,
+    check_scale_shapes,
+    count_outputs,
+)
+from .curve_starts import Setting
+from .curves import Scale
+from .stationary import as_columns, check_kernel, choose_anchors
+
+__all__ = ["curve_anchors", "curve_scales", "curve_setting"]
+
+_MOST_ANCHORS = 1000
+"""Anchors up to which curves are exact unasked; a step takes the cube of their number."""
+
+
+def curve_anchors(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArray:
+    """Anchors of the curves where none are given.
+
+    Where the length-scale is known they are chosen until no value has a share of its variance above 1e-12
+    that they leave unexplained, so that curves are exact to rounding: smooth curves need few. Where
+    it is learned they are all distinct inputs. With ``inducing`` there are so many at most.
+
+    Parameters
+    ----------
+    data : mapping
+        Data of `trajectories` by name: ``inputs``, and ``y`` and ``observed`` where there are any.
+    options : mapping
+        Options of it by name.
+
+    Returns
+    -------
+    ndarray, shape (num_anchors, num_inputs)
+
+    Raises
+    ------
+    ValueError
+        If exact curves need more than 1000, or `observed` holds other than ones and zeros.
+    """
+    check_observed(data.get("observed"), data.get("y"))
+    inputs = as_columns(np.asarray(data["inputs"]))
+    kernel, inducing = options.get("kernel", "rbf"), options.get("inducing")
+    given = options.get("length_scale")
+    check_scale_shapes(inputs, length_scale=given)
+    known = given is not None and not isinstance(given, dist.Distribution)
+    if not known and inducing is None:
+        anchors = np.unique(inputs, axis=0)
+    else:
+        check_kernel(kernel)
+        if given is not None:
+            check_positive("length_scale", given)
+        scale = _typical_scales(None, None, inputs, given, 1.0, 1.0)["length_scale"]
+        most = _MOST_ANCHORS + 1 if inducing is None else check_inducing(inducing)
+        anchors, _ = choose_anchors(kernel, inputs, np.asarray(scale, float), most)
+    if inducing is None and len(anchors) > _MOST_ANCHORS:
+        raise ValueError(
+            f"exact curves need more than {_MOST_ANCHORS} anchors (length_scale = {given!r:.40}, "
+            f"{len(np.unique(inputs, axis=0))} distinct inputs); pass inducing=200 for curves by so many "
+            "inducing points, or a longer length_scale"
+        )
+    return anchors
+
+
+def curve_setting(
+    y: ArrayLike | None,
+    inputs: ArrayLike,
+    anchors: ArrayLike,
+    subjects: Groups | None,
+    observed: ArrayLike | None,
+    *,
+    kernel: str,
+    length_scale: ArrayLike | dist.Distribution | None,
+    amplitude: float | dist.Distribution | None,
+    noise: ArrayLike | dist.Distribution | None,
+    mean: ArrayLike,
+) -> Setting:
+    """Check what is seen of curves, and read typical scales off it where none are given.
+
+    Parameters are those of `trajectories`.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not agree, or a value is out of its range.
+    """
+    num_outputs = count_outputs(y)
+    check_observed(observed, y)
+    mean = check_mean(mean, num_outputs)
+    check_scale_shapes(inputs, length_scale=length_scale, amplitude=amplitude)
+    check_anchors(anchors, inputs)
+    typical = _typical_scales(y, observed, inputs, length_scale, amplitude, noise)
+    codes = None if subjects is None else subjects.codes
+    prior = "default" if length_scale is None else length_scale
+    prior = prior if isinstance(prior, str | dist.Distribution) else None
+    return Setting(
+        kernel, inputs, anchors, codes, **typical, mean=mean, observed=observed, prior=prior
+    )
+
+
+def _typical_scales(y: Any, observed: Any, inputs: Any, *given: Any) -> dict[str, Any]:
+    """Typical length-scale, amplitude and noise: as given, the mean of a prior, or read off the data."""
+    xp = jnp if any(isinstance(one, Tracer) for one in (y, observed, inputs)) else np
+    reach = xp.ptp(xp.asarray(inputs), axis=0)
+    spread = 1.0
+    if y is not None:
+        table = xp.asarray(y)
+        known = xp.ones(table.shape, bool) if observed is None else xp.asarray(observed) > 0
+        table = xp.where(known, table, 0.0)
+        middle = table.sum(axis=0) / xp.maximum(known.sum(axis=0), 1)
+        square = xp.where(known, (table - middle) ** 2, 0.0).sum()
+        spread = xp.sqrt(square / xp.maximum(known.sum(), 1))
+        spread = xp.where(spread == 0, 1.0, spread)
+    default = xp.where(reach > 0, reach, 1.0) / 5, spread, spread / 5
+    found = (
+        own if one is None else one.mean if isinstance(one, dist.Distribution) else one
+        for one, own in zip(given, default, strict=True)
+    )
+    return dict(zip(SCALES, found, strict=True))
+
+
+def curve_scales(
+    setting: Setting,
+    num_clusters: int,
+    num_outputs: int | None,
+    own: Collection[str],
+    **given: ArrayLike | dist.Distribution | None,
+) -> dict[str, Any]:
+    r"""Length-scale, amplitude and noise of the curves, as `CurveDensity` takes them.
+
+    Those that are not given are sampled from :math:`\text{LogNormal}(\log s, 1)` about their typical value s.
+
+    Parameters
+    ----------
+    setting : Setting
+    num_clusters : int
+    num_outputs : int or None
+    own : some of {"length_scale", "amplitude", "noise"}
+        Learned scales of which every cluster has its own.
+    **given : array_like, Distribution or None
+        All three, by name; a distribution is the prior of one that is learned.
+
+    Raises
+    ------
+    ValueError
+        If one that is given is not positive, has the wrong shape, or is named by `own`.
+    """
+    scales: dict[str, Any] = {
+        name: _scale(name, given[name], setting, num_clusters if name in own else None)
+        for name in SCALES
+    }
+    if "length_scale" in own and scales["length_scale"].ndim == 1:
+        scales["length_scale"] = scales["length_scale"][:, None]
+    scales["noise"] = _by_output(scales["noise"], num_outputs, own="noise" in own)
+    return scales
+
+
+def _scale(name: str, given: Any, setting: Setting, num_clusters: int | None) -> Array:
+    """A positive parameter, given or learned, of all clusters or of each."""
+    if given is not None and not isinstance(given, dist.Distribution):
+        if num_clusters is not None:
+            raise ValueError(
+                f"own names {name!r}, which is given as {given!r:.40}; leave it out to learn it, or pass "
+                "its prior"
+            )
+        return jnp.asarray(check_positive(name, given))
+    typical = getattr(setting, name)
+    prior = dist.LogNormal(jnp.log(typical), 1.0) if given is None else given
+    if given is None and jnp.ndim(typical):
+        prior = prior.to_event(jnp.ndim(typical))
+    dim = "inputs" if name == "length_scale" else "outputs"
+    own = setting if name == "length_scale" else None
+    return Scale(name, prior, typical, num_clusters, dim, own).sample()
+
+
+def _by_output(noise: Array, num_outputs: int | None, *, own: bool) -> Array:
+    """Noise with axes of clusters and outputs, where it differs between outputs."""
+    if noise.ndim == own:
+        return noise
+    if num_outputs is None or noise.shape[-1] != num_outputs:
+        raise ValueError(
+            f"noise has {noise.shape[-1]} values for {num_outputs or 1} outputs of y; pass one number, or "
+            "one for each output"
+        )
+    return noise if own else noise[None]
