@@ -15,6 +15,7 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 from numpyro.distributions import constraints
 
+from .blocks.collapsed import NamedArray
 from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.label_inference.potts import FORBIDDEN, logsumexp
@@ -178,7 +179,7 @@ class FactorisedPairs(LinkedMixture):
         owner = jnp.asarray(graph.connected_set)[jnp.asarray(graph.pairs)[:, 0]]
         return jax.ops.segment_sum(self._by_statement(value), owner, graph.num_nodes)
 
-    def summaries(self, value: Array) -> tuple[dict[str, Array], Array]:
+    def summaries(self, value: Array) -> tuple[dict[str, NamedArray], Array]:
         """Labels are inferred jointly; terms are those of this likelihood."""
         return self.posterior(value), self.by_unit(value)
 

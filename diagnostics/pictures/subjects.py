@@ -55,7 +55,9 @@ class _Series(NamedTuple):
 
 def has_subjects(fit: Any) -> bool:
     """Whether a fit is of a long table: rows of groups, whose effects are integrated out."""
-    return "effects" in fit.tree and any(isinstance(v, Groups) for v in fit.run.data.values())
+    return "effects" in fit.tree.get("latents", {}) and any(
+        isinstance(v, Groups) for v in fit.run.data.values()
+    )
 
 
 def plot_subjects(

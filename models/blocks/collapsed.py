@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -15,7 +16,27 @@ from numpy.typing import NDArray
 from .label_inference.label_graph import LabelGraph
 from .side_information.partial_labels import Groups
 
-__all__ = ["Batch", "Collapsed", "Fitted", "Units", "unexpanded"]
+__all__ = ["Batch", "Collapsed", "Fitted", "NamedArray", "Units", "unexpanded"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class NamedArray:
+    """An array whose axes have names.
+
+    Attributes
+    ----------
+    dims : tuple of str
+        Names of the axes; "points" runs over the points that have latent variables.
+    values : Array
+    """
+
+    dims: tuple[str, ...] = field(metadata={"static": True})
+    values: Any
+
+    def __iter__(self) -> Iterator[Any]:
+        """Names and values, as xarray takes them."""
+        return iter((self.dims, self.values))
 
 
 class Units(NamedTuple):
@@ -108,9 +129,6 @@ class Collapsed(dist.Distribution):
     num_classes: int | None = None
     """Number of classes of the points beside their labels; None where they have none."""
 
-    summary_axes: Mapping[str, tuple[str, ...]] = MappingProxyType({})
-    """Names of the axes of what `posterior` returns beside responsibilities; "unit" runs over the units."""
-
     groups: Groups | None = None
     """`Groups` whose rows share a latent variable; None where each row has its own."""
 
@@ -150,15 +168,19 @@ class Collapsed(dist.Distribution):
         """
         raise NotImplementedError
 
-    def posterior(self, value: Array) -> dict[str, Array]:
-        """Summaries of the latent variables given data and parameters, by name."""
+    def posterior(self, value: Array) -> dict[str, NamedArray]:
+        """Summaries of the latent variables given data and parameters, by name.
+
+        Beside means ``{name}`` there may be covariances, ``{name}_covariance``, whose last axis is that
+        of the means once more. Probabilities of labels are called ``responsibilities``.
+        """
         raise NotImplementedError
 
     def class_probabilities(self, value: Array) -> Array:
         """Probabilities of the classes of all points, shape (num_points, `num_classes`)."""
         raise NotImplementedError
 
-    def summaries(self, value: Array) -> tuple[dict[str, Array], Array]:
+    def summaries(self, value: Array) -> tuple[dict[str, NamedArray], Array]:
         """`posterior` and `by_unit`, for distributions that find both at once."""
         return self.posterior(value), self.by_unit(value)
 

@@ -30,7 +30,7 @@ from .curves import CurvesOfFit
 from .labels import Latents
 from .predictions import Predictions
 from .survival import Survival
-from .uncertainty import Uncertainty
+from .uncertainty import Uncertainty, summarised
 from .validation import Validation
 
 __all__ = ["Fit"]
@@ -200,12 +200,27 @@ class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Val
         self.run.problem  # noqa: B018  a model that is not known refuses
         return self.of(replace(self.run, engine=config, seed=self.run.seed + 1), self)
 
-    def summary(self) -> pd.DataFrame:
+    def summary(self, group: str = "posterior") -> pd.DataFrame:
         """Table of the parameters: mean, spread and diagnostics, of relabelled and aligned draws.
 
         Sites that an engine gives a point, where others have draws, have no spread; the column
         ``point`` tells which they are.
+
+        Parameters
+        ----------
+        group : {"posterior", "latents"}
+            Parameters, or latent variables that were integrated out, labels aside: their means and
+            standard deviations, by the law of total variance.
+
+        Raises
+        ------
+        ValueError
+            For another group, or a model without such latent variables.
         """
+        if group not in ("posterior", "latents"):
+            raise ValueError(f"group = {group!r:.60}; expected 'posterior' or 'latents'")
+        if group == "latents":
+            return summarised(self.latents())
         draws = self.aligned[0]["posterior"].to_dataset()
         if draws.sizes["chain"] * draws.sizes["draw"] == 1:
             return pd.DataFrame({"estimate": _entries(draws)})

@@ -8,12 +8,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import xarray as xr
+from arviz_base import dict_to_dataset
 from numpy.typing import ArrayLike, NDArray
 
+from sidebayes.diagnostics.sites import name_axes
 from sidebayes.diagnostics.tree import pooled_draws
+from sidebayes.guides.engines.problem.posterior import derive
 from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.side_information.link_weights import check_pairs
 
+from ..runs.stored import coordinates
+from .predictions import check_new
 from .uncertainty import check_probability, normal_interval, total_moments
 
 __all__ = ["Latents"]
@@ -105,18 +110,56 @@ class Latents:
         ValueError
             If the model has none, or the probability is no number between 0 and 1.
         """
-        if "effects" not in self.tree:
+        group = self.tree.get("latents", {})
+        if "effects" not in group:
             raise ValueError(
                 f"{self.method} integrates no random effects out; it observes no RandomEffects"
             )
         check_probability(probability)
-        mean, spread = total_moments(self.tree["effects"], "effects")
+        mean, spread = total_moments(group, "effects")
         lower, upper = normal_interval(mean, spread, probability)
         found = {"mean": mean, "sd": spread, "lower": lower, "upper": upper}
-        stored = self.tree["effects"]["effects"]
+        stored = group["effects"]
         axes = zip(("group", "effect"), stored.dims[2:], strict=True)
         coords = {axis: stored[dim].to_numpy() for axis, dim in axes}
         return xr.Dataset({n: (("group", "effect"), v) for n, v in found.items()}, coords)
+
+    def latents(self: Any, *data: Any, **named: Any) -> xr.Dataset:
+        """Latent variables that were integrated out, labels aside: their posterior at every draw.
+
+        Parameters
+        ----------
+        *data, **named
+            New data, as for `predict_proba`, whose latent variables are wanted given these data alone. By
+            default the data that were fitted.
+
+        Returns
+        -------
+        Dataset
+            By name and with named axes, of which the first two are ``chain`` and ``draw``: for the data
+            that were fitted, the group ``latents`` of the tree.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the model has none, or for bad input.
+        """
+        if "latents" not in self.tree:
+            raise ValueError(f"{self.method} integrates nothing out but labels, if anything")
+        fitted = self.tree["latents"].to_dataset()
+        if all(value is None for value in (*data, *named.values())):
+            return fitted
+        run = self.run.with_data(check_new(self.run, data, named))
+        sites = self.tree["posterior"].to_dataset().sel(draw=fitted["draw"])
+        sites = sites.drop_vars(self.run.sized_by_units)
+        front = sites.sizes["chain"], sites.sizes["draw"]
+        draws = {str(n): v.to_numpy().reshape(-1, *v.shape[2:]) for n, v in sites.items()}
+        with run.precision:
+            found = derive(run.problem, draws).latents
+        values = {name: v.reshape(*front, *v.shape[1:]) for name, (_, v) in found.items()}
+        dims: dict[Any, Any] = {name: axes for name, (axes, _) in found.items()}
+        coords = {axis: fitted[axis].to_numpy() for axis in ("chain", "draw")}
+        return name_axes(dict_to_dataset(values, dims=dims, coords=coords), coordinates(run))
 
     def same_cluster(self: Any, pairs: ArrayLike) -> NDArray[np.float64]:
         """Posterior probability that pairs of points share a cluster, shape (num_pairs,).

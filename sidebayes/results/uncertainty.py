@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+import xarray as xr
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ from sidebayes.guides.engines.problem.posterior import latent_shapes
 
 from ..common.fields import Range, check_number
 
-__all__ = ["Uncertainty", "check_probability", "normal_interval", "total_moments"]
+__all__ = ["Uncertainty", "check_probability", "normal_interval", "summarised", "total_moments"]
 
 _FLAT = 1e-10
 """Curvature, relative to the largest, below which the log joint counts as flat."""
@@ -100,7 +101,7 @@ class Uncertainty:
             If the model has no fixed effects, or the probability is no number between 0 and 1.
         """
         check_probability(probability)
-        group = self.tree.get("effects", {})
+        group = self.tree.get("latents", {})
         sites = self.tree["posterior"].data_vars
         name = next((str(n) for n, v in sites.items() if v.dims[-1] == "terms"), None)
         if "coefficients" in group:
@@ -135,12 +136,28 @@ def total_moments(group: Any, name: str) -> tuple[NDArray, NDArray]:
     Parameters
     ----------
     group : DataTree
-        With a variable of that name of means, and ``{name}_covariance``, by chain and draw.
+        With a variable of that name of means, by chain and draw, and ``{name}_covariance``; what has
+        none is known given the parameters.
     name : str
     """
     mean = group[name].to_numpy()
-    own = np.diagonal(group[f"{name}_covariance"].to_numpy(), axis1=-2, axis2=-1)
-    return mean.mean(axis=(0, 1)), np.sqrt(own.mean(axis=(0, 1)) + mean.var(axis=(0, 1)))
+    variance = mean.var(axis=(0, 1))
+    if f"{name}_covariance" in group:
+        own = np.diagonal(group[f"{name}_covariance"].to_numpy(), axis1=-2, axis2=-1)
+        variance = variance + own.mean(axis=(0, 1))
+    return mean.mean(axis=(0, 1)), np.sqrt(variance)
+
+
+def summarised(latents: xr.Dataset) -> pd.DataFrame:
+    """Mean and standard deviation of every entry of latent variables, by the law of total variance."""
+    rows: dict[str, tuple[float, float]] = {}
+    for name, values in latents.items():
+        if str(name).endswith("_covariance"):
+            continue
+        mean, spread = total_moments(latents, str(name))
+        names = entry_names(str(name), values, values.dims[2:])
+        rows |= zip(names, zip(mean.ravel(), spread.ravel(), strict=True), strict=True)
+    return pd.DataFrame.from_dict(rows, orient="index", columns=["mean", "sd"])
 
 
 def normal_interval(mean: NDArray, sd: NDArray, probability: float) -> tuple[NDArray, NDArray]:

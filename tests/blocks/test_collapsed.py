@@ -141,7 +141,7 @@ def test_mixtures_of_numpyro_keep_the_protocol(make):
     ours = everything(fn, value)
     np.testing.assert_allclose(ours.log_prob, theirs.sum(), rtol=1e-12)
     np.testing.assert_allclose(ours.by_unit, theirs, rtol=1e-12)
-    np.testing.assert_allclose(ours.posterior["responsibilities"], prob, rtol=1e-10)
+    np.testing.assert_allclose(ours.posterior["responsibilities"].values, prob, rtol=1e-10)
     np.testing.assert_array_equal(ours.mode, prob.argmax(axis=1))
     slope = ours.slope
     np.testing.assert_allclose(slope["unary"], prob, rtol=1e-10)
@@ -224,7 +224,7 @@ def test_evidence_counts_as_a_factor_of_every_label(evidence, reading):
     np.testing.assert_allclose(ours.by_unit[: fn.num_units].sum(), expected, rtol=1e-10)
     np.testing.assert_allclose(ours.responsibilities, prob, atol=1e-10)
     summaries, terms = ours.summaries
-    np.testing.assert_allclose(summaries["responsibilities"], prob, atol=1e-10)
+    np.testing.assert_allclose(summaries["responsibilities"].values, prob, atol=1e-10)
     np.testing.assert_allclose(terms[: fn.num_units].sum(), expected, rtol=1e-10)
     np.testing.assert_array_equal(ours.mode, best)
     slope = ours.slope

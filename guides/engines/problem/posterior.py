@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
-from sidebayes.models.blocks.collapsed import Collapsed
+from sidebayes.models.blocks.collapsed import NamedArray
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.label_inference.loops import FEW_CELLS
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
@@ -20,21 +20,19 @@ from ..base import Problem
 from ..plumbing.programs import compile_ahead, compiled
 from .density import (
     abstract_trace,
-    collapsed_sites,
     deterministics,
     finite_mixtures,
     latent_sites,
     site_log_prob,
     trace_model,
 )
-from .units import lay_out_units, log_terms
+from .units import Layout, lay_out_units, log_terms
 
 __all__ = [
     "MOST_DRAWS",
     "Derived",
     "derive",
     "derive_ahead",
-    "effect_dims",
     "joint_mode",
     "label_sites",
     "latent_shapes",
@@ -109,20 +107,20 @@ class Derived(NamedTuple):
     mode : ndarray of int, shape (num_points,), or None
         Most probable joint labeling at the first draw, which keeps hard links; the most probable
         label of each point where labels are summed out approximately.
-    effects : dict of ndarray
-        Other summaries, such as means of random effects; the site's name is in front where several
-        sites have some.
+    latents : dict of NamedArray
+        Other latent variables that were integrated out, such as random effects, with names of all axes
+        but the first. Where several sites have some, the site's name is in front.
     """
 
     responsibilities: NDArray | None
     log_likelihood: dict[str, NDArray]
     log_prior: dict[str, NDArray]
     mode: NDArray[np.int64] | None
-    effects: dict[str, NDArray]
+    latents: dict[str, NamedArray]
 
 
 def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False) -> Derived:
-    """Labels, effects and log-likelihood terms at every draw, and the joint labeling at the first.
+    """Labels, other latents and log-likelihood terms at every draw, and the joint labeling at the first.
 
     Parameters
     ----------
@@ -150,31 +148,11 @@ def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False
             )
         for whole, leaf in zip(*map(jax.tree.leaves, (found, block)), strict=True):
             whole[first : first + count] = np.asarray(leaf)[:count]
-    prob, terms, prior, mode, effects = found
+    prob, terms, prior, mode, latents = found
     terms = {name: value[:, : layout.num_units(name)] for name, value in terms.items()}
     if prob is None:
-        return Derived(None, terms, prior, None, effects)
-    return Derived(prob, terms, prior, mode[0].astype(np.int64), effects)
-
-
-def effect_dims(problem: Problem) -> dict[str, tuple[str, ...]]:
-    """Names of the axes of `Derived.effects`; the units are named by the dimension of the data."""
-    sources = collapsed_sites(abstract_trace(problem))
-    dims = lay_out_units(problem).site_dims
-    prefix = _prefixes(sources)
-    return {
-        f"{prefix[site]}{name}": tuple(
-            dims[site] or axis if axis == "unit" else f"{prefix[site]}{axis}" for axis in axes
-        )
-        for site, (fn, _) in sources.items()
-        for name, axes in fn.summary_axes.items()
-    }
-
-
-def _prefixes(sources: Mapping[str, tuple[Collapsed, Any]]) -> dict[str, str]:
-    """What goes in front of the names of summaries: the site's, where several sites have effects."""
-    several = sum(bool(fn.summary_axes) for fn, _ in sources.values()) > 1
-    return {site: f"{site}_" if several else "" for site in sources}
+        return Derived(None, terms, prior, None, latents)
+    return Derived(prob, terms, prior, mode[0].astype(np.int64), latents)
 
 
 def derive_ahead(problem: Problem, *, single: bool, hard: bool = False) -> None:
@@ -231,22 +209,15 @@ def _over_draws(hard: bool, layout: Any, with_prior: bool, problem: Problem) -> 
         prior = {name: site_log_prob(site) for name, site in latent}
         labels: list[Array] = []
         modes: list[Array] = []
-        effects: dict[str, Array] = {}
-        sources = collapsed_sites(trace)
-        prefix = _prefixes(sources)
-        for name, (fn, value) in sources.items():
-            found = dict(summaries[name])
-            prob = found.pop("responsibilities", None)
-            if prob is not None:
-                best = _labeling(fn, value, prob, hard, number)
-                modes.append(best)
-                labels.append(
-                    jax.nn.one_hot(best, prob.shape[-1], dtype=prob.dtype) if hard else prob
-                )
-            effects |= {f"{prefix[name]}{n}": v for n, v in found.items()}
+        for name, (fn, value) in finite_mixtures(trace).items():
+            prob = summaries[name].pop("responsibilities").values
+            best = _labeling(fn, value, prob, hard, number)
+            modes.append(best)
+            labels.append(jax.nn.one_hot(best, prob.shape[-1], dtype=prob.dtype) if hard else prob)
+        latents = _named(summaries, layout)
         if not labels:
-            return None, terms, prior, None, effects
-        return jnp.concatenate(labels), terms, prior, jnp.concatenate(modes), effects
+            return None, terms, prior, None, latents
+        return jnp.concatenate(labels), terms, prior, jnp.concatenate(modes), latents
 
     def over_draws(params: dict, args: tuple, owners: dict, count: Array) -> Any:
         blank = jax.tree.map(
@@ -263,7 +234,21 @@ def _over_draws(hard: bool, layout: Any, with_prior: bool, problem: Problem) -> 
     return over_draws
 
 
-def _labeling(fn: Collapsed, value: Array, prob: Array, hard: bool, number: Array) -> Array:
+def _named(
+    summaries: Mapping[str, Mapping[str, NamedArray]], layout: Layout
+) -> dict[str, NamedArray]:
+    """Summaries of all sites; their points are named by the dimension of the data."""
+    owned = {site: own for site, own in summaries.items() if own}
+    found = {}
+    for site, own in owned.items():
+        prefix = f"{site}_" if len(owned) > 1 else ""
+        for name, (dims, values) in own.items():
+            axes = (layout.points[site] or d if d == "points" else f"{prefix}{d}" for d in dims)
+            found[f"{prefix}{name}"] = NamedArray(tuple(axes), values)
+    return found
+
+
+def _labeling(fn: FiniteMixture, value: Array, prob: Array, hard: bool, number: Array) -> Array:
     """Most probable labels: jointly at the first draw or for `hard` labels, else point by point."""
     likeliest = prob.argmax(axis=-1)
     ties = fn.links()

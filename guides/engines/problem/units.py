@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
-from sidebayes.models.blocks.collapsed import Collapsed
+from sidebayes.models.blocks.collapsed import Collapsed, NamedArray
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.independent_mixture import as_collapsed
 from sidebayes.models.blocks.roles import Signature, signature_of
@@ -274,7 +274,7 @@ def refuse_powers(problem: Problem, asked: str) -> None:
 
 def log_terms(
     trace: Mapping[str, dict], layout: Layout, owners: Mapping[str, Array | None]
-) -> tuple[dict[str, Array], dict[str, dict[str, Array]]]:
+) -> tuple[dict[str, Array], dict[str, dict[str, NamedArray]]]:
     """Terms of the log likelihood by unit, and what is known of latent variables, by observed site."""
     terms, summaries = {}, {}
     for name, (site, fn) in _observed(trace).items():

@@ -10,7 +10,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import Array
 
-from ..collapsed import Collapsed, Fitted, Units
+from ..collapsed import Collapsed, Fitted, NamedArray, Units
 from ..label_inference import partition
 from ..label_inference.label_graph import LabelGraph
 from .linked_categorical import LinkedCategorical
@@ -114,19 +114,23 @@ class FiniteMixture(Collapsed):
         """Posterior label probabilities, shape (num_points, num_clusters)."""
         return self.labels.responsibilities(self._unary(value))
 
-    def posterior(self, value: Array) -> dict[str, Array]:
+    def posterior(self, value: Array) -> dict[str, NamedArray]:
         """Return ``responsibilities`` (num_points, num_clusters)."""
-        return {"responsibilities": self.responsibilities(value)}
+        return self.posterior_given(self.responsibilities(value), value)
 
-    def summaries(self, value: Array) -> tuple[dict[str, Array], Array]:
+    def posterior_given(self, share: Array, value: Array) -> dict[str, NamedArray]:
+        """What `posterior` returns, where the responsibilities are known already."""
+        return {"responsibilities": NamedArray(("points", "clusters"), share)}
+
+    def summaries(self, value: Array) -> tuple[dict[str, NamedArray], Array]:
         """`posterior` and `by_unit` by one pass over the links, and its slope."""
 
         def total(unary: Array) -> tuple[Array, Array]:
             terms = self.labels.log_evidence_by_connected_set(unary)
             return terms.sum(), terms
 
-        prob, terms = jax.grad(total, has_aux=True)(self._unary(value))
-        return {"responsibilities": prob}, terms
+        share, terms = jax.grad(total, has_aux=True)(self._unary(value))
+        return self.posterior_given(share, value), terms
 
     def pair_marginals(self, value: Array) -> Array:
         """Posterior probability that each linked pair agrees, shape (num_links,)."""

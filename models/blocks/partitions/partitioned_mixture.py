@@ -12,7 +12,7 @@ from jax import Array, lax
 from jax.core import Tracer
 from numpyro.distributions import constraints
 
-from ..collapsed import Fitted
+from ..collapsed import Fitted, NamedArray
 from ..mixtures.finite_mixture import FiniteMixture
 from ..mixtures.linked_categorical import LinkedCategorical
 from ..mixtures.row_densities import draw_rows, row_log_densities
@@ -291,7 +291,7 @@ class PartitionedMixture(FiniteMixture):
         statements = by_link - self._log_normalizers()
         return found + jax.ops.segment_sum(statements, owner[self.ends[0]], graph.num_nodes)
 
-    def summaries(self, value: Array) -> tuple[dict[str, Array], Array]:
+    def summaries(self, value: Array) -> tuple[dict[str, NamedArray], Array]:
         """`posterior` and `by_unit`."""
         return self.posterior(value), self.by_unit(value)
 

@@ -13,13 +13,13 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from ...collapsed import Fitted
+from ...collapsed import Fitted, NamedArray
 from ...label_inference.label_graph import LabelGraph
 from ...mixtures.finite_mixture import FiniteMixture
 from ...mixtures.linked_categorical import LinkedCategorical
 from ...side_information.partial_labels import Groups
 from .marginal import effect_factors
-from .random_effects import EFFECT_AXES, log_integrals, moments
+from .random_effects import log_integrals, moments, named_effects
 from .sums import RowSums, group_sums
 
 __all__ = ["EffectsMixture", "LabelsAndEffects"]
@@ -84,7 +84,6 @@ class EffectsMixture(FiniteMixture):
     doi:10.18637/jss.v078.i02, for classes whose fixed effects, covariances or noise are in part shared.
     """
 
-    summary_axes = EFFECT_AXES
     groups: Groups
     pytree_data_fields: ClassVar[tuple[str, ...]] = (
         "labels",
@@ -212,7 +211,7 @@ class EffectsMixture(FiniteMixture):
         unary = log_integrals({**factors, "constant": factors["unary"]})
         return unary + factors["evidence"] if "evidence" in factors else unary
 
-    def posterior(self, value: Array) -> dict[str, Array]:
+    def posterior_given(self, share: Array, value: Array) -> dict[str, NamedArray]:
         r"""Posterior of the labels, and moments of the effects b, not whitened.
 
         Returns
@@ -222,15 +221,6 @@ class EffectsMixture(FiniteMixture):
             predictors of the classes averaged by these, :math:`\sum_k r_{gk} E[b_g \mid y, k]` (Lu 2008,
             eq. 8.16); ``effects_covariance`` by the law of total variance.
         """
-        return super().posterior(value) | self._effects(value, self.responsibilities(value))
-
-    def summaries(self, value: Array) -> tuple[dict[str, Array], Array]:
-        """`posterior` and `by_unit` by one pass over the links, and its slope."""
-        found, terms = super().summaries(value)
-        return found | self._effects(value, found["responsibilities"]), terms
-
-    def _effects(self, value: Array, share: Array) -> dict[str, Array]:
-        """Moments of the effects, averaged over the classes."""
         center, root = moments(self.log_factors(value))
         own = jnp.einsum("gkj,kij->gki", center, self.scale_tril)
         spread = root @ self.scale_tril.mT
@@ -238,7 +228,7 @@ class EffectsMixture(FiniteMixture):
         apart = own - mean[:, None]
         within = jnp.einsum("gk,gkij->gij", share, spread.mT @ spread)
         between = jnp.einsum("gk,gki,gkj->gij", share, apart, apart)
-        return {"effects": mean, "effects_covariance": within + between}
+        return super().posterior_given(share, value) | named_effects(mean, within + between)
 
     def draw(self, rng_key: Array, value: Array) -> LabelsAndEffects:
         """Draw all labels jointly, then whitened effects, given data and parameters."""
