@@ -235,7 +235,7 @@ def peers():
             )
         for peer in list(speed)[2:]:
             ratios = ", ".join(f"{k} {speed[k] / speed[peer]:.1f}" for k in list(speed)[:2])
-            print(f"ESS/s over {peer}: {ratios} (asked: 3)")
+            print(f"ESS/s over {peer}: {ratios}")
 
 
 if __name__ == "__main__":

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pandas as pd
 import xarray as xr
-from arviz_stats.utils import ELPDData
-from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 from sidebayes.guides.engines.base import Engine
 from sidebayes.models.blocks.roles import Signature
+
+if TYPE_CHECKING:
+    from arviz_stats.utils import ELPDData
+    from matplotlib.figure import Figure
 
 __all__ = ["AskedFit", "Fitted", "FittedRun"]
 

@@ -146,8 +146,8 @@ def to_datatree(
             log_evidence_kind=result.log_evidence.kind,
             log_evidence_error=np.nan if error is None else error,
         )
-    for name, error in (result.standard_errors or {}).items():
-        info[f"monte_carlo_error_{name}"] = named.get(name, ()), error
+    for name, errors in (result.standard_errors or {}).items():
+        info[f"monte_carlo_error_{name}"] = named.get(name, ()), errors
     for name, mean in result.factor_means.items():
         info[f"factor_mean_{name}"] = named.get(name, ()), mean
     tree["fit_info"] = xr.DataTree(info)

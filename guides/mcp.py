@@ -9,20 +9,24 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 from jax import Array
 from numpy.typing import NDArray
-from sidebayes.models.blocks.components.gaussian import Gaussian
+from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.partitions.discriminants import Discriminants
-from sidebayes.models.mcp import mcp_with_room
+from sidebayes.models.blocks.mixtures.weights import ComponentWeights
+from sidebayes.models.blocks.partitions.component_clusters import ComponentClusters
+from sidebayes.models.blocks.partitions.partitioned_mixture import PartitionedMixture
+from sidebayes.models.blocks.partitions.shared_components import shared_components
+from sidebayes.models.blocks.partitions.stated_clusters import stated_clusters
 
 from .engines.base import EngineResult, Problem
 from .engines.expectation_maximisation.em import EM
 from .engines.plumbing.programs import compiled
-from .engines.problem.declared import declared_blocks
 from .engines.problem.density import abstract_trace, collapsed_sites, latent_sites, trace_model
+from .mcp_splits import split_candidates
 
-__all__ = ["CLOSE", "STRENGTHS", "Grown", "grow", "split_candidates"]
+__all__ = ["CLOSE", "STRENGTHS", "Grown", "grow", "mcp_with_room"]
 
 STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Strengths of links that are tried, in nats."""
@@ -131,6 +135,41 @@ def grow(
         number += 1
         wider = _roomy(x, graph, number, room(number), num_clusters, options)
         start = _splits(wider, path[-1], num_clusters, num_splits)
+
+
+def mcp_with_room(
+    x: Array,
+    graph: LabelGraph,
+    alive: Array,
+    *,
+    num_clusters: int,
+    keep_all: bool,
+    covariance: str = "full",
+    prior: str | GaussianPrior = "empirical",
+    concentration: float = 1.0,
+) -> None:
+    """`mcp` with room for components that take no part; those alive are data.
+
+    Parameters
+    ----------
+    x : Array, shape (num_points, num_features)
+    graph : LabelGraph
+    alive : Array of bool, shape (room,)
+        See `PartitionedMixture`.
+    num_clusters, keep_all, covariance, prior, concentration
+        See `mcp`. An empirical prior is that for the components alive.
+    """
+    if isinstance(prior, str) and prior == "empirical":
+        prior = GaussianPrior.empirical(x, 1)
+        shrunk = jnp.sum(alive) ** (2 / x.shape[1])
+        prior = replace(prior, scale=jnp.asarray(prior.scale) / shrunk)
+    block = ComponentClusters(len(alive), num_clusters, keep_all=keep_all, alive=alive)
+    table = block.sample("assignment")
+    labels = stated_clusters(graph, len(x), num_clusters, 1.0)
+    weights = ComponentWeights(len(alive), concentration).sample("weights", "components")
+    density, rule = shared_components(x, len(alive), covariance, prior, "partition", "components")
+    mixture = PartitionedMixture(labels, density, jnp.log(weights), table, rule, alive)
+    numpyro.sample("x", mixture, obs=x)
 
 
 def _roomy(
@@ -276,105 +315,3 @@ def _splits(
     while len(found) < number:  # one shape, whatever there is to split
         found.append(found[-1])
     return found
-
-
-def split_candidates(
-    problem: Problem,
-    params: Mapping[str, Array],
-    args: tuple,
-    owner: Array,
-    admitted: Array,
-    count: Array,
-) -> tuple[Array, Array, dict[str, Array]]:
-    r"""All splits of one component along one axis of its covariance (Raghuram 2014, section 3.2.3.3).
-
-    Two children of half the weight have means :math:`\mu \pm \delta e` and the parent's covariance,
-    in which the eigenvalue :math:`\lambda` of e is a quarter. With :math:`\delta = \sqrt{3\lambda}/2` they
-    have the parent's mean and covariance together. (Tied covariances stay, and spheres keep the parent's
-    total variance: such children have the parent's mean, and as much variance or more.)
-
-    Parameters
-    ----------
-    problem : Problem
-        With room for one component more.
-    params : mapping
-    args : tuple
-    owner : Array of int, shape (room,)
-        Cluster of each component.
-    admitted : Array of bool, shape (num_clusters,)
-        Clusters that a child may go to.
-    count : Array of int, shape ()
-        Components that there are; the second child takes the next place.
-
-    Returns
-    -------
-    violation : Array, shape (room, num_features, choices, choices)
-        Expected share of violated links, by the clusters of the children; choice 0 is that of the
-        parent, the others are all clusters. Infinite where both leave it, or are not admitted.
-    log_likelihood : Array, shape (room, num_features)
-    sites : dict of Array
-        Weights, means, spreads and matching discriminants of each split.
-    """
-    trace = trace_model(problem, params, args)
-    ((fn, value),) = collapsed_sites(trace).values()
-    block = next(b for b, _ in declared_blocks(trace) if isinstance(b, Discriminants))
-    mean, log_weights = params["mean"], jnp.log(params["weights"])
-    name = "covariance" if "covariance" in params else "variance"
-    (room, num_features), form = mean.shape, block.covariance
-    joint = jnp.where(jnp.arange(room) < count, fn.joint(value), -jnp.inf)
-    (first, second), prices = fn.ends, fn.log_odds
-    total = jnp.maximum(jnp.abs(prices).sum(), 1e-300)
-    choices = jnp.append(0, jnp.arange(len(admitted)))
-    is_open = jnp.append(True, admitted)
-
-    def split(k: Array, axis: Array) -> tuple:
-        along, length, child, spread = _children(form, params[name], k, axis, num_features)
-        move = jnp.sqrt(0.75 * length) * along
-        means = mean.at[k].add(-move).at[count].set(mean[k] + move)
-        half = log_weights[k] - jnp.log(2.0)
-        weights = log_weights.at[k].set(half).at[count].set(half)
-        if form == "tied":
-            spreads = params[name]
-        else:
-            spreads = params[name].at[k].set(spread).at[count].set(spread)
-        density = Gaussian(
-            means[jnp.stack([k, count])], covariance_matrix=jnp.stack([child, child])
-        )
-        new = density.log_prob(value[:, None]) + half
-        joined = joint.at[:, k].set(new[:, 0]).at[:, count].set(new[:, 1])
-        prob = jax.nn.softmax(joined, axis=-1)
-        between = jnp.einsum("e,ek,el->kl", prices, prob[first], prob[second])
-
-        def violated(a: Array, b: Array) -> Array:
-            own = owner.at[count].set(jnp.where(b == 0, owner[k], choices[b]))
-            own = own.at[k].set(jnp.where(a == 0, owner[k], choices[a]))
-            agreed = jnp.sum(jnp.where(own[:, None] == own, between, 0.0))
-            fits = ((a == 0) | (b == 0)) & is_open[a] & is_open[b] & (k < count)
-            return jnp.where(fits, (jnp.maximum(prices, 0.0).sum() - agreed) / total, jnp.inf)
-
-        places = jnp.arange(len(choices))
-        table = jax.vmap(lambda a: jax.vmap(lambda b: violated(a, b))(places))(places)
-        units = trace["centre"]["value"], trace["unit"]["value"]
-        sites = {"weights": jnp.exp(weights), "mean": means, name: spreads}
-        sites["discriminants"] = block.matched(weights, means, spreads, *units)
-        return table, jax.nn.logsumexp(joined, axis=-1).sum(), sites
-
-    which = jnp.repeat(jnp.arange(room), num_features), jnp.tile(jnp.arange(num_features), room)
-    found = jax.lax.map(lambda one: split(*one), which)
-    return jax.tree.map(lambda leaf: leaf.reshape(room, num_features, *leaf.shape[1:]), found)
-
-
-def _children(form: str, spread: Array, k: Array, axis: Array, size: int) -> tuple:
-    """Axis of a component and its variance there; covariance of the children, and their spread."""
-    if form in ("full", "tied"):
-        sigma = spread[k] if form == "full" else spread
-        values, vectors = jnp.linalg.eigh(sigma)
-        along = vectors[:, axis]
-        narrow = sigma - 0.75 * values[axis] * jnp.outer(along, along)
-        return along, values[axis], narrow if form == "full" else sigma, narrow
-    along = jnp.eye(size)[axis]
-    if form == "diagonal":
-        own = spread[k].at[axis].multiply(0.25)
-        return along, spread[k, axis], jnp.diag(own), own
-    own = spread[k] * (1 - 0.75 / size)
-    return along, spread[k], own * jnp.eye(size), own

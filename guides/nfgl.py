@@ -110,8 +110,9 @@ def place_anchors(
     """
     x, rows = jnp.asarray(x), jnp.asarray(rows)
     apart, typical = anchor_distances(anchors)
-    given = rows, apart, jnp.asarray(anchors.classes), jnp.asarray(anchors.table), typical
-    number = len(anchors.table)
+    table = jnp.asarray(anchors.table)
+    given = rows, apart, jnp.asarray(anchors.classes), table, typical
+    number = len(table)
     state = _State(
         {name: jnp.asarray(value) for name, value in start.items()},
         jnp.zeros(number, apart.dtype),

@@ -8,7 +8,6 @@ from typing import Annotated
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
-from jax.nn import log_softmax
 from jax.typing import ArrayLike
 
 from .blocks.components.gaussian_prior import GaussianPrior
@@ -16,11 +15,11 @@ from .blocks.components.mixture_components import mixture_components
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
+from .blocks.mixtures.priced_constraints import priced_constraints
 from .blocks.mixtures.weights import mixing_weights
-from .blocks.side_information.label_sets import jensen_shannon, padded_sets
 from .blocks.side_information.links import Links
 
-__all__ = ["constrain_labels", "constraint_fit"]
+__all__ = ["constraint_fit"]
 
 
 def constraint_fit(
@@ -82,64 +81,13 @@ def constraint_fit(
     """
     if x is None:
         raise ValueError("constraint_fit is a penalised objective: nothing is simulated; pass x")
-    num_points = jnp.shape(x)[0]
     pi = mixing_weights(num_clusters, concentration)
     density = mixture_components(x, num_clusters, covariance, prior, component)
-    mixture = LinkedMixture(
-        LinkedCategorical(jnp.log(pi), as_label_graph(None, num_points)), density
-    )
+    labels = LinkedCategorical(jnp.log(pi), as_label_graph(None, jnp.shape(x)[0]))
+    mixture = LinkedMixture(labels, density)
     numpyro.sample("x", mixture, obs=x)
-    constrain_labels(
-        mixture,
-        x,
-        links,
-        strength,
-        temperature,
-        must_groups=must_groups,
-        cannot_groups=cannot_groups,
-    )
 
-
-def constrain_labels(
-    mixture: LinkedMixture,
-    x: ArrayLike,
-    links: Links | LabelGraph | None,
-    strength: float | None,
-    temperature: float,
-    *,
-    must_groups: Sequence[ArrayLike],
-    cannot_groups: Sequence[ArrayLike],
-) -> None:
-    """Declare the factors ``must`` and ``cannot``: a price for labels that break a constraint.
-
-    Parameters are those of `constraint_fit`; the mixture's labels are free.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If a group is no set of rows of x, or strength or temperature has the wrong sign.
-    """
-    x = jnp.asarray(x)
-    num_points = len(x)
-    if strength is None:
-        strength = float(num_points)
-    elif not strength >= 0:
-        raise ValueError(f"strength = {strength!r}; expected a number >= 0, or None")
-    if isinstance(temperature, int | float) and not temperature > 0:
-        raise ValueError(f"temperature = {temperature!r}; expected a number > 0")
-    factors = mixture.log_factors(x)
-    log_labels = log_softmax((factors["unary"] + factors["log_weights"]) / temperature)
-
-    graph = as_label_graph(links, num_points)
-    weights = jnp.asarray(graph.pair_weights)
-    price = jnp.where(jnp.isinf(weights), strength, jnp.abs(weights))
-    halves = jnp.full(jnp.shape(graph.pairs), 0.5)
-    paid = price * jensen_shannon(log_labels, graph.pairs, halves)
-
-    def of_groups(groups: Sequence[ArrayLike], name: str) -> ArrayLike:
-        return strength * jensen_shannon(log_labels, *padded_sets(groups, num_points, name)).sum()
-
-    must = jnp.sum(paid, where=weights > 0) + of_groups(must_groups, "must_groups")
-    cannot = jnp.sum(paid, where=weights < 0) + of_groups(cannot_groups, "cannot_groups")
+    groups = must_groups, cannot_groups
+    must, cannot = priced_constraints(mixture, x, links, *groups, strength, temperature)
     numpyro.factor("must", -must)
     numpyro.factor("cannot", cannot)

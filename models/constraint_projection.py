@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jax import Array
 from jax.typing import ArrayLike
 
-from .blocks.components.gaussian import Gaussian
+from .blocks.components.gaussian import projected_gaussians
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
-from .blocks.mixtures.units import fitted_statistic
+from .blocks.mixtures.priced_constraints import priced_constraints
+from .blocks.mixtures.units import fitted_whitening
 from .blocks.mixtures.weights import mixing_weights
 from .blocks.side_information.links import Links
-from .constraint_fit import constrain_labels
 
 __all__ = ["constraint_projection"]
 
@@ -84,18 +81,13 @@ def constraint_projection(
             f"num_extracted = {num_extracted!r}; expected 1 to {num_features - 1}, fewer than the "
             f"{num_features} features of x"
         )
-    _refuse_singular(x)
-    x = jnp.asarray(x)
-    with numpyro.plate("features", num_features):
-        center = fitted_statistic("center", x.mean(axis=0))
-    rows = numpyro.plate("features", num_features, dim=-2)
-    with rows, numpyro.plate("features_1", num_features):
-        whitening = fitted_statistic("whitening", _whitening(x))
+    center, whitening = fitted_whitening(x)
     pi = mixing_weights(num_clusters, concentration)
     shape = (num_features, num_extracted)
-    named = {"event_dims": ["features", "extracted"]}
     projection = numpyro.sample(
-        "projection", dist.Normal(0.0, scale).expand(shape).to_event(2), infer=named
+        "projection",
+        dist.Normal(0.0, scale).expand(shape).to_event(2),
+        infer={"event_dims": ["features", "extracted"]},
     )
     with numpyro.plate("clusters", num_clusters):
         mean = numpyro.sample(
@@ -103,45 +95,12 @@ def constraint_projection(
             dist.Normal(0.0, scale).expand((num_extracted,)).to_event(1),
             infer={"event_dims": ["extracted"]},
         )
-    mixture = LinkedMixture(
-        LinkedCategorical(jnp.log(pi), as_label_graph(None, num_points)),
-        _components(projection, mean, center, whitening),
-    )
+    density = projected_gaussians(projection, mean, center, whitening)
+    labels = LinkedCategorical(jnp.log(pi), as_label_graph(None, num_points))
+    mixture = LinkedMixture(labels, density)
     numpyro.sample("x", mixture, obs=x)
-    constrain_labels(
-        mixture,
-        x,
-        links,
-        strength,
-        temperature,
-        must_groups=must_groups,
-        cannot_groups=cannot_groups,
-    )
 
-
-def _components(projection: Array, mean: Array, center: Array, whitening: Array) -> Gaussian:
-    """Clusters as Gaussians of the data: means in a plane, one covariance."""
-    inner = projection.T @ projection
-    back = jnp.linalg.solve(inner, projection.T)  # (extracted, features): inner^-1 F'
-    precision = projection @ projection.T + jnp.eye(len(projection)) - projection @ back
-    loc = center + jnp.linalg.solve(whitening.T, (mean @ back).T).T
-    return Gaussian(loc, precision_matrix=whitening @ precision @ whitening.T)
-
-
-def _whitening(x: Array) -> Array:
-    """Columns that turn centred rows of x into rows of covariance I."""
-    deviation = x - x.mean(axis=0)
-    root = jnp.linalg.cholesky(deviation.T @ deviation / len(x))
-    return jnp.linalg.inv(root).T
-
-
-def _refuse_singular(x: ArrayLike) -> None:
-    if isinstance(x, jax.core.Tracer):
-        return
-    values = np.asarray(x)
-    rank = np.linalg.matrix_rank(values - values.mean(axis=0))
-    if rank < values.shape[1]:
-        raise ValueError(
-            f"x has {values.shape[1]} features of rank {rank}: its covariance is singular and cannot "
-            "be whitened; keep its leading principal components"
-        )
+    groups = must_groups, cannot_groups
+    must, cannot = priced_constraints(mixture, x, links, *groups, strength, temperature)
+    numpyro.factor("must", -must)
+    numpyro.factor("cannot", cannot)

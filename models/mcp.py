@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 import jax.numpy as jnp
 import numpyro
-from jax import Array
 from jax.typing import ArrayLike
 
-from sidebayes.common.fields import Range, check_integer, check_number
+from sidebayes.common.fields import check_integer
 
 from .blocks.components.gaussian_prior import GaussianPrior
 from .blocks.components.mixture_components import num_rows
-from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
-from .blocks.mixtures.linked_categorical import LinkedCategorical
+from .blocks.label_inference.label_graph import LabelGraph
 from .blocks.mixtures.weights import ComponentWeights
 from .blocks.partitions.component_clusters import ComponentClusters
-from .blocks.partitions.discriminants import Discriminants
 from .blocks.partitions.partitioned_mixture import PartitionedMixture
 from .blocks.partitions.shared_components import shared_components
+from .blocks.partitions.stated_clusters import stated_clusters
 from .blocks.side_information.links import Links
 
-__all__ = ["mcp", "mcp_with_room", "partitioned_mixture"]
+__all__ = ["mcp"]
 
 
 def mcp(
@@ -92,80 +89,9 @@ def mcp(
             f"num_components = {size} for num_clusters = {num_clusters}; every cluster is made of one "
             "component at least"
         )
-    options = (covariance, prior, concentration, strength, posterior, num_points)
     table = ComponentClusters(size, num_clusters, keep_all=keep_all).sample("assignment")
-    partitioned_mixture(x, links, table, "components", *options)
-
-
-def mcp_with_room(
-    x: Array,
-    graph: LabelGraph,
-    alive: Array,
-    *,
-    num_clusters: int,
-    keep_all: bool,
-    covariance: str = "full",
-    prior: str | GaussianPrior = "empirical",
-    concentration: float = 1.0,
-) -> None:
-    """`mcp` with room for components that take no part; those alive are data.
-
-    Parameters
-    ----------
-    x : Array, shape (num_points, num_features)
-    graph : LabelGraph
-    alive : Array of bool, shape (room,)
-        See `PartitionedMixture`.
-    num_clusters, keep_all, covariance, prior, concentration
-        See `mcp`. An empirical prior is that for the components alive.
-    """
-    if isinstance(prior, str) and prior == "empirical":
-        prior = GaussianPrior.empirical(x, 1)
-        shrunk = jnp.sum(alive) ** (2 / x.shape[1])
-        prior = replace(prior, scale=jnp.asarray(prior.scale) / shrunk)
-    block = ComponentClusters(len(alive), num_clusters, keep_all=keep_all, alive=alive)
-    table = block.sample("assignment")
-    options = (covariance, prior, concentration, 1.0, "partition", None, alive)
-    partitioned_mixture(x, graph, table, "components", *options)
-
-
-def partitioned_mixture(
-    x: ArrayLike | None,
-    links: Links | LabelGraph | None,
-    table: Array,
-    axis: str,
-    covariance: str,
-    prior: str | GaussianPrior,
-    concentration: float,
-    strength: float,
-    posterior: str,
-    num_points: int | None,
-    alive: Array | None = None,
-) -> None:
-    """Sample and observe all but the table of clusters; parameters are those of `mcp`.
-
-    Parameters
-    ----------
-    table : Array, shape (num_components, num_clusters)
-    axis : str
-        What the axis of the components is called.
-    alive : Array of bool, shape (num_components,), optional
-        See `PartitionedMixture`.
-    """
-    if not isinstance(posterior, str) or posterior not in ("partition", "mean_field"):
-        raise ValueError(f"posterior = {posterior!r:.60}; expected 'partition' or 'mean_field'")
-    strength = check_number("strength", strength, Range(least=0.0))
-    size, num_clusters = table.shape
-    weights = ComponentWeights(size, concentration).sample("weights", axis)
-    gaussians = shared_components(x, size, covariance, prior, axis)
-    density, rule = gaussians.sample(), None
-    if posterior == "partition" and x is not None:
-        rule = Discriminants(size, covariance, gaussians, axis).sample(x, "discriminants")
-    graph = as_label_graph(links, num_rows(x, num_points), num_clusters)
-    given = jnp.asarray(graph.pair_weights)
-    stated = jnp.where(jnp.isinf(given), jnp.sign(given) * strength, given)
-    labels = LinkedCategorical(
-        jnp.zeros(num_clusters), graph, reading="relation", pair_weights=stated
-    )
-    mixture = PartitionedMixture(labels, density, jnp.log(weights), table, rule, alive)
+    labels = stated_clusters(links, num_rows(x, num_points), num_clusters, strength)
+    weights = ComponentWeights(size, concentration).sample("weights", "components")
+    density, rule = shared_components(x, size, covariance, prior, posterior, "components")
+    mixture = PartitionedMixture(labels, density, jnp.log(weights), table, rule)
     numpyro.sample("x", mixture, obs=x)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax.numpy as jnp
 import numpyro
@@ -12,33 +12,13 @@ from .blocks.components.gaussian_prior import GaussianPrior
 from .blocks.components.mixture_components import class_components, num_rows
 from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
-from .blocks.label_inference.partition import check_inference
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
+from .blocks.mixtures.pair_laws import pair_law_options
 from .blocks.mixtures.weights import mixing_weights
 from .blocks.side_information.links import Links
 
-__all__ = ["PAIR_LAWS", "law_options", "pair_mixture"]
-
-PAIR_LAWS: dict[str, dict[str, Any]] = {
-    "shared": {"reading": "field", "weight_per": "chunklet"},
-    "conditional": {"reading": "field", "weight_per": "point"},
-    "joint": {"reading": "relation", "weight_per": "point"},
-}
-"""Each law of the classes of a linked pair, as options of `LinkedCategorical`."""
-
-
-def law_options(pair_law: str) -> dict[str, Any]:
-    """Entry of `PAIR_LAWS`.
-
-    Raises
-    ------
-    ValueError
-        If there is no such law.
-    """
-    if pair_law not in PAIR_LAWS:
-        raise ValueError(f"pair_law = {pair_law!r}; expected one of {tuple(PAIR_LAWS)}")
-    return PAIR_LAWS[pair_law]
+__all__ = ["pair_mixture"]
 
 
 def pair_mixture(
@@ -99,14 +79,8 @@ def pair_mixture(
     shape analysis, University of Utah, eqs. 4.1-4.9 (with one normaliser per pair), 4.20-4.21.
     Yu, Elhabian and Whitaker (2018), arXiv:1805.02285.
     """
-    law = law_options(pair_law)
     graph = as_label_graph(links, num_rows(x, num_points), num_clusters, inference)
-    approximation = check_inference(graph, num_clusters, inference)
-    if approximation is not None and pair_law != "joint":
-        raise ValueError(
-            f"pair_law = {pair_law!r} needs the normaliser of the links exactly, and {approximation} "
-            "is not exact; use pair_law='joint', or separate_pairs(links, num_points)"
-        )
+    law = pair_law_options(pair_law, graph, num_clusters, inference)
     weights = mixing_weights(num_clusters, concentration)
     density = class_components(x, num_clusters, num_components, covariance, prior, concentration)
     labels = LinkedCategorical(jnp.log(weights), graph, inference=inference, **law)

@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import Annotated
 
 import jax.numpy as jnp
+import numpyro
 from jax.typing import ArrayLike
 
 from .blocks.components.gaussian_prior import GaussianPrior
+from .blocks.components.mixture_components import num_rows
 from .blocks.label_inference.label_graph import LabelGraph
+from .blocks.mixtures.weights import ComponentWeights
+from .blocks.partitions.partitioned_mixture import PartitionedMixture
+from .blocks.partitions.shared_components import shared_components
+from .blocks.partitions.stated_clusters import stated_clusters
 from .blocks.side_information.links import Links
-from .mcp import partitioned_mixture
 
 __all__ = ["scp"]
 
@@ -40,5 +45,8 @@ def scp(
     ----------
     Raghuram (2014), PhD thesis, Pennsylvania State University, sections 3.2.1 and 3.4.2.
     """
-    options = (covariance, prior, concentration, strength, posterior, num_points)
-    partitioned_mixture(x, links, jnp.eye(num_clusters), "clusters", *options)
+    labels = stated_clusters(links, num_rows(x, num_points), num_clusters, strength)
+    weights = ComponentWeights(num_clusters, concentration).sample("weights", "clusters")
+    density, rule = shared_components(x, num_clusters, covariance, prior, posterior, "clusters")
+    mixture = PartitionedMixture(labels, density, jnp.log(weights), jnp.eye(num_clusters), rule)
+    numpyro.sample("x", mixture, obs=x)

@@ -9,11 +9,14 @@ from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExe
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+if TYPE_CHECKING:
+    from sidebayes.results.fit import Fit
 
 __all__ = ["Job", "demo", "jobs"]
 
@@ -105,7 +108,7 @@ def demo(
         f"pairs of them tell, {told}; one in {1 / FLIP_RATE:.0f} is wrong."
     )
     refused: dict[str, str] = {}
-    fits: dict[str, Any] = {}
+    fits: dict[str, Fit] = {}
     workers = num_workers or min(os.cpu_count() or 1, 4)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         with _progress(console) as progress:
@@ -175,7 +178,7 @@ def run_job(job: Job, folder: Path, num_draws: int) -> str | None:
 
     data = sidebayes.load_dataset("crabs", label=job.question)
     assert data.labels is not None
-    weight = sidebayes.flip_rate_weight(FLIP_RATE)
+    weight = float(sidebayes.flip_rate_weight(FLIP_RATE))
     links = sidebayes.simulate_links(
         data.labels, NUM_LINKS[job.question], flip_rate=FLIP_RATE, weight=weight
     )
@@ -225,7 +228,7 @@ def _init(job: Job, folder: Path) -> dict[str, Any] | None:
 
 
 def _tell(
-    fits: dict[str, Any],
+    fits: dict[str, Fit],
     path: Path,
     refused: dict[str, str],
     console: Console,
@@ -256,7 +259,7 @@ def _tell(
     return report
 
 
-def _story(fits: dict[str, Any], refused: dict[str, str]) -> Iterator[str]:
+def _story(fits: dict[str, Fit], refused: dict[str, str]) -> Iterator[str]:
     """What the fits show, as far as there are any."""
     if {PLAIN.name, LEARNED.name} <= fits.keys():
         number = NUM_LINKS["sex"]
@@ -272,7 +275,7 @@ def _story(fits: dict[str, Any], refused: dict[str, str]) -> Iterator[str]:
         yield _pairs(fits[GIBBS.name])
 
 
-def _forced(fits: dict[str, Any], refused: dict[str, str]) -> Iterator[str]:
+def _forced(fits: dict[str, Fit], refused: dict[str, str]) -> Iterator[str]:
     """What hard links do where some are wrong."""
     for job, soft in ((HARD, SOFT), (FORCED, OTHER)):
         links = f"{NUM_LINKS[job.question]} hard links on {job.question}"
@@ -285,7 +288,7 @@ def _forced(fits: dict[str, Any], refused: dict[str, str]) -> Iterator[str]:
             )
 
 
-def _groups(fit: Any) -> str:
+def _groups(fit: Fit) -> str:
     """What the clusters are, with their adjusted Rand indices."""
     import sidebayes
     from sidebayes.diagnostics.trust.scores import score_labels
@@ -293,19 +296,20 @@ def _groups(fit: Any) -> str:
     index = {}
     for question, name in (("sex", "the sexes"), ("species", "the species")):
         truth = sidebayes.load_dataset("crabs", label=question).labels
+        assert truth is not None
         score = score_labels(truth, fit.labels())["ari"]
         index[name] = (score, f"{name} ({score:.3f})".replace("-", "−"))
     best, text = max(index.values())
     return text if best > _CLEAR else "neither " + " nor ".join(text for _, text in index.values())
 
 
-def _wrong(fit: Any) -> np.ndarray:
+def _wrong(fit: Fit) -> np.ndarray:
     """Which links the known classes contradict."""
     links, truth = fit.links, fit.tree["observed_data"]["truth"].to_numpy()
     return links.same != (truth[links.pairs[:, 0]] == truth[links.pairs[:, 1]])
 
 
-def _doubtful(fit: Any) -> Iterator[str]:
+def _doubtful(fit: Fit) -> Iterator[str]:
     """What is learned of the links, beside what is wrong with them."""
     from sidebayes.diagnostics.trust.findings import wrong_links
 
@@ -322,7 +326,7 @@ def _doubtful(fit: Any) -> Iterator[str]:
         )
 
 
-def _pairs(fit: Any) -> str:
+def _pairs(fit: Fit) -> str:
     """How sure the draws are of pairs of crabs."""
     pairs = np.column_stack(np.triu_indices(len(fit.labels()), 1))
     same = fit.same_cluster(pairs)

@@ -336,7 +336,7 @@ class LinkedKFold(GroupKFold):
             raise TypeError(f"X = {X!r:.40}; pass the table whose rows are split") from None
         pairs = _cut(self.links, size, None).pairs
         if groups is not None:
-            known = Groups(groups)
+            known = Groups(groups)  # type: ignore[arg-type]
             if len(known) != size:
                 raise ValueError(
                     f"groups has {len(known)} entries, X has {size} rows; give one each"

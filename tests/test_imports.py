@@ -114,6 +114,27 @@ def test_only_models_name_the_class_of_linked_mixtures():
     assert users == {"models", "models/blocks"}
 
 
+def test_fits_and_objects_are_typed():
+    """Neither a fit nor an object itself is anything at all: mypy then sees what is asked of it."""
+    untyped = []
+    for path in source_files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.arg) and node.arg in ("self", "fit", "fits"):
+                names = ast.walk(node.annotation) if node.annotation else ()
+                if any(isinstance(name, ast.Name) and name.id == "Any" for name in names):
+                    untyped.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert untyped == []
+
+
+def test_types_are_checked_across_rooms():
+    """Mypy reads links to all parts under the one import name; without a link, types end at a room."""
+    links = ROOT / ".ci" / "types" / "sidebayes"
+    parts = {path.name: path for path in (ROOT / "sidebayes").iterdir()}
+    parts |= {top: ROOT / top for top in ("models", "guides", "diagnostics")}
+    parts.pop("__pycache__", None)
+    assert {link.name: link.resolve() for link in links.iterdir()} == parts
+
+
 def test_import_rule_sees_relative_imports():
     found = own_imports(ROOT / "guides" / "engines" / "expectation_maximisation" / "em.py")
     assert "sidebayes.guides.engines.base" in found

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..fitted import AskedFit, Fitted
 from ..sites import TRUSTED_MATCH, labelled_table, site_of
 from ..trust.scores import violated
 from .colours import (
@@ -32,7 +33,7 @@ _MOST_AXES = 6
 _TINY = 1e-12
 
 
-def plot_clusters(fit: Any) -> Figure:
+def plot_clusters(fit: AskedFit) -> Figure:
     """Data with links and soft assignments, with the components' 90 % ellipses.
 
     A point's colour mixes its clusters' colours by responsibility. Must-links are solid,
@@ -70,7 +71,7 @@ def plot_clusters(fit: Any) -> Figure:
     return figure
 
 
-def plot_parameters(fit: Any) -> Figure:
+def plot_parameters(fit: Fitted) -> Figure:
     """Mixing weights, and cluster means by feature in standard deviations of the data.
 
     Thick bars are 89 % intervals over draws (relabelled, or those of one numbering where clusters
@@ -125,7 +126,7 @@ def plot_parameters(fit: Any) -> Figure:
     return figure
 
 
-def plot_coclustering(fit: Any, most: int = 400) -> Figure:
+def plot_coclustering(fit: AskedFit, most: int = 400) -> Figure:
     """Probability that two points share a cluster, points ordered by label.
 
     Parameters
@@ -165,7 +166,7 @@ def plot_coclustering(fit: Any, most: int = 400) -> Figure:
     return figure
 
 
-def _feature_names(fit: Any) -> list[str]:
+def _feature_names(fit: Fitted) -> list[str]:
     constant = fit.tree["constant_data"]
     if "feature_names" in constant:
         return list(map(as_label, constant["feature_names"].to_numpy()))
@@ -196,7 +197,7 @@ def _plane(
     return (x - centre) @ axes, centre, axes, [f"principal axis {k + 1}" for k in chosen]
 
 
-def _draw_links(axis: Axes, fit: Any, where: NDArray) -> int:
+def _draw_links(axis: Axes, fit: AskedFit, where: NDArray) -> int:
     from matplotlib.collections import LineCollection
 
     group = fit.tree["constant_data"]
@@ -240,7 +241,9 @@ def _link_legend(axis: Axes, num_violated: int, title: str | None) -> None:
     )
 
 
-def _draw_components(axis: Axes, fit: Any, centre: NDArray, axes: NDArray, colour: NDArray) -> None:
+def _draw_components(
+    axis: Axes, fit: Fitted, centre: NDArray, axes: NDArray, colour: NDArray
+) -> None:
     from matplotlib.patches import Ellipse
 
     where = site_of(fit.tree, "location")
@@ -267,7 +270,7 @@ def _draw_components(axis: Axes, fit: Any, centre: NDArray, axes: NDArray, colou
             axis.add_patch(shape)
 
 
-def _covariances(fit: Any, num_features: int) -> NDArray | None:
+def _covariances(fit: Fitted, num_features: int) -> NDArray | None:
     """Covariance of every Gaussian, the components of a cluster one after the other."""
     where, spread = (site_of(fit.tree, role) for role in ("location", "spread"))
     if where is None or spread is None:
@@ -281,12 +284,12 @@ def _covariances(fit: Any, num_features: int) -> NDArray | None:
     return variance[:, :, None] * np.eye(num_features)
 
 
-def _is_matrix(fit: Any, site: str) -> bool:
+def _is_matrix(fit: Fitted, site: str) -> bool:
     """Whether the last two axes of a site are features."""
     return fit.tree["posterior"][site].dims[-2:] == ("features", "features_1")
 
 
-def _label_draws(fit: Any) -> dict[str, NDArray]:
+def _label_draws(fit: Fitted) -> dict[str, NDArray]:
     """Draws of the label sites in one numbering; the point estimate where they cannot be matched."""
     tree, score = fit.relabelled
     if score < TRUSTED_MATCH:

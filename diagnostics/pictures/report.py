@@ -9,10 +9,10 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Any
 
 from sidebayes.common.files import check_writable, write_whole
 
+from ..fitted import AskedFit, Fitted
 from ..sites import link_kind
 from ..trust.compare import Comparison, compare_fits, named_fits
 from ..trust.doubts import converged, doubts, is_sampler
@@ -52,7 +52,7 @@ _MOST_PICTURES = 6
 
 
 def write_report(
-    fits: Mapping[str, Any],
+    fits: Mapping[str, AskedFit],
     path: str | Path,
     *,
     title: str = "sidebayes report",
@@ -94,7 +94,7 @@ def write_report(
 
 
 def render_report(
-    fits: Mapping[str, Any],
+    fits: Mapping[str, AskedFit],
     *,
     title: str = "sidebayes report",
     story: Sequence[str] = (),
@@ -140,7 +140,8 @@ def render_report(
         subtitle=escape(_subtitle(fits)),
         story=_story(story or [lead_of(fits, found)]),
         findings=_list(levels, found) if len(fits) > 1 else "",
-        pictures=_pictures({name: fits[name].picture for name in shown}, parts) + _kinds(fits),
+        pictures=_pictures({n: kind for n in shown if (kind := fits[n].picture)}, parts)
+        + _kinds(fits),
         meaning="".join(
             f"<div><dt><i class='dot {level}'></i>{BADGES[level]}</dt><dd>{text}</dd></div>"
             for level, text in _LEVELS.items()
@@ -172,13 +173,13 @@ def _story(sentences: Sequence[str]) -> str:
     return f"<p class='lead'>{first}</p>" + (f"<ul class='story'>{others}</ul>" if others else "")
 
 
-def _level(fit: Any, doubt: str | None) -> str:
+def _level(fit: Fitted, doubt: str | None) -> str:
     """Verdict of the run; one that others cast doubt on is not simply good."""
     level = fit.verdict[0]
     return "caution" if doubt and level == "good" else level
 
 
-def _verdict(fit: Any, doubt: str | None) -> str:
+def _verdict(fit: Fitted, doubt: str | None) -> str:
     """What the run says of itself and what speaks against it; a doubt about chains says both."""
     if doubt and is_sampler(fit) and not converged(fit):
         return doubt
@@ -195,7 +196,7 @@ def _list(levels: Mapping[str, str], said: Mapping[str, str]) -> str:
     return f"<ul class='lines'>{''.join(lines)}</ul>"
 
 
-def _shown(fits: Mapping[str, Any], parts: Mapping[str, Part]) -> list[str]:
+def _shown(fits: Mapping[str, AskedFit], parts: Mapping[str, Part]) -> list[str]:
     """Fits whose pictures stand first: one for each model, data set and links."""
     first: dict[tuple, str] = {}
     for name, fit in fits.items():
@@ -215,7 +216,7 @@ def _pictures(kinds: Mapping[str, str], parts: Mapping[str, Part]) -> str:
     )
 
 
-def _kinds(fits: Mapping[str, Any]) -> str:
+def _kinds(fits: Mapping[str, AskedFit]) -> str:
     """Legend of links, where any fit has some."""
     if not any(link_kind(fit.tree) for fit in fits.values()):
         return ""
@@ -223,7 +224,7 @@ def _kinds(fits: Mapping[str, Any]) -> str:
     return f"<dl class='legend kinds'>{rows}</dl>"
 
 
-def _subtitle(fits: Mapping[str, Any]) -> str:
+def _subtitle(fits: Mapping[str, AskedFit]) -> str:
     tables = (
         next(
             values
@@ -243,7 +244,7 @@ def _reading(comparison: Comparison) -> str:
     return " ".join(text for name, text in _READING.items() if name in comparison.frame)
 
 
-def _versions(fits: Mapping[str, Any]) -> str:
+def _versions(fits: Mapping[str, AskedFit]) -> str:
     tree = next(iter(fits.values())).tree
     versions = json.loads(tree["fit_info"].attrs.get("versions", "{}"))
     own = {"sidebayes": tree.attrs.get("sidebayes_version", "")} | versions

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from html import escape
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from ..fitted import AskedFit, Fitted
 from ..sites import labelled_table, site_of
 from ..trust.estimates import estimate_tables, interval, number
 from ..trust.facts import facts_of
 from ..trust.findings import finding, wrong_links
 from . import plots, run_plots
 from .drawings import as_image
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["CAPTIONS", "Part", "part_of"]
 
@@ -63,7 +67,7 @@ class Part(NamedTuple):
     details: str
 
 
-def part_of(fit: Any, name: str) -> Part:
+def part_of(fit: AskedFit, name: str) -> Part:
     """Compute and draw all that the page says of one fit.
 
     Parameters
@@ -93,7 +97,7 @@ def part_of(fit: Any, name: str) -> Part:
     return Part(finding(fit, wrong, tables), picture, details)
 
 
-def _figures(fit: Any) -> list[str]:
+def _figures(fit: AskedFit) -> list[str]:
     figures = []
     if fit.has_labels:
         heading = "Who shares a cluster"
@@ -108,7 +112,7 @@ def _figures(fit: Any) -> list[str]:
     return figures
 
 
-def _in_space_of_data(fit: Any) -> bool:
+def _in_space_of_data(fit: Fitted) -> bool:
     """Whether locations of components are points of the table that has the labels."""
     where = site_of(fit.tree, "location")
     if where is None:
@@ -117,11 +121,16 @@ def _in_space_of_data(fit: Any) -> bool:
 
 
 def _figure(
-    kind: str, heading: str, draw: Callable[[Any], Any], fit: Any, *, wide: bool = False
+    kind: str,
+    heading: str,
+    draw: Callable[[AskedFit], Figure],
+    fit: AskedFit,
+    *,
+    wide: bool = False,
 ) -> str:
     figure = draw(fit)
     if not wide:
-        figure.set_size_inches(_TIGHTER * figure.get_size_inches())
+        figure.set_size_inches(*(_TIGHTER * figure.get_size_inches()))
     width, height = (round(_PIXELS * inches) for inches in figure.get_size_inches())
     size = f"width='{width}' height='{height}' style='max-width:{_LARGER * width:.0f}px'"
     return (

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
 
+from ..fitted import Fitted
 from ..sites import TRUSTED_MATCH, entry_names, site_of
 from ..symmetry.invariants import invariants
 from .colours import CHAINS, FAINT, MOST_SHAPES, MUTED, new_figure
@@ -22,7 +23,7 @@ _MOST_TRACES = 5
 """Parameters whose traces are drawn, where nothing has a label."""
 
 
-def plot_objective(fit: Any) -> Figure:
+def plot_objective(fit: Fitted) -> Figure:
     """Log joint density by step, one line per start; the best one stands out.
 
     Parameters
@@ -59,7 +60,7 @@ def plot_objective(fit: Any) -> Figure:
     return figure
 
 
-def plot_traces(fit: Any) -> Figure:
+def plot_traces(fit: Fitted) -> Figure:
     """Trace and rank plots, one colour per chain.
 
     Label-invariant functionals first; then, where clusters can be matched across draws, the
@@ -89,7 +90,7 @@ def plot_traces(fit: Any) -> Figure:
         columns["largest weight"] = data["sorted_weights"][..., 0]
     tree, score = fit.relabelled
     if score >= TRUSTED_MATCH and weight is not None:
-        columns["weight 0,\nrelabelled"] = tree["posterior"][weight][..., 0]
+        columns["weight 0,\nrelabelled"] = tree["posterior"].data_vars[weight][..., 0]
     if not fit.has_labels:
         columns |= dict(islice(_entries(data.drop_vars("lp")), _MOST_TRACES))
     figure, axes = new_figure(

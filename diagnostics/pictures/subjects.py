@@ -10,6 +10,7 @@ from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from sidebayes.common.fields import real_array
 
+from ..fitted import AskedFit, Fitted
 from .colours import CHAINS, INK, MUTED, as_label, cluster_colours, new_figure
 
 if TYPE_CHECKING:
@@ -53,15 +54,14 @@ class _Series(NamedTuple):
     own: NDArray
 
 
-def has_subjects(fit: Any) -> bool:
+def has_subjects(fit: Fitted) -> bool:
     """Whether a fit is of a long table: rows of groups, whose effects are integrated out."""
-    return "effects" in fit.tree.get("latents", {}) and any(
-        isinstance(v, Groups) for v in fit.run.data.values()
-    )
+    effects = "latents" in fit.tree and "effects" in fit.tree["latents"]
+    return effects and any(isinstance(v, Groups) for v in fit.run.data.values())
 
 
 def plot_subjects(
-    fit: Any, along: ArrayLike | None = None, *, most: int = 6, seed: int = 0
+    fit: AskedFit, along: ArrayLike | None = None, *, most: int = 6, seed: int = 0
 ) -> Figure:
     """Measurements of all subjects, and of some with the band predicted for each.
 
@@ -93,8 +93,8 @@ def plot_subjects(
         raise ValueError(f"{fit.method} was not fitted to rows of subjects; draw fit.plot()")
     series = _predict(fit, along, seed)
     facets = _outputs(fit, len(series.y))
-    timed = fit.event_times is not None
-    columns, rows = 3 if timed else 2, len(facets)
+    event = fit.event_times
+    columns, rows = 2 if event is None else 3, len(facets)
     figure, axes = new_figure(
         5.2 * columns, 3.6 * rows + 0.4, nrows=rows, ncols=columns, squeeze=False
     )
@@ -108,14 +108,14 @@ def plot_subjects(
         axes[row, 0].set(ylabel=as_label(name or series.outcome))
     axes[0, 0].set_title("all subjects, with what new ones would do (median, 90 %)", fontsize=9)
     axes[0, 1].set_title("single subjects, with their 90 % bands", fontsize=9)
-    if timed:
-        _draw_survival(axes[0, 2], fit, some)
+    if event is not None:
+        _draw_survival(axes[0, 2], fit, event, some)
         for axis in axes[1:, 2]:
             axis.remove()
     return figure
 
 
-def _predict(fit: Any, along: ArrayLike | None, seed: int) -> _Series:
+def _predict(fit: AskedFit, along: ArrayLike | None, seed: int) -> _Series:
     groups = next(v for v in fit.run.data.values() if isinstance(v, Groups))
     size = len(groups)
     anew = fit.predictive(seed=seed)
@@ -144,7 +144,7 @@ def _predict(fit: Any, along: ArrayLike | None, seed: int) -> _Series:
 
 
 def _axis_of(
-    fit: Any, along: ArrayLike | None, design: dict[str, Any], groups: Groups
+    fit: Fitted, along: ArrayLike | None, design: dict[str, Any], groups: Groups
 ) -> tuple[NDArray, str]:
     if along is not None:
         where = real_array("along", along)
@@ -170,24 +170,24 @@ def _axis_of(
     )
 
 
-def _colours(fit: Any, groups: Groups) -> list:
+def _colours(fit: AskedFit, groups: Groups) -> list:
     if fit.has_labels and len(fit.labels()) == groups.num_groups:
         return list(cluster_colours(fit.responsibilities().shape[1])[fit.labels()])
     return [MUTED] * groups.num_groups
 
 
-def _outputs(fit: Any, size: int) -> dict[str, NDArray]:
+def _outputs(fit: Fitted, size: int) -> dict[str, NDArray]:
     """Rows of each output, by its name."""
     roles = fit.run.signature.of_kind("table")
     table = next((r.name for r in roles if r.dims[1:] == ("outputs",)), None)
     indicators = None if table is None else fit.run.data.get(table)
-    if indicators is None:
+    if table is None or indicators is None:
         return {"": np.ones(size, bool)}
     names = fit.run.columns.get(table) or [f"output {k}" for k in range(indicators.shape[1])]
     return dict(zip(names, np.asarray(indicators).T > 0, strict=True))
 
 
-def _spread(fit: Any, groups: Groups, most: int) -> NDArray[np.int64]:
+def _spread(fit: AskedFit, groups: Groups, most: int) -> NDArray[np.int64]:
     """Subjects spread evenly over classes, and over numbers of rows within these."""
     count = np.bincount(groups.codes, minlength=groups.num_groups)
     labels = fit.labels() if fit.has_labels else np.zeros(groups.num_groups, int)
@@ -242,15 +242,15 @@ def _draw_some(axis: Axes, series: _Series, chosen: NDArray, some: NDArray) -> N
     axis.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
-def _draw_survival(axis: Axes, fit: Any, some: NDArray) -> None:
-    until = np.nanmax(fit.tree["observed_data"][fit.event_times].to_numpy())
+def _draw_survival(axis: Axes, fit: AskedFit, event: str, some: NDArray) -> None:
+    until = np.nanmax(fit.tree["observed_data"][event].to_numpy())
     grid = np.linspace(0, until, 61)
     curves = fit.survival(grid, since=0.0).isel(subject=some)
     for number, name in enumerate(curves["subject"].to_numpy()):
         one, colour = curves.isel(subject=number), CHAINS[number % len(CHAINS)]
         axis.fill_between(grid, one["lower"], one["upper"], color=colour, alpha=0.18, lw=0)
         axis.plot(grid, one["mean"], color=colour, label=as_label(name))
-    axis.set(xlabel=fit.event_times, ylabel="probability", ylim=(0, 1.03))
+    axis.set(xlabel=event, ylabel="probability", ylim=(0, 1.03))
     axis.set_title("no event until then, given the measurements (90 %)", fontsize=9)
 
 

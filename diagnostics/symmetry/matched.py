@@ -17,7 +17,7 @@ from ..tree import pooled_draws
 from .orthogonal import align
 from .relabelling import relabel
 
-__all__ = ["MatchedDraws"]
+__all__ = ["MatchedDraws", "matched_draws", "mean_responsibilities"]
 
 
 class MatchedDraws:
@@ -70,31 +70,33 @@ class MatchedDraws:
         values = {str(n): v.to_numpy() for n, v in tree["posterior"].data_vars.items()}
         if score >= TRUSTED_MATCH:
             return {name: value.mean(axis=(0, 1)) for name, value in values.items()}
-        best = self._best_draw
+        best = _best_draw(tree)
         return {name: value[best] for name, value in values.items()}
 
-    @property
-    def pooled(self) -> dict[str, NDArray]:
-        """Up to 200 relabelled draws, or the one of highest density where clusters do not match."""
-        tree, score = self.relabelled
-        if score >= TRUSTED_MATCH:
-            return pooled_draws(tree)
-        sites = tree["posterior"].data_vars.items()
-        return {str(n): v.to_numpy()[self._best_draw][None] for n, v in sites}
 
-    @property
-    def responsibilities(self) -> NDArray[np.float64]:
-        """Posterior probabilities of labels, shape (num_points, num_clusters), averaged over draws."""
-        tree, score = self.relabelled
-        prob = tree["responsibilities"]["prob"].to_numpy()
-        if score >= TRUSTED_MATCH:
-            return prob.mean(axis=(0, 1))
-        chain, draw = self._best_draw
-        kept = thin(self.tree["posterior"].sizes["draw"], prob.shape[1])
-        return prob[chain, int(np.abs(kept - draw).argmin())]
+def matched_draws(tree: xr.DataTree, score: float) -> dict[str, NDArray]:
+    """Up to 200 draws of a relabelled tree, or the one of highest density where clusters do not match."""
+    if score >= TRUSTED_MATCH:
+        return pooled_draws(tree)
+    sites = tree["posterior"].data_vars.items()
+    return {str(n): v.to_numpy()[_best_draw(tree)][None] for n, v in sites}
 
-    @property
-    def _best_draw(self) -> tuple[int, int]:
-        density = self.tree["sample_stats"]["lp"].to_numpy()
-        chain, draw = np.unravel_index(np.argmax(density), density.shape)
-        return int(chain), int(draw)
+
+def mean_responsibilities(tree: xr.DataTree, score: float) -> NDArray[np.float64]:
+    """Label probabilities, shape (num_points, num_clusters), averaged over draws of a relabelled tree.
+
+    Those of the draw of highest density where clusters do not match.
+    """
+    prob = tree["responsibilities"]["prob"].to_numpy()
+    if score >= TRUSTED_MATCH:
+        return prob.mean(axis=(0, 1))
+    chain, draw = _best_draw(tree)
+    kept = thin(tree["posterior"].sizes["draw"], prob.shape[1])
+    return prob[chain, int(np.abs(kept - draw).argmin())]
+
+
+def _best_draw(tree: xr.DataTree) -> tuple[int, int]:
+    """Chain and draw of highest density."""
+    density = tree["sample_stats"]["lp"].to_numpy()
+    chain, draw = np.unravel_index(np.argmax(density), density.shape)
+    return int(chain), int(draw)

@@ -13,6 +13,7 @@ import pandas as pd
 
 from sidebayes.common.fields import refuse_unwritable
 
+from ..fitted import AskedFit, Fitted
 from ..sites import link_kind, site_of
 from ..symmetry.distance import farthest
 from ..symmetry.invariants import same_cluster
@@ -199,7 +200,7 @@ class Comparison:
         )
 
 
-def named_fits(fits: Mapping[Any, Any]) -> dict[str, Any]:
+def named_fits[F](fits: Mapping[str, F]) -> dict[str, F]:
     """Fits by names that are text.
 
     Raises
@@ -218,7 +219,7 @@ def named_fits(fits: Mapping[Any, Any]) -> dict[str, Any]:
     return dict(zip(names, fits.values(), strict=True))
 
 
-def compare_fits(fits: Mapping[str, Any]) -> Comparison:
+def compare_fits(fits: Mapping[str, AskedFit]) -> Comparison:
     """Compare fits; see `sidebayes.compare`.
 
     Parameters
@@ -240,7 +241,7 @@ def compare_fits(fits: Mapping[str, Any]) -> Comparison:
     )
 
 
-def _row(fit: Any) -> dict[str, Any]:
+def _row(fit: AskedFit) -> dict[str, Any]:
     stats = fit.tree["sample_stats"]
     links = fit.tree["constant_data"]
     found, seconds = fit.convergence, fit.seconds
@@ -272,7 +273,7 @@ def _row(fit: Any) -> dict[str, Any]:
     return row
 
 
-def _leave_one_out(fit: Any) -> dict[str, float]:
+def _leave_one_out(fit: AskedFit) -> dict[str, float]:
     """What `Fit.loo` says, if it can."""
     try:
         with warnings.catch_warnings():  # large Pareto k are counted instead
@@ -283,7 +284,7 @@ def _leave_one_out(fit: Any) -> dict[str, float]:
     return {"elpd_loo": float(found.elpd), "bad_k": float((found.pareto_k > found.good_k).mean())}
 
 
-def _measure(fits: list[Any], frame: pd.DataFrame) -> pd.DataFrame:
+def _measure(fits: list[AskedFit], frame: pd.DataFrame) -> pd.DataFrame:
     """Columns that say how far each fit lies from the reference of its model, data and links."""
     keys = [same_question(fit) for fit in fits]
     rows = []
@@ -315,12 +316,12 @@ def _measure(fits: list[Any], frame: pd.DataFrame) -> pd.DataFrame:
     return measured.fillna(dict.fromkeys(texts, ""))
 
 
-def _may_lead(fit: Any) -> bool:
+def _may_lead(fit: Fitted) -> bool:
     """Whether others can be measured against a fit: several chains that all moved."""
     return fit.tree["posterior"].sizes["draw"] > 1 and bool(np.isfinite(fit.convergence["rhat"]))
 
 
-def _rank(fit: Any) -> tuple:
+def _rank(fit: Fitted) -> tuple:
     """Sound runs first, then samplers that start at the prior, then by R-hat.
 
     Of engines with several chains, those whose evidence has a standard error start at the prior.
@@ -329,7 +330,7 @@ def _rank(fit: Any) -> tuple:
     return fit.verdict[0] == "bad", np.isnan(error), fit.convergence["rhat"]
 
 
-def _distance(fit: Any, leader: Any) -> float:
+def _distance(fit: Fitted, leader: Fitted) -> float:
     """Mean difference in the probability that two points share a cluster."""
     num_points = fit.tree["responsibilities"].sizes["points"]
     pairs = np.random.default_rng(0).integers(num_points, size=(2000, 2))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..fitted import AskedFit, Fitted
 from ..sites import link_kind
 from ..symmetry.invariants import same_cluster
 from .findings import agreement, wrong_links
@@ -24,7 +24,7 @@ _LOWER = 0.01
 """Difference of adjusted Rand indices from which on agreement with the known classes is lower."""
 
 
-def converged(fit: Any) -> bool:
+def converged(fit: Fitted) -> bool:
     """Whether R-hat is below 1.01 and ESS above 400 on label-invariant functionals.
 
     Parameters
@@ -35,7 +35,7 @@ def converged(fit: Any) -> bool:
     return fit.verdict[0] != "bad" and found["rhat"] < _RHAT and found["ess"] > _ESS
 
 
-def doubts(fits: Mapping[str, Any]) -> dict[str, str]:
+def doubts(fits: Mapping[str, AskedFit]) -> dict[str, str]:
     """What speaks against a fit although, or because of how, its run ended.
 
     For every sampler run that has not converged: what keeps the chains apart, as the draws show it, and
@@ -60,7 +60,7 @@ def doubts(fits: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _forced(fits: Mapping[str, Any]) -> dict[str, str]:
+def _forced(fits: Mapping[str, AskedFit]) -> dict[str, str]:
     """A sentence or two for every fit that hard links hold to what all else contradicts."""
     said = {}
     for name, fit in fits.items():
@@ -85,7 +85,7 @@ def _forced(fits: Mapping[str, Any]) -> dict[str, str]:
     return said
 
 
-def _better(fits: Mapping[str, Any], name: str) -> str | None:
+def _better(fits: Mapping[str, Fitted], name: str) -> str | None:
     """Fit to the same data without hard links that agrees best with the known classes, if better."""
     own, data = agreement(fits[name]), same_data(fits[name])
     if own is None:
@@ -101,7 +101,7 @@ def _better(fits: Mapping[str, Any], name: str) -> str | None:
     return best if best is not None and rivals[best] > own + _LOWER else None
 
 
-def _unconverged(fits: Mapping[str, Any]) -> dict[str, str]:
+def _unconverged(fits: Mapping[str, Fitted]) -> dict[str, str]:
     """A sentence for every sampler run that has not converged."""
     sampled = {name: fit for name, fit in fits.items() if is_sampler(fit)}
     said = {}
@@ -127,13 +127,13 @@ def _unconverged(fits: Mapping[str, Any]) -> dict[str, str]:
     return said
 
 
-def is_sampler(fit: Any) -> bool:
+def is_sampler(fit: Fitted) -> bool:
     """Whether a fit has several chains that can be judged; variational draws are independent."""
     posterior = fit.tree["posterior"]
     return posterior.sizes["draw"] > 1 and posterior.sizes["chain"] > 1
 
 
-def _why(fit: Any, trusted: Any) -> str:
+def _why(fit: Fitted, trusted: Fitted | None) -> str:
     """What keeps chains apart: modes of the posterior, or slow moves in one."""
     if not fit.has_labels:
         return "its chains move slowly or stay apart, and made too few draws"

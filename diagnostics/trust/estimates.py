@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
 
+from ..fitted import AskedFit, Fitted
 from ..sites import TRUSTED_MATCH, entry_names, is_label_dim, role_of
 
 __all__ = ["estimate_tables", "interval", "number"]
@@ -21,7 +21,7 @@ _SHOWN_ELSEWHERE = ("coefficients", "factor", "deviation", "mixing_weights", "lo
 """Roles of sites that other tables or pictures show, or that only parametrise these."""
 
 
-def estimate_tables(fit: Any) -> dict[str, pd.DataFrame]:
+def estimate_tables(fit: AskedFit) -> dict[str, pd.DataFrame]:
     """Tables of a fit by heading; empty for a plain mixture, whose parameters are drawn.
 
     Parameters
@@ -62,7 +62,7 @@ def interval(row: pd.Series) -> str:
     return "" if np.isnan(ends).any() else " to ".join(map(number, ends))
 
 
-def _sites(fit: Any) -> dict[str, xr.DataArray]:
+def _sites(fit: Fitted) -> dict[str, xr.DataArray]:
     """Sites that tables are about: no latent of single units, none that nothing can be averaged of."""
     tree, score = fit.relabelled
     by_unit: tuple[str, ...] = ()

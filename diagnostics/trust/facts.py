@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..fitted import AskedFit
 from ..sites import site_of
 from .scores import violated
 
@@ -15,7 +16,7 @@ BADGES = {"good": "converged", "caution": "with caution", "bad": "do not trust"}
 """Levels of the verdict in words."""
 
 
-def facts_of(fit: Any) -> dict[str, str]:
+def facts_of(fit: AskedFit) -> dict[str, str]:
     """Facts about a fit, as text by name.
 
     Parameters

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from ..fitted import AskedFit, Fitted
 from .estimates import interval, number
 from .scores import score_labels
 
@@ -23,7 +23,7 @@ _SAME = 0.0005
 """Difference between adjusted Rand indices that three decimals do not show."""
 
 
-def finding(fit: Any, wrong: pd.DataFrame | None, tables: Mapping[str, pd.DataFrame]) -> str:
+def finding(fit: Fitted, wrong: pd.DataFrame | None, tables: Mapping[str, pd.DataFrame]) -> str:
     """What a fit found: its clusters and doubtful links, its coefficients or its first parameters.
 
     Parameters
@@ -41,7 +41,7 @@ def finding(fit: Any, wrong: pd.DataFrame | None, tables: Mapping[str, pd.DataFr
     return f"{text[0].upper()}{text[1:]}."
 
 
-def lead_of(fits: Mapping[str, Any], findings: Mapping[str, str]) -> str:
+def lead_of(fits: Mapping[str, Fitted], findings: Mapping[str, str]) -> str:
     """One sentence about several fits, or what a single one found.
 
     Where known classes allow it, the best and the worst fit; else the first fit that can be trusted.
@@ -68,7 +68,7 @@ def lead_of(fits: Mapping[str, Any], findings: Mapping[str, str]) -> str:
     return f"“{name}”: {findings[name]}"
 
 
-def agreement(fit: Any) -> float | None:
+def agreement(fit: Fitted) -> float | None:
     """Adjusted Rand index of the labels against the known classes; None where there are none.
 
     Parameters
@@ -80,7 +80,7 @@ def agreement(fit: Any) -> float | None:
     return score_labels(_truth(fit), _labels(fit))["ari"]
 
 
-def wrong_links(fit: Any) -> pd.DataFrame | None:
+def wrong_links(fit: AskedFit) -> pd.DataFrame | None:
     """Links that are probably wrong, the most suspect first; None where that cannot be judged.
 
     Parameters
@@ -94,7 +94,7 @@ def wrong_links(fit: Any) -> pd.DataFrame | None:
     return links[links["probability"] > 0.5]
 
 
-def _clusters(fit: Any, wrong: pd.DataFrame | None) -> str:
+def _clusters(fit: Fitted, wrong: pd.DataFrame | None) -> str:
     if not fit.has_labels:
         return ""
     sizes = np.unique(_labels(fit), return_counts=True)[1]
@@ -127,7 +127,7 @@ def _estimates(tables: Mapping[str, pd.DataFrame]) -> str:
     return f"estimates{how}: {', '.join(texts)}"
 
 
-def _size(fit: Any) -> str:
+def _size(fit: Fitted) -> str:
     """How many numbers were estimated, where no sentence can name them."""
     sites = fit.tree["posterior"].data_vars.values()
     return f"{sum(site[0, 0].size for site in sites)} numbers were estimated"
@@ -141,10 +141,10 @@ def _three(score: float) -> str:
     return f"{score:.3f}".replace("-", "−")
 
 
-def _labels(fit: Any) -> np.ndarray:
+def _labels(fit: Fitted) -> np.ndarray:
     """Labels of everything that has some, whatever the number of sites."""
     return fit.tree["responsibilities"]["labels"].to_numpy()
 
 
-def _truth(fit: Any) -> np.ndarray:
+def _truth(fit: Fitted) -> np.ndarray:
     return fit.tree["observed_data"]["truth"].to_numpy()

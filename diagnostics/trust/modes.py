@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..fitted import Fitted
 from .verdict import num_starts_at_best
 
 __all__ = ["lower_modes", "same_data", "same_question"]
@@ -16,7 +17,7 @@ _SAME = 1e-6
 """Difference of log joint densities, relative to their size, that convergence leaves between runs."""
 
 
-def same_data(fit: Any) -> tuple:
+def same_data(fit: Fitted) -> tuple:
     """Key of what was observed, known classes included: equal for fits to the same data set.
 
     Parameters
@@ -27,7 +28,7 @@ def same_data(fit: Any) -> tuple:
     return tuple((values.shape, _content(values)) for values in tables)
 
 
-def same_question(fit: Any) -> tuple:
+def same_question(fit: Fitted) -> tuple:
     """Key of method, options, data and links: equal for fits that can be measured on each other.
 
     Parameters
@@ -51,7 +52,7 @@ def _content(values: Any) -> Any:
     return tuple(array.ravel()) if array.dtype == object else array.tobytes()
 
 
-def lower_modes(fits: Mapping[str, Any]) -> dict[str, str]:
+def lower_modes(fits: Mapping[str, Fitted]) -> dict[str, str]:
     """A sentence for every fit whose mode lies below that of another fit of the same posterior.
 
     Log joint densities are compared between fits whose answer is the point where the log joint
@@ -86,7 +87,7 @@ def lower_modes(fits: Mapping[str, Any]) -> dict[str, str]:
     return said
 
 
-def _height(fit: Any) -> float | None:
+def _height(fit: Fitted) -> float | None:
     """Log joint density of a mode that can be compared; None for what is no such mode."""
     history: NDArray[np.float64] = np.asarray(fit.objective, float)
     info = fit.tree["fit_info"].attrs

@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
+from ..fitted import AskedFit
 from .facts import BADGES, facts_of
 
 __all__ = ["comparison_cell", "fit_cell"]
@@ -22,7 +23,7 @@ _STYLE = """<style>
 """Text takes the colours of the notebook, light or dark."""
 
 
-def fit_cell(fit: Any) -> str:
+def fit_cell(fit: AskedFit) -> str:
     """Verdict and facts about a fit.
 
     Parameters

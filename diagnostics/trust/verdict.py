@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..fitted import Fitted
 from ..sites import is_label_dim, is_ordered, role_of
 
 __all__ = ["num_starts_at_best", "verdict"]
@@ -35,7 +35,7 @@ _RHAT, _ESS_PER_CHAIN = 1.01, 100
 """Limits of Vehtari et al. (2021), Bayesian Anal. 16, 667-718."""
 
 
-def verdict(fit: Any) -> tuple[str, str]:
+def verdict(fit: Fitted) -> tuple[str, str]:
     """How far to trust a fit: "good", "caution" or "bad", and why, in a sentence or two.
 
     Parameters
@@ -61,7 +61,7 @@ def verdict(fit: Any) -> tuple[str, str]:
     return "good", f"{message}."
 
 
-def num_starts_at_best(fit: Any) -> int:
+def num_starts_at_best(fit: Fitted) -> int:
     """Number of starts that came within 0.01 of the best objective.
 
     A run from values that were given had one start; a run from where another fit ended counts the
@@ -81,7 +81,7 @@ def num_starts_at_best(fit: Any) -> int:
     return int(np.sum(best > best.max() - _NEAR))
 
 
-def _chains(fit: Any) -> tuple[str, str] | None:
+def _chains(fit: Fitted) -> tuple[str, str] | None:
     """What the draws say, of engines that draw."""
     sizes = fit.tree["posterior"].sizes
     # an engine of one's own may give a point without an objective
@@ -108,7 +108,7 @@ def _chains(fit: Any) -> tuple[str, str] | None:
     return None
 
 
-def _end(fit: Any) -> tuple[str, str] | None:
+def _end(fit: Fitted) -> tuple[str, str] | None:
     """What the last steps of a climb say."""
     if not fit.config.climbs:
         return None
@@ -126,7 +126,7 @@ def _end(fit: Any) -> tuple[str, str] | None:
     return None
 
 
-def _twins(fit: Any) -> tuple[str, str] | None:
+def _twins(fit: Fitted) -> tuple[str, str] | None:
     """Whether a mode has a cluster twice, as where nothing has told clusters apart yet."""
     point = fit.config.climbs and fit.tree["posterior"].attrs["point_estimate"]
     if not point or is_ordered(fit.tree):  # clusters that hold nothing are all alike there
@@ -152,7 +152,7 @@ def _twins(fit: Any) -> tuple[str, str] | None:
     return None
 
 
-def _lone(fit: Any) -> list[str]:
+def _lone(fit: Fitted) -> list[str]:
     """Clusters that hold a single point, where others hold many."""
     if "responsibilities" not in fit.tree:
         return []
@@ -168,7 +168,7 @@ def _lone(fit: Any) -> list[str]:
     ]
 
 
-def _starts(fit: Any) -> tuple[str, str] | None:
+def _starts(fit: Fitted) -> tuple[str, str] | None:
     """How many starts vouch for a mode."""
     history = fit.objective
     if num_starts_at_best(fit) != 1:
@@ -186,7 +186,7 @@ def _starts(fit: Any) -> tuple[str, str] | None:
     return None
 
 
-def _best_path(fit: Any) -> NDArray[np.float64]:
+def _best_path(fit: Fitted) -> NDArray[np.float64]:
     """Objective by step of the start that reached the highest."""
     history = np.asarray(fit.objective, float)
     best = np.argmax(np.where(np.isfinite(history), history, -np.inf).max(axis=1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from .label_inference.label_graph import LabelGraph
 from .side_information.partial_labels import Groups
 
-__all__ = ["Batch", "Collapsed", "Fitted", "NamedArray", "Units", "unexpanded"]
+__all__ = ["Batch", "Collapsed", "DrawsData", "Fitted", "NamedArray", "Units", "unexpanded"]
 
 
 @jax.tree_util.register_dataclass
@@ -97,6 +97,17 @@ class Fitted(NamedTuple):
     fn: Collapsed
     value: Array
     codes: Array
+
+
+@runtime_checkable
+class DrawsData(Protocol):
+    """Distribution whose draws depend on the data that were fitted, through latent variables of groups."""
+
+    groups: Any
+
+    def draw_data(self, rng_key: Array, fitted: Fitted | None = None) -> Array:
+        """Draw data; see `Collapsed.draw_data`."""
+        ...
 
 
 class Collapsed(dist.Distribution):

@@ -14,6 +14,7 @@ from jax import Array
 from jax.core import Tracer
 from jax.scipy.special import logsumexp
 from jax.typing import ArrayLike
+from numpy.typing import ArrayLike as HostArrayLike
 from numpyro.distributions import constraints
 
 from sidebayes.common.fields import Positive, Range, check_fields, check_integer, real_array
@@ -99,7 +100,7 @@ class HazardPrior:
         return cls(cuts, float(np.log(event.sum() / time.sum())), **scales)
 
 
-def read_times(time: ArrayLike, event: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+def read_times(time: HostArrayLike, event: HostArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Times and indicators of events as arrays of floats and of truth values.
 
     Raises
@@ -227,6 +228,11 @@ class PiecewiseHazard(dist.Distribution):
         """The same with something added to the log hazard ratios, and with other frailties."""
         log_ratio = self.log_ratio + log_ratio
         return PiecewiseHazard(self.log_hazards, self.cuts, log_ratio, self.event, frailty=frailty)
+
+    def subset(self, subjects: Array) -> PiecewiseHazard:
+        """Those of some subjects, by number, without frailties."""
+        log_ratio, event = self.log_ratio[subjects], self.event[subjects]
+        return PiecewiseHazard(self.log_hazards, self.cuts, log_ratio, event)
 
     def where(self, known: Array) -> PiecewiseHazard:
         """The same without the events of subjects whose times are not known."""

@@ -17,6 +17,7 @@ from sidebayes.models.blocks.classes.source_mixture import SourceMixture
 from sidebayes.runs.zoo import CARDS, find_card, make_engine
 
 from ..common.files import read_table, write_table
+from ..results.fit import Fit
 from .columns import NamedTable, group_names, number_classes
 from .given import Arguments, Given, from_columns, from_formula
 from .side import check_link_flags, read_links, reveal
@@ -67,7 +68,7 @@ class Outcome:
         Names of what has labels, or numbers of rows.
     """
 
-    fit: Any
+    fit: Fit
     classes: list[str]
     units: pd.Series
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from sidebayes.models.blocks.effects.priors import EffectsPrior
 from sidebayes.models.blocks.event_times import HazardPrior, read_times
@@ -149,7 +150,9 @@ class Design(Mapping[str, Any]):
             columns = Columns(found.group(3), frame, OF_SURVIVAL).frame
         columns = columns.drop(columns="Intercept", errors="ignore")
         scales = _ratio_scales(self["y"], self["fixed"], self["random"], columns)
-        own = {name: self._data.get(name) for name in ("y", "fixed", "random", "outputs")}
+        own: dict[str, Any] = {
+            name: self._data.get(name) for name in ("y", "fixed", "random", "outputs")
+        }
         return self._data | {
             "time": time,
             "event": event.astype(float),
@@ -158,7 +161,7 @@ class Design(Mapping[str, Any]):
             "hazard": HazardPrior.weak(time, event, num_intervals=num_intervals, **scales),
         }
 
-    def _warn_of_late_rows(self, time: np.ndarray, subjects: Sequence[Any]) -> None:
+    def _warn_of_late_rows(self, time: np.ndarray, subjects: NDArray) -> None:
         """Warn of measures after the event, where a column of random effects looks like the same clock.
 
         That is a column, no less than zero anywhere, whose last value is before the event or the end of
@@ -295,7 +298,7 @@ def _check_group(group: str, table: pd.DataFrame) -> None:
         )
 
 
-def _one_row_each(table: pd.DataFrame, group: str, names: Sequence[Any]) -> pd.DataFrame:
+def _one_row_each(table: pd.DataFrame, group: str, names: NDArray) -> pd.DataFrame:
     """Rows of the subjects of these names, in this order."""
     if group not in table:
         raise ValueError(f"the table has no column {group!r}, only {list(table)}")

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -15,29 +13,25 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from sidebayes.diagnostics.sites import entry_names
-from sidebayes.diagnostics.symmetry.invariants import convergence
-from sidebayes.diagnostics.symmetry.matched import MatchedDraws
-from sidebayes.diagnostics.trust.verdict import verdict
-from sidebayes.guides.engines.base import Engine, Evidence, Status
-from sidebayes.models.blocks.side_information.links import Links
 
 from ..common.fields import check_integer
 from ..common.files import check_writable, sealed, write_whole
-from ..runs.execution import execute
-from ..runs.run import Run
-from .classes import Classes
-from .curves import CurvesOfFit
-from .labels import Latents
-from .predictions import Predictions
-from .survival import Survival
-from .uncertainty import Uncertainty, summarised
-from .validation import Validation
+from . import curves as of_curves
+from . import effects as of_effects
+from . import labels as of_labels
+from . import predictions as of_new_data
+from . import survival as of_survival
+from . import validation as of_scores
+from .fit_base import FitBase, need_labels
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["Fit"]
 
 
 @dataclass(frozen=True, eq=False)
-class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Validation):
+class Fit(FitBase):
     """What came out of a fit: one DataTree, and what users ask of it.
 
     Attributes
@@ -48,139 +42,68 @@ class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Val
         Model, data, options and engine.
     """
 
-    tree: xr.DataTree
-    run: Run
-    _described: MatchedDraws | None = field(default=None, repr=False)
+    labels = of_labels.labels
+    responsibilities = of_labels.responsibilities
+    same_cluster = of_labels.same_cluster
+    suspect_links = of_labels.suspect_links
+    score_links = of_labels.score_links
+    classes = of_labels.classes
+    class_probabilities = of_labels.class_probabilities
 
-    @classmethod
-    def of(
-        cls, run: Run, init: Mapping[str, Any] | Fit | None = None, *, progress: bool = True
-    ) -> Self:
-        """Execute a run.
+    latents = of_effects.latents
+    effects = of_effects.effects
+    coefficients = of_effects.coefficients
 
-        Parameters
+    predict = of_new_data.predict
+    predict_proba = of_new_data.predict_proba
+    log_prob = of_new_data.log_prob
+    predictive = of_new_data.predictive
+    curves = of_curves.curves
+    forecast = of_curves.forecast
+    survival = of_survival.survival
+
+    loo = of_scores.loo
+    kfold = of_scores.kfold
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether points have classes beside their labels."""
+        return of_labels.has_classes(self)
+
+    @property
+    def class_names(self) -> tuple[str | int, ...]:
+        """Names of the classes in their order; numbers for those without a name."""
+        return of_labels.class_names(self)
+
+    @property
+    def event_times(self) -> str | None:
+        """Site of times to an event that were observed, None if the model has none."""
+        return of_survival.event_times(self)
+
+    @property
+    def unit_terms(self) -> NDArray[np.float64]:
+        """Log-likelihood terms by unit, summed over observed sites, shape (chain, draw, unit)."""
+        return of_scores.unit_terms(self)
+
+    @property
+    def bic(self) -> float:
+        r"""Bayesian information criterion of a mode; less is better.
+
+        .. math:: -2 \log p(x \mid \hat\theta) + \sum_s d_s \log n
+
+        n units, and sites of :math:`d_s` degrees of freedom; see `code_length` for those that are charged
+        otherwise. Half of it is a code length in nats. The prior enters through the mode alone.
+
+        Raises
+        ------
+        ValueError
+            If the fit has draws in place of a mode, or its density is no likelihood.
+
+        References
         ----------
-        run : Run
-        init : mapping or Fit, optional
-            Where to start.
-        progress : bool
+        Schwarz (1978), Ann. Stat. 6, 461-464, doi:10.1214/aos/1176344136.
         """
-        draws = execute(run, init, progress=progress)
-        return cls(draws.tree, run, draws)
-
-    @property
-    def method(self) -> str:
-        """Name of the card, or of the user's model."""
-        return self.run.method
-
-    @property
-    def model(self) -> Callable[..., None] | None:
-        """The model; None after loading without a user's own, or an option that files cannot hold."""
-        return self.run.model
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """Options of the model, ``num_clusters`` among them."""
-        return self.run.options
-
-    @property
-    def config(self) -> Engine:
-        """Configuration of the engine that ran."""
-        return self.run.engine
-
-    @property
-    def engine(self) -> str:
-        """Name of the engine."""
-        return self.tree["fit_info"].attrs["engine"]
-
-    @property
-    def status(self) -> Status:
-        """Verdict on the run, in sentences that advise.
-
-        A sampler whose chains disagree on label-invariant functionals has not converged.
-        """
-        level, message = self.verdict
-        return Status(level != "bad", message)
-
-    @cached_property
-    def verdict(self) -> tuple[str, str]:
-        """How far to trust the fit: "good", "caution" or "bad", and why."""
-        return verdict(self)
-
-    @cached_property
-    def convergence(self) -> dict[str, float]:
-        """Worst ``rhat`` and least ``ess`` over label-invariant functionals; NaN for one draw."""
-        return convergence(self.tree)
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """Seconds waited for the fit, in parts and in ``total``.
-
-        ``compile`` and ``run`` are of the engine, ``search`` of the search for the mode that a sampler
-        starts at, its compiling included, and ``other`` of all else: checks, starting values, and
-        describing what was found. The parts add up to ``total``.
-        """
-        return json.loads(self.tree["fit_info"].attrs["seconds"])
-
-    @property
-    def objective(self) -> NDArray[np.float64]:
-        """Log joint density by restart and step, NaN after a start ended."""
-        return self.tree["fit_info"]["objective"].to_numpy()
-
-    @property
-    def approximate(self) -> str | None:
-        """Approximation made in summing out labels, None if exact."""
-        return self.tree["fit_info"].attrs["approximate"] or None
-
-    @property
-    def links(self) -> Links:
-        """The links that were used; where a model takes several, those that tie labels.
-
-        The others are in ``fit.run.links``, by name of the argument.
-        """
-        return next(iter(self.run.links.values()), Links.empty(self._num_points))
-
-    @property
-    def log_evidence(self) -> Evidence | None:
-        """Log marginal likelihood; None for engines that do not estimate it."""
-        info = self.tree["fit_info"].attrs
-        if "log_evidence" not in info:
-            return None
-        error = float(info["log_evidence_error"])
-        return Evidence(
-            float(info["log_evidence"]),
-            info["log_evidence_kind"],
-            None if np.isnan(error) else error,
-        )
-
-    @cached_property
-    def _draws(self) -> MatchedDraws:
-        """The draws, matched when first used, or by the run itself."""
-        return self._described or MatchedDraws(self.tree)
-
-    @property
-    def relabelled(self) -> tuple[xr.DataTree, float]:
-        """The tree with label switching undone, and the quality score of the matching."""
-        return self._draws.relabelled
-
-    @property
-    def aligned(self) -> tuple[xr.DataTree, float]:
-        """The relabelled tree with rotations undone as well, and the lower of both quality scores."""
-        return self._draws.aligned
-
-    @property
-    def params(self) -> dict[str, NDArray[np.float64]]:
-        """Point estimate: the mode found, or the mean over relabelled and aligned draws."""
-        return self._draws.params
-
-    @property
-    def thinned(self) -> xr.DataTree:
-        """The tree at the draws that labels and densities are stored at, clusters matched.
-
-        What sets draws beside densities, such as `arviz_stats.psense_summary`, needs both at the
-        same draws: chains of more than 200 store densities at some only.
-        """
-        return self.relabelled[0].sel(draw=self.tree["log_likelihood"]["draw"])
+        return of_scores.bic(self)
 
     def resume(self, more: int) -> Fit:
         """Go on from where this fit ended.
@@ -220,14 +143,14 @@ class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Val
         if group not in ("posterior", "latents"):
             raise ValueError(f"group = {group!r:.60}; expected 'posterior' or 'latents'")
         if group == "latents":
-            return summarised(self.latents())
+            return of_effects.summary_of_latents(self)
         draws = self.aligned[0]["posterior"].to_dataset()
         if draws.sizes["chain"] * draws.sizes["draw"] == 1:
             return pd.DataFrame({"estimate": _entries(draws)})
         import arviz as az
 
         still = [n for n, v in draws.items() if (v == v[:1, :1].to_numpy()).all()]
-        table = az.summary(draws.drop_vars(still))
+        table: pd.DataFrame = az.summary(draws.drop_vars(still))
         if still:
             table = pd.concat([table, pd.DataFrame({"mean": _entries(draws[still])})])
         if json.loads(self.tree["fit_info"].attrs.get("points", "[]")):
@@ -260,9 +183,9 @@ class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Val
             return "subjects"
         if not self.has_labels:
             return None
-        return "clusters" if self._input_of_curves is None else "curves"
+        return "clusters" if of_curves.input_of_curves(self) is None else "curves"
 
-    def plot(self) -> Any:
+    def plot(self) -> Figure:
         """Draw the data with what the model says of them; returns the matplotlib figure.
 
         Points with links and soft assignments (`plot_clusters`), the rows of a long table with bands
@@ -276,11 +199,11 @@ class Fit(Classes, CurvesOfFit, Latents, Predictions, Survival, Uncertainty, Val
         from sidebayes.diagnostics.pictures.plots import plot_clusters
         from sidebayes.diagnostics.pictures.subjects import plot_subjects
 
-        picture = self.picture
-        if picture == "subjects":
+        if self.picture == "subjects":
             return plot_subjects(self)
-        self._need_labels("clusters to draw")
-        return self._plot_curves() if picture == "curves" else plot_clusters(self)
+        need_labels(self, "clusters to draw")
+        along = of_curves.input_of_curves(self)
+        return plot_clusters(self) if along is None else of_curves.plot_fit_curves(self, along)
 
     def __repr__(self) -> str:
         """Say method, engine, size and verdict."""

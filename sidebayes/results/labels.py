@@ -1,217 +1,267 @@
-"""What a fit says of the latent variables that were integrated out: labels and effects."""
+"""What a fit says of labels, of classes, and of the links between points."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
-import xarray as xr
-from arviz_base import dict_to_dataset
 from numpy.typing import ArrayLike, NDArray
 
-from sidebayes.diagnostics.sites import name_axes
+from sidebayes.diagnostics.links.link_scores import LinkScore, agreement, score_statements
+from sidebayes.diagnostics.links.suspects import link_agreement, rank_suspects
+from sidebayes.diagnostics.symmetry.matched import mean_responsibilities
 from sidebayes.diagnostics.tree import pooled_draws
-from sidebayes.guides.engines.problem.posterior import derive
+from sidebayes.guides.engines.problem.density import abstract_trace, collapsed_sites
 from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.side_information.link_weights import check_pairs
+from sidebayes.models.blocks.side_information.links import Links
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
-from ..runs.stored import coordinates
-from .predictions import check_new
-from .uncertainty import check_probability, normal_interval, total_moments
+from ..common.fields import Range, check_number
+from .fit_base import FitBase, need_labels
+from .predictions import check_new, over_draws, refuse_impossible
 
-__all__ = ["Latents"]
+__all__ = [
+    "class_names",
+    "class_probabilities",
+    "classes",
+    "has_classes",
+    "labels",
+    "responsibilities",
+    "same_cluster",
+    "score_links",
+    "suspect_links",
+]
 
 
-class Latents:
-    """What a `Fit` is asked about labels and random effects."""
+def responsibilities(fit: FitBase, site: str | None = None) -> NDArray[np.float64]:
+    """Posterior probabilities of the labels, averaged over relabelled draws.
 
-    @property
-    def has_labels(self: Any) -> bool:
-        """Whether the model has labels, or other latent variables and parameters only."""
-        return "responsibilities" in self.tree
+    Parameters
+    ----------
+    site : str, optional
+        Observed site, where several have labels.
 
-    @property
-    def _num_points(self: Any) -> int | None:
-        """Number of points that have labels."""
-        return self.tree["responsibilities"].sizes["points"] if self.has_labels else None
+    Returns
+    -------
+    ndarray, shape (num_points, num_clusters)
+    """
+    need_labels(fit, "responsibilities")
+    return mean_responsibilities(*fit.relabelled)[_rows_of(fit, site)]
 
-    def _need_labels(self: Any, asked: str) -> None:
-        if not self.has_labels:
-            raise ValueError(
-                f"{self.method} has no labels, so there are no {asked}: it observes no mixture. "
-                "fit.predictive(...) draws outcomes, also of new rows; fit.summary() shows the parameters"
-            )
 
-    def responsibilities(self: Any, site: str | None = None) -> NDArray[np.float64]:
-        """Posterior probabilities of the labels, averaged over relabelled draws.
+def labels(fit: FitBase, site: str | None = None) -> NDArray[np.int64]:
+    """Labels of all points, shape (num_points,).
 
-        Parameters
-        ----------
-        site : str, optional
-            Observed site, where several have labels.
+    The most probable joint labeling at `params`, which keeps every hard link, where the labels
+    are summed out exactly; else the most probable label of each point.
 
-        Returns
-        -------
-        ndarray, shape (num_points, num_clusters)
-        """
-        self._need_labels("responsibilities")
-        return self._draws.responsibilities[self._rows_of(site)]
+    Parameters
+    ----------
+    site : str, optional
+        Observed site, where several have labels.
 
-    def labels(self: Any, site: str | None = None) -> NDArray[np.int64]:
-        """Labels of all points, shape (num_points,).
+    Raises
+    ------
+    ValueError
+        If the model has no labels, or several sites have some and none is named.
+    """
+    need_labels(fit, "labels")
+    return fit.tree["responsibilities"]["labels"].to_numpy()[_rows_of(fit, site)]
 
-        The most probable joint labeling at `params`, which keeps every hard link, where the labels
-        are summed out exactly; else the most probable label of each point.
 
-        Parameters
-        ----------
-        site : str, optional
-            Observed site, where several have labels.
+def _rows_of(fit: FitBase, site: str | None) -> slice:
+    slices = json.loads(fit.tree["responsibilities"].attrs["label_sites"])
+    if site is None and len(slices) == 1:
+        site = next(iter(slices))
+    if site not in slices:
+        raise ValueError(f"site = {site!r}; expected one of {sorted(slices)}, which have labels")
+    return slice(*slices[site])
 
-        Raises
-        ------
-        ValueError
-            If the model has no labels, or several sites have some and none is named.
-        """
-        self._need_labels("labels")
-        return self.tree["responsibilities"]["labels"].to_numpy()[self._rows_of(site)]
 
-    def _rows_of(self: Any, site: str | None) -> slice:
-        slices = json.loads(self.tree["responsibilities"].attrs["label_sites"])
-        if site is None and len(slices) == 1:
-            site = next(iter(slices))
-        if site not in slices:
-            raise ValueError(
-                f"site = {site!r}; expected one of {sorted(slices)}, which have labels"
-            )
-        return slice(*slices[site])
+def same_cluster(fit: FitBase, pairs: ArrayLike) -> NDArray[np.float64]:
+    """Posterior probability that pairs of points share a cluster, shape (num_pairs,).
 
-    def effects(self: Any, probability: float = 0.95) -> xr.Dataset:
-        """Random effects that were integrated out: posterior means, deviations and intervals.
+    Averages over draws; within a draw the two labels are taken as independent, which is exact
+    for pairs in different connected sets.
 
-        Over draws of the parameters, the law of total variance puts both kinds of uncertainty
-        together.
+    Parameters
+    ----------
+    pairs : array_like of int, shape (num_pairs, 2)
+        Row numbers of different points.
 
-        Parameters
-        ----------
-        probability : float
-            Of the normal intervals.
+    Raises
+    ------
+    TypeError, ValueError
+        If the model has no labels, or a pair does not name two of the points.
+    """
+    need_labels(fit, "clusters to share")
+    prob = fit.tree["responsibilities"]["prob"].to_numpy()
+    ends = check_pairs(pairs, prob.shape[2], "pairs").T
+    one, other = (prob[:, :, points] for points in ends)
+    same: NDArray[np.float64] = np.einsum("cdpk,cdpk->cdp", one, other)
+    return same.mean(axis=(0, 1))
 
-        Returns
-        -------
-        Dataset
-            ``mean``, ``sd``, ``lower`` and ``upper``, by group and effect; coordinates name both
-            where the data have names.
 
-        Raises
-        ------
-        ValueError
-            If the model has none, or the probability is no number between 0 and 1.
-        """
-        group = self.tree.get("latents", {})
-        if "effects" not in group:
-            raise ValueError(
-                f"{self.method} integrates no random effects out; it observes no RandomEffects"
-            )
-        check_probability(probability)
-        mean, spread = total_moments(group, "effects")
-        lower, upper = normal_interval(mean, spread, probability)
-        found = {"mean": mean, "sd": spread, "lower": lower, "upper": upper}
-        stored = group["effects"]
-        axes = zip(("group", "effect"), stored.dims[2:], strict=True)
-        coords = {axis: stored[dim].to_numpy() for axis, dim in axes}
-        return xr.Dataset({n: (("group", "effect"), v) for n, v in found.items()}, coords)
+def suspect_links(
+    fit: FitBase, *, flip_rate: float = 0.05, inference: str | Inference | None = None
+) -> pd.DataFrame:
+    """Links by the posterior probability that they are wrong, the most suspect first.
 
-    def latents(self: Any, *data: Any, **named: Any) -> xr.Dataset:
-        """Latent variables that were integrated out, labels aside: their posterior at every draw.
+    Parameters
+    ----------
+    flip_rate : float in (0, 1/2)
+        Taken for hard links, which claim none; soft links carry their own.
+    inference : str or inference object, optional
+        By default the model's own; see `LinkedCategorical`.
 
-        Parameters
-        ----------
-        *data, **named
-            New data, as for `predict_proba`, whose latent variables are wanted given these data alone. By
-            default the data that were fitted.
+    Returns
+    -------
+    DataFrame
+        See `sidebayes.diagnostics.links.suspects.rank_suspects`; ``attrs["approximate"]`` names the
+        approximation made, None where labels are summed out exactly.
+    """
+    need_labels(fit, "links to suspect")
+    with fit.run.precision:
+        same, weights, approximate = link_agreement(
+            fit.run.problem,
+            pooled_draws(fit.tree),
+            fit.links,
+            flip_rate=flip_rate,
+            inference=inference,
+        )
+    table = rank_suspects(fit.links, same, weights)
+    table.attrs["approximate"] = approximate
+    return table
 
-        Returns
-        -------
-        Dataset
-            By name and with named axes, of which the first two are ``chain`` and ``draw``: for the data
-            that were fitted, the group ``latents`` of the tree.
 
-        Raises
-        ------
-        TypeError, ValueError
-            If the model has none, or for bad input.
-        """
-        if "latents" not in self.tree:
-            raise ValueError(f"{self.method} integrates nothing out but labels, if anything")
-        fitted = self.tree["latents"].to_dataset()
-        if all(value is None for value in (*data, *named.values())):
-            return fitted
-        run = self.run.with_data(check_new(self.run, data, named))
-        sites = self.tree["posterior"].to_dataset().sel(draw=fitted["draw"])
-        sites = sites.drop_vars(self.run.sized_by_units)
-        front = sites.sizes["chain"], sites.sizes["draw"]
-        draws = {str(n): v.to_numpy().reshape(-1, *v.shape[2:]) for n, v in sites.items()}
-        with run.precision:
-            found = derive(run.problem, draws).latents
-        values = {name: v.reshape(*front, *v.shape[1:]) for name, (_, v) in found.items()}
-        dims: dict[Any, Any] = {name: axes for name, (axes, _) in found.items()}
-        coords = {axis: fitted[axis].to_numpy() for axis in ("chain", "draw")}
-        return name_axes(dict_to_dataset(values, dims=dims, coords=coords), coordinates(run))
+def score_links(
+    fit: FitBase,
+    links: Links,
+    *,
+    flip_rate: float = 0.0,
+    inference: str | Inference | None = None,
+) -> LinkScore:
+    """Log probability of links that the fit has not seen, under its draws.
 
-    def same_cluster(self: Any, pairs: ArrayLike) -> NDArray[np.float64]:
-        """Posterior probability that pairs of points share a cluster, shape (num_pairs,).
+    Parameters
+    ----------
+    links : Links
+        Between the same rows; only the sign of a weight counts.
+    flip_rate : float in [0, 1/2)
+        Probability that a held-out link is wrong, where the experts who made it err.
+    inference : str or inference object, optional
+        By default the model's own; see `LinkedCategorical`.
 
-        Averages over draws; within a draw the two labels are taken as independent, which is exact
-        for pairs in different connected sets.
+    Returns
+    -------
+    LinkScore
+        Prints score and baseline; ``.table`` has one row per link.
 
-        Parameters
-        ----------
-        pairs : array_like of int, shape (num_pairs, 2)
-            Row numbers of different points.
+    Raises
+    ------
+    TypeError, ValueError
+        If there are no links, one of them was used in the fit, or a row number is out of range.
+    """
+    if not isinstance(links, Links):
+        raise TypeError(f"links is a {type(links).__name__}; pass Links, as to fit")
+    if not len(links):
+        raise ValueError("links is empty; pass the links that were held out")
+    if (links.weights == 0.0).any():
+        row = int(np.argmax(links.weights == 0.0))
+        raise ValueError(f"links[{row}] has weight zero and states nothing; leave it out")
+    flip_rate = check_number("flip_rate", flip_rate, Range(least=0, below=0.5))
+    need_labels(fit, "links to score")
+    num_points = fit.tree["responsibilities"].sizes["points"]
+    if links.pairs.max() >= num_points:
+        raise ValueError(f"links name row {links.pairs.max()}; the fit has {num_points} rows")
+    asked, known = (np.sort(some.pairs, axis=1) @ [num_points, 1] for some in (links, fit.links))
+    seen = np.isin(asked, known)
+    if seen.any():
+        raise ValueError(
+            f"{seen.sum()} of the links, {tuple(map(int, links.pairs[np.argmax(seen)]))} say, join "
+            "pairs that the fit was given a link for; leave these out, they are not held out"
+        )
+    with fit.run.precision:
+        same, chance, approximate = agreement(
+            fit.run.problem,
+            pooled_draws(fit.tree),
+            links.pairs,
+            inference=inference,
+        )
+    return score_statements(links, same, chance, flip_rate, approximate)
 
-        Raises
-        ------
-        TypeError, ValueError
-            If the model has no labels, or a pair does not name two of the points.
-        """
-        self._need_labels("clusters to share")
-        prob = self.tree["responsibilities"]["prob"].to_numpy()
-        ends = check_pairs(pairs, prob.shape[2], "pairs").T
-        one, other = (prob[:, :, points] for points in ends)
-        return np.einsum("cdpk,cdpk->cdp", one, other).mean(axis=(0, 1))
 
-    def suspect_links(
-        self: Any, *, flip_rate: float = 0.05, inference: str | Inference | None = None
-    ) -> pd.DataFrame:
-        """Links by the posterior probability that they are wrong, the most suspect first.
+def has_classes(fit: FitBase) -> bool:
+    """See `Fit.has_classes`."""
+    with fit.run.precision:
+        sources = collapsed_sites(abstract_trace(fit.run.problem)).values()
+        return any(fn.num_classes is not None for fn, _ in sources)
 
-        Parameters
-        ----------
-        flip_rate : float in (0, 1/2)
-            Taken for hard links, which claim none; soft links carry their own.
-        inference : str or inference object, optional
-            By default the model's own; see `LinkedCategorical`.
 
-        Returns
-        -------
-        DataFrame
-            See `sidebayes.diagnostics.links.suspects.rank_suspects`; ``attrs["approximate"]`` names the
-            approximation made, None where labels are summed out exactly.
-        """
-        from sidebayes.diagnostics.links.suspects import link_agreement, rank_suspects
+def class_names(fit: FitBase) -> tuple[str | int, ...]:
+    """See `Fit.class_names`."""
+    with fit.run.precision:
+        sources = collapsed_sites(abstract_trace(fit.run.problem)).values()
+    number = max((fn.num_classes or 0 for fn, _ in sources), default=0)
+    known = (v.names for v in fit.run.data.values() if isinstance(v, PartialLabels))
+    names = next(filter(None, known), ())
+    return (*names, *range(len(names), number))
 
-        self._need_labels("links to suspect")
-        with self.run.precision:
-            same, weights, approximate = link_agreement(
-                self.run.problem,
-                pooled_draws(self.tree),
-                self.links,
-                flip_rate=flip_rate,
-                inference=inference,
-            )
-        table = rank_suspects(self.links, same, weights)
-        table.attrs["approximate"] = approximate
-        return table
+
+def class_probabilities(fit: FitBase, *data: Any, **named: Any) -> NDArray[np.float64]:
+    """Probabilities of the classes of rows, averaged over draws.
+
+    Classes are those that the data name: draws need no matching, whatever the numbering of
+    clusters.
+
+    Parameters
+    ----------
+    *data, **named
+        New data in the roles of the model's arguments, such as ``x_new``; by default those that were
+        fitted, with what is known of their classes.
+
+    Returns
+    -------
+    ndarray, shape (num_rows, num_classes)
+
+    Raises
+    ------
+    ValueError
+        If the model has no classes, or no class is possible for a row.
+    """
+    if not has_classes(fit):
+        raise ValueError(
+            f"{fit.method} has no classes, only what it finds without names; fit.labels() are its "
+            "clusters, if it has some. 'moe' learns classes from a few rows whose class is known"
+        )
+
+    def classes(trace: dict, layout: Any, owners: dict) -> Any:
+        sources = collapsed_sites(trace).values()
+        given = [(fn, value) for fn, value in sources if fn.num_classes is not None]
+        return jnp.concatenate([fn.class_probabilities(value) for fn, value in given])
+
+    is_new = any(value is not None for value in (*data, *named.values()))
+    run = fit.run.with_data(check_new(fit.run, data, named)) if is_new else fit.run
+    prob = over_draws(fit, classes, run, pooled_draws(fit.tree)).mean(axis=0)
+    return refuse_impossible(prob, "class")
+
+
+def classes(fit: FitBase, *data: Any, **named: Any) -> pd.DataFrame:
+    """Most probable class of each row, and its probability.
+
+    Parameters are those of `class_probabilities`.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``class``, its name where the known classes have names, and ``probability``, one row
+        for each row of the data.
+    """
+    prob = class_probabilities(fit, *data, **named)
+    names = np.asarray(class_names(fit), dtype=object)
+    best = prob.argmax(axis=1)
+    return pd.DataFrame({"class": names[best], "probability": prob.max(axis=1)}).infer_objects()

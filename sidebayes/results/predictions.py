@@ -13,6 +13,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from sidebayes.diagnostics.symmetry.matched import matched_draws
 from sidebayes.diagnostics.tree import pooled_draws
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.programs import compiled
@@ -32,6 +33,7 @@ from ..data.magnitudes import listed, warn_of_far_rows
 from ..data.tables import in_order_of
 from ..runs import checks
 from ..runs.run import Run
+from .fit_base import FitBase, need_labels
 from .predictive import (
     design,
     draw_data,
@@ -43,149 +45,161 @@ from .predictive import (
     to_dataset,
 )
 
-__all__ = ["Predictions", "check_new", "known_groups", "refuse_impossible"]
+__all__ = [
+    "check_new",
+    "known_groups",
+    "log_prob",
+    "over_draws",
+    "predict",
+    "predict_proba",
+    "predictive",
+    "refuse_impossible",
+]
 
 
-class Predictions:
-    """What a `Fit` is asked about data like its own, and about new ones."""
+def predict_proba(fit: FitBase, *data: Any, **named: Any) -> NDArray[np.float64]:
+    """Label probabilities of new points (Lu 2008, eq. 2.24), averaged over draws.
 
-    def predict_proba(self: Any, *data: Any, **named: Any) -> NDArray[np.float64]:
-        """Label probabilities of new points (Lu 2008, eq. 2.24), averaged over draws.
+    Parameters
+    ----------
+    *data, **named
+        New data in the roles of the model's arguments, such as ``x_new`` and `Links` among the
+        new points. Links, and what else may be left out of the model, may be left out here.
 
-        Parameters
-        ----------
-        *data, **named
-            New data in the roles of the model's arguments, such as ``x_new`` and `Links` among the
-            new points. Links, and what else may be left out of the model, may be left out here.
+    Returns
+    -------
+    ndarray, shape (num_new, num_clusters)
 
-        Returns
-        -------
-        ndarray, shape (num_new, num_clusters)
+    Raises
+    ------
+    ValueError
+        If no cluster gives a row a density above zero, or the new links contradict each other.
+    """
+    need_labels(fit, "labels to predict")
 
-        Raises
-        ------
-        ValueError
-            If no cluster gives a row a density above zero, or the new links contradict each other.
-        """
-        self._need_labels("labels to predict")
+    def probabilities(trace: dict, layout: Any, owners: dict) -> Any:
+        sources = finite_mixtures(trace).values()
+        return jnp.concatenate([fn.responsibilities(value) for fn, value in sources])
 
-        def probabilities(trace: dict, layout: Any, owners: dict) -> Any:
-            sources = finite_mixtures(trace).values()
-            return jnp.concatenate([fn.responsibilities(value) for fn, value in sources])
+    run = fit.run.with_data(check_new(fit.run, data, named))
+    prob = over_draws(fit, probabilities, run, matched_draws(*fit.relabelled)).mean(axis=0)
+    return refuse_impossible(prob, "cluster")
 
-        run = self.run.with_data(check_new(self.run, data, named))
-        prob = self._over_draws(probabilities, run, self._draws.pooled).mean(axis=0)
-        return refuse_impossible(prob, "cluster")
 
-    def predict(self: Any, *data: Any, **named: Any) -> NDArray[np.int64]:
-        """Most probable label of each new point, shape (num_new,); see `predict_proba`."""
-        return self.predict_proba(*data, **named).argmax(axis=1)
+def predict(fit: FitBase, *data: Any, **named: Any) -> NDArray[np.int64]:
+    """Most probable label of each new point, shape (num_new,); see `predict_proba`."""
+    return predict_proba(fit, *data, **named).argmax(axis=1)
 
-    def log_prob(self: Any, *data: Any, **named: Any) -> NDArray[np.float64]:
-        """Log predictive density of new data by unit, links left out; shape (num_new,).
 
-        Parameters are those of `predict_proba`.
+def log_prob(fit: FitBase, *data: Any, **named: Any) -> NDArray[np.float64]:
+    """Log predictive density of new data by unit, links left out; shape (num_new,).
 
-        Raises
-        ------
-        ValueError
-            If the model gives points no density: a classifier describes their labels only.
-        """
+    Parameters are those of `predict_proba`.
 
-        def log_density(trace: dict, layout: Any, owners: dict) -> Any:
-            terms, _ = log_terms(trace, layout, owners)
-            by_dim: dict[Any, Any] = {}
-            for name, term in terms.items():
-                dim = layout.site_dims[name]
-                term = term[: layout.num_units(name)]
-                by_dim[dim] = by_dim[dim] + term if dim in by_dim else term
-            return jnp.concatenate(list(by_dim.values()))
+    Raises
+    ------
+    ValueError
+        If the model gives points no density: a classifier describes their labels only.
+    """
 
-        with self.run.precision:
-            refuse_dependent_units(self.run.problem, "log_prob")
-        run = self.run.with_data(check_new(self.run, data, named))
-        _refuse_classifier(run)
-        unlinked = {n: v for n, v in run.data.items() if not isinstance(v, Links)}
-        draws = pooled_draws(self.tree)  # a density has no numbering of clusters
-        per_draw = self._over_draws(log_density, replace(run, data=unlinked), draws)
-        return np.logaddexp.reduce(per_draw, axis=0) - np.log(len(per_draw))
+    def log_density(trace: dict, layout: Any, owners: dict) -> Any:
+        terms, _ = log_terms(trace, layout, owners)
+        by_dim: dict[Any, Any] = {}
+        for name, term in terms.items():
+            dim = layout.site_dims[name]
+            term = term[: layout.num_units(name)]
+            by_dim[dim] = by_dim[dim] + term if dim in by_dim else term
+        return jnp.concatenate(list(by_dim.values()))
 
-    def predictive(self: Any, *data: Any, seed: int = 0, **named: Any) -> xr.DataTree:
-        """Draw data from the posterior predictive distribution.
+    with fit.run.precision:
+        refuse_dependent_units(fit.run.problem, "log_prob")
+    run = fit.run.with_data(check_new(fit.run, data, named))
+    _refuse_classifier(run)
+    unlinked = {n: v for n, v in run.data.items() if not isinstance(v, Links)}
+    draws = pooled_draws(fit.tree)  # a density has no numbering of clusters
+    per_draw = over_draws(fit, log_density, replace(run, data=unlinked), draws)
+    total: NDArray[np.float64] = np.logaddexp.reduce(per_draw, axis=0) - np.log(len(per_draw))
+    return total
 
-        Without arguments, data like those that were fitted: the same design, links and known classes.
-        With new data in the roles of the model's arguments, the outcomes of new rows.
 
-        Latent variables that were integrated out are drawn anew. Labels of points come from their
-        prior, given the links and known classes that are held. Effects or labels of groups that were
-        fitted are drawn given the data that were fitted, all at once, those of other groups from
-        their prior. Sites of single units, such as an effect per subject that is sampled, keep their
-        draws, for groups that were fitted.
+def predictive(fit: FitBase, *data: Any, seed: int = 0, **named: Any) -> xr.DataTree:
+    """Draw data from the posterior predictive distribution.
 
-        Parameters
-        ----------
-        *data, **named
-            New data, as for `sidebayes.fit`. What is drawn is left out or None, and so may be tables
-            on which it does not depend. Groups are told by name.
-        seed : int
-            The same seed gives the same draws.
+    Without arguments, data like those that were fitted: the same design, links and known classes.
+    With new data in the roles of the model's arguments, the outcomes of new rows.
 
-        Returns
-        -------
-        DataTree
-            Groups ``posterior_predictive``, ``observed_data`` and ``constant_data``, which ArviZ plots;
-            at new data ``predictions`` and ``predictions_constant_data``. One draw for each draw of
-            the parameters that labels and densities are stored at, at most 200 of each chain; 200
-            of a point estimate.
+    Latent variables that were integrated out are drawn anew. Labels of points come from their
+    prior, given the links and known classes that are held. Effects or labels of groups that were
+    fitted are drawn given the data that were fitted, all at once, those of other groups from
+    their prior. Sites of single units, such as an effect per subject that is sampled, keep their
+    draws, for groups that were fitted.
 
-        Raises
-        ------
-        TypeError, ValueError
-            For bad input, other units than those that a site has values for, or a model that
-            simulates no data; the message says which.
-        """
-        check_seed(seed)
-        run = self.run
-        run.problem  # noqa: B018  a model that is not known refuses
-        own_design = all(value is None for value in (*data, *named.values()))
-        given = {} if own_design else check_new(run, data, named, ("links", "table"))
-        with run.precision:
-            found, draws = outcomes(run), self._stored_draws()
-            if own_design:
-                return _replicates(run, found, draws, seed)
-            return _outcomes_of(run, given, found, draws, seed)
+    Parameters
+    ----------
+    *data, **named
+        New data, as for `sidebayes.fit`. What is drawn is left out or None, and so may be tables
+        on which it does not depend. Groups are told by name.
+    seed : int
+        The same seed gives the same draws.
 
-    def _stored_draws(self: Any) -> xr.Dataset:
-        """Latent sites, and deterministic ones that other data leave as they are."""
-        sites = self.tree["posterior"].to_dataset()
-        sites = sites.drop_vars(set(self.run.sized_by_units) - set(self.run.unit_sites))
-        if self.tree["posterior"].attrs["point_estimate"]:
-            again = sites.isel(draw=np.zeros(MOST_DRAWS, int))
-            return again.assign_coords(draw=np.arange(MOST_DRAWS))
-        return sites.isel(draw=thin(sites.sizes["draw"]))
+    Returns
+    -------
+    DataTree
+        Groups ``posterior_predictive``, ``observed_data`` and ``constant_data``, which ArviZ plots;
+        at new data ``predictions`` and ``predictions_constant_data``. One draw for each draw of
+        the parameters that labels and densities are stored at, at most 200 of each chain; 200
+        of a point estimate.
 
-    def _over_draws(
-        self: Any, function: Callable, run: Run, draws: Mapping[str, NDArray]
-    ) -> NDArray[np.float64]:
-        """Apply a function of the model's trace on other data to draws of the parameters."""
-        fixed = {n: v for n, v in draws.items() if n not in self.run.sized_by_units}
-        with run.precision:
-            problem = run.problem
-            layout = lay_out_units(problem)
-            owners = {n: None if o is None else jnp.asarray(o) for n, o in layout.owners.items()}
+    Raises
+    ------
+    TypeError, ValueError
+        For bad input, other units than those that a site has values for, or a model that
+        simulates no data; the message says which.
+    """
+    check_seed(seed)
+    run = fit.run
+    run.problem  # noqa: B018  a model that is not known refuses
+    own_design = all(value is None for value in (*data, *named.values()))
+    given = {} if own_design else check_new(run, data, named, ("links", "table"))
+    with run.precision:
+        found, draws = outcomes(run), _stored_draws(fit)
+        if own_design:
+            return _replicates(run, found, draws, seed)
+        return _outcomes_of(run, given, found, draws, seed)
 
-            def over_draws(bare: Problem) -> Callable:
-                def one(params: dict, args: tuple, owners: dict) -> Any:
-                    return function(trace_model(bare, params, args), layout, owners)
 
-                return lambda draws, *rest: jax.lax.map(
-                    partial(one, args=rest[0], owners=rest[1]), draws
-                )
+def _stored_draws(fit: FitBase) -> xr.Dataset:
+    """Latent sites, and deterministic ones that other data leave as they are."""
+    sites = fit.tree["posterior"].to_dataset()
+    sites = sites.drop_vars(set(fit.run.sized_by_units) - set(fit.run.unit_sites))
+    if fit.tree["posterior"].attrs["point_estimate"]:
+        again = sites.isel(draw=np.zeros(MOST_DRAWS, int))
+        return again.assign_coords(draw=np.arange(MOST_DRAWS))
+    return sites.isel(draw=thin(sites.sizes["draw"]))
 
-            inputs = {n: jnp.asarray(v) for n, v in fixed.items()}, problem.args, owners
-            units = tuple((name, layout.num_units(name)) for name in layout.site_dims)
-            program, _ = compiled(function.__name__, problem, units, over_draws, *inputs)
-            return np.asarray(program(*inputs))
+
+def over_draws(
+    fit: FitBase, function: Callable, run: Run, draws: Mapping[str, NDArray]
+) -> NDArray[np.float64]:
+    """Apply a function of the model's trace on other data to draws of the parameters."""
+    fixed = {n: v for n, v in draws.items() if n not in fit.run.sized_by_units}
+    with run.precision:
+        problem = run.problem
+        layout = lay_out_units(problem)
+        owners = {n: None if o is None else jnp.asarray(o) for n, o in layout.owners.items()}
+
+        def over_draws(bare: Problem) -> Callable:
+            def one(params: dict, args: tuple, owners: dict) -> Any:
+                return function(trace_model(bare, params, args), layout, owners)
+
+            return lambda draws, *rest: jax.lax.map(
+                partial(one, args=rest[0], owners=rest[1]), draws
+            )
+
+        inputs = {n: jnp.asarray(v) for n, v in fixed.items()}, problem.args, owners
+        units = tuple((name, layout.num_units(name)) for name in layout.site_dims)
+        program, _ = compiled(function.__name__, problem, units, over_draws, *inputs)
+        return np.asarray(program(*inputs))
 
 
 def refuse_impossible(prob: NDArray[np.float64], what: str) -> NDArray[np.float64]:

@@ -22,7 +22,7 @@ from sidebayes.guides.engines.problem.density import abstract_trace, site_log_pr
 from sidebayes.guides.engines.problem.honoured import in_scan, is_outcome
 from sidebayes.guides.engines.problem.units import given_data
 from sidebayes.guides.engines.steps.starts import random_keys
-from sidebayes.models.blocks.collapsed import Collapsed, Fitted, unexpanded
+from sidebayes.models.blocks.collapsed import DrawsData, Fitted, unexpanded
 from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
 
 from ..runs import checks
@@ -115,7 +115,7 @@ def fill_tables(
                 f"{run.method}: {role.name} was left out, and no other data say how many "
                 f"{dims[shape.index(None)]} there are; pass {checks.wanted(role)}, or what goes with it"
             )
-        data[role.name] = np.full(shape, np.nan)  # type: ignore[arg-type]
+        data[role.name] = np.full(shape, np.nan)
     return data
 
 
@@ -232,10 +232,12 @@ def _sample(key: Array, site: dict, fitted: Fitted | None) -> Array:
     """Draw one site, by its own protocol if it integrates latent variables out."""
     fn = unexpanded(site["fn"])
     try:
-        if isinstance(fn, Collapsed):
+        if isinstance(fn, DrawsData):
             return fn.draw_data(key, fitted)
         rows = jnp.shape(site["value"])[: jnp.ndim(site["value"]) - fn.event_dim]
-        return site["fn"].expand(jnp.broadcast_shapes(rows, site["fn"].batch_shape)).sample(key)
+        shape = jnp.broadcast_shapes(rows, site["fn"].batch_shape)
+        drawn: Array = site["fn"].expand(shape).sample(key)
+        return drawn
     except NotImplementedError:
         inner = getattr(fn, "components", fn)
         raise ValueError(
@@ -247,7 +249,7 @@ def _seen(
     fn: Any, before: dict | None, data: Mapping[str, Any], codes: Mapping[str, Array] | None
 ) -> Fitted | None:
     """Fitted data of a site whose latent variables are shared by groups."""
-    if before is None or not isinstance(fn, Collapsed) or fn.groups is None:
+    if before is None or not isinstance(fn, DrawsData) or fn.groups is None:
         return None
     numbers = jnp.arange(fn.groups.num_groups)
     if codes is not None:

@@ -12,6 +12,7 @@ import xarray as xr
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
 
+from sidebayes.diagnostics.symmetry.matched import matched_draws
 from sidebayes.guides.engines.problem.density import abstract_trace
 from sidebayes.models.blocks.collapsed import unexpanded
 from sidebayes.models.blocks.event_times import PiecewiseHazard
@@ -20,104 +21,104 @@ from sidebayes.models.blocks.side_information.partial_labels import refuse_other
 from ..common.fields import real_array
 from ..runs.checks import check_dims
 from ..runs.run import Run
-from .predictions import check_new
+from .fit_base import FitBase
+from .intervals import check_probability
+from .predictions import check_new, over_draws
 from .predictive import fill_tables
-from .uncertainty import check_probability
 
-__all__ = ["Survival"]
+__all__ = ["event_times", "survival"]
 
 
-class Survival:
-    """What a `Fit` is asked about times to an event."""
+def event_times(fit: FitBase) -> str | None:
+    """See `Fit.event_times`."""
+    return _event_times(fit.run)[1]
 
-    @property
-    def event_times(self: Any) -> str | None:
-        """Site of times to an event that were observed, None if the model has none."""
-        return _event_times(self.run)[1]
 
-    def survival(
-        self: Any,
-        times: ArrayLike,
-        *data: Any,
-        since: ArrayLike,
-        probability: float = 0.9,
-        **named: Any,
-    ) -> xr.Dataset:
-        r"""Survival curves given the outcomes of a subject and that it has lasted until a time.
+def survival(
+    fit: FitBase,
+    times: ArrayLike,
+    *data: Any,
+    since: ArrayLike,
+    probability: float = 0.9,
+    **named: Any,
+) -> xr.Dataset:
+    r"""Survival curves given the outcomes of a subject and that it has lasted until a time.
 
-        .. math:: P(T_s > t \mid T_s > \text{since}_s, y_s)
+    .. math:: P(T_s > t \mid T_s > \text{since}_s, y_s)
 
-        Parameters
-        ----------
-        times : array_like, shape (num_times,)
-            Times t from the origin of the fit. The curve is 1 until `since`.
-        *data, **named
-            Outcomes and designs of new subjects, in the roles of the model's arguments; times and events are
-            left out. Covariates have a row for each subject, in the order of `since`. By default the subjects
-            that were fitted, given their outcomes alone.
-        since : float or array_like of shape (num_subjects,)
-            Until when each subject is known to have lasted, such as its last visit; 0 for the origin. In
-            the order of the subjects' names, ``sidebayes.Groups(subjects).names``, as the answer has them.
-        probability : float
-            Of the intervals, which show how well the parameters are known.
+    Parameters
+    ----------
+    times : array_like, shape (num_times,)
+        Times t from the origin of the fit. The curve is 1 until `since`.
+    *data, **named
+        Outcomes and designs of new subjects, in the roles of the model's arguments; times and events are
+        left out. Covariates have a row for each subject, in the order of `since`. By default the subjects
+        that were fitted, given their outcomes alone.
+    since : float or array_like of shape (num_subjects,)
+        Until when each subject is known to have lasted, such as its last visit; 0 for the origin. In
+        the order of the subjects' names, ``sidebayes.Groups(subjects).names``, as the answer has them.
+    probability : float
+        Of the intervals, which show how well the parameters are known.
 
-        Returns
-        -------
-        Dataset
-            ``mean``, ``lower`` and ``upper`` over draws of the parameters, by subject and time. The
-            interval of a point estimate has no width.
+    Returns
+    -------
+    Dataset
+        ``mean``, ``lower`` and ``upper`` over draws of the parameters, by subject and time. The
+        interval of a point estimate has no width.
 
-        Raises
-        ------
-        ValueError
-            If the model observes no times with a `PiecewiseHazard`, a time is negative, or subjects have
-            sites of their own, as random effects of the form ``"non_centred"`` are.
-        """
-        check_probability(probability)
-        self.run.problem  # noqa: B018  a model that is not known refuses
-        run = self._filled(data, named) if data or named else self.run
-        trace, found = _event_times(run)
-        if found is None:
-            raise ValueError(f"{run.method} observes no times to an event by a PiecewiseHazard")
-        if self.run.unit_sites:
-            raise ValueError(
-                f"{run.method} has sites {self.run.unit_sites} of single subjects, which depend on their "
-                "times; fit it with form='marginal' for survival curves"
-            )
-        fn, number = _fn_of(trace[found]), trace[found]["fn"].batch_shape[-1]
-        names = self._subjects_of(run, number)
-        refuse_other_order("since", since, names)
-        at, until = _times("times", times, (-1,)), _times("since", since, (number,))
+    Raises
+    ------
+    ValueError
+        If the model observes no times with a `PiecewiseHazard`, a time is negative, or subjects have
+        sites of their own, as random effects of the form ``"non_centred"`` are.
+    """
+    check_probability(probability)
+    fit.run.problem  # noqa: B018  a model that is not known refuses
+    run = _filled(fit.run, data, named) if data or named else fit.run
+    trace, found = _event_times(run)
+    if found is None:
+        raise ValueError(f"{run.method} observes no times to an event by a PiecewiseHazard")
+    if fit.run.unit_sites:
+        raise ValueError(
+            f"{run.method} has sites {fit.run.unit_sites} of single subjects, which depend on their "
+            "times; fit it with form='marginal' for survival curves"
+        )
+    fn, number = _fn_of(trace[found]), trace[found]["fn"].batch_shape[-1]
+    names = _subjects_of(run, number)
+    refuse_other_order("since", since, names)
+    at, until = _times("times", times, (-1,)), _times("since", since, (number,))
 
-        def hazards(trace: dict, layout: Any, owners: dict) -> Array:
-            fn = _fn_of(trace[found])
-            frailty = jnp.zeros(number) if fn.frailty is None else fn.frailty
-            return jnp.concatenate([fn.log_hazards, fn.cuts, fn.log_ratio, frailty])
+    def hazards(trace: dict, layout: Any, owners: dict) -> Array:
+        fn = _fn_of(trace[found])
+        frailty = jnp.zeros(number) if fn.frailty is None else fn.frailty
+        return jnp.concatenate([fn.log_hazards, fn.cuts, fn.log_ratio, frailty])
 
-        with run.precision:
-            draws = self._over_draws(hazards, run, self._draws.pooled)
-            sizes = fn.log_hazards.shape[0], fn.cuts.shape[0], number
-            parts = np.split(draws, np.cumsum(sizes), axis=1)
-            lasted = np.asarray(_curves(tuple(map(jnp.asarray, parts)), at, until))
-        if np.isnan(lasted).any():
-            missing = [n for n, v in self.run.data.items() if v is not None and n not in named]
-            raise TypeError(f"{run.method} lacks data that the hazard depends on, among {missing}")
-        tail = (1 - probability) / 2
-        lower, upper = np.quantile(lasted, [tail, 1 - tail], axis=0)
-        coords = {"subject": names, "time": at}
-        values = {"mean": lasted.mean(axis=0), "lower": lower, "upper": upper}
-        return xr.Dataset({n: (("subject", "time"), v) for n, v in values.items()}, coords)
+    with run.precision:
+        draws = over_draws(fit, hazards, run, matched_draws(*fit.relabelled))
+        sizes = fn.log_hazards.shape[0], fn.cuts.shape[0], number
+        parts = np.split(draws, np.cumsum(sizes), axis=1)
+        lasted = np.asarray(_curves(tuple(map(jnp.asarray, parts)), at, until))
+    if np.isnan(lasted).any():
+        missing = [n for n, v in fit.run.data.items() if v is not None and n not in named]
+        raise TypeError(f"{run.method} lacks data that the hazard depends on, among {missing}")
+    tail = (1 - probability) / 2
+    lower, upper = np.quantile(lasted, [tail, 1 - tail], axis=0)
+    coords = {"subject": names, "time": at}
+    values = {"mean": lasted.mean(axis=0), "lower": lower, "upper": upper}
+    return xr.Dataset({n: (("subject", "time"), v) for n, v in values.items()}, coords)
 
-    def _filled(self: Any, data: tuple, named: dict[str, Any]) -> Run:
-        """The run at new data, with tables that were left out, as times are, as numbers not known."""
-        given = check_new(self.run, data, named, ("links", "table"))
-        sizes = check_dims(self.run.signature, given)
-        return self.run.with_data(fill_tables(replace(self.run, data=given), sizes, self.run.data))
 
-    def _subjects_of(self: Any, run: Any, number: int) -> NDArray:
-        groups = [run.data.get(role.name) for role in run.signature.of_kind("groups")]
-        named = [g.names for g in groups if g is not None and g.num_groups == number]
-        return named[0] if named else np.arange(number)
+def _filled(fitted: Run, data: tuple, named: dict[str, Any]) -> Run:
+    """The run at new data, with tables that were left out, as times are, as numbers not known."""
+    given = check_new(fitted, data, named, ("links", "table"))
+    sizes = check_dims(fitted.signature, given)
+    return fitted.with_data(fill_tables(replace(fitted, data=given), sizes, fitted.data))
+
+
+def _subjects_of(run: Run, number: int) -> NDArray:
+    groups = [run.data.get(role.name) for role in run.signature.of_kind("groups")]
+    named = [g.names for g in groups if g is not None and g.num_groups == number]
+    return named[0] if named else np.arange(number)
 
 
 def _event_times(run: Run) -> tuple[dict[str, dict], str | None]:
@@ -146,7 +147,8 @@ def _curves(parts: tuple[Array, ...], times: Array, since: Array) -> Array:
         at = jax.vmap(log_survival, out_axes=1)(times[:, None].repeat(len(since), axis=1))
         return jnp.where(times > since[:, None], jnp.exp(at - start[:, None]), 1.0)
 
-    return jax.lax.map(one, parts)
+    found: Array = jax.lax.map(one, parts)
+    return found
 
 
 def _fn_of(site: dict) -> Any:

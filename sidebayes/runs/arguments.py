@@ -49,7 +49,7 @@ def find_method(method: str | Callable[..., None]) -> tuple[Card | None, Callabl
             f"method is a {type(method).__name__}; pass a name, one of {sorted(CARDS)}, or a NumPyro "
             "model function"
         )
-    own = next((c for c in CARDS.values() if c.model is method), None)
+    own = next((c for c in CARDS.values() if c.is_of(method)), None)
     return own, method, own.name if own else getattr(method, "__name__", "model")
 
 

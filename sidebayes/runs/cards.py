@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from sidebayes.models.blocks.roles import Signature
 
-__all__ = ["CARDS", "Card", "resolve"]
+__all__ = ["CARDS", "Card", "resolve", "takes_links"]
 
 
 def resolve(path: str) -> Any:
@@ -76,6 +77,15 @@ class Card:
     def model(self) -> Callable[..., None]:
         """The generative NumPyro function."""
         return resolve(self.model_path) if isinstance(self.model_path, str) else self.model_path
+
+    def is_of(self, model: object) -> bool:
+        """Whether this card describes a model; a module that is not loaded cannot hold it."""
+        if (
+            isinstance(self.model_path, str)
+            and self.model_path.partition(":")[0] not in sys.modules
+        ):
+            return False
+        return self.model is model
 
     @property
     def default_engine(self) -> str:
@@ -290,3 +300,9 @@ CARDS: dict[str, Card] = {
     )
 }
 """Every method by name."""
+
+
+def takes_links(engine: str = "") -> str:
+    """Name of a method that takes soft and hard links, one that `engine` suits if there is any."""
+    able = [card for card in CARDS.values() if card.links == "any"]
+    return next((card.name for card in able if engine in card.engines), able[0].name)

@@ -23,6 +23,7 @@ from sidebayes.models.blocks.side_information.partial_labels import (
 
 from ..common.fields import check_integer
 from ..data.tables import as_plain, check_data, shape_of
+from .cards import CARDS, takes_links
 
 __all__ = [
     "as_annotated",
@@ -32,6 +33,7 @@ __all__ = [
     "check_named_classes",
     "check_num_clusters",
     "check_options",
+    "no_links",
     "require_options",
     "sort_arguments",
     "wanted",
@@ -139,7 +141,12 @@ def _takes_no_links(method: str, signature: Signature) -> Exception:
     ties = [role.name for role in signature.of_kind("links")]
     if ties:
         return TypeError(f"{method} takes links by name only: {ties[0]}=...")
-    return ValueError(f"{method} takes no links; use 'ppc', or leave links out")
+    return no_links(method)
+
+
+def no_links(method: str) -> ValueError:
+    """Refusal of links by a method that takes none."""
+    return ValueError(f"{method} takes no links; use {takes_links()!r}, or leave links out")
 
 
 def check_given(signature: Signature, given: Mapping[str, Any], method: str) -> dict[str, Any]:
@@ -246,12 +253,12 @@ def check_num_clusters(num_clusters: Any, num_points: int) -> int:
     """Check a number of clusters against the number of points."""
     if num_clusters is None:
         raise TypeError("num_clusters is missing; say how many clusters to fit, num_clusters=3")
-    num_clusters = check_integer("num_clusters", num_clusters)
-    if num_clusters > num_points:
+    number = check_integer("num_clusters", num_clusters)
+    if number > num_points:
         raise ValueError(
-            f"num_clusters = {num_clusters} for {num_points} points; give no more clusters than points"
+            f"num_clusters = {number} for {num_points} points; give no more clusters than points"
         )
-    return num_clusters
+    return number
 
 
 def check_links(
@@ -289,12 +296,12 @@ def check_links(
             "Links.from_pairs(pairs, same) or read them with Links.read(path)"
         )
     if kind == "none":
-        raise ValueError(f"{method} takes no links; use 'ppc', or leave links out")
+        raise no_links(method)
     weights = np.asarray(links.weights if isinstance(links, Links) else links.pair_weights)
     if kind == "hard" and np.isfinite(weights).any():
         raise ValueError(
             f"{method} takes hard links only and {int(np.isfinite(weights).sum())} are soft; pass "
-            "links.hardened(), or use 'soft_kmeans'"
+            f"links.hardened(), or use {takes_links(CARDS[method].default_engine)!r}"
         )
     known = "exact" if inference is None else inference
     if isinstance(links, Links) and inference is not None and kind == "any":

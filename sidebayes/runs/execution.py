@@ -115,7 +115,8 @@ def _found(run: Run, init: Mapping[str, Any] | None, progress: bool) -> _Found:
 def _result(run: Run, init: Mapping[str, Any] | None, progress: bool) -> EngineResult:
     """Run the engine; a sampler that cannot start at the mode starts without one."""
     began = time.perf_counter()
-    start, settings = starting_values(run, init), {"seed": run.seed, "progress": progress}
+    start = starting_values(run, init)
+    settings: dict[str, Any] = {"seed": run.seed, "progress": progress}
     search = time.perf_counter() - began
     try:
         result = run.engine.run(run.problem, init=start, **settings)

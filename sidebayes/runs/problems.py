@@ -173,7 +173,8 @@ def empirical_prior(problem: Problem) -> Any:
         if isinstance(block, GaussianComponents) and block.from_data:
             name = next(iter(posterior.label_sites(problem)))
             data = observed_table(problem, name)
-            found = type(block.prior).empirical(data, block.num_cells)
+            kind: Any = type(block.prior)  # which has such a constructor where it is from the data
+            found = kind.empirical(data, block.num_cells)
             return replace(found, mean=np.asarray(found.mean), scale=np.asarray(found.scale))
     return None
 

@@ -24,7 +24,7 @@ from sidebayes.guides.engines.problem.density import (
 )
 from sidebayes.guides.engines.problem.honoured import Honoured, in_scan, is_outcome
 from sidebayes.guides.engines.problem.units import dimensions, lay_out_units
-from sidebayes.models.blocks.mixtures.independent_mixture import as_collapsed
+from sidebayes.models.blocks.independent_mixture import as_collapsed
 from sidebayes.models.blocks.roles import Signature
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
@@ -124,7 +124,7 @@ def _shape(site: dict) -> tuple[int, ...]:
     fn: Any = site["fn"]
     while isinstance(fn, dist.ExpandedDistribution | dist.MaskedDistribution | dist.Independent):
         fn = fn.base_dist
-    return fn.event_shape
+    return tuple(fn.event_shape)
 
 
 def _all_but_one(

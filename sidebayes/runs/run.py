@@ -87,7 +87,7 @@ class Run:
     def card(self) -> Card | None:
         """The card of the model, unless it is another one that goes by the same name."""
         card = CARDS.get(self.method)
-        return card if card is not None and card.model is self.model else None
+        return card if card is not None and card.is_of(self.model) else None
 
     @property
     def links(self) -> dict[str, Links]:

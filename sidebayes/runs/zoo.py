@@ -157,7 +157,8 @@ def make_engine(engine: Any, card: Card | None = None) -> Any:
             f"{sorted(card.engines)}"
         )
     if card is None and engine.name == "kmeans":
-        raise ValueError("engine 'kmeans' is for constrained_kmeans and soft_kmeans; use 'em'")
+        own = " and ".join(one.name for one in CARDS.values() if "kmeans" in one.engines)
+        raise ValueError(f"engine 'kmeans' is for {own}; use 'em'")
     return engine
 
 

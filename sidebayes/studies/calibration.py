@@ -332,5 +332,5 @@ def _roles(signature: Signature, links: Links | None, name: str) -> tuple[str, s
     if len(tables) != 1:
         raise TypeError(f"calibrate draws one table of points; {name} has {len(tables)} tables")
     if links is not None and not ties:
-        raise ValueError(f"{name} takes no links; use 'ppc', or leave links out")
+        raise checks.no_links(name)
     return tables[0].name, ties[0].name if ties else None

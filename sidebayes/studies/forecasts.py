@@ -16,7 +16,7 @@ from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from ..common.fields import Range, check_number
 from ..results.fit import Fit
-from ..results.mixtures_of_normals import mixture_bands
+from ..results.intervals import mixture_bands
 
 __all__ = ["forecast"]
 

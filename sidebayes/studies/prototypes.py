@@ -213,7 +213,7 @@ def fit_nfgl(
     shared = {n: v for n, v in base.params.items() if n != "class_table"}
     with base.run.precision:
         settings = {"num_clusters": num_clusters, **options}
-        search = {"seed": seed, "smoothing": smoothing, "sweeps": sweeps}
+        search: dict[str, Any] = {"seed": seed, "smoothing": smoothing, "sweeps": sweeps}
         placed = place_anchors(data, rows, begin, shared, settings, **search)
     assigned = np.full(len(data), -1)
     assigned[rows] = placed.clusters

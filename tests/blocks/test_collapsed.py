@@ -14,9 +14,9 @@ import pytest
 from numpyro import handlers
 from scipy.special import log_softmax, logsumexp, softmax
 from scipy.stats import t
+from sidebayes.models.blocks.independent_mixture import IndependentMixture, as_collapsed
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
-from sidebayes.models.blocks.mixtures.independent_mixture import IndependentMixture, as_collapsed
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.side_information.links import Links

@@ -8,7 +8,7 @@ import pytest
 from numpyro import handlers
 from scipy.stats import multivariate_normal, norm
 from sidebayes.models.blocks.effects.densities.random_effects import RandomEffects
-from sidebayes.models.blocks.mixtures.independent_mixture import as_collapsed
+from sidebayes.models.blocks.independent_mixture import as_collapsed
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from tests.support_effects import CODES, FACTORS, SUBJECT, build, dense_covariance

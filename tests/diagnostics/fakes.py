@@ -18,7 +18,7 @@ from sidebayes.diagnostics.tree import to_datatree
 from sidebayes.diagnostics.trust.verdict import verdict
 from sidebayes.guides.engines.base import Engine, EngineResult, Status
 
-from sidebayes.results.validation import Validation
+from sidebayes.results import validation
 
 TRUTH = np.repeat([0, 1, 2], [20, 14, 6])
 CENTRES = np.array([[0.0, 0.0, 1.0], [6.0, 0.0, 2.0], [0.0, 7.0, 3.0]])
@@ -33,7 +33,7 @@ WEIGHTS = np.array([2.0, -2.0, -np.inf, np.inf, 2.0])  # the last one is wrong
 
 
 @dataclass
-class FakeFit(Validation):
+class FakeFit:
     tree: xr.DataTree
     method: str = "ppc"
     config: Engine = field(default_factory=Engine)
@@ -44,6 +44,8 @@ class FakeFit(Validation):
     )
     has_labels = True
     picture = "clusters"
+    loo = validation.loo
+    unit_terms = property(validation.unit_terms)
 
     def plot(self):
         return plot_clusters(self)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import sidebayes as sb
+from sidebayes.runs.zoo import ENGINES
 
 ROOT = Path(__file__).resolve().parents[2]
 ROW = re.compile(r"^\| `(\w+)` \|.*?\|.*?\| (.*?) \|.*?\|$", re.MULTILINE)
@@ -34,3 +35,24 @@ def test_engines_and_pages_of_a_method(name):
 def test_links_between_pages_lead_somewhere(page):
     targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
     assert [one for one in targets if not (page.parent / one).exists()] == []
+
+
+ENGINE_ROW = re.compile(r"^\| \[?`(\w+)`.*\| ([^|]+) \|$", re.MULTILINE)
+METHODS = dict(ENGINE_ROW.findall((ROOT / "docs" / "engines.md").read_text().split("\n\n## ")[0]))
+
+
+def test_every_engine_is_listed():
+    assert METHODS.keys() == {path.partition(":")[2] for path in ENGINES.values()}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_methods_of_an_engine(engine):
+    suits = [name for name, card in sb.CARDS.items() if engine in card.engines]
+    lacking = [name for name in sb.CARDS if name not in suits]
+    listed = METHODS[ENGINES[engine].partition(":")[2]]
+    if not suits:
+        assert listed == "none; models of your own"
+    elif listed.startswith("all"):
+        assert listed.removeprefix("all").removeprefix(" but ").split(", ") == (lacking or [""])
+    else:
+        assert listed.split(", ") == suits

@@ -17,8 +17,9 @@ from sidebayes.guides.pair_mixture import (
 )
 from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.pair_laws import PAIR_LAWS
 from sidebayes.models.blocks.side_information.links import Links
-from sidebayes.models.pair_mixture import PAIR_LAWS, pair_mixture
+from sidebayes.models.pair_mixture import pair_mixture
 
 import sidebayes
 from tests.reference import pair_relations

@@ -236,7 +236,7 @@ def test_events_are_seen_where_nothing_is_said():
             return [one["time"]["fn"] for one in traces]
 
         silent, told = map(jax.tree.leaves, laws())
-    assert len(silent) == len(told) == 5  # all that the density depends on but the times
+    assert len(silent) == len(told) == 20  # all that density and draws depend on but the times
     for one, other in zip(silent, told, strict=True):
         np.testing.assert_array_equal(one, other)
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.mcp import split_candidates
+from sidebayes.guides.mcp import mcp_with_room
+from sidebayes.guides.mcp_splits import split_candidates
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.partitions.component_clusters import settled_clusters
 from sidebayes.models.blocks.side_information.links import Links
-from sidebayes.models.mcp import mcp_with_room
 
 import sidebayes as sb
 from sidebayes import EM

@@ -16,9 +16,9 @@ from numpyro import handlers
 from numpyro.distributions import biject_to
 from numpyro.distributions.transforms import Transform
 from sidebayes.models.blocks.collapsed import Collapsed
+from sidebayes.models.blocks.independent_mixture import as_collapsed
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
-from sidebayes.models.blocks.mixtures.independent_mixture import as_collapsed
 
 from ..base import Problem
 from ..plumbing.programs import tracing, unchecked

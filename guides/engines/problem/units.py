@@ -12,8 +12,8 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 from sidebayes.models.blocks.collapsed import Collapsed, NamedArray
+from sidebayes.models.blocks.independent_mixture import as_collapsed
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.independent_mixture import as_collapsed
 from sidebayes.models.blocks.roles import Signature, signature_of
 from sidebayes.models.blocks.side_information.hard_links import connected_sets
 from sidebayes.models.blocks.side_information.partial_labels import Groups
@@ -136,7 +136,7 @@ def _lay_out(problem: Problem) -> Layout:
     unit: dict[str, NDArray] = {}
     observed = _observed(abstract_trace(problem))
     units = {name: fn.units() for name, (_, fn) in observed.items() if fn is not None}
-    tied = {name: own for name, own in units.items() if own.owner is not None}
+    tied = {name: own.owner for name, own in units.items() if own.owner is not None}
     for name, (site, fn) in observed.items():
         extent = _extent(site) if fn is None else units[name].num_points
         dim = None if extent is None else _dimension(site, fn, extent, sizes, signature, data)
@@ -155,16 +155,15 @@ def _lay_out(problem: Problem) -> Layout:
         elif dim_of_units is not None:
             unit.setdefault(dim_of_units, np.arange(sizes[dim_of_units]))
     for name, own in tied.items():
-        dim = str(site_dims[name])
-        first = np.unique(own.owner, return_index=True)[1]
-        ends = np.stack([np.arange(own.num_points), first[own.owner]], axis=1)
+        dim, first = str(site_dims[name]), np.unique(own, return_index=True)[1]
+        ends = np.stack([np.arange(len(own)), first[own]], axis=1)
         unit[dim] = join_units(unit[dim], ends)
     for name, own in tied.items():
         joined = unit[str(site_dims[name])]
-        if not np.array_equal(own.owner, joined):
-            first = np.unique(own.owner, return_index=True)[1]
+        if not np.array_equal(own, joined):
+            first = np.unique(own, return_index=True)[1]
             # terms beyond the units are padding, and zero
-            owners[name] = np.pad(joined[first], (0, own.num_terms - len(first)))
+            owners[name] = np.pad(joined[first], (0, units[name].num_terms - len(first)))
     for name in observed:
         dim = site_dims[name]
         if dim is None or name in tied:

@@ -112,8 +112,8 @@ class BlockedGibbs(CheckpointedEngine):
     >>> problem, engine = Problem(gmm, (x,), {"num_clusters": 2}), BlockedGibbs()
     >>> state = engine.init(problem, seed=0)
     >>> state = engine.step(problem, state)
-    >>> state.params["mean"].shape
-    (2, 1)
+    >>> all(draws.ndim >= 1 for draws in state.params.values())
+    True
     """
 
     num_warmup: Count = 500

@@ -270,6 +270,7 @@ def _alike(graph: LabelGraph, links: Sequence[Links], room: Sizes) -> list[Label
     while waiting:
         for number in waiting:
             some = links[number]
+            assert some.num_points is not None  # cut from links that a graph was built of
             graphs[number] = graph.alike(some, some.num_points, room)
             room = graphs[number].sizes
         waiting = [number for number, one in graphs.items() if one.sizes != room]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import softmax
 
@@ -17,6 +18,17 @@ from .table import LongTable, SubjectSums
 __all__ = ["MixPrior", "Population", "Whitened", "posterior_moments", "triangular_root", "whitened"]
 
 _LOG_2PI = np.log(2 * np.pi)
+
+
+class _FitOfEffects(Protocol):
+    """What a population takes over of a fit."""
+
+    @property
+    def params(self) -> dict[str, NDArray[np.float64]]:
+        """Point estimate by site."""
+
+    def coefficients(self) -> pd.DataFrame:
+        """Fixed effects, with a column ``estimate``."""
 
 
 class Whitened(NamedTuple):
@@ -151,7 +163,7 @@ class Population:
         return triangular_root(self.covariance)
 
     @classmethod
-    def of(cls, fit: Any) -> Self:
+    def of(cls, fit: _FitOfEffects) -> Self:
         """Population of a `Fit` of ``mixed_effects``, at its point estimate.
 
         Parameters

@@ -12,7 +12,7 @@ from jax.scipy.linalg import solve_triangular
 from jax.typing import ArrayLike
 from numpyro.distributions.util import validate_sample
 
-__all__ = ["Gaussian", "whitening"]
+__all__ = ["Gaussian", "projected_gaussians", "whitening"]
 
 
 class Gaussian(dist.MultivariateNormal):
@@ -40,6 +40,39 @@ class Gaussian(dist.MultivariateNormal):
         else:
             white = jnp.einsum("...ij,...j->...i", matrix, value - self.loc)
         return log_scale - 0.5 * (white**2).sum(axis=-1)
+
+
+def projected_gaussians(
+    projection: Array, mean: Array, center: Array, whitening: Array
+) -> Gaussian:
+    r"""Gaussians of one covariance whose means differ in a few linear features of the whitened data.
+
+    .. math:: y = W^\top (x - m), \qquad F^\top y \sim \mathcal N(u_j, I), \qquad
+              P_\perp^\top y \sim \mathcal N(0, I)
+
+    with :math:`P_\perp` an orthonormal basis of what is orthogonal to the columns of F.
+
+    Parameters
+    ----------
+    projection : Array, shape (num_features, num_extracted)
+        F.
+    mean : Array, shape (num_clusters, num_extracted)
+        :math:`u_j`.
+    center : Array, shape (num_features,)
+        m.
+    whitening : Array, shape (num_features, num_features)
+        W.
+
+    Returns
+    -------
+    Gaussian, batch_shape (num_clusters,)
+        Of the data x.
+    """
+    inner = projection.T @ projection
+    back = jnp.linalg.solve(inner, projection.T)  # (extracted, features): inner^-1 F'
+    precision = projection @ projection.T + jnp.eye(len(projection)) - projection @ back
+    loc = center + jnp.linalg.solve(whitening.T, (mean @ back).T).T
+    return Gaussian(loc, precision_matrix=whitening @ precision @ whitening.T)
 
 
 @jax.custom_jvp

@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
+import numpyro
 from jax import Array
+from jax.core import Tracer
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import Transform
 from numpyro.primitives import apply_stack
 
-__all__ = ["Rescaled", "data_units", "fitted_statistic"]
+__all__ = ["Rescaled", "data_units", "fitted_statistic", "fitted_whitening"]
 
 
 def data_units(data: ArrayLike | None, num_features: int) -> tuple[Array, Array]:
@@ -52,6 +55,52 @@ def fitted_statistic(name: str, value: Array) -> Array:
         "is_fitted": True,
     }
     return apply_stack(message)["value"]
+
+
+def fitted_whitening(x: ArrayLike) -> tuple[Array, Array]:
+    """Record what gives the data a mean of zero and a covariance of I, as `fitted_statistic` does.
+
+    Sites are ``center`` and ``whitening``.
+
+    Parameters
+    ----------
+    x : array_like, shape (num_points, num_features)
+
+    Returns
+    -------
+    center : Array, shape (num_features,)
+        Mean of the rows.
+    whitening : Array, shape (num_features, num_features)
+        Columns that turn centred rows into rows of covariance I.
+
+    Raises
+    ------
+    ValueError
+        If the covariance of x is singular.
+    """
+    _refuse_singular(x)
+    x = jnp.asarray(x)
+    num_features = x.shape[1]
+    with numpyro.plate("features", num_features):
+        center = fitted_statistic("center", x.mean(axis=0))
+    deviation = x - x.mean(axis=0)
+    root = jnp.linalg.cholesky(deviation.T @ deviation / len(x))
+    rows = numpyro.plate("features", num_features, dim=-2)
+    with rows, numpyro.plate("features_1", num_features):
+        return center, fitted_statistic("whitening", jnp.linalg.inv(root).T)
+
+
+def _refuse_singular(x: ArrayLike) -> None:
+    """Refuse features that are linear functions of others."""
+    if isinstance(x, Tracer):
+        return
+    values = np.asarray(x)
+    rank = np.linalg.matrix_rank(values - values.mean(axis=0))
+    if rank < values.shape[1]:
+        raise ValueError(
+            f"x has {values.shape[1]} features of rank {rank}: its covariance is singular and cannot "
+            "be whitened; keep its leading principal components"
+        )
 
 
 class Rescaled(Transform):

@@ -1,11 +1,14 @@
-"""Gaussian components that clusters have in common."""
+"""Gaussian components that clusters have in common, and the rule by which points belong to them."""
 
 from __future__ import annotations
 
+import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
 from ..components.gaussian_block import GaussianComponents
 from ..components.gaussian_prior import GaussianPrior, agreed_features, resolve_prior
+from .discriminants import Discriminants
+from .rule import Rule
 
 __all__ = ["shared_components"]
 
@@ -15,9 +18,12 @@ def shared_components(
     num_components: int,
     covariance: str,
     prior: str | GaussianPrior,
+    posterior: str,
     axis: str,
-) -> GaussianComponents:
-    """Block of components that clusters have in common, to start scattered; nothing is sampled yet.
+) -> tuple[dist.Distribution, Rule | None]:
+    r"""Sample components that clusters have in common, to start scattered, and their discriminants.
+
+    .. math:: (\mu_k, \Sigma_k) \sim \text{prior}, \qquad q(k | x) = \text{softmax}_k \psi_k(x)
 
     Parameters
     ----------
@@ -25,14 +31,27 @@ def shared_components(
     num_components : int
     covariance, prior
         See `gaussian_components`, `resolve_prior`.
+    posterior : {"partition", "mean_field"}
+        Whether all points share the rule q, or none does; without data there is no rule.
     axis : str
         Plate of the components.
+
+    Returns
+    -------
+    density : Distribution, batch_shape (num_components,)
+    rule : Rule or None
+
+    Raises
+    ------
+    ValueError
+        For another `posterior`, or what `gaussian_components` refuses.
     """
+    if not isinstance(posterior, str) or posterior not in ("partition", "mean_field"):
+        raise ValueError(f"posterior = {posterior!r:.60}; expected 'partition' or 'mean_field'")
     resolved = resolve_prior(prior, x, num_components)
-    num_features = agreed_features(x, resolved)
-    return GaussianComponents(
+    gaussians = GaussianComponents(
         num_components,
-        num_features,
+        agreed_features(x, resolved),
         covariance,
         resolved,
         from_data=isinstance(prior, str),
@@ -40,3 +59,8 @@ def shared_components(
         plate=axis,
         scattered=True,
     )
+    density = gaussians.sample()
+    if posterior == "mean_field" or x is None:
+        return density, None
+    block = Discriminants(num_components, covariance, gaussians, axis)
+    return density, block.sample(x, "discriminants")

@@ -14,10 +14,10 @@ from ...event_times import PiecewiseHazard
 from .marginal import MixedEffects
 from .random_effects import moments, named_effects
 
-__all__ = ["TimedEffects"]
+__all__ = ["TimedEffects", "TimesGivenOutcomes"]
 
 
-class _Tilted(NamedTuple):
+class Tilted(NamedTuple):
     """Whitened effects given the outcomes: means, inverse Cholesky factors of their precisions.
 
     Beside them the slope of the log hazard ratio in them, their covariance with it divided by its
@@ -71,7 +71,6 @@ class TimedEffects(MixedEffects):
         self.association = jnp.asarray(association)
         self.hazard = hazard
         self.time: Array | None = None
-        self._drawn: Array | None = None
         if time is not None:  # a time that is not known says as much as one censored at zero
             known = ~jnp.isnan(jnp.asarray(time))
             self.time = jnp.where(known, jnp.asarray(time), 0.0)
@@ -81,17 +80,15 @@ class TimedEffects(MixedEffects):
                 f"association has shape {self.association.shape}, expected ({self.design.shape[1]},)"
             )
 
-    def times(self, value: Array) -> PiecewiseHazard:
-        """Distribution of the times given the outcomes; after `draw_data`, given the effects it drew."""
-        if self._drawn is None:
-            return self._tilted(value).hazard
-        return self.hazard.moved(self._drawn @ (self.scale_tril.T @ self.association))
+    def times(self, value: Array) -> TimesGivenOutcomes:
+        """Distribution of the times given the outcomes."""
+        return TimesGivenOutcomes(self, value)
 
     def posterior(self, value: Array) -> dict[str, NamedArray]:
         """Posterior moments of the effects b given outcomes and times; see `MixedEffects`."""
         if self.time is None:
             return super().posterior(value)
-        found = self._tilted(value)
+        found = self.tilted(self.log_factors(value))
         mean, variance = found.hazard.frailty_moments(self.time)
         shared = found.shared @ self.scale_tril.T
         spread = found.root @ self.scale_tril.T
@@ -108,26 +105,77 @@ class TimedEffects(MixedEffects):
         if self.time is None:
             return self.draw(rng_key, value)
         key_effects, key_frailty = jax.random.split(rng_key)
-        white, found = self.draw(key_effects, value), self._tilted(value)
+        white, found = self.draw(key_effects, value), self.tilted(self.log_factors(value))
         moved = found.hazard.draw_frailty(key_frailty, self.time)
         along = (white - found.center) @ found.slope
         spread = jnp.asarray(found.hazard.frailty)
         own = jnp.where(spread > 0, along / jnp.where(spread > 0, spread, 1.0), 0.0)
         return white + (moved - own)[:, None] * found.shared
 
-    def draw_data(self, rng_key: Array, fitted: Fitted | None = None) -> Array:
-        """Draw outcomes as `RandomEffects` does; `times` are then those of the same effects."""
-        key_effects, key_noise = jax.random.split(rng_key)
-        white = self._drawn = self._effects(key_effects, fitted)
-        return self._outcomes(key_noise, white)
-
-    def _tilted(self, value: Array) -> _Tilted:
-        """What the outcomes tell of the effects and of the hazard."""
-        center, root = moments(self.log_factors(value))
+    def tilted(self, factors: dict[str, Array]) -> Tilted:
+        """What outcomes tell of the effects and of the hazard, given their `log_factors`."""
+        center, root = moments(factors)
         slope = self.scale_tril.T @ self.association
         along = root @ slope
         variance = (along**2).sum(axis=-1)
         known = variance == 0
         frailty = jnp.where(known, 0.0, jnp.sqrt(jnp.where(known, 1.0, variance)))
         shared = jnp.einsum("gji,gj->gi", root, along) / jnp.where(known, 1.0, frailty)[:, None]
-        return _Tilted(center, root, slope, shared, self.hazard.moved(center @ slope, frailty))
+        return Tilted(center, root, slope, shared, self.hazard.moved(center @ slope, frailty))
+
+
+class TimesGivenOutcomes(PiecewiseHazard):
+    """Times of the events of subjects given their outcomes, under `TimedEffects`.
+
+    Parameters
+    ----------
+    effects : TimedEffects
+        Distribution of the outcomes.
+    outcomes : Array, shape (num_rows,)
+    """
+
+    pytree_data_fields: ClassVar[tuple[str, ...]] = ("effects", "outcomes")
+
+    def __init__(self, effects: TimedEffects, outcomes: Array) -> None:
+        self.effects, self.outcomes = effects, outcomes
+        given = effects.tilted(effects.log_factors(outcomes)).hazard
+        super().__init__(
+            given.log_hazards, given.cuts, given.log_ratio, given.event, frailty=given.frailty
+        )
+
+    @property
+    def groups(self) -> Any:
+        """Subjects, which the rows of the outcomes belong to."""
+        return self.effects.groups
+
+    def draw_data(self, rng_key: Array, fitted: Fitted | None = None) -> Array:
+        r"""Draw times given the outcomes, and for subjects that were fitted given their data as well.
+
+        The effects of a subject that was fitted have the density
+
+        .. math:: p(u \mid y^*, y, t) \propto p(u) p(y^* \mid u) p(y \mid u) p(t \mid u),
+
+        where :math:`y^*` are the outcomes here, y and t the fitted data.
+        """
+        if fitted is None:
+            return self.sample(rng_key)
+        key_time, key_known, key_new = jax.random.split(rng_key, 3)
+        before: TimesGivenOutcomes = fitted.fn  # type: ignore[assignment]
+        codes, known = fitted.codes, fitted.codes >= 0
+        factors, own = (f.effects.log_factors(f.outcomes) for f in (self, before))
+        eye = jnp.eye(own["shift"].shape[-1])  # both precisions hold that of the prior
+        more = own["precision"][codes] + 0.5 * eye
+        given = self.effects.tilted(
+            {
+                "precision": factors["precision"] + jnp.where(known[:, None, None], more, 0.0),
+                "shift": factors["shift"] + jnp.where(known[:, None], own["shift"][codes], 0.0),
+            }
+        )
+        frailty, along = jnp.asarray(given.hazard.frailty), given.center @ given.slope
+        then = before.effects.hazard.subset(codes).moved(along, frailty)
+        drawn = jnp.where(
+            known,
+            then.draw_frailty(key_known, jnp.nan_to_num(fitted.value)[codes]),
+            jax.random.normal(key_new, frailty.shape, frailty.dtype),
+        )
+        return self.effects.hazard.moved(along + frailty * drawn).sample(key_time)

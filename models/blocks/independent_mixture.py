@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array
 
-from ..collapsed import Collapsed, unexpanded
-from ..label_inference.label_graph import LabelGraph
-from .finite_mixture import FiniteMixture
-from .linked_categorical import LinkedCategorical
+from .collapsed import Collapsed, unexpanded
+from .label_inference.label_graph import LabelGraph
+from .mixtures.finite_mixture import FiniteMixture
+from .mixtures.linked_categorical import LinkedCategorical
 
 __all__ = ["IndependentMixture", "as_collapsed"]
 

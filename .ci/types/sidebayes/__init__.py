@@ -1,0 +1,1 @@
+../../../sidebayes/__init__.py

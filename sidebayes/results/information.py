@@ -1,0 +1,130 @@
+"""Covariance of the parameters: of draws, and of a point by the observed information."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import xarray as xr
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from numpy.typing import NDArray
+
+from sidebayes.diagnostics.sites import entry_names
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.plumbing.programs import compiled
+from sidebayes.guides.engines.problem.density import place, sum_log_prob, unconstrained_start
+from sidebayes.guides.engines.problem.posterior import latent_shapes
+
+from ..runs.run import Run
+
+__all__ = ["covariance_of_sites"]
+
+_FLAT = 1e-10
+"""Curvature, relative to the largest, below which the log joint counts as flat."""
+
+_MOST_COORDINATES = 500
+"""Parameters whose curvature is computed at once."""
+
+_STATIONARY = 1e-3
+"""Share of the second-order variance of a function below which its slope counts as zero."""
+
+
+def covariance_of_sites(
+    run: Run, aligned: xr.DataTree, params: Mapping[str, NDArray]
+) -> pd.DataFrame:
+    """Covariance of every number of latent and deterministic sites; see `Fit.covariance`.
+
+    Parameters
+    ----------
+    run : Run
+    aligned : DataTree
+        Draws that are relabelled and aligned.
+    params : mapping of str to ndarray
+        The point estimate.
+    """
+    sites = aligned["posterior"].to_dataset()
+    sites = sites.drop_vars(set(run.sized_by_units))
+    labels, values = [], []
+    for name, site in sites.data_vars.items():
+        values.append(site.to_numpy().reshape(-1, int(np.prod(site.shape[2:]))))
+        labels += entry_names(str(name), site, site.dims[2:])
+    draws = np.concatenate(values, axis=1)
+    if len(draws) > 1:
+        found = np.atleast_2d(np.cov(draws.T))
+    else:
+        with run.precision:
+            found = _by_information(run.problem, params, list(map(str, sites)))
+    return pd.DataFrame(found, index=labels, columns=labels)
+
+
+def _by_information(
+    problem: Problem, params: Mapping[str, NDArray], names: list[str]
+) -> NDArray[np.float64]:
+    """Covariance of sites at a point, in the order of `names`."""
+    shapes = latent_shapes(problem)
+    size = sum(int(np.prod(shape)) for shape in shapes.values())
+    if size > _MOST_COORDINATES:
+        raise ValueError(
+            f"the model has some {size} coordinates, and the curvature of more than {_MOST_COORDINATES} is "
+            "not computed; use an engine that draws"
+        )
+    latent = {name: np.asarray(params[name]) for name in shapes}
+    program, _ = compiled("information", problem, None, _curvature, latent, problem.args)
+    hessian = np.asarray(program(latent, problem.args))
+    scale = np.sqrt(np.abs(np.diag(hessian)))
+    scale[scale == 0] = 1.0
+    # with a unit diagonal, so that units of the coordinates do not matter
+    curvature, axes = np.linalg.eigh((hessian + hessian.T) / 2 / np.outer(scale, scale))
+    if not np.isfinite(curvature).all() or curvature[0] <= _FLAT * curvature[-1]:
+        raise ValueError(
+            "the log joint is no peak where the fit ended (least relative curvature "
+            f"{curvature[0]:.2g}): there are no standard errors. Fit closer to the mode, give what is not "
+            "determined a prior, or use an engine that draws"
+        )
+    inputs = latent, problem.args, (axes / np.sqrt(curvature) / scale[:, None]).T
+    build = partial(_along, names)
+    program, _ = compiled("information-sites", problem, tuple(names), build, *inputs)
+    slope, second = map(np.asarray, program(*inputs))
+    found: NDArray[np.float64] = slope.T @ slope
+    blind = (slope**2).sum(axis=0) < _STATIONARY * (second**2).sum(axis=0) / 2
+    found[blind], found[:, blind] = np.nan, np.nan
+    return found
+
+
+def _curvature(problem: Problem) -> Callable:
+    """Negative Hessian of the log joint in unconstrained coordinates."""
+
+    def curvature(params: dict, args: tuple) -> Array:
+        flat, unravel = ravel_pytree(unconstrained_start(problem, params, args))
+
+        def loss(point: Array) -> Array:
+            return -sum_log_prob(place(problem, unravel(point), args)[0])
+
+        hessian: Array = jax.jacfwd(jax.grad(loss))(flat)
+        return hessian
+
+    return curvature
+
+
+def _along(names: list[str], problem: Problem) -> Callable:
+    """First and second derivatives of sites along directions in unconstrained coordinates."""
+
+    def along(params: dict, args: tuple, directions: Array) -> tuple[Array, Array]:
+        flat, unravel = ravel_pytree(unconstrained_start(problem, params, args))
+
+        def line(direction: Array) -> tuple[Array, Array]:
+            def moved(step: Array) -> Array:
+                trace, _ = place(problem, unravel(flat + step * direction), args)
+                return jnp.concatenate([jnp.ravel(trace[name]["value"]) for name in names])
+
+            slope = jax.jacfwd(moved)
+            return slope(jnp.zeros(())), jax.jacfwd(slope)(jnp.zeros(()))
+
+        return jax.vmap(line)(directions)
+
+    return along
