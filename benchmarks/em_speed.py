@@ -123,16 +123,16 @@ def report(dtype, data, exact, repeats, through_fit):
     ours(on_device, start, 1)
     print(f"{dtype}, {shape[0]:,} x {shape[1]}, {shape[2]} clusters")
     peer, trace = per_iteration(lambda n: timed(sklearns, x, start, n), max(1, repeats // 3))
-    print(f"  scikit-learn         {peer:.3f} s an iteration, {error(trace, exact)}")
+    print(f"  scikit-learn         {peer:.3f} s per iteration, {error(trace, exact)}")
     seconds, trace = per_iteration(lambda n: timed(ours, on_device, start, n), repeats)
     print(
-        f"  gaussian_pass        {seconds:.3f} s an iteration, {error(trace, exact)}: "
+        f"  gaussian_pass        {seconds:.3f} s per iteration, {error(trace, exact)}: "
         f"{peer / seconds:.1f} times faster (aim {TARGETS[dtype]})"
     )
     if through_fit:
         fitting, trace = per_iteration(lambda n: fitted(x, start, n), repeats)
         print(
-            f"  sidebayes.fit('gmm') {fitting:.3f} s an iteration, {error(trace, exact)}: "
+            f"  sidebayes.fit('gmm') {fitting:.3f} s per iteration, {error(trace, exact)}: "
             f"{peer / fitting:.1f} times faster"
         )
     rate, flops = matmul_rate(dtype), pass_flops(*shape)

@@ -109,7 +109,7 @@ def main():
     _, cpu = report(
         "10,000 groups x 10 rows, ML", large, "marginal", options, options.peer_on_large
     )
-    print(f"  {cpu:.3f} CPU s a fit (aim {AIM_SECONDS})")
+    print(f"  {cpu:.3f} CPU s per fit (aim {AIM_SECONDS})")
 
 
 if __name__ == "__main__":

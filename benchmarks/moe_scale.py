@@ -63,7 +63,7 @@ def main():
             )
     best = {name: np.min(pairs, axis=0) for name, pairs in found.items()}  # least disturbed
     gmm, moe = ((best[name][1] - best[name][0]) / (LONG - SHORT) for name in ("gmm", "moe"))
-    print(f"gmm {gmm:.3f}, moe {moe:.3f} s a step; ratio {moe / gmm:.2f}")
+    print(f"gmm {gmm:.3f}, moe {moe:.3f} s per step; ratio {moe / gmm:.2f}")
 
 
 if __name__ == "__main__":

@@ -85,8 +85,8 @@ class DebugReport:
 def debug(model: Callable[..., None], *args: Any, seed: int = 0, **kwargs: Any) -> DebugReport:
     """Say what is wrong with a model, before anything is fitted.
 
-    Climbs from what a model needs to run at all to what a gradient needs, and stops where going on
-    makes no sense.
+    The checks run from what a model needs to run at all to what a gradient needs, and stop where the
+    rest would make no sense.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def debug(model: Callable[..., None], *args: Any, seed: int = 0, **kwargs: Any) 
     *args, **kwargs
         Its arguments, as the model takes them; `Links` are compiled as `fit` does.
     seed : int
-        Of the points at which density and gradient are computed.
+        Seed of the points at which density and gradient are computed.
 
     Returns
     -------

@@ -20,7 +20,7 @@ GRID = np.linspace(0, 12, 61)
 
 
 def measure(num_persons=120, seed=2):
-    """Scores and diagnoses; the log hazard rises by .12 a point of level, by 1.5 a point a year."""
+    """Scores and diagnoses; the log hazard rises by .12 per point of level, by 1.5 per point a year."""
     rng = np.random.default_rng(seed)
     own = rng.normal(size=(num_persons, 2)) @ np.array([[5.0, 0.3], [0.0, 0.6]])
     carrier = rng.integers(0, 2, num_persons)

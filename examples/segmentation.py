@@ -110,7 +110,7 @@ def main() -> None:
         for num_components in (1, 2):
             alone, cut = segment(image, links, num_components, options.penalty)
             print(
-                f"{title:10} {num_components} Gaussians a class: mixture {overlap(truth, alone):.3f}, "
+                f"{title:10} {num_components} Gaussians per class: mixture {overlap(truth, alone):.3f}, "
                 f"minimal cut {overlap(truth, cut):.3f}"
             )
 

@@ -31,15 +31,15 @@ class KMeans(Engine):
     """Lloyd's algorithm on the limit objective of `constrained_kmeans` and `soft_kmeans`.
 
     All points of a connected set are assigned jointly, at least cost, by max-product
-    elimination: hard links are kept whenever some labeling keeps them, where greedy assignment
-    dead-ends (Lu 2008, section M3; Wagstaff et al. 2001 assign one point after another). Components
-    too wide for that are refused, or assigned by the approximation that the model's `inference` names,
-    to a local optimum; see `partition.mode`.
+    elimination: hard links are kept whenever some labeling keeps them, even where greedy assignment
+    runs into a dead end (Lu 2008, section M3; Wagstaff et al. 2001 assign one point after another).
+    Connected sets too wide for that are refused, or assigned by the approximation that the model's
+    `inference` names, to a local optimum; see `partition.mode`.
 
     Parameters
     ----------
     max_steps : int
-        Steps at most; the iteration ends when a step does not lower the cost.
+        Maximum number of steps; the iteration ends when a step does not lower the cost.
     num_restarts : int
     """
 

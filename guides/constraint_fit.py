@@ -58,17 +58,18 @@ class Continuation(CheckpointedEngine):
         Gaussian clusters of "full" or "tied" covariance.
     num_restarts : int
     temperatures : tuple of float
-        The stages before the last; those not above the model's own temperature are passed over.
+        Temperatures of the stages before the last. Those that do not exceed the model's own temperature
+        are skipped.
     rough : float
-        `tol` of these stages.
+        Tolerance `tol` of these stages.
     tol : float
         See `MAP`.
     max_steps : int
-        Gradients at most in each stage.
+        Maximum number of gradients in each stage.
     checkpoint : path, optional
         File that keeps the state of the run, so that the same call goes on after an interruption.
     checkpoint_every : float
-        Seconds between two writings.
+        Least number of seconds between two writes.
 
     References
     ----------
@@ -215,16 +216,16 @@ def choose_strength(
     seed: int = 0,
     **options: Any,
 ) -> StrengthChoice:
-    r"""Price of a link that breaks fewest links held out.
+    r"""Price of a link under which the fewest held-out links are broken.
 
-    Prices rise from 0.1 by factors of :math:`\sqrt{10}` until the best one has stood for
-    `patience` steps; ties go to fewer broken links among those fitted, then to the lower price. Prices
-    too low to change any link are not counted, as they are in the thesis, whose path then ends before
-    it began; up to one nat per point.
-    Half of the links are held out; of fewer than ``6 * num_clusters`` links, three per cluster are
-    fitted and three held out, which then overlap, and fewer than ``3 * num_clusters`` serve as
-    both. At the price found all links are fitted once more. Fit ``choice.links`` with the same engine,
-    options and seed for the thesis' solution.
+    Prices rise from 0.1 by factors of :math:`\sqrt{10}` until the best one has not been improved on for
+    `patience` steps. Ties go to the price that breaks fewer of the fitted links, then to the lower
+    price. Prices up to one nat per point that are too low to change any link do not count as steps.
+    (They do in the thesis, whose path can then end too early.) Half of the links are held out. With
+    fewer than ``6 * num_clusters`` links, three per cluster are fitted and three per cluster held out,
+    and the two sets overlap; with fewer than ``3 * num_clusters`` all links serve as both. All links
+    are fitted once more at the chosen price. For the solution of the thesis fit ``choice.links`` with
+    the same engine, options and seed.
 
     Parameters
     ----------
@@ -236,9 +237,9 @@ def choose_strength(
         A model with constraints, such as `constraint_fit`.
     engine : Continuation, optional
     patience : int
-        4 in the thesis.
+        Number of prices without improvement after which the search ends; 4 in the thesis.
     seed : int
-        Of the split and of the starts.
+        Seed of the split and of the starts.
     **options
         Of the model.
 

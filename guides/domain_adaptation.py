@@ -47,17 +47,18 @@ def fit_source(
     ----------
     x : array_like, shape (num_points, num_features)
     labels : array_like of int, shape (num_points,)
-        Classes from 0 on, each with two rows at least.
+        Classes from 0 on, each with at least two rows.
     num_components : int or sequence of int, optional
-        Components of every class, or of each. By default as many as minimise BIC while the class has as
-        many rows as they have parameters, and each of them half as many; but one for every class where
-        these predict the classes of rows that were left out better (by log probability, in five folds).
+        Number of components of every class, or of each one. By default it minimises BIC among numbers
+        for which the class has as many rows as there are parameters, and each component half as many.
+        Every class has one component instead where that predicts the classes of held-out rows better
+        (by log probability, in five folds).
     most_components : int
-        Where BIC chooses.
+        Maximum number of components per class that BIC may choose.
     covariance : {"full", "diagonal"}
     num_restarts, seed : int
-        Of scikit-learn's `GaussianMixture`, which does the work; to the variance of each feature a
-        thousandth of its variance in the class is added, so that units do not matter.
+        Parameters of scikit-learn's `GaussianMixture`, which does the work. A thousandth of the
+        variance of each feature in the class is added to its variance, so that units do not matter.
 
     Returns
     -------

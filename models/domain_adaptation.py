@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax.numpy as jnp
-import numpy as np
 import numpyro
-from jax import Array
 from jax.typing import ArrayLike
-from numpy.typing import NDArray
 
-from .blocks.classes.class_mixture import NamedClassMixture
+from .blocks.classes.class_mixture import NamedClassMixture, sample_classified
 from .blocks.classes.partitioned_classes import PartitionedClasses
 from .blocks.classes.source_components import (
     FreeSourceWeights,
@@ -21,7 +17,7 @@ from .blocks.classes.source_components import (
     resolve_shift,
 )
 from .blocks.classes.source_mixture import SourceMixture
-from .blocks.classes.source_worth import source_worth
+from .blocks.classes.source_worth import chosen_worth
 from .blocks.classes.stated import noise_of_strength, stated_classes
 from .blocks.components.mixture_components import num_rows
 from .blocks.components.shift_prior import ShiftPrior
@@ -34,24 +30,10 @@ from .blocks.side_information.partial_labels import PartialLabels
 __all__ = ["domain_adaptation"]
 
 
-def _chosen_worth(
-    data: Mapping[str, Any], options: Mapping[str, Any]
-) -> NDArray[np.float64] | Array | None:
-    """Worth of the source where the prior depends on it."""
-    source, shift, x = options.get("source"), options.get("shift", "source"), data.get("x")
-    if (
-        x is None
-        or not isinstance(source, SourceMixture)
-        or not (isinstance(shift, str) and shift == "source")
-    ):
-        return None
-    return source_worth(source, x)
-
-
 def domain_adaptation(
     x: Annotated[ArrayLike | None, "points features"],
     known: Annotated[PartialLabels | None, "points classes"] = None,
-    worth: Annotated[ArrayLike | None, "components", Chosen(_chosen_worth)] = None,
+    worth: Annotated[ArrayLike | None, "components", Chosen(chosen_worth)] = None,
     *,
     source: Annotated[SourceMixture, Held()],
     shift: str | ShiftPrior = "source",
@@ -112,12 +94,7 @@ def domain_adaptation(
     told = known if strength else None
     stated = stated_classes(told, source.num_classes, noise if strength else 0.0)
     graph = as_label_graph(None, num_rows(x, num_points))
-    labels = LinkedCategorical(log_weights, graph)
-    if x is None:
-        drawn = NamedClassMixture(labels, density, classes)
-        rows = numpyro.sample("x", drawn)
-        numpyro.sample("known", drawn.statements(rows, known, noise))
-    elif restricted:
+    if restricted and x is not None:
         size = source.num_components
         block = Discriminants(size, covariance, gaussians, weights=source.weights)
         rule = block.sample(x, "discriminants")
@@ -125,4 +102,5 @@ def domain_adaptation(
         mixture = PartitionedClasses(free, density, log_weights, rule, classes, stated)
         numpyro.sample("x", mixture, obs=x)
     else:
-        numpyro.sample("x", NamedClassMixture(labels, density, classes, stated), obs=x)
+        labels = LinkedCategorical(log_weights, graph)
+        sample_classified(NamedClassMixture(labels, density, classes, stated), x, known, noise)

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import Annotated
 
 import jax.numpy as jnp
-import numpyro
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
-from .blocks.classes.class_mixture import ClassMixture
+from .blocks.classes.class_mixture import ClassMixture, sample_classified
 from .blocks.classes.stated import stated_classes
 from .blocks.classes.table import class_table
 from .blocks.components.gaussian_prior import GaussianPrior
@@ -79,9 +78,4 @@ def moe(
     classes = class_table(num_clusters, num_classes, class_concentration)
     labels = LinkedCategorical(jnp.log(weights), as_label_graph(None, num_rows(x, num_points)))
     stated = stated_classes(known, num_classes, label_noise)
-    if x is None:
-        drawn = ClassMixture(labels, density, classes)
-        rows = numpyro.sample("x", drawn)
-        numpyro.sample("known", drawn.statements(rows, known, label_noise))
-    else:
-        numpyro.sample("x", ClassMixture(labels, density, classes, stated), obs=x)
+    sample_classified(ClassMixture(labels, density, classes, stated), x, known, label_noise)

@@ -54,7 +54,7 @@ def pair_mixture(
         None simulates `num_points` rows; `prior` must then be a GaussianPrior.
     links : Links, LabelGraph or None
     num_clusters, num_components : int
-        Classes, and Gaussians a class.
+        Number of classes, and of Gaussians per class.
     covariance : {"full", "tied", "diagonal", "spherical"}
         Of every Gaussian; "tied" is one for all.
     prior : {"empirical", "flat"} or GaussianPrior

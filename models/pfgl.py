@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import jax.numpy as jnp
-import numpyro
 from jax.typing import ArrayLike
 
+from .blocks.classes.class_mixture import sample_classified
 from .blocks.classes.prototype_block import class_prototypes
 from .blocks.classes.prototypes import PrototypeMixture
 from .blocks.classes.stated import stated_classes
@@ -81,9 +81,4 @@ def pfgl(
     found = class_prototypes(x, num_clusters, num_classes, prototypes, prior, known)
     labels = LinkedCategorical(jnp.log(weights), as_label_graph(None, num_rows(x, num_points)))
     stated = stated_classes(known, num_classes, label_noise)
-    if x is None:
-        drawn = PrototypeMixture(labels, density, found)
-        rows = numpyro.sample("x", drawn)
-        numpyro.sample("known", drawn.statements(rows, known, label_noise))
-    else:
-        numpyro.sample("x", PrototypeMixture(labels, density, found, stated), obs=x)
+    sample_classified(PrototypeMixture(labels, density, found, stated), x, known, label_noise)

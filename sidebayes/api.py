@@ -65,19 +65,19 @@ def fit(
         of groups by row, `PartialLabels`. They may be passed by name as well.
     engine : str or engine, optional
         Name, such as "em", "laplace" or "nuts" (``sidebayes list`` shows them all), or a
-        configuration such as ``EM(num_restarts=20)``. By default the first that the card names.
-        Samplers start from the mode that it finds.
+        configuration such as ``EM(num_restarts=20)``. By default the first one of the card. Samplers
+        start from the mode that it finds.
     seed : int
-        Same seed and machine, same result.
+        The same seed gives the same result on the same machine.
     init : mapping or Fit, optional
         Start from these values of the latent sites, or from another fit's.
     dtype : {"float64", "float32"}
     truth : array_like, shape (num_points,), optional
-        Known classes; kept beside the fit for scoring, never used in it. Names or whole numbers; -1,
-        NaN, None and blank text where the class is not known.
+        Known classes, which are kept beside the fit for scoring and never used in it: names or whole
+        numbers, with -1, NaN, None or blank text where the class is not known.
     feature_names : sequence of str, optional
-        Of the columns of the first table that has some; by default those of a data frame. New data
-        with names are matched by them.
+        Names of the columns of the first table that has columns; by default those of the data frame.
+        Columns of new data are matched by name where they have names.
     progress : bool
         Show progress where there is a terminal.
     **arguments
@@ -90,7 +90,7 @@ def fit(
     Raises
     ------
     TypeError, ValueError
-        For bad input; the message names the argument, what it was and what to do.
+        For bad input; the message names the argument and its value, and says what to do.
     FitError
         If the run fails.
 
@@ -140,7 +140,7 @@ def fit(
 
 
 def compare(fits: Mapping[str, Fit]) -> Comparison:
-    """Put fits side by side: what they found, how sure they are, and what they cost.
+    """Compare fits: what they found, how certain they are, and what they cost.
 
     Parameters
     ----------
@@ -173,11 +173,11 @@ def load(path: str | Path, model: Callable[..., None] | None = None, **options: 
     ----------
     path : path
     model : callable, optional
-        Needed to predict with your own model; cards know theirs.
+        Your own model, which predictions need; that of a card is found by its name.
     **options
-        What a file cannot hold, given again by name: an option that was a function, such as
-        ``component=``, or ``engine=`` where that was your own. Without an option the fit can be read,
-        but what needs its model is refused.
+        What a file cannot hold, passed again by name: an option that was a function, such as
+        ``component=``, or ``engine=`` where that was your own. Without such an option the fit can be
+        read, but everything that needs its model is refused.
 
     Raises
     ------

@@ -32,8 +32,8 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):
 
     Links refer to rows of the training data. In a pipeline pass them by the name of the step,
     ``pipe.fit(x, linkedmixtureclusterer__links=links)``, or with metadata routing after
-    ``set_fit_request(links=True)``. Splits of cross-validation renumber rows, so tell each row's number
-    by ``rows``, which scikit-learn cuts along with the data, and split by `LinkedKFold`.
+    ``set_fit_request(links=True)``. Splits of cross-validation renumber rows, so pass the number of
+    each row as ``rows``, which scikit-learn splits along with the data, and split by `LinkedKFold`.
 
     Parameters
     ----------
@@ -41,9 +41,9 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):
     method : str
         Name of a card; see ``sidebayes list``.
     engine : str or engine, optional
-        By default that of the card.
+        By default the first engine of the card.
     links : Links, optional
-        Used where `fit` is given none.
+        Links to use where `fit` is given none.
     options : mapping, optional
         Options of the model, such as ``{"covariance": "tied"}``.
     random_state : int, RandomState or None
@@ -51,7 +51,7 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):
     Attributes
     ----------
     result_ : Fit
-        All that is known after fitting.
+        The fit, with everything that it offers.
     labels_ : ndarray of int, shape (n_samples,)
         Labels of the training data, links respected.
     n_features_in_ : int
@@ -100,7 +100,7 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):
         y : ignored
             For labels that are known, pass ``links=Links.from_labels(y)``.
         links : Links, optional
-            In place of those given at construction.
+            Links to use in place of those given at construction.
         rows : array_like of int, shape (n_samples,), optional
             Number, in the data that the links refer to, of each row of `X`. Links to rows that are not
             in `X` are left out. By default `X` is all of these data, in their order.
@@ -112,7 +112,7 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):
         Raises
         ------
         TypeError, ValueError
-            For bad input, links to more rows than `X` has without `rows` among it.
+            For bad input, such as links to more rows than `X` has without `rows`.
         """
         x = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         given = self.links if links is None else links
@@ -164,10 +164,11 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):
     n_components : int
         Components of the mixture; the number of classes if None.
     method : {"moe", "pfgl", "nfgl"}
-        Class probabilities of components, prototypes within them, or labelled rows nearby that vote. For the
-        latter two standardise the features, ``make_pipeline(StandardScaler(), MixtureClassifier(...))``.
+        How components get classes: by class probabilities, by prototypes within them, or by votes of
+        labelled rows nearby. For the latter two, standardise the features:
+        ``make_pipeline(StandardScaler(), MixtureClassifier(...))``.
     engine : str or engine, optional
-        By default that of the card.
+        By default the first engine of the card.
     options : mapping, optional
         Options of the model, such as ``{"covariance": "diagonal", "label_noise": 0.05}``.
     random_state : int, RandomState or None
@@ -175,7 +176,7 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):
     Attributes
     ----------
     result_ : Fit
-        All that is known after fitting.
+        The fit, with everything that it offers.
     classes_ : ndarray, shape (n_classes,)
     transduction_ : ndarray, shape (n_samples,)
         Classes of the training data, known ones respected.
@@ -273,13 +274,14 @@ class LinkedKFold(GroupKFold):
     Parameters
     ----------
     links : Links
-        Among the rows of all data.
+        Links among the rows of all data.
     n_splits : int
-        At least 2, and at most the number of connected sets, rows without links among them.
+        Number of folds: at least 2, and at most the number of connected sets, of which a row without
+        links is one.
     shuffle : bool
         Deal connected sets out at random, rather than by size.
     random_state : int, RandomState or None
-        Of the shuffling.
+        Randomness of the shuffling.
 
     Raises
     ------

@@ -33,6 +33,8 @@ HALLS = ("sidebayes", "models", "models/blocks", "guides", "guides/engines", "di
 """Folders whose files are rooms of their own; every other folder is one room."""
 MOST = 12
 """Files in a folder; folders with one file per method may have more."""
+LONGEST = 160
+"""Lines of the file of a model, docstring included."""
 
 
 def part_of(path: Path) -> str:
@@ -62,21 +64,28 @@ def module_name(path: Path) -> str:
 MODULES = {module_name(path): path for path in source_files()}
 
 
-def own_imports(path: Path) -> set[str]:
-    """Modules of ours that a file imports, those imported for types alone included."""
+def import_statements(path: Path) -> list[tuple[str, list[str]]]:
+    """Modules that a file imports, those imported for types alone included, and what it takes of each."""
     name = module_name(path)
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    found = set()
+    found: list[tuple[str, list[str]]] = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            found += [(alias.name, []) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
                 parent = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*parent, base]).rstrip(".")
-            found.add(base)
-            found |= {f"{base}.{alias.name}" for alias in node.names} & MODULES.keys()
+            found.append((base, [alias.name for alias in node.names]))
+    return found
+
+
+def own_imports(path: Path) -> set[str]:
+    """Modules of ours that a file imports, those imported for types alone included."""
+    found = set()
+    for base, names in import_statements(path):
+        found |= {base} | ({f"{base}.{name}" for name in names} & MODULES.keys())
     return {n for n in found if n == "sidebayes" or n.startswith("sidebayes.")}
 
 
@@ -133,6 +142,25 @@ def test_types_are_checked_across_rooms():
     parts |= {top: ROOT / top for top in ("models", "guides", "diagnostics")}
     parts.pop("__pycache__", None)
     assert {link.name: link.resolve() for link in links.iterdir()} == parts
+
+
+def model_files() -> list[Path]:
+    return sorted((ROOT / "models").glob("[!_]*.py"))
+
+
+@pytest.mark.parametrize("path", model_files(), ids=lambda p: p.stem)
+def test_a_model_is_one_function_of_blocks(path):
+    """The file is short, defines its model and no helper, and takes nothing of a model but the model."""
+    text = path.read_text()
+    assert len(text.splitlines()) <= LONGEST
+    tree = ast.parse(text)
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+    defined = [getattr(node, "name", "λ") for node in ast.walk(tree) if isinstance(node, kinds)]
+    assert defined == [path.stem]
+    models = {f"sidebayes.models.{model.stem}": model.stem for model in model_files()}
+    for module, names in import_statements(path):
+        assert not {f"{module}.{name}" for name in names} & models.keys(), "import the function"
+        assert module not in models or names == [models[module]]
 
 
 def test_import_rule_sees_relative_imports():

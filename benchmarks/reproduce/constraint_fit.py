@@ -84,7 +84,7 @@ def scores(labels, found):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sets", default="wdbc", help=", ".join(SETS))
-    parser.add_argument("--shares", default="0,0.01,0.05,0.15", help="pairs a point")
+    parser.add_argument("--shares", default="0,0.01,0.05,0.15", help="pairs per point")
     parser.add_argument("--seeds", type=int, default=2, help="draws of the pairs")
     parser.add_argument("--starts", type=int, default=5)
     parser.add_argument("--price", default="50", help="nats, or 'chosen' by links held out")

@@ -31,7 +31,7 @@ REFERENCE = {
     ("digits4567", 1): {0: 0.972, 64: 0.973, 256: 0.973},
     ("digits4567", 2): {0: 0.916, 64: 0.945, 256: 0.966},
 }
-"""Purity by data, Gaussians a class and pairs in an independent run (20 trials, one random start)."""
+"""Purity by data, Gaussians per class and pairs in an independent run (20 trials, one random start)."""
 
 TOY = {"no links": (0, 0), "2 must, 2 cannot": (2, 2), "2 must": (2, 0), "2 cannot": (0, 2)}
 TOY_REFERENCE = (0.44, 0.88, 0.88, 0.88)

@@ -98,7 +98,7 @@ class Comparison:
     and so sees modes that others cannot reach, before one of lower R-hat. Others "agree" with it,
     or "differ", by a shift of more than a tenth and more than three Monte Carlo errors; "no" means
     that the run says itself that it failed (`Fit.verdict`). A reference of fewer than 400 effective
-    draws, or 100 a chain, overrules none: what would differ is "too noisy to say".
+    draws, or 100 per chain, overrules none: what would differ is "too noisy to say".
     A mode below that of another engine on the same posterior is a "lower mode". The reference is only
     the best there is: where two samplers that start at the prior differ, give them more particles or
     live points.

@@ -142,7 +142,7 @@ def _why(fit: Fitted, trusted: Fitted | None) -> str:
     centres = same_cluster(fit.tree, pairs).mean(axis=1)
     far = np.abs(centres[:, None] - centres).mean(axis=2)
     if far.max() < _APART:
-        return "its chains tell of the same clusters, but move slowly and made too few draws"
+        return "its chains find the same clusters, but move slowly and made too few draws"
     one, two = np.unravel_index(far.argmax(), far.shape)
     density = fit.tree["sample_stats"]["lp"].to_numpy().mean(axis=1)
     text = (

@@ -120,7 +120,8 @@ class Collapsed(dist.Distribution):
               \partial \log Z / \partial L = E[t(z) \mid x].
 
     Subclasses give the log-factors L, their log partition function Z and what follows from them.
-    EM, Gibbs sampling, coordinate ascent, leave-one-out terms and predictions use nothing else.
+    EM, Gibbs sampling, coordinate ascent, leave-one-out terms and predictions are built on these
+    methods.
     """
 
     arg_constraints: ClassVar[dict] = {}

@@ -46,8 +46,8 @@ class HazardPrior:
         suits covariates of unit width.
     association : array_like, shape () or (num_effects,)
         Standard deviations a of the log hazard ratios :math:`\alpha` of random effects, positive. The
-        default suits effects of unit width. Those of a measure in thousandths need thousand times as
-        much, which ``design.survival`` sees to.
+        default suits effects of unit width. Effects on a measure in thousandths need a deviation a
+        thousand times as large, which ``design.survival`` sets.
     """
 
     cuts: ArrayLike
@@ -81,14 +81,14 @@ class HazardPrior:
         event : array_like of bool, shape (num_subjects,)
             Whether the event was seen.
         num_intervals : int
-            At most; fewer where events share their times.
+            Maximum number of intervals; there are fewer where events share their times.
         **scales
             Other fields of the prior.
 
         Raises
         ------
         ValueError
-            If no event was seen: nothing tells the rate.
+            If no event was seen, so that nothing determines the rate.
         """
         number = check_integer("num_intervals", num_intervals)
         time, event = read_times(time, event)

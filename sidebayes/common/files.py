@@ -251,7 +251,7 @@ def _need_arrow(path: Path) -> None:
 
 
 def read_table(path: Any) -> pd.DataFrame:
-    """Read a table of CSV, Parquet or Arrow's Feather, told by the ending of its name.
+    """Read a table of CSV, Parquet or Arrow's Feather; the ending of the name decides which.
 
     Parameters
     ----------

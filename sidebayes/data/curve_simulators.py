@@ -20,7 +20,7 @@ def simulate_sinusoids(
     Parameters
     ----------
     num_points : int
-        On each curve.
+        Number of points on each curve.
     noise : float
         Standard deviation; the paper's variance is 0.02.
     seed : int
@@ -46,7 +46,7 @@ def simulate_helices(
     Parameters
     ----------
     num_points : int
-        On each helix.
+        Number of points on each helix.
     noise : float
         Standard deviation of ``x`` and ``y``; the paper's variance is 0.1.
     seed : int

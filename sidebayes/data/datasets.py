@@ -163,12 +163,12 @@ def load_dataset(
 ) -> Dataset:
     """Load or simulate a data set by name, or read a table.
 
-    Looked for in this order: a path to a table, scikit-learn's built-in sets, ``"crabs"`` (see Notes),
-    the simulated sets of Lu (2008, sections 2.7 and 4.3; the generators are our own, the thesis gives
-    pictures only), the folder that the environment variable ``SIDEBAYES_DATA`` names, OpenML (kept in
-    the cache folder). Tables are CSV, Parquet or Feather, with names of columns. A first column without
-    a name that counts the rows is left out; other columns that look like row numbers are features, and
-    a warning points them out.
+    The name is looked up in this order: a path to a table, scikit-learn's built-in sets, ``"crabs"``
+    (see Notes), the simulated sets of Lu (2008, sections 2.7 and 4.3; the generators are our own, the
+    thesis gives pictures only), the folder that the environment variable ``SIDEBAYES_DATA`` names,
+    OpenML (kept in the cache folder). Tables are CSV, Parquet or Feather, with names of columns. A
+    first column without a name that counts the rows is left out; other columns that look like row
+    numbers are features, and a warning points them out.
 
     Parameters
     ----------

@@ -88,8 +88,8 @@ def simulate_domains(
         them do not.
     num_source, num_target : int
     strength : float
-        1 is the shift above and 0 none. Of "concept" the share of rows, in the two corners, whose class
-        has changed, at most 1.
+        Strength of the shift: 1 is the shift above and 0 is none. For "concept" it is the share of rows
+        in the two corners whose class has changed, at most 1.
     seed : int
 
     Returns

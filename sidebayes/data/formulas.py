@@ -26,13 +26,13 @@ class Design(Mapping[str, Any]):
     """Data by role for ``sidebayes.fit("mixed_effects", **design)``.
 
     A mapping with the entries ``y``, ``fixed``, ``random``, ``subjects``, ``covariance`` and, where there
-    are several formulas, ``outputs``. `at` makes those of other rows, with the same columns.
+    are several formulas, ``outputs``. `at` makes the same columns for other rows.
 
     Attributes
     ----------
     formulas : tuple of str
     names : tuple of str
-        Of the outputs.
+        Names of the outputs.
     """
 
     def __init__(self, formulas: Sequence[str], table: Any) -> None:
@@ -72,10 +72,10 @@ class Design(Mapping[str, Any]):
         Parameters
         ----------
         table : data frame
-            With the columns that the formula names, but the response.
+            A table with the columns that the formula names, except for the response.
         output : str, optional
-            Which response to predict, where there are several formulas; all by default, one after
-            another.
+            Which response to predict, where there are several formulas. By default all of them, one
+            after another.
 
         Returns
         -------
@@ -117,7 +117,7 @@ class Design(Mapping[str, Any]):
             One row per subject, with the columns that the formula names and the one that groups rows.
             Subjects without measures are left out.
         num_intervals : int
-            Of the piecewise-constant baseline hazard, with equally many events each.
+            Number of intervals of the piecewise-constant baseline hazard; each has equally many events.
 
         Returns
         -------
@@ -242,14 +242,14 @@ def design(formula: str | Sequence[str], table: Any) -> Design:
     ----------
     formula : str or sequence of str
         Response, fixed effects, and random effects in parentheses with the column that groups rows,
-        ``"y ~ time + (time | subject)"``, as R's lme4 writes them. Random effects of one pair of
-        parentheses are correlated, those of several, or of ``||``, are not. Terms are those of the
-        library formulae: ``bs(time, df=4)`` and ``poly(time, 2)`` are bases, columns of text are
+        ``"y ~ time + (time | subject)"``, as R's lme4 writes them. Random effects within one pair of
+        parentheses are correlated; those of different pairs, or of ``||``, are not. Terms are those of
+        the library formulae: ``bs(time, df=4)`` and ``poly(time, 2)`` are bases, columns of text are
         categories, ``a*b`` interacts. Several formulas are several outputs, whose random effects are
         correlated if each has one pair of parentheses.
     table : data frame
-        Of pandas, polars or Arrow. With several formulas, rows where a response is missing are left
-        out of that output.
+        A table of pandas, polars or Arrow. With several formulas, rows where a response is missing are
+        left out of that output.
 
     Returns
     -------
@@ -259,7 +259,7 @@ def design(formula: str | Sequence[str], table: Any) -> Design:
     Raises
     ------
     ImportError
-        Without the library formulae.
+        If the library formulae is not installed.
     ValueError
         If the formula cannot be read, or a column is missing or incomplete.
 

@@ -68,19 +68,19 @@ def simulate_links(
     labels : array_like, shape (num_points,)
         Names or whole numbers. Points whose class is not known (-1, NaN, None, blank) occur in no pair.
     num_pairs : int
-        Distinct pairs, drawn without replacement.
+        Number of distinct pairs, drawn without replacement.
     flip_rate : float in [0, 1]
-        Share of statements turned round, exactly ``round(flip_rate * num_pairs)`` of them.
+        Share of statements that are reversed, exactly ``round(flip_rate * num_pairs)`` of them.
     weight : float
         Strength of each link.
     disjoint : bool
-        No point occurs in two pairs (the thesis' non-overlapping pairs).
+        Whether no point may occur in two pairs (the thesis' non-overlapping pairs).
     seed : int
 
     Raises
     ------
     ValueError
-        If there are fewer such pairs than asked for, or the flip rate is no probability.
+        If there are fewer such pairs than `num_pairs`, or the flip rate is not a probability.
     """
     classes = class_codes(labels)
     known = np.flatnonzero(classes >= 0)
@@ -114,11 +114,12 @@ def simulate_decline(
     df: float = np.inf,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Series of elderly subjects, some of whom will be impaired, as the Oregon Brain Aging Study saw.
+    """Simulate series of elderly subjects like those of the Oregon Brain Aging Study.
 
-    The data of the study are private. These are drawn from the lines that Lu (2008, appendix B) fitted
-    to it, with two variances repaired within their rounding: 4 to 12 yearly visits, the first at an age
-    of 68 to 88, each subject with an intercept and slope of its own.
+    Some of the subjects become impaired. The data of the study are private. These series are drawn from
+    the lines that Lu (2008, appendix B) fitted to it, with two variances corrected within their
+    rounding: 4 to 12 yearly visits, the first at an age of 68 to 88, each subject with an intercept and
+    slope of its own.
 
     Parameters
     ----------

@@ -214,7 +214,7 @@ def check_names(names: Any, num_features: int) -> tuple[str, ...]:
     if names is None:
         return tuple(f"x{number}" for number in range(num_features))
     if isinstance(names, str | Mapping) or not np.iterable(names):
-        raise TypeError(f"feature_names = {names!r:.60}; give a list, one name a feature")
+        raise TypeError(f"feature_names = {names!r:.60}; give a list with one name per feature")
     found = tuple(map(str, names))
     if len(found) != num_features:
         raise ValueError(

@@ -246,7 +246,7 @@ def _components(
 def _shares(
     fit: FitBase, run: Run, seen: Mapping[str, Any] | None, draws: Mapping[str, NDArray]
 ) -> tuple[NDArray, NDArray[np.bool_]]:
-    """Label probabilities of new rows, shape (draws, rows, clusters), and whether rows told them."""
+    """Label probabilities of new rows, shape (draws, rows, clusters), and whether rows determined them."""
 
     def shares(trace: dict, layout: Any, owners: dict) -> Any:
         ((fn, value),) = finite_mixtures(trace).values()

@@ -40,7 +40,7 @@ def effects(fit: FitBase, probability: float = 0.95) -> xr.Dataset:
     Raises
     ------
     ValueError
-        If the model has none, or the probability is no number between 0 and 1.
+        If the model has no random effects, or the probability is not between 0 and 1.
     """
     group = integrated_out(fit)
     if "effects" not in group:
@@ -133,7 +133,7 @@ def coefficients(fit: FitBase, probability: float = 0.95) -> pd.DataFrame:
     Raises
     ------
     ValueError
-        If the model has no fixed effects, or the probability is no number between 0 and 1.
+        If the model has no fixed effects, or the probability is not between 0 and 1.
     """
     check_probability(probability)
     group = integrated_out(fit)

@@ -32,7 +32,7 @@ __all__ = ["Fit"]
 
 @dataclass(frozen=True, eq=False)
 class Fit(FitBase):
-    """What came out of a fit: one DataTree, and what users ask of it.
+    """Result of a fit: one DataTree, and the questions that users ask of it.
 
     Attributes
     ----------
@@ -87,7 +87,7 @@ class Fit(FitBase):
 
     @property
     def bic(self) -> float:
-        r"""Bayesian information criterion of a mode; less is better.
+        r"""Bayesian information criterion of a mode; smaller is better.
 
         .. math:: -2 \log p(x \mid \hat\theta) + \sum_s d_s \log n
 
@@ -111,9 +111,10 @@ class Fit(FitBase):
         Parameters
         ----------
         more : int
-            Steps at most, or draws of every chain for a sampler. A sampler adapts again, from
-            `params`, and its draws stand alone: the earlier ones are not mixed in. SVI fits its guide
-            anew, around the mode near `params`; only its `checkpoint` goes on from the guide reached.
+            Maximum number of steps, or the number of draws per chain for a sampler. A sampler adapts
+            again, from `params`, and its draws stand alone: the earlier ones are not mixed in. SVI fits
+            its guide anew, around the mode near `params`; only its `checkpoint` goes on from the guide
+            reached.
 
         Returns
         -------
@@ -158,7 +159,7 @@ class Fit(FitBase):
         return table
 
     def save(self, path: str | Path) -> None:
-        """Write to a NetCDF file that `sidebayes.load` reads.
+        """Write the fit to a NetCDF file that `sidebayes.load` reads.
 
         An option that no file can hold, such as a function, is named there, and `load` asks for it.
         The file is written whole or not at all; one of that name is replaced only by all of the new.
@@ -168,7 +169,7 @@ class Fit(FitBase):
         TypeError, ValueError
             If nothing can be written to `path`.
         OSError
-            If the disk is full, fails, or refuses; what was there is as before.
+            If the disk is full or fails; an existing file is then unchanged.
         """
         path = check_writable(path)
         # built in memory: HDF5 crashes the process when it cannot write what it has begun
@@ -176,7 +177,7 @@ class Fit(FitBase):
 
     @property
     def picture(self) -> str | None:
-        """What `plot` draws: "subjects", "curves" or "clusters"; None where the model has none of these."""
+        """Kind of picture that `plot` draws: "subjects", "curves" or "clusters"; None without any."""
         from sidebayes.diagnostics.pictures.subjects import has_subjects
 
         if has_subjects(self):
@@ -186,7 +187,7 @@ class Fit(FitBase):
         return "clusters" if of_curves.input_of_curves(self) is None else "curves"
 
     def plot(self) -> Figure:
-        """Draw the data with what the model says of them; returns the matplotlib figure.
+        """Draw the data with the model's description of them; returns the matplotlib figure.
 
         Points with links and soft assignments (`plot_clusters`), the rows of a long table with bands
         (`plot_subjects`), or the curves of clusters along one input.

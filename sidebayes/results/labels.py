@@ -114,7 +114,7 @@ def suspect_links(
     Parameters
     ----------
     flip_rate : float in (0, 1/2)
-        Taken for hard links, which claim none; soft links carry their own.
+        Probability that a hard link is wrong; a soft link has its own by its weight.
     inference : str or inference object, optional
         By default the model's own; see `LinkedCategorical`.
 
@@ -150,9 +150,9 @@ def score_links(
     Parameters
     ----------
     links : Links
-        Between the same rows; only the sign of a weight counts.
+        Links between the same rows; only the sign of a weight counts.
     flip_rate : float in [0, 1/2)
-        Probability that a held-out link is wrong, where the experts who made it err.
+        Probability that a held-out link is wrong, where its author may err.
     inference : str or inference object, optional
         By default the model's own; see `LinkedCategorical`.
 
@@ -215,14 +215,13 @@ def class_names(fit: FitBase) -> tuple[str | int, ...]:
 def class_probabilities(fit: FitBase, *data: Any, **named: Any) -> NDArray[np.float64]:
     """Probabilities of the classes of rows, averaged over draws.
 
-    Classes are those that the data name: draws need no matching, whatever the numbering of
-    clusters.
+    Classes are named by the data, so that draws need no matching, whatever the numbering of clusters.
 
     Parameters
     ----------
     *data, **named
-        New data in the roles of the model's arguments, such as ``x_new``; by default those that were
-        fitted, with what is known of their classes.
+        New data in the roles of the model's arguments, such as ``x_new``; by default the data that were
+        fitted, with their known classes.
 
     Returns
     -------

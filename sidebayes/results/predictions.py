@@ -125,8 +125,8 @@ def log_prob(fit: FitBase, *data: Any, **named: Any) -> NDArray[np.float64]:
 def predictive(fit: FitBase, *data: Any, seed: int = 0, **named: Any) -> xr.DataTree:
     """Draw data from the posterior predictive distribution.
 
-    Without arguments, data like those that were fitted: the same design, links and known classes.
-    With new data in the roles of the model's arguments, the outcomes of new rows.
+    Without arguments, data like the fitted ones are drawn: the same design, links and known classes.
+    With new data in the roles of the model's arguments, the outcomes of new rows are drawn.
 
     Latent variables that were integrated out are drawn anew. Labels of points come from their
     prior, given the links and known classes that are held. Effects or labels of groups that were
@@ -138,7 +138,7 @@ def predictive(fit: FitBase, *data: Any, seed: int = 0, **named: Any) -> xr.Data
     ----------
     *data, **named
         New data, as for `sidebayes.fit`. What is drawn is left out or None, and so may be tables
-        on which it does not depend. Groups are told by name.
+        on which it does not depend. Groups are matched by name.
     seed : int
         The same seed gives the same draws.
 

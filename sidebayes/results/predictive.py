@@ -257,7 +257,7 @@ def _seen(
         if role is None:
             raise ValueError(
                 f"site {before['name']!r} has groups that are no argument of the model, so that known "
-                "ones cannot be told; pass the model its Groups"
+                "ones cannot be matched; pass the model its Groups"
             )
         numbers = codes[role]
     return Fitted(unexpanded(before["fn"]), before["value"], numbers)

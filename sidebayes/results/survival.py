@@ -55,8 +55,9 @@ def survival(
         left out. Covariates have a row for each subject, in the order of `since`. By default the subjects
         that were fitted, given their outcomes alone.
     since : float or array_like of shape (num_subjects,)
-        Until when each subject is known to have lasted, such as its last visit; 0 for the origin. In
-        the order of the subjects' names, ``sidebayes.Groups(subjects).names``, as the answer has them.
+        Time until which each subject is known to have had no event, such as its last visit; 0 for the
+        origin. In the order of the subjects' names, ``sidebayes.Groups(subjects).names``, as the answer
+        has them.
     probability : float
         Of the intervals, which show how well the parameters are known.
 
@@ -70,7 +71,7 @@ def survival(
     ------
     ValueError
         If the model observes no times with a `PiecewiseHazard`, a time is negative, or subjects have
-        sites of their own, as random effects of the form ``"non_centred"`` are.
+        sites of their own, such as random effects of the form ``"non_centred"``.
     """
     check_probability(probability)
     fit.run.problem  # noqa: B018  a model that is not known refuses

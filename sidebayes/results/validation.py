@@ -36,13 +36,13 @@ __all__ = ["bic", "deal_folds", "kfold", "loo", "unit_terms"]
 def loo(fit: FitBase) -> Any:
     """Leave out one unit at a time, by Pareto-smoothed importance sampling (PSIS).
 
-    A unit is what is exchangeable: a row, a group, or all that a chain of links connects.
+    A unit is what is exchangeable: a row, a group, or a connected set of rows.
 
     Returns
     -------
     arviz_stats.utils.ELPDDataLOO
-        With ``elpd_i`` and ``pareto_k`` by unit. A warning counts the units that the draws are too
-        narrow for, and names `kfold`.
+        With ``elpd_i`` and ``pareto_k`` by unit. A warning counts the units for which the draws are too
+        narrow, and recommends `kfold`.
 
     Raises
     ------
@@ -132,7 +132,7 @@ def kfold(fit: FitBase, num_folds: int = 10, *, seed: int = 0, progress: bool = 
     num_folds : int
         At least 2; as many as there are connected sets leaves one out at a time.
     seed : int
-        Of the dealing of connected sets to folds, and of the engine.
+        Seed of the assignment of connected sets to folds, and of the engine.
     progress : bool
 
     Returns
@@ -143,8 +143,8 @@ def kfold(fit: FitBase, num_folds: int = 10, *, seed: int = 0, progress: bool = 
     Raises
     ------
     ValueError
-        If there are fewer units than folds, units are not told by the data, or parameters belong to
-        single rows, so that rows held out have no density.
+        If there are fewer units than folds, the data do not determine the units, or parameters belong
+        to single rows, so that held-out rows have no density.
     """
     from arviz_stats.utils import ELPDDataLOOKFold
 

@@ -23,25 +23,26 @@ def resolve(path: str) -> Any:
 
 @dataclass(frozen=True)
 class Card:
-    """What there is to know about a method.
+    """What is known about a method.
 
     Attributes
     ----------
     name : str
     title : str
-        In one line, what it believes.
+        What the method assumes, in one line.
     model_path : str or callable
-        The model, or where it is found, "module:function".
+        The model, or its location as "module:function".
     engines : tuple of str
-        Engines that suit it, the default first.
+        Engines that suit the method, the default first.
     links : {"none", "any", "hard", "priced"}
-        Which links it takes; "priced" are any, and tie no labels.
+        Which links the method takes. "priced" stands for any links, which then tie no labels but have a
+        price.
     reference : str
     doi : str
     tags : tuple of str
     routine_path : str
-        The function that fits it where `sidebayes.fit` needs a structure that is to be found first; found as
-        the model is. By default `sidebayes.fit` itself.
+        Location of the function that fits the method, where a structure has to be found before
+        `sidebayes.fit` can run. By default `sidebayes.fit` itself.
     """
 
     name: str
@@ -56,7 +57,7 @@ class Card:
 
     @property
     def routine(self) -> Callable[..., Any]:
-        """What fits it to data: takes data and options as `sidebayes.fit` does after the method."""
+        """The function that fits the method; it takes the arguments of `sidebayes.fit` after the method."""
         if self.routine_path:
             return self.fitted_by
         return partial(resolve("sidebayes.api:fit"), self.name)
@@ -68,7 +69,7 @@ class Card:
 
     @property
     def signature(self) -> Signature:
-        """What the routine takes, data and options apart."""
+        """Arguments of the routine, data and options apart."""
         from sidebayes.models.blocks.roles import signature_of
 
         return signature_of(self.fitted_by)
@@ -89,7 +90,7 @@ class Card:
 
     @property
     def default_engine(self) -> str:
-        """Name of the engine used when none is asked for."""
+        """Name of the engine that is used by default."""
         return self.engines[0]
 
     @property

@@ -130,7 +130,7 @@ def _shape(site: dict) -> tuple[int, ...]:
 def _all_but_one(
     signature: Signature, data: Mapping[str, Any], unit: dict[str, NDArray]
 ) -> dict[str, NDArray[np.bool_]]:
-    """What to keep along the dimensions of the units; empty if they are not told by the data."""
+    """What to keep along the dimensions of the units; empty if the data do not determine them."""
     named = {name for role in signature.data for name in (*role.dims, role.name)}
     found = dict(unit)
     if not found:

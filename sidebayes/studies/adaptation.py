@@ -82,37 +82,39 @@ def select_adaptation(
 ) -> AdaptationChoice:
     """Fit `domain_adaptation` from several starts at rising strengths, and choose one fit.
 
-    The source as it is (ported), the default, and sources that are worth 10 and 100 points by component are
-    always among the candidates. None is chosen whose error at rows of known class is above the least of
-    these.
+    The source as it is (ported), the default, and sources that are worth 10 and 100 points per
+    component are always among the candidates. No fit is chosen whose error at rows of known class
+    exceeds the smallest error of these.
 
     Each fit is judged by the error expected at rows of known class, and by its accuracy at rows of the
     source that were moved into the target by maps between components of both
     (`transformed_accuracy`), whose classes are known. Of the fits above the third quartile of this
-    accuracy and below the first quartile of the error, the one of largest density is chosen; where
-    no fit is both, those of the least error count. Densities are of rows and components under the prior
-    of the default, so that a fit which has moved further than the rows support is not preferred.
+    accuracy and below the first quartile of the error, the one of largest density is chosen; where no
+    fit satisfies both, the choice is among those with the smallest error. Densities are of rows and
+    components under the prior of the default, so that a fit which has moved further than the rows
+    support is not preferred.
 
     Parameters
     ----------
     x : array_like, shape (num_points, num_features)
         Rows of the target.
     known : array_like of int, shape (num_points,)
-        Classes of some of them, -1 for all others.
+        Classes of the rows, -1 where they are not known.
     source_x, source_labels : array_like
         Rows of the source and their classes.
     source : SourceMixture, optional
         By default ``fit_source(source_x, source_labels)``.
     strengths : sequence of float
-        Tried in rising order, until the least error changes by less than 0.01.
+        Strengths to try, in rising order, until the smallest error changes by less than 0.01.
     num_starts : int
-        At each strength: the source, and means moved by up to two deviations. Those that fail, as a
-        component may collapse under ``shift="flat"``, are left out.
+        Number of starts at each strength: the source, and means moved by up to two deviations. Starts
+        that fail are left out; a component may collapse under ``shift="flat"``.
     engine : EM, optional
-        For one start; by default ``EM(tol=1e-6, max_steps=200, num_inner_steps=30)``.
+        Engine that climbs from one start; by default ``EM(tol=1e-6, max_steps=200,
+        num_inner_steps=30)``.
     seed : int
     **options
-        Of `domain_adaptation`, such as ``posterior="partition"`` or ``shift="flat"``.
+        Options of `domain_adaptation`, such as ``posterior="partition"`` or ``shift="flat"``.
 
     Returns
     -------

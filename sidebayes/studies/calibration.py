@@ -63,33 +63,34 @@ def calibrate(
     progress: bool = True,
     **arguments: Any,
 ) -> Calibration:
-    """Check by simulation that an engine's posteriors of a model are as sure as they should be.
+    """Check by simulation whether the posteriors that an engine gives of a model are calibrated.
 
-    Parameters and data are drawn from the model, the data are fitted, and the truth is ranked among
-    the draws, functional by functional; none of these depends on the numbering of clusters. If
-    everything is right, ranks are uniform. Coverage of intervals comes with them.
+    Parameters and data are drawn from the model, the data are fitted, and the truth is ranked among the
+    draws, one functional after another. None of the functionals depends on the numbering of clusters.
+    If everything is right, ranks are uniform. The coverage of intervals is reported too.
 
     Parameters
     ----------
     method : str or callable
-        A card, or a model that simulates `num_points` rows when ``x`` is None.
+        Name of a card, or a model that simulates `num_points` rows when ``x`` is None.
     engine : str or engine
-        One that draws from the posterior.
+        An engine that draws from the posterior.
     num_points : int, optional
-        Rows to simulate.
+        Number of rows to simulate.
     x : array_like, shape (num_points, num_features), optional
-        In place of `num_points`: features that are given, where the model says nothing of them and
-        only statements are drawn, as "pairwise_gp".
+        Features to hold, in place of `num_points`, for a model that has no density of the features and
+        of which only statements are drawn, such as "pairwise_gp".
     links : Links, optional
-        As a field they are kept as they are. As statements (``reading="relation"``) their pairs and
-        strengths are kept and what they say is drawn with the labels.
+        Links read as a field are kept as they are. For links read as statements
+        (``reading="relation"``) pairs and strengths are kept, and what they state is drawn with the
+        labels.
     num_simulations : int
     seed : int
     progress : bool
     **arguments
-        Options of the model, with a proper prior: ``prior=GaussianPrior(...)``. Data by name are held,
-        such as the design of a long table, ``fixed=, random=, subjects=``, and outcomes that are left
-        out are drawn; neither `num_points` nor `x` is needed then.
+        Options of the model, with a proper prior: ``prior=GaussianPrior(...)``. Data that are passed by
+        name are held, such as the design of a long table, ``fixed=, random=, subjects=``. Outcomes that
+        are left out are drawn; neither `num_points` nor `x` is needed then.
 
     Returns
     -------

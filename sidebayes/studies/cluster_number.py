@@ -70,34 +70,36 @@ def select_clusters(
     truth: ArrayLike | None = None,
     **options: Any,
 ) -> ClusterChoice:
-    r"""Number of clusters and of components, and the strength of links, of `mcp`.
+    r"""Choose the number of clusters, the number of components and the strength of links of `mcp`.
 
-    Components are split one by one. At each number every strength is tried from the same starts, the
-    `num_splits` best splits, of which the one with the highest bound is kept; of the strengths
-    that violate at most one per cent of the links more than the least, the one that fits best is
-    kept. Growth ends when the BIC has not fallen for `patience` splits. Up to the number of components of
-    least BIC, the one that violates the least share of the links is chosen.
+    Components are split one by one. At each number of components every strength is tried from the same
+    starts, which are the `num_splits` best splits, and the run with the highest bound is kept. Among
+    the strengths that violate at most one per cent more of the links than the best one, the strength
+    that fits best is kept. Growth ends when the BIC has not fallen for `patience` splits. Among the
+    numbers of components up to that of least BIC, the one that violates the smallest share of the links
+    is chosen.
 
     Parameters
     ----------
     x : array_like, shape (num_points, num_features)
         Standardise features, or project them on principal axes, as for any Gaussian mixture.
     links : Links
-        Soft ones count in proportion to their weights, hard ones as the strongest.
+        Soft links count in proportion to their weights, hard links as much as the strongest.
     num_clusters : int, optional
-        If it is known: growth then starts there, and every cluster keeps a component. By default
-        growth starts from two components in two clusters, a split may open a new cluster, and
-        iterated conditional modes may empty one.
+        The number of clusters, if it is known. Growth then starts there, and every cluster keeps a
+        component. By default growth starts from two components in two clusters, a split may open a new
+        cluster, and iterated conditional modes may empty one.
     most_components : int
-        Growth ends there at the latest.
+        Maximum number of components.
     strengths : sequence of float
-        In nats.
+        Strengths to try, in nats.
     entailed : bool
         Add what hard links imply, see `Links.entailed`.
     num_splits : int
-        1 in the thesis.
+        Number of splits to try; 1 in the thesis.
     patience : int
-        1 is the thesis' rule; BIC is not smooth in the number of components.
+        Number of splits without a lower BIC after which growth ends. The thesis has 1, but BIC is not
+        smooth in the number of components.
     engine : EM, optional
         By default ``EM(num_restarts=10, num_inner_steps=30, tol=1e-5, max_steps=200)``; the restarts are
         for the first number of components.
@@ -106,7 +108,7 @@ def select_clusters(
     truth : array_like, optional
         Kept beside the fit for scoring; see `sidebayes.fit`.
     **options
-        Of `mcp`, such as ``covariance="diagonal"``.
+        Options of `mcp`, such as ``covariance="diagonal"``.
 
     Returns
     -------

@@ -64,22 +64,23 @@ def select_components(
         (`grow_prototypes`). "nfgl" has no likelihood: choose for "moe", and pass the fit to `fit_nfgl` as
         ``base``.
     *data
-        As for `sidebayes.fit`.
+        Data as for `sidebayes.fit`.
     num_clusters : sequence of int
         Numbers to try, such as ``range(1, 7)``.
     criterion : {"bic", "evidence"}
-        Least `Fit.bic` of a mode, or greatest `Fit.log_evidence`. The empirical prior depends on the number
-        of clusters: give a `GaussianPrior` to compare numbers under one prior.
+        Minimise `Fit.bic` of a mode, or maximise `Fit.log_evidence`. The empirical prior depends on the
+        number of clusters: give a `GaussianPrior` to compare numbers under one prior.
     beyond : Fit, optional
-        Of a mode of another model of the same data. Numbers are tried in rising order, and the first whose
-        BIC is greater than that of this fit is chosen: models of like complexity. With
-        ``engine=HardClasses()`` beyond a fit of "pfgl" it is MOE-hard-plus (Raghuram 2014, section 2.7.2).
+        A fit by its mode of another model to the same data. Numbers are tried in rising order, and the
+        first whose BIC exceeds that of this fit is chosen, which gives models of similar complexity.
+        With ``engine=HardClasses()`` and a fit of "pfgl" this is MOE-hard-plus (Raghuram 2014, section
+        2.7.2).
     engine : str or engine, optional
-        By default that of the card for BIC, and "smc" for the evidence.
+        By default the first engine of the card for BIC, and "smc" for the evidence.
     seed : int
     progress : bool
     **arguments
-        Of `sidebayes.fit` or `grow_prototypes`, such as ``num_classes=3``.
+        Arguments of `sidebayes.fit` or `grow_prototypes`, such as ``num_classes=3``.
 
     Returns
     -------

@@ -33,29 +33,29 @@ def forecast(
 ) -> pd.DataFrame:
     r"""Predict the later rows of every subject, before its first visit and after each of them.
 
-    The population is the prior of a new subject, whose coefficients are updated by every visit: from
-    the n rows seen so far follow the best linear unbiased predictor :math:`\hat b` of its effects and
-    its covariance V (Lu 2008, eq. 8.8), and a row still to come is predicted as
+    The population is the prior of a new subject, whose coefficients are updated by every visit. The n
+    rows seen so far give the best linear unbiased predictor :math:`\hat b` of its effects and its
+    covariance V (Lu 2008, eq. 8.8), and a later row is predicted as
 
     .. math:: y_* \sim N(x_*^\top \alpha + z_*^\top \hat b,\ z_*^\top V z_* + \sigma^2).
 
     A subject of unknown class is predicted by a mixture of the classes' predictions, weighted by the
     class probabilities so far (eq. 8.16). The parameters of the population are taken as known;
-    ``fit.predictive`` adds their uncertainty, of fits by draws.
+    for fits by draws, ``fit.predictive`` adds their uncertainty.
 
     Parameters
     ----------
     prior : Fit, Population, MixPrior or sequence of Population
         A fit of ``mixed_effects``; several populations have equal shares. The subjects should not be
-        among those it was estimated from.
+        among those that the populations were estimated from.
     y : array_like, shape (num_rows,)
         Measurements in the order of visits within each subject; NaN at rows that are only predicted.
     fixed, random : array_like, shapes (num_rows, num_terms) and (num_rows, num_effects)
-        Columns as of the fit, such as ``**design.at(table)`` has.
+        The same columns as those of the fit; ``**design.at(table)`` makes them.
     subjects : Groups or array_like, shape (num_rows,)
     outputs : array_like, shape (num_rows, num_outputs), optional
     probability : float
-        Of the bands.
+        Probability of the bands.
 
     Returns
     -------

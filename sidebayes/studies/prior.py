@@ -60,10 +60,10 @@ def prior_predictive(
     Parameters
     ----------
     method : str or callable
-        A card or a NumPyro model, as for `fit`.
+        Name of a card or a NumPyro model, as for `fit`.
     *data
-        As for `fit`. Outcomes may be left out or None, where other data say how many rows there are.
-        Links and known classes are held, and labels drawn given them.
+        Data as for `fit`. Outcomes may be left out or None where other data determine the number of
+        rows. Links and known classes are held, and labels are drawn given them.
     num_draws : int
     seed : int
         The same seed gives the same draws.

@@ -58,7 +58,7 @@ def grow_prototypes(
     progress: bool = True,
     **options: Any,
 ) -> Fit:
-    """Fit `pfgl` with as many prototypes as pay for themselves.
+    """Fit `pfgl` with as many prototypes as shorten its code length.
 
     A `moe` is fitted first; prototypes are added to its components while the code length falls, and
     then everything is fitted together (Raghuram 2014, section 2.4.5).
@@ -66,29 +66,30 @@ def grow_prototypes(
     Parameters
     ----------
     x : array_like, shape (num_points, num_features)
-        In features of one unit: prototypes go by Euclidean distance.
+        Features in one unit, since prototypes use Euclidean distances.
     known : array_like of int, or PartialLabels
         Class of each row, -1 where it is not known.
     num_clusters, num_classes : int
     engine : str or engine, optional
-        Of the last step; EM by default.
+        Engine of the last step; EM by default.
     base : Fit, optional
-        Of `moe` to the same data, to spare the first step.
+        A fit of `moe` to the same data, which saves the first step.
     lookahead : int
-        Insertions that may raise the code length before growth gives up; see `sidebayes.guides.pfgl.grow`.
+        Number of insertions that may raise the code length before growth ends; see
+        `sidebayes.guides.pfgl.grow`.
     most_prototypes : int
     seed : int
     truth : array_like, shape (num_points,), optional
         Known classes to score the fit by; see `sidebayes.fit`.
     progress : bool
     **options
-        Of the model: ``covariance``, ``prior``, ``concentration``, ``label_noise``.
+        Options of the model: ``covariance``, ``prior``, ``concentration``, ``label_noise``.
 
     Returns
     -------
     Fit
-        Of `pfgl`. Its tree tells ``tree["fit_info"].attrs["growth"]``, pairs of a number of prototypes
-        and the code length in nats, in JSON.
+        A fit of `pfgl`. Its tree holds ``tree["fit_info"].attrs["growth"]``: pairs of a number of
+        prototypes and the code length in nats, in JSON.
 
     Raises
     ------
@@ -159,7 +160,7 @@ def fit_nfgl(
     progress: bool = True,
     **options: Any,
 ) -> Fit:
-    """Fit `nfgl`: a mixture, which component each labelled row belongs to, and how far rows vote.
+    """Fit `nfgl`: a mixture, the component of each labelled row, and how far the votes of rows reach.
 
     A `moe` is fitted first, for the class table; labelled rows begin in the component that their
     features make most probable (Raghuram 2014, section 2.3.4).
@@ -167,18 +168,19 @@ def fit_nfgl(
     Parameters
     ----------
     x : array_like, shape (num_points, num_features)
-        In features of one unit: votes go by Euclidean distance.
+        Features in one unit, since votes use Euclidean distances.
     known : array_like of int, or PartialLabels
         Class of each row, -1 where it is not known. Rows with several admissible classes do not vote.
     num_clusters, num_classes : int
     engine : str or engine, optional
-        Of the last step, given the components of labelled rows; EM by default.
+        Engine of the last step, given the components of labelled rows; EM by default.
     base : Fit, optional
-        Of `moe` to the same data, to spare the first step.
+        A fit of `moe` to the same data, which saves the first step.
     smoothing : float
         See `nfgl`.
     sweeps : int
-        Of the components of labelled rows, in each step of the search; 0 leaves them as they begin.
+        Number of sweeps over the components of labelled rows in each step of the search; 0 keeps the
+        initial ones.
     seed : int
     truth : array_like, shape (num_points,), optional
         Known classes to score the fit by; see `sidebayes.fit`.

@@ -17,11 +17,12 @@ __all__ = ["suggest_links"]
 def suggest_links(
     fit: Fit | Sequence[Fit], num_pairs: int, *, num_candidates: int = 20_000, seed: int = 0
 ) -> pd.DataFrame:
-    """Pairs of points whose link would tell most, for an expert to answer.
+    """Suggest pairs of points whose link would be most informative, for an expert to answer.
 
     A pair is scored by the expected information of its answer about the labels: the entropy of the
     answer under the posterior. Fit by an engine that draws (BlockedGibbs, NUTS), or pass several fits:
-    a point estimate does not know its own doubt, and finds borders but no cluster that is missed.
+    a point estimate has no uncertainty of its own, so that it finds borders but no cluster that is
+    missing.
 
     Parameters
     ----------
@@ -29,11 +30,12 @@ def suggest_links(
         Several fits to the same rows (other seeds, engines, numbers of clusters) are pooled, whatever
         the numbering of their clusters; pairs on which they disagree come first.
     num_pairs : int
-        Size of the batch, which spreads over points and over what the draws disagree on.
+        Size of the batch, which is spread over points and over the questions on which draws disagree.
     num_candidates : int
-        Pairs scored; above this number, some are drawn at random, so memory is never quadratic.
+        Maximum number of pairs that are scored. If there are more, some are drawn at random, so that
+        memory is never quadratic.
     seed : int
-        Of the candidates.
+        Seed of the candidates.
 
     Returns
     -------

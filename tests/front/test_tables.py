@@ -102,8 +102,8 @@ def test_names_are_of_the_first_table_that_has_columns():
     ("names", "error", "message"),
     [
         (["a", "a", "b", "c"], ValueError, r"feature_names repeat \['a'\]"),
-        ("abcd", TypeError, "a list, one name a feature"),
-        (5, TypeError, "a list, one name a feature"),
+        ("abcd", TypeError, "a list with one name per feature"),
+        (5, TypeError, "a list with one name per feature"),
         (["a", "b", "c\0", "d"], ValueError, "cannot be shown"),
         (["a"], ValueError, "1 names for 4 features"),
     ],

@@ -272,7 +272,7 @@ def test_bad_input_is_named(call, message):
         ({"fixed": np.ones(2)}, "fixed has shape"),
         ({"random": np.ones((3, 1))}, "random has shape"),
         ({"subjects": ["a", None]}, "no subject"),
-        ({"outputs": [[1.0, 1.0], [0.0, 1.0]]}, "one 1 a row"),
+        ({"outputs": [[1.0, 1.0], [0.0, 1.0]]}, "a single 1 per row"),
         ({"subjects": []}, "empty"),
     ],
 )

@@ -155,7 +155,7 @@ def test_a_move_that_known_classes_contradict_is_said():
     assert "100% of the rows another class" in bad.verdict[1]
     assert "wrong at 12 of 12 rows of known class, the source as it is at 0" in bad.verdict[1]
     without = moved(x, np.full(120, -1), source, init=swapped, **given)
-    assert "no class is known that could tell which is right" in without.verdict[1]
+    assert "no class is known that could decide which is right" in without.verdict[1]
     assert "another class" not in moved(x, known, source, **given).verdict[1]
 
 

@@ -106,16 +106,18 @@ class EM(CheckpointedEngine):
         its absolute value, if gains go on falling as they do.
     max_steps : int
     num_restarts : int
-        Starting points; the best final objective is kept. Gaussians start at the moments of partitions of
-        the data, other components fitted to such partitions. Where labels are latent, four to eight times
-        as many starts are drawn, and of these the highest after some steps, as far as they differ, are
-        climbed to the end. Starts in which a cluster collapses are set aside.
+        Number of starting points; the run with the best final objective is kept. Gaussians start at the
+        moments of partitions of the data, other components fitted to such partitions. Where labels are
+        latent, four to eight times as many starts are drawn, and of these the highest after some steps,
+        as far as they differ, are climbed to the end. Starts in which a cluster collapses are set
+        aside.
     num_inner_steps : int
-        Most gradients of L-BFGS in an M-step without closed form, or for a restricted posterior.
+        Maximum number of gradients of L-BFGS in an M-step without closed form, or for a restricted
+        posterior.
     checkpoint : path, optional
         File that keeps the state of the run, so that the same call goes on after an interruption.
     checkpoint_every : float
-        Seconds between two writings.
+        Least number of seconds between two writes.
 
     References
     ----------
@@ -216,7 +218,7 @@ class EM(CheckpointedEngine):
         ----------
         problem : Problem
         seed : int
-            Start that ``EM(num_restarts=1)`` takes with this seed.
+            The start is that of ``EM(num_restarts=1)`` with this seed.
         init : mapping, optional
             Values of the latent sites to start from instead.
 

@@ -54,23 +54,24 @@ class MonteCarloEM(CheckpointedEngine):
     sampled : tuple of str
         Latent sites that are drawn.
     num_samples, max_samples : int
-        Draws of the first step, and most of any.
+        Number of draws in the first step, and its maximum in later ones.
     num_chains : int
     num_warmup : int
-        Transitions of each chain in which NUTS adapts; those of the first ones are thrown away.
+        Number of transitions of each chain in which NUTS adapts; those before the first step are
+        discarded.
     tol : float
         Rise of the surrogate, in nats, below which the run ends.
     max_steps : int
     num_final : int
-        Batches of draws, as large as those of the last step, for a Newton step.
+        Number of batches of draws, each as large as the last step's, for a Newton step.
     num_inner_steps : int
-        Most gradients of L-BFGS in an M-step.
+        Maximum number of gradients of L-BFGS in an M-step.
     confidence : float
-        Standard errors by which a rise must exceed zero.
+        Number of standard errors by which a rise must exceed zero.
     checkpoint : path, optional
         File that keeps the state of the run, so that the same call goes on after an interruption.
     checkpoint_every : float
-        Seconds between two writings.
+        Least number of seconds between two writes.
 
     References
     ----------

@@ -53,14 +53,15 @@ class _Walk(NamedTuple):
 class StochasticEM(CheckpointedEngine):
     r"""Stepwise expectation maximisation of Gaussian mixtures with links.
 
-    Connected sets of the link graph are dealt to batches; after the E-step of a batch the
-    running averages of the sufficient statistics move towards what that batch says of all the data,
+    Connected sets of the link graph are distributed over batches. After the E-step of a batch the
+    running averages of the sufficient statistics move towards its estimate for all the data,
 
     .. math:: s \leftarrow (1 - \rho_t) s + \rho_t \hat s_t, \qquad \rho_t = (t + 1)^{-\alpha},
 
-    and the closed-form M-step follows. An epoch visits every connected set once; what the batches of the
-    last one said, summed, gives the result, at EM's fixed point up to how far parameters moved in it.
-    The data may be a NumPy memmap, of which one batch at a time is read.
+    and the closed-form M-step follows. An epoch visits every connected set once. The sum of the
+    batches' statistics of the last epoch gives the result, which is EM's fixed point up to how far the
+    parameters moved in that epoch. The data may be a NumPy memmap, of which one batch at a time is
+    read.
 
     Parameters
     ----------
@@ -68,17 +69,17 @@ class StochasticEM(CheckpointedEngine):
         About how many points a batch holds; connected sets are never cut.
     max_epochs : int
     decay : float
-        :math:`\alpha`, above 0.5 and at most 1: the greater, the sooner the steps shrink.
+        :math:`\alpha`, above 0.5 and at most 1; the larger it is, the sooner the steps shrink.
     tol : float
-        Stop when the log joint that an epoch sees rises by less than `tol` times one plus its
-        absolute value.
+        Stop when the log joint density, as summed over an epoch, rises by less than `tol` times one
+        plus its absolute value.
     final_pass : bool
-        Compute the log joint of all the data at the result; without it, what the last epoch saw on
-        its way is reported.
+        Compute the log joint density of all the data at the result. Without it, the sum over the last
+        epoch is reported.
     checkpoint : path, optional
         File that keeps the state of the run, so that the same call goes on after an interruption.
     checkpoint_every : float
-        Seconds between two writings.
+        Least number of seconds between two writes.
 
     References
     ----------

@@ -59,18 +59,18 @@ class Laplace(CheckpointedEngine):
     ----------
     num_draws : int
     num_restarts : int
-        Starts of the search for the mode.
+        Number of starts of the search for the mode.
     tol : float
         See `MAP`.
     max_steps : int
-        Gradients at most in that search.
+        Maximum number of gradients in that search.
     importance : bool
         Report as evidence the mean importance weight of the draws, with its standard error, in
         place of the formula above.
     checkpoint : path, optional
         File that keeps the state of the run, so that the same call goes on after an interruption.
     checkpoint_every : float
-        Seconds between two writings.
+        Least number of seconds between two writes.
 
     References
     ----------

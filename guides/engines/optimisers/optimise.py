@@ -30,14 +30,14 @@ class MAP(CheckpointedEngine):
         Stop when the largest entry of the gradient, in unconstrained coordinates and divided by
         one plus the absolute log joint, falls below it.
     max_steps : int
-        Gradients at most.
+        Maximum number of gradients.
     num_restarts : int
     memory : int
-        Pairs of steps and gradients that L-BFGS keeps.
+        Number of pairs of steps and gradients that L-BFGS keeps.
     checkpoint : path, optional
         File that keeps the state of the run, so that the same call goes on after an interruption.
     checkpoint_every : float
-        Seconds between two writings.
+        Least number of seconds between two writes.
 
     References
     ----------
@@ -91,22 +91,22 @@ class MAP(CheckpointedEngine):
 class Newton(CheckpointedEngine):
     """Maximum a posteriori by Newton's method, for models of few parameters.
 
-    Steps use the exact Hessian, which costs some three gradients for every parameter. Near the mode
-    the error is squared at each step, so that a handful of steps gives all digits. Coordinates and
-    objective are those of `MAP`.
+    Steps use the exact Hessian, which costs some three gradients for every parameter. Convergence is
+    quadratic near the mode, so that a handful of steps gives all digits. Coordinates and objective are
+    those of `MAP`.
 
     Parameters
     ----------
     tol : float
         See `MAP`.
     max_steps : int
-        Gradients at most.
+        Maximum number of gradients.
     num_restarts : int
         One by default: it suits objectives that have one mode.
     checkpoint : path, optional
         File that keeps the state of the run, so that the same call goes on after an interruption.
     checkpoint_every : float
-        Seconds between two writings.
+        Least number of seconds between two writes.
 
     References
     ----------

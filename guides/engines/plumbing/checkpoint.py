@@ -44,7 +44,7 @@ class Keeper:
     path : Path or None
         None keeps nothing.
     every : float
-        Seconds between two writings, at least.
+        Least number of seconds between two writes, at least.
     identity : str
         What the run is; a file of another run is refused.
 

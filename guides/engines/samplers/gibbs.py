@@ -72,29 +72,30 @@ class GibbsState(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockedGibbs(CheckpointedEngine):
-    """Labels and parameters in turn, each drawn given the other.
+    """Gibbs sampling: labels and parameters in turn, each drawn given the other.
 
-    A sweep draws all labels jointly, exactly, one connected set at a time; then
-    every conjugate block that the method hands over, exactly; then the other sites, all of them for
-    a model of your own, by one transition of NUTS on the density of parameters, labels and data.
-    Labels that a draw used are not kept: those of the result are averages given the parameters,
-    which vary less. Chains start around `init`, as those of `NUTS` do.
+    A sweep draws all labels jointly, exactly, one connected set at a time; then every conjugate block
+    of the model, exactly, your own models' blocks included; then the other sites, by one transition of
+    NUTS on the density of parameters, labels and data. The sampled labels are not kept: label
+    probabilities of the result are computed given the parameters, which has a lower variance. Chains
+    start around `init`, as those of `NUTS` do.
 
     Parameters
     ----------
     num_warmup, num_samples, num_chains : int
     thinning : int
-        Sweeps a draw, of the warm-up too. Only the last is kept, and the density computed there only.
+        Sweeps per draw, in the warm-up too. Only the last of them is kept, and the density is computed
+        there only.
     target_accept : float
-        Of NUTS, where some sites are not conjugate: the acceptance probability that the step size is
-        adapted to, between 0 and 1.
+        Acceptance probability, between 0 and 1, that the step size of NUTS is adapted to where some
+        sites are not conjugate.
     max_tree_depth : int
     jitter : float
         Standard deviation of the move from `init`, in unconstrained units.
     checkpoint : path, optional
         File that keeps the state of the run, so that the same call goes on after an interruption.
     checkpoint_every : float
-        Seconds between two writings.
+        Least number of seconds between two writes.
 
     References
     ----------

@@ -337,7 +337,7 @@ class NUTS(_Hamiltonian):
     checkpoint : path, optional
         File that keeps the state of the run, so that the same call goes on after an interruption.
     checkpoint_every : float
-        Seconds between two writings.
+        Least number of seconds between two writes.
     max_tree_depth : int
         A trajectory has less than 2 to this power steps.
 
@@ -380,7 +380,7 @@ class HMC(_Hamiltonian):
     checkpoint, checkpoint_every
         See `NUTS`.
     trajectory_length : float
-        In posterior standard deviations, as the mass matrix is adapted to them. On a normal
+        Length in posterior standard deviations, to which the mass matrix is adapted. On a normal
         posterior with its own mass matrix :math:`\pi / 2` makes independent draws, and
         :math:`2 \pi` none at all.
 

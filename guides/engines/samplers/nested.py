@@ -59,24 +59,24 @@ class NestedSlice(CheckpointedEngine):
     Parameters
     ----------
     num_live : int
-        Live points of each run.
+        Number of live points of each run.
     num_delete : int
-        Points replaced at once, fewer than `num_live`.
+        Number of points replaced at once, fewer than `num_live`.
     num_slices : int, optional
-        Slice moves that a new point makes; by default twice the number of dimensions, at least 5.
-        Too few bias the evidence upwards.
+        Number of slice moves of a new point; by default twice the number of dimensions, at least 5. Too
+        few moves bias the evidence upwards.
     num_runs : int
         At least 2.
     num_samples : int
-        Posterior draws of each run, equally weighted.
+        Number of equally weighted posterior draws of each run.
     tol : float
         Stop when the live points hold less than this share of the evidence in every run.
     max_steps : int
-        Replacements at most.
+        Maximum number of replacements.
     checkpoint : path, optional
         File that keeps the state of the run, so that the same call goes on after an interruption.
     checkpoint_every : float
-        Seconds between two writings.
+        Least number of seconds between two writes.
 
     References
     ----------
@@ -159,7 +159,7 @@ class NestedSlice(CheckpointedEngine):
         message = (
             f"nested sampling left {left:.2g} of the evidence after {int(state.steps)} replacements; "
             f"{pooled}; {self.num_runs} x "
-            f"{self.num_samples} draws from {effective:.0f} effective ones a run"
+            f"{self.num_samples} draws from {effective:.0f} effective ones per run"
         )
         if not stopped:
             message += f"; stopped at max_steps={self.max_steps} before tol={self.tol}: raise it"

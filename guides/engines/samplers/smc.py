@@ -74,7 +74,7 @@ class SMC(CheckpointedEngine):
     Parameters
     ----------
     num_particles : int
-        Draws of each run.
+        Number of particles, and hence of draws, of each run.
     num_runs : int
         At least 2.
     kernel : {"hmc", "random_walk"}
@@ -82,17 +82,17 @@ class SMC(CheckpointedEngine):
         particle; one leapfrog step makes them MALA. Random walks with the particles' covariance
         need no gradient.
     num_mutations : int
-        Moves of each particle at each temperature.
+        Number of moves of each particle at each temperature.
     num_leapfrog : int
-        Leapfrog steps of a Hamiltonian move.
+        Number of leapfrog steps of a Hamiltonian move.
     target_ess : float
         Share of the particles that remains effective from one temperature to the next, in (0, 1).
     max_steps : int
-        Temperatures at most.
+        Maximum number of temperatures.
     checkpoint : path, optional
         File that keeps the state of the run, so that the same call goes on after an interruption.
     checkpoint_every : float
-        Seconds between two writings.
+        Least number of seconds between two writes.
 
     References
     ----------

@@ -95,7 +95,7 @@ class CoordinateAscent(CheckpointedEngine):
 
     Sites without an exact factor get points :math:`\phi`, which L-BFGS moves up the expected log
     joint density: variational EM. The bound is then one of :math:`\log p(x, \phi)` at the points, which
-    says nothing of the evidence. The status says which sites these are, and why.
+    says nothing about the evidence. The status names these sites and the reason.
 
     Parameters
     ----------
@@ -104,16 +104,17 @@ class CoordinateAscent(CheckpointedEngine):
         absolute value, if gains go on falling as they do.
     max_steps : int
     num_inner_steps : int
-        Most gradients of L-BFGS in a step, where some sites are points.
+        Maximum number of gradients of L-BFGS per step, where some sites are points.
     num_restarts : int
-        Starts, at k-means partitions as those of `EM`; the best bound is kept.
+        Number of starts, which are those of `EM`; the run with the best bound is kept.
     num_draws : int
-        Draws from the parameters' factors in the result, points repeated; from 100 on, the Pareto
-        k-hat of their importance weights, given the points, is part of the verdict, as for `SVI`.
+        Number of draws from the parameters' factors in the result, in which points are repeated. With
+        100 draws or more, the Pareto k-hat of their importance weights, given the points, is part of
+        the verdict, as for `SVI`.
     checkpoint : path, optional
         File that keeps the state of the run, so that the same call goes on after an interruption.
     checkpoint_every : float
-        Seconds between two writings.
+        Least number of seconds between two writes.
 
     References
     ----------

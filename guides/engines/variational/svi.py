@@ -94,9 +94,9 @@ class SVI(CheckpointedEngine):
     Maximises the lower bound :math:`\mathbb{E}_q[\log p(x, \theta) - \log q(\theta)]` on the log
     evidence by Adam. Coordinates are centred at a posterior mode and divided by the widths that the
     curvature has there, so that every guide starts near a standard normal and steps are in
-    posterior standard deviations. Steps shrink whenever the bound rests, to a hundredth of the
-    first. Gradients of Gaussian guides follow the path of the draws only, so that their noise
-    vanishes where q is exact.
+    posterior standard deviations. Steps shrink whenever the bound stops rising, down to a hundredth of
+    the first step size. Gradients of Gaussian guides follow the path of the draws only, so that their
+    noise vanishes where q is exact.
 
     It describes the neighbourhood of one mode: a mixture has at least K! of them, so that the bound
     lies about log K! below the log evidence even where q fits its mode exactly.
@@ -107,17 +107,17 @@ class SVI(CheckpointedEngine):
         Multivariate normal; independent normals; a normal whose covariance is diagonal plus one of
         rank about the square root of the number of coordinates; inverse autoregressive flow.
     num_steps : int
-        Steps at most, in windows of 100.
+        Maximum number of steps, in windows of 100.
     tol : float
-        The bound rests when its mean over a window does not exceed the best one before by this
-        share of one plus its absolute value.
+        The bound has stopped rising when its mean over a window does not exceed the best earlier mean
+        by this share of one plus its absolute value.
     learning_rate : float
         First step size of Adam.
     num_particles : int
-        Draws that estimate the bound at each step.
+        Number of draws that estimate the bound at each step.
     num_draws : int
     num_restarts : int
-        Starts of the search for the mode.
+        Number of starts of the search for the mode.
     batch_sets : int, optional
         Estimate the likelihood, at each step, from about so many connected sets of points, of which a
         point without links is one; see `Batches`. The search for the mode uses one batch of at least
@@ -125,7 +125,7 @@ class SVI(CheckpointedEngine):
     checkpoint : path, optional
         File that keeps the state of the run, so that the same call goes on after an interruption.
     checkpoint_every : float
-        Seconds between two writings.
+        Least number of seconds between two writes.
 
     References
     ----------

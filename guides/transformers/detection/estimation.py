@@ -29,11 +29,11 @@ def estimate_population(
 ) -> Population:
     """Maximum likelihood estimate of a population from the series of its subjects.
 
-    BFGS in the entries of the triangular factor L of the covariance and the log noise, with the fixed
-    effects found by generalised least squares. A singular covariance is an inner point of these
-    coordinates. The estimate is that of ``sidebayes.fit("mixed_effects", form="marginal")``, and nothing is
-    compiled, since the folds of a cross-validation all differ in size. For standard errors, restricted
-    likelihood or draws use `sidebayes.fit` and `Population.of`.
+    The optimiser is BFGS over the entries of the triangular factor L of the covariance and the log
+    noise, with the fixed effects found by generalised least squares. A singular covariance is an inner
+    point of these coordinates. The estimate is that of ``sidebayes.fit("mixed_effects",
+    form="marginal")``, and nothing is compiled, since the folds of a cross-validation all differ in
+    size. For standard errors, restricted likelihood or draws use `sidebayes.fit` and `Population.of`.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def estimate_population(
         False for a population without random effects: pooled least squares, the simplified model of
         Lu (2008), section 9.3.
     max_steps : int
-        Steps at most; a warning says if they do not suffice.
+        Maximum number of steps; a warning says if it does not suffice.
 
     Returns
     -------
@@ -51,7 +51,7 @@ def estimate_population(
     Raises
     ------
     ValueError
-        If the rows do not tell noise from effects, or fixed columns depend on each other.
+        If the rows do not separate noise from effects, or fixed columns are linearly dependent.
     """
     if not isinstance(table, LongTable):
         raise TypeError(f"table is a {type(table).__name__}; pass a LongTable")
@@ -83,7 +83,7 @@ def estimate_population(
         lost = True
     if lost:
         raise ValueError(
-            "random effects fit the rows exactly, so that nothing tells the noise; give fewer random "
+            "random effects fit the rows exactly, so that nothing determines the noise; give fewer random "
             "columns, or subjects with more rows"
         )
     if np.abs(found.jac).max() > 100 * _TOLERANCE:
@@ -109,7 +109,9 @@ def _start(table: LongTable, individual: bool) -> Population:
         raise ValueError(f"output {int(np.argmin(counts))} has no row; drop its column")
     variance = sums.squares.sum(axis=0) / counts
     if (variance <= _EXACT * np.square(table.y).mean()).any():
-        raise ValueError("least squares fits the rows exactly, so that nothing tells the noise")
+        raise ValueError(
+            "least squares fits the rows exactly, so that nothing determines the noise"
+        )
     effects = table.random.shape[1]
     if not individual:
         return Population(sums.start, np.zeros((effects, effects)), np.sqrt(variance))

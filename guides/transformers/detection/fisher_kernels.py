@@ -42,19 +42,19 @@ class FisherFeatures(TransformerMixin, BaseEstimator):
 
     .. math:: \psi(y) = \big( E[u_i],\ (E[u_i^2] - 1) / \sqrt 2,\ E[u_i u_j]_{i<j} \mid y \big).
 
-    Designs, with :math:`r_m(y)` the probability of class m, of share :math:`\pi_m`:
+    Let :math:`r_m(y)` be the probability of class m, and :math:`\pi_m` its share. The designs are
 
     ``"C"``
-        v = b in one population, the second class: features :math:`\psi_1` (eq. 10.24). With labels turned
-        round it is the first class.
+        v = b in one population, the second class: features :math:`\psi_1` (eq. 10.24). With the labels
+        exchanged it is the first class.
     ``"B"``
         v = (b, class): features :math:`r_m / \sqrt{\pi_m}\, \psi_m` of both classes, and the score of the
         share, :math:`(r_1 - \pi_1) / \sqrt{\pi_0 \pi_1}` (eq. 10.18). The kernel is that of the thesis
         less 1, as shares add up to one; support vector machines see no difference.
     ``"A"``
         v = b in the mixture of both populations (eq. 10.12), whose information is found by Monte Carlo.
-        The score is that of design B, exact if the noise of both classes is the same. Where one covariance is
-        singular, effects tell the classes, and the design is that of B.
+        The score is that of design B, exact if the noise of both classes is the same. Where one
+        covariance is singular, effects determine the classes, and the design is that of B.
     ``"marginalised"``
         :math:`\sum_m r_m r_m' \psi_m^\top \psi_m'` (eq. 10.21), without the score of the share.
 
@@ -66,7 +66,7 @@ class FisherFeatures(TransformerMixin, BaseEstimator):
     ----------
     design : {"A", "B", "C", "marginalised"}
     populations : sequence of two Population, optional
-        In place of maximum likelihood estimates from the subjects of each class.
+        Populations to use in place of maximum likelihood estimates from the subjects of each class.
     num_draws : int
         Of design A.
     random_state : int, RandomState or None

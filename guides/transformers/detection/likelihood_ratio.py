@@ -42,7 +42,8 @@ class LikelihoodRatio(ClassifierMixin, BaseEstimator):
     costs : sequence of two float
         :math:`C_0, C_1`, positive.
     populations : sequence of two Population, optional
-        Used in place of estimates, such as ``[Population.of(fit0), Population.of(fit1)]``.
+        Populations to use in place of estimates, such as ``[Population.of(fit0),
+        Population.of(fit1)]``.
 
     Attributes
     ----------

@@ -119,7 +119,7 @@ def triangular_root(covariance: NDArray) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, eq=False)
 class Population:
-    r"""Law of the curves of a population, the prior of a new subject (Lu 2008, chapter 8).
+    r"""Distribution of the curves of a population, which is the prior of a new subject (Lu 2008, chapter 8).
 
     .. math:: y_r = x_r^\top \alpha + z_r^\top b + \epsilon_r, \quad b \sim N(0, D), \quad
               \epsilon_r \sim N(0, \sigma_{o(r)}^2)
@@ -169,7 +169,7 @@ class Population:
         Parameters
         ----------
         fit : Fit
-            By restricted or ordinary maximum likelihood; draws are averaged.
+            A fit by restricted or ordinary maximum likelihood; draws are averaged.
         """
         try:
             params, coefficients = fit.params, fit.coefficients()["estimate"]
@@ -215,7 +215,7 @@ class Population:
     def expected_error(
         self, seen: ArrayLike, new: ArrayLike, coefficients: ArrayLike | None = None
     ) -> float:
-        r"""Expected squared error, summed over new rows, of what is predicted from seen rows.
+        r"""Expected squared error of predictions from seen rows, summed over new rows.
 
         With :math:`R = Z^\top Z` of the seen rows, :math:`R'` of the :math:`n'` new ones and
         :math:`A = R + \sigma^2 D^{-1}`, averaged over subjects of the population:
@@ -275,7 +275,7 @@ class Population:
 
 @dataclass(frozen=True, eq=False)
 class MixPrior:
-    r"""Several populations, of one of which a new subject comes (Lu 2008, section 8.3).
+    r"""Several populations, one of which a new subject comes from (Lu 2008, section 8.3).
 
     Given its rows y, a subject is of population m with probability :math:`w_m \propto \pi_m p_m(y)`, and
     its coefficients are a Gaussian mixture with these weights. The weights in equation 8.18 of the
@@ -284,7 +284,7 @@ class MixPrior:
     Parameters
     ----------
     populations : sequence of Population
-        Of the same columns.
+        Populations of the same columns.
     weights : array_like, shape (num_populations,), optional
         Shares :math:`\pi` of the populations, positive; scaled to add up to one. Equal by default.
     """

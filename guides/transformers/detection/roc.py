@@ -44,8 +44,8 @@ class DeLong(NamedTuple):
 def delong_test(labels: ArrayLike, scores: ArrayLike, others: ArrayLike) -> DeLong:
     r"""Test whether two classifiers have the same area under the ROC curve (DeLong et al. 1988).
 
-    With the placements of every subject, the share of the other class that it is ranked above (or below,
-    in the first class), ties counted half,
+    The placement of a subject is the share of the other class that it is ranked above (or below, in the
+    first class), with ties counted half. With placements V and U,
 
     .. math:: \mathrm{var}(\Delta) = \frac{\mathrm{var}_a(V_a^A - V_a^B)}{k_1}
               + \frac{\mathrm{var}_b(U_b^A - U_b^B)}{k_0}.
@@ -58,7 +58,7 @@ def delong_test(labels: ArrayLike, scores: ArrayLike, others: ArrayLike) -> DeLo
     labels : array_like, shape (num_subjects,)
         Two classes; the second in sorted order should have high scores.
     scores, others : array_like, shape (num_subjects,)
-        Of both classifiers, for the same subjects. Infinite ones are ranked.
+        Scores of both classifiers for the same subjects. Infinite scores are ranked.
 
     Returns
     -------
@@ -116,12 +116,12 @@ def stitch_roc(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """ROC curve of two classifiers, each used where it is better (Lu 2008, section 10.4).
 
-    Classifiers that were trained for different costs serve different ends of the curve. The first gives
-    it up to a false-positive rate, the second from there on, each with a point interpolated at the rate
-    where it has none; the detection rate never falls. The rate
-    must be fixed beforehand: chosen on the curves themselves, it makes them look too good. That the detection
-    rate never falls makes the area too large on average, by .001 for scores with a correlation of .95 and by
-    .003 for independent ones given the class (46 and 97 subjects, area .76).
+    Classifiers that were trained for different costs suit different ends of the curve. The first one is
+    used up to a false-positive rate and the second one from there on, with a point interpolated at the
+    rate where a curve has none. The detection rate never falls. The rate must be fixed beforehand: a
+    rate chosen on the curves themselves makes them look too good. Since the detection rate never falls,
+    the area is too large on average, by .001 for scores with a correlation of .95 and by .003 for
+    independent ones given the class (46 and 97 subjects, area .76).
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def stitch_roc(
         False-positive and true-positive rates, as of `sklearn.metrics.roc_curve`; any further entries
         of the tuple are ignored.
     at : float in [0, 1]
-        False-positive rate where one follows the other.
+        False-positive rate at which the second classifier follows the first.
 
     Returns
     -------
@@ -139,7 +139,7 @@ def stitch_roc(
     Raises
     ------
     TypeError, ValueError
-        If rates are no rates, or do not rise together.
+        If rates are not in [0, 1], or do not rise together.
     """
     at = check_number("at", at, Range(least=0, most=1))
     below, left = _with_point(*_curve("low", low), at)

@@ -29,7 +29,7 @@ class LeastSquaresFeatures(TransformerMixin, BaseEstimator):
     """
 
     def fit(self, X: LongTable, y: ArrayLike | None = None) -> Self:
-        """Find the deviations.
+        """Estimate the standard deviations of the coefficients.
 
         Parameters
         ----------
@@ -107,8 +107,8 @@ class SeriesKernel(TransformerMixin, BaseEstimator):
               - 2 v^{i\top} C_{ij} v^j, \qquad K_{ij} = \exp(-d_{ij} / 2 s^2)
 
     C is :math:`v \exp(-(t - t')^2 / 2 \ell^2)`. Measurements are standardised by those of the training
-    subjects. What is not given is estimated: :math:`\ell`, v and :math:`\sigma` by maximum likelihood of all
-    training series, s by the median of d.
+    subjects. Parameters that are not given are estimated: :math:`\ell`, v and :math:`\sigma` by maximum
+    likelihood over all training series, s by the median of d.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ class SeriesKernel(TransformerMixin, BaseEstimator):
         self.bandwidth = bandwidth
 
     def fit(self, X: LongTable, y: ArrayLike | None = None) -> Self:
-        """Estimate what is not given, and keep the training series.
+        """Estimate the parameters that are not given, and keep the training series.
 
         Parameters
         ----------
@@ -188,7 +188,7 @@ class SeriesKernel(TransformerMixin, BaseEstimator):
         return self
 
     def transform(self, X: LongTable) -> NDArray[np.float64]:
-        """Kernel of subjects with those of the training, shape (num_subjects, num_training)."""
+        """Kernel between subjects and the training subjects, shape (num_subjects, num_training)."""
         check_is_fitted(self)
         return np.exp(-0.5 * self._distances(X) / self.bandwidth_**2)
 

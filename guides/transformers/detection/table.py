@@ -53,7 +53,7 @@ class SubjectSums(NamedTuple):
 
 
 class LongTable:
-    """Measurements of subjects, one row each, whose samples for scikit-learn are the subjects.
+    """Measurements of subjects, one per row; the samples for scikit-learn are the subjects.
 
     Subjects may have any number of rows, at times of their own. ``len(table)`` is the number of subjects,
     `take` makes the table of some of them, and scikit-learn's cross-validation cuts between them.
@@ -129,7 +129,7 @@ class LongTable:
         y, times : array_like, shape (num_rows,)
         subjects : Groups or array_like, shape (num_rows,)
         degree : int
-            Of the polynomials, 1 for straight lines.
+            Degree of the polynomials, 1 for straight lines.
         center, unit : float
             Columns are powers of ``(times - center) / unit``. Ages of 80 years are best centred.
         """
@@ -152,8 +152,7 @@ class LongTable:
         Parameters
         ----------
         subjects : array_like of int
-            Numbers of the subjects, each at most once, in ascending order or any other: the samples
-            come in that order.
+            Numbers of the subjects, each at most once, in any order; the samples come in that order.
         axis : int
             0, for scikit-learn.
         """
@@ -183,7 +182,7 @@ class LongTable:
         return self
 
     def by_subject(self, values: ArrayLike) -> NDArray:
-        """One value of each subject, of values that its rows share, shape (num_subjects,).
+        """The value that all rows of a subject share, by subject, shape (num_subjects,).
 
         Parameters
         ----------
@@ -290,7 +289,9 @@ def by_output(outputs: NDArray | None, size: int) -> NDArray[np.int64]:
     if outputs is None:
         return np.zeros(size, np.int64)
     if not np.isin(outputs, (0.0, 1.0)).all() or (outputs.sum(axis=1) != 1).any():
-        raise ValueError("outputs must hold one 1 a row, in the column of what it measures, else 0")
+        raise ValueError(
+            "outputs must hold a single 1 per row, in the column of its output, and else 0"
+        )
     return outputs.argmax(axis=1)
 
 

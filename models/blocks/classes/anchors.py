@@ -23,14 +23,14 @@ __all__ = ["Anchors", "conditionals", "log_pseudo_likelihood"]
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True, eq=False)
 class Anchors:
-    """Rows whose class is known, each in one component; a pytree, whose arrays may be traced.
+    """Rows whose class is known, each assigned to one component. A pytree whose arrays may be traced.
 
     Parameters
     ----------
     points : array_like, shape (num_anchors, num_features)
     classes, clusters : array_like of int, shape (num_anchors,)
     table : array_like, shape (num_clusters, num_classes)
-        Class probabilities of components, for classes that a component has no row of.
+        Class probabilities of the components, used for classes of which a component has no row.
     """
 
     points: ArrayLike
@@ -71,7 +71,7 @@ class Anchors:
         return rebuilt(cls, children)
 
     def prototypes(self, scale: Array, smoothing: float) -> Prototypes:
-        """As prototypes, which lie where the rows are (Raghuram 2014, eq. 2.16)."""
+        """Prototypes at these rows (Raghuram 2014, eq. 2.16)."""
         classes, clusters = jnp.asarray(self.classes), jnp.asarray(self.clusters)
         table = jnp.asarray(self.table)
         return Prototypes(jnp.asarray(self.points), classes, clusters, scale, table, smoothing)

@@ -6,8 +6,10 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpyro
 import numpyro.distributions as dist
 from jax import Array
+from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from ..mixtures.linked_categorical import LinkedCategorical
@@ -21,6 +23,7 @@ __all__ = [
     "NamedClassMixture",
     "log_of",
     "log_statements",
+    "sample_classified",
 ]
 
 
@@ -50,7 +53,7 @@ class Classes(dist.Distribution):
         return constraints.independent(constraints.integer_interval(-1, self.probs.shape[1] - 1), 1)
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
-        """Draw a class for each row that is told."""
+        """Draw a class for each row that has a statement."""
         shape = (*sample_shape, len(self.probs))
         drawn = jax.random.categorical(key, jnp.log(self.probs), shape=shape)
         return drawn if self.told is None else jnp.where(self.told, drawn, -1)
@@ -100,7 +103,7 @@ class ClassifiedMixture(LinkedMixture):
         value : Array
             Data of all points.
         known : PartialLabels, optional
-            Points that it says something about are told, and no others.
+            The points that it states something about get classes, and no others.
         label_noise : float
             See `stated_classes`.
         """
@@ -163,7 +166,7 @@ class ClassMixture(ClassifiedMixture):
 
     def untold(self) -> ClassMixture:
         """The same law without any statement."""
-        return ClassMixture(self.labels, self.components, self.classes, groups=self.groups)
+        return type(self)(self.labels, self.components, self.classes, groups=self.groups)
 
     def among(
         self,
@@ -234,6 +237,34 @@ class NamedClassMixture(ClassMixture):
     """`ClassMixture` whose components are told apart by their prior, so that none is renumbered."""
 
     is_exchangeable = False
+
+
+def sample_classified(
+    mixture: ClassifiedMixture,
+    x: ArrayLike | None,
+    known: PartialLabels | None,
+    label_noise: float = 0.0,
+) -> None:
+    """Observe points and what is stated of their classes, or simulate both.
+
+    Points are site ``x``. Where they are observed, what is stated of their classes is part of it; where
+    they are simulated, statements are site ``known``.
+
+    Parameters
+    ----------
+    mixture : ClassifiedMixture
+    x : array_like, shape (num_points, ...), or None
+    known : PartialLabels, optional
+        Simulated points that it says something about get a statement, by default all.
+    label_noise : float
+        See `stated_classes`.
+    """
+    if x is not None:
+        numpyro.sample("x", mixture, obs=x)
+        return
+    untold = mixture.untold()
+    rows = numpyro.sample("x", untold)
+    numpyro.sample("known", untold.statements(rows, known, label_noise))
 
 
 def log_statements(stated: Array, classes: Array) -> Array:

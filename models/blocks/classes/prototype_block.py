@@ -91,7 +91,7 @@ def class_prototypes(
 
 
 def prototype_prior(prior: GaussianPrior, num_clusters: int) -> tuple[Array, Array]:
-    """Centre and deviation of prototypes: twice that of the data that a prior of components tells."""
+    """Centre and deviation of prototypes: twice that of the data according to a prior of components."""
     scale = jnp.asarray(prior.scale)
     inside = jnp.sqrt(jnp.diagonal(scale))
     return jnp.asarray(prior.mean), 2 * inside * num_clusters ** (1 / len(scale))

@@ -173,7 +173,7 @@ def _unsupported(
     said = (
         f"it is wrong at {after} of {told.sum()} rows of known class, the source as it is at {before}"
         if told.any()
-        else "no class is known that could tell which is right"
+        else "no class is known that could decide which is right"
     )
     return (
         f"The moved classifier gives {changed:.0%} of the rows another class than the source as it is, and "

@@ -25,7 +25,7 @@ __all__ = ["SourceMixture"]
 class SourceMixture:
     r"""Gaussian components that belong to classes: mixture discriminant analysis.
 
-    A pytree, whose arrays may be traced but for the classes of the components.
+    A pytree, whose arrays may be traced, except for the classes of the components.
 
     .. math:: P(c \mid x) \propto \sum_{k \in \mathcal{M}_c} w_k\, \mathcal{N}(x | \mu_k, \Sigma_k)
 
@@ -34,11 +34,11 @@ class SourceMixture:
     Parameters
     ----------
     weights : array_like, shape (num_components,)
-        :math:`\pi_c \alpha_{cl}`, of all classes together; they sum to one.
+        Weights :math:`\pi_c \alpha_{cl}` of the components of all classes together; they sum to one.
     mean : array_like, shape (num_components, num_features)
     covariance : array_like, shape (num_components, num_features, num_features)
     component_class : array_like of int, shape (num_components,)
-        Class of each component; every class from 0 on has one at least.
+        Class of each component; every class from 0 on has at least one.
 
     Raises
     ------
@@ -138,7 +138,7 @@ class SourceMixture:
         return self.predict_proba(x).argmax(axis=1)
 
     def moved(self, reach: float, seed: int, number: int) -> NDArray[np.float64]:
-        r"""Means from which to start: those of the source, and others in a box around them.
+        r"""Means to start from: those of the source, and others in a box around them.
 
         Uniform on :math:`\mu_k \pm r \sqrt{\text{diag}\,\Sigma_k}`. The thesis' section 4.3 prints
         variances in place of standard deviations, which have another unit.

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -12,7 +15,7 @@ from scipy.stats import chi2
 
 from .source_mixture import SourceMixture
 
-__all__ = ["source_worth"]
+__all__ = ["chosen_worth", "source_worth"]
 
 _CHANCE = 0.001
 """Probability that a target which has not moved is taken for one that has."""
@@ -64,3 +67,25 @@ def source_worth(source: SourceMixture, x: ArrayLike) -> NDArray[np.float64] | A
     size = xp.sum(inverse * pooled)
     excess = xp.maximum(moved @ inverse @ moved - chance, size / (_MOST * number))
     return xp.full(source.num_components, size / excess)
+
+
+def chosen_worth(
+    data: Mapping[str, Any], options: Mapping[str, Any]
+) -> NDArray[np.float64] | Array | None:
+    """Worth of the source where the prior depends on it and none is given, from the arguments of a model.
+
+    Parameters
+    ----------
+    data : mapping
+        Data by name, of which ``x`` is used.
+    options : mapping
+        Options by name: ``source`` and ``shift``.
+    """
+    source, shift, x = options.get("source"), options.get("shift", "source"), data.get("x")
+    if (
+        x is None
+        or not isinstance(source, SourceMixture)
+        or not (isinstance(shift, str) and shift == "source")
+    ):
+        return None
+    return source_worth(source, x)

@@ -112,15 +112,16 @@ class GaussianPrior:
         The scale is :math:`S = (\nu - d - 1) W`, so that covariances have prior mean W, the pooled
         covariance within the clusters; :math:`\nu`, how much they have in common, maximises the
         marginal likelihood of the clusters, their means and covariances integrated out (type-II
-        maximum likelihood). Holds many parameters in check where features are many and points few.
+        maximum likelihood). This prior regularises strongly where there are many features and few
+        points.
 
         Parameters
         ----------
         x : array_like, shape (num_points, num_features)
-            Numbers, not traced: call it before the model.
+            The values must be numbers, not traced arrays: call this before the model.
         num_clusters : int
         seed : int
-            Of k-means.
+            Seed of k-means.
 
         Raises
         ------

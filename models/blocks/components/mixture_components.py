@@ -123,7 +123,7 @@ def class_components(
     ----------
     x : array_like, shape (num_points, num_features), or None
     num_clusters, num_components : int
-        Clusters, and Gaussians a cluster.
+        Number of clusters, and of Gaussians per cluster.
     covariance, prior
         Of the Gaussians; see `gaussian_components`, `resolve_prior`.
     concentration : float

@@ -42,18 +42,17 @@ class ShiftPrior:
               w \sim \text{Dirichlet}(1 + a\, w^s)
 
     The mode of each covariance is that of the source. With :math:`\kappa = 1` means are expected to shift by
-    about one standard deviation. Features of "diagonal" covariances have such a prior each, with one in
-    place of d.
+    about one standard deviation. With "diagonal" covariances each feature has such a prior, with d = 1.
 
     Parameters
     ----------
     mean : float
-        :math:`\kappa > 0`, in points of the target by component.
+        :math:`\kappa > 0`, in points of the target per component.
     covariance : float, optional
-        M, in points as well; by default 2 d + 1, the least integer that leaves the prior proper.
+        M, in points as well; by default 2 d + 1, the smallest integer for which the prior is proper.
     weights : float
-        a, in points of all components together; by default the source says nothing about how frequent
-        they are in the target.
+        a, in points of all components together. By default the source states nothing about the
+        frequencies of components in the target.
 
     References
     ----------
@@ -77,7 +76,7 @@ class ShiftPrior:
         mean : array_like, shape (num_components, num_features)
         covariance : array_like, shape (num_components, num_features, num_features)
         form : {"full", "diagonal"}
-            Of the covariances in the target.
+            Form of the covariances in the target.
 
         Raises
         ------

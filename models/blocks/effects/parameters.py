@@ -212,7 +212,7 @@ class MixedParameters(Block):
         if dependent:
             raise ValueError(
                 f"fixed has columns that depend linearly on the others, such as {dependent}; drop them, or "
-                "pass a prior, which tells them apart"
+                "pass a prior, which separates them"
             )
         outcomes = np.asarray(value, float)
         left = outcomes - basis @ (basis.T @ outcomes)

@@ -34,18 +34,18 @@ class EffectsPrior:
     Parameters
     ----------
     mean, scale : array_like, shape (num_terms,)
-        Of the fixed effects :math:`\beta`.
+        Means and standard deviations of the fixed effects :math:`\beta`.
     deviation : array_like, shape (num_effects,)
         Scales :math:`\tau` of the standard deviations of the random effects, positive.
     noise : float, or array_like of shape (num_outputs,)
         Scale :math:`\nu` of the standard deviation of the noise, positive.
     concentration : float
-        :math:`\eta` of the correlations between random effects, positive; 1 is uniform.
+        Parameter :math:`\eta` of the correlations between random effects, positive; 1 is uniform.
 
     Raises
     ------
     TypeError, ValueError
-        If a field holds something else than such numbers, or means and scales are not as many.
+        If a field does not hold such numbers, or the numbers of means and scales differ.
     """
 
     mean: ArrayLike
@@ -99,8 +99,8 @@ class EffectsPrior:
         Raises
         ------
         TypeError, ValueError
-            If data are no finite numbers of these shapes, a number is not positive, or the outcomes do
-            not vary: they give no unit.
+            If the data are not finite numbers of these shapes, a number is not positive, or the
+            outcomes do not vary, so that they set no scale.
         """
         check_number("width", width, Range(above=0))
         y = point_table("y", real_array("y", y)[..., None])[:, 0]

@@ -56,8 +56,8 @@ _ROWS = 1000
 class GraphKernel:
     r"""Kernel :math:`\sum_k g(\mu_k) \phi_k \phi_k^T` on a neighbourhood graph, at unit mean diagonal.
 
-    Build it with `GraphKernel.build`, or with `choose_graph_kernel` where links can say which kernel
-    suits them.
+    Build it with `GraphKernel.build`, or with `choose_graph_kernel` to select the kernel that agrees
+    best with links.
 
     Attributes
     ----------
@@ -102,14 +102,15 @@ class GraphKernel:
         kind, parameter
             See the attributes.
         bandwidth : float, optional
-            By default the median distance to the tenth neighbour.
+            Distance over which affinities fall to 1/e. By default the median distance to the tenth
+            neighbour.
         num_neighbors : int or None
-            Neighbours in the graph, the point itself counted; None joins all pairs (the thesis),
-            which needs memory for the square of the number of points.
+            Number of neighbours in the graph, the point itself included. None joins all pairs, as in
+            the thesis, and needs memory quadratic in the number of points.
         num_eigenpairs : int
-            Lowest frequencies kept.
+            Number of lowest frequencies that are kept.
         whiten : bool
-            Measure distances after whitening, as data whose features are strongly correlated need.
+            Measure distances after whitening, which data with strongly correlated features need.
         constant : bool
             Keep the eigenvector :math:`\sqrt{d}` of frequency zero, which moves all points to one
             class. The thesis keeps it; without it accuracies are higher.

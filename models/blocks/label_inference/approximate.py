@@ -90,7 +90,8 @@ class Inference:
 class Exact(Inference):
     """Refuse connected sets that exceed the budget; see `Inference` for `max_table`.
 
-    The default is what a machine with 4 GiB bears: half a GiB for two clusters, less for more.
+    The default suits a machine with 4 GiB of memory: the tables take half a GiB with two clusters, and
+    less with more.
     """
 
     max_table: Whole = 2**26
@@ -108,9 +109,9 @@ class MeanField(Inference):
     Parameters
     ----------
     num_sweeps : int
-        Most sweeps over all chunklets.
+        Maximum number of sweeps over all chunklets.
     tol : float
-        Stop once no probability moves by more.
+        Stop once no probability changes by more than this.
     max_weight : float
     """
 
@@ -149,16 +150,16 @@ class MeanField(Inference):
 class BeliefPropagation(Inference):
     """Loopy sum-product with damped parallel updates; the value is the Bethe approximation.
 
-    Exact on trees, neither a lower nor an upper bound with loops.
+    The value is exact on trees. With loops it is neither a lower nor an upper bound.
 
     Parameters
     ----------
     num_sweeps : int
-        Most rounds of messages.
+        Maximum number of rounds of messages.
     damping : float
         Share of the old message kept, in [0, 1).
     tol : float
-        Stop once no normalised log-message moves by more.
+        Stop once no normalised log-message changes by more than this.
     """
 
     num_sweeps: Annotated[int, Range(least=0, below=2**31)] = 200
@@ -222,9 +223,9 @@ class GibbsLabels(Inference):
     Parameters
     ----------
     num_sweeps : int
-        Sweeps kept.
+        Number of sweeps that are kept.
     num_burn_in : int
-        Sweeps dropped first.
+        Number of sweeps that are discarded first.
     seed : int
     """
 

@@ -167,7 +167,7 @@ def _order_once(edges: NDArray, connected_set: NDArray) -> Order:
 def _surely_wider(edges: NDArray, connected_set: NDArray, width: NDArray) -> NDArray[np.bool_]:
     """Tell for each connected set whether its tree-width is proven to exceed `width`.
 
-    A graph of tree-width w has fewer than w edges a node, and so has each of its minors. Contracting
+    A graph of tree-width w has fewer than w edges per node, and so has each of its minors. Contracting
     an edge at every node leaves a half of the nodes or less, but in a random graph most edges, so
     that a few rounds find a dense minor where there is one.
     """

@@ -37,19 +37,20 @@ class LabelGraph:
 
     Hard must-links are contracted to nodes. Trees are taken apart leaf by leaf; what remains (the
     2-core) is ordered for variable elimination. All structure is index data in padded arrays, so that
-    graphs of as many links between as many points share compiled code, once they know the number of
-    clusters. A graph that does not knows its loops by a plan, and is compiled for by itself.
+    graphs with equal numbers of links and points share compiled code, once the number of clusters is
+    known. Until then a graph describes its loops by a plan, and is compiled for separately.
 
     Build it with `LabelGraph.build(links, num_points, num_clusters)` or `as_label_graph`.
 
     Attributes
     ----------
     num_points : int
-        Spare points, at the end, included: these have no label and take part in no sum.
+        Number of points, including spare ones at the end, which have no label and take part in no sum.
     num_groups : int
-        Groups of links; one where none are told.
+        Number of groups of links; one where links have no groups.
     num_nodes, num_edges : int
-        Rows for chunklets (a lone point is one), and for distinct edges between them, some spare.
+        Number of rows for chunklets (a lone point is one), and for distinct edges between them, spare
+        ones included.
     node : ndarray of int, shape (num_points,)
     node_size : ndarray, shape (num_nodes,)
         Points in each chunklet; zero for a spare row, and for that of a spare point.
@@ -57,7 +58,7 @@ class LabelGraph:
         Spare rows hold one point twice.
     pair_weights : ndarray, shape (num_links,)
     group : ndarray of int, shape (num_links,)
-        Who stated each link; zero for all where that is not told.
+        Who stated each link; zero for all where links have no groups.
     edge_of_link : ndarray of int, shape (num_links,)
         Edge that a link became; `num_edges + 1` for links inside one chunklet.
     forbidden : ndarray of bool, shape (num_edges + 2,)
@@ -80,9 +81,10 @@ class LabelGraph:
     laid_out : (int, int) or None
         Number of clusters and budget that loops are laid out for.
     contracted : bool
-        What points say is added up by chunklet, as some points share one, or may in another graph.
+        Whether factors of points are added up by chunklet, since some points share one, or may in
+        another graph.
     all_ordered : bool
-        No node was left out.
+        Whether no node was left out.
     """
 
     node: Any
@@ -125,13 +127,13 @@ class LabelGraph:
         links : Links or None
         num_points : int
         num_clusters : int, optional
-            Refuse hard cannot-links that visibly need more clusters, and lay loops out for that
-            many; else they are laid out wherever the number is known, and no code is shared.
+            Refuse hard cannot-links that visibly need more clusters, and lay loops out for this number.
+            By default loops are laid out wherever the number is known, and no code is shared.
         inference : str or inference object
-            Whose budget says which loops are summed exactly.
+            Method whose budget decides which loops are summed exactly.
         room : Sizes
-            Least lengths of the arrays. Spare points come last and have no label; spare rows for links
-            tie a point to itself, hard, which says nothing.
+            Minimum lengths of the arrays. Spare points come last and have no label; spare rows for
+            links tie a point to itself by a hard link, which states nothing.
 
         Raises
         ------
@@ -319,9 +321,9 @@ class LabelGraph:
         return Links(pairs[real], weights[real], self.num_real, group)
 
     def untied(self) -> LabelGraph:
-        """Return the same links, tying no labels: for models where a link has a price, and no more.
+        """Return the same links without ties between labels, for models in which a link only has a price.
 
-        Its structure is that of as many links between as many points, whichever these are.
+        The structure depends on the numbers of links and points only.
         """
         free = LabelGraph.build(None, self.num_points)
         links = self.links

@@ -53,7 +53,7 @@ def sweep(
     """Add to the potentials of nodes the messages of the leaves that hang on them.
 
     Every row reads leaves that no later row changes, so that they are found again in the final
-    array: the reverse pass makes each message anew, and nothing is kept a row.
+    array: the reverse pass makes each message anew, and nothing is kept per row.
 
     Parameters
     ----------

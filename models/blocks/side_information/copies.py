@@ -15,7 +15,7 @@ __all__ = ["separate_pairs"]
 
 
 def separate_pairs(links: Links, num_points: int) -> tuple[NDArray[np.int64], Links]:
-    """Give every link copies of its two points, so that no two links share one.
+    """Give every link its own copies of its two points, so that no two links share a point.
 
     A point in r links becomes r rows, which count r times; a point in none stays one row. This is
     the composite likelihood of Yu (2016, section 4.4.1) where relations overlap. Links may then even

@@ -48,7 +48,7 @@ class LinkReport:
     largest_connected_set: int
 
     def __str__(self) -> str:
-        """One line a fact."""
+        """The report, one fact per line."""
         return (
             f"{self.num_links} links over {self.num_points} points: {self.num_must} must, "
             f"{self.num_cannot} cannot, {self.num_hard} of them hard\n"

@@ -57,7 +57,7 @@ def estimate_flip_rate(pairs: ArrayLike, labels: ArrayLike) -> float:
     Parameters
     ----------
     pairs : array_like of int, shape (num_links, 2)
-        Pairs stated to be alike, e.g. neighbours in an image.
+        Pairs that are stated to have equal labels, e.g. neighbours in an image.
     labels : array_like, shape (num_points,)
     """
     labels = plain_array("labels", labels)

@@ -23,7 +23,7 @@ __all__ = ["Links"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Links(StatedPairs):
-    """Statements about unordered pairs of points, each with a log-odds weight, in the order given.
+    """Statements about unordered pairs of points, each with a log-odds weight, kept in the given order.
 
     A pair ``(i, j)`` of weight ``w`` multiplies the density of the labels by
     ``exp(w * [z_i == z_j])``: ``w > 0`` is a must-link, ``w < 0`` a cannot-link, infinite weights
@@ -136,8 +136,8 @@ class Links(StatedPairs):
     ) -> Self:
         r"""Links whose weight is the log-odds of a stated confidence (Lu 2008, eq. 2.26).
 
-        The weight is :math:`\pm\log(\gamma / (1 - \gamma))`. A confidence below one half turns the
-        statement round; one half says nothing, weight zero; one is hard.
+        The weight is :math:`\pm\log(\gamma / (1 - \gamma))`. A confidence below one half reverses the
+        statement, one half states nothing (weight zero), and one makes the link hard.
 
         Parameters
         ----------

@@ -36,7 +36,7 @@ class PartialLabels:
         takes them; or a boolean mask of shape (num_points, num_classes) of the classes that each point
         may have, as a data frame with the names of the classes.
     names : sequence of str, optional
-        Of the classes, in order of their index. By default those that `values` name, in sorted order.
+        Names of the classes, in order of their index. By default those in `values`, in sorted order.
 
     Attributes
     ----------
@@ -50,8 +50,8 @@ class PartialLabels:
     TypeError
         For values of another type.
     ValueError
-        For values of another shape or below -1, a row that admits no class, names that repeat or are
-        not one for each class, or a class that `names` lack.
+        For values of another shape or below -1, a row that admits no class, names that repeat or do not
+        match the classes in number, or a class that `names` lack.
     """
 
     values: NDArray
@@ -158,14 +158,14 @@ class PartialLabels:
 class Groups:
     """Group (subject, domain, population, chunklet) that each row belongs to.
 
-    A pytree: compiled code is given the codes as data and the number of groups as a constant. What
-    it returns, and every other rebuilt pytree, has None for values and names.
+    A pytree: compiled code takes the codes as data and the number of groups as a constant. A pytree
+    that compiled code returns, or that is rebuilt otherwise, has None for values and names.
 
     Parameters
     ----------
     values : array_like, shape (num_points,)
-        Group names or numbers; -1 or a missing value belongs to no group. Numbers of any 64-bit
-        integer are told apart; floats are only where they hold every whole number, below 2^53.
+        Group names or numbers; -1 or a missing value belongs to no group. All 64-bit integers are
+        distinguished; floats are where they hold every whole number, below 2^53.
 
     Attributes
     ----------
@@ -181,7 +181,8 @@ class Groups:
     TypeError
         If values are complex, or of kinds that have no order among them.
     ValueError
-        On another shape, and for numbers that their type cannot tell from the next one.
+        If the shape is another one, or a number is so large that its type does not distinguish it from
+        the next.
     """
 
     values: NDArray
