@@ -119,27 +119,19 @@ class Collapsed(dist.Distribution):
     .. math:: \log p(x) = \log Z(L(x)) - \log\Omega, \qquad
               \partial \log Z / \partial L = E[t(z) \mid x].
 
-    Subclasses give the log-factors L, their log partition function Z and what follows from them.
-    EM, Gibbs sampling, coordinate ascent, leave-one-out terms and predictions are built on these
-    methods.
+    A subclass gives `num_units`, `log_factors`, `log_partition` and `by_unit`; `posterior`, `draw`,
+    `statistic` and `mode` of the latent variables; `draw_data` for predictions. Engines, the tree,
+    leave-one-out terms, summaries and predictions ask for these, and for nothing that a kind of latent
+    variable has by itself; what concerns labels is asked of a `FiniteMixture`.
     """
 
     arg_constraints: ClassVar[dict] = {}
-
-    is_density: bool = True
-    """Whether data are likelier where clusters are; a classifier says nothing of where they lie."""
 
     num_units: int
     """Number of exchangeable units, whose terms `by_unit` returns."""
 
     has_independent_units: bool = True
     """Whether the units are independent given the parameters, so that new ones have a density too."""
-
-    is_exchangeable: bool = True
-    """Whether labels may be renumbered; not where each has side information of its own."""
-
-    num_classes: int | None = None
-    """Number of classes of the points beside their labels; None where they have none."""
 
     groups: Groups | None = None
     """`Groups` whose rows share a latent variable; None where each row has its own."""
@@ -186,10 +178,6 @@ class Collapsed(dist.Distribution):
         Beside means ``{name}`` there may be covariances, ``{name}_covariance``, whose last axis is that
         of the means once more. Probabilities of labels are called ``responsibilities``.
         """
-        raise NotImplementedError
-
-    def class_probabilities(self, value: Array) -> Array:
-        """Probabilities of the classes of all points, shape (num_points, `num_classes`)."""
         raise NotImplementedError
 
     def summaries(self, value: Array) -> tuple[dict[str, NamedArray], Array]:

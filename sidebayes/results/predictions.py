@@ -20,7 +20,6 @@ from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.problem.declared import site_dims
 from sidebayes.guides.engines.problem.density import (
     abstract_trace,
-    collapsed_sites,
     finite_mixtures,
     trace_model,
 )
@@ -222,7 +221,7 @@ def refuse_impossible(prob: NDArray[np.float64], what: str) -> NDArray[np.float6
 def _refuse_classifier(run: Run) -> None:
     """Refuse a model that describes labels given the rows, and not the rows."""
     with run.precision:
-        sources = collapsed_sites(abstract_trace(run.problem)).values()
+        sources = finite_mixtures(abstract_trace(run.problem)).values()
     if not all(fn.is_density for fn, _ in sources):
         raise ValueError(
             f"{run.method} is a classifier: it describes labels given the rows of data, and gives the rows "

@@ -31,6 +31,15 @@ class FiniteMixture(Collapsed):
     """
 
     arg_constraints: ClassVar[dict] = {}
+    is_density: bool = True
+    """Whether data are likelier where clusters are; a classifier says nothing of where they lie."""
+
+    is_exchangeable: bool = True
+    """Whether labels may be renumbered; not where each has side information of its own."""
+
+    num_classes: int | None = None
+    """Number of classes of the points beside their labels; None where they have none."""
+
     labels: LinkedCategorical
     """Law of the labels before any data."""
 
@@ -61,8 +70,16 @@ class FiniteMixture(Collapsed):
         return self.labels.graph
 
     def tied_by(self, graph: LabelGraph) -> FiniteMixture:
-        """The same law of the same points, tied by the links of a graph that has as many."""
-        raise NotImplementedError(f"the links of {type(self).__name__} are part of its law")
+        """The same law of the same points, tied by the links of a graph that has as many.
+
+        Raises
+        ------
+        ValueError
+            If the law says nothing of other links.
+        """
+        raise ValueError(
+            f"the links of a {type(self).__name__} cannot be replaced; use 'em' or 'map'"
+        )
 
     def label_factors(self, factors: dict[str, Array]) -> Array:
         """Log-factors of the labels alone, shape (num_points, num_clusters)."""
@@ -131,6 +148,10 @@ class FiniteMixture(Collapsed):
 
         share, terms = jax.grad(total, has_aux=True)(self._unary(value))
         return self.posterior_given(share, value), terms
+
+    def class_probabilities(self, value: Array) -> Array:
+        """Probabilities of the classes of all points, shape (num_points, `num_classes`)."""
+        raise NotImplementedError
 
     def pair_marginals(self, value: Array) -> Array:
         """Posterior probability that each linked pair agrees, shape (num_links,)."""

@@ -14,7 +14,6 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
 from ...collapsed import Fitted, NamedArray
-from ...label_inference.label_graph import LabelGraph
 from ...mixtures.finite_mixture import FiniteMixture
 from ...mixtures.linked_categorical import LinkedCategorical
 from ...side_information.partial_labels import Groups
@@ -155,20 +154,6 @@ class EffectsMixture(FiniteMixture):
                 f"evidence has shape {jnp.shape(self.evidence)}; expected "
                 f"{(self.groups.num_groups, num_clusters)}, a log-factor per group and cluster"
             )
-
-    def tied_by(self, graph: LabelGraph) -> EffectsMixture:
-        """The same law of the same groups, tied by the links of a graph that has as many."""
-        return EffectsMixture(
-            self.labels.among(graph, self.labels.pair_weights),
-            self.fixed,
-            self.coefficients,
-            self.design,
-            self.groups,
-            scale_tril=self.scale_tril,
-            noise=self.noise,
-            outputs=self.outputs,
-            evidence=self.evidence,
-        )
 
     @property
     def support(self) -> constraints.Constraint:
