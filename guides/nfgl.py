@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 from jax import Array, lax
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 from sidebayes.models.blocks.classes.anchors import Anchors, log_pseudo_likelihood
 from sidebayes.models.blocks.classes.class_mixture import log_of
-from sidebayes.models.blocks.classes.neighbours import anchor_distances
+from sidebayes.models.blocks.classes.neighbours import anchor_distances, assigned_mixture
 from sidebayes.models.blocks.collapsed import unexpanded
-from sidebayes.models.nfgl import assigned_mixture
+from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
+from sidebayes.models.blocks.components.mixture_components import mixture_components
+from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
+from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
+from sidebayes.models.blocks.mixtures.weights import mixing_weights
 
 from .engines.base import Problem
 from .engines.plumbing.programs import compiled
@@ -124,7 +129,7 @@ def place_anchors(
         jnp.asarray(jax.random.key_data(jax.random.key(seed))),
     )
     kept = {n: v for n, v in options.items() if n not in ("anchors", "smoothing", "num_classes")}
-    problem = Problem(assigned_mixture, (x, jnp.zeros(len(x), int)), kept)
+    problem = Problem(_assigned, (x, jnp.zeros(len(x), int)), kept)
     config = smoothing, max_steps, tol, sweeps, options.get("prior") == "flat"
     build = partial(_search, config, plan_updates(problem))
     program, _ = compiled("place-anchors", problem, config, build, state, x, given)
@@ -176,6 +181,22 @@ def _search(config: tuple, plan: Plan, problem: Problem) -> Callable:
         return lax.while_loop(lambda s: ~s.done & (s.step < max_steps), step, state)
 
     return search
+
+
+def _assigned(
+    x: Annotated[ArrayLike, "points features"],
+    assigned: Annotated[ArrayLike, "points"],
+    *,
+    num_clusters: int,
+    covariance: str = "full",
+    prior: str | GaussianPrior = "empirical",
+    concentration: float = 1.0,
+) -> None:
+    """Mixture with some rows in given components."""
+    weights = mixing_weights(num_clusters, concentration)
+    density = mixture_components(x, num_clusters, covariance, prior)
+    labels = LinkedCategorical(jnp.log(weights), as_label_graph(None, jnp.shape(x)[0]))
+    numpyro.sample("x", assigned_mixture(labels, density, assigned), obs=x)
 
 
 class _Sums(NamedTuple):

@@ -13,16 +13,15 @@ from numpyro.distributions import constraints
 from sidebayes.common.fields import Range, check_number
 
 from .blocks.classes.anchors import Anchors, log_pseudo_likelihood
-from .blocks.classes.neighbours import NeighbourMixture, anchor_distances, assigned_evidence
+from .blocks.classes.neighbours import NeighbourMixture, anchor_distances
 from .blocks.components.gaussian_prior import GaussianPrior
 from .blocks.components.mixture_components import mixture_components
 from .blocks.label_inference.label_graph import as_label_graph
 from .blocks.mixtures.linked_categorical import LinkedCategorical
-from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.weights import mixing_weights
 from .blocks.roles import Held
 
-__all__ = ["assigned_mixture", "nfgl"]
+__all__ = ["nfgl"]
 
 
 def nfgl(
@@ -99,20 +98,3 @@ def nfgl(
     member = jnp.eye(num_clusters)[jnp.asarray(anchors.clusters)]
     given = apart, jnp.asarray(anchors.classes), member, scale, jnp.asarray(anchors.table)
     numpyro.factor("classes", log_pseudo_likelihood(*given, smoothing=smoothing).sum())
-
-
-def assigned_mixture(
-    x: Annotated[ArrayLike, "points features"],
-    assigned: Annotated[ArrayLike, "points"],
-    *,
-    num_clusters: int,
-    covariance: str = "full",
-    prior: str | GaussianPrior = "empirical",
-    concentration: float = 1.0,
-) -> None:
-    """The mixture of `nfgl` with some rows in given components, and no classes."""
-    weights = mixing_weights(num_clusters, concentration)
-    density = mixture_components(x, num_clusters, covariance, prior)
-    labels = LinkedCategorical(jnp.log(weights), as_label_graph(None, jnp.shape(x)[0]))
-    evidence = assigned_evidence(assigned, num_clusters)
-    numpyro.sample("x", LinkedMixture(labels, density, evidence), obs=x)
