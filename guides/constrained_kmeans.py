@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.common.fields import Count
 
 from .engines.base import Engine, EngineResult, FitError, Problem, Status
+from .engines.plumbing.clock import Clock
 from .engines.plumbing.programs import compiled
 from .engines.plumbing.progress import progress_bar
 from .engines.steps.starts import initial_values
@@ -79,11 +79,11 @@ class KMeans(Engine):
         with progress_bar("K-means", shown=progress) as advance:
             advance(0, "compiling")
             build = partial(self._program, method=method)
-            lloyd, compiling = compiled("kmeans", problem, self.max_steps, build, *inputs)
+            clock = Clock()
+            lloyd = clock.counted(compiled("kmeans", problem, self.max_steps, build, *inputs))
             advance(0, "assigning")
-            began = time.perf_counter()
-            mean, value, history, steps = lloyd(*inputs)
-        seconds = {"compile": compiling, "run": time.perf_counter() - began}
+            with clock.running():
+                mean, value, history, steps = lloyd(*inputs)
         value, history, steps = np.asarray(value), np.asarray(history), np.asarray(steps)
         if not (value > partition.FORBIDDEN / 2).any():
             found = f"found by {approximate} " if approximate else ""
@@ -102,7 +102,7 @@ class KMeans(Engine):
                 f"K-means settled in {steps[best]} steps; the best of {len(value)} starts has cost "
                 f"{-value[best] * width**2:.6g}",
             ),
-            seconds=seconds,
+            seconds=clock.seconds,
             approximate=approximate,
         )
 

@@ -32,6 +32,7 @@ from .engines.base import Engine, EngineResult, Problem
 from .engines.optimisers.ascent import ascend
 from .engines.optimisers.optimise import mode_result
 from .engines.plumbing.checkpoint import CheckpointedEngine, keeping
+from .engines.plumbing.clock import Clock
 from .engines.plumbing.programs import compiled
 from .engines.problem.declared import observed_table
 from .engines.problem.density import approximation, latent_supports, trace_model
@@ -116,7 +117,7 @@ class Continuation(CheckpointedEngine):
         starts = None if init is not None else _starts(problem, seed, self.num_restarts)
         rough = max(self.rough, self.tol)
         stages = [(t, rough) for t in self.temperatures if t > own] + [(own, self.tol)]
-        spent = {"compile": 0.0, "run": 0.0}
+        clock = Clock()
         with keeping(self, problem, seed, init) as keep:
             for number, (temperature, tol) in enumerate(stages):
                 found = ascend(
@@ -131,12 +132,11 @@ class Continuation(CheckpointedEngine):
                     jacobian=False,
                     progress=progress,
                     keep=keep.part(number),
+                    clock=clock,
                     solver=_SOLVERS[self.method],
                 )
                 starts = {name: found.ends[name] for name in sites}
-                spent = {part: spent[part] + found.seconds[part] for part in spent}
-        result = mode_result(self.name, found, approximation(problem))
-        return replace(result, seconds=spent)
+        return mode_result(self.name, found, approximation(problem), clock)
 
 
 _SOLVERS = {"lbfgs": None, "newton": natural_newton}

@@ -26,7 +26,7 @@ from .engines.plumbing.programs import compiled
 from .engines.problem.density import abstract_trace, collapsed_sites, latent_sites, trace_model
 from .mcp_splits import split_candidates
 
-__all__ = ["CLOSE", "STRENGTHS", "Grown", "grow", "mcp_with_room"]
+__all__ = ["CLOSE", "STRENGTHS", "GrowthStep", "growth_path", "mcp_with_room"]
 
 STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Strengths of links that are tried, in nats."""
@@ -36,7 +36,7 @@ CLOSE = 0.01
 
 
 @dataclass(frozen=True)
-class Grown:
+class GrowthStep:
     """A number of components that was tried, at the strength chosen for it.
 
     Attributes
@@ -65,7 +65,7 @@ class Grown:
     params: dict[str, NDArray]
 
 
-def grow(
+def growth_path(
     x: Array,
     graph: LabelGraph,
     *,
@@ -76,9 +76,9 @@ def grow(
     num_splits: int,
     patience: int,
     seed: int,
-    progress: Callable[[Grown], None] | None = None,
+    progress: Callable[[GrowthStep], None] | None = None,
     **options: Any,
-) -> list[Grown]:
+) -> list[GrowthStep]:
     """Split one component after another, and choose the strength of links for each number of them.
 
     Arrays of components have room for 4, 8, 16, 24, ... of them, so that few programs are compiled.
@@ -106,7 +106,7 @@ def grow(
 
     Returns
     -------
-    list of Grown
+    list of GrowthStep
         By number of components.
     """
     first = 2 if num_clusters is None else num_clusters
@@ -117,7 +117,7 @@ def grow(
             return number
         return -(-number // 4) * 4 if number <= 8 else -(-number // 8) * 8
 
-    path: list[Grown] = []
+    path: list[GrowthStep] = []
     number = first
     start: list[dict[str, NDArray]] | None = None
     while True:
@@ -125,7 +125,7 @@ def grow(
         tried = []
         for strength in strengths:
             found = engine.run(_at(problem, strength), seed=seed, init=start, progress=False)
-            tried.append(_grown(problem, found, strength, number, num_clusters))
+            tried.append(_growth_step(problem, found, strength, number, num_clusters))
         path.append(_cheapest(tried))
         if progress is not None:
             progress(path[-1])
@@ -199,7 +199,7 @@ def _of_components(params: Mapping[str, NDArray]) -> list[str]:
     return [name for name, value in params.items() if name not in tied and len(value) == size]
 
 
-def _cut(one: Grown) -> dict[str, NDArray]:
+def _cut(one: GrowthStep) -> dict[str, NDArray]:
     """Parameters of the components that there are."""
     own = _of_components(one.params)
     found = {n: v[: one.num_components] if n in own else v for n, v in one.params.items()}
@@ -220,20 +220,20 @@ def _widened(params: Mapping[str, NDArray], room: int, num_clusters: int) -> dic
     return found | {"assignment": np.pad(found["assignment"], [(0, 0), (0, more)])}
 
 
-def _cheapest(tried: Sequence[Grown]) -> Grown:
+def _cheapest(tried: Sequence[GrowthStep]) -> GrowthStep:
     """Among those that violate hardly more than the least, the one that fits best."""
     least = min(one.violation for one in tried)
     close = [one for one in tried if one.violation - least < CLOSE]
     return min(close, key=lambda one: one.misfit)
 
 
-def _grown(
+def _growth_step(
     problem: Problem,
     found: EngineResult,
     strength: float,
     number: int,
     num_clusters: int | None,
-) -> Grown:
+) -> GrowthStep:
     """Describe a fit."""
     params = {name: found.params[name] for name in latent_sites(abstract_trace(problem))}
 
@@ -265,7 +265,7 @@ def _grown(
     free = number - 1 + number * num_features + spread
     code = 0.5 * free * np.log(len(x)) + number * np.log(num_clusters or used)
     bic = code - measures["log_likelihood"]
-    return Grown(number, used, strength, bic=bic, params=params, **measures)
+    return GrowthStep(number, used, strength, bic=bic, params=params, **measures)
 
 
 def _mixture(problem: Problem, params: Mapping[str, Any], args: tuple) -> tuple[Any, Array]:
@@ -275,7 +275,7 @@ def _mixture(problem: Problem, params: Mapping[str, Any], args: tuple) -> tuple[
 
 
 def _splits(
-    problem: Problem, grown: Grown, num_clusters: int | None, number: int
+    problem: Problem, grown: GrowthStep, num_clusters: int | None, number: int
 ) -> list[dict[str, NDArray]]:
     """Starts for one component more: of the splits that violate least, the likeliest.
 

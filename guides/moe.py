@@ -17,6 +17,7 @@ from sidebayes.models.blocks.classes.table import ClassTable
 
 from .engines.base import Problem
 from .engines.expectation_maximisation.em import EM, EMState
+from .engines.plumbing.clock import Clock
 from .engines.plumbing.programs import compiled
 from .engines.problem.declared import declared_blocks
 from .engines.problem.density import abstract_trace, collapsed_sites, trace_model
@@ -51,7 +52,7 @@ class HardClasses(EM):
         problem: Problem,
         seed: int,
         init: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
-        clock: dict[str, float],
+        clock: Clock,
     ) -> dict[str, NDArray]:
         starts = super()._starts(problem, seed, init, clock)
         name, observed = _class_table(problem)
@@ -62,9 +63,9 @@ class HardClasses(EM):
 
             return jax.vmap(one, in_axes=(0, None))
 
-        program, spent = compiled("class-counts", problem, None, build, starts, problem.args)
-        clock["compile"] += spent
-        counts = np.asarray(program(starts, problem.args))
+        given = starts, problem.args
+        program = clock.counted(compiled("class-counts", problem, None, build, *given))
+        counts = np.asarray(program(*given))
         return starts | {name: np.stack([_covering(one) for one in counts])}
 
     def _maximise(

@@ -17,7 +17,7 @@ from sidebayes.models.blocks.classes.stated import shares_of_classes
 
 from .engines.steps.lbfgs import minimise
 
-__all__ = ["Grown", "code_length", "grow", "matched_scales"]
+__all__ = ["GrownPrototypes", "grown_prototypes", "matched_scales", "prototype_code_length"]
 
 _STEPS = 60
 """Gradients of L-BFGS by which prototypes are placed."""
@@ -29,7 +29,7 @@ _ROOM = 8
 """Steps in which arrays of prototypes grow, so that few programs are compiled."""
 
 
-class Grown(NamedTuple):
+class GrownPrototypes(NamedTuple):
     """Prototypes that growth found.
 
     Attributes
@@ -49,7 +49,7 @@ class Grown(NamedTuple):
     path: list[tuple[int, float]]
 
 
-def code_length(
+def prototype_code_length(
     log_likelihood: float,
     num_points: int,
     num_known: int,
@@ -82,7 +82,7 @@ def code_length(
     return float(-log_likelihood + mixture / 2 + num_clusters * known / 2 + num_prototypes * each)
 
 
-def grow(
+def grown_prototypes(
     x: ArrayLike,
     log_joint: ArrayLike,
     stated: ArrayLike,
@@ -92,7 +92,7 @@ def grow(
     most: int = 200,
     threshold: float = 1e-3,
     prior: tuple[ArrayLike, ArrayLike] | None = None,
-) -> Grown:
+) -> GrownPrototypes:
     r"""Prototypes of every component, added greedily while the code length falls.
 
     Components stay as they are, so that those which grow early steal no points of others. Begins with
@@ -133,7 +133,9 @@ def grow(
         def length(state: _State) -> float:
             sizes = len(data.all), len(data.x), data.x.shape[1], data.stated.shape[1]
             value = float(_log_likelihood(data, state.prototypes()))
-            return code_length(value, *sizes, data.base.shape[1], per_component, state.number)
+            return prototype_code_length(
+                value, *sizes, data.base.shape[1], per_component, state.number
+            )
 
         best, cost = state, length(state)
         path, waited = [(state.number, cost)], 0
@@ -147,7 +149,7 @@ def grow(
                 best, cost, waited = state, now, 0
                 path.append((state.number, cost))
         live = np.asarray(best.live)
-        return Grown(
+        return GrownPrototypes(
             np.asarray(best.points)[live],
             np.asarray(best.clusters)[live],
             np.asarray(best.classes)[live],

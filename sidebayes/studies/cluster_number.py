@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.guides.engines.plumbing.progress import progress_bar
-from sidebayes.guides.mcp import STRENGTHS, Grown, grow
+from sidebayes.guides.mcp import STRENGTHS, GrowthStep, growth_path
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.label_inference.padding import link_rows
 from sidebayes.models.blocks.side_information.links import Links
@@ -152,7 +152,7 @@ def select_clusters(
     stated = links.entailed() if entailed else links
     stated = stated.with_strength(_confidence(stated.weights))
     with jax.enable_x64(True), progress_bar("components", shown=progress) as advance:
-        path = grow(
+        path = growth_path(
             jnp.asarray(points),
             _priced(stated, len(points)),
             num_clusters=num_clusters,
@@ -216,7 +216,7 @@ def _priced(links: Links, num_points: int) -> LabelGraph:
     )
 
 
-def _chosen(path: Sequence[Grown]) -> Grown:
+def _chosen(path: Sequence[GrowthStep]) -> GrowthStep:
     """Up to the least BIC, the one that violates fewest links, in tenths of a per cent."""
     upto = path[: 1 + min(range(len(path)), key=lambda n: path[n].bic)]
     return min(upto, key=lambda one: round(one.violation, 3))
@@ -227,8 +227,8 @@ def _of_used(params: dict[str, NDArray], used: NDArray) -> dict[str, NDArray]:
     return params | {"assignment": params["assignment"][:, used]}
 
 
-def _table(path: Sequence[Grown], chosen: Grown) -> pd.DataFrame:
-    names = [field.name for field in fields(Grown) if field.name != "params"]
+def _table(path: Sequence[GrowthStep], chosen: GrowthStep) -> pd.DataFrame:
+    names = [field.name for field in fields(GrowthStep) if field.name != "params"]
     rows = [{name: getattr(one, name) for name in names} for one in path]
     table = pd.DataFrame(rows).set_index("num_components")
     return table.assign(chosen=[one is chosen for one in path])

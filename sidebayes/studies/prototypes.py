@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sidebayes.guides.engines.base import Engine
 from sidebayes.guides.engines.problem.density import trace_model
 from sidebayes.guides.nfgl import place_anchors
-from sidebayes.guides.pfgl import grow
+from sidebayes.guides.pfgl import grown_prototypes
 from sidebayes.models.blocks.classes.anchors import Anchors
 from sidebayes.models.blocks.classes.prototype_block import prototype_prior
 from sidebayes.models.blocks.collapsed import unexpanded
@@ -118,7 +118,7 @@ def grow_prototypes(
     with base.run.precision:
         prior = resolve_prior(options.get("prior", "empirical"), data, num_clusters)
         around = None if prior is None else prototype_prior(prior, num_clusters)
-    grown = grow(
+    grown = grown_prototypes(
         data,
         log_joint,
         stated,

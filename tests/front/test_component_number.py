@@ -10,7 +10,7 @@ from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.programs import unchecked
 from sidebayes.guides.engines.problem.code_length import code_length
 from sidebayes.guides.engines.problem.density import abstract_trace, latent_sites
-from sidebayes.guides.pfgl import code_length as thesis_length
+from sidebayes.guides.pfgl import prototype_code_length
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 from sidebayes.models.gmm import gmm
 from sidebayes.models.moe import moe
@@ -57,7 +57,7 @@ def test_classes_are_charged_as_in_the_thesis():
     """Raghuram (2014), sections 2.4.5 and 2.7.2: prototypes, and components of one class each."""
     known, sizes = PartialLabels(KNOWN), {"num_clusters": 2, "num_classes": 3}
     prototypes = ((0, 0), (1, 1), (1, 2))
-    expected = thesis_length(0.0, 150, 15, 4, 3, 2, 14, 3)
+    expected = prototype_code_length(0.0, 150, 15, 4, 3, 2, 14, 3)
     assert length(pfgl, X, known, prototypes=prototypes, **sizes) == pytest.approx(expected)
     mixture = (1 + 2 * 14) * np.log(150) / 2
     hard = length(moe, X, known, corners=sb.HardClasses.corners, **sizes)

@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.optimisers.ascent import ascend
 from sidebayes.guides.engines.plumbing import programs
+from sidebayes.guides.engines.plumbing.clock import Clock
 from sidebayes.guides.engines.plumbing.programs import counted_compilations
 from sidebayes.guides.engines.problem.density import place, sum_log_prob
 from sidebayes.guides.engines.problem.importance import flat_density
@@ -297,7 +298,9 @@ def test_mode_is_searched_for_in_one_large_batch(monkeypatch):
     large = dealing.large_batches(linked, 6, seed=0)
     assert len(large) == 36 // 9
     given = {"title": "mode", "seed": 0, "init": None, "num_restarts": 1, "tol": 1e-5}
-    mode = ascend(linked, **given, max_steps=40, jacobian=True, progress=False, batches=large)
+    mode = ascend(
+        linked, **given, max_steps=40, jacobian=True, progress=False, clock=Clock(), batches=large
+    )
     one, whole = (
         jax.jit(flat_density(linked, mode.free, linked.args, total))(mode.point)
         for total in (dealing.estimated_log_prob(large, 0), dealing.estimated_log_prob(None, 0))

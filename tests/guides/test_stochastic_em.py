@@ -20,6 +20,7 @@ from sidebayes.guides.engines.expectation_maximisation.stochastic_em import (
     _maximised,
 )
 from sidebayes.guides.engines.plumbing import programs
+from sidebayes.guides.engines.plumbing.clock import Clock
 from sidebayes.guides.engines.plumbing.programs import counted_compilations
 from sidebayes.guides.engines.steps.surrogate import expectation
 from sidebayes.models.blocks.components.mixture_components import mixture_components
@@ -142,7 +143,7 @@ def test_batches_sum_to_the_whole(case):
     build, spread = CASES[case]
     given = build()
     params = START | spread
-    clock = {"compile": 0.0}
+    clock = Clock()
     data = BatchData.prepare(given, 35, seed=0)
     assert len(data.batches) == 7
     parts = [_expected(data, params, n, clock) for n in range(7)]
@@ -169,7 +170,7 @@ def test_loops_too_wide_are_approximated_where_they_are():
     data = BatchData.prepare(given, 60, seed=0)
     assert data.approximate == "belief_propagation on 16 chunklets in loops"
     params = START | FULL
-    parts = [_expected(data, params, n, {"compile": 0.0}) for n in range(len(data.batches))]
+    parts = [_expected(data, params, n, Clock()) for n in range(len(data.batches))]
     whole = jax.jit(lambda p, args: expectation(given, p, args)[0])(params, given.args)
     np.testing.assert_allclose(sum(part[0] for part in parts) + parts[0][1], whole, rtol=1e-7)
 

@@ -12,7 +12,7 @@ from scipy.special import softmax
 from scipy.stats import norm
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.problem.density import trace_model
-from sidebayes.guides.pfgl import code_length, grow, matched_scales
+from sidebayes.guides.pfgl import grown_prototypes, matched_scales, prototype_code_length
 from sidebayes.models.blocks.classes.class_mixture import ClassMixture
 from sidebayes.models.blocks.classes.prototypes import PrototypeMixture, Prototypes
 from sidebayes.models.blocks.classes.stated import stated_classes
@@ -219,7 +219,7 @@ def test_code_length_is_that_of_the_thesis():
     expected = (
         10.0 + (1 + 2 * 5) * np.log(50) / 2 + np.log(8) + 3 * (np.log(8) + np.log(4) + np.log(2))
     )
-    assert code_length(-10.0, 50, 8, 2, 4, 2, 5, 3) == pytest.approx(expected)
+    assert prototype_code_length(-10.0, 50, 8, 2, 4, 2, 5, 3) == pytest.approx(expected)
 
 
 @pytest.mark.slow
@@ -235,7 +235,7 @@ def test_crossed_classes_stall_the_greedy_rule():
 
 def test_growth_needs_a_class():
     with pytest.raises(ValueError, match="no class is known"):
-        grow(X, np.zeros((NUM_POINTS, 2)), np.ones((NUM_POINTS, 2)), per_component=4)
+        grown_prototypes(X, np.zeros((NUM_POINTS, 2)), np.ones((NUM_POINTS, 2)), per_component=4)
 
 
 def test_without_labels_prototypes_cost_nothing():

@@ -17,6 +17,7 @@ from sidebayes.common.fields import Count, NonNegative, Seconds
 
 from ..base import EngineResult, Problem, Status
 from ..plumbing.checkpoint import CheckpointedEngine, keeping
+from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import one_member, run_each
@@ -173,7 +174,7 @@ class EM(CheckpointedEngine):
             keeping(self, problem, seed, init) as keep,
         ):
             advance(0, "compiling")
-            clock = {"compile": 0.0}
+            clock = Clock()
             starts = self._starts(problem, seed, init, clock)
             check_updates(problem, plan, one_member(starts, 0), clock)
             names = _numeric(plan)
@@ -182,15 +183,13 @@ class EM(CheckpointedEngine):
             limit = np.asarray(0)
             build = partial(self._program, plan)
             first = one_member(state, 0)
-            climb, compiling = compiled(
-                "em", problem, self.num_inner_steps, build, first, *fixed, limit
-            )
-            clock["compile"] += compiling
+            asked = compiled("em", problem, self.num_inner_steps, build, first, *fixed, limit)
+            climb = clock.counted(asked)
             each = partial(run_each, climb)  # in step they would wait for the slowest
             kept = self.num_restarts if init is None else len(state.code)
-            highest = partial(shortlisted, height=lambda s: s.value, keep=keep, seconds=clock)
+            highest = partial(shortlisted, height=lambda s: s.value, keep=keep, clock=clock)
             state = highest(each, state, fixed, kept, advance=advance)
-            run = partial(climbed, describe=_shown, advance=advance, keep=keep, seconds=clock)
+            run = partial(climbed, describe=_shown, advance=advance, keep=keep, clock=clock)
             points = Points(problem, "em-edges", names, partial(self._slopes, names), clock)
 
             def judge(state: _Climb, found: tuple) -> Ends:
@@ -207,7 +206,7 @@ class EM(CheckpointedEngine):
         if not np.isfinite(state.value).any():
             raise nowhere_finite(problem, one_member(starts, 0))
         params = as_numpy(state.params | sites)
-        return self._result(problem, state, params, ends, clock, approximate)
+        return self._result(problem, state, params, ends, clock.seconds, approximate)
 
     def init(
         self, problem: Problem, *, seed: int = 0, init: Mapping[str, Any] | None = None
@@ -229,7 +228,7 @@ class EM(CheckpointedEngine):
         """
         latent_supports(problem)
         plan = plan_updates(problem)
-        starts = replace(self, num_restarts=1)._starts(problem, seed, init, {"compile": 0.0})
+        starts = replace(self, num_restarts=1)._starts(problem, seed, init, Clock())
         start = one_member(starts, 0)
         check_updates(problem, plan, start)
         return self._once("em-init", self._first_step, problem, start)
@@ -269,12 +268,12 @@ class EM(CheckpointedEngine):
         problem: Problem,
         seed: int,
         init: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None,
-        clock: dict[str, float],
+        clock: Clock,
     ) -> dict[str, NDArray]:
         """Values to start from, with an axis of starts in front."""
         if init is None:
             number = num_candidates(problem, self.num_restarts, by_updates=True)
-            return initial_values(problem, seed, number, seeded=True, seconds=clock)
+            return initial_values(problem, seed, number, seeded=True, clock=clock)
         several = [init] if isinstance(init, Mapping) or hasattr(init, "params") else init
         given = [starting_point(problem, one) for one in several]
         return {name: np.stack([one[name] for one in given]) for name in given[0]}

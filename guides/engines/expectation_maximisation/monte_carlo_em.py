@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -14,6 +13,7 @@ from sidebayes.common.fields import Count, NonNegative, Range, Seconds
 
 from ..base import EngineResult, Problem, Status
 from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
+from ..plumbing.clock import Clock
 from ..plumbing.progress import progress_bar
 from ..problem.density import approximation, latent_supports
 from ..steps.starts import initial_values, starting_point
@@ -124,23 +124,21 @@ class MonteCarloEM(CheckpointedEngine):
             start = {n: v[0] for n, v in initial_values(problem, seed, 1).items()}
         else:
             start = starting_point(problem, init)
-        clock = {"compile": 0.0}
-        began = time.perf_counter()
-        check_updates(problem, plan, start, clock)
+        clock = Clock()
         length = self.max_steps + _NEWTON_STEPS * self.num_final
         with (
+            clock.running(),
             progress_bar("Monte-Carlo EM", length, shown=progress) as bar,
             keeping(self, problem, seed, init) as keep,
         ):
+            check_updates(problem, plan, start, clock)
             walk = Walk(self, problem, plan, start, seed, clock)
             walk.resume(keep.restore(walk.state))
             self._climb(walk, bar, keep)
             while not walk.is_singular and walk.num_newton < _NEWTON_STEPS:
                 walk.newton(self.num_final, bar)
                 keep.offer(walk.state)
-            result = self._result(problem, walk, approximate)
-        result.seconds.update(clock, run=time.perf_counter() - began - clock["compile"])
-        return result
+            return self._result(problem, walk, approximate)
 
     def _check_sites(self, latent: list[str]) -> None:
         unknown = [name for name in self.sampled if name not in latent]
@@ -214,7 +212,7 @@ class MonteCarloEM(CheckpointedEngine):
             sample_stats={"lp": lp[None, None]},
             objective=np.cumsum([0.0, *walk.gains])[None],
             status=Status(walk.settled, message),
-            seconds={},
+            seconds=walk.clock.seconds,
             approximate=approximate,
             standard_errors=errors,
         )

@@ -13,6 +13,7 @@ from jax import Array
 from numpy.typing import NDArray
 
 from ..base import FitError, Problem
+from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..problem.density import explain_nonfinite, place, sum_log_prob, unconstrained_start
 from ..samplers.chains import nuts_given, recording
@@ -82,7 +83,7 @@ class Walk:
         plan: Plan,
         start: Mapping[str, Any],
         seed: int,
-        clock: dict[str, float],
+        clock: Clock,
     ) -> None:
         self.config, self.problem, self.plan, self.clock = config, problem, plan, clock
         self.theta = {n: jnp.asarray(v) for n, v in start.items() if n not in config.sampled}
@@ -117,12 +118,12 @@ class Walk:
         self.settled, self.is_singular = bool(settled), bool(singular)
 
     def compiled(self, name: str, build: Callable, *inputs: Any) -> Callable:
-        """Program for inputs of these shapes; the time that compiling takes is added to the clock."""
+        """Program for inputs of these shapes; the clock counts what compiling takes."""
         # what a program returns differs from what it was given in where it lies, not in shape
         key = name, tuple(map(jnp.shape, jax.tree.leaves(inputs)))
         if key not in self._programs:
-            self._programs[key], spent = compiled(name, self.problem, self.config, build, *inputs)
-            self.clock["compile"] += spent
+            made = compiled(name, self.problem, self.config, build, *inputs)
+            self._programs[key] = self.clock.counted(made)
         return self._programs[key]
 
     def draw(self, count: int) -> dict[str, NDArray]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +16,7 @@ from sidebayes.common.fields import Count, NonNegative, Range, Seconds
 
 from ..base import EngineResult, FitError, Problem, Status
 from ..plumbing.checkpoint import CheckpointedEngine, keeping
+from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..problem.causes import remedy
@@ -115,34 +115,33 @@ class StochasticEM(CheckpointedEngine):
         FitError
             If the log joint stops being finite.
         """
-        began = time.perf_counter()
-        data = BatchData.prepare(problem, self.batch_size, seed)
-        number = len(data.batches)
-        clock = {"compile": 0.0}
-        some = data.first()
-        if init is None:
-            mode = _FIRST.run(some, seed=seed, progress=False)
-            clock["compile"] += mode.seconds["compile"]
-        start = starting_point(some, mode if init is None else init)
-        check_updates(some, data.plan, start, clock)
-        with (
-            progress_bar("Stochastic EM", self.max_epochs * number, shown=progress) as advance,
-            keeping(self, problem, seed, init) as keep,
-        ):
-            walk = keep.restore(self._begin(data, start))
-            while walk.visited < self.max_epochs * number and not self._settled(walk, number):
-                epoch, at = divmod(int(walk.visited), number)
-                batch = int(np.random.default_rng([seed, epoch]).permutation(number)[at])
-                before, walk = walk, self._step(data, walk, batch, clock)
-                if not np.isfinite(walk.history[epoch]):
-                    raise FitError(_LOST + remedy(problem), before.params)
-                keep.offer(walk)
-                advance(1, f"epoch {epoch + 1}")
-            values, seen = self._finish(data, walk, clock)
-            if not np.isfinite(seen):
-                raise FitError(_LOST + remedy(problem), walk.params)
-        seconds = clock | {"run": time.perf_counter() - began - clock["compile"]}
-        return self._result(data, walk, as_numpy(values), seen, seconds)
+        clock = Clock()
+        with clock.running():
+            data = BatchData.prepare(problem, self.batch_size, seed)
+            number = len(data.batches)
+            some = data.first()
+            if init is None:
+                mode = _FIRST.run(some, seed=seed, progress=False)
+                clock.counted((mode, mode.seconds["compile"]))
+            start = starting_point(some, mode if init is None else init)
+            check_updates(some, data.plan, start, clock)
+            with (
+                progress_bar("Stochastic EM", self.max_epochs * number, shown=progress) as advance,
+                keeping(self, problem, seed, init) as keep,
+            ):
+                walk = keep.restore(self._begin(data, start))
+                while walk.visited < self.max_epochs * number and not self._settled(walk, number):
+                    epoch, at = divmod(int(walk.visited), number)
+                    batch = int(np.random.default_rng([seed, epoch]).permutation(number)[at])
+                    before, walk = walk, self._step(data, walk, batch, clock)
+                    if not np.isfinite(walk.history[epoch]):
+                        raise FitError(_LOST + remedy(problem), before.params)
+                    keep.offer(walk)
+                    advance(1, f"epoch {epoch + 1}")
+                values, seen = self._finish(data, walk, clock)
+                if not np.isfinite(seen):
+                    raise FitError(_LOST + remedy(problem), walk.params)
+        return self._result(data, walk, as_numpy(values), seen, clock.seconds)
 
     def _begin(self, data: BatchData, start: dict[str, Array]) -> _Walk:
         shapes = jax.eval_shape(partial(expect, data.problem, data.plan), start, *_load(data, 0))
@@ -150,7 +149,7 @@ class StochasticEM(CheckpointedEngine):
         history = np.full(self.max_epochs, np.nan)
         return _Walk(np.asarray(0), as_numpy(start), zeros, zeros, np.asarray(0.0), history)
 
-    def _step(self, data: BatchData, walk: _Walk, batch: int, clock: dict[str, float]) -> _Walk:
+    def _step(self, data: BatchData, walk: _Walk, batch: int, clock: Clock) -> _Walk:
         """One batch: E-step, running averages, M-step."""
         value, log_prior, new, _ = _expected(data, walk.params, batch, clock)
         epoch, at = divmod(int(walk.visited), len(data.batches))
@@ -179,7 +178,7 @@ class StochasticEM(CheckpointedEngine):
         return bool(abs(now - last) <= self.tol * (1 + abs(now)))
 
     def _finish(
-        self, data: BatchData, walk: _Walk, clock: dict[str, float]
+        self, data: BatchData, walk: _Walk, clock: Clock
     ) -> tuple[dict[str, NDArray], float]:
         """Parameters by the last epoch's statistics, and the log joint there, or as last seen."""
         params = _maximised(data, walk.params, walk.epoch, clock)
@@ -226,24 +225,20 @@ def _load(data: BatchData, number: int) -> tuple:
     return data.part(number).args, data.batches.at(number).graph, data.centre, data.covariance
 
 
-def _expected(
-    data: BatchData, params: dict[str, NDArray], number: int, clock: dict[str, float]
-) -> tuple:
+def _expected(data: BatchData, params: dict[str, NDArray], number: int, clock: Clock) -> tuple:
     """`expect` of one batch, on the host."""
     return _run("stochastic-em-expect", expect, data, clock, params, *_load(data, number))
 
 
 def _maximised(
-    data: BatchData, params: dict[str, NDArray], statistics: tuple, clock: dict[str, float]
+    data: BatchData, params: dict[str, NDArray], statistics: tuple, clock: Clock
 ) -> dict[str, NDArray]:
     """`maximise`, on the host."""
     inputs = params, statistics, data.linked, data.centre, data.covariance
     return _run("stochastic-em-maximise", maximise, data, clock, *inputs)
 
 
-def _run(name: str, step: Callable, data: BatchData, clock: dict[str, float], *inputs: Any) -> Any:
-    program, spent = compiled(
-        name, data.problem, None, lambda bare: partial(step, bare, data.plan), *inputs
-    )
-    clock["compile"] += spent
+def _run(name: str, step: Callable, data: BatchData, clock: Clock, *inputs: Any) -> Any:
+    made = compiled(name, data.problem, None, lambda bare: partial(step, bare, data.plan), *inputs)
+    program = clock.counted(made)
     return jax.tree.map(np.asarray, program(*inputs))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..base import FitError, Problem
 from ..plumbing.checkpoint import Keeper
+from ..plumbing.clock import Clock
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import compiled_batch, one_member
 from ..problem.causes import known_cause
@@ -83,8 +84,6 @@ class Ascent:
     gradient : callable
         Slopes of that density at rows of unconstrained coordinates, by the program that climbed it;
         NaN where it is not finite.
-    seconds : dict
-        ``compile`` and ``run``.
     message : str
         How it ended, in a sentence without a full stop.
     """
@@ -100,7 +99,6 @@ class Ascent:
     ends: dict[str, NDArray]
     history: NDArray
     gradient: Callable[[NDArray], NDArray]
-    seconds: dict[str, float]
     message: str
 
 
@@ -116,6 +114,7 @@ def ascend(
     memory: int = 20,
     jacobian: bool,
     progress: bool,
+    clock: Clock,
     keep: Keeper | None = None,
     starts: Mapping[str, NDArray] | None = None,
     solver: Solver | None = None,
@@ -134,6 +133,8 @@ def ascend(
         See `MAP`.
     jacobian : bool
         Climb the density of the unconstrained coordinates in place of the constrained one.
+    clock : Clock
+        Counts the time taken.
     keep : Keeper, optional
         Keeps the state on disk.
     starts : mapping of str to ndarray, optional
@@ -161,11 +162,12 @@ def ascend(
     with progress_bar(title, shown=progress) as advance:
         advance(0, "compiling")
         build = partial(_begin, length=length, memory=memory)
-        begin, first = compiled_batch(
-            "climb-begin", problem, settings, build, starts, problem.args, once=True
+        given = starts, problem.args
+        begin = clock.counted(
+            compiled_batch("climb-begin", problem, settings, build, *given, once=True)
         )
         keep = keep or Keeper(None, 0.0, "")
-        blank, begun = begin(starts, problem.args)
+        blank, begun = begin(*given)
         template = one_member(begun, 0)
         kept = num_restarts if searched else len(blank.code)
         first_ones = first_of(blank, kept)
@@ -173,10 +175,9 @@ def ascend(
         where = coordinates_of(abstract_trace(problem), template)
         fixed = template, where.bounded, problem.args, batches, *limits
         build = partial(_climb, jacobian=jacobian, solver=solver)
-        climb, second = compiled_batch(
-            "climb", problem, settings, build, first_ones, *fixed, np.asarray(0)
+        climb = clock.counted(
+            compiled_batch("climb", problem, settings, build, first_ones, *fixed, np.asarray(0))
         )
-        seconds = {"compile": first + second}
         state = shortlisted(
             climb,
             blank,
@@ -185,7 +186,7 @@ def ascend(
             height=lambda s: -np.asarray(s.search.value),
             advance=advance,
             keep=keep,
-            seconds=seconds,
+            clock=clock,
             pace=_PACE,
         )
 
@@ -198,7 +199,7 @@ def ascend(
                 found.append(np.where(finite, -np.asarray(search.gradient), np.nan))
             return np.concatenate(found)[: len(points)]
 
-        run = partial(climbed, describe=_shown, advance=advance, keep=keep, seconds=seconds)
+        run = partial(climbed, describe=_shown, advance=advance, keep=keep, clock=clock)
 
         def judge(state: _Climb, _: Any) -> Ends:
             search = state.search
@@ -216,7 +217,7 @@ def ascend(
         point = {name: np.asarray(value[0]) for name, value in starts.items()}
         raise FitError(_no_start(title, problem, point), point)
     places = as_numpy(free), as_numpy(sites)
-    return _ended(title, state, ends, *places, gradient, seconds, tol=tol, max_steps=max_steps)
+    return _ended(title, state, ends, *places, gradient, tol=tol, max_steps=max_steps)
 
 
 def _shown(state: _Climb) -> str:
@@ -295,7 +296,6 @@ def _ended(
     free: dict[str, NDArray],
     sites: dict[str, NDArray],
     gradient: Callable[[NDArray], NDArray],
-    seconds: dict[str, float],
     *,
     tol: float,
     max_steps: int,
@@ -342,7 +342,6 @@ def _ended(
         ends=sites,
         history=np.where(np.isfinite(state.history), state.history, np.nan)[:, : int(steps.max())],
         gradient=gradient,
-        seconds=seconds,
         message=message,
     )
 

@@ -18,7 +18,8 @@ from sidebayes.common.fields import Count, NonNegative, Range, Seconds
 
 from ..base import EngineResult, Evidence, FitError, Problem, Status
 from ..plumbing.checkpoint import CheckpointedEngine, keeping
-from ..plumbing.programs import compile_ahead, timed
+from ..plumbing.clock import Clock
+from ..plumbing.programs import compile_ahead
 from ..problem.density import approximation, free_shapes
 from ..problem.importance import (
     flat_density,
@@ -113,6 +114,7 @@ class Laplace(CheckpointedEngine):
             If no start has a finite density, or the mode found is flat or a saddle.
         """
         approximate = self._refuse(problem)
+        clock = Clock()
         with keeping(self, problem, seed, init) as keep:
             mode = ascend(
                 problem,
@@ -125,17 +127,17 @@ class Laplace(CheckpointedEngine):
                 jacobian=True,
                 progress=progress,
                 keep=keep,
+                clock=clock,
             )
-            seconds = dict(mode.seconds)
             given = mode.free, problem.args
-            found = timed(seconds, "laplace", problem, _COLUMNS, _second_order, *given)
+            found = clock.run("laplace", problem, _COLUMNS, _second_order, *given)
             gradient, hessian = map(np.asarray, found)
             hessian = (hessian + hessian.T) / 2
             lower = _factor(mode, hessian)
             step = cho_solve((lower, True), gradient)
             noise = np.random.default_rng(seed).normal(size=(self.num_draws, len(step)))
             draws = mode.point + step + solve_triangular(lower.T, noise.T).T
-            log_density, sites = visit(problem, mode.free, draws, seconds)
+            log_density, sites = visit(problem, mode.free, draws, clock)
         log_volume = len(step) / 2 * np.log(2 * np.pi) - np.log(np.diag(lower)).sum()
         peak = mode.value[mode.best] + step @ gradient / 2
         log_weights = log_density + log_volume + (noise**2).sum(axis=1) / 2
@@ -146,7 +148,7 @@ class Laplace(CheckpointedEngine):
             sample_stats={"lp": log_density[None], "log_weight": log_weights[None]},
             objective=mode.history,
             status=Status(mode.settled and close, f"{mode.message}; {verdict}"),
-            seconds=seconds,
+            seconds=clock.seconds,
             approximate=approximate,
             density_space="unconstrained",
             log_evidence=self._evidence(problem, float(peak + log_volume), log_weights),

@@ -10,6 +10,7 @@ from sidebayes.common.fields import Count, NonNegative, Seconds
 
 from ..base import EngineResult, Problem, Status
 from ..plumbing.checkpoint import CheckpointedEngine, keeping
+from ..plumbing.clock import Clock
 from ..problem.density import abstract_trace, approximation, collapsed_sites
 from ..steps.newton import full_newton_steps
 from .ascent import Ascent, ascend
@@ -70,6 +71,7 @@ class MAP(CheckpointedEngine):
             If the log joint is finite at no start, naming the sites to blame.
         """
         approximate = approximation(problem)
+        clock = Clock()
         with keeping(self, problem, seed, init) as keep:
             found = ascend(
                 problem,
@@ -83,8 +85,9 @@ class MAP(CheckpointedEngine):
                 jacobian=False,
                 progress=progress,
                 keep=keep,
+                clock=clock,
             )
-        return mode_result(self.name, found, approximate)
+        return mode_result(self.name, found, approximate, clock)
 
 
 @dataclass(frozen=True)
@@ -142,6 +145,7 @@ class Newton(CheckpointedEngine):
         """
         approximate = approximation(problem)
         need_curvature(problem, "Newton", "MAP")
+        clock = Clock()
         with keeping(self, problem, seed, init) as keep:
             found = ascend(
                 problem,
@@ -154,9 +158,10 @@ class Newton(CheckpointedEngine):
                 jacobian=False,
                 progress=progress,
                 keep=keep,
+                clock=clock,
                 solver=_hessian_solver,
             )
-        return mode_result(self.name, found, approximate)
+        return mode_result(self.name, found, approximate, clock)
 
 
 def _hessian_solver(problem: Problem, loss: Callable, args: tuple) -> Callable:
@@ -180,7 +185,7 @@ def need_curvature(problem: Problem, engine: str, instead: str) -> None:
         )
 
 
-def mode_result(engine: str, found: Ascent, approximate: str | None) -> EngineResult:
+def mode_result(engine: str, found: Ascent, approximate: str | None, clock: Clock) -> EngineResult:
     """Result of an engine whose answer is the highest mode found."""
     stats = {"lp": found.value[found.best], "gradient": found.slope[found.best]}
     return EngineResult(
@@ -189,6 +194,6 @@ def mode_result(engine: str, found: Ascent, approximate: str | None) -> EngineRe
         sample_stats={name: v[None, None] for name, v in stats.items()},
         objective=found.history,
         status=Status(found.settled, found.message),
-        seconds=found.seconds,
+        seconds=clock.seconds,
         approximate=approximate,
     )

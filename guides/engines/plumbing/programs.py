@@ -35,7 +35,6 @@ __all__ = [
     "maker",
     "nothing_left_ahead",
     "refuse_fork",
-    "timed",
     "tracing",
     "unchecked",
 ]
@@ -362,20 +361,3 @@ def counted_compilations() -> Iterator[list[str]]:
         yield names
     finally:
         _counts[:] = [other for other in _counts if other is not names]
-
-
-def timed(
-    seconds: dict[str, float],
-    name: str,
-    problem: Problem,
-    config: Hashable,
-    build: Callable[[Problem], Callable],
-    *args: Any,
-) -> Any:
-    """Compile a program to run `once`, run it, and add what both took to `seconds`."""
-    program, spent = compiled(name, problem, config, build, *args, once=True)
-    began = time.perf_counter()
-    out = program(*args)
-    seconds["compile"] += spent
-    seconds["run"] += time.perf_counter() - began
-    return out

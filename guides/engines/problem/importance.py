@@ -14,7 +14,8 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from ..base import FitError, Problem
-from ..plumbing.programs import compile_ahead, timed
+from ..plumbing.clock import Clock
+from ..plumbing.programs import compile_ahead
 from .density import (
     abstract_trace,
     as_numpy,
@@ -106,7 +107,7 @@ def along_slopes(density: Callable[[Array], Array], points: Array) -> Array:
 
 
 def visit(
-    problem: Problem, template: Mapping[str, Any], draws: NDArray, seconds: dict[str, float]
+    problem: Problem, template: Mapping[str, Any], draws: NDArray, clock: Clock
 ) -> tuple[NDArray, dict[str, NDArray]]:
     """Evaluate the model at draws of its unconstrained coordinates.
 
@@ -116,8 +117,8 @@ def visit(
     template : mapping
         Unconstrained values of the latent sites, for their shapes.
     draws : ndarray, shape (num_draws, num_coordinates)
-    seconds : dict
-        ``compile`` and ``run``, to which the time taken is added.
+    clock : Clock
+        Counts the time taken.
 
     Returns
     -------
@@ -132,7 +133,7 @@ def visit(
         If the density is not finite at a draw.
     """
     given = dict(template), draws, problem.args
-    log_density, sites = timed(seconds, "visit", problem, _AT_ONCE, _visiting, *given)
+    log_density, sites = clock.run("visit", problem, _AT_ONCE, _visiting, *given)
     broken = int(np.sum(~np.isfinite(log_density)))
     if broken:
         raise FitError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ from sidebayes.common.fields import Count, NonNegative, Range, Seconds, Share
 
 from ..base import EngineResult, FitError, Problem, Status
 from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
+from ..plumbing.clock import Clock
 from ..plumbing.programs import compile_ahead, compiled, unchecked
 from ..plumbing.progress import progress_bar
 from ..problem.density import (
@@ -163,13 +163,14 @@ class BlockedGibbs(CheckpointedEngine):
         approximate = approximation(problem)
         plan = _plan(problem)
         starts = chain_starts(problem, seed, self.num_chains, init, self.jitter)
+        clock = Clock()
         with (
             progress_bar("Gibbs", self.num_warmup + self.num_samples, shown=progress) as advance,
             keeping(self, problem, seed, init) as keep,
         ):
             check_updates(problem, plan, {n: v[0] for n, v in starts[-1].items()})
-            draws, stats, seconds = self._sample(problem, plan, starts, advance, keep)
-        return self._result(draws, stats, seconds, approximate)
+            draws, stats = self._sample(problem, plan, starts, advance, keep, clock)
+        return self._result(draws, stats, clock.seconds, approximate)
 
     def init(
         self, problem: Problem, *, seed: int = 0, init: Mapping[str, Any] | None = None
@@ -212,31 +213,25 @@ class BlockedGibbs(CheckpointedEngine):
         starts: tuple,
         advance: Callable[[int, str], None],
         keep: Keeper,
-    ) -> tuple[dict[str, NDArray], dict[str, NDArray], dict[str, float]]:
+        clock: Clock,
+    ) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
         """Run all chains in step; draws and statistics are arrays of (chain, draw, ...)."""
         advance(0, "compiling")
         given = *starts, problem.args
-        begin, first = compiled(
-            *self._asked("gibbs-begin", self._begin, problem, plan), *given, once=True
-        )
-        began = time.perf_counter()
-        state = begin(*given)
-        running = time.perf_counter() - began
+        state = clock.run(*self._asked("gibbs-begin", self._begin, problem, plan), *given)
         asked = self._asked("gibbs-march", self._march, problem, plan)
-        march, second = compiled(*asked, state, problem.args, np.asarray(1))
-        began = time.perf_counter()
-        draws, stats = draw_chains(
-            march,
-            state,
-            problem.args,
-            num_warmup=self.num_warmup,
-            num_samples=self.num_samples,
-            advance=advance,
-            keep=keep,
-            check=partial(_check_finite, problem),
-        )
-        running += time.perf_counter() - began
-        return draws, stats, {"compile": first + second, "run": running}
+        march = clock.counted(compiled(*asked, state, problem.args, np.asarray(1)))
+        with clock.running():
+            return draw_chains(
+                march,
+                state,
+                problem.args,
+                num_warmup=self.num_warmup,
+                num_samples=self.num_samples,
+                advance=advance,
+                keep=keep,
+                check=partial(_check_finite, problem),
+            )
 
     def _asked(self, name: str, build: Callable, problem: Problem, plan: Plan) -> tuple:
         """What `compiled` and `compile_ahead` are asked for."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from sidebayes.common.fields import (
 
 from ..base import EngineResult, FitError, Problem, Status
 from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
+from ..plumbing.clock import Clock
 from ..plumbing.programs import Program, compile_ahead, compiled, unchecked
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import run_all
@@ -118,21 +118,21 @@ class _Hamiltonian(CheckpointedEngine, ABC):
         approximate = approximation(problem)
         latent_supports(problem)
         starts = chain_starts(problem, seed, self.num_chains, init, self.jitter)
-        seconds = {"compile": 0.0, "run": 0.0}
+        clock = Clock()
         with (
             progress_bar(
                 self._title, self.num_warmup + self.num_samples, shown=progress
             ) as advance,
             keeping(self, problem, seed, init) as keep,
         ):
-            draws, stats = self._sample(problem, starts, seconds, advance, keep)
-        return self._result(draws, stats, seconds, approximate)
+            draws, stats = self._sample(problem, starts, clock, advance, keep)
+        return self._result(draws, stats, clock.seconds, approximate)
 
     def _sample(
         self,
         problem: Problem,
         starts: tuple,
-        seconds: dict[str, float],
+        clock: Clock,
         advance: Callable[[int, str], None],
         keep: Keeper,
     ) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
@@ -143,23 +143,21 @@ class _Hamiltonian(CheckpointedEngine, ABC):
             (*jax.tree.map(lambda leaf, n=first: leaf[n : n + size], starts), problem.args)
             for first in range(0, self.num_chains, size)
         ]
-        begin, first = compiled(*self._asked("hmc-begin", problem), *groups[0], once=True)
+        asked = self._asked("hmc-begin", problem)
+        begin = clock.counted(compiled(*asked, *groups[0], once=True))
         blanks = [begin(*group) for group in groups]
         asked = self._asked("hmc-march", problem)
-        march, second = compiled(*asked, blanks[0], problem.args, np.asarray(1))
-        seconds["compile"] += first + second
-        began = time.perf_counter()
-        found = draw_chains(
-            partial(_march_all, march),
-            self._with_gradients(problem, blanks, march),
-            problem.args,
-            num_warmup=self.num_warmup,
-            num_samples=self.num_samples,
-            advance=advance,
-            keep=keep,
-        )
-        seconds["run"] += time.perf_counter() - began
-        return found
+        march = clock.counted(compiled(*asked, blanks[0], problem.args, np.asarray(1)))
+        with clock.running():
+            return draw_chains(
+                partial(_march_all, march),
+                self._with_gradients(problem, blanks, march),
+                problem.args,
+                num_warmup=self.num_warmup,
+                num_samples=self.num_samples,
+                advance=advance,
+                keep=keep,
+            )
 
     def _asked(self, name: str, problem: Problem) -> tuple:
         """What `compiled` and `compile_ahead` are asked for."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple
@@ -17,12 +16,13 @@ from sidebayes.common.fields import Count, NonNegative, Range, Seconds
 
 from ..base import EngineResult, Problem, Status
 from ..plumbing.checkpoint import CheckpointedEngine, keeping
+from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import in_pieces, progress_bar
 from ..problem.density import approximation, as_numpy
 from .particles import (
     check_prior,
-    check_start,
+    check_prior_draws,
     draw_prior,
     finish,
     load_blackjax,
@@ -132,27 +132,28 @@ class NestedSlice(CheckpointedEngine):
             keeping(self, problem, seed, init) as keep,
         ):
             advance(0, "compiling")
-            begin, first = compiled("nested-begin", problem, shape, self._begin, keys, problem.args)
-            state = begin(keys, problem.args)
+            clock = Clock()
+            given = keys, problem.args
+            begin = clock.counted(compiled("nested-begin", problem, shape, self._begin, *given))
+            state = begin(*given)
             live = state.live.particles
-            check_start(problem, "NestedSlice", live.position, live.loglikelihood)
+            check_prior_draws(problem, "NestedSlice", live.position, live.loglikelihood)
             state = keep.restore(state)
             fixed = problem.args, jnp.asarray(float(self.tol))
             limit = jnp.asarray(0)
-            march, second = compiled("nested", problem, shape, self._march, state, *fixed, limit)
-            began = time.perf_counter()
-            state, _ = in_pieces(
-                lambda state, limit: (march(state, *fixed, limit), None),
-                state,
-                advance,
-                lambda state: f"remaining evidence {float(_remaining(state).max()):.2g}",
-                keep.offer,
-            )
-            draws, log_evidence, variance, effective = self._weigh(state, seed)
-            ran = time.perf_counter() - began
-            look, third = compiled("particles", problem, None, finish, draws, problem.args)
-            values, lp = look(draws, problem.args)
-        seconds = {"compile": first + second + third, "run": ran}
+            asked = compiled("nested", problem, shape, self._march, state, *fixed, limit)
+            march = clock.counted(asked)
+            with clock.running():
+                state, _ = in_pieces(
+                    lambda state, limit: (march(state, *fixed, limit), None),
+                    state,
+                    advance,
+                    lambda state: f"remaining evidence {float(_remaining(state).max()):.2g}",
+                    keep.offer,
+                )
+                draws, log_evidence, variance, effective = self._weigh(state, seed)
+            asked = compiled("particles", problem, None, finish, draws, problem.args)
+            values, lp = clock.counted(asked)(draws, problem.args)
         pooled = pool_evidence(log_evidence, variance)
         left = float(_remaining(state).max())
         stopped = left < self.tol
@@ -169,7 +170,7 @@ class NestedSlice(CheckpointedEngine):
             sample_stats={"lp": np.asarray(lp)},
             objective=np.zeros((0, 0)),
             status=Status(stopped, message),
-            seconds=seconds,
+            seconds=clock.seconds,
             approximate=approximate,
             density_space="unconstrained",
             log_evidence=pooled if stopped else None,

@@ -31,7 +31,7 @@ from ..problem.honoured import Honoured, is_improper
 
 __all__ = [
     "check_prior",
-    "check_start",
+    "check_prior_draws",
     "draw_prior",
     "finish",
     "load_blackjax",
@@ -117,7 +117,9 @@ def log_densities(
     return prior, jnp.where(jnp.isnan(likelihood), -jnp.inf, likelihood), values
 
 
-def check_start(problem: Problem, engine: str, particles: Array, log_likelihood: Array) -> None:
+def check_prior_draws(
+    problem: Problem, engine: str, particles: Array, log_likelihood: Array
+) -> None:
     """Refuse prior draws of which none can be used.
 
     Raises

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,12 +16,13 @@ from sidebayes.common.fields import Count, OneOf, Range, Seconds, Share
 
 from ..base import EngineResult, FitError, Problem, SideBayesWarning, Status
 from ..plumbing.checkpoint import CheckpointedEngine, keeping
+from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import in_pieces, progress_bar
 from ..problem.density import approximation, as_numpy
 from .particles import (
     check_prior,
-    check_start,
+    check_prior_draws,
     draw_prior,
     finish,
     load_blackjax,
@@ -148,33 +148,34 @@ class SMC(CheckpointedEngine):
             keeping(self, problem, seed, init) as keep,
         ):
             advance(0, "compiling")
-            begin, first = compiled("smc-begin", problem, shape, self._begin, keys, problem.args)
-            state, likelihood = begin(keys, problem.args)
-            check_start(problem, "SMC", state.particles, likelihood)
+            clock = Clock()
+            given = keys, problem.args
+            begin = clock.counted(compiled("smc-begin", problem, shape, self._begin, *given))
+            state, likelihood = begin(*given)
+            check_prior_draws(problem, "SMC", state.particles, likelihood)
             state = keep.restore(state)
             limit = jnp.asarray(0)
-            march, second = compiled("smc", problem, shape, self._march, state, problem.args, limit)
-            began = time.perf_counter()
+            asked = compiled("smc", problem, shape, self._march, state, problem.args, limit)
+            march = clock.counted(asked)
             one_more = jnp.asarray(min(int(np.max(state.steps)) + 1, self.max_steps))
-            state = march(state, problem.args, one_more)
-            self._foretell(state, time.perf_counter() - began)
-            state, _ = in_pieces(
-                lambda state, limit: (
-                    march(state, problem.args, jnp.minimum(limit, self.max_steps)),
-                    None,
-                ),
-                state,
-                advance,
-                lambda state: f"temperature {float(state.temperature.min()):.3g}",
-                keep.offer,
-            )
-            ran = time.perf_counter() - began
-            look, third = compiled(
-                "particles", problem, None, finish, state.particles, problem.args
-            )
-            values, lp = look(state.particles, problem.args)
-        seconds = {"compile": first + second + third, "run": ran}
-        return self._result(state, as_numpy(values), np.asarray(lp), seconds, approximate)
+            with clock.running():
+                state = march(state, problem.args, one_more)
+            self._foretell(state, clock.seconds["run"])
+            with clock.running():
+                state, _ = in_pieces(
+                    lambda state, limit: (
+                        march(state, problem.args, jnp.minimum(limit, self.max_steps)),
+                        None,
+                    ),
+                    state,
+                    advance,
+                    lambda state: f"temperature {float(state.temperature.min()):.3g}",
+                    keep.offer,
+                )
+            given = state.particles, problem.args
+            look = clock.counted(compiled("particles", problem, None, finish, *given))
+            values, lp = look(*given)
+        return self._result(state, as_numpy(values), np.asarray(lp), clock.seconds, approximate)
 
     def _foretell(self, state: _Cloud, seconds: float) -> None:
         """Warn of a long run, after its first temperature."""

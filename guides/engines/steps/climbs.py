@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from itertools import count
 from typing import Any
@@ -12,6 +11,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from ..plumbing.checkpoint import Keeper
+from ..plumbing.clock import Clock
 from ..plumbing.progress import in_pieces
 
 __all__ = [
@@ -103,7 +103,7 @@ def climbed(
     describe: Callable[[Any], str],
     advance: Callable[[int, str], None],
     keep: Keeper,
-    seconds: dict[str, float],
+    clock: Clock,
 ) -> tuple[Any, Any]:
     """Run a compiled climb to its end, in pieces that are shown and kept.
 
@@ -119,17 +119,16 @@ def climbed(
     advance : callable
         As from `progress_bar`.
     keep : Keeper
-    seconds : dict
-        The time that the climb takes is added to ``run``.
+    clock : Clock
+        Counts the time that the climb takes.
 
     Returns
     -------
     state, found
     """
-    began = time.perf_counter()
-    state, found = in_pieces(
-        lambda state, limit: program(state, *fixed, limit), state, advance, describe, keep.offer
-    )
-    keep.offer(state, now=True)  # what follows may take long
-    seconds["run"] = seconds.get("run", 0.0) + time.perf_counter() - began
+    with clock.running():
+        state, found = in_pieces(
+            lambda state, limit: program(state, *fixed, limit), state, advance, describe, keep.offer
+        )
+        keep.offer(state, now=True)  # what follows may take long
     return state, found

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from numpyro.distributions import constraints
 
 from ..base import Problem
+from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.side_by_side import one_member, run_each
 from ..problem.density import abstract_trace, latent_sites
@@ -300,8 +301,8 @@ class Points:
     build : callable
         Takes the problem without its data, returns ``slopes((point, member), args)``: a gradient at a vector
         of coordinates, and the values of the sites there. A member is what it needs to know of a climb.
-    clock : dict
-        What compiling takes is added to its entry ``compile``.
+    clock : Clock
+        Counts what compiling takes.
     """
 
     def __init__(
@@ -310,7 +311,7 @@ class Points:
         name: str,
         config: Hashable,
         build: Callable,
-        clock: dict[str, float],
+        clock: Clock,
     ) -> None:
         self._problem, self._asked, self._clock = problem, (config, build), clock
         self._name = name
@@ -318,10 +319,8 @@ class Points:
     def at(self, points: NDArray, members: Any) -> tuple[NDArray, dict[str, Array]]:
         """Gradients and values of the sites at rows of coordinates, one for each of `members`."""
         first = one_member((points, members), 0)
-        program, spent = compiled(
-            self._name, self._problem, *self._asked, first, self._problem.args
-        )
-        self._clock["compile"] += spent
+        asked = compiled(self._name, self._problem, *self._asked, first, self._problem.args)
+        program = self._clock.counted(asked)
         return run_each(program, (points, members), self._problem.args)
 
     def judged(self, free: Mapping[str, ArrayLike], values: NDArray, members: Any) -> Ends:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..plumbing.checkpoint import Keeper
+from ..plumbing.clock import Clock
 from ..plumbing.progress import in_pieces, piece_length
 from ..plumbing.side_by_side import num_processors
 
@@ -52,7 +53,7 @@ def shortlisted(
     height: Callable[[Any], NDArray],
     advance: Callable[[int, str], None],
     keep: Keeper,
-    seconds: dict[str, float],
+    clock: Clock,
     pace: int = 1,
 ) -> Any:
     """Climb some steps from many starts, and keep the highest of those that differ.
@@ -75,8 +76,8 @@ def shortlisted(
         As from `progress_bar`.
     keep : Keeper
         A state that it kept is returned as it is.
-    seconds : dict
-        The time that it takes is added to ``run``.
+    clock : Clock
+        Counts the time that it takes.
     pace : int
         Steps that lead as far as one of EM.
 
@@ -94,22 +95,29 @@ def shortlisted(
     restored = keep.restore(first)
     if restored is not first:
         return restored
-    began = time.perf_counter()
-    order = np.arange(len(state.code))
-    march = partial(_in_chunks, program, fixed, number)
-    march(first_of(state, 1), np.asarray(_TRIAL))
-    share = (time.perf_counter() - began) * len(order) / num_processors()
-    for few, several in _ROUNDS:
-        kept = several * number
-        if len(order) <= kept:
-            continue
-        state, _ = in_pieces(
-            march, state, advance, _described, first=piece_length(_TRIAL, share), most=few * pace
-        )
-        top = np.asarray(height(state), float)
-        rows = np.sort(_promising(np.where(np.isfinite(top), top, -np.inf), order, kept, number))
-        state, order = _picked(state, rows), order[rows]
-    seconds["run"] = seconds.get("run", 0.0) + time.perf_counter() - began
+    with clock.running():
+        order = np.arange(len(state.code))
+        march = partial(_in_chunks, program, fixed, number)
+        began = time.perf_counter()
+        march(first_of(state, 1), np.asarray(_TRIAL))
+        share = (time.perf_counter() - began) * len(order) / num_processors()
+        for few, several in _ROUNDS:
+            kept = several * number
+            if len(order) <= kept:
+                continue
+            state, _ = in_pieces(
+                march,
+                state,
+                advance,
+                _described,
+                first=piece_length(_TRIAL, share),
+                most=few * pace,
+            )
+            top = np.asarray(height(state), float)
+            rows = np.sort(
+                _promising(np.where(np.isfinite(top), top, -np.inf), order, kept, number)
+            )
+            state, order = _picked(state, rows), order[rows]
     return state
 
 

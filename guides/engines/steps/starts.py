@@ -16,6 +16,7 @@ from scipy.special import expit
 from sidebayes.models.blocks.components.partition_starts import partition_labels
 
 from ..base import Problem
+from ..plumbing.clock import Clock
 from ..plumbing.memory import most_within, refuse_beyond_memory
 from ..plumbing.programs import compiled
 from ..problem.declared import observed_table
@@ -81,7 +82,7 @@ def initial_values(
     num_starts: int,
     *,
     seeded: bool = False,
-    seconds: dict[str, float] | None = None,
+    clock: Clock | None = None,
 ) -> dict[str, NDArray]:
     """Starting values for several runs, each array with a leading axis of length `num_starts`.
 
@@ -96,10 +97,10 @@ def initial_values(
         Fit sites to partitions of the data, where labels are latent and no block has starts. In every
         second start, sites without a block are at draws of their priors. Of starts that are equal only one
         is left.
-    seconds : dict, optional
-        What compiling took is added to its entry ``compile``.
+    clock : Clock, optional
+        Counts what compiling takes.
     """
-    clock = {"compile": 0.0} if seconds is None else seconds
+    clock = clock or Clock()
     latent = latent_sites(abstract_trace(problem))
     shapes = {name: jnp.shape(site["value"]) for name, site in latent.items()}
     found, located = _of_blocks(problem, shapes, seed, num_starts)
@@ -172,7 +173,7 @@ def _of_blocks(
 
 
 def _seeded(
-    problem: Problem, starts: dict[str, NDArray], seed: int, seconds: dict[str, float]
+    problem: Problem, starts: dict[str, NDArray], seed: int, clock: Clock
 ) -> dict[str, NDArray]:
     """Starts fitted to partitions of the rows of the first site whose labels are latent."""
     trace = abstract_trace(problem)
@@ -195,8 +196,7 @@ def _seeded(
         return jax.vmap(one, in_axes=(0, 0, None))
 
     inputs = starts, labels, problem.args
-    fit, spent = compiled("seeded", problem, _SEEDED_STEPS, build, *inputs)
-    seconds["compile"] += spent
+    fit = clock.counted(compiled("seeded", problem, _SEEDED_STEPS, build, *inputs))
     return as_numpy(fit(*inputs))
 
 
@@ -206,7 +206,7 @@ def _near_zero(
     seed: int,
     num_starts: int,
     wanted: set[str],
-    seconds: dict[str, float],
+    clock: Clock,
 ) -> dict[str, NDArray]:
     """Values of the wanted sites, drawn around zero in unconstrained space."""
     if not wanted:
@@ -238,8 +238,7 @@ def _near_zero(
         return jax.vmap(start, in_axes=(0, None))
 
     inputs = noise.astype(jnp.result_type(float)), problem.args
-    program, spent = compiled("starts", problem, num_starts, build, *inputs, once=True)
-    seconds["compile"] += spent
+    program = clock.counted(compiled("starts", problem, num_starts, build, *inputs, once=True))
     return as_numpy(program(*inputs))
 
 

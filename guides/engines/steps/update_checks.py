@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from ..base import Problem
+from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..problem.density import place, trace_model, unconstrained_start
 from .surrogate import expectation, linearised
@@ -28,11 +29,11 @@ def check_updates(
     problem: Problem,
     plan: Plan,
     params: Mapping[str, Any],
-    seconds: dict[str, float] | None = None,
+    clock: Clock | None = None,
 ) -> None:
     """Compare the updates of a user's model with its density, at two points.
 
-    What compiling took is added to `seconds`.
+    The `clock` counts what compiling takes.
 
     Blocks of the library in models of the library are tested; a model of one's own may use them in a
     way that their updates do not know, such as weights that are transformed on their way. A block
@@ -85,9 +86,8 @@ def check_updates(
 
     inputs = {name: jnp.asarray(value) for name, value in params.items()}, problem.args
     sites = tuple(tuple(part.sites.values()) for part in plan.parts)  # engines plan differently
-    program, spent = compiled("updates", problem, sites, build, *inputs, once=True)
-    if seconds is not None:
-        seconds["compile"] += spent
+    asked = compiled("updates", problem, sites, build, *inputs, once=True)
+    program = (clock or Clock()).counted(asked)
     for part, difference in zip(plan.parts, program(*inputs), strict=True):
         if abs(float(difference)) > _TOLERANCE * 10:
             raise ValueError(

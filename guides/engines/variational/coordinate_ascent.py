@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +17,7 @@ from sidebayes.common.fields import Count, NonNegative, Seconds
 
 from ..base import EngineResult, Evidence, FitError, Problem, Status
 from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
+from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import compiled_batch, one_member
@@ -173,7 +173,8 @@ class CoordinateAscent(CheckpointedEngine):
             first = one_member(starts, 0)
             check_updates(problem, plan, first)
             check_factors(problem, plan, first)
-            state, ends, seconds = self._climb(problem, plan, starts, advance, keep)
+            clock = Clock()
+            state, ends = self._climb(problem, plan, starts, advance, keep, clock)
             best = self._best(problem, state, ends, starts)
             advance(0, "drawing")
             found, points = jax.tree.map(
@@ -181,23 +182,13 @@ class CoordinateAscent(CheckpointedEngine):
             )
             params = first | points
             keys = random_keys(seed, self.num_draws)
-            draw, compiling = compiled(
-                "cavi-draws",
-                problem,
-                None,
-                partial(self._draws, plan),
-                found,
-                keys,
-                params,
-                problem.args,
-            )
-            began = time.perf_counter()
-            (draws, lp, log_weights), means = draw(found, keys, params, problem.args)
-        seconds["compile"] += compiling
-        seconds["run"] += time.perf_counter() - began
+            given, build = (found, keys, params, problem.args), partial(self._draws, plan)
+            draw = clock.counted(compiled("cavi-draws", problem, None, build, *given))
+            with clock.running():
+                (draws, lp, log_weights), means = draw(*given)
         draws = {name: value[None] for name, value in as_numpy(draws).items()}
         stats = {"lp": np.asarray(lp)[None], "log_weight": np.asarray(log_weights)[None]}
-        result = self._result(plan, state, ends, best, draws, stats, seconds, approximate)
+        result = self._result(plan, state, ends, best, draws, stats, clock.seconds, approximate)
         return replace(result, factor_means=as_numpy(means))
 
     def _climb(
@@ -207,25 +198,20 @@ class CoordinateAscent(CheckpointedEngine):
         starts: dict[str, NDArray],
         advance: Callable[[int, str], None],
         keep: Keeper,
-    ) -> tuple[_Ascent, Ends, dict[str, float]]:
+        clock: Clock,
+    ) -> tuple[_Ascent, Ends]:
         """Raise the bound from every start until all have stopped."""
         advance(0, "compiling")
-        begin, first = compiled_batch(
-            "cavi-begin", problem, None, partial(self._begin, plan), starts, problem.args
+        build = partial(self._begin, plan)
+        begin = clock.counted(
+            compiled_batch("cavi-begin", problem, None, build, starts, problem.args)
         )
         points = {name: jnp.asarray(starts[name]) for name in plan.rest}
         state = self._start(begin(starts, problem.args), points, starts)
         fixed = problem.args, np.asarray(self.tol, float), np.asarray(self.max_steps)
-        climb, second = compiled_batch(
-            "cavi",
-            problem,
-            self.num_inner_steps,
-            partial(self._program, plan),
-            first_of(state, self.num_restarts),
-            *fixed,
-            np.asarray(0),
-        )
-        seconds = {"compile": first + second}
+        given = first_of(state, self.num_restarts), *fixed, np.asarray(0)
+        build = partial(self._program, plan)
+        climb = clock.counted(compiled_batch("cavi", problem, self.num_inner_steps, build, *given))
         state = shortlisted(
             climb,
             state,
@@ -234,10 +220,10 @@ class CoordinateAscent(CheckpointedEngine):
             height=lambda s: s.value,
             advance=advance,
             keep=keep,
-            seconds=seconds,
+            clock=clock,
         )
-        run = partial(climbed, describe=_shown, advance=advance, keep=keep, seconds=seconds)
-        moving = Points(problem, "cavi-edges", plan.rest, partial(self._slopes, plan), seconds)
+        run = partial(climbed, describe=_shown, advance=advance, keep=keep, clock=clock)
+        moving = Points(problem, "cavi-edges", plan.rest, partial(self._slopes, plan), clock)
 
         def judge(state: _Ascent, free: dict[str, Array]) -> Ends:
             return moving.judged(free, np.asarray(state.value), _members(state))
@@ -248,7 +234,7 @@ class CoordinateAscent(CheckpointedEngine):
             return fresh._replace(steps=state.steps, history=state.history)
 
         state, _, ends = climbed_inside(lambda state: run(climb, state, fixed), state, judge, send)
-        return state, ends, seconds
+        return state, ends
 
     def _begin(self, plan: Plan, problem: Problem) -> Callable:
         """Factors of the parameters given the latent variables expected at each start."""

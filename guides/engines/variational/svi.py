@@ -19,7 +19,8 @@ from sidebayes.common.fields import Count, NonNegative, OneOf, Range, Seconds
 from ..base import EngineResult, Evidence, FitError, Problem, Status
 from ..optimisers.ascent import Ascent, ascend
 from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
-from ..plumbing.programs import compile_ahead, compiled, timed
+from ..plumbing.clock import Clock
+from ..plumbing.programs import compile_ahead, compiled
 from ..plumbing.progress import progress_bar
 from ..problem.density import approximation, free_shapes
 from ..problem.importance import (
@@ -187,6 +188,7 @@ class SVI(CheckpointedEngine):
         if self.batch_sets is not None:
             batches = jax.device_put(deal_connected_sets(problem, self.batch_sets, seed))
             large = jax.device_put(large_batches(problem, self.batch_sets, seed))
+        clock = Clock()
         with keeping(self, problem, seed, init) as keep:
             mode = ascend(
                 problem,
@@ -199,16 +201,14 @@ class SVI(CheckpointedEngine):
                 jacobian=True,
                 progress=progress,
                 keep=keep.part(0),
+                clock=clock,
                 batches=large,
             )
-            seconds = dict(mode.seconds)
             frame = _Frame(*jax.device_put((mode.free, mode.point, _widths(mode))))
             given = random_keys(seed, 1)[0], frame.centre, np.asarray(self.learning_rate)
-            search = timed(seconds, *self._asked("svi-begin", problem), *given)
+            search = clock.run(*self._asked("svi-begin", problem), *given)
             with progress_bar("SVI", self.num_steps, shown=progress) as advance:
-                search = self._climb(
-                    problem, frame, search, batches, seconds, advance, keep.part(1)
-                )
+                search = self._climb(problem, frame, search, batches, clock, advance, keep.part(1))
             if int(search.code) == BROKEN:
                 raise FitError(
                     "SVI: the bound is not finite at any step of a window; lower learning_rate, or "
@@ -216,8 +216,8 @@ class SVI(CheckpointedEngine):
                     mode.sites,
                 )
             q = frame, search.params, search.key
-            flat, log_q = timed(seconds, *self._asked("svi-draw", problem), *q)
-            log_density, sites = visit(problem, mode.free, np.asarray(flat), seconds)
+            flat, log_q = clock.run(*self._asked("svi-draw", problem), *q)
+            log_density, sites = visit(problem, mode.free, np.asarray(flat), clock)
         log_weights = log_density - np.asarray(log_q)
         error = float(log_weights.std(ddof=1) / np.sqrt(self.num_draws))
         kind = "bound" if approximate is None else "estimate"
@@ -234,7 +234,7 @@ class SVI(CheckpointedEngine):
             sample_stats={"lp": log_density[None], "log_weight": log_weights[None]},
             objective=np.asarray(search.history)[None, : int(search.steps) // _WINDOW],
             status=Status(settled and close, f"SVI ({self.guide}) {message}; {bound}; {verdict}"),
-            seconds=seconds,
+            seconds=clock.seconds,
             approximate=approximate,
             density_space="unconstrained",
             log_evidence=None if has_improper_prior(problem) else bound,
@@ -281,7 +281,7 @@ class SVI(CheckpointedEngine):
         frame: _Frame,
         search: _Search,
         batches: Batches | None,
-        seconds: dict[str, float],
+        clock: Clock,
         advance: Callable[[int, str], None],
         keep: Keeper,
     ) -> _Search:
@@ -289,8 +289,8 @@ class SVI(CheckpointedEngine):
         search = keep.restore(search)
         rates = np.asarray([self.tol, self.learning_rate])
         fixed = frame, batches, problem.args, rates
-        march, compiling = compiled(*self._asked("svi", problem), search, *fixed, np.asarray(0))
-        seconds["compile"] += compiling
+        asked = compiled(*self._asked("svi", problem), search, *fixed, np.asarray(0))
+        march = clock.counted(asked)
         search, _ = climbed(
             march,
             search,
@@ -298,7 +298,7 @@ class SVI(CheckpointedEngine):
             describe=lambda search: f"ELBO {float(search.value):.6g}",
             advance=advance,
             keep=keep,
-            seconds=seconds,
+            clock=clock,
         )
         return search
 

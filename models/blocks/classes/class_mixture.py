@@ -15,19 +15,20 @@ from numpyro.distributions import constraints
 from ..mixtures.linked_categorical import LinkedCategorical
 from ..mixtures.linked_mixture import LinkedMixture
 from ..side_information.partial_labels import Groups, PartialLabels
+from .stated import told_points
 
 __all__ = [
     "ClassMixture",
-    "Classes",
     "ClassifiedMixture",
     "NamedClassMixture",
+    "StatedClasses",
     "log_of",
     "log_statements",
     "sample_classified",
 ]
 
 
-class Classes(dist.Distribution):
+class StatedClasses(dist.Distribution):
     """Stated classes of rows given their data, -1 in rows without a statement.
 
     What a model simulates beside the rows: `ClassMixture` integrates classes out.
@@ -78,7 +79,7 @@ class ClassifiedMixture(LinkedMixture):
     def is_told(self) -> Array:
         """Points of which something is stated."""
         assert self.stated is not None  # asked for with statements only
-        return _told(self.stated)
+        return told_points(self.stated)
 
     def check_stated(self, num_classes: int) -> None:
         """Refuse statements of another shape."""
@@ -95,7 +96,7 @@ class ClassifiedMixture(LinkedMixture):
 
     def statements(
         self, value: Array, known: PartialLabels | None = None, label_noise: float = 0.0
-    ) -> Classes:
+    ) -> StatedClasses:
         """Law of the statements about points, given their data alone.
 
         Parameters
@@ -111,7 +112,7 @@ class ClassifiedMixture(LinkedMixture):
         size = prob.shape[1]
         wrong = label_noise / max(size - 1, 1)
         told = None if known is None else ~jnp.asarray(known.admissible(size)).all(axis=1)
-        return Classes(wrong + (1.0 - label_noise - wrong) * prob, told)
+        return StatedClasses(wrong + (1.0 - label_noise - wrong) * prob, told)
 
 
 class ClassMixture(ClassifiedMixture):
@@ -280,12 +281,7 @@ def log_statements(stated: Array, classes: Array) -> Array:
     -------
     Array, shape (num_points, num_clusters)
     """
-    return jnp.where(_told(stated)[:, None], log_of(stated @ classes.T), 0.0)
-
-
-def _told(stated: Array) -> Array:
-    """Points of which something is stated."""
-    return stated.min(axis=1) < stated.max(axis=1)
+    return jnp.where(told_points(stated)[:, None], log_of(stated @ classes.T), 0.0)
 
 
 def log_of(probs: Array) -> Array:

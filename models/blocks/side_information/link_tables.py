@@ -10,9 +10,9 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.common.fields import plain_array
-from sidebayes.common.files import read_table as read_any_table
+from sidebayes.common.files import read_table
 
-__all__ = ["ACCEPTED", "RESERVED", "Table", "as_same", "read_table"]
+__all__ = ["ACCEPTED", "RESERVED", "Table", "as_same", "read_links_table"]
 
 ACCEPTED = "true/false, yes/no, must/cannot, 1/0 or 1/-1"
 """What may be written for a must-link and for a cannot-link."""
@@ -84,9 +84,9 @@ class Table(NamedTuple):
     columns: dict[str, NDArray]
 
 
-def read_table(path: Path) -> Table:
+def read_links_table(path: Path) -> Table:
     """Read a CSV or Parquet table of links; see `Links.read`."""
-    table = read_any_table(path)
+    table = read_table(path)
     columns = set(table.columns)
     if not {"i", "j"} <= columns or not columns & {"weight", "same"}:
         raise ValueError(

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sidebayes.common.fields import check_integer, plain_array, point_table
 from sidebayes.common.files import as_path
 
-from .link_tables import as_same, read_table
+from .link_tables import as_same, read_links_table
 from .link_weights import check_pairs, flip_rate_weight, per_pair
 from .partial_labels import Groups, PartialLabels
 from .stated_pairs import StatedPairs
@@ -257,7 +257,7 @@ class Links(StatedPairs):
         ValueError
             If columns are missing, or a value cannot be read; its row, from 0 on, is named.
         """
-        table = read_table(as_path(path))
+        table = read_links_table(as_path(path))
         rest: Any = num_points, table.group, table.columns
         if table.weights is not None:
             return cls(table.pairs, table.weights, *rest)
