@@ -119,7 +119,7 @@ def mixed_effects_mixture(
         pair_weights=learned_pair_weights(graph, flip_rate, reading),
         inference=inference,
     )
-    evidence = None if known is None else jnp.log(1.0 * known.admissible(num_clusters))
+    log_side = None if known is None else jnp.log(1.0 * known.admissible(num_clusters))
     fn = EffectsMixture(
         labels,
         fixed,
@@ -129,6 +129,6 @@ def mixed_effects_mixture(
         scale_tril=scale_tril,
         noise=noise,
         outputs=outputs,
-        evidence=evidence,
+        log_side=log_side,
     )
     numpyro.sample("y", fn, obs=y)
