@@ -184,7 +184,7 @@ def _heated(model: Callable[..., None], *args: Any, **options: Any) -> None:
 
 @dataclass(frozen=True)
 class StrengthChoice:
-    """What `choose_strength` found.
+    """Result of `choose_strength`.
 
     Attributes
     ----------

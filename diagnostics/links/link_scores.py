@@ -1,4 +1,4 @@
-"""How well a fit predicts links that it has not seen."""
+"""Predictive scores of held-out links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a fit is to be trusted, by what the run itself shows."""
+"""Verdict on a fit from what the run itself shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every engine takes and returns."""
+"""Input and result of every engine."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class EngineResult:
-    """What an engine found.
+    """Result of an engine.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What `sidebayes fit` does."""
+"""The command `sidebayes fit`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the fields of a configuration may hold: declared by their types, checked when it is made.
+"""Validates the fields of a configuration, as their types declare, when it is made.
 
 A field says so in its annotation: ``max_steps: Count``, ``tol: NonNegative``, ``kernel: Annotated[str,
 OneOf(("hmc", "random_walk"))]``. `check_fields`, called by ``__post_init__``, refuses everything else.

@@ -1,4 +1,4 @@
-"""How well a fit predicts units that it has not seen, and what it costs to describe those it has."""
+"""Predictive scores for held-out units, and the information criterion of a mode."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ __all__ = ["Run"]
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What to fit, to which data, and how; `dataclasses.replace` makes another of it.
+    """A fit to be made: model, data, options and engine; `dataclasses.replace` makes variants of it.
 
     Attributes
     ----------

@@ -51,7 +51,7 @@ __all__ = ["EM", "EMState"]
 
 
 class EMState(NamedTuple):
-    """Where a single run of EM is, between two steps.
+    """State of a single run of EM between two steps.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class EMState(NamedTuple):
 
 
 class _Climb(NamedTuple):
-    """Where the runs from all starts have got; every array has one entry per start."""
+    """State of the runs from all starts; every array has one entry per start."""
 
     steps: Array
     params: dict[str, Array]

@@ -39,7 +39,7 @@ _LOST = (
 
 
 class _Walk(NamedTuple):
-    """Where a run has got; arrays of the host."""
+    """State of a run, as arrays of the host."""
 
     visited: NDArray
     params: dict[str, NDArray]

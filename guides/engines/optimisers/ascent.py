@@ -46,7 +46,7 @@ _PACE = 3
 
 
 class _Climb(NamedTuple):
-    """Where the runs from all starts have got; every array has one entry per start."""
+    """State of the runs from all starts; every array has one entry per start."""
 
     search: Search
     code: Array
@@ -60,7 +60,7 @@ class _Climb(NamedTuple):
 
 @dataclass(frozen=True)
 class Ascent:
-    """Where quasi-Newton ascents from several starts ended.
+    """Ends of quasi-Newton ascents from several starts.
 
     Attributes
     ----------

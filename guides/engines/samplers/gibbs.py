@@ -42,7 +42,7 @@ __all__ = ["BlockedGibbs", "GibbsState"]
 
 
 class _Chain(NamedTuple):
-    """Where a chain is; `moved` is the state of NUTS, None if all sites are conjugate."""
+    """State of a chain; `moved` is the state of NUTS, None if all sites are conjugate."""
 
     rng_key: Array
     params: dict[str, Array]
@@ -50,7 +50,7 @@ class _Chain(NamedTuple):
 
 
 class GibbsState(NamedTuple):
-    """Where a single chain is, between two sweeps.
+    """State of a single chain between two sweeps.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Which of many starts are worth a climb to the end, and how many modes the climbs found."""
+"""Shortlist of starts that are climbed to the end, and the number of distinct modes found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sites of a model have updates in closed form, found in its trace, and how they are used."""
+"""Plan of updates: the sites of a model that have closed forms, found in its trace."""
 
 from __future__ import annotations
 

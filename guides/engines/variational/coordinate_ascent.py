@@ -59,7 +59,7 @@ _ROUGH = 1e-5
 
 
 class _Ascent(NamedTuple):
-    """Where the runs from all starts have got; every array has one entry per start."""
+    """State of the runs from all starts; every array has one entry per start."""
 
     steps: Array
     start: dict[str, Array]

@@ -56,7 +56,7 @@ class _Frame(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """Where the search for the best guide has got.
+    """State of the search for the best guide.
 
     Attributes
     ----------

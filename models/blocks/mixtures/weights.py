@@ -327,7 +327,7 @@ def match_moments(
 
 
 class _Ascent(NamedTuple):
-    """Where `match_moments` has got, and the step that it tries next."""
+    """State of `match_moments`, and the step that it tries next."""
 
     eta: Array
     value: Array

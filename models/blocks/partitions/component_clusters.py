@@ -1,4 +1,4 @@
-"""Which cluster each component of a mixture belongs to, as a block with a discrete update."""
+"""Clusters of the components of a mixture, as a block with a discrete update."""
 
 from __future__ import annotations
 
