@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 from sidebayes.models.blocks.block import Batched, Evidence, Updatable
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
 from ..base import Problem
 from ..problem.density import collapsed_sites, deterministics, site_log_prob, trace_model
@@ -42,9 +42,8 @@ def expect(
     """
     trace = trace_model(problem, params, args)
     ((name, (found, value)),) = collapsed_sites(trace).items()
-    assert isinstance(found, LinkedMixture)  # refused before
-    labels = found.labels.among(graph, found.labels.pair_weights)
-    fn = found.among(labels, groups=found.groups)
+    assert isinstance(found, FiniteMixture)  # refused before
+    fn = found.tied_by(graph)
     log_z, slope = jax.value_and_grad(fn.log_partition)(fn.log_factors(value))
     log_prior = jnp.zeros(())
     statistics, done = [], {name}

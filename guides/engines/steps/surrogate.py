@@ -22,7 +22,8 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from sidebayes.models.blocks.block import Tightening
-from sidebayes.models.blocks.collapsed import Collapsed, as_collapsed
+from sidebayes.models.blocks.collapsed import Collapsed
+from sidebayes.models.blocks.independent_mixture import as_collapsed
 
 from ..base import Problem
 from ..problem.declared import declared_blocks
