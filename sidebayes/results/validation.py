@@ -168,11 +168,8 @@ def kfold(fit: FitBase, num_folds: int = 10, *, seed: int = 0, progress: bool = 
     flat = np.concatenate([starts[dim] + u for dim, u in unit.items()])
     fold = deal_folds(flat, num_folds, seed)
     elpd = np.full(size, np.nan)
-    config = fit.config
-    if getattr(config, "checkpoint", None) is not None:
-        config = replace(config, checkpoint=None)  # type: ignore[type-var]
     unsettled = []
-    base = replace(fit.run.settled(), engine=config, seed=seed)
+    base = replace(fit.run.settled(), seed=seed, checkpoint=None)
     with progress_bar("k-fold", num_folds, shown=progress) as advance:
         for number in range(num_folds):
             held = {dim: fold[starts[dim] + u] == number for dim, u in unit.items()}
