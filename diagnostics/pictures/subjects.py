@@ -56,7 +56,8 @@ class _Series(NamedTuple):
 
 def has_subjects(fit: Fitted) -> bool:
     """Whether a fit is of a long table: rows of groups, whose effects are integrated out."""
-    return "effects" in fit.tree and any(isinstance(v, Groups) for v in fit.run.data.values())
+    effects = "latents" in fit.tree and "effects" in fit.tree["latents"]
+    return effects and any(isinstance(v, Groups) for v in fit.run.data.values())
 
 
 def plot_subjects(

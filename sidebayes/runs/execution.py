@@ -197,8 +197,7 @@ def _tree_without_labels(run: Run, found: _Found) -> xr.DataTree:
             n: f"unit_{dim or n}" if len(layout.dims) > (dim is not None) else "unit"
             for n, dim in layout.site_dims.items()
         },
-        effects={n: by_chain(v) for n, v in derived.effects.items()},
-        effect_dims=posterior.effect_dims(problem),
+        latents={n: (dims, by_chain(v)) for n, (dims, v) in derived.latents.items()},
         log_prior={n: by_chain(v) for n, v in derived.log_prior.items()},
         dims=site_dims(problem),
         names=stored.coordinates(run),

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import multivariate_normal
 from sidebayes.models.blocks.block import Evidence
 from sidebayes.models.blocks.collapsed import Fitted
-from sidebayes.models.blocks.effects.classes import class_parameters
+from sidebayes.models.blocks.effects.class_parameters import class_parameters
 from sidebayes.models.blocks.effects.densities.marginal import MixedEffects
 from sidebayes.models.blocks.effects.densities.mixture import EffectsMixture
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
@@ -84,13 +84,13 @@ def test_density_and_posterior_are_enumeration(linked, known):
     log_z, share, _, mode, _ = brute_force.infer(prior + density + evidence, pairs, strength)
     assert log_prob == pytest.approx(log_z - log_omega, abs=1e-9)
     assert float(terms.sum()) == pytest.approx(log_z - log_omega, abs=1e-9)
-    np.testing.assert_allclose(found["responsibilities"], share, atol=1e-10)
+    np.testing.assert_allclose(found["responsibilities"].values, share, atol=1e-10)
     np.testing.assert_array_equal(ours_mode, mode)
     average = np.einsum("gk,gki->gi", share, mean)
-    np.testing.assert_allclose(found["effects"], average, atol=1e-9)
+    np.testing.assert_allclose(found["effects"].values, average, atol=1e-9)
     second = np.einsum("gk,gkij->gij", share, cov + mean[..., :, None] * mean[..., None, :])
     total = second - average[:, :, None] * average[:, None, :]
-    np.testing.assert_allclose(found["effects_covariance"], total, atol=1e-9)
+    np.testing.assert_allclose(found["effects_covariance"].values, total, atol=1e-9)
 
 
 def test_gradient_is_that_of_dense_densities():
@@ -136,7 +136,8 @@ def test_one_class_is_the_linear_mixed_model():
     np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-12)
     np.testing.assert_allclose(ours[1][:GROUPS], theirs[1], rtol=1e-10)
     for name in theirs[2]:
-        np.testing.assert_allclose(ours[2][name], theirs[2][name], atol=1e-12)
+        assert ours[2][name].dims == theirs[2][name].dims
+        np.testing.assert_allclose(ours[2][name].values, theirs[2][name].values, atol=1e-12)
 
 
 @pytest.mark.parametrize("shared", [(), ("covariance", "noise")])
@@ -173,11 +174,11 @@ def test_draws_are_of_the_posterior_and_of_new_data():
     drawn = jax.jit(jax.vmap(lambda key: fn.draw(key, value)))(keys)
     found = fn.posterior(value)
     share = np.stack([(drawn.labels == k).mean(axis=0) for k in range(3)], axis=1)
-    np.testing.assert_allclose(share, found["responsibilities"], atol=0.02)
+    np.testing.assert_allclose(share, found["responsibilities"].values, atol=0.02)
     effects = jnp.einsum("sgij,sgj->sgi", jnp.asarray(FACTOR)[drawn.labels], drawn.effects)
     for group in range(GROUPS):
-        cov = np.asarray(found["effects_covariance"][group])
-        assert_moments(effects[:, group], np.asarray(found["effects"][group]), cov)
+        cov = np.asarray(found["effects_covariance"].values[group])
+        assert_moments(effects[:, group], np.asarray(found["effects"].values[group]), cov)
     statistic = jax.vmap(fn.statistic)(jax.tree.map(lambda leaf: leaf[:2000], drawn))
     slope = jax.grad(fn.log_partition)(fn.log_factors(value))
     for name in ("unary", "shift", "precision", "log_weights"):
@@ -187,7 +188,7 @@ def test_draws_are_of_the_posterior_and_of_new_data():
     linked = build(Links(np.array([[1, 2]]), np.array([np.inf])))
     again = jax.jit(jax.vmap(lambda key: linked.draw_data(key, told)))(keys)
     rows = CODES == 0
-    weights = found["responsibilities"][2]
+    weights = found["responsibilities"].values[2]
     centre = [FIXED[rows] @ BETA[k] + TABLE.design[rows] @ by_class()[1][2, k] for k in range(3)]
     error = np.asarray(again[:, rows].std(axis=0)) / np.sqrt(len(keys))
     wanted = np.einsum("k,kr->r", weights, np.stack(centre))

@@ -17,7 +17,7 @@ from jax.core import Tracer
 from jax.interpreters import partial_eval
 from numpyro import handlers
 from numpyro.primitives import Messenger
-from sidebayes.models.blocks.collapsed import as_collapsed
+from sidebayes.models.blocks.independent_mixture import as_collapsed
 
 __all__ = [
     "Honoured",

@@ -155,11 +155,15 @@ class PrototypeMixture(ClassifiedMixture):
         return PrototypeMixture(self.labels, self.components, self.prototypes)
 
     def among(
-        self, labels: LinkedCategorical, points: Any = slice(None), groups: Groups | None = None
+        self,
+        labels: LinkedCategorical,
+        components: dist.Distribution,
+        points: Any,
+        groups: Groups | None,
     ) -> PrototypeMixture:
-        """The same law for some of the points, whose labels are tied by other links."""
+        """The same law with labels of some of the points, and components of their rows."""
         stated = None if self.stated is None else self.stated[points]
-        return PrototypeMixture(labels, self.components, self.prototypes, stated)
+        return PrototypeMixture(labels, components, self.prototypes, stated)
 
     def log_factors(self, value: Array) -> dict[str, Array]:
         """Log-factors of `LinkedMixture`, and ``evidence``, log probabilities of the statements."""

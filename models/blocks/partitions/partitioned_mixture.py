@@ -10,10 +10,12 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import Array, lax
 from jax.core import Tracer
+from numpyro.distributions import constraints
 
-from ..collapsed import Fitted
+from ..collapsed import Fitted, NamedArray
+from ..mixtures.finite_mixture import FiniteMixture
 from ..mixtures.linked_categorical import LinkedCategorical
-from ..mixtures.linked_mixture import LinkedMixture
+from ..mixtures.row_densities import draw_rows, row_log_densities
 from .rule import Rule
 
 __all__ = ["PartitionedMixture"]
@@ -28,7 +30,7 @@ _STILL = 1e-10
 """Largest change of a probability in a sweep that counts as none."""
 
 
-class PartitionedMixture(LinkedMixture):
+class PartitionedMixture(FiniteMixture):
     r"""Data of all points; components belong to clusters, and links are statements about clusters.
 
     With components :math:`z_i`, clusters :math:`c_i \sim V_{z_i}` and statements that are right with
@@ -62,7 +64,16 @@ class PartitionedMixture(LinkedMixture):
     """
 
     arg_constraints: ClassVar[dict] = {}
-    pytree_data_fields: ClassVar[tuple[str, ...]] = ("log_within", "table", "rule", "alive")
+    components: dist.Distribution
+    pytree_data_fields: ClassVar[tuple[str, ...]] = (
+        "labels",
+        "components",
+        "log_within",
+        "table",
+        "rule",
+        "alive",
+        "evidence",
+    )
 
     def __init__(
         self,
@@ -88,18 +99,23 @@ class PartitionedMixture(LinkedMixture):
             )
         self.labels, self.components = labels, components
         self.log_within, self.table, self.rule, self.alive = log_within, table, rule, alive
-        self.evidence, self.groups = evidence, None
+        self.evidence = evidence
         shape = (labels.graph.num_points, *components.event_shape)
-        dist.Distribution.__init__(self, event_shape=shape, validate_args=validate_args)
+        super().__init__(event_shape=shape, validate_args=validate_args)
 
     @property
-    def num_clusters(self) -> int:
-        """Number of clusters, some of which may hold no component."""
-        return self.table.shape[-1]
+    def support(self) -> constraints.Constraint:
+        """Support of the components, one row per point."""
+        return constraints.independent(self.components.support, 1)
 
     def approximation(self) -> str | None:
         """Name the family of the posterior."""
         return "mean_field" if self.rule is None else "space_partition"
+
+    @property
+    def mixing_log_weights(self) -> Array:
+        """Logs of the weights of the components; those of the clusters are all zero."""
+        return self.log_within
 
     def remark(self) -> str | None:
         """Say that links which all join keep nothing apart."""
@@ -130,8 +146,11 @@ class PartitionedMixture(LinkedMixture):
             (num_links,); ``agreement`` (num_components, num_components), the probability that two
             components share their cluster; and ``scores``, if there is a rule.
         """
-        factors = super().log_factors(value)
-        factors |= {"log_within": self.log_within, "agreement": self.table @ self.table.T}
+        factors = self.log_factors_of_labels() | {
+            "unary": row_log_densities(self.components, value),
+            "log_within": self.log_within,
+            "agreement": self.table @ self.table.T,
+        }
         return factors if self.rule is None else factors | {"scores": self.rule.scores(value)}
 
     def label_factors(self, factors: dict[str, Array]) -> Array:
@@ -277,7 +296,7 @@ class PartitionedMixture(LinkedMixture):
         statements = by_link - self._log_normalizers()
         return found + jax.ops.segment_sum(statements, owner[self.ends[0]], graph.num_nodes)
 
-    def summaries(self, value: Array) -> tuple[dict[str, Array], Array]:
+    def summaries(self, value: Array) -> tuple[dict[str, NamedArray], Array]:
         """`posterior` and `by_unit`."""
         return self.posterior(value), self.by_unit(value)
 
@@ -297,9 +316,8 @@ class PartitionedMixture(LinkedMixture):
         """Draw components, then data; statements would be drawn anew."""
         key_labels, key_data = jax.random.split(key)
         shape = (*sample_shape, self.labels.graph.num_points)
-        return self._data(
-            key_data, jax.random.categorical(key_labels, self.log_within, shape=shape), sample_shape
-        )
+        own = jax.random.categorical(key_labels, self.log_within, shape=shape)
+        return draw_rows(key_data, self.components, own, sample_shape)
 
     def draw_data(self, rng_key: Array, fitted: Fitted | None = None) -> Array:
         """Draw components from their law without links, then data."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -11,10 +10,10 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from ...collapsed import Fitted
+from ...collapsed import Fitted, NamedArray
 from ...side_information.partial_labels import Groups
 from .marginal import Weighted, by_row, weighted
-from .random_effects import EFFECT_AXES, RandomEffects
+from .random_effects import RandomEffects, named_effects
 from .small import cholesky, forward_solve, inverse, log_determinant
 from .sums import least_squares, row_sums
 
@@ -79,13 +78,6 @@ class RestrictedEffects(RandomEffects):
         Means m and standard deviations s of the fixed effects, shape (num_terms,); None is flat.
     """
 
-    summary_axes = MappingProxyType(
-        {
-            **EFFECT_AXES,
-            "coefficients": ("terms",),
-            "coefficients_covariance": ("terms", "terms_1"),
-        }
-    )
     arg_constraints: ClassVar[dict] = {}
     pytree_data_fields: ClassVar[tuple[str, ...]] = ("fixed", "deviations", "outputs", "prior")
     has_independent_units = False
@@ -195,7 +187,7 @@ class RestrictedEffects(RandomEffects):
         with_all = 0.5 * (found.height**2).sum() - log_determinant(found.root)
         return terms + with_all - 0.5 * (height**2).sum(axis=-1) + log_determinant(root)
 
-    def posterior(self, value: Array) -> dict[str, Array]:
+    def posterior(self, value: Array) -> dict[str, NamedArray]:
         """Posterior moments of fixed effects, and of random effects, not whitened.
 
         Returns
@@ -210,11 +202,11 @@ class RestrictedEffects(RandomEffects):
         root = inverse(found.root)
         own = inverse(found.lower) @ self.scale_tril.T
         through = jnp.einsum("gji,gjk->gik", own, found.slope @ root.T)
-        return {
-            "effects": mean.effects @ self.scale_tril.T,
-            "effects_covariance": own.mT @ own + through @ through.mT,
-            "coefficients": least_squares(jnp.asarray(value), self.fixed) + mean.move,
-            "coefficients_covariance": root.T @ root,
+        covariance = own.mT @ own + through @ through.mT
+        fixed = least_squares(jnp.asarray(value), self.fixed) + mean.move
+        return named_effects(mean.effects @ self.scale_tril.T, covariance) | {
+            "coefficients": NamedArray(("terms",), fixed),
+            "coefficients_covariance": NamedArray(("terms", "terms_1"), root.T @ root),
         }
 
     def draw(self, rng_key: Array, value: Array) -> Drawn:  # type: ignore[override]
