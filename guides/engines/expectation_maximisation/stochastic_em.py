@@ -119,9 +119,7 @@ class StochasticEM(KeptEngine):
                 clock.counted((mode, mode.seconds["compile"]))
             start = starting_point(some, mode if init is None else init)
             check_updates(some, data.plan, start, clock)
-            with (
-                progress_bar("Stochastic EM", self.max_epochs * number, shown=progress) as advance,
-            ):
+            with progress_bar("Stochastic EM", self.max_epochs * number, shown=progress) as advance:
                 walk = keep.restore(self._begin(data, start))
                 while walk.visited < self.max_epochs * number and not self._settled(walk, number):
                     epoch, at = divmod(int(walk.visited), number)

@@ -116,11 +116,9 @@ class _Hamiltonian(KeptEngine, ABC):
         latent_supports(problem)
         starts = chain_starts(problem, seed, self.num_chains, init, self.jitter)
         clock = Clock()
-        with (
-            progress_bar(
-                self._title, self.num_warmup + self.num_samples, shown=progress
-            ) as advance,
-        ):
+        with progress_bar(
+            self._title, self.num_warmup + self.num_samples, shown=progress
+        ) as advance:
             draws, stats = self._sample(problem, starts, clock, advance, keep)
         return self._result(draws, stats, clock.seconds, approximate)
 
