@@ -248,6 +248,10 @@ def fit_method(
         list[str] | None, typer.Option(help="Setting of the engine, e.g. num_samples=500.")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of links, starts and draws.")] = 0,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Keep the state of the run here; the same command goes on from there."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Save the fit here (.nc).")
     ] = None,

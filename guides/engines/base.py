@@ -13,10 +13,13 @@ from sidebayes.common.fields import check_fields
 from sidebayes.common.warnings import SideBayesWarning
 
 __all__ = [
+    "KEEPS_NOTHING",
     "Engine",
     "EngineResult",
     "Evidence",
     "FitError",
+    "Keeper",
+    "KeptEngine",
     "Problem",
     "SideBayesWarning",
     "Status",
@@ -144,6 +147,24 @@ class EngineResult:
         return {name: value[best] for name, value in self.draws.items()}
 
 
+class Keeper:
+    """Keeps the state of a run, so that the run can go on after an interruption; this one keeps nothing."""
+
+    def part(self, number: int) -> Keeper:
+        """Keeper of one part of the run."""
+        return self
+
+    def restore(self, state: Any) -> Any:
+        """Latest state that was kept, in the structure of `state`; `state` itself if there is none."""
+        return state
+
+    def offer(self, state: Any, *, now: bool = False) -> None:
+        """Keep the state, if it is time, or it is to be done `now`."""
+
+
+KEEPS_NOTHING = Keeper()
+
+
 class Engine:
     """A routine of inference, chosen by its configuration; base class of all engines."""
 
@@ -188,4 +209,20 @@ class Engine:
         progress: bool = True,
     ) -> EngineResult:
         """Fit the model of `problem` to its data."""
+        raise NotImplementedError
+
+
+class KeptEngine(Engine):
+    """An engine whose runs can be interrupted: it offers its state, and goes on from one that was kept."""
+
+    def run(
+        self,
+        problem: Problem,
+        *,
+        seed: int = 0,
+        init: Mapping[str, Any] | None = None,
+        progress: bool = True,
+        keep: Keeper = KEEPS_NOTHING,
+    ) -> EngineResult:
+        """Fit the model of `problem` to its data; `keep` is offered the state on the way."""
         raise NotImplementedError

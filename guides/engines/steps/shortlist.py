@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from ..plumbing.checkpoint import Keeper
+from ..base import Keeper
 from ..plumbing.clock import Clock
 from ..plumbing.progress import in_pieces, piece_length
 from ..plumbing.side_by_side import num_processors
