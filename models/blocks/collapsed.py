@@ -121,8 +121,8 @@ class Collapsed(dist.Distribution):
 
     A subclass gives `num_units`, `log_factors`, `log_partition` and `by_unit`; `posterior`, `draw`,
     `statistic` and `mode` of the latent variables; `draw_data` for predictions. Engines, the tree,
-    leave-one-out terms, summaries and predictions ask for these, and for nothing that a kind of latent
-    variable has by itself; what concerns labels is asked of a `FiniteMixture`.
+    leave-one-out terms, summaries and predictions use these methods, and nothing that is specific to a
+    kind of latent variable. What concerns labels is part of `FiniteMixture`.
     """
 
     arg_constraints: ClassVar[dict] = {}
@@ -197,7 +197,7 @@ class Collapsed(dist.Distribution):
         raise NotImplementedError
 
     def draw_data(self, rng_key: Array, fitted: Fitted | None = None) -> Array:
-        """Draw latent variables, then data, all side information held as it is.
+        """Draw latent variables, then data, with all side information held.
 
         Latent variables of groups that were fitted are drawn given their data, those of all others
         from their prior.

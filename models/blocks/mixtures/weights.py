@@ -50,7 +50,7 @@ def mixing_weights(
     concentration : float
         Positive; 1 is flat.
     name : str
-        Of the site.
+        Name of the site.
     """
     return MixingWeights(num_clusters, concentration).sample(name)
 
