@@ -61,12 +61,14 @@ class FiniteMixture(Collapsed):
 
     def units(self) -> Units:
         """Points with a label; those that links connect are one unit."""
-        graph = self.labels.graph
+        graph = self.links()
+        if graph is None:
+            return super().units()
         owner = np.asarray(graph.connected_set) if graph.num_links else None
         return Units(graph.num_points, owner, graph.num_nodes)
 
     def links(self) -> LabelGraph | None:
-        """Links that tie the labels."""
+        """Links that tie the labels; without any, facts of structure are found without `labels`."""
         return self.labels.graph
 
     def tied_by(self, graph: LabelGraph) -> FiniteMixture:
@@ -183,9 +185,10 @@ class FiniteMixture(Collapsed):
 
     def approximation(self) -> str | None:
         """Name what is approximate in `log_prob`, None where it is exact; see `check_inference`."""
-        return partition.check_inference(
-            self.labels.graph, self.labels.log_weights.shape[-1], self.labels.inference
-        )
+        graph = self.links()
+        if graph is None:
+            return None
+        return partition.check_inference(graph, self.num_clusters, self.labels.inference)
 
     @property
     def has_curvature(self) -> bool:
@@ -195,13 +198,15 @@ class FiniteMixture(Collapsed):
     @property
     def sums_loops(self) -> bool | Array:
         """See `LabelGraph.sums_loops`."""
-        graph = self.labels.graph.suited(self.labels.inference, self.num_clusters)
-        return graph.sums_loops
+        graph = self.links()
+        if graph is None:
+            return False
+        return graph.suited(self.labels.inference, self.num_clusters).sums_loops
 
     @property
     def has_free_weights(self) -> bool:
         """See `LinkedCategorical.has_free_weights`."""
-        return self.labels.has_free_weights
+        return self.links() is None or self.labels.has_free_weights
 
     def draw_labels(
         self, rng_key: Array, own: Array | None = None, fitted: Fitted | None = None
