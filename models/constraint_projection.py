@@ -12,10 +12,10 @@ from jax.typing import ArrayLike
 
 from .blocks.components.gaussian import projected_gaussians
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
+from .blocks.mixtures.data_units import fitted_whitening
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.priced_constraints import priced_constraints
-from .blocks.mixtures.units import fitted_whitening
 from .blocks.mixtures.weights import mixing_weights
 from .blocks.side_information.links import Links
 

@@ -10,7 +10,7 @@ import numpyro
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
-from .blocks.effects.classes import class_parameters
+from .blocks.effects.class_parameters import class_parameters
 from .blocks.effects.densities.mixture import EffectsMixture
 from .blocks.effects.priors import EffectsPrior
 from .blocks.label_inference.approximate import Inference

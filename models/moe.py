@@ -10,8 +10,8 @@ import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
 from .blocks.classes.class_mixture import ClassMixture, sample_classified
+from .blocks.classes.class_table import class_table
 from .blocks.classes.stated import stated_classes
-from .blocks.classes.table import class_table
 from .blocks.components.gaussian_prior import GaussianPrior
 from .blocks.components.mixture_components import mixture_components, num_rows
 from .blocks.label_inference.label_graph import as_label_graph

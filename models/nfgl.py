@@ -12,7 +12,7 @@ from numpyro.distributions import constraints
 
 from sidebayes.common.fields import Range, check_number
 
-from .blocks.classes.anchors import Anchors, log_pseudo_likelihood
+from .blocks.classes.anchors import Anchors
 from .blocks.classes.neighbours import NeighbourMixture, anchor_distances
 from .blocks.components.gaussian_prior import GaussianPrior
 from .blocks.components.mixture_components import mixture_components
@@ -95,6 +95,4 @@ def nfgl(
     labels = LinkedCategorical(jnp.log(weights), as_label_graph(None, jnp.shape(x)[0]))
     found = anchors.prototypes(scale, smoothing)
     numpyro.sample("x", NeighbourMixture(labels, density, found, assigned), obs=x)
-    member = jnp.eye(num_clusters)[jnp.asarray(anchors.clusters)]
-    given = apart, jnp.asarray(anchors.classes), member, scale, jnp.asarray(anchors.table)
-    numpyro.factor("classes", log_pseudo_likelihood(*given, smoothing=smoothing).sum())
+    numpyro.factor("classes", anchors.log_pseudo_likelihood(apart, scale, smoothing).sum())

@@ -107,7 +107,7 @@ def list_methods(
         ]
         print(json.dumps(rows, indent=2))
         return
-    table = Table("method", "what it believes", "links", "engines", "reference")
+    table = Table("method", "what it assumes", "links", "engines", "reference")
     for card in CARDS.values():
         engines = ", ".join(card.engines)
         table.add_row(card.name, card.title, card.links, engines, card.reference)

@@ -101,14 +101,14 @@ def rank_suspects(links: Links, same: NDArray, weights: NDArray) -> pd.DataFrame
     r"""Links by the posterior probability that they are wrong, the most suspect first.
 
     Given the parameters, a link multiplies the odds that its two labels agree by :math:`e^w`, and
-    touches nothing else. All other evidence therefore gives the odds
+    touches nothing else. Everything else therefore gives the odds
 
     .. math:: o_{-l} = \frac{p}{1 - p} e^{-w},
 
     with p the probability of agreement under all links. If these are weighed against a
     statement that is right with log-odds :math:`|w|`, a must-link is wrong with odds
     :math:`e^{-w} / o_{-l} = (1 - p) / p`, a cannot-link with odds :math:`p / (1 - p)`: the
-    statement's own pull is counted once, as evidence of the stated strength.
+    statement's own pull is counted once, as a statement of its own strength.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def rank_suspects(links: Links, same: NDArray, weights: NDArray) -> pd.DataFrame
         One row per link, numbered as in `links`, with their columns: rows ``i`` and ``j``, ``sign`` (1
         must-link, -1 cannot-link, 0 for a weight of zero, which states nothing), ``weight``,
         ``probability`` that it is wrong and ``log_odds`` of that, and ``same_without``, the probability
-        that the labels agree by all evidence but the link itself.
+        that the labels agree given everything except the link itself.
 
     References
     ----------

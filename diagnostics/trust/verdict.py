@@ -146,7 +146,7 @@ def _twins(fit: Fitted) -> tuple[str, str] | None:
         if np.allclose(table[one], table[two], rtol=_TWINS, atol=0.0):
             return "caution", (
                 f"Clusters {min(one, two)} and {max(one, two)} are the same: it stayed at a saddle, "
-                "where nothing tells them apart, or there are fewer clusters; leave init out, or lower "
+                "where nothing separates them, or there are fewer clusters; leave init out, or lower "
                 "num_clusters."
             )
     return None

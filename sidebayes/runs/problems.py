@@ -29,6 +29,7 @@ from sidebayes.guides.engines.problem.density import (
 from sidebayes.guides.engines.problem.honoured import is_factor, is_outcome, live_inputs
 from sidebayes.guides.engines.problem.units import given_data
 from sidebayes.guides.engines.steps.updates import block_of, plan_updates
+from sidebayes.models.blocks.block import Checking, Remarking
 from sidebayes.models.blocks.components.gaussian_block import GaussianComponents
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
@@ -150,6 +151,8 @@ def check_blocks(problem: Problem) -> None:
     trace = abstract_trace(problem)
     for part in plan_updates(problem).parts:
         block = block_of(trace, part)
+        if not isinstance(block, Checking):
+            continue
         for name in part.sources:
             data = observed_table(problem, name)
             if data is not None:
@@ -162,7 +165,11 @@ def remarks(problem: Problem, draws: Mapping[str, np.ndarray]) -> list[str]:
     declared = list(declared_blocks(trace))
     named = [{role: draws[name] for role, name in sites.items()} for _, sites in declared]
     every = {role: values for own in named for role, values in own.items()}
-    found = [block.remark(every | own) for (block, _), own in zip(declared, named, strict=True)]
+    found = [
+        block.remark(every | own)
+        for (block, _), own in zip(declared, named, strict=True)
+        if isinstance(block, Remarking)
+    ]
     found += [fn.remark() for fn, _ in collapsed_sites(trace).values()]
     return [sentence for sentence in found if sentence is not None]
 

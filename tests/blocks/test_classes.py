@@ -13,8 +13,8 @@ from scipy.special import digamma, logsumexp
 from scipy.stats import dirichlet, norm
 from sidebayes.models.blocks.block import Evidence
 from sidebayes.models.blocks.classes.class_mixture import ClassMixture
+from sidebayes.models.blocks.classes.class_table import ClassTable, class_table
 from sidebayes.models.blocks.classes.stated import stated_classes
-from sidebayes.models.blocks.classes.table import ClassTable, class_table
 from sidebayes.models.blocks.components.gaussian import Gaussian
 from sidebayes.models.blocks.components.gaussian_block import GaussianComponents
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph

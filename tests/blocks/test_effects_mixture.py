@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import multivariate_normal
 from sidebayes.models.blocks.block import Evidence
 from sidebayes.models.blocks.collapsed import Fitted
-from sidebayes.models.blocks.effects.classes import class_parameters
+from sidebayes.models.blocks.effects.class_parameters import class_parameters
 from sidebayes.models.blocks.effects.densities.marginal import MixedEffects
 from sidebayes.models.blocks.effects.densities.mixture import EffectsMixture
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph

@@ -56,3 +56,29 @@ def test_methods_of_an_engine(engine):
         assert listed.removeprefix("all").removeprefix(" but ").split(", ") == (lacking or [""])
     else:
         assert listed.split(", ") == suits
+
+
+def test_architecture_names_files_and_folders_that_exist():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    files = {
+        str(path.relative_to(ROOT)) for path in ROOT.glob("**/*.py") if ".venv" not in path.parts
+    }
+    named = set(re.findall(r"`([\w/]+\.pyi?)`", text)) - {"sidebayes/__init__.pyi"}
+    assert [
+        one
+        for one in named
+        if "NAME" not in one and not any(f.endswith(f"/{one}") or f == one for f in files)
+    ] == []
+    drawing = text.split("```")[1].splitlines()
+    folders: list[str] = []
+    for line in (line for line in drawing if re.match(r" *\w+/ ", line)):
+        depth = (len(line) - len(line.lstrip())) // 2
+        folders = [*folders[:depth], line.split("/")[0].strip()]
+        assert ROOT.joinpath(*folders).is_dir(), line
+    drawn = {line.strip().split("/")[0] for line in drawing}
+    packages = [
+        path.parent
+        for top in ("models", "guides", "diagnostics", "sidebayes")
+        for path in (ROOT / top).rglob("__init__.py")
+    ]
+    assert {path.name for path in packages} <= drawn

@@ -202,7 +202,7 @@ def factors(x: Annotated[ArrayLike, "points features"], *, num_dimensions: int):
 class Robust(Block):
     """Location and scale of Student-t components of known degrees of freedom, by ECME."""
 
-    factor, roles, is_conditional = "unary", ("location", "spread"), False
+    factor, roles = "unary", ("location", "spread")
 
     def __init__(self, num_clusters, df):
         self.num_clusters, self.df = num_clusters, df

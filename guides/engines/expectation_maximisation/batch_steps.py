@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from sidebayes.models.blocks.block import Block, Evidence
+from sidebayes.models.blocks.block import Batched, Evidence, Updatable
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
@@ -49,7 +49,7 @@ def expect(
     statistics, done = [], {name}
     for part in plan.parts:
         block = block_of(trace, part)
-        is_new = block.given_moments(centre, covariance)
+        is_new = isinstance(block, Batched) and block.given_moments(centre, covariance)
         statistics.append(block.statistics(Evidence(fn, value, slope)))
         if is_new:
             nothing = block.update(jax.tree.map(jnp.zeros_like, statistics[-1]), ())
@@ -75,8 +75,9 @@ def maximise(
     `linked` are data of which nothing but the links count: blank rows for the points that have some.
     """
 
-    def found(number: int, trace: Mapping[str, dict], block: Block) -> Any:
-        block.given_moments(centre, covariance)
+    def found(number: int, trace: Mapping[str, dict], block: Updatable) -> Any:
+        if isinstance(block, Batched):
+            block.given_moments(centre, covariance)
         sources = [fn for fn, _ in collapsed_sites(trace).values()]
         return block.update(statistics[number], sources)
 

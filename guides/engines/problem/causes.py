@@ -8,7 +8,7 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 from jax.typing import ArrayLike
-from sidebayes.models.blocks.block import Block
+from sidebayes.models.blocks.block import Block, Collapsible
 from sidebayes.models.blocks.label_inference import partition
 
 from ..base import Problem
@@ -31,7 +31,7 @@ def known_cause(problem: Problem) -> str | None:
 def remedy(problem: Problem) -> str:
     """What the blocks of a model advise where a cluster collapses, to follow a semicolon."""
     blocks = (block for block, _ in declared_blocks(abstract_trace(problem)))
-    own = (block.remedy for block in blocks if type(block).degenerate is not Block.degenerate)
+    own = (block.remedy for block in blocks if isinstance(block, Collapsible))
     return "; ".join(dict.fromkeys(own)) or Block.remedy
 
 

@@ -15,6 +15,7 @@ from jax.core import Tracer
 from numpyro import handlers
 from numpyro.distributions import biject_to
 from numpyro.distributions.transforms import Transform
+from sidebayes.models.blocks.block import HasUnits
 from sidebayes.models.blocks.collapsed import Collapsed
 from sidebayes.models.blocks.independent_mixture import as_collapsed
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
@@ -303,7 +304,7 @@ def bijector_of(site: Mapping[str, Any]) -> Transform:
     bijector = biject_to(site["fn"].support)
     infer = site.get("infer") or {}
     block = infer.get("block")
-    return bijector if block is None else block.bijector(infer["role"], bijector)
+    return block.bijector(infer["role"], bijector) if isinstance(block, HasUnits) else bijector
 
 
 def unconstrain(

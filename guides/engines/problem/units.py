@@ -114,8 +114,8 @@ class Layout:
 def lay_out_units(problem: Problem) -> Layout:
     """Find the units of a model's observed sites.
 
-    What links join is one unit, and so are the rows of a group. Rows are told by the plates that a
-    site is in, by the data argument that it observes, or by their number.
+    A connected set is one unit, and so are the rows of a group. Rows are recognised by the plates that
+    a site is in, by the data argument that it observes, or by their number.
     """
     if "layout" not in problem.notes:
         problem.notes["layout"] = _lay_out(problem)

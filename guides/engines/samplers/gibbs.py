@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
-from sidebayes.models.blocks.block import Block
+from sidebayes.models.blocks.block import Drawable
 
 from sidebayes.common.fields import Count, NonNegative, Range, Seconds, Share
 
@@ -286,7 +286,7 @@ class BlockedGibbs(CheckpointedEngine):
             key, key_labels, *keys = jax.random.split(state.rng_key, 2 + len(plan.parts))
             labels = drawn(problem, state.params, args, key_labels)
 
-            def pick(number: int, block: Block, found: Any, values: dict) -> dict[str, Array]:
+            def pick(number: int, block: Drawable, found: Any, values: dict) -> dict[str, Array]:
                 return block.draw(keys[number], found)
 
             params = closed_forms(problem, plan, state.params, args, labels, pick)

@@ -44,7 +44,7 @@ _SPREAD = 1.0
 
 
 _LONG = 120.0
-"""Seconds of a run from which on it is foretold."""
+"""Seconds of a run from which on a warning predicts its length."""
 
 
 class _Cloud(NamedTuple):
@@ -160,7 +160,7 @@ class SMC(CheckpointedEngine):
             one_more = jnp.asarray(min(int(np.max(state.steps)) + 1, self.max_steps))
             with clock.running():
                 state = march(state, problem.args, one_more)
-            self._foretell(state, clock.seconds["run"])
+            self._predict_length(state, clock.seconds["run"])
             with clock.running():
                 state, _ = in_pieces(
                     lambda state, limit: (
@@ -177,7 +177,7 @@ class SMC(CheckpointedEngine):
             values, lp = look(*given)
         return self._result(state, as_numpy(values), np.asarray(lp), clock.seconds, approximate)
 
-    def _foretell(self, state: _Cloud, seconds: float) -> None:
+    def _predict_length(self, state: _Cloud, seconds: float) -> None:
         """Warn of a long run, after its first temperature."""
         left = num_temperatures(
             float(state.temperature.min()), state.particles.shape[-1], self.target_ess

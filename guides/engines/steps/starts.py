@@ -13,6 +13,7 @@ from jax import Array
 from numpy.typing import NDArray
 from numpyro.distributions import constraints
 from scipy.special import expit
+from sidebayes.models.blocks.block import Starting, Typical
 from sidebayes.models.blocks.components.partition_starts import partition_labels
 
 from ..base import Problem
@@ -166,9 +167,12 @@ def _of_blocks(
         if data is not None and np.isfinite(data).all():
             sizes = {role: shapes[name] for role, name in part.sites.items()}
             block = block_of(trace, part)
-            values = block.starts(data, sizes, seed, num_starts)
-            found |= part.named(values)
-            located |= block.locates and bool(values)
+            if isinstance(block, Starting):
+                values = block.starts(data, sizes, seed, num_starts)
+                found |= part.named(values)
+                located |= bool(values)
+            elif isinstance(block, Typical):
+                found |= part.named(block.typical(sizes))
     return found, located
 
 

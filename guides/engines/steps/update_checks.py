@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from sidebayes.models.blocks.block import Conditional, Discrete
 
 from ..base import Problem
 from ..plumbing.clock import Clock
@@ -71,10 +72,10 @@ def check_updates(
                 plan.parts, blocks, updates, modes, after, strict=True
             ):
                 gain, values = value - before, part.values(params)
-                if not block.is_conditional:
+                if not isinstance(block, Conditional):
                     fell = gain < -_TOLERANCE * (1 + jnp.abs(before))
                     slope: Any = 0.0
-                    if not block.is_discrete:
+                    if not isinstance(block, Discrete):
                         slope = _slope_at_rest(bare, part, params, args, posterior)
                     out.append(jnp.where(fell, gain, slope / (1 + jnp.abs(before))))
                     continue

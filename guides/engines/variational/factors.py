@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from sidebayes.models.blocks.block import Block, Evidence
+from sidebayes.models.blocks.block import Block, Evidence, Factored, FollowsPoints, HasMeans
 from sidebayes.models.blocks.collapsed import Collapsed
 
 from ..base import Problem
@@ -89,14 +89,14 @@ def _no_factor(
 ) -> str | None:
     """Why a block has no exact factor, None if it has one; `points` are sites that surely have none."""
     own = set(part.sites.values())
-    kind = type(block)
-    if kind.expected_factors is Block.expected_factors or kind.divergence is Block.divergence:
+    if not isinstance(block, Factored):
         return f"the block of {listed(own)} has no expected factors"
+    follows = isinstance(block, FollowsPoints)
     for source in part.sources:
         for factor in (*block.factors, _NORMALIZER):
             needed = set(entered[source].get(factor, ()))
             others = needed - own
-            if own & needed and others and not (block.follows_points and others <= points):
+            if own & needed and others and not (follows and others <= points):
                 return f"{listed(own)} enter {factor} of {source} together with {listed(others)}"
     return None
 
@@ -130,7 +130,7 @@ class FactoredModel:
     def is_followed(self) -> bool:
         """Whether factors depend on the points, so that they are found anew where these have moved."""
         blocks = (block_of(self._trace, part) for part in self._plan.parts)
-        return bool(self._plan.rest) and any(block.follows_points for block in blocks)
+        return bool(self._plan.rest) and any(isinstance(block, FollowsPoints) for block in blocks)
 
     def update(self, posterior: Mapping[str, Any]) -> tuple:
         """Best factor of every block given expected latent variables."""
@@ -181,7 +181,9 @@ class FactoredModel:
         """Means of sites under their factors, where blocks know them."""
         known: dict[str, Array] = {}
         for part, factor in zip(self._plan.parts, found, strict=True):
-            known |= part.named(block_of(self._trace, part).means(factor))
+            block = block_of(self._trace, part)
+            if isinstance(block, HasMeans):
+                known |= part.named(block.means(factor))
         return known
 
 
@@ -233,10 +235,11 @@ def _of_points(
     maximised out. Where it is best a factor has no slope, so that none is taken.
     """
     blocks = [block_of(trace, part) for part in plan.parts]
-    follow = {factor for block in blocks if block.follows_points for factor in block.factors}
+    follows = [isinstance(block, FollowsPoints) for block in blocks]
+    follow = {f for block, one in zip(blocks, follows, strict=True) if one for f in block.factors}
     found = tuple(
-        jax.lax.stop_gradient(_update(trace, part, posterior)) if block.follows_points else factor
-        for part, block, factor in zip(plan.parts, blocks, found, strict=True)
+        jax.lax.stop_gradient(_update(trace, part, posterior)) if one else factor
+        for part, one, factor in zip(plan.parts, follows, found, strict=True)
     )
     total = _apart(plan, found, trace)
     for name, (_, at_points, expected) in _sources(plan, found, trace).items():

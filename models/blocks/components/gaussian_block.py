@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -23,8 +24,8 @@ from numpyro.distributions.transforms import (
 
 from ..block import Block, Evidence
 from ..collapsed import Collapsed
+from ..mixtures.data_units import Rescaled, data_units
 from ..mixtures.linked_mixture import LinkedMixture
-from ..mixtures.units import Rescaled, data_units
 from . import normal_inverse_gamma, normal_inverse_wishart
 from .gaussian import Gaussian
 from .gaussian_prior import GaussianPrior
@@ -36,6 +37,9 @@ from .shift_prior import ComponentPriors
 __all__ = ["COVARIANCES", "GaussianComponents"]
 
 COVARIANCES = ("full", "tied", "diagonal", "spherical")
+
+_FOUND = {"log_weights", "log_classes"}
+"""Log-factors of other blocks whose statistics are found in one pass with the moments."""
 
 _SINGULAR = 1e-10
 """A covariance is singular when its least eigenvalue, relative to the widest, is smaller."""
@@ -69,8 +73,6 @@ class GaussianComponents(Block):
 
     factor: ClassVar[str] = "unary"
     roles: ClassVar[tuple[str, ...]] = ("location", "spread")
-    one_pass_factors: ClassVar[frozenset[str]] = frozenset({"log_weights", "log_classes"})
-
     remedy: ClassVar[str] = "use prior='empirical', fewer clusters, or covariance='tied'"
 
     def __init__(
@@ -187,9 +189,9 @@ class GaussianComponents(Block):
         means = self.location.reshape(self.num_cells, self.num_features)
         return means if self._is_matrix else means.mean(axis=0)
 
-    def has_one_pass(self, fn: Collapsed) -> bool:
+    def has_one_pass(self, fn: Collapsed, others: AbstractSet[str] = frozenset()) -> bool:
         """Whether points are independent and alike, and their densities full Gaussians of one layer."""
-        free = isinstance(fn, LinkedMixture) and fn.labels.is_shared
+        free = isinstance(fn, LinkedMixture) and fn.labels.is_shared and others <= _FOUND
         return free and isinstance(fn.components, Gaussian) and not fn.has_side_evidence
 
     def one_pass(self, fn: Any, value: Array) -> tuple[Array, dict[str, Any]]:

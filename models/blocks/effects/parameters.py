@@ -76,7 +76,6 @@ class MixedParameters(Block):
     """
 
     roles: ClassVar[tuple[str, ...]] = ("coefficients", "factor", "noise")
-    is_conditional: ClassVar[bool] = False
 
     def __init__(
         self,

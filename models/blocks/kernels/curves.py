@@ -18,7 +18,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import AffineTransform, ComposeTransform, Transform
 
-from ..block import Block, Evidence
+from ..block import Block, Evidence, FollowsPoints
 from ..collapsed import Collapsed
 from .curve_density import CurveDensity
 from .curve_starts import Setting
@@ -59,11 +59,6 @@ class Scale(Block):
         self.name, self.dim, self.setting = name, dim, setting
         self.prior, self.typical, self.num_clusters = prior, typical, num_clusters
 
-    @property
-    def has_update(self) -> bool:
-        """Numeric steps only."""
-        return False
-
     def sample(self) -> Array:
         """Sample it."""
         names = [self.dim] * self.prior.event_dim
@@ -101,7 +96,7 @@ class _Found(NamedTuple):
     root: Array
 
 
-class Curves(Block):
+class Curves(Block, FollowsPoints):
     r"""White weights of the curves of clusters, a priori standard normal.
 
     Given responsibilities :math:`q_{nk}` and variances :math:`s_{nk}^2` their posterior is normal with the
@@ -122,7 +117,6 @@ class Curves(Block):
 
     factor: ClassVar[str] = "unary"
     roles: ClassVar[tuple[str, ...]] = ("curves",)
-    follows_points: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -115,7 +115,6 @@ class FlipRate(Block):
 
     factor: ClassVar[str] = "pair_weights"
     roles: ClassVar[tuple[str, ...]] = ("reliability",)
-    locates: ClassVar[bool] = False
 
     def __init__(self, prior: Any, graph: LabelGraph) -> None:
         self.prior, self.graph = prior, graph
@@ -187,9 +186,7 @@ class FlipRate(Block):
         """Divergence from the prior, in nats."""
         return dist.kl_divergence(dist.Beta(*found), self.prior).sum()
 
-    def starts(
-        self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
-    ) -> dict[str, Any]:
+    def typical(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
         """The rate that the given weights stand for, on average over the soft statements of a group."""
         given, group = self.graph.pair_weights, self.graph.group
         low, high = (
@@ -207,8 +204,7 @@ class FlipRate(Block):
         margin = _MARGIN * (high - low)
         # at one half statements say nothing, and no step leads away
         rate = np.clip(np.minimum(rate, _LARGEST), low + margin, high - margin)
-        shape = shapes["reliability"]
-        return {"reliability": np.broadcast_to(rate.reshape(shape), (num_starts, *shape))}
+        return {"reliability": rate.reshape(shapes["reliability"])}
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
         """Say that a rate above one half reads links as their opposite."""

@@ -101,7 +101,6 @@ class Sticks(Block):
 
     factor: ClassVar[str] = "log_weights"
     roles: ClassVar[tuple[str, ...]] = ("sticks",)
-    locates: ClassVar[bool] = False
     derived: ClassVar[dict[str, str]] = {"weights": "mixing_weights"}
 
     def __init__(self, num_clusters: int, concentration: float | Array, truncation: str) -> None:
@@ -192,12 +191,10 @@ class Sticks(Block):
         prior = dist.Beta(1.0, self.concentration)
         return dist.kl_divergence(dist.Beta(found.first, found.second), prior).sum()
 
-    def starts(
-        self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
-    ) -> dict[str, Any]:
+    def typical(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
         """Sticks of equal weights, some of which are left beyond an open end."""
         left = self.num_sticks + 1 - np.arange(self.num_sticks)
-        return {"sticks": np.tile(1.0 / left, (num_starts, 1))}
+        return {"sticks": 1.0 / left}
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
         """Say that the truncation matters where the last cluster is expected to hold much."""

@@ -14,7 +14,7 @@ from jax import Array, lax
 from jax.scipy.special import xlogy
 from numpyro.distributions.transforms import Transform
 
-from ..block import Block, Evidence
+from ..block import Block, Discrete, Evidence
 from ..collapsed import Collapsed
 
 __all__ = ["ComponentClusters", "FlatSimplex"]
@@ -41,7 +41,7 @@ class FlatSimplex(dist.Dirichlet):
         return flat + 0.0 * xlogy(1.0, jnp.maximum(value, 1.0)).sum(axis=-1)
 
 
-class ComponentClusters(Block):
+class ComponentClusters(Block, Discrete):
     r"""Table V of the clusters that components belong to, shape (num_components, num_clusters).
 
     Its rows are probabilities; the update takes them to vertices, one cluster per component. The
@@ -61,8 +61,6 @@ class ComponentClusters(Block):
 
     factor: ClassVar[str] = "agreement"
     roles: ClassVar[tuple[str, ...]] = ("component_clusters",)
-    is_conditional: ClassVar[bool] = False
-    is_discrete: ClassVar[bool] = True
 
     def __init__(
         self,

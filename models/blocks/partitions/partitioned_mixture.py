@@ -112,6 +112,11 @@ class PartitionedMixture(FiniteMixture):
         """Name the family of the posterior."""
         return "mean_field" if self.rule is None else "space_partition"
 
+    @property
+    def mixing_log_weights(self) -> Array:
+        """Logs of the weights of the components; those of the clusters are all zero."""
+        return self.log_within
+
     def remark(self) -> str | None:
         """Say that links which all join keep nothing apart."""
         weights = self.labels.graph.pair_weights
