@@ -1,4 +1,4 @@
-"""The algebra of labels that are summed out: a joint law of the labels times unary factors."""
+"""The algebra of labels that are summed out: a joint prior of the labels times unary factors."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ class FiniteMixture(Collapsed):
 
     .. math:: \log p(x) = \log \sum_z P(z) \prod_i f_i(z_i),
 
-    with a law P of the labels, in which links may tie them, and unary factors :math:`f_i`: densities of
-    the data of a point given its label, and whatever else is known of single labels.
+    with a joint prior P of the labels, in which links may tie them, and unary factors :math:`f_i`: densities
+    of the data of a point given its label, and what else is known about single labels.
 
-    Subclasses set `labels`, and give `log_factors`, which contain those of `log_factors_of_labels`, and
-    `label_factors`. Latent variables besides the labels are theirs as well.
+    A subclass sets `labels` and gives `log_factors`, which include those of `log_factors_of_labels`, and
+    `label_factors`. It may have latent variables besides the labels.
     """
 
     arg_constraints: ClassVar[dict] = {}
+
     is_density: bool = True
-    """Whether data are likelier where clusters are; a classifier says nothing of where they lie."""
+    """Whether data are likelier where clusters are; a classifier says nothing about where they lie."""
 
     is_exchangeable: bool = True
     """Whether labels may be renumbered; not where each has side information of its own."""
@@ -41,7 +42,7 @@ class FiniteMixture(Collapsed):
     """Number of classes of the points beside their labels; None where they have none."""
 
     labels: LinkedCategorical
-    """Law of the labels before any data."""
+    """Joint prior of the labels."""
 
     evidence: Array | None = None
     """Log-factors of the labels besides densities of data, shape (num_points, num_clusters)."""
@@ -68,16 +69,16 @@ class FiniteMixture(Collapsed):
         return Units(graph.num_points, owner, graph.num_nodes)
 
     def links(self) -> LabelGraph | None:
-        """Links that tie the labels; without any, facts of structure are found without `labels`."""
+        """Links that tie the labels; where it is None, structural properties do not evaluate `labels`."""
         return self.labels.graph
 
     def tied_by(self, graph: LabelGraph) -> FiniteMixture:
-        """The same law of the same points, tied by the links of a graph that has as many.
+        """The same distribution of the same points, tied by the links of another graph of equal sizes.
 
         Raises
         ------
         ValueError
-            If the law says nothing of other links.
+            If the distribution holds for its own links only.
         """
         raise ValueError(
             f"the links of a {type(self).__name__} cannot be replaced; use 'em' or 'map'"
@@ -116,7 +117,7 @@ class FiniteMixture(Collapsed):
     def log_normalizer_at(self, log_weights: Array) -> Array:
         """Log partition function of the links at other log mixing weights."""
         labels = self.labels
-        blank = jnp.zeros((self.labels.graph.num_points, self.num_clusters), log_weights.dtype)
+        blank = jnp.zeros((labels.graph.num_points, self.num_clusters), log_weights.dtype)
         return partition.log_partition(
             blank, labels.graph, log_weights, labels.pair_weights, **labels.options
         )
