@@ -10,7 +10,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import Array
 
-from ..collapsed import Collapsed, Fitted, NamedArray, Units
+from ..collapsed import Batch, Collapsed, Fitted, NamedArray, Units
 from ..label_inference import partition
 from ..label_inference.label_graph import LabelGraph
 from .linked_categorical import LinkedCategorical
@@ -71,6 +71,11 @@ class FiniteMixture(Collapsed):
     def links(self) -> LabelGraph | None:
         """Links that tie the labels; where it is None, structural properties do not evaluate `labels`."""
         return self.labels.graph
+
+    def labels_of(self, batch: Batch) -> LinkedCategorical:
+        """Joint prior of the labels of a batch, tied by its links."""
+        weights = jnp.asarray(self.labels.pair_weights)[batch.links]
+        return self.labels.among(batch.graph, weights, batch.points)
 
     def tied_by(self, graph: LabelGraph) -> FiniteMixture:
         """The same distribution of the same points, tied by the links of another graph of equal sizes.

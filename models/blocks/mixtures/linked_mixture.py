@@ -134,9 +134,7 @@ class LinkedMixture(FiniteMixture):
             if not hasattr(components, "take"):
                 return None
             components = components.take(batch.rows)
-        weights = jnp.asarray(self.labels.pair_weights)[batch.links]
-        labels = self.labels.among(batch.graph, weights, batch.points)
-        return self.among(labels, components, batch.points, batch.groups)
+        return self.among(self.labels_of(batch), components, batch.points, batch.groups)
 
     def tied_by(self, graph: LabelGraph) -> LinkedMixture:
         """The same distribution of the same points, tied by the links of another graph of equal sizes."""
