@@ -1,4 +1,4 @@
-"""How many prototypes of classes each component should have: growth by the code length."""
+"""Number of prototypes per component: growth by the code length."""
 
 from __future__ import annotations
 

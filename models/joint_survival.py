@@ -55,9 +55,9 @@ def joint_survival(
     random : array_like, shape (num_rows, num_effects)
     subjects : Groups
     time : array_like, shape (num_subjects,), or None
-        To the event or to the end of observation, positive, from an origin that all subjects share, in
-        the order of the subjects' names, ``sidebayes.Groups(subjects).names``. Subjects enter at the
-        origin: there is no correction for delayed entry. None simulates.
+        Time to the event or to the end of observation, positive, from an origin that all subjects
+        share, in the order of the subjects' names, ``sidebayes.Groups(subjects).names``. Subjects enter
+        at the origin: there is no correction for delayed entry. None simulates.
     event : array_like, shape (num_subjects,), optional
         1 where the event was seen, 0 where the time is censored. By default it was always seen.
     covariates : array_like, shape (num_subjects, num_covariates), optional

@@ -44,14 +44,14 @@ def nfgl(
               P(c | x) = \sum_j P(j | x)\, p_j(c | x)
 
     The last sum of :math:`\Phi` is a composite likelihood (pseudo-likelihood) of the classes, each given
-    the others in its component (`conditionals`). **It is no likelihood**: these conditionals contradict each
-    other in general, so that no joint law of the classes has them, whatever the source says; posteriors
-    under it are Gibbs posteriors, as a rule too sure of the scales, and classes cannot be simulated.
-    `pfgl` is the generative relative.
+    the others in its component (`conditionals`). **It is not a likelihood**: in general these
+    conditionals contradict each other, so that no joint distribution of the classes has them, contrary
+    to the source. Posteriors under it are Gibbs posteriors, which are usually too narrow in the scales,
+    and classes cannot be simulated. `pfgl` is the generative relative.
 
     Each labelled row is in one component :math:`v_i`, which is found beforehand:
-    `sidebayes.fit_nfgl` takes rows and classes and does all. Distances are Euclidean: give features of
-    one unit, standardised ones say.
+    `sidebayes.fit_nfgl` takes rows and classes and does everything. Distances are Euclidean: pass
+    features in one unit, such as standardised ones.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def nfgl(
     num_clusters, num_classes : int
     covariance : {"full", "tied", "diagonal", "spherical"}
     prior : {"empirical", "flat"} or GaussianPrior
-        Of the components. Unless it is "flat", the thesis' own, logarithms of the scales
+        Prior of the components. Unless it is "flat", as in the thesis, logarithms of the scales
         :math:`a_j` are normal about minus that of the median squared distance to the nearest other
         anchor, with a deviation of 2.
     concentration : float

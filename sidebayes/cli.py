@@ -151,14 +151,14 @@ def fit_method(
     formula: Annotated[
         list[str] | None,
         typer.Option(
-            help="Of mixed models, 'y ~ time + (time | subject)'; repeated for several outputs.",
+            help="Formula of a mixed model, 'y ~ time + (time | subject)'; repeated for several outputs.",
             rich_help_panel=_DATA,
         ),
     ] = None,
     survival: Annotated[
         str | None,
         typer.Option(
-            help="Of joint models, 'Surv(time, event) ~ age', beside --formula.",
+            help="Survival part of a joint model, 'Surv(time, event) ~ age', beside --formula.",
             rich_help_panel=_DATA,
         ),
     ] = None,
@@ -187,12 +187,14 @@ def fit_method(
     ] = None,
     num_links: Annotated[
         int | None,
-        typer.Option(help="Simulate so many links from the known classes.", rich_help_panel=_SIDE),
+        typer.Option(
+            help="Number of links to simulate from the known classes.", rich_help_panel=_SIDE
+        ),
     ] = None,
     flip_rate: Annotated[
         float | None,
         typer.Option(
-            help="Share of simulated links that is wrong; by default none.", rich_help_panel=_SIDE
+            help="Share of simulated links that are wrong; 0 by default.", rich_help_panel=_SIDE
         ),
     ] = None,
     weight: Annotated[
@@ -220,7 +222,7 @@ def fit_method(
     num_known: Annotated[
         int | None,
         typer.Option(
-            help="Learn from the classes of so many rows, drawn at random from --label.",
+            help="Number of rows, drawn at random, whose class in --label is learned from.",
             rich_help_panel=_SIDE,
         ),
     ] = None,
@@ -245,7 +247,11 @@ def fit_method(
     setting: Annotated[
         list[str] | None, typer.Option(help="Setting of the engine, e.g. num_samples=500.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of links, starts and draws.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of links, starts and draws.")] = 0,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Keep the state of the run here; the same command goes on from there."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Save the fit here (.nc).")
     ] = None,

@@ -1,4 +1,4 @@
-"""How well a fit predicts links that it has not seen."""
+"""Predictive scores of held-out links."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class LinkScore:
         number, met = len(self.table), int((self.table["probability"] > 0.5).sum())
         verdict = "better" if self.mean > self.baseline else "no better"
         text = (
-            f"log score {self.mean:.3f} ± {self.standard_error:.3f} a link over {number} held-out "
+            f"log score {self.mean:.3f} ± {self.standard_error:.3f} per link over {number} held-out "
             f"links, {verdict} than {self.baseline:.3f} by the sizes of the clusters; {met} of them "
             "are more likely met than not"
         )

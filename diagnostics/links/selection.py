@@ -1,4 +1,4 @@
-"""Which pairs of points to ask about next."""
+"""Selection of pairs of points to ask about next."""
 
 from __future__ import annotations
 

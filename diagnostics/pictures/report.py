@@ -38,7 +38,7 @@ _READING = {
 _LEVELS = {
     "good": "The run itself shows no fault: it ended, and its starts or chains agree. That does not make the "
     "model or the links right.",
-    "caution": "The result can be used, but something speaks against it; it is said beside it.",
+    "caution": "The result can be used with caution, for the reason that stands beside it.",
     "bad": "The run failed its own checks.",
 }
 """What the colours mean."""

@@ -1,4 +1,4 @@
-"""How far a fit is to be trusted, by what the run itself shows."""
+"""Verdict on a fit from what the run itself shows."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _chains(fit: Fitted) -> tuple[str, str] | None:
     is_sampler = draws and not np.size(fit.objective)
     if is_sampler and sizes["draw"] < _FEWEST_DRAWS:
         return "bad", (
-            f"Draws of {sizes['draw']} a chain cannot be judged; draw some hundreds from each of "
+            f"{sizes['draw']} draws per chain cannot be judged; draw some hundreds from each of "
             "several chains."
         )
     rhat, ess = fit.convergence["rhat"], fit.convergence["ess"]
@@ -119,7 +119,7 @@ def _end(fit: Fitted) -> tuple[str, str] | None:
         if slope <= _FLAT:
             return None  # a mode, however many steps led there
     if len(path) < 2:
-        return "bad", "It made no step, so that nothing shows a mode; lower tol."
+        return "bad", "It made no step, so that there is no sign of a mode; lower tol."
     gain = path[-1] - path[-2]
     if gain > max(_NEAR, _STILL_RISING * (1 + abs(path[-1]))):
         return "caution", f"The objective still rose by {gain:.2g} in the last step; lower tol."

@@ -25,13 +25,13 @@ __all__ = [
     "Conditional",
     "Discrete",
     "Drawable",
-    "Evidence",
     "Factored",
     "FollowsPoints",
     "HasCodeLength",
     "HasMeans",
     "HasUnits",
     "Improper",
+    "Observation",
     "Obstructed",
     "OnePass",
     "Remarking",
@@ -42,8 +42,8 @@ __all__ = [
 ]
 
 
-class Evidence(NamedTuple):
-    """What one observed site says about a block.
+class Observation(NamedTuple):
+    """What one observed site contributes to a block.
 
     Attributes
     ----------
@@ -118,7 +118,7 @@ class Updatable(Protocol):
     has to raise the objective, and to come to rest where that is flat.
     """
 
-    def statistics(self, evidence: Evidence) -> Any:
+    def statistics(self, observation: Observation) -> Any:
         """Additive statistics of one observed site, or of a batch of it."""
         ...
 
@@ -161,7 +161,7 @@ class Drawable(Conditional, Protocol):
 class Factored(Drawable, Protocol):
     """Has an exact factor of coordinate ascent, given expected statistics."""
 
-    def expected_factors(self, found: Any, evidence: Evidence) -> dict[str, Array]:
+    def expected_factors(self, found: Any, observation: Observation) -> dict[str, Array]:
         """Expected log-factors, and ``log_normalizer`` where the sites enter it."""
         ...
 

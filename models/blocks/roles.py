@@ -1,4 +1,4 @@
-"""Which arguments of a model are data, and what they are data about: read off its signature."""
+"""Roles of a model's arguments as data or options, read from its signature."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fit says of latent variables that were integrated out, labels aside, and of fixed effects."""
+"""Random and fixed effects of a fit: estimates and intervals."""
 
 from __future__ import annotations
 

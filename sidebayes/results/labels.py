@@ -1,4 +1,4 @@
-"""What a fit says of labels, of classes, and of the links between points."""
+"""Labels, classes and links of a fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fit predicts: labels and densities of new data, and draws of data."""
+"""Predictions of a fit: labels and densities of new data, and draws of data."""
 
 from __future__ import annotations
 

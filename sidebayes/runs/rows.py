@@ -1,4 +1,4 @@
-"""How a model depends on the rows of its data: which sites other rows would change, and which bar them."""
+"""Dependence of a model on the rows of its data: sites that other rows change or forbid."""
 
 from __future__ import annotations
 

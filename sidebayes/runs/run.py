@@ -30,7 +30,7 @@ __all__ = ["Run"]
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What to fit, to which data, and how; `dataclasses.replace` makes another of it.
+    """A fit to be made: model, data, options and engine; `dataclasses.replace` makes variants of it.
 
     Attributes
     ----------
@@ -57,6 +57,10 @@ class Run:
         Whether a loaded fit is of a user's own model.
     unseen : bool
         Whether the data are others than those of the fit.
+    checkpoint : str or None
+        File that keeps the state of the engine; a saved fit does not name it.
+    checkpoint_every : float
+        Seconds between two writings, at least.
     """
 
     method: str
@@ -72,6 +76,8 @@ class Run:
     lost: Mapping[str, str] = field(default_factory=dict)
     is_own: bool = False
     unseen: bool = False
+    checkpoint: str | None = None
+    checkpoint_every: float = 60.0
 
     def __getstate__(self) -> dict[str, Any]:
         """Fields only: what is kept beside them is found again, and traces cannot be pickled."""

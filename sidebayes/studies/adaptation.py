@@ -1,4 +1,4 @@
-"""Which of several moved classifiers to trust, where few classes of the target are known."""
+"""Choice among moved classifiers, where few classes of the target are known."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _CLOSE = 0.01
 
 @dataclass(frozen=True)
 class AdaptationChoice:
-    """What `select_adaptation` found.
+    """Result of `select_adaptation`.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""How many clusters the links call for, and of how many components."""
+"""Choice of the numbers of clusters and components from links."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["ClusterChoice", "select_clusters"]
 
 @dataclass(frozen=True)
 class ClusterChoice:
-    """What `select_clusters` found.
+    """Result of `select_clusters`.
 
     Attributes
     ----------

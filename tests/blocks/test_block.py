@@ -22,7 +22,7 @@ CONJUGATE = {"Updatable", "Conditional", "Drawable", "Factored"}
 
 def capabilities(of):
     kinds = (getattr(block, name) for name in block.__all__)
-    kinds = (kind for kind in kinds if kind is not Block and kind is not block.Evidence)
+    kinds = (kind for kind in kinds if kind is not Block and kind is not block.Observation)
     return {kind.__name__ for kind in kinds if isinstance(of, kind)}
 
 

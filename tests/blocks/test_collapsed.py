@@ -204,19 +204,19 @@ def normaliser(log_weights, reading):
     return brute_force.infer(blank, LINKS.pairs, LINKS.weights)[0]
 
 
-SOFT_EVIDENCE = np.log(RNG.dirichlet(np.ones(NUM_CLUSTERS), NUM_POINTS))
+SOFT_SIDE = np.log(RNG.dirichlet(np.ones(NUM_CLUSTERS), NUM_POINTS))
 KNOWN = PartialLabels(np.array([-1, 2, -1, 0, 1]))
 with np.errstate(divide="ignore"):
-    SURE_EVIDENCE = np.log(KNOWN.admissible(NUM_CLUSTERS).astype(float))
+    SURE_SIDE = np.log(KNOWN.admissible(NUM_CLUSTERS).astype(float))
 
 
 @pytest.mark.parametrize("reading", READINGS)
-@pytest.mark.parametrize("evidence", [SOFT_EVIDENCE, SURE_EVIDENCE], ids=["soft", "sure"])
-def test_evidence_counts_as_a_factor_of_every_label(evidence, reading):
+@pytest.mark.parametrize("log_side", [SOFT_SIDE, SURE_SIDE], ids=["soft", "sure"])
+def test_side_factors_count_for_every_label(log_side, reading):
     """Against all labelings."""
     labels = LinkedCategorical(jnp.asarray(LOG_WEIGHTS), GRAPH, reading=reading)
-    fn = LinkedMixture(labels, dist.Normal(LOC, 1.0), jnp.asarray(evidence))
-    total = normal_logs(X[:, None], LOC) + LOG_WEIGHTS + evidence
+    fn = LinkedMixture(labels, dist.Normal(LOC, 1.0), jnp.asarray(log_side))
+    total = normal_logs(X[:, None], LOC) + LOG_WEIGHTS + log_side
     log_z, prob, agree, best, _ = brute_force.infer(total, LINKS.pairs, LINKS.weights)
     value, expected = jnp.asarray(X), log_z - normaliser(LOG_WEIGHTS, reading)
     ours = everything(fn, value)
@@ -228,7 +228,7 @@ def test_evidence_counts_as_a_factor_of_every_label(evidence, reading):
     np.testing.assert_allclose(terms[: fn.num_units].sum(), expected, rtol=1e-10)
     np.testing.assert_array_equal(ours.mode, best)
     slope = ours.slope
-    for name in ("unary", "evidence"):
+    for name in ("unary", "log_side"):
         np.testing.assert_allclose(slope[name], prob, atol=1e-10)
     np.testing.assert_allclose(slope["log_weights"], prob.sum(axis=0), atol=1e-10)
     soft = ~LINKS.hard
@@ -238,14 +238,14 @@ def test_evidence_counts_as_a_factor_of_every_label(evidence, reading):
     assert abs(jax.jit(without.log_prob)(value) - expected) > 0.1
 
 
-def test_silent_evidence_says_nothing():
+def test_silent_side_factors_change_nothing():
     labels = LinkedCategorical(jnp.asarray(LOG_WEIGHTS), GRAPH)
     plain = LinkedMixture(labels, dist.Normal(LOC, 1.0))
     silent = LinkedMixture(labels, dist.Normal(LOC, 1.0), jnp.zeros((NUM_POINTS, NUM_CLUSTERS)))
     found, expected = jax.jit(lambda x: (silent.log_prob(x), plain.log_prob(x)))(X)
     np.testing.assert_allclose(found, expected, rtol=1e-13)
     again = jax.jit(lambda fn: jax.tree.map(lambda leaf: leaf, fn))(silent)
-    assert again.evidence.shape == (NUM_POINTS, NUM_CLUSTERS)
+    assert again.log_side.shape == (NUM_POINTS, NUM_CLUSTERS)
 
 
 WITHIN = np.array([[0.6, 0.4], [0.9, 0.1], [0.25, 0.75]])
@@ -333,7 +333,7 @@ def test_shapes_that_do_not_fit_are_refused():
     labels = LinkedCategorical(jnp.asarray(LOG_WEIGHTS), GRAPH)
     with pytest.raises(ValueError, match=r"batch shape \(2,\); expected \(3,\)"):
         LinkedMixture(labels, dist.Normal(LOC[:2], 1.0))
-    with pytest.raises(ValueError, match=r"evidence has shape \(5, 2\); expected \(5, 3\)"):
+    with pytest.raises(ValueError, match=r"log_side has shape \(5, 2\); expected \(5, 3\)"):
         LinkedMixture(labels, dist.Normal(LOC, 1.0), jnp.zeros((5, 2)))
     with pytest.raises(ValueError, match="4 groups, and there are labels for 5 points"):
         LinkedMixture(labels, dist.Normal(LOC, 1.0), groups=Groups([0, 1, 2, 3, 3]))

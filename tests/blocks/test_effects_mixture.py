@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
-from sidebayes.models.blocks.block import Evidence
+from sidebayes.models.blocks.block import Observation
 from sidebayes.models.blocks.collapsed import Fitted
 from sidebayes.models.blocks.effects.class_parameters import class_parameters
 from sidebayes.models.blocks.effects.densities.marginal import MixedEffects
@@ -40,10 +40,10 @@ STRENGTH = np.array([1.3, -0.7, 0.4, -np.inf])
 def build(links=None, known=None, reading="field", beta=BETA, factor=FACTOR, noise=NOISE):
     graph = as_label_graph(links, GROUPS, len(beta))
     labels = LinkedCategorical(jnp.log(WEIGHTS[: len(beta)]), graph, reading=reading)
-    evidence = None if known is None else jnp.log(1.0 * known)
+    log_side = None if known is None else jnp.log(1.0 * known)
     return EffectsMixture(
         labels, FIXED, beta, TABLE.design, TABLE.groups,
-        scale_tril=factor, noise=noise, outputs=OUTPUTS, evidence=evidence,
+        scale_tril=factor, noise=noise, outputs=OUTPUTS, log_side=log_side,
     )  # fmt: skip
 
 
@@ -79,9 +79,9 @@ def test_density_and_posterior_are_enumeration(linked, known):
     density, mean, cov = by_class()
     prior = np.tile(np.log(WEIGHTS), (GROUPS, 1))
     with np.errstate(divide="ignore"):
-        evidence = 0.0 if known is None else np.log(1.0 * known)
+        log_side = 0.0 if known is None else np.log(1.0 * known)
     log_omega = brute_force.infer(prior, pairs, strength)[0]
-    log_z, share, _, mode, _ = brute_force.infer(prior + density + evidence, pairs, strength)
+    log_z, share, _, mode, _ = brute_force.infer(prior + density + log_side, pairs, strength)
     assert log_prob == pytest.approx(log_z - log_omega, abs=1e-9)
     assert float(terms.sum()) == pytest.approx(log_z - log_omega, abs=1e-9)
     np.testing.assert_allclose(found["responsibilities"].values, share, atol=1e-10)
@@ -156,8 +156,8 @@ def test_one_pass_is_the_slope(shared, monkeypatch):
     def both(value):
         log_z, slope = jax.value_and_grad(fn.log_partition)(fn.log_factors(value))
         total, expected = block.one_pass(fn, value)
-        apart = block.statistics(Evidence(fn, value, slope))
-        at_once = block.statistics(Evidence(fn, value, expected))
+        apart = block.statistics(Observation(fn, value, slope))
+        at_once = block.statistics(Observation(fn, value, expected))
         weights = slope["log_weights"], expected["log_weights"]
         return (log_z, total), weights, (apart, at_once)
 
@@ -205,7 +205,7 @@ def test_refusals():
         EffectsMixture(labels, FIXED, BETA, TABLE.design, codes, **given)
     with pytest.raises(ValueError, match="coefficients has shape"):
         EffectsMixture(labels, FIXED, BETA[:, :2], TABLE.design, TABLE.groups, **given)
-    with pytest.raises(ValueError, match="evidence has shape"):
+    with pytest.raises(ValueError, match="log_side has shape"):
         build(known=KNOWN[:, :2])
     with pytest.raises(ValueError, match="value has shape"):
         build().log_prob(TABLE.y[:3])

@@ -26,6 +26,8 @@ BANNED = {
     r"in time that \w+ take": "in O(number of groups) per evaluation",
     rf"\b({PLURALS}) an? ({UNITS})\b": "write 'per': 'points per class'",
     r"\b(one|a) (name|line|entry|term) a (feature|fact|row|rung|cluster|class)\b": "write 'per'",
+    r"\bonce an? (class|pair|row|step|draw|subject|group)\b": "write 'per'",
+    r"\bstart a draw\b|\ba link over\b|\bDraws of .{0,20} a chain\b": "write 'per'",
     r"[Ss]ingle component a\b": "one component per cluster",
     r"what (is|was) told": "what is logged",
     r"\bbeing told\b|\bare told by\b|\bis told by\b": "determined by, matched by",

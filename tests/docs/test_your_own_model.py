@@ -7,7 +7,7 @@ from sidebayes.models.blocks import block
 
 PAGE = Path(__file__).parents[2] / "docs" / "your_own_model.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-PROTOCOLS = set(block.__all__) - {"Block", "Evidence"}
+PROTOCOLS = set(block.__all__) - {"Block", "Observation"}
 
 
 def test_every_protocol_is_in_the_table():

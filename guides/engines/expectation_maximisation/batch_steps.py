@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from sidebayes.models.blocks.block import Batched, Evidence, Updatable
+from sidebayes.models.blocks.block import Batched, Observation, Updatable
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
@@ -50,7 +50,7 @@ def expect(
     for part in plan.parts:
         block = block_of(trace, part)
         is_new = isinstance(block, Batched) and block.given_moments(centre, covariance)
-        statistics.append(block.statistics(Evidence(fn, value, slope)))
+        statistics.append(block.statistics(Observation(fn, value, slope)))
         if is_new:
             nothing = block.update(jax.tree.map(jnp.zeros_like, statistics[-1]), ())
             log_prior = log_prior + block.log_density(nothing, part.values(params))

@@ -1,4 +1,4 @@
-"""What a model declares at its sites: names of axes, roles, blocks, and the table that is observed."""
+"""Declarations at the sites of a model: names of axes, roles, blocks, and the observed table."""
 
 from __future__ import annotations
 

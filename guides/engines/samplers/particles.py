@@ -1,4 +1,4 @@
-"""What samplers that start from the prior share: prior draws, split densities, evidence of runs."""
+"""Shared by samplers that start from the prior: prior draws, split densities, evidence of runs."""
 
 from __future__ import annotations
 

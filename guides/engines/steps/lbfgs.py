@@ -40,7 +40,7 @@ class _Memory(NamedTuple):
 
 
 class Search(NamedTuple):
-    """Where a minimisation has got.
+    """State of a minimisation.
 
     Attributes
     ----------

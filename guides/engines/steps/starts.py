@@ -1,4 +1,4 @@
-"""Where runs start: at partitions, near zero or at draws of priors for other sites, or as given."""
+"""Starting values: at partitions, near zero or at draws of priors for other sites, or as given."""
 
 from __future__ import annotations
 

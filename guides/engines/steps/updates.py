@@ -1,4 +1,4 @@
-"""Which sites of a model have updates in closed form, found in its trace, and how they are used."""
+"""Plan of updates: the sites of a model that have closed forms, found in its trace."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from sidebayes.models.blocks.block import (
     Block,
     Collapsible,
     Drawable,
-    Evidence,
     Improper,
+    Observation,
     Obstructed,
     OnePass,
     Tightening,
@@ -42,10 +42,10 @@ __all__ = [
     "closed_forms",
     "degenerate",
     "drawable",
-    "evidence",
     "is_ours",
     "listed",
     "maximised",
+    "observations",
     "plan_updates",
     "pooled",
     "provenance",
@@ -220,10 +220,12 @@ def sources_of(trace: Mapping[str, dict], part: Part) -> list[Collapsed]:
     return [fn for fn, _ in collapsed_sites({n: trace[n] for n in part.sources}).values()]
 
 
-def evidence(trace: Mapping[str, dict], part: Part, posterior: Mapping[str, Any]) -> list[Evidence]:
+def observations(
+    trace: Mapping[str, dict], part: Part, posterior: Mapping[str, Any]
+) -> list[Observation]:
     """What the observed sites say about a block, given expected or drawn latent variables."""
     sources = collapsed_sites({name: trace[name] for name in part.sources})
-    return [Evidence(*sources[name], posterior[name]) for name in part.sources]
+    return [Observation(*sources[name], posterior[name]) for name in part.sources]
 
 
 def closed_forms(
@@ -246,7 +248,7 @@ def closed_forms(
     """
 
     def found(number: int, trace: Mapping[str, dict], block: Updatable) -> Any:
-        return update_of(block, evidence(trace, plan.parts[number], posterior))
+        return update_of(block, observations(trace, plan.parts[number], posterior))
 
     return updated(problem, plan, params, args, found, pick)
 
@@ -276,8 +278,8 @@ def maximised(
     return block.mode(found, values)
 
 
-def update_of(block: Updatable, given: list[Evidence]) -> Any:
-    """What `Updatable.update` finds, given the evidence of all sites that the block learns from."""
+def update_of(block: Updatable, given: list[Observation]) -> Any:
+    """What `Updatable.update` finds, given the observations of all sites that the block learns from."""
     return block.update(pooled([block.statistics(one) for one in given]), [g.fn for g in given])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from sidebayes.models.blocks.block import Block, Evidence, Factored, FollowsPoints, HasMeans
+from sidebayes.models.blocks.block import Block, Factored, FollowsPoints, HasMeans, Observation
 from sidebayes.models.blocks.collapsed import Collapsed
 
 from ..base import Problem
@@ -21,9 +21,9 @@ from ..steps.updates import (
     Plan,
     block_of,
     drawable,
-    evidence,
     is_ours,
     listed,
+    observations,
     plan_updates,
     pooled,
     provenance,
@@ -188,7 +188,7 @@ class FactoredModel:
 
 
 def _update(trace: Mapping[str, dict], part: Part, posterior: Mapping[str, Any]) -> Any:
-    block, given = block_of(trace, part), evidence(trace, part, posterior)
+    block, given = block_of(trace, part), observations(trace, part, posterior)
     statistics = pooled([block.statistics(one) for one in given])
     return block.update(statistics, [one.fn for one in given])
 
@@ -206,7 +206,7 @@ def _sources(
         expected: dict[str, Array] = {}
         for part, factor in zip(plan.parts, found, strict=True):
             if name in part.sources:
-                given = Evidence(fn, value, {})
+                given = Observation(fn, value, {})
                 expected |= block_of(trace, part).expected_factors(factor, given)
         out[name] = fn, entries[name], expected
     return out
@@ -294,7 +294,7 @@ def _difference(trace: Mapping[str, dict], part: Part, posterior: Mapping[str, A
     prior = sum(site_log_prob(trace[name]) for name in part.sites.values())
     claimed, due = block.divergence(found), block.log_density(found, values) - prior
     size = 1 + jnp.abs(claimed) + jnp.abs(due)
-    for name, given in zip(part.sources, evidence(trace, part, posterior), strict=True):
+    for name, given in zip(part.sources, observations(trace, part, posterior), strict=True):
         slope = {**posterior[name], _NORMALIZER: -1.0}
         for factor, expected in block.expected_factors(found, given).items():
             rise = inner(slope[factor], expected - entries[name][factor])

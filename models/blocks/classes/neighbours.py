@@ -37,7 +37,7 @@ def _distances(points: Array) -> tuple[Array, Array]:
     return apart, jnp.log(typical)
 
 
-def _assigned_evidence(assigned: ArrayLike, num_clusters: int) -> Array:
+def _assigned_factors(assigned: ArrayLike, num_clusters: int) -> Array:
     """Log-factors that hold points in their components, shape (num_points, num_clusters); -1 is free."""
     given = jnp.asarray(assigned)[:, None]
     return jnp.where((given >= 0) & (given != jnp.arange(num_clusters)), FORBIDDEN, 0.0)
@@ -47,8 +47,8 @@ def assigned_mixture(
     labels: LinkedCategorical, components: dist.Distribution, assigned: ArrayLike
 ) -> LinkedMixture:
     """Distribution of all points, some of which belong to given components; it has no classes."""
-    evidence = _assigned_evidence(assigned, labels.log_weights.shape[-1])
-    return LinkedMixture(labels, components, evidence)
+    log_side = _assigned_factors(assigned, labels.log_weights.shape[-1])
+    return LinkedMixture(labels, components, log_side)
 
 
 class NeighbourMixture(LinkedMixture):
@@ -76,10 +76,10 @@ class NeighbourMixture(LinkedMixture):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        evidence = None
+        log_side = None
         if assigned is not None:
-            evidence = _assigned_evidence(assigned, labels.log_weights.shape[-1])
-        super().__init__(labels, components, evidence, validate_args=validate_args)
+            log_side = _assigned_factors(assigned, labels.log_weights.shape[-1])
+        super().__init__(labels, components, log_side, validate_args=validate_args)
         self.anchors, self.assigned = anchors, assigned
 
     @property

@@ -100,7 +100,7 @@ def prototype_prior(prior: GaussianPrior, num_clusters: int) -> tuple[Array, Arr
 class PrototypeSites(Block):
     """Prototypes and scales; engines move them numerically."""
 
-    factor: ClassVar[str] = "evidence"
+    factor: ClassVar[str] = "log_side"
     roles: ClassVar[tuple[str, ...]] = ("prototype", "prototype_log_scale")
 
     def __init__(

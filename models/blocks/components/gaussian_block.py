@@ -22,7 +22,7 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
-from ..block import Block, Evidence
+from ..block import Block, Observation
 from ..collapsed import Collapsed
 from ..mixtures.data_units import Rescaled, data_units
 from ..mixtures.linked_mixture import LinkedMixture
@@ -172,12 +172,12 @@ class GaussianComponents(Block):
         scale = scale_tril / jnp.sqrt(self.prior.shrinkage)[..., None, None]
         return dist.MultivariateNormal(loc, scale_tril=scale)
 
-    def statistics(self, evidence: Evidence) -> Moments:
+    def statistics(self, observation: Observation) -> Moments:
         """Moments of each component; second ones of features apart have no cross terms."""
-        x = jnp.asarray(evidence.value)
-        if "moments" in evidence.expected:
-            return evidence.expected["moments"]
-        member = evidence.expected["unary"].reshape(len(x), self.num_cells)
+        x = jnp.asarray(observation.value)
+        if "moments" in observation.expected:
+            return observation.expected["moments"]
+        member = observation.expected["unary"].reshape(len(x), self.num_cells)
         if self._is_matrix:
             return weighted_moments(x, member, self.about)
         shifted = x - self.about
@@ -192,7 +192,7 @@ class GaussianComponents(Block):
     def has_one_pass(self, fn: Collapsed, others: AbstractSet[str] = frozenset()) -> bool:
         """Whether points are independent and alike, and their densities full Gaussians of one layer."""
         free = isinstance(fn, LinkedMixture) and fn.labels.is_shared and others <= _FOUND
-        return free and isinstance(fn.components, Gaussian) and not fn.has_side_evidence
+        return free and isinstance(fn.components, Gaussian) and not fn.has_side_factors
 
     def one_pass(self, fn: Any, value: Array) -> tuple[Array, dict[str, Any]]:
         """Moments of the components, in chunks of points; no responsibilities are kept."""
@@ -244,10 +244,10 @@ class GaussianComponents(Block):
         spread = values["spread"].reshape(found.shape.shape)
         return normal_inverse_gamma.log_density(found, mean, spread)
 
-    def expected_factors(self, found: Any, evidence: Evidence) -> dict[str, Array]:
+    def expected_factors(self, found: Any, observation: Observation) -> dict[str, Array]:
         """Expected log densities of the points."""
         family = normal_inverse_wishart if self._is_matrix else normal_inverse_gamma
-        x = jnp.asarray(evidence.value)
+        x = jnp.asarray(observation.value)
         return {"unary": family.expected_log_density(found, x).reshape(len(x), *self.shape)}
 
     def divergence(self, found: Any) -> Array:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import Transform
 
-from ..block import Evidence
+from ..block import Observation
 from ..collapsed import Collapsed
 from ..side_information.partial_labels import Groups, PartialLabels
 from .class_starts import class_starts
@@ -181,10 +181,10 @@ class ClassParameters(MixedParameters):
             found["shared_coefficients"] = self._units(np, value).start[self.common]
         return found
 
-    def statistics(self, evidence: Evidence) -> Regression:
+    def statistics(self, observation: Observation) -> Regression:
         """Regressions of the classes, unless `one_pass` found them."""
-        found = evidence.expected.get("moments")
-        return super().statistics(evidence) if found is None else found
+        found = observation.expected.get("moments")
+        return super().statistics(observation) if found is None else found
 
     def has_one_pass(self, fn: Collapsed, others: AbstractSet[str] = frozenset()) -> bool:
         """Whether no links tie the subjects, and all have the same weights."""

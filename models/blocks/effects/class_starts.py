@@ -1,4 +1,4 @@
-"""Where classes of subjects start: at subjects whose effects are near each other."""
+"""Starts of classes of subjects: at subjects whose effects are close to each other."""
 
 from __future__ import annotations
 

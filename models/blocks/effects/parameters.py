@@ -27,7 +27,7 @@ from numpyro.distributions.transforms import (
 
 from sidebayes.common.warnings import SideBayesWarning
 
-from ..block import Block, Evidence
+from ..block import Block, Observation
 from ..collapsed import Collapsed
 from ..side_information.partial_labels import Groups
 from .densities.expected import Regression, expected_regression, solve
@@ -232,9 +232,9 @@ class MixedParameters(Block):
                 stacklevel=2,
             )
 
-    def statistics(self, evidence: Evidence) -> Regression:
+    def statistics(self, observation: Observation) -> Regression:
         """Expected sums of squares and products of outcomes, fixed and random effects."""
-        return expected_regression(evidence, self.structure)
+        return expected_regression(observation, self.structure)
 
     def update(self, statistics: Regression, sources: Sequence[Collapsed]) -> Regression:
         """The statistics are all there is."""

@@ -18,7 +18,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import AffineTransform, ComposeTransform, Transform
 
-from ..block import Block, Evidence, FollowsPoints
+from ..block import Block, FollowsPoints, Observation
 from ..collapsed import Collapsed
 from .curve_density import CurveDensity
 from .curve_starts import Setting
@@ -136,17 +136,17 @@ class Curves(Block, FollowsPoints):
             prior = dist.Normal(0.0, 1.0).expand(shape).to_event(len(shape))
             return self.declare("curves", name, prior, names)
 
-    def statistics(self, evidence: Evidence) -> tuple[Array, Array]:
+    def statistics(self, observation: Observation) -> tuple[Array, Array]:
         """Precisions and shifts that the rows add.
 
         Shapes (num_clusters, 1 or num_outputs, num_anchors, num_anchors) and (num_clusters, num_outputs,
         num_anchors).
         """
-        density = _density(evidence)
+        density = _density(observation)
         found, unexplained = density.features()
-        share = (density.amplitude * evidence.expected["unary"])[..., None]
+        share = (density.amplitude * observation.expected["unary"])[..., None]
         weight = density.counted(share / density.variances(unexplained))
-        apart = density.table(evidence.value)
+        apart = density.table(observation.value)
 
         def one(each: tuple[Array, ...]) -> tuple[Array, Array]:
             own, size, *features = each
@@ -191,13 +191,13 @@ class Curves(Block, FollowsPoints):
         """Means of the weights, in which curves are linear."""
         return {"curves": found.mean}
 
-    def expected_factors(self, found: _Found, evidence: Evidence) -> dict[str, Array]:
+    def expected_factors(self, found: _Found, observation: Observation) -> dict[str, Array]:
         """Expected log densities of the rows (Ross and Dy 2013, eq. 25, whose first y lacks its square)."""
-        density = _density(evidence)
+        density = _density(observation)
         phi, unexplained = density.features()
         spread = density.variances(unexplained)
         middle = density.values(phi, found.mean) - density.offset
-        table = density.table(evidence.value)
+        table = density.table(observation.value)
         square = (table[:, None] - middle.reshape(*spread.shape[:2], -1)) ** 2
         size = density.amplitude.reshape(-1, 1) ** 2
         doubt = size * self._doubt(found, phi, own=density.has_own_features)
@@ -246,9 +246,9 @@ class Curves(Block, FollowsPoints):
         return {"curves": found.reshape(num_starts, *shapes["curves"])}
 
 
-def _density(evidence: Evidence) -> CurveDensity:
+def _density(observation: Observation) -> CurveDensity:
     """Components of the observed mixture, which know inputs and parameters of the kernel."""
-    fn: Any = evidence.fn
+    fn: Any = observation.fn
     return fn.components
 
 

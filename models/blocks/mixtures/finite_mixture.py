@@ -33,7 +33,7 @@ class FiniteMixture(Collapsed):
     arg_constraints: ClassVar[dict] = {}
 
     is_density: bool = True
-    """Whether data are likelier where clusters are; a classifier says nothing about where they lie."""
+    """Whether data are likelier where clusters are; a classifier has no density of the points."""
 
     is_exchangeable: bool = True
     """Whether labels may be renumbered; not where each has side information of its own."""
@@ -44,7 +44,7 @@ class FiniteMixture(Collapsed):
     labels: LinkedCategorical
     """Joint prior of the labels."""
 
-    evidence: Array | None = None
+    log_side: Array | None = None
     """Log-factors of the labels besides densities of data, shape (num_points, num_clusters)."""
 
     components: dist.Distribution | None = None
@@ -94,16 +94,16 @@ class FiniteMixture(Collapsed):
         raise NotImplementedError
 
     def log_factors_of_labels(self) -> dict[str, Array]:
-        """Log-factors that do not depend on the data: ``log_weights``, ``pair_weights``, ``evidence``."""
+        """Log-factors that do not depend on the data: ``log_weights``, ``pair_weights``, ``log_side``."""
         factors = {
             "log_weights": self.labels.log_weights,
             "pair_weights": jnp.asarray(self.labels.pair_weights),
         }
-        return factors if self.evidence is None else factors | {"evidence": self.evidence}
+        return factors if self.log_side is None else factors | {"log_side": self.log_side}
 
     def side_factors(self) -> Array | None:
         """Log-factors of the labels besides data and links, None without any."""
-        return self.evidence
+        return self.log_side
 
     def log_partition(self, factors: dict[str, Array]) -> Array:
         """Sum of the factors over all joint labelings, in logs."""
@@ -187,7 +187,7 @@ class FiniteMixture(Collapsed):
             "log_weights": counted if self.labels.weights_by_point else counted.sum(axis=0),
             "pair_weights": agree.astype(member.dtype),
         }
-        return found | ({} if self.evidence is None else {"evidence": member})
+        return found | ({} if self.log_side is None else {"log_side": member})
 
     def approximation(self) -> str | None:
         """Name what is approximate in `log_prob`, None where it is exact; see `check_inference`."""

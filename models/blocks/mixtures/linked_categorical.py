@@ -130,7 +130,7 @@ class LinkedCategorical(dist.Distribution):
         return free or (self.weight_per == "chunklet" and graph.num_edges == 0)
 
     def log_normalizer(self) -> Array:
-        r"""What the unnormalised sum must be divided by, in logs.
+        r"""Log of the divisor that normalises the sum.
 
         :math:`\log\Omega` for a field; for relations the sum of the log-odds terms that make each
         statement's likelihood normalised, :math:`\sum \log(1 + e^{|w|}) - [w < 0] |w|`. Zero where the

@@ -35,7 +35,7 @@ class LinkedMixture(FiniteMixture):
         Density of a row in each cluster, the same for all rows or with parameters of its own. Where
         it is a `MixtureSameFamily`, the components of the clusters are latent as well, and have
         factors of their own.
-    evidence : Array, shape (num_points, num_clusters), optional
+    log_side : Array, shape (num_points, num_clusters), optional
         Further log-factors of the labels, such as log-probabilities of known classes.
     groups : Groups, optional
         The point, of several rows each, that a row of the data belongs to: all its rows have its
@@ -43,14 +43,14 @@ class LinkedMixture(FiniteMixture):
     """
 
     arg_constraints: ClassVar[dict] = {}
-    pytree_data_fields: ClassVar[tuple[str, ...]] = ("labels", "components", "evidence", "groups")
+    pytree_data_fields: ClassVar[tuple[str, ...]] = ("labels", "components", "log_side", "groups")
     components: dist.Distribution
 
     def __init__(
         self,
         labels: LinkedCategorical,
         components: dist.Distribution,
-        evidence: Array | None = None,
+        log_side: Array | None = None,
         groups: Groups | None = None,
         *,
         validate_args: bool | None = None,
@@ -75,13 +75,13 @@ class LinkedMixture(FiniteMixture):
                 f"groups has {groups.num_groups} groups, and there are labels for {points} points; links "
                 "join groups, one label each"
             )
-        if evidence is not None and jnp.shape(evidence) != (points, num_clusters):
+        if log_side is not None and jnp.shape(log_side) != (points, num_clusters):
             raise ValueError(
-                f"evidence has shape {jnp.shape(evidence)}; expected {(points, num_clusters)}, a "
+                f"log_side has shape {jnp.shape(log_side)}; expected {(points, num_clusters)}, a "
                 "log-factor per point and cluster"
             )
         self.labels, self.components = labels, components
-        self.evidence, self.groups = evidence, groups
+        self.log_side, self.groups = log_side, groups
         super().__init__(event_shape=(rows, *components.event_shape), validate_args=validate_args)
 
     @property
@@ -108,7 +108,7 @@ class LinkedMixture(FiniteMixture):
             ``unary`` (num_points, num_clusters), without mixing weights; ``log_weights``
             (num_clusters,), or one row per point; ``pair_weights`` (num_links,). Where clusters are
             mixtures, ``unary`` has an axis of components, and ``log_within``
-            (num_clusters, num_components) are their log weights. ``evidence``, where there is some.
+            (num_clusters, num_components) are their log weights. ``log_side`` is there if it was given.
         """
         factors = {
             "unary": row_log_densities(self.components, value),
@@ -125,7 +125,7 @@ class LinkedMixture(FiniteMixture):
             unary = jax.nn.logsumexp(unary + factors["log_within"], axis=-1)
         if self.groups is not None:
             unary = jax.ops.segment_sum(unary, self.groups.codes, self.groups.num_groups)
-        return unary + factors["evidence"] if "evidence" in factors else unary
+        return unary + factors["log_side"] if "log_side" in factors else unary
 
     def take(self, batch: Batch) -> LinkedMixture | None:
         """The distribution of the rows of a batch; None where densities by row cannot be cut."""
@@ -149,13 +149,13 @@ class LinkedMixture(FiniteMixture):
         groups: Groups | None,
     ) -> LinkedMixture:
         """The same kind of distribution for some of the points, given their labels and components."""
-        known = None if self.evidence is None else self.evidence[points]
+        known = None if self.log_side is None else self.log_side[points]
         return LinkedMixture(labels, components, known, groups)
 
     @property
-    def has_side_evidence(self) -> bool:
+    def has_side_factors(self) -> bool:
         """Whether points have log-factors of their labels besides their density."""
-        return self.evidence is not None
+        return self.log_side is not None
 
     def class_statements(self) -> tuple[Array, Array] | None:
         """Statements about classes of the points, for `gaussian_pass`; None without any."""

@@ -15,7 +15,7 @@ from jax.core import Tracer
 from jax.scipy.special import digamma
 from scipy.special import expit
 
-from ..block import Block, Evidence
+from ..block import Block, Observation
 from ..collapsed import Collapsed
 from ..label_inference.label_graph import LabelGraph
 
@@ -128,16 +128,16 @@ class FlipRate(Block):
         """Sample the flip rate, inside a plate of the groups if there are several."""
         return self.declare("reliability", name, self.prior)
 
-    def statistics(self, evidence: Evidence) -> Array:
+    def statistics(self, observation: Observation) -> Array:
         """Expected numbers of soft must-links and cannot-links whose labels agree.
 
         Returns
         -------
         Array, shape (2,), or (2, num_groups) if there are several
         """
-        graph = evidence.fn.labels.graph
+        graph = observation.fn.labels.graph
         must, soft = _kinds(graph)
-        agree = jnp.where(soft, evidence.expected["pair_weights"], 0.0)
+        agree = jnp.where(soft, observation.expected["pair_weights"], 0.0)
         kinds = jnp.stack([jnp.where(must, agree, 0.0), jnp.where(must, 0.0, agree)])
         return _by_group(kinds, graph)
 
@@ -167,7 +167,7 @@ class FlipRate(Block):
         """Log density of flip rates."""
         return dist.Beta(*found, validate_args=False).log_prob(values["reliability"]).sum()
 
-    def expected_factors(self, found: _Counts, evidence: Evidence) -> dict[str, Any]:
+    def expected_factors(self, found: _Counts, observation: Observation) -> dict[str, Any]:
         """Expected log-odds of the statements, and log probability of those that disagree."""
         must, soft = _kinds(self.graph)
         total = digamma(found.wrong + found.right)

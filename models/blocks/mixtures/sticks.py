@@ -14,7 +14,7 @@ from jax.scipy.special import digamma
 
 from sidebayes.common.fields import Range, check_number
 
-from ..block import Block, Evidence
+from ..block import Block, Observation
 from ..collapsed import Collapsed
 from .linked_categorical import check_reading
 from .weights import match_moments
@@ -121,9 +121,9 @@ class Sticks(Block):
             numpyro.deterministic("weights", jnp.exp(log_weights))
         return log_weights
 
-    def statistics(self, evidence: Evidence) -> Array:
+    def statistics(self, observation: Observation) -> Array:
         """Expected counts."""
-        return evidence.expected[self.factor]
+        return observation.expected[self.factor]
 
     def update(self, statistics: Array, sources: Sequence[Collapsed]) -> _Found:
         """Beta posteriors, and the partition functions that are in the way of them."""
@@ -178,7 +178,7 @@ class Sticks(Block):
         log_weights = log_stick_weights(_inside(sticks), self.num_clusters)
         return free - sum(fn.log_normalizer_at(log_weights) for fn in found.tied)
 
-    def expected_factors(self, found: _Found, evidence: Evidence) -> dict[str, Array]:
+    def expected_factors(self, found: _Found, observation: Observation) -> dict[str, Array]:
         """Expected log weights (Blei and Jordan 2006, section 3.2)."""
         both = digamma(found.first + found.second)
         taken, left = digamma(found.first) - both, digamma(found.second) - both

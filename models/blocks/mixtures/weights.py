@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 
 from sidebayes.common.fields import Range, check_number
 
-from ..block import Block, Evidence
+from ..block import Block, Observation
 from ..collapsed import Collapsed
 from ..label_inference.approximate import Inference
 from ..label_inference.label_graph import LabelGraph
@@ -146,9 +146,9 @@ class DirichletWeights(Block):
     def _prior(self) -> dist.Dirichlet:
         return dist.Dirichlet(jnp.full(self.size, 1.0 * self.concentration))
 
-    def statistics(self, evidence: Evidence) -> Array:
+    def statistics(self, observation: Observation) -> Array:
         """Expected counts, of points or of chunklets by the sampling assumption."""
-        return evidence.expected[self.factor]
+        return observation.expected[self.factor]
 
     def update(self, statistics: Array, sources: Sequence[Collapsed]) -> _Found:
         """Add the counts to the concentration of the prior."""
@@ -169,7 +169,7 @@ class DirichletWeights(Block):
         density = dist.Dirichlet(found.concentration, validate_args=False)
         return density.log_prob(values[self.roles[0]]).sum()
 
-    def expected_factors(self, found: _Found, evidence: Evidence) -> dict[str, Array]:
+    def expected_factors(self, found: _Found, observation: Observation) -> dict[str, Array]:
         """Expected log weights (Bishop 2006, eq. 10.66)."""
         total = found.concentration.sum(axis=-1, keepdims=True)
         return {self.factor: digamma(found.concentration) - digamma(total)}
@@ -327,7 +327,7 @@ def match_moments(
 
 
 class _Ascent(NamedTuple):
-    """Where `match_moments` has got, and the step that it tries next."""
+    """State of `match_moments`, and the step that it tries next."""
 
     eta: Array
     value: Array

@@ -1,4 +1,4 @@
-"""Which cluster each component of a mixture belongs to, as a block with a discrete update."""
+"""Clusters of the components of a mixture, as a block with a discrete update."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jax import Array, lax
 from jax.scipy.special import xlogy
 from numpyro.distributions.transforms import Transform
 
-from ..block import Block, Discrete, Evidence
+from ..block import Block, Discrete, Observation
 from ..collapsed import Collapsed
 
 __all__ = ["ComponentClusters", "FlatSimplex"]
@@ -85,9 +85,9 @@ class ComponentClusters(Block, Discrete):
         """Coordinates in which a vertex, which they do not reach, stands for a point near it."""
         return _Inside(bijector, self.num_clusters)
 
-    def statistics(self, evidence: Evidence) -> Array:
+    def statistics(self, observation: Observation) -> Array:
         """Expected weight of the statements between each pair of components."""
-        return evidence.expected["agreement"]
+        return observation.expected["agreement"]
 
     def update(self, statistics: Array, sources: Sequence[Collapsed]) -> Array:
         """Make the statistic symmetric."""

@@ -59,7 +59,7 @@ class PartitionedMixture(FiniteMixture):
         Discriminants of points.
     alive : Array of bool, shape (num_components,), optional
         Components that take part; others only fill arrays up to a size that is compiled already.
-    evidence : Array, shape (num_points, num_clusters), optional
+    log_side : Array, shape (num_points, num_clusters), optional
         e, further log-factors of the clusters of points.
     """
 
@@ -72,7 +72,7 @@ class PartitionedMixture(FiniteMixture):
         "table",
         "rule",
         "alive",
-        "evidence",
+        "log_side",
     )
 
     def __init__(
@@ -83,7 +83,7 @@ class PartitionedMixture(FiniteMixture):
         table: Array,
         rule: Rule | None = None,
         alive: Array | None = None,
-        evidence: Array | None = None,
+        log_side: Array | None = None,
         *,
         validate_args: bool | None = None,
     ) -> None:
@@ -99,7 +99,7 @@ class PartitionedMixture(FiniteMixture):
             )
         self.labels, self.components = labels, components
         self.log_within, self.table, self.rule, self.alive = log_within, table, rule, alive
-        self.evidence = evidence
+        self.log_side = log_side
         shape = (labels.graph.num_points, *components.event_shape)
         super().__init__(event_shape=shape, validate_args=validate_args)
 
@@ -160,7 +160,7 @@ class PartitionedMixture(FiniteMixture):
         share = jnp.exp(joint - top) @ self.table
         held = share > 0
         found = jnp.where(held, jnp.log(jnp.where(held, share, 1.0)) + top, _NOWHERE)
-        return found + factors["evidence"] if "evidence" in factors else found
+        return found + factors["log_side"] if "log_side" in factors else found
 
     @property
     def ends(self) -> tuple[Array, Array]:
@@ -183,9 +183,9 @@ class PartitionedMixture(FiniteMixture):
         return self._among(self.log_factors(value)["unary"] + self.log_within)
 
     def _joint(self, factors: dict[str, Array]) -> Array:
-        """Log joint densities of points and components, evidence included."""
+        """Log joint densities of points and components, side factors included."""
         joint = factors["unary"] + factors["log_within"]
-        return joint + factors["evidence"] @ self.table.T if "evidence" in factors else joint
+        return joint + factors["log_side"] @ self.table.T if "log_side" in factors else joint
 
     def _among(self, scores: Array) -> Array:
         """Scores, far below all others for components that take no part."""

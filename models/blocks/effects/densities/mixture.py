@@ -66,7 +66,7 @@ class EffectsMixture(FiniteMixture):
         Standard deviation of each output.
     outputs : array_like, shape (num_rows, num_outputs), optional
         Indicators of the output that each row measures; None where there is one only.
-    evidence : Array, shape (num_groups, num_clusters), optional
+    log_side : Array, shape (num_groups, num_clusters), optional
         Further log-factors of the labels, such as those of known classes.
 
     Raises
@@ -87,7 +87,7 @@ class EffectsMixture(FiniteMixture):
     pytree_data_fields: ClassVar[tuple[str, ...]] = (
         "labels",
         "groups",
-        "evidence",
+        "log_side",
         "fixed",
         "coefficients",
         "design",
@@ -107,14 +107,14 @@ class EffectsMixture(FiniteMixture):
         scale_tril: ArrayLike,
         noise: ArrayLike,
         outputs: ArrayLike | None = None,
-        evidence: Array | None = None,
+        log_side: Array | None = None,
         validate_args: bool | None = None,
     ) -> None:
         if not isinstance(labels, LinkedCategorical):
             raise TypeError(
                 f"labels is a {type(labels).__name__}; expected a LinkedCategorical over the groups"
             )
-        self.labels, self.groups, self.evidence = labels, groups, evidence
+        self.labels, self.groups, self.log_side = labels, groups, log_side
         self.fixed, self.design = jnp.asarray(fixed), jnp.asarray(random)
         self.coefficients, self.scale_tril = jnp.asarray(coefficients), jnp.asarray(scale_tril)
         self.noise = jnp.asarray(noise)
@@ -146,12 +146,12 @@ class EffectsMixture(FiniteMixture):
             raise ValueError(
                 f"row {row} belongs to no group; give every such row a group of its own, or leave it out"
             )
-        if self.evidence is not None and jnp.shape(self.evidence) != (
+        if self.log_side is not None and jnp.shape(self.log_side) != (
             self.groups.num_groups,
             num_clusters,
         ):
             raise ValueError(
-                f"evidence has shape {jnp.shape(self.evidence)}; expected "
+                f"log_side has shape {jnp.shape(self.log_side)}; expected "
                 f"{(self.groups.num_groups, num_clusters)}, a log-factor per group and cluster"
             )
 
@@ -168,7 +168,7 @@ class EffectsMixture(FiniteMixture):
         dict
             ``precision`` (num_groups, num_clusters, num_effects, num_effects), ``shift`` (num_groups,
             num_clusters, num_effects) and ``unary`` (num_groups, num_clusters): those of
-            `RandomEffects` in each class; ``log_weights``, ``pair_weights`` and ``evidence`` as of
+            `RandomEffects` in each class; ``log_weights``, ``pair_weights`` and ``log_side`` as of
             `LinkedMixture`.
 
         Raises
@@ -194,7 +194,7 @@ class EffectsMixture(FiniteMixture):
     def label_factors(self, factors: dict[str, Array]) -> Array:
         """Log-factors of the labels alone, shape (num_groups, num_clusters)."""
         unary = log_integrals({**factors, "constant": factors["unary"]})
-        return unary + factors["evidence"] if "evidence" in factors else unary
+        return unary + factors["log_side"] if "log_side" in factors else unary
 
     def posterior_given(self, share: Array, value: Array) -> dict[str, NamedArray]:
         r"""Posterior of the labels, and moments of the effects b, not whitened.
