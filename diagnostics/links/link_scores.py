@@ -104,7 +104,7 @@ def agreement(
         np.concatenate([told.weights, np.zeros(len(within))]),
         num_points,
     )
-    method = with_pair_beliefs(fn.labels.inference, inference)
+    method = with_pair_beliefs("exact" if ties is None else fn.labels.inference, inference)
     graph = LabelGraph.build(links, num_points).suited(method, fn.num_clusters)
     approximate = partition.check_inference(graph, fn.num_clusters, method)
 

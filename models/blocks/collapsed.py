@@ -58,7 +58,7 @@ class Units(NamedTuple):
 
 
 class Batch(Protocol):
-    """Some of the points with all that belongs to them, as `Collapsed.take` is given them."""
+    """Some of the points with their rows, groups and links: what `Collapsed.take` takes."""
 
     @property
     def points(self) -> Any:
@@ -119,10 +119,10 @@ class Collapsed(dist.Distribution):
     .. math:: \log p(x) = \log Z(L(x)) - \log\Omega, \qquad
               \partial \log Z / \partial L = E[t(z) \mid x].
 
-    A subclass gives `num_units`, `log_factors`, `log_partition` and `by_unit`; `posterior`, `draw`,
-    `statistic` and `mode` of the latent variables; `draw_data` for predictions. Engines, the tree,
-    leave-one-out terms, summaries and predictions use these methods, and nothing that is specific to a
-    kind of latent variable. What concerns labels is part of `FiniteMixture`.
+    A subclass defines `num_units`, `log_factors`, `log_partition` and `by_unit`; `posterior`, `draw`,
+    `statistic` and `mode` of the latent variables; and `draw_data` for predictions. Engines, the tree,
+    leave-one-out terms, summaries and predictions use these methods, whatever the latent variables
+    are. Only what concerns labels is asked of `FiniteMixture`.
     """
 
     arg_constraints: ClassVar[dict] = {}
@@ -145,7 +145,7 @@ class Collapsed(dist.Distribution):
         return None
 
     def take(self, batch: Batch) -> Collapsed | None:
-        """The same law for the rows of a batch; None where it cannot be cut."""
+        """The distribution of the rows of a batch; None where it cannot be cut."""
         return None
 
     def log_factors(self, value: Array) -> dict[str, Array]:

@@ -44,12 +44,17 @@ class IndependentMixture(FiniteMixture):
         if jnp.ndim(logits) > 1:
             size = logits.shape[-1]
             log_weights = jnp.broadcast_to(log_weights, (*self.points, size)).reshape(-1, size)
-        return LinkedCategorical(log_weights, _unlinked(prod(self.points)))
+        return LinkedCategorical(log_weights, _unlinked(self.num_units))
 
     @property
     def num_clusters(self) -> int:
         """Number of components."""
         return self.mixture.mixture_size
+
+    @property
+    def num_units(self) -> int:  # type: ignore[override]
+        """Number of points."""
+        return prod(self.points)
 
     def links(self) -> None:
         """It takes none."""

@@ -1,14 +1,19 @@
 """A kind of latent that the library does not know is answered for everywhere by the protocol alone."""
 
 from functools import cache
+from typing import Annotated
 
+import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
+from jax.typing import ArrayLike
 from scipy.stats import multivariate_normal
 
 import sidebayes as sb
 from sidebayes import EM, MAP, BlockedGibbs
-from tests.probes.gaussian_factors import factor_analysis
+from tests.probes.gaussian_factors import GaussianFactors, factor_analysis
 
 LOADINGS = np.array([[2.0], [-1.0], [0.5], [1.5]])
 RNG = np.random.default_rng(5)
@@ -73,6 +78,7 @@ def test_rows_are_units_of_loo():
     assert found.tree["log_likelihood"]["x"].dims == ("chain", "draw", "unit")
     assert found.unit_terms.shape[-1] == len(X)
     assert found.loo().n_data_points == len(X)
+    assert len(fitted("em").kfold(3, progress=False).elpd_i) == len(X)
 
 
 def test_new_rows_are_predicted():
@@ -105,3 +111,20 @@ def test_engines_agree():
     np.testing.assert_allclose(np.nanmax(em.objective), np.nanmax(by_map.objective), rtol=1e-3)
     outer = [np.outer(f.params["loadings"], f.params["loadings"]) for f in (em, by_map)]
     np.testing.assert_allclose(*outer, atol=0.05)
+
+
+def test_sites_with_latents_keep_their_names_apart():
+    def two(x: Annotated[ArrayLike, "rows features"], y: Annotated[ArrayLike, "people others"]):
+        scale = numpyro.sample("scale", dist.LogNormal(0.0, 1.0))
+        for name, table in (("x", x), ("y", y)):
+            size = table.shape[1]
+            given = jnp.ones((size, 1)), jnp.zeros(size), scale * jnp.ones(size)
+            numpyro.sample(name, GaussianFactors(len(table), *given), obs=table)
+
+    found = sb.fit(two, X, X[:9, :2], engine=MAP(num_restarts=1, max_steps=50), progress=False)
+    group = found.tree["latents"]
+    assert group["x_factors"].dims == ("chain", "draw", "rows", "x_factor")
+    assert group["y_factors"].dims == ("chain", "draw", "people", "y_factor")
+    assert len(found.summary("latents")) == len(X) + 9
+    with pytest.raises(ValueError, match="expected 'posterior' or 'latents'"):
+        found.summary("effects")

@@ -41,9 +41,9 @@ def _impossible_links(problem: Problem) -> str | None:
     def look() -> dict[str, tuple[Array, Array]]:
         found = {}
         for name, (fn, _) in finite_mixtures(trace_anywhere(problem)).items():
-            graph, labels = fn.links(), fn.labels
+            graph = fn.links()
             if graph is not None and _may_be_hard(graph.pair_weights):
-                sizes[name] = fn.num_clusters
+                labels, sizes[name] = fn.labels, fn.num_clusters
                 blank = jnp.zeros((graph.num_points, fn.num_clusters), labels.log_weights.dtype)
                 value = partition.log_partition(blank, graph, inference=labels.inference)
                 found[name] = jnp.isinf(graph.pair_weights).sum(), jnp.isfinite(value)

@@ -231,9 +231,8 @@ def _log_prob(fn: FiniteMixture, value: Array, batch: Batches) -> Array:
     if some is not None:
         return some.log_prob(value[batch.rows])
     # a distribution cannot be cut: densities of all rows, then sums over the labels of some
-    weights = jnp.asarray(fn.labels.pair_weights)[batch.links]
-    labels = fn.labels.among(batch.graph, weights, batch.points)
-    return labels.log_evidence(fn.label_factors(fn.log_factors(value))[batch.points])
+    unary = fn.label_factors(fn.log_factors(value))
+    return fn.labels_of(batch).log_evidence(unary[batch.points])
 
 
 def _deal(rows: NDArray, links: NDArray, num_batches: int, seed: int) -> NDArray[np.int64]:

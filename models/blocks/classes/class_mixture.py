@@ -176,7 +176,7 @@ class ClassMixture(ClassifiedMixture):
         points: Any,
         groups: Groups | None,
     ) -> ClassMixture:
-        """The same law with labels of some of the points, and components of their rows."""
+        """The same kind of distribution for some of the points, given their labels and components."""
         stated = None if self.stated is None else self.stated[points]
         return ClassMixture(labels, components, self.classes, stated, groups)
 

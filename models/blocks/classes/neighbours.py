@@ -46,7 +46,7 @@ def _assigned_factors(assigned: ArrayLike, num_clusters: int) -> Array:
 def assigned_mixture(
     labels: LinkedCategorical, components: dist.Distribution, assigned: ArrayLike
 ) -> LinkedMixture:
-    """Data of all points, of which some are in given components, and nothing is said of classes."""
+    """Distribution of all points, some of which belong to given components; it has no classes."""
     log_side = _assigned_factors(assigned, labels.log_weights.shape[-1])
     return LinkedMixture(labels, components, log_side)
 
@@ -94,7 +94,7 @@ class NeighbourMixture(LinkedMixture):
         points: Any,
         groups: Groups | None,
     ) -> NeighbourMixture:
-        """The same law with labels of some of the points, and components of their rows."""
+        """The same kind of distribution for some of the points, given their labels and components."""
         assigned = None if self.assigned is None else jnp.asarray(self.assigned)[points]
         return NeighbourMixture(labels, components, self.anchors, assigned)
 

@@ -161,7 +161,7 @@ class PrototypeMixture(ClassifiedMixture):
         points: Any,
         groups: Groups | None,
     ) -> PrototypeMixture:
-        """The same law with labels of some of the points, and components of their rows."""
+        """The same kind of distribution for some of the points, given their labels and components."""
         stated = None if self.stated is None else self.stated[points]
         return PrototypeMixture(labels, components, self.prototypes, stated)
 

@@ -1,4 +1,4 @@
-"""The algebra of labels that are summed out: a joint law of the labels times unary factors."""
+"""The algebra of labels that are summed out: a joint prior of the labels times unary factors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import Array
 
-from ..collapsed import Collapsed, Fitted, NamedArray, Units
+from ..collapsed import Batch, Collapsed, Fitted, NamedArray, Units
 from ..label_inference import partition
 from ..label_inference.label_graph import LabelGraph
 from .linked_categorical import LinkedCategorical
@@ -23,14 +23,15 @@ class FiniteMixture(Collapsed):
 
     .. math:: \log p(x) = \log \sum_z P(z) \prod_i f_i(z_i),
 
-    with a law P of the labels, in which links may tie them, and unary factors :math:`f_i`: densities of
-    the data of a point given its label, and whatever else is known of single labels.
+    with a joint prior P of the labels, in which links may tie them, and unary factors :math:`f_i`: densities
+    of the data of a point given its label, and what else is known about single labels.
 
-    Subclasses set `labels`, and give `log_factors`, which contain those of `log_factors_of_labels`, and
-    `label_factors`. Latent variables besides the labels are theirs as well.
+    A subclass sets `labels` and gives `log_factors`, which include those of `log_factors_of_labels`, and
+    `label_factors`. It may have latent variables besides the labels.
     """
 
     arg_constraints: ClassVar[dict] = {}
+
     is_density: bool = True
     """Whether data are likelier where clusters are; a classifier has no density of the points."""
 
@@ -41,7 +42,7 @@ class FiniteMixture(Collapsed):
     """Number of classes of the points beside their labels; None where they have none."""
 
     labels: LinkedCategorical
-    """Law of the labels before any data."""
+    """Joint prior of the labels."""
 
     log_side: Array | None = None
     """Log-factors of the labels besides densities of data, shape (num_points, num_clusters)."""
@@ -61,21 +62,28 @@ class FiniteMixture(Collapsed):
 
     def units(self) -> Units:
         """Points with a label; those that links connect are one unit."""
-        graph = self.labels.graph
+        graph = self.links()
+        if graph is None:
+            return super().units()
         owner = np.asarray(graph.connected_set) if graph.num_links else None
         return Units(graph.num_points, owner, graph.num_nodes)
 
     def links(self) -> LabelGraph | None:
-        """Links that tie the labels."""
+        """Links that tie the labels; where it is None, structural properties do not evaluate `labels`."""
         return self.labels.graph
 
+    def labels_of(self, batch: Batch) -> LinkedCategorical:
+        """Joint prior of the labels of a batch, tied by its links."""
+        weights = jnp.asarray(self.labels.pair_weights)[batch.links]
+        return self.labels.among(batch.graph, weights, batch.points)
+
     def tied_by(self, graph: LabelGraph) -> FiniteMixture:
-        """The same law of the same points, tied by the links of a graph that has as many.
+        """The same distribution of the same points, tied by the links of another graph of equal sizes.
 
         Raises
         ------
         ValueError
-            If the law is not defined under other links.
+            If the distribution holds for its own links only.
         """
         raise ValueError(
             f"the links of a {type(self).__name__} cannot be replaced; use 'em' or 'map'"
@@ -114,7 +122,7 @@ class FiniteMixture(Collapsed):
     def log_normalizer_at(self, log_weights: Array) -> Array:
         """Log partition function of the links at other log mixing weights."""
         labels = self.labels
-        blank = jnp.zeros((self.labels.graph.num_points, self.num_clusters), log_weights.dtype)
+        blank = jnp.zeros((labels.graph.num_points, self.num_clusters), log_weights.dtype)
         return partition.log_partition(
             blank, labels.graph, log_weights, labels.pair_weights, **labels.options
         )
@@ -183,9 +191,10 @@ class FiniteMixture(Collapsed):
 
     def approximation(self) -> str | None:
         """Name what is approximate in `log_prob`, None where it is exact; see `check_inference`."""
-        return partition.check_inference(
-            self.labels.graph, self.labels.log_weights.shape[-1], self.labels.inference
-        )
+        graph = self.links()
+        if graph is None:
+            return None
+        return partition.check_inference(graph, self.num_clusters, self.labels.inference)
 
     @property
     def has_curvature(self) -> bool:
@@ -195,13 +204,15 @@ class FiniteMixture(Collapsed):
     @property
     def sums_loops(self) -> bool | Array:
         """See `LabelGraph.sums_loops`."""
-        graph = self.labels.graph.suited(self.labels.inference, self.num_clusters)
-        return graph.sums_loops
+        graph = self.links()
+        if graph is None:
+            return False
+        return graph.suited(self.labels.inference, self.num_clusters).sums_loops
 
     @property
     def has_free_weights(self) -> bool:
         """See `LinkedCategorical.has_free_weights`."""
-        return self.labels.has_free_weights
+        return self.links() is None or self.labels.has_free_weights
 
     def draw_labels(
         self, rng_key: Array, own: Array | None = None, fitted: Fitted | None = None

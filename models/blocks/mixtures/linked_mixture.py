@@ -128,18 +128,16 @@ class LinkedMixture(FiniteMixture):
         return unary + factors["log_side"] if "log_side" in factors else unary
 
     def take(self, batch: Batch) -> LinkedMixture | None:
-        """The same law for the rows of a batch; None where densities of each row cannot be cut."""
+        """The distribution of the rows of a batch; None where densities by row cannot be cut."""
         components: Any = self.components
         if self.varies_by_row:
             if not hasattr(components, "take"):
                 return None
             components = components.take(batch.rows)
-        weights = jnp.asarray(self.labels.pair_weights)[batch.links]
-        labels = self.labels.among(batch.graph, weights, batch.points)
-        return self.among(labels, components, batch.points, batch.groups)
+        return self.among(self.labels_of(batch), components, batch.points, batch.groups)
 
     def tied_by(self, graph: LabelGraph) -> LinkedMixture:
-        """The same law of the same points, tied by the links of a graph that has as many."""
+        """The same distribution of the same points, tied by the links of another graph of equal sizes."""
         labels = self.labels.among(graph, self.labels.pair_weights)
         return self.among(labels, self.components, slice(None), self.groups)
 
@@ -150,7 +148,7 @@ class LinkedMixture(FiniteMixture):
         points: Any,
         groups: Groups | None,
     ) -> LinkedMixture:
-        """The same law with labels of some of the points, and components of their rows."""
+        """The same kind of distribution for some of the points, given their labels and components."""
         known = None if self.log_side is None else self.log_side[points]
         return LinkedMixture(labels, components, known, groups)
 
