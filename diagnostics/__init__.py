@@ -1,4 +1,4 @@
-"""What came out: trees, relabelling, scores, comparison, plots, reports.
+"""Diagnostics: trees, relabelling, scores, comparison, plots, reports.
 
 Importing this package imports neither ArviZ nor matplotlib; its modules load them when used.
 """

@@ -1,4 +1,4 @@
-"""What is wrong with a model: a ladder of checks, one sentence each."""
+"""Ladder of checks that finds faults of a model, one sentence each."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Rung:
 
 @dataclass(frozen=True)
 class DebugReport:
-    """What `debug` found, from the bottom of the ladder to its top; prints one line per check."""
+    """Result of `debug`, from the first check to the last; prints one line per check."""
 
     rungs: tuple[Rung, ...]
 

@@ -1,4 +1,4 @@
-"""What diagnostics read of a fit: two protocols, so that no module needs the class itself."""
+"""Protocols by which diagnostics read a fit, so that no module needs the class itself."""
 
 from __future__ import annotations
 

@@ -30,8 +30,7 @@ def to_datatree(
     dims: Mapping[str, tuple[str, ...]],
     attrs: Mapping[str, Any],
     names: Mapping[str, ArrayLike] | None = None,
-    effects: Mapping[str, ArrayLike] | None = None,
-    effect_dims: Mapping[str, tuple[str, ...]] | None = None,
+    latents: Mapping[str, tuple[tuple[str, ...], ArrayLike]] | None = None,
     log_prior: Mapping[str, ArrayLike] | None = None,
     roles: Mapping[str, str] | None = None,
     symmetries: Mapping[str, str] | None = None,
@@ -58,10 +57,9 @@ def to_datatree(
         Written to the root.
     names : mapping of str to array_like, optional
         Names of the entries of axes, which become their coordinates in all groups.
-    effects : mapping of str to array_like, shape (chain, stored, ...), optional
-        Summaries of other latent variables that are integrated out.
-    effect_dims : mapping of str to tuple of str, optional
-        Names of the axes of these.
+    latents : mapping of str to (dims, array), optional
+        Summaries of other latent variables that are integrated out, shape (chain, stored, ...), and
+        names of their axes behind these two.
     log_prior : mapping of str to array_like, shape (chain, stored), optional
         By latent site.
     roles : mapping of str to str, optional
@@ -78,7 +76,7 @@ def to_datatree(
     -------
     xarray.DataTree
         Groups ``posterior``, ``sample_stats``, ``log_likelihood``, ``log_prior``,
-        ``observed_data``, ``constant_data``, ``fit_info``; ``responsibilities`` and ``effects`` where
+        ``observed_data``, ``constant_data``, ``fit_info``; ``responsibilities`` and ``latents`` where
         there are some.
 
     Raises
@@ -94,6 +92,7 @@ def to_datatree(
     derived += [("log_prior", name, values, ()) for name, values in (log_prior or {}).items()]
     if responsibilities is not None:
         derived.append(("responsibilities", "prob", responsibilities, ("points", "clusters")))
+    derived += [("latents", name, v, axes) for name, (axes, v) in (latents or {}).items()]
     stored = min((np.shape(values)[1] for _, _, values, _ in derived), default=draws)
     for group, name, values, axes in derived:
         shape = np.shape(values)
@@ -125,11 +124,6 @@ def to_datatree(
             coords={"draw": draw},
         )
         tree[group] = xr.DataTree(data)
-    if effects:
-        found = {name: np.asarray(values) for name, values in effects.items()}
-        own_dims: dict[Hashable, Sequence[Hashable]] = dict((effect_dims or {}).items())
-        data = dict_to_dataset(found, dims=own_dims, coords={"draw": draw})
-        tree["effects"] = xr.DataTree(data)
     for group, given in (("observed_data", observed), ("constant_data", constant)):
         tree[group] = xr.DataTree(xr.Dataset(dict(given)))
     info = xr.Dataset({"objective": (("restart", "step"), result.objective)})

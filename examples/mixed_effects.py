@@ -85,7 +85,7 @@ def draw(table, fit, design, out):
 
 def coefficient_covariance(fit):
     """Covariance of the fixed effects, of restricted maximum likelihood."""
-    return fit.tree["effects"]["coefficients_covariance"].to_numpy()[0, 0]
+    return fit.tree["latents"]["coefficients_covariance"].to_numpy()[0, 0]
 
 
 def main():

@@ -23,15 +23,13 @@ from sidebayes.common.fields import (
     NonNegative,
     OneOf,
     Positive,
-    Seconds,
     check_integer,
     point_table,
 )
 
-from .engines.base import Engine, EngineResult, Problem
+from .engines.base import KEEPS_NOTHING, Engine, EngineResult, Keeper, KeptEngine, Problem
 from .engines.optimisers.ascent import ascend
 from .engines.optimisers.optimise import mode_result
-from .engines.plumbing.checkpoint import CheckpointedEngine, keeping
 from .engines.plumbing.clock import Clock
 from .engines.plumbing.programs import compiled
 from .engines.problem.declared import observed_table
@@ -43,7 +41,7 @@ __all__ = ["Continuation", "StrengthChoice", "choose_strength"]
 
 
 @dataclass(frozen=True)
-class Continuation(CheckpointedEngine):
+class Continuation(KeptEngine):
     """Maximum a posteriori at falling temperatures, from several starts at once.
 
     For models with a `temperature`, such as `constraint_fit`: warm labels make divergences smooth in
@@ -67,10 +65,6 @@ class Continuation(CheckpointedEngine):
         See `MAP`.
     max_steps : int
         Maximum number of gradients in each stage.
-    checkpoint : path, optional
-        File that keeps the state of the run, so that the same call goes on after an interruption.
-    checkpoint_every : float
-        Least number of seconds between two writes.
 
     References
     ----------
@@ -84,8 +78,6 @@ class Continuation(CheckpointedEngine):
     rough: NonNegative = 1e-5
     tol: NonNegative = 1e-7
     max_steps: Count = 1000
-    checkpoint: str | None = None
-    checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "continuation"
     gives_point: ClassVar[bool] = True
     climbs: ClassVar[bool] = True
@@ -97,6 +89,7 @@ class Continuation(CheckpointedEngine):
         seed: int = 0,
         init: Mapping[str, Any] | None = None,
         progress: bool = True,
+        keep: Keeper = KEEPS_NOTHING,
     ) -> EngineResult:
         """Fit; see `Engine.run`. An `init` replaces all starts by one.
 
@@ -118,24 +111,23 @@ class Continuation(CheckpointedEngine):
         rough = max(self.rough, self.tol)
         stages = [(t, rough) for t in self.temperatures if t > own] + [(own, self.tol)]
         clock = Clock()
-        with keeping(self, problem, seed, init) as keep:
-            for number, (temperature, tol) in enumerate(stages):
-                found = ascend(
-                    _at_temperature(problem, temperature),
-                    title=f"Continuation at temperature {temperature:g}",
-                    seed=seed,
-                    init=init,
-                    starts=starts,
-                    num_restarts=self.num_restarts,
-                    tol=tol,
-                    max_steps=self.max_steps,
-                    jacobian=False,
-                    progress=progress,
-                    keep=keep.part(number),
-                    clock=clock,
-                    solver=_SOLVERS[self.method],
-                )
-                starts = {name: found.ends[name] for name in sites}
+        for number, (temperature, tol) in enumerate(stages):
+            found = ascend(
+                _at_temperature(problem, temperature),
+                title=f"Continuation at temperature {temperature:g}",
+                seed=seed,
+                init=init,
+                starts=starts,
+                num_restarts=self.num_restarts,
+                tol=tol,
+                max_steps=self.max_steps,
+                jacobian=False,
+                progress=progress,
+                keep=keep.part(number),
+                clock=clock,
+                solver=_SOLVERS[self.method],
+            )
+            starts = {name: found.ends[name] for name in sites}
         return mode_result(self.name, found, approximation(problem), clock)
 
 
@@ -184,18 +176,18 @@ def _heated(model: Callable[..., None], *args: Any, **options: Any) -> None:
 
 @dataclass(frozen=True)
 class StrengthChoice:
-    """What `choose_strength` found.
+    """Result of `choose_strength`.
 
     Attributes
     ----------
     strength : float
         The price of a link, in nats.
     links : Links
-        What to fit at that price: all links, or those not held out where these alone break no more
-        of all.
+        Links to fit at that price: all links, or only those not held out where these break no more of
+        all links.
     strengths : ndarray, shape (num_tried,)
     held_out, trained : ndarray of int, shape (num_tried,)
-        Links broken at each price, among those held out and those fitted.
+        Numbers of links broken at each price, among those held out and those fitted.
     """
 
     strength: float

@@ -13,7 +13,7 @@ from jax import Array, lax
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from sidebayes.models.blocks.classes.class_mixture import ClassMixture
-from sidebayes.models.blocks.classes.table import ClassTable
+from sidebayes.models.blocks.classes.class_table import ClassTable
 
 from .engines.base import Problem
 from .engines.expectation_maximisation.em import EM, EMState

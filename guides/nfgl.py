@@ -16,13 +16,12 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 from sidebayes.models.blocks.classes.anchors import Anchors, log_pseudo_likelihood
 from sidebayes.models.blocks.classes.class_mixture import log_of
-from sidebayes.models.blocks.classes.neighbours import anchor_distances, assigned_evidence
+from sidebayes.models.blocks.classes.neighbours import anchor_distances, assigned_mixture
 from sidebayes.models.blocks.collapsed import unexpanded
 from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.components.mixture_components import mixture_components
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
-from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.mixtures.weights import mixing_weights
 
 from .engines.base import Problem
@@ -197,8 +196,7 @@ def _assigned(
     weights = mixing_weights(num_clusters, concentration)
     density = mixture_components(x, num_clusters, covariance, prior)
     labels = LinkedCategorical(jnp.log(weights), as_label_graph(None, jnp.shape(x)[0]))
-    evidence = assigned_evidence(assigned, num_clusters)
-    numpyro.sample("x", LinkedMixture(labels, density, evidence), obs=x)
+    numpyro.sample("x", assigned_mixture(labels, density, assigned), obs=x)
 
 
 class _Sums(NamedTuple):

@@ -1,4 +1,4 @@
-"""How many prototypes of classes each component should have: growth by the code length."""
+"""Number of prototypes per component: growth by the code length."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ class _State(NamedTuple):
         return int(np.asarray(self.live).sum())
 
     def prototypes(self) -> Prototypes:
-        """As the model has them."""
+        """Prototypes as the model takes them."""
         number = len(self.scale)
         table = jnp.tile(self.shares, (number, 1))
         bare = without_prototypes(self.clusters, number, self.live)

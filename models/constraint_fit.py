@@ -47,7 +47,7 @@ def constraint_fit(
     :math:`\arg\max_j q_{ij}`, a function of features and parameters alone: a constraint moves
     parameters, never a label, so that points alike are labelled alike, constrained or not.
 
-    This is no generative model, but a mixture with a penalty: nothing can be simulated from it,
+    This is not a generative model but a mixture with a penalty: nothing can be simulated from it,
     the prices :math:`\lambda_h` cannot be learned from its density, which has no normaliser over
     constraints, and draws from it are draws from a Gibbs posterior.
 
@@ -65,14 +65,14 @@ def constraint_fit(
     component : callable, optional
         Another density than the Gaussian; see `mixture_components`.
     concentration : float
-        Of the symmetric Dirichlet prior; 1 is flat.
+        Parameter of the symmetric Dirichlet prior; 1 is flat.
     strength : float, optional
         :math:`\lambda_h` of infinite links and of groups, in nats; the number of points if None,
         for it must outweigh what the constraint costs in likelihood.
     temperature : float
         :math:`T`; towards 0, divergences count violated constraints.
     must_groups, cannot_groups : sequence of array_like of int
-        Sets of two or more rows whose labels should be all alike, or as different as can be.
+        Sets of two or more rows whose labels should be equal, or as different as possible.
 
     References
     ----------

@@ -12,10 +12,10 @@ from jax.typing import ArrayLike
 
 from .blocks.components.gaussian import projected_gaussians
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
+from .blocks.mixtures.data_units import fitted_whitening
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.priced_constraints import priced_constraints
-from .blocks.mixtures.units import fitted_whitening
 from .blocks.mixtures.weights import mixing_weights
 from .blocks.side_information.links import Links
 
@@ -40,12 +40,12 @@ def constraint_projection(
     .. math:: y = W^\top (x - m), \qquad F^\top y \mid z = j \sim \mathcal N(u_j, I), \qquad
               P_\perp^\top y \sim \mathcal N(0, I)
 
-    with :math:`P_\perp` an orthonormal basis of what is orthogonal to the columns of F. The
+    with :math:`P_\perp` an orthonormal basis of the orthogonal complement of the columns of F. The
     whitening W and m make mean and covariance of the data 0 and I. It is needed: a density of
     :math:`F^\top y` alone rewards directions of little variance, whatever the clusters, and grows
     without bound where the variance is 0. Here the likelihood is one of x, so that different F
-    compare. F is found up to a rotation. Constraints enter as in `constraint_fit`, and what is
-    said there of penalties holds here.
+    compare. F is found up to a rotation. Constraints enter as in `constraint_fit`, and its remarks on
+    penalties apply.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def constraint_projection(
         Standard deviation of the normal priors of entries of F and of :math:`u_j`, in units of the
         deviation of features within clusters. Large values are the thesis' flat prior.
     concentration : float
-        Of the symmetric Dirichlet prior; 1 is flat.
+        Parameter of the symmetric Dirichlet prior; 1 is flat.
     strength, temperature, must_groups, cannot_groups
         See `constraint_fit`.
 

@@ -50,7 +50,7 @@ def domain_adaptation(
 
     Components keep the class c that they have in the source. A class that is stated is right with the
     log-odds :math:`\beta` against any one other: :math:`P(y | c) \propto e^{-\beta [y \ne c]}`, the
-    thesis' price of an expected error. ``fit.classes()`` reads the classes of the target.
+    thesis' price of an expected error. ``fit.classes()`` returns the classes of the target.
 
     Parameters
     ----------
@@ -62,15 +62,15 @@ def domain_adaptation(
     source : SourceMixture
         See `sidebayes.fit_source`. Runs start there, and from means moved by up to two deviations.
     worth : array_like, shape (num_components,), optional
-        What the source counts for under ``shift="source"``, in points of the target by component. `fit`
-        chooses it as `source_worth` says: from how far the mean of the target is from that of the source.
+        Weight of the source under ``shift="source"``, in points of the target per component. `fit`
+        chooses it by `source_worth`, from the distance between the means of target and source.
     shift : {"source", "flat"} or ShiftPrior
-        "source" is a prior around the source as strong as `worth` says; see `WorthPrior`. Where the target
-        shows no sign of having moved the classifier stays as it is. "flat" is the thesis' maximum likelihood:
-        the source is a start and nothing else.
+        "source" is a prior around the source as strong as `worth` says; see `WorthPrior`. Where nothing
+        indicates that the target has moved, the classifier stays as it is. "flat" is the thesis'
+        maximum likelihood, for which the source is only a start.
     covariance : {"full", "diagonal"}
     strength : float
-        :math:`\beta`, in nats; 0 makes nothing of the known classes, infinity keeps them.
+        :math:`\beta`, in nats; 0 ignores the known classes, infinity keeps them.
     posterior : {"exact", "partition"}
         "exact" sums the components out (the thesis' DA-NP; "flat" and infinite strength are its
         Method II). "partition" has one rule :math:`q(k | x) = \text{softmax}_k \psi_k(x)` with quadratic

@@ -46,7 +46,7 @@ def gmm(
     component : callable, optional
         Another density than the Gaussian; see `mixture_components`.
     concentration : float
-        Of the symmetric Dirichlet prior; 1 is flat.
+        Parameter of the symmetric Dirichlet prior; 1 is flat.
     num_points : int, optional
 
     References

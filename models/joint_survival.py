@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax.numpy as jnp
 import numpyro
@@ -55,9 +55,9 @@ def joint_survival(
     random : array_like, shape (num_rows, num_effects)
     subjects : Groups
     time : array_like, shape (num_subjects,), or None
-        To the event or to the end of observation, positive, from an origin that all subjects share, in
-        the order of the subjects' names, ``sidebayes.Groups(subjects).names``. Subjects enter at the
-        origin: there is no correction for delayed entry. None simulates.
+        Time to the event or to the end of observation, positive, from an origin that all subjects
+        share, in the order of the subjects' names, ``sidebayes.Groups(subjects).names``. Subjects enter
+        at the origin: there is no correction for delayed entry. None simulates.
     event : array_like, shape (num_subjects,), optional
         1 where the event was seen, 0 where the time is censored. By default it was always seen.
     covariates : array_like, shape (num_subjects, num_covariates), optional
@@ -99,14 +99,18 @@ def joint_survival(
 
     if form == "marginal":
         at_zero = PiecewiseHazard(log_hazards, hazard.cuts, log_ratio, event)
-        given: dict[str, Any] = {
-            "scale_tril": scale_tril,
-            "noise": noise,
-            "outputs": outputs,
-            "hazard": at_zero,
-        }
-        given |= {"association": association, "time": time}
-        fn = TimedEffects(fixed, coefficients, random, subjects, **given)
+        fn = TimedEffects(
+            fixed,
+            coefficients,
+            random,
+            subjects,
+            scale_tril=scale_tril,
+            noise=noise,
+            outputs=outputs,
+            hazard=at_zero,
+            association=association,
+            time=time,
+        )
         times = fn.times(numpyro.sample("y", fn, obs=y))
     else:
         effects = sample_effects(subjects.num_groups, scale_tril, centred=False)

@@ -45,8 +45,8 @@ def mcp(
 
     Links are statements about clusters, right with log-odds :math:`|w| = \beta C` (up to a constant
     the thesis' price of a violated link). The components z are summed out with factors that all
-    points share, :math:`q(k | x) = \text{softmax}_k \psi_k(x)` with quadratic :math:`\psi`, sites of the
-    model: what a link says of a point then holds for the space around it, and moves the components.
+    points share, :math:`q(k | x) = \text{softmax}_k \psi_k(x)` with quadratic :math:`\psi`, sites of
+    the model: a statement about a point then holds for the space around it, and moves the components.
     The log density is a lower bound, in which the discriminants are further parameters.
 
     Parameters
@@ -55,22 +55,23 @@ def mcp(
         None simulates `num_points` rows; `prior` must then be a GaussianPrior.
     links : Links, LabelGraph or None
     num_clusters : int
-        At most; the thesis' classes.
+        Maximum number of clusters, the thesis' classes.
     num_components : int, optional
-        Gaussians, in all clusters together; twice `num_clusters` if None.
+        Number of Gaussians in all clusters together; twice `num_clusters` if None.
     covariance : {"full", "tied", "diagonal", "spherical"}
-        The discriminants have the form that it gives to log densities: linear for "tied".
+        Determines the form of the discriminants too, which are linear for "tied".
     prior : {"empirical", "flat"} or GaussianPrior
         "flat" is the thesis' maximum likelihood.
     concentration : float
-        Of the symmetric Dirichlet prior of the weights; 1 is flat.
+        Parameter of the symmetric Dirichlet prior of the weights; 1 is flat.
     strength : float
         Log-odds of hard links, in nats: the thesis' :math:`\beta`. Finite weights are kept.
     posterior : {"partition", "mean_field"}
         "mean_field" gives every linked point a factor of its own: the penalised mixture of Zhao and
         Miller (2005), in which links move single points.
     keep_all : bool
-        Every cluster keeps a component: the number of clusters is known, not a bound.
+        Whether every cluster keeps a component, so that the number of clusters is known and not a
+        bound.
     num_points : int, optional
 
     References

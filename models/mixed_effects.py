@@ -38,7 +38,7 @@ def mixed_effects(
               D = T T^\top, \quad \epsilon_r \sim N(0, \sigma_{o(r)}^2)
 
     for row r of subject s(r), which measures output o(r). Subjects may have any number of rows, at
-    times of their own. `sidebayes.design` makes the data of a table and a formula.
+    times of their own. `sidebayes.design` makes the data from a table and a formula.
 
     Parameters
     ----------

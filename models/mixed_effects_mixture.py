@@ -10,7 +10,7 @@ import numpyro
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
-from .blocks.effects.classes import class_parameters
+from .blocks.effects.class_parameters import class_parameters
 from .blocks.effects.densities.mixture import EffectsMixture
 from .blocks.effects.priors import EffectsPrior
 from .blocks.label_inference.approximate import Inference
@@ -54,7 +54,8 @@ def mixed_effects_mixture(
 
     for row r of subject s, which measures output o(r). In each class this is `mixed_effects`; labels and
     random effects are integrated out. Lu trains each class on subjects whose class is known; here
-    classes may be known of all subjects, of some, or of none. The thesis has no links between subjects.
+    classes may be known for all subjects, for some, or for none. The thesis has no links between
+    subjects.
 
     Parameters
     ----------
@@ -68,21 +69,21 @@ def mixed_effects_mixture(
     outputs : array_like, shape (num_rows, num_outputs), optional
         See `mixed_effects`.
     links : Links, LabelGraph or None
-        Between subjects, by their numbers in ``subjects.names``.
+        Links between subjects, by their numbers in ``subjects.names``.
     known : PartialLabels, optional
-        Classes known of some subjects.
+        Known classes of some subjects.
     num_clusters : int
     covariance : {"full", "diagonal"} or tuple of int
-        All random effects are correlated, none are, or those in blocks of these sizes: with one block an
-        output, outputs are independent given the class (naive Bayes).
+        All random effects are correlated, none are, or those in blocks of these sizes: with one block
+        per output, outputs are independent given the class (naive Bayes).
     shared : some of {"covariance", "noise"}
-        What all classes have in common; by default each has its own.
+        Parameters that all classes have in common; by default each has its own.
     shared_terms : sequence of int
         Columns of the fixed effects with one coefficient for all classes, such as covariates.
     prior : {"flat"} or EffectsPrior
-        Of the parameters of each class; "flat" is maximum likelihood.
+        Prior of the parameters of each class; "flat" is maximum likelihood.
     concentration : float
-        Of the symmetric Dirichlet prior of the weights; 1 is flat.
+        Parameter of the symmetric Dirichlet prior of the weights; 1 is flat.
     weights, reading, flip_rate, weight_per, inference
         See `ppc`.
 
@@ -119,7 +120,7 @@ def mixed_effects_mixture(
         pair_weights=learned_pair_weights(graph, flip_rate, reading),
         inference=inference,
     )
-    evidence = None if known is None else jnp.log(1.0 * known.admissible(num_clusters))
+    log_side = None if known is None else jnp.log(1.0 * known.admissible(num_clusters))
     fn = EffectsMixture(
         labels,
         fixed,
@@ -129,6 +130,6 @@ def mixed_effects_mixture(
         scale_tril=scale_tril,
         noise=noise,
         outputs=outputs,
-        evidence=evidence,
+        log_side=log_side,
     )
     numpyro.sample("y", fn, obs=y)

@@ -10,8 +10,8 @@ import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
 from .blocks.classes.class_mixture import ClassMixture, sample_classified
+from .blocks.classes.class_table import class_table
 from .blocks.classes.stated import stated_classes
-from .blocks.classes.table import class_table
 from .blocks.components.gaussian_prior import GaussianPrior
 from .blocks.components.mixture_components import mixture_components, num_rows
 from .blocks.label_inference.label_graph import as_label_graph
@@ -43,7 +43,7 @@ def moe(
               p(x_i, y_i) = \sum_k \pi_k\, \mathcal{N}(x_i | \mu_k, \Sigma_k)\, \beta_{k y_i}
 
     Rows whose class is not known have the density of the mixture. The class of a row is
-    :math:`P(c | x) = \sum_k P(k | x) \beta_{kc}` (eq. 2.1); ``fit.classes()`` reads it.
+    :math:`P(c | x) = \sum_k P(k | x) \beta_{kc}` (eq. 2.1); ``fit.classes()`` returns it.
 
     Parameters
     ----------
@@ -51,21 +51,22 @@ def moe(
         None simulates `num_points` rows, and as site ``known`` their classes; `prior` must then be a
         GaussianPrior.
     known : PartialLabels, optional
-        Class of each row, -1 where it is not known, or a mask of the classes that it may have. Where
-        rows are simulated: those that it says something about get a class, by default all.
+        Class of each row, -1 where it is not known, or a mask of the classes that it may have. When
+        rows are simulated, the rows that it states something about get a class; by default all do.
     num_clusters, num_classes : int
-        Components, and classes, those that no row is known to have included.
+        Number of components, and of classes, including those that no row is known to have.
     covariance : {"full", "tied", "diagonal", "spherical"}
     prior : {"empirical", "flat"} or GaussianPrior
         "flat" is maximum likelihood.
     component : callable, optional
         Another density than the Gaussian; see `mixture_components`.
     concentration : float
-        Of the symmetric Dirichlet prior of the weights; 1 is flat.
+        Parameter of the symmetric Dirichlet prior of the weights; 1 is flat.
     class_concentration : float, or array_like of shape (num_classes,)
-        Of the Dirichlet priors of the class probabilities; 1 is flat, more smooths them.
+        Parameter of the Dirichlet priors of the class probabilities; 1 is flat, larger values smooth
+        them.
     label_noise : float
-        Probability that a known class is wrong, any other one in its place; see `stated_classes`.
+        Probability that a known class is wrong, all others being equally likely; see `stated_classes`.
     num_points : int, optional
 
     References

@@ -12,7 +12,7 @@ from numpyro.distributions import constraints
 
 from sidebayes.common.fields import Range, check_number
 
-from .blocks.classes.anchors import Anchors, log_pseudo_likelihood
+from .blocks.classes.anchors import Anchors
 from .blocks.classes.neighbours import NeighbourMixture, anchor_distances
 from .blocks.components.gaussian_prior import GaussianPrior
 from .blocks.components.mixture_components import mixture_components
@@ -44,14 +44,14 @@ def nfgl(
               P(c | x) = \sum_j P(j | x)\, p_j(c | x)
 
     The last sum of :math:`\Phi` is a composite likelihood (pseudo-likelihood) of the classes, each given
-    the others in its component (`conditionals`). **It is no likelihood**: these conditionals contradict each
-    other in general, so that no joint law of the classes has them, whatever the source says; posteriors
-    under it are Gibbs posteriors, as a rule too sure of the scales, and classes cannot be simulated.
-    `pfgl` is the generative relative.
+    the others in its component (`conditionals`). **It is not a likelihood**: in general these
+    conditionals contradict each other, so that no joint distribution of the classes has them, contrary
+    to the source. Posteriors under it are Gibbs posteriors, which are usually too narrow in the scales,
+    and classes cannot be simulated. `pfgl` is the generative relative.
 
     Each labelled row is in one component :math:`v_i`, which is found beforehand:
-    `sidebayes.fit_nfgl` takes rows and classes and does all. Distances are Euclidean: give features of
-    one unit, standardised ones say.
+    `sidebayes.fit_nfgl` takes rows and classes and does everything. Distances are Euclidean: pass
+    features in one unit, such as standardised ones.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def nfgl(
     num_clusters, num_classes : int
     covariance : {"full", "tied", "diagonal", "spherical"}
     prior : {"empirical", "flat"} or GaussianPrior
-        Of the components. Unless it is "flat", the thesis' own, logarithms of the scales
+        Prior of the components. Unless it is "flat", as in the thesis, logarithms of the scales
         :math:`a_j` are normal about minus that of the median squared distance to the nearest other
         anchor, with a deviation of 2.
     concentration : float
@@ -95,6 +95,4 @@ def nfgl(
     labels = LinkedCategorical(jnp.log(weights), as_label_graph(None, jnp.shape(x)[0]))
     found = anchors.prototypes(scale, smoothing)
     numpyro.sample("x", NeighbourMixture(labels, density, found, assigned), obs=x)
-    member = jnp.eye(num_clusters)[jnp.asarray(anchors.clusters)]
-    given = apart, jnp.asarray(anchors.classes), member, scale, jnp.asarray(anchors.table)
-    numpyro.factor("classes", log_pseudo_likelihood(*given, smoothing=smoothing).sum())
+    numpyro.factor("classes", anchors.log_pseudo_likelihood(apart, scale, smoothing).sum())

@@ -36,7 +36,7 @@ def pair_mixture(
 ) -> None:
     r"""Generative model with pairwise relations (Yu 2016, chapter 4).
 
-    Points without links, must-linked pairs and cannot-linked pairs each have their density:
+    Points without links, must-linked pairs and cannot-linked pairs have densities of their own:
 
     .. math:: \prod_n \sum_m \alpha_m g_m(x_n)
               \prod_{\text{must}} \sum_m \omega_m g_m(x_i) g_m(x_j)
@@ -56,11 +56,11 @@ def pair_mixture(
     num_clusters, num_components : int
         Number of classes, and of Gaussians per class.
     covariance : {"full", "tied", "diagonal", "spherical"}
-        Of every Gaussian; "tied" is one for all.
+        Form of the covariance of every Gaussian; "tied" is one for all.
     prior : {"empirical", "flat"} or GaussianPrior
         "flat" is the thesis' maximum likelihood.
     concentration : float
-        Of the symmetric Dirichlet priors of the weights of classes and of components.
+        Parameter of the symmetric Dirichlet priors of the weights of classes and of components.
     pair_law : {"shared", "conditional", "joint"}
         Law of the classes of a pair. "shared", the thesis' own: a must-linked pair draws its class
         once, :math:`\omega = \alpha`, cannot-linked points draw until they differ, :math:`\nu =

@@ -50,7 +50,7 @@ def pairwise_gp(
         Hard and soft statements; without any the posterior is the prior.
     num_clusters : int
     variance : float or Distribution
-        :math:`\lambda`, of the difference of two latent functions; a distribution to learn it. When
+        :math:`\lambda`, of the difference of two latent functions; a distribution to learn it. If it is
         small, the mode is at zero.
     likelihood : {"exact", "factorised", "jensen"}
         How labels of overlapping statements are summed out: jointly, a product over statements (Lu
@@ -63,9 +63,9 @@ def pairwise_gp(
 
     References
     ----------
-    Lu (2008), eqs. 4.1, 4.17-4.24. Functions of permuted labels are equally probable, so marginal
-    label probabilities of the full posterior are uniform (proposition 1): use a mode, or what does
-    not change with the labels' numbers.
+    Lu (2008), eqs. 4.1, 4.17-4.24. Functions of permuted labels are equally probable, so marginal label
+    probabilities of the full posterior are uniform (proposition 1): use a mode, or quantities that do
+    not depend on the numbering of labels.
     """
     if x is None:
         raise ValueError(

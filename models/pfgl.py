@@ -36,7 +36,7 @@ def pfgl(
     label_noise: float = 0.0,
     num_points: int | None = None,
 ) -> None:
-    r"""Parametric fine-grained labelling: within a component, the nearest prototype says the class.
+    r"""Parametric fine-grained labelling: within a component, the nearest prototype determines the class.
 
     .. math:: \pi \sim \text{Dirichlet}(\alpha), \quad (\mu_j, \Sigma_j) \sim \text{prior}, \qquad
               p(x_i, y_i) = \sum_j \pi_j\, \mathcal{N}(x_i | \mu_j, \Sigma_j)\, P(y_i \mid j, x_i), \\
@@ -45,10 +45,10 @@ def pfgl(
     Rows whose class is not known have the density of the mixture. Prototypes :math:`s_l` lie where the
     density is highest, which is not necessarily among the rows. With one class in each component it is
     `moe` with certain tables; as :math:`a_j \to 0`, `moe` with the shares of the classes among the
-    prototypes; as :math:`a_j \to \infty`, the nearest prototype. Distances are Euclidean: give
-    features of one unit, standardised ones say.
+    prototypes; as :math:`a_j \to \infty`, the nearest prototype. Distances are Euclidean: pass features
+    in one unit, such as standardised ones.
 
-    `sidebayes.grow_prototypes` finds how many prototypes there should be, and where to start.
+    `sidebayes.grow_prototypes` chooses the number of prototypes and where they start.
 
     Parameters
     ----------
@@ -59,13 +59,13 @@ def pfgl(
         As for `moe`.
     num_clusters, num_classes : int
     prototypes : sequence of (int, int)
-        Component and class of each prototype. A component without any has the shares that the classes
-        have among the labelled rows: nothing else is known of its classes.
+        Component and class of each prototype. A component without prototypes has the class shares of
+        the labelled rows.
     covariance : {"full", "tied", "diagonal", "spherical"}
     prior : {"empirical", "flat"} or GaussianPrior
-        Of the components, and what is believed of prototypes and scales: around the centre of the data,
-        with twice their deviation; log scales are normal about minus the log squared distance of two
-        points of a component, with a deviation of 2. "flat" is the thesis' maximum likelihood.
+        Prior of the components, of prototypes and of scales. Prototypes lie around the centre of the
+        data, with twice their deviation; log scales are normal about minus the log squared distance of
+        two points of a component, with a deviation of 2. "flat" is the thesis' maximum likelihood.
     concentration : float
     label_noise : float
         See `stated_classes`.

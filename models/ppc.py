@@ -60,7 +60,7 @@ def ppc(
     component : callable, optional
         Another density than the Gaussian; see `mixture_components`.
     concentration : float
-        Of the symmetric Dirichlet prior; 1 is flat.
+        Parameter of the symmetric Dirichlet prior; 1 is flat.
     weights : array_like, shape (num_clusters,), or "uniform", optional
         Fix the mixing weights, so that the partition function of a field is a constant.
     reading : {"field", "relation"}

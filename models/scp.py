@@ -38,7 +38,7 @@ def scp(
               P(\text{links} \mid c) \propto \prod_{(i,j)} e^{w_{ij}[c_i = c_j]}
 
     Clusters are the regions of :math:`q(c | x) = \text{softmax}_c \psi_c(x)`, whose discriminants need
-    not be those of the Gaussians: with strong links a cluster may be of several clumps, which its
+    not be those of the Gaussians: with strong links a cluster may consist of several clumps, which its
     Gaussian covers. Parameters are those of `mcp`.
 
     References

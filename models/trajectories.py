@@ -66,22 +66,24 @@ def trajectories(
     y : array_like, shape (num_rows,) or (num_rows, num_outputs), or None
         Outputs share the label and, given it, are independent. None simulates one output.
     inputs : array_like, shape (num_rows,) or (num_rows, num_inputs)
-        Times, say.
+        Inputs of the curves, such as times.
     subjects : Groups, optional
         All rows of a subject have one label, which is drawn once. Without them each row has its own.
     links : Links, LabelGraph or None
-        Between subjects, by their numbers in ``subjects.names``; between rows where there are no subjects.
+        Links between subjects, by their numbers in ``subjects.names``, or between rows where there are
+        none.
     anchors : array_like, shape (num_anchors, num_inputs), optional
         Inputs at which curves are described; `fit` chooses them as `curve_anchors` says, and under bare
         NumPyro they are all rows.
     observed : array_like, shape (num_rows,) or (num_rows, num_outputs), optional
-        One where an output of a row was measured, zero where it was not: whatever y holds there says
-        nothing, the other outputs of the row still do. Without it all were.
+        One where an output of a row was measured, zero where it was not: the value of y there is
+        ignored. By default all outputs were measured.
     num_clusters : int
         Truncation level.
     kernel : {"rbf", "matern32", "matern52"}
     length_scale : float, array_like of shape (num_inputs,), or Distribution, optional
-        In units of the inputs. None learns it: log-normal, median a fifth of the inputs' range.
+        Length-scale in units of the inputs. None learns it: log-normal, median a fifth of the inputs'
+        range.
     amplitude : float or Distribution, optional
         Standard deviation of the curves, in units of y. None learns it: log-normal, median the standard
         deviation of y.
@@ -91,12 +93,12 @@ def trajectories(
     own : some of {"length_scale", "amplitude", "noise"}
         Learned parameters of which every cluster has its own.
     mean : array_like, shape () or (num_outputs,)
-        Of the curves a priori; that of the data, unless zero is where curves return to.
+        Prior mean of the curves, to which they return far from data.
     concentration : float or Distribution
         :math:`\alpha`.
     truncation : {"closed", "open"}
-        Whether the last cluster takes all that is left (Blei and Jordan 2006), or a stick of its own
-        leaves some beyond it, as the paper has it.
+        Whether the last cluster takes all the remaining mass (Blei and Jordan 2006), or has a stick of
+        its own that leaves some mass out, as in the paper.
     reading : {"unnormalised", "field", "relation"}
         "unnormalised" is the joint density that the paper's updates climb: the links tilt the prior of the
         sticks by their partition function. "field" divides by it, for every value of the sticks.
@@ -106,8 +108,8 @@ def trajectories(
     inference : str or inference object
         What to do with loopy connected sets too wide for exact summation.
     inducing : int, optional
-        Describe curves by so many inducing points: the fully independent training conditional (FITC), a
-        model of its own that tends to the Gaussian process as they grow.
+        Describe curves by so many inducing points: the fully independent training conditional (FITC),
+        another model, which tends to the Gaussian process as their number grows.
 
     References
     ----------

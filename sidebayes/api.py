@@ -13,9 +13,10 @@ from numpy.typing import ArrayLike
 
 from sidebayes.diagnostics.trust.compare import Comparison, compare_fits
 from sidebayes.guides.engines.base import Engine
+from sidebayes.guides.engines.plumbing.checkpoint import check_checkpoint
 from sidebayes.models.blocks.roles import signature_of
 
-from .common.fields import check_seed
+from .common.fields import Range, check_number, check_seed
 from .common.files import as_path, is_damaged, is_swollen
 from .data.magnitudes import check_precision, warn_of_far_rows
 from .data.tables import check_names, check_truth
@@ -49,6 +50,8 @@ def fit(
     dtype: str = "float64",
     truth: ArrayLike | None = None,
     feature_names: Sequence[str] | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: float = 60.0,
     progress: bool = True,
     **arguments: Any,
 ) -> Fit:
@@ -78,6 +81,10 @@ def fit(
     feature_names : sequence of str, optional
         Names of the columns of the first table that has columns; by default those of the data frame.
         Columns of new data are matched by name where they have names.
+    checkpoint : path, optional
+        File that keeps the state of the engine, so that the same call goes on after an interruption.
+    checkpoint_every : float
+        Least number of seconds between two writes.
     progress : bool
         Show progress where there is a terminal.
     **arguments
@@ -117,6 +124,8 @@ def fit(
         columns[wide] = features
     check_seed(seed)
     _check_dtype(dtype)
+    path = None if checkpoint is None else check_checkpoint(checkpoint)
+    every = check_number("checkpoint_every", checkpoint_every, Range(least=0))
     for one, values in tables.items():
         check_precision(one, values, dtype)
         warn_of_far_rows(one, values)
@@ -135,6 +144,8 @@ def fit(
         truth=check_truth(truth, read.sizes.get(signature.unit_of(read.data) or "", 0)),
         feature_names=features,
         columns=columns,
+        checkpoint=path,
+        checkpoint_every=every,
     )
     return Fit.of(run, init, progress=progress)
 

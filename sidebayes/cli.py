@@ -113,7 +113,7 @@ def list_methods(
         ]
         print(json.dumps(rows, indent=2))
         return
-    table = Table("method", "what it believes", "links", "engines", "reference")
+    table = Table("method", "what it assumes", "links", "engines", "reference")
     for card in CARDS.values():
         engines = ", ".join(card.engines)
         table.add_row(card.name, card.title, card.links, engines, card.reference)
@@ -160,14 +160,14 @@ def fit_method(
     formula: Annotated[
         list[str] | None,
         typer.Option(
-            help="Of mixed models, 'y ~ time + (time | subject)'; repeated for several outputs.",
+            help="Formula of a mixed model, 'y ~ time + (time | subject)'; repeated for several outputs.",
             rich_help_panel=_DATA,
         ),
     ] = None,
     survival: Annotated[
         str | None,
         typer.Option(
-            help="Of joint models, 'Surv(time, event) ~ age', beside --formula.",
+            help="Survival part of a joint model, 'Surv(time, event) ~ age', beside --formula.",
             rich_help_panel=_DATA,
         ),
     ] = None,
@@ -196,12 +196,14 @@ def fit_method(
     ] = None,
     num_links: Annotated[
         int | None,
-        typer.Option(help="Simulate so many links from the known classes.", rich_help_panel=_SIDE),
+        typer.Option(
+            help="Number of links to simulate from the known classes.", rich_help_panel=_SIDE
+        ),
     ] = None,
     flip_rate: Annotated[
         float | None,
         typer.Option(
-            help="Share of simulated links that is wrong; by default none.", rich_help_panel=_SIDE
+            help="Share of simulated links that are wrong; 0 by default.", rich_help_panel=_SIDE
         ),
     ] = None,
     weight: Annotated[
@@ -229,7 +231,7 @@ def fit_method(
     num_known: Annotated[
         int | None,
         typer.Option(
-            help="Learn from the classes of so many rows, drawn at random from --label.",
+            help="Number of rows, drawn at random, whose class in --label is learned from.",
             rich_help_panel=_SIDE,
         ),
     ] = None,
@@ -254,7 +256,11 @@ def fit_method(
     setting: Annotated[
         list[str] | None, typer.Option(help="Setting of the engine, e.g. num_samples=500.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of links, starts and draws.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of links, starts and draws.")] = 0,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Keep the state of the run here; the same command goes on from there."),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Save the fit here (.nc).")
     ] = None,

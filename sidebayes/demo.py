@@ -105,7 +105,7 @@ def demo(
     told = " or ".join(f"{number} on {question}" for question, number in NUM_LINKS.items())
     console.print(
         "[bold]sidebayes demo[/]: which groups do the measurements of 200 crabs fall into? Links between "
-        f"pairs of them tell, {told}; one in {1 / FLIP_RATE:.0f} is wrong."
+        f"pairs of them say which, {told}; one in {1 / FLIP_RATE:.0f} is wrong."
     )
     refused: dict[str, str] = {}
     fits: dict[str, Fit] = {}
@@ -327,7 +327,7 @@ def _doubtful(fit: Fit) -> Iterator[str]:
 
 
 def _pairs(fit: Fit) -> str:
-    """How sure the draws are of pairs of crabs."""
+    """How certain the draws are about pairs of crabs."""
     pairs = np.column_stack(np.triu_indices(len(fit.labels()), 1))
     same = fit.same_cluster(pairs)
     least = np.abs(same - 0.5).argmin()

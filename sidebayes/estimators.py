@@ -329,8 +329,7 @@ class LinkedKFold(GroupKFold):
         Raises
         ------
         TypeError, ValueError
-            If `X` has not the rows that the links refer to, or there are fewer connected sets
-            than folds.
+            If `X` lacks rows that the links refer to, or there are fewer connected sets than folds.
         """
         try:
             size = len(X)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.plumbing.checkpoint import Keeper
+from sidebayes.guides.engines.plumbing.checkpoint import Checkpoint, keeping
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.constraint_fit import constraint_fit
@@ -70,26 +70,28 @@ def problem(name):
 def run(name, path=None):
     """What the engine drew, with a checkpoint at `path` if one is given."""
     kind = type(make_engine(name))
-    engine = kind(checkpoint=path, checkpoint_every=0.0, **SETTINGS[name])
+    engine, given = kind(**SETTINGS[name]), {"seed": 3, "progress": False}
     with jax.enable_x64(True):
-        return engine.run(problem(name), seed=3, progress=False)
+        at = problem(name)
+        if path is None:
+            return engine.run(at, **given)
+        with keeping(str(path), 0.0, engine, at, 3, None) as keep:
+            return engine.run(at, keep=keep, **given)
 
 
 def main():
     """Run, say whenever the state was kept, and wait to be killed before it is thrown away."""
-    offer, clear = Keeper.offer, Keeper.clear
+    offer, clear = Checkpoint.offer, Checkpoint.clear
 
     def loud(self, *given, **options):
         offer(self, *given, **options)
-        if self._path is not None:  # else a run within the run, which keeps nothing
-            print("kept", flush=True)
+        print("kept", flush=True)
 
     def late(self):
-        if self._path is not None:
-            time.sleep(3600)
+        time.sleep(3600)
         clear(self)
 
-    Keeper.offer, Keeper.clear = loud, late
+    Checkpoint.offer, Checkpoint.clear = loud, late
     run(*sys.argv[1:])
 
 

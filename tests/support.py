@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 from numpyro import handlers
-from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.plumbing.checkpoint import Keeper
+from sidebayes.guides.engines.base import KEEPS_NOTHING, Problem
 from sidebayes.guides.engines.plumbing.clock import Clock
 from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.problem.posterior import mixture_site
@@ -65,7 +64,7 @@ def responsibilities(problem, params):
 
 def climbed_bound(engine, problem):
     """Bound that coordinate ascent reaches from one start, without draws of its factors."""
-    plan, starts, keep = plan_factors(problem), initial_values(problem, 0, 1), Keeper(None, 0.0, "")
+    plan, starts, keep = plan_factors(problem), initial_values(problem, 0, 1), KEEPS_NOTHING
     state, _ = engine._climb(problem, plan, starts, lambda *_: None, keep, Clock())
     return float(state.value[0])
 

@@ -116,6 +116,13 @@ def test_rooms_are_small():
     assert {name: size for name, size in sizes.items() if size > MOST} == {}
 
 
+def test_only_models_name_the_class_of_linked_mixtures():
+    """Engines, diagnostics and the front door ask the protocols that it keeps."""
+    module = "sidebayes.models.blocks.mixtures.linked_mixture"
+    users = {part_of(path) for path in source_files() if module in own_imports(path)}
+    assert users == {"models", "models/blocks"}
+
+
 def test_fits_and_objects_are_typed():
     """Neither a fit nor an object itself is anything at all: mypy then sees what is asked of it."""
     untyped = []

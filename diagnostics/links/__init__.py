@@ -1,1 +1,1 @@
-"""How well links are predicted, which are in doubt, and which pairs to ask about next."""
+"""Scores of links, links in doubt, and pairs to ask about next."""

@@ -1,10 +1,9 @@
-"""How well a fit predicts links that it has not seen."""
+"""Predictive scores of held-out links."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +17,6 @@ from sidebayes.guides.engines.problem.posterior import mixture_site, mixture_str
 from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.label_inference.approximate import Inference, with_pair_beliefs
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
-from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.side_information.links import Links
 
 __all__ = ["LinkScore", "agreement", "score_statements"]
@@ -26,7 +24,7 @@ __all__ = ["LinkScore", "agreement", "score_statements"]
 
 @dataclass(frozen=True, eq=False)
 class LinkScore:
-    """Log score of held-out links, and what a guess by the sizes of the clusters would score.
+    """Log score of held-out links, and that of a guess by the sizes of the clusters.
 
     Attributes
     ----------
@@ -52,7 +50,7 @@ class LinkScore:
         number, met = len(self.table), int((self.table["probability"] > 0.5).sum())
         verdict = "better" if self.mean > self.baseline else "no better"
         text = (
-            f"log score {self.mean:.3f} ± {self.standard_error:.3f} a link over {number} held-out "
+            f"log score {self.mean:.3f} ± {self.standard_error:.3f} per link over {number} held-out "
             f"links, {verdict} than {self.baseline:.3f} by the sizes of the clusters; {met} of them "
             "are more likely met than not"
         )
@@ -96,8 +94,8 @@ def agreement(
     given = {name: jnp.asarray(value) for name, value in draws.items()}
     fn, value = mixture_structure(problem)
     num_points = len(value)
-    ties = fn.labels.graph if isinstance(fn, LinkedMixture) and fn.labels.graph.num_links else None
-    before = as_label_graph(ties, num_points)
+    ties = fn.links()
+    before = as_label_graph(ties if ties is not None and ties.num_links else None, num_points)
     within = np.flatnonzero(np.equal(*np.asarray(before.connected_set)[pairs].T))
     told = before.links
     asked = len(told) + np.arange(len(within))
@@ -106,31 +104,23 @@ def agreement(
         np.concatenate([told.weights, np.zeros(len(within))]),
         num_points,
     )
-    method, approximate, graph = None, None, LabelGraph.build(links, num_points)
-    if isinstance(fn, LinkedMixture):
-        method = with_pair_beliefs(fn.labels.inference, inference)
-        graph = graph.suited(method, fn.labels.log_weights.shape[-1])
-        approximate = partition.check_inference(graph, fn.labels.log_weights.shape[-1], method)
+    method = with_pair_beliefs("exact" if ties is None else fn.labels.inference, inference)
+    graph = LabelGraph.build(links, num_points).suited(method, fn.num_clusters)
+    approximate = partition.check_inference(graph, fn.num_clusters, method)
 
     def build(bare: Problem) -> Callable:
         def one(params: dict, args: tuple, graph: LabelGraph, *indices: Array) -> tuple:
             pairs, within, asked = indices
             fn, value = mixture_site(replace(bare, args=args), params)
-            if not isinstance(fn, LinkedMixture):
-                prob = fn.posterior(value)["responsibilities"]
-                return _independent(prob, pairs), _chance(prob)
-            found = fn.log_factors(value)
-            unary = fn.label_factors(found)
+            unary = fn.label_factors(fn.log_factors(value))
             weights = jnp.zeros(graph.num_links, unary.dtype)
             count = graph.num_links - len(within)
-            weights = weights.at[:count].set(found["pair_weights"][:count])
-            factors = unary, graph, found["log_weights"], weights
-            options: dict[str, Any] = {"weight_per": fn.labels.weight_per, "inference": method}
-            prob = partition.responsibilities(*factors, **options)
+            weights = weights.at[:count].set(fn.labels.pair_weights[:count])
+            labels = fn.labels.among(graph, weights, inference=method)
+            prob = labels.responsibilities(unary)
             same = _independent(prob, pairs)
             if len(within):
-                joint = partition.pair_marginals(*factors, **options)
-                same = same.at[within].set(joint[asked])
+                same = same.at[within].set(labels.pair_marginals(unary)[asked])
             return same, _chance(prob)
 
         return lambda draws, *rest: jax.lax.map(lambda params: one(params, *rest), draws)

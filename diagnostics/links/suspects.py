@@ -15,12 +15,10 @@ from scipy.special import expit, log_expit, logsumexp
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.problem.posterior import mixture_site, mixture_structure
-from sidebayes.models.blocks.collapsed import Collapsed
 from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.label_inference.approximate import Inference, with_pair_beliefs
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.label_inference.padding import Sizes
-from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.side_information.links import Links, flip_rate_weight
 
 __all__ = ["link_agreement", "rank_suspects"]
@@ -68,36 +66,26 @@ def link_agreement(
     if not known or not 0 < flip_rate < 0.5:
         raise ValueError(f"flip_rate = {flip_rate!r:.60}; expected a number between 0 and 1/2")
     given = {name: jnp.asarray(value) for name, value in draws.items()}
-    first, _ = _linked(*mixture_structure(problem))
-    tied = first.labels.graph.num_links > 0  # else weights are prices, not log-odds of labels
+    first, _ = mixture_structure(problem)
+    ties = first.links()
+    if ties is None:
+        raise ValueError("the model takes no links, so there are none to suspect")
+    tied = ties.num_links > 0  # else weights are prices, not log-odds of labels
     silent = links.hard | (not tied)
     strength = np.where(silent, flip_rate_weight(flip_rate), np.abs(links.weights))
     method = with_pair_beliefs(first.labels.inference, inference)
-    num_clusters = first.labels.log_weights.shape[-1]
-    rows = first.labels.graph.num_links
-    stated = links.with_strength(strength)
-    graph = LabelGraph.build(
-        stated, first.labels.graph.num_points, num_clusters, method, Sizes(links=rows)
-    )
-    approximate = partition.check_inference(graph, num_clusters, method)
+    stated, room = links.with_strength(strength), Sizes(links=ties.num_links)
+    graph = LabelGraph.build(stated, ties.num_points, first.num_clusters, method, room)
+    approximate = partition.check_inference(graph, first.num_clusters, method)
 
     def build(bare: Problem) -> Callable:
         def one(params: dict, args: tuple, graph: LabelGraph, silent: Array) -> tuple[Array, Array]:
-            fn, value = _linked(*mixture_site(replace(bare, args=args), params))
-            factors = fn.log_factors(value)
+            fn, value = mixture_site(replace(bare, args=args), params)
             weights = graph.pair_weights
             if tied:
-                weights = jnp.where(silent, weights, factors["pair_weights"])
-            unary, weight_per = fn.label_factors(factors), fn.labels.weight_per
-            same = partition.pair_marginals(
-                unary,
-                graph,
-                factors["log_weights"],
-                weights,
-                weight_per=weight_per,
-                inference=method,
-            )
-            return same, weights
+                weights = jnp.where(silent, weights, fn.labels.pair_weights)
+            labels = fn.labels.among(graph, weights, inference=method)
+            return labels.pair_marginals(fn.label_factors(fn.log_factors(value))), weights
 
         return lambda draws, *rest: jax.lax.map(lambda params: one(params, *rest), draws)
 
@@ -109,24 +97,18 @@ def link_agreement(
     return np.asarray(same)[:, : len(links)], np.asarray(weights)[:, : len(links)], approximate
 
 
-def _linked(fn: Collapsed, value: Array) -> tuple[LinkedMixture, Array]:
-    if not isinstance(fn, LinkedMixture):
-        raise ValueError("the model takes no links, so there are none to suspect")
-    return fn, value
-
-
 def rank_suspects(links: Links, same: NDArray, weights: NDArray) -> pd.DataFrame:
     r"""Links by the posterior probability that they are wrong, the most suspect first.
 
     Given the parameters, a link multiplies the odds that its two labels agree by :math:`e^w`, and
-    touches nothing else. All other evidence therefore gives the odds
+    touches nothing else. Everything else therefore gives the odds
 
     .. math:: o_{-l} = \frac{p}{1 - p} e^{-w},
 
     with p the probability of agreement under all links. If these are weighed against a
     statement that is right with log-odds :math:`|w|`, a must-link is wrong with odds
     :math:`e^{-w} / o_{-l} = (1 - p) / p`, a cannot-link with odds :math:`p / (1 - p)`: the
-    statement's own pull is counted once, as evidence of the stated strength.
+    statement's own pull is counted once, as a statement of its own strength.
 
     Parameters
     ----------
@@ -140,7 +122,7 @@ def rank_suspects(links: Links, same: NDArray, weights: NDArray) -> pd.DataFrame
         One row per link, numbered as in `links`, with their columns: rows ``i`` and ``j``, ``sign`` (1
         must-link, -1 cannot-link, 0 for a weight of zero, which states nothing), ``weight``,
         ``probability`` that it is wrong and ``log_odds`` of that, and ``same_without``, the probability
-        that the labels agree by all evidence but the link itself.
+        that the labels agree given everything except the link itself.
 
     References
     ----------

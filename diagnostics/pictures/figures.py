@@ -14,7 +14,7 @@ _PIXELS, _SHARPNESS = 96, 2
 
 
 class ShownFigure(Figure):
-    """Figure that notebooks show, although pyplot knows nothing of it.
+    """Figure that notebooks show, although pyplot does not hold it.
 
     Pyplot would keep every figure until it is closed, and show those of a cell a second time. Where its
     own display of figures is switched on, that one is used, once.

@@ -38,7 +38,7 @@ _READING = {
 _LEVELS = {
     "good": "The run itself shows no fault: it ended, and its starts or chains agree. That does not make the "
     "model or the links right.",
-    "caution": "The result can be used, but something speaks against it; it is said beside it.",
+    "caution": "The result can be used with caution, for the reason that stands beside it.",
     "bad": "The run failed its own checks.",
 }
 """What the colours mean."""
@@ -86,7 +86,7 @@ def write_report(
     ValueError
         If there is no fit, names of fits collide, or nothing can be written to `path`.
     OSError
-        If the disk is full, fails, or refuses; what was there is as before.
+        If the disk is full or fails; an existing file is then unchanged.
     """
     path = check_writable(path)
     page = render_report(fits, title=title, story=story, notes=notes, executor=executor)

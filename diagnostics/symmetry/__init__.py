@@ -1,1 +1,1 @@
-"""What renumbering clusters and turning axes leaves unchanged, and how draws are matched."""
+"""Functionals invariant to renumbering and rotation, and the matching of draws."""

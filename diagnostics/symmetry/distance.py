@@ -1,4 +1,4 @@
-"""How far the posteriors of two fits lie apart, whatever the numbering of their clusters."""
+"""Distance of the posteriors of two fits, invariant to the numbering of their clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What speaks against fits beside their own verdict, and which run to trust instead."""
+"""Doubts about fits beside their own verdict, and the run to trust instead."""
 
 from __future__ import annotations
 

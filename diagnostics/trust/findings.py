@@ -1,4 +1,4 @@
-"""What fits found, in one sentence each."""
+"""Findings of fits, in one sentence each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a fit is to be trusted, by what the run itself shows."""
+"""Verdict on a fit from what the run itself shows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MANY = 10
 """Points for each cluster from which on one that holds a single point is pointed out."""
 
 _FEWEST_DRAWS = 4
-"""Of a chain; with fewer there is neither R-hat nor ESS."""
+"""Fewest draws per chain for which R-hat and ESS are computed."""
 
 _RHAT, _ESS_PER_CHAIN = 1.01, 100
 """Limits of Vehtari et al. (2021), Bayesian Anal. 16, 667-718."""
@@ -89,7 +89,7 @@ def _chains(fit: Fitted) -> tuple[str, str] | None:
     is_sampler = draws and not np.size(fit.objective)
     if is_sampler and sizes["draw"] < _FEWEST_DRAWS:
         return "bad", (
-            f"Draws of {sizes['draw']} a chain cannot be judged; draw some hundreds from each of "
+            f"{sizes['draw']} draws per chain cannot be judged; draw some hundreds from each of "
             "several chains."
         )
     rhat, ess = fit.convergence["rhat"], fit.convergence["ess"]
@@ -119,7 +119,7 @@ def _end(fit: Fitted) -> tuple[str, str] | None:
         if slope <= _FLAT:
             return None  # a mode, however many steps led there
     if len(path) < 2:
-        return "bad", "It made no step, so that nothing shows a mode; lower tol."
+        return "bad", "It made no step, so that there is no sign of a mode; lower tol."
     gain = path[-1] - path[-2]
     if gain > max(_NEAR, _STILL_RISING * (1 + abs(path[-1]))):
         return "caution", f"The objective still rose by {gain:.2g} in the last step; lower tol."
@@ -146,7 +146,7 @@ def _twins(fit: Fitted) -> tuple[str, str] | None:
         if np.allclose(table[one], table[two], rtol=_TWINS, atol=0.0):
             return "caution", (
                 f"Clusters {min(one, two)} and {max(one, two)} are the same: it stayed at a saddle, "
-                "where nothing tells them apart, or there are fewer clusters; leave init out, or lower "
+                "where nothing separates them, or there are fewer clusters; leave init out, or lower "
                 "num_clusters."
             )
     return None

@@ -1,4 +1,4 @@
-"""What every engine takes and returns."""
+"""Input and result of every engine."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from sidebayes.common.fields import check_fields
 from sidebayes.common.warnings import SideBayesWarning
 
 __all__ = [
+    "KEEPS_NOTHING",
     "Engine",
     "EngineResult",
     "Evidence",
     "FitError",
+    "Keeper",
+    "KeptEngine",
     "Problem",
     "SideBayesWarning",
     "Status",
@@ -44,10 +47,10 @@ class Problem:
     kwargs : dict
         Options that shape the model.
     notes : dict
-        What has been found out about the model, so that it is found out once.
+        Facts about the model, each of which is computed once.
     unseen : bool
-        Whether the data are others than those of the fit: a model that checks numbers, which must do
-        for a fit, is then shown none.
+        Whether the data differ from those of the fit. A model that checks the numbers of its data, as
+        it must for a fit, then gets none.
     """
 
     model: Callable[..., None]
@@ -98,7 +101,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class EngineResult:
-    """What an engine found.
+    """Result of an engine.
 
     Attributes
     ----------
@@ -119,9 +122,9 @@ class EngineResult:
     standard_errors : dict of ndarray, or None
         Monte Carlo standard errors of a point estimate that was found by sampling.
     points : tuple of str
-        Sites of which the draws only repeat a point estimate, others have draws.
+        Sites whose draws only repeat a point estimate, while other sites have draws.
     factor_means : dict of ndarray
-        Exact means of sites, where the engine knows more than its draws.
+        Exact means of sites, where the engine has them beside its draws.
     """
 
     engine: str
@@ -142,6 +145,24 @@ class EngineResult:
         """The point estimate, or the draw of highest density."""
         best = np.unravel_index(np.argmax(self.sample_stats["lp"]), self.sample_stats["lp"].shape)
         return {name: value[best] for name, value in self.draws.items()}
+
+
+class Keeper:
+    """Keeps the state of a run, so that the run can go on after an interruption; this one keeps nothing."""
+
+    def part(self, number: int) -> Keeper:
+        """Keeper of one part of the run."""
+        return self
+
+    def restore(self, state: Any) -> Any:
+        """Latest state that was kept, in the structure of `state`; `state` itself if there is none."""
+        return state
+
+    def offer(self, state: Any, *, now: bool = False) -> None:
+        """Keep the state, if it is time, or it is to be done `now`."""
+
+
+KEEPS_NOTHING = Keeper()
 
 
 class Engine:
@@ -173,7 +194,7 @@ class Engine:
         check_fields(self)
 
     def roughly(self) -> Engine:
-        """The engine that finds where chains start, for which near a mode is near enough."""
+        """The engine that finds where chains start, which need not be exactly at a mode."""
         return self
 
     def prepare(self, problem: Problem) -> None:
@@ -188,4 +209,20 @@ class Engine:
         progress: bool = True,
     ) -> EngineResult:
         """Fit the model of `problem` to its data."""
+        raise NotImplementedError
+
+
+class KeptEngine(Engine):
+    """An engine whose runs can be interrupted: it offers its state, and goes on from one that was kept."""
+
+    def run(
+        self,
+        problem: Problem,
+        *,
+        seed: int = 0,
+        init: Mapping[str, Any] | None = None,
+        progress: bool = True,
+        keep: Keeper = KEEPS_NOTHING,
+    ) -> EngineResult:
+        """Fit the model of `problem` to its data; `keep` is offered the state on the way."""
         raise NotImplementedError

@@ -1,9 +1,14 @@
-"""Blocks: sites that are sampled together, with what can be done for them in closed form."""
+"""Blocks: sites that are sampled together, with what can be done for them in closed form.
+
+What a block can do beside sampling its sites is said by the methods that it has. Those that belong together
+are a protocol below, and engines ask by ``isinstance`` whether a block has them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Set as AbstractSet
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpyro
 import numpyro.distributions as dist
@@ -12,11 +17,33 @@ from numpyro.distributions.transforms import Transform
 
 from .collapsed import Collapsed
 
-__all__ = ["Block", "Evidence"]
+__all__ = [
+    "Batched",
+    "Block",
+    "Checking",
+    "Collapsible",
+    "Conditional",
+    "Discrete",
+    "Drawable",
+    "Factored",
+    "FollowsPoints",
+    "HasCodeLength",
+    "HasMeans",
+    "HasUnits",
+    "Improper",
+    "Observation",
+    "Obstructed",
+    "OnePass",
+    "Remarking",
+    "Starting",
+    "Tightening",
+    "Typical",
+    "Updatable",
+]
 
 
-class Evidence(NamedTuple):
-    """What one observed site says about a block.
+class Observation(NamedTuple):
+    """What one observed site contributes to a block.
 
     Attributes
     ----------
@@ -35,16 +62,12 @@ class Evidence(NamedTuple):
 
 
 class Block:
-    """Sites with one joint prior, and the update that every engine uses.
+    """Sites with one joint prior, and what every engine can do with them.
 
     A model samples the sites through `declare`, which leaves the block in the trace; engines find it
-    there. One additive statistic of data and expected latent variables leads to the posterior of the
-    sites given all else, called `found` below. Its mode is the M-step of EM, a draw from it the step
-    of Gibbs sampling, and with expected statistics it is the factor of coordinate ascent.
-
-    A block of your own needs `factor`, `roles`, `statistics`, `update` and `mode` for EM; `draw` and
-    `log_density` for Gibbs sampling; `expected_factors` and `divergence` for coordinate ascent.
-    Values are mappings from role to array.
+    there. A block that has no other methods says what its sites are, and engines move them numerically.
+    One that is `Updatable` has the M-step of EM in closed form, a `Drawable` one the step of Gibbs
+    sampling, a `Factored` one the factor of coordinate ascent. Values are mappings from role to array.
     """
 
     factor: ClassVar[str]
@@ -53,31 +76,11 @@ class Block:
     roles: ClassVar[tuple[str, ...]]
     """What the sites are, whatever they are called: "weights", "location", ..."""
 
-    is_conditional: ClassVar[bool] = True
-    """Whether `update` gives the full conditional, or only a step that raises the objective."""
-
-    is_discrete: ClassVar[bool] = False
-    """Whether the update goes to corners of the support, where the surrogate need not be flat."""
-
-    tightens: ClassVar[bool] = False
-    """Whether the sites describe a restricted posterior and nothing else, which `tighten` improves."""
-
-    one_pass_factors: ClassVar[frozenset[str]] = frozenset({"log_weights"})
-    """Log-factors of other blocks whose statistics `one_pass` finds as well."""
-
-    follows_points: ClassVar[bool] = False
-    """Whether `expected_factors` holds at any values of other sites that enter the log-factor too, which
-    the block then knows by its distribution of the data: coordinate ascent moves these as points."""
-
-    locates: ClassVar[bool] = True
-    """Whether `starts` tells clusters apart, so that sites without starts need not be fitted to
-    partitions of the data."""
-
     derived: ClassVar[Mapping[str, str]] = {}
     """Roles of deterministic sites that the block notes, by name."""
 
     remedy: ClassVar[str] = "give its parameters priors that keep them away from there"
-    """What to do where `degenerate` finds a cluster that collapsed."""
+    """What to do where a cluster has collapsed; see `Collapsible`."""
 
     @property
     def factors(self) -> tuple[str, ...]:
@@ -87,7 +90,7 @@ class Block:
     @property
     def has_update(self) -> bool:
         """Whether there is an update in closed form; without one engines move the sites numerically."""
-        return True
+        return isinstance(self, Updatable)
 
     def declare(
         self,
@@ -105,9 +108,19 @@ class Block:
             infer["event_dims"] = list(event_dims)
         return numpyro.sample(name, fn, infer=infer)
 
-    def statistics(self, evidence: Evidence) -> Any:
+
+@runtime_checkable
+class Updatable(Protocol):
+    """Has the M-step of EM: the best values of the sites given additive statistics of the data.
+
+    The statistics are of data and expected latent variables. What `update` makes of them is called
+    `found` everywhere. Without the methods of `Conditional` it need not be a posterior: then `mode` only
+    has to raise the objective, and to come to rest where that is flat.
+    """
+
+    def statistics(self, observation: Observation) -> Any:
         """Additive statistics of one observed site, or of a batch of it."""
-        raise NotImplementedError
+        ...
 
     def update(self, statistics: Any, sources: Sequence[Collapsed]) -> Any:
         """Posterior of the sites given the statistics.
@@ -119,11 +132,88 @@ class Block:
         sources : sequence of Collapsed
             Distributions of the observed sites, of all their data.
         """
-        raise NotImplementedError
+        ...
 
     def mode(self, found: Any, values: Mapping[str, Array]) -> dict[str, Array]:
         """Most probable values of the sites; `values` are the current ones."""
-        raise NotImplementedError
+        ...
+
+
+@runtime_checkable
+class Conditional(Updatable, Protocol):
+    """What `update` finds is the full conditional of the sites."""
+
+    def log_density(self, found: Any, values: Mapping[str, Array]) -> Array:
+        """Log density of the posterior at values of the sites."""
+        ...
+
+
+@runtime_checkable
+class Drawable(Conditional, Protocol):
+    """Can be drawn from its full conditional, which is the step of Gibbs sampling."""
+
+    def draw(self, rng_key: Array, found: Any) -> dict[str, Array]:
+        """Draw the sites."""
+        ...
+
+
+@runtime_checkable
+class Factored(Drawable, Protocol):
+    """Has an exact factor of coordinate ascent, given expected statistics."""
+
+    def expected_factors(self, found: Any, observation: Observation) -> dict[str, Array]:
+        """Expected log-factors, and ``log_normalizer`` where the sites enter it."""
+        ...
+
+    def divergence(self, found: Any) -> Array:
+        """Kullback-Leibler divergence of the posterior from the prior, in nats."""
+        ...
+
+
+class FollowsPoints:
+    """Base of `Factored` blocks whose expected factors hold at any values of other sites beside them.
+
+    These sites enter the same log-factor, and the block knows them by its distribution of the data.
+    Coordinate ascent moves them as points.
+    """
+
+
+@runtime_checkable
+class HasMeans(Protocol):
+    """Knows means of its sites, where draws must do otherwise."""
+
+    def means(self, found: Any) -> dict[str, Array]:
+        """Means of the sites under the posterior, by role."""
+        ...
+
+
+class Discrete:
+    """Base of `Updatable` blocks whose mode is a corner of the support, where no slope need vanish."""
+
+
+@runtime_checkable
+class OnePass(Protocol):
+    """Finds the statistics of an observed site in one pass, faster than by the slope of its partition."""
+
+    def has_one_pass(self, fn: Collapsed, others: AbstractSet[str] = frozenset()) -> bool:
+        """Whether `one_pass` serves an observed site.
+
+        Parameters
+        ----------
+        fn : Collapsed
+        others : set of str
+            Log-factors of other blocks, whose statistics have to be found as well.
+        """
+        ...
+
+    def one_pass(self, fn: Collapsed, value: Array) -> tuple[Array, dict[str, Any]]:
+        """Log partition function and expected statistics."""
+        ...
+
+
+@runtime_checkable
+class Tightening(Protocol):
+    """Has sites that describe a restricted posterior and nothing else, climbed before each E-step."""
 
     def tighten(
         self,
@@ -132,7 +222,7 @@ class Block:
         values: Mapping[str, Array],
         minimise: Callable[[Callable[[Array], Array], Array], Array],
     ) -> dict[str, Array]:
-        """Raise the bound of an observed site in sites that describe a restricted posterior.
+        """Raise the bound of an observed site in the sites of the block.
 
         Parameters
         ----------
@@ -143,71 +233,71 @@ class Block:
         minimise : callable
             ``minimise(loss, start)`` never raises the loss.
         """
-        raise NotImplementedError
+        ...
 
-    def obstacle(self, sources: Sequence[Collapsed]) -> str | None:
-        """Say why there is no full conditional to draw from, None if there is one."""
-        return None
 
-    def improper(self) -> str | None:
-        """Say why the sites may have no posterior at all, None if they have one."""
-        return None
+@runtime_checkable
+class Starting(Protocol):
+    """Says where runs start, by the data.
 
-    def draw(self, rng_key: Array, found: Any) -> dict[str, Array]:
-        """Draw the sites."""
-        raise NotImplementedError
-
-    def log_density(self, found: Any, values: Mapping[str, Array]) -> Array:
-        """Log density of the posterior at values of the sites."""
-        raise NotImplementedError
-
-    def means(self, found: Any) -> dict[str, Array]:
-        """Means of the sites under the posterior, by role; none where draws must do."""
-        return {}
-
-    def expected_factors(self, found: Any, evidence: Evidence) -> dict[str, Array]:
-        """Expected log-factors, and ``log_normalizer`` where the sites enter it."""
-        raise NotImplementedError
-
-    def divergence(self, found: Any) -> Array:
-        """Kullback-Leibler divergence of the posterior from the prior, in nats."""
-        raise NotImplementedError
-
-    def has_one_pass(self, fn: Collapsed) -> bool:
-        """Whether `one_pass` serves an observed site."""
-        return False
-
-    def one_pass(self, fn: Collapsed, value: Array) -> tuple[Array, dict[str, Any]]:
-        """Log partition function and expected statistics, faster than by its slope."""
-        raise NotImplementedError
-
-    def given_moments(self, mean: Array, covariance: Array) -> bool:
-        """See all data by their mean and covariance, not one batch; whether the prior changed."""
-        return False
-
-    def bijector(self, role: str, bijector: Transform) -> Transform:
-        """Map from unconstrained coordinates to the support of a site; `bijector` is NumPyro's.
-
-        Gradients and random walks move in these coordinates: they should vary by about one.
-        """
-        return bijector
-
-    def code_length(self, role: str) -> float | None:
-        """Nats that a site costs to write down.
-
-        None is half a log number of units for each of its degrees of freedom.
-        """
-        return None
+    Where clusters are told apart there, other sites need not be fitted to partitions of the data.
+    """
 
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
     ) -> dict[str, Any]:
         """Values to start runs from, by role, with an axis of starts in front; empty for none."""
-        return {}
+        ...
+
+
+@runtime_checkable
+class Typical(Protocol):
+    """Says where all runs start, at values that are the same for every cluster."""
+
+    def typical(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+        """Values to start from, by role; empty for none."""
+        ...
+
+
+@runtime_checkable
+class Collapsible(Protocol):
+    """Sees where a cluster has collapsed; `Block.remedy` says what to do."""
 
     def degenerate(self, values: Mapping[str, Any]) -> tuple[int, str] | None:
         """Number of a cluster that collapsed and what happened to it, None if all is well."""
-        return None
+        ...
+
+
+@runtime_checkable
+class Improper(Protocol):
+    """May have a prior that leaves no posterior to draw from."""
+
+    def improper(self) -> str | None:
+        """Say why the sites have no posterior at all, None if they have one."""
+        ...
+
+
+@runtime_checkable
+class Obstructed(Protocol):
+    """Has a full conditional to draw from only for some distributions of the data."""
+
+    def obstacle(self, sources: Sequence[Collapsed]) -> str | None:
+        """Say why there is none, None if there is one."""
+        ...
+
+
+@runtime_checkable
+class Checking(Protocol):
+    """Looks at the data before a fit."""
+
+    def check(self, name: str, value: Any) -> None:
+        """Refuse data, observed at site `name`, that the sites cannot describe."""
+        ...
+
+
+@runtime_checkable
+class Remarking(Protocol):
+    """Looks at the draws of a fit."""
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
         """What a fit should say of the draws of its sites, in a sentence; None if nothing.
@@ -215,7 +305,31 @@ class Block:
         Values have an axis of chains and one of draws in front. They are by role, and those of roles that
         the block lacks are of other blocks.
         """
-        return None
+        ...
 
-    def check(self, name: str, value: Any) -> None:
-        """Refuse data, observed at site `name`, that the sites cannot describe."""
+
+@runtime_checkable
+class HasUnits(Protocol):
+    """Knows the units in which its sites vary by about one, in which gradients and random walks move."""
+
+    def bijector(self, role: str, bijector: Transform) -> Transform:
+        """Map from unconstrained coordinates to the support of a site; `bijector` is NumPyro's."""
+        ...
+
+
+@runtime_checkable
+class HasCodeLength(Protocol):
+    """Knows what its sites cost to write down, beside half a log number of units a degree of freedom."""
+
+    def code_length(self, role: str) -> float:
+        """Nats that a site costs."""
+        ...
+
+
+@runtime_checkable
+class Batched(Protocol):
+    """Needs the moments of all data, where it is shown a batch of them at a time."""
+
+    def given_moments(self, mean: Array, covariance: Array) -> bool:
+        """See all data by their mean and covariance; whether the prior changed."""
+        ...

@@ -2,16 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 from jax import Array
+from numpy.typing import NDArray
 
-__all__ = ["Collapsed", "DrawsData", "Fitted", "IndependentMixture", "as_collapsed", "unexpanded"]
+from .label_inference.label_graph import LabelGraph
+from .side_information.partial_labels import Groups
+
+__all__ = ["Batch", "Collapsed", "DrawsData", "Fitted", "NamedArray", "Units", "unexpanded"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class NamedArray:
+    """An array whose axes have names.
+
+    Attributes
+    ----------
+    dims : tuple of str
+        Names of the axes; "points" runs over the points that have latent variables.
+    values : Array
+    """
+
+    dims: tuple[str, ...] = field(metadata={"static": True})
+    values: Any
+
+    def __iter__(self) -> Iterator[Any]:
+        """Names and values, as xarray takes them."""
+        return iter((self.dims, self.values))
+
+
+class Units(NamedTuple):
+    """Exchangeable units of observed data, for which `Collapsed.by_unit` has terms.
+
+    Attributes
+    ----------
+    num_points : int
+        Number of points that have latent variables of their own: rows, or groups of rows.
+    owner : ndarray of int, shape (num_points,), or None
+        Unit of each point; None where every point is a unit.
+    num_terms : int
+        Number of terms, those beyond the number of units are padding, and zero.
+    """
+
+    num_points: int
+    owner: NDArray[np.int64] | None
+    num_terms: int
+
+
+class Batch(Protocol):
+    """Some of the points with their rows, groups and links: what `Collapsed.take` takes."""
+
+    @property
+    def points(self) -> Any:
+        """Numbers of the points."""
+
+    @property
+    def rows(self) -> Any:
+        """Numbers of the rows of these points."""
+
+    @property
+    def groups(self) -> Groups | None:
+        """Point of each of these rows, None where points are rows."""
+
+    @property
+    def links(self) -> Any:
+        """Numbers of the links among these points."""
+
+    @property
+    def graph(self) -> LabelGraph:
+        """These links, compiled."""
 
 
 class Fitted(NamedTuple):
@@ -52,18 +119,13 @@ class Collapsed(dist.Distribution):
     .. math:: \log p(x) = \log Z(L(x)) - \log\Omega, \qquad
               \partial \log Z / \partial L = E[t(z) \mid x].
 
-    Subclasses give the log-factors L, their log partition function Z and what follows from them.
-    EM, Gibbs sampling, coordinate ascent, leave-one-out terms and predictions are built on these
-    methods.
+    A subclass defines `num_units`, `log_factors`, `log_partition` and `by_unit`; `posterior`, `draw`,
+    `statistic` and `mode` of the latent variables; and `draw_data` for predictions. Engines, the tree,
+    leave-one-out terms, summaries and predictions use these methods, whatever the latent variables
+    are. Only what concerns labels is asked of `FiniteMixture`.
     """
 
     arg_constraints: ClassVar[dict] = {}
-
-    latent: ClassVar[str]
-    """What is integrated out: "labels" or "effects"."""
-
-    is_density: bool = True
-    """Whether data are likelier where clusters are; a classifier says nothing of where they lie."""
 
     num_units: int
     """Number of exchangeable units, whose terms `by_unit` returns."""
@@ -71,17 +133,20 @@ class Collapsed(dist.Distribution):
     has_independent_units: bool = True
     """Whether the units are independent given the parameters, so that new ones have a density too."""
 
-    is_exchangeable: bool = True
-    """Whether labels may be renumbered; not where each has side information of its own."""
-
-    num_classes: int | None = None
-    """Number of classes of the points beside their labels; None where they have none."""
-
-    summary_axes: Mapping[str, tuple[str, ...]] = MappingProxyType({})
-    """Names of the axes of what `posterior` returns beside responsibilities; "unit" runs over the units."""
-
-    groups: Any = None
+    groups: Groups | None = None
     """`Groups` whose rows share a latent variable; None where each row has its own."""
+
+    def units(self) -> Units:
+        """Which points have latent variables, and which of them make one unit."""
+        return Units(self.num_units, None, self.num_units)
+
+    def links(self) -> LabelGraph | None:
+        """Links that tie latent variables of the points; None for a distribution that takes none."""
+        return None
+
+    def take(self, batch: Batch) -> Collapsed | None:
+        """The distribution of the rows of a batch; None where it cannot be cut."""
+        return None
 
     def log_factors(self, value: Array) -> dict[str, Array]:
         """Natural parameters L of the latent variables given the data."""
@@ -107,15 +172,15 @@ class Collapsed(dist.Distribution):
         """
         raise NotImplementedError
 
-    def posterior(self, value: Array) -> dict[str, Array]:
-        """Summaries of the latent variables given data and parameters, by name."""
+    def posterior(self, value: Array) -> dict[str, NamedArray]:
+        """Summaries of the latent variables given data and parameters, by name.
+
+        Beside means ``{name}`` there may be covariances, ``{name}_covariance``, whose last axis is that
+        of the means once more. Probabilities of labels are called ``responsibilities``.
+        """
         raise NotImplementedError
 
-    def class_probabilities(self, value: Array) -> Array:
-        """Probabilities of the classes of all points, shape (num_points, `num_classes`)."""
-        raise NotImplementedError
-
-    def summaries(self, value: Array) -> tuple[dict[str, Array], Array]:
+    def summaries(self, value: Array) -> tuple[dict[str, NamedArray], Array]:
         """`posterior` and `by_unit`, for distributions that find both at once."""
         return self.posterior(value), self.by_unit(value)
 
@@ -132,7 +197,7 @@ class Collapsed(dist.Distribution):
         raise NotImplementedError
 
     def draw_data(self, rng_key: Array, fitted: Fitted | None = None) -> Array:
-        """Draw latent variables, then data, all side information held as it is.
+        """Draw latent variables, then data, with all side information held.
 
         Latent variables of groups that were fitted are drawn given their data, those of all others
         from their prior.
@@ -161,104 +226,6 @@ class Collapsed(dist.Distribution):
     def sums_loops(self) -> bool | Array:
         """Whether the partition function sums over loops of links, which takes long."""
         return False
-
-
-class IndependentMixture(Collapsed):
-    """NumPyro's mixtures under the protocol: labels of all points, independent of one another.
-
-    Parameters
-    ----------
-    mixture : MixtureSameFamily or MixtureGeneral
-    """
-
-    pytree_data_fields = ("mixture",)
-    pytree_aux_fields = ("num_units",)
-    latent = "labels"
-
-    def __init__(self, mixture: dist.Distribution, num_units: int) -> None:
-        self.mixture, self.num_units = mixture, num_units
-        super().__init__(mixture.batch_shape, mixture.event_shape, validate_args=False)
-
-    @property
-    def num_clusters(self) -> int:
-        """Number of components."""
-        return self.mixture.mixture_size
-
-    @property
-    def support(self) -> Any:
-        """Support of the mixture."""
-        return self.mixture.support
-
-    def log_factors(self, value: Array) -> dict[str, Array]:
-        """Log densities ``unary`` (num_points, num_clusters), and ``log_weights`` (num_clusters,).
-
-        Weights that differ between points are part of ``unary``.
-        """
-        mixture = self.mixture
-        joint = mixture.component_log_probs(value)
-        joint = joint.reshape(-1, joint.shape[-1])
-        logits = mixture.mixing_distribution.logits
-        if jnp.ndim(logits) > 1:
-            return {"unary": joint}
-        log_weights = jax.nn.log_softmax(logits)
-        return {"unary": joint - log_weights, "log_weights": log_weights}
-
-    @staticmethod
-    def label_factors(factors: dict[str, Array]) -> Array:
-        """Log joint densities of label and data, shape (num_points, num_clusters)."""
-        return factors["unary"] + factors.get("log_weights", 0.0)
-
-    def log_partition(self, factors: dict[str, Array]) -> Array:
-        """Sum over the labels of every point, in logs."""
-        return jax.nn.logsumexp(self.label_factors(factors), axis=-1).sum()
-
-    def by_unit(self, value: Array) -> Array:
-        """Log density of every point."""
-        return jax.nn.logsumexp(self._joint(value), axis=-1)
-
-    def _joint(self, value: Array) -> Array:
-        return self.label_factors(self.log_factors(value))
-
-    def posterior(self, value: Array) -> dict[str, Array]:
-        """Return ``responsibilities`` (num_points, num_clusters)."""
-        return {"responsibilities": jax.nn.softmax(self._joint(value), axis=-1)}
-
-    def draw(self, rng_key: Array, value: Array) -> Array:
-        """Draw labels, shape (num_points,)."""
-        return jax.random.categorical(rng_key, self._joint(value))
-
-    def statistic(self, latent: Array) -> dict[str, Array]:
-        """Membership of every point, and counts."""
-        member = jax.nn.one_hot(latent, self.num_clusters)
-        if jnp.ndim(self.mixture.mixing_distribution.logits) > 1:
-            return {"unary": member}
-        return {"unary": member, "log_weights": member.sum(axis=0)}
-
-    def mode(self, value: Array) -> Array:
-        """Most probable label of every point."""
-        return self._joint(value).argmax(axis=-1)
-
-
-def as_collapsed(fn: Any, value: Any = None) -> Collapsed | None:
-    """Distribution of a site under the protocol; None if it integrates nothing out.
-
-    Parameters
-    ----------
-    fn : Distribution
-        Of an observed site; freed of the expansion that a plate wraps it in.
-    value : array, optional
-        The data, which say how many points NumPyro's mixtures are observed at.
-    """
-    fn = unexpanded(fn)
-    if isinstance(fn, Collapsed):
-        return fn
-    if isinstance(fn, dist.MixtureSameFamily | dist.MixtureGeneral):
-        points = jnp.shape(value)[: jnp.ndim(value) - fn.event_dim]
-        size = 1
-        for extent in points:
-            size *= extent
-        return IndependentMixture(fn, size)
-    return None
 
 
 def unexpanded(fn: Any) -> Any:

@@ -1,1 +1,1 @@
-"""What stands behind the command line."""
+"""Implementation of the command line."""

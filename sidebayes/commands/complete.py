@@ -1,4 +1,4 @@
-"""What a shell may complete; nothing here imports JAX."""
+"""Completion of words in a shell; nothing here imports JAX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is installed here, and whether it works."""
+"""Report on the installation: versions, devices, cache and a small fit."""
 
 from __future__ import annotations
 

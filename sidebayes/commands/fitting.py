@@ -1,4 +1,4 @@
-"""What `sidebayes fit` does."""
+"""The command `sidebayes fit`."""
 
 from __future__ import annotations
 
@@ -53,6 +53,7 @@ class Asked:
     option: Sequence[str]
     setting: Sequence[str]
     seed: int
+    checkpoint: Path | None
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,10 @@ def fit_asked(asked: Asked) -> Outcome:
             options |= _learned(to, options)
         to.refuse_missing(options)
         given.data.update(_side(asked, to, given, known, truth))
-        found = card.routine(**given.data, **options, engine=runner, seed=asked.seed, truth=truth)
+        run: dict[str, Any] = {"engine": runner, "seed": asked.seed, "truth": truth}
+        if asked.checkpoint is not None:
+            run["checkpoint"] = asked.checkpoint
+        found = card.routine(**given.data, **options, **run)
     return Outcome(found, names, _units(given, to))
 
 
@@ -154,6 +158,10 @@ def _configured(engine: Any, settings: dict[str, Any]) -> Any:
 
 def _check(asked: Asked, to: Arguments, options: Mapping[str, Any]) -> None:
     """Refuse flags that contradict each other, or for which the card has no use."""
+    if asked.checkpoint is not None and to.card.routine_path:
+        raise ValueError(
+            f"{to.card.name} is fitted in several runs, which share no checkpoint; leave --checkpoint out"
+        )
     check_link_flags(asked.links, asked.num_links, asked.flip_rate, asked.weight)
     has_links = asked.links is not None or asked.num_links is not None
     if has_links:

@@ -1,4 +1,4 @@
-"""What the fields of a configuration may hold: declared by their types, checked when it is made.
+"""Validates the fields of a configuration, as their types declare, when it is made.
 
 A field says so in its annotation: ``max_steps: Count``, ``tol: NonNegative``, ``kernel: Annotated[str,
 OneOf(("hmc", "random_walk"))]``. `check_fields`, called by ``__post_init__``, refuses everything else.
@@ -23,7 +23,6 @@ __all__ = [
     "OneOf",
     "Positive",
     "Range",
-    "Seconds",
     "Share",
     "Whole",
     "check_fields",
@@ -42,16 +41,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Range:
-    """Finite numbers between bounds; `least` and `most` are included, `above` and `below` are not.
-
-    `unit` says what is counted, for messages.
-    """
+    """Finite numbers between bounds; `least` and `most` are included, `above` and `below` are not."""
 
     least: float = -math.inf
     above: float = -math.inf
     most: float = math.inf
     below: float = math.inf
-    unit: str = ""
 
     def __contains__(self, value: float) -> bool:
         """Whether a number lies within; NaN and infinity never do."""
@@ -90,7 +85,6 @@ Whole = Annotated[int, Range(least=0, below=2**63)]
 NonNegative = Annotated[float, Range(least=0)]
 Positive = Annotated[float, Range(above=0)]
 Share = Annotated[float, Range(above=0, below=1)]
-Seconds = Annotated[float, Range(least=0, unit="seconds")]
 
 
 def check_fields(config: Any) -> None:
@@ -333,17 +327,17 @@ def _wanted(hint: Any, plural: str = "") -> str:
         return str(OneOf(args))
     if origin is tuple:
         return _wanted(args[0], plural="s")
-    unit, bounds = "", ""
+    bounds = ""
     if origin is Annotated:
         hint = args[0]
         if isinstance(args[1], OneOf):
             return str(args[1])
         if isinstance(args[1], Range):
-            unit, bounds = args[1].unit and f"{args[1].unit}, ", f" {args[1]}"
+            bounds = f" {args[1]}"
     if hint in (int, float):
         article, whole = ("" if plural else "a "), (" (an integer)" if hint is int else "")
         finite = "finite " if hint is float else ""
-        return f"{unit}{article}{finite}number{plural}{bounds}{whole}"
+        return f"{article}{finite}number{plural}{bounds}{whole}"
     return "names" if plural else _WORDS.get(hint, str(hint))
 
 

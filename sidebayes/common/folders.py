@@ -1,4 +1,4 @@
-"""Where things are kept between processes, and whether that place is the user's alone."""
+"""Folder that is kept between processes, and the check that it belongs to the user alone."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def _numbers(x: Any, name: str) -> NDArray:
         values: Any = _column(x) if isinstance(x, pd.Series) else np.asanyarray(x)
     except (TypeError, ValueError) as error:  # rows of different lengths, say
         raise TypeError(
-            f"{name} is no array of numbers ({error}); give every row as many"
+            f"{name} is no array of numbers ({error}); give all rows the same length"
         ) from None
     if isinstance(values, np.ma.MaskedArray):
         values = (

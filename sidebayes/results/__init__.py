@@ -1,1 +1,1 @@
-"""What a fit offers."""
+"""The result of a fit, and everything that it offers."""

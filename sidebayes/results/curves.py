@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from sidebayes.diagnostics.symmetry.matched import matched_draws
 from sidebayes.diagnostics.tree import pooled_draws
-from sidebayes.guides.engines.problem.density import abstract_trace, collapsed_sites
-from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+from sidebayes.guides.engines.problem.density import abstract_trace, finite_mixtures
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from ..runs import checks
@@ -184,8 +183,8 @@ def _output_names(fit: FitBase, output: NDArray) -> NDArray:
 def _density(fit: FitBase) -> Any:
     """Components of the one mixture that is observed, None where there is no one."""
     with fit.run.precision:
-        sources = collapsed_sites(abstract_trace(fit.run.problem)).values()
-    own = [fn.components for fn, _ in sources if isinstance(fn, LinkedMixture)]
+        sources = finite_mixtures(abstract_trace(fit.run.problem)).values()
+    own = [fn.components for fn, _ in sources]
     return own[0] if len(own) == 1 else None
 
 
@@ -227,10 +226,14 @@ def _components(
     """Means, doubt of these, and variances; each of shape (draws, rows, clusters, outputs)."""
 
     def moments(trace: dict, layout: Any, owners: dict) -> Any:
-        (fn,) = (fn for fn, _ in collapsed_sites(trace).values() if fn.latent == "labels")
+        ((fn, _),) = finite_mixtures(trace).values()
         rows = fn.event_shape[0]
         shape = (rows, fn.num_clusters, -1)
         density = fn.components
+        if density is None:
+            raise ValueError(
+                f"{fit.method} has no components with a mean and a variance of each row"
+            )
         mean = jnp.broadcast_to(density.mean, (rows, fn.num_clusters, *fn.event_shape[1:]))
         doubt = jnp.broadcast_to(getattr(density, "doubt", 0.0), mean.shape)
         variance = jnp.broadcast_to(density.variance, mean.shape)
@@ -246,11 +249,11 @@ def _shares(
     """Label probabilities of new rows, shape (draws, rows, clusters), and whether rows determined them."""
 
     def shares(trace: dict, layout: Any, owners: dict) -> Any:
-        (one,) = ((fn, v) for fn, v in collapsed_sites(trace).values() if fn.latent == "labels")
-        return one[0].posterior(one[1])["responsibilities"]
+        ((fn, value),) = finite_mixtures(trace).values()
+        return fn.responsibilities(value)
 
     def weights(trace: dict, layout: Any, owners: dict) -> Any:
-        (fn,) = (fn for fn, _ in collapsed_sites(trace).values() if fn.latent == "labels")
+        ((fn, _),) = finite_mixtures(trace).values()
         return jax.nn.softmax(fn.labels.log_weights)
 
     prior = over_draws(fit, weights, fit.run, draws)[:, None]

@@ -1,15 +1,23 @@
-"""What a fit says of effects: random ones that were integrated out, and fixed ones."""
+"""Random and fixed effects of a fit: estimates and intervals."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import xarray as xr
+from arviz_base import dict_to_dataset
 
+from sidebayes.diagnostics.sites import entry_names, name_axes
+from sidebayes.guides.engines.problem.posterior import derive
+
+from ..runs.stored import coordinates
 from .fit_base import FitBase
 from .intervals import check_probability, normal_interval, total_moments
+from .predictions import check_new
 
-__all__ = ["coefficients", "effects"]
+__all__ = ["coefficients", "effects", "integrated_out", "latents", "summary_of_latents"]
 
 
 def effects(fit: FitBase, probability: float = 0.95) -> xr.Dataset:
@@ -34,12 +42,12 @@ def effects(fit: FitBase, probability: float = 0.95) -> xr.Dataset:
     ValueError
         If the model has no random effects, or the probability is not between 0 and 1.
     """
-    if "effects" not in fit.tree:
+    group = integrated_out(fit)
+    if "effects" not in group:
         raise ValueError(
             f"{fit.method} integrates no random effects out; it observes no RandomEffects"
         )
     check_probability(probability)
-    group = fit.tree["effects"].to_dataset()
     mean, spread = total_moments(group, "effects")
     lower, upper = normal_interval(mean, spread, probability)
     found = {"mean": mean, "sd": spread, "lower": lower, "upper": upper}
@@ -47,6 +55,61 @@ def effects(fit: FitBase, probability: float = 0.95) -> xr.Dataset:
     axes = zip(("group", "effect"), stored.dims[2:], strict=True)
     coords = {axis: stored[dim].to_numpy() for axis, dim in axes}
     return xr.Dataset({n: (("group", "effect"), v) for n, v in found.items()}, coords)
+
+
+def integrated_out(fit: FitBase) -> xr.Dataset:
+    """Group ``latents`` of the tree, empty where there is none."""
+    return fit.tree["latents"].to_dataset() if "latents" in fit.tree else xr.Dataset()
+
+
+def latents(fit: FitBase, *data: Any, **named: Any) -> xr.Dataset:
+    """Latent variables that were integrated out, labels aside: their posterior at every draw.
+
+    Parameters
+    ----------
+    *data, **named
+        New data, as for `predict_proba`, whose latent variables are wanted given these data alone. By
+        default the data that were fitted.
+
+    Returns
+    -------
+    Dataset
+        By name and with named axes, of which the first two are ``chain`` and ``draw``: for the data
+        that were fitted, the group ``latents`` of the tree.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the model has none, or for bad input.
+    """
+    fitted = integrated_out(fit)
+    if not fitted:
+        raise ValueError(f"{fit.method} integrates no latent variables out, labels aside")
+    if all(value is None for value in (*data, *named.values())):
+        return fitted
+    run = fit.run.with_data(check_new(fit.run, data, named))
+    sites = fit.tree["posterior"].to_dataset().sel(draw=fitted["draw"])
+    sites = sites.drop_vars(fit.run.sized_by_units)
+    front = sites.sizes["chain"], sites.sizes["draw"]
+    draws = {str(n): v.to_numpy().reshape(-1, *v.shape[2:]) for n, v in sites.items()}
+    with run.precision:
+        found = derive(run.problem, draws).latents
+    values = {name: v.reshape(*front, *v.shape[1:]) for name, (_, v) in found.items()}
+    dims: dict[Any, Any] = {name: axes for name, (axes, _) in found.items()}
+    coords: dict[Any, Any] = {axis: fitted[axis].to_numpy() for axis in ("chain", "draw")}
+    return name_axes(dict_to_dataset(values, dims=dims, coords=coords), coordinates(run))
+
+
+def summary_of_latents(fit: FitBase) -> pd.DataFrame:
+    """Mean and standard deviation of every latent variable of `latents`, by the law of total variance."""
+    group = latents(fit)
+    rows: dict[str, tuple[float, float]] = {}
+    for name, values in group.items():
+        if not str(name).endswith("_covariance"):
+            mean, spread = total_moments(group, str(name))
+            names = entry_names(str(name), values, values.dims[2:])
+            rows |= zip(names, zip(mean.ravel(), spread.ravel(), strict=True), strict=True)
+    return pd.DataFrame(list(rows.values()), index=pd.Index(rows), columns=["mean", "sd"])
 
 
 def coefficients(fit: FitBase, probability: float = 0.95) -> pd.DataFrame:
@@ -73,7 +136,7 @@ def coefficients(fit: FitBase, probability: float = 0.95) -> pd.DataFrame:
         If the model has no fixed effects, or the probability is not between 0 and 1.
     """
     check_probability(probability)
-    group = fit.tree["effects"].to_dataset() if "effects" in fit.tree else xr.Dataset()
+    group = integrated_out(fit)
     sites = fit.tree["posterior"].data_vars
     name = next((str(n) for n, v in sites.items() if v.dims[-1] == "terms"), None)
     if "coefficients" in group:

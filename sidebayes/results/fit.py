@@ -50,6 +50,7 @@ class Fit(FitBase):
     classes = of_labels.classes
     class_probabilities = of_labels.class_probabilities
 
+    latents = of_effects.latents
     effects = of_effects.effects
     coefficients = of_effects.coefficients
 
@@ -123,12 +124,27 @@ class Fit(FitBase):
         self.run.problem  # noqa: B018  a model that is not known refuses
         return self.of(replace(self.run, engine=config, seed=self.run.seed + 1), self)
 
-    def summary(self) -> pd.DataFrame:
+    def summary(self, group: str = "posterior") -> pd.DataFrame:
         """Table of the parameters: mean, spread and diagnostics, of relabelled and aligned draws.
 
         Sites that an engine gives a point, where others have draws, have no spread; the column
         ``point`` tells which they are.
+
+        Parameters
+        ----------
+        group : {"posterior", "latents"}
+            Parameters, or latent variables that were integrated out, labels aside: their means and
+            standard deviations, by the law of total variance.
+
+        Raises
+        ------
+        ValueError
+            For another group, or a model without such latent variables.
         """
+        if group not in ("posterior", "latents"):
+            raise ValueError(f"group = {group!r:.60}; expected 'posterior' or 'latents'")
+        if group == "latents":
+            return of_effects.summary_of_latents(self)
         draws = self.aligned[0]["posterior"].to_dataset()
         if draws.sizes["chain"] * draws.sizes["draw"] == 1:
             return pd.DataFrame({"estimate": _entries(draws)})

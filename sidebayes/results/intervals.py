@@ -30,12 +30,16 @@ def total_moments(group: xr.Dataset, name: str) -> tuple[NDArray, NDArray]:
     Parameters
     ----------
     group : Dataset
-        With a variable of that name of means, and ``{name}_covariance``, by chain and draw.
+        With a variable of that name of means, by chain and draw, and ``{name}_covariance``; what has
+        none is known given the parameters.
     name : str
     """
     mean = group[name].to_numpy()
-    own = np.diagonal(group[f"{name}_covariance"].to_numpy(), axis1=-2, axis2=-1)
-    return mean.mean(axis=(0, 1)), np.sqrt(own.mean(axis=(0, 1)) + mean.var(axis=(0, 1)))
+    variance = mean.var(axis=(0, 1))
+    if f"{name}_covariance" in group:
+        own = np.diagonal(group[f"{name}_covariance"].to_numpy(), axis1=-2, axis2=-1)
+        variance = variance + own.mean(axis=(0, 1))
+    return mean.mean(axis=(0, 1)), np.sqrt(variance)
 
 
 def normal_interval(mean: NDArray, sd: NDArray, probability: float) -> tuple[NDArray, NDArray]:

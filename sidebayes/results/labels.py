@@ -1,4 +1,4 @@
-"""What a fit says of labels, of classes, and of the links between points."""
+"""Labels, classes and links of a fit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sidebayes.diagnostics.links.link_scores import LinkScore, agreement, score_
 from sidebayes.diagnostics.links.suspects import link_agreement, rank_suspects
 from sidebayes.diagnostics.symmetry.matched import mean_responsibilities
 from sidebayes.diagnostics.tree import pooled_draws
-from sidebayes.guides.engines.problem.density import abstract_trace, collapsed_sites
+from sidebayes.guides.engines.problem.density import abstract_trace, finite_mixtures
 from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.side_information.link_weights import check_pairs
 from sidebayes.models.blocks.side_information.links import Links
@@ -198,14 +198,14 @@ def score_links(
 def has_classes(fit: FitBase) -> bool:
     """See `Fit.has_classes`."""
     with fit.run.precision:
-        sources = collapsed_sites(abstract_trace(fit.run.problem)).values()
+        sources = finite_mixtures(abstract_trace(fit.run.problem)).values()
         return any(fn.num_classes is not None for fn, _ in sources)
 
 
 def class_names(fit: FitBase) -> tuple[str | int, ...]:
     """See `Fit.class_names`."""
     with fit.run.precision:
-        sources = collapsed_sites(abstract_trace(fit.run.problem)).values()
+        sources = finite_mixtures(abstract_trace(fit.run.problem)).values()
     number = max((fn.num_classes or 0 for fn, _ in sources), default=0)
     known = (v.names for v in fit.run.data.values() if isinstance(v, PartialLabels))
     names = next(filter(None, known), ())
@@ -239,7 +239,7 @@ def class_probabilities(fit: FitBase, *data: Any, **named: Any) -> NDArray[np.fl
         )
 
     def classes(trace: dict, layout: Any, owners: dict) -> Any:
-        sources = collapsed_sites(trace).values()
+        sources = finite_mixtures(trace).values()
         given = [(fn, value) for fn, value in sources if fn.num_classes is not None]
         return jnp.concatenate([fn.class_probabilities(value) for fn, value in given])
 

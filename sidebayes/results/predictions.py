@@ -1,4 +1,4 @@
-"""What a fit predicts: labels and densities of new data, and draws of data."""
+"""Predictions of a fit: labels and densities of new data, and draws of data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.problem.declared import site_dims
 from sidebayes.guides.engines.problem.density import (
     abstract_trace,
-    collapsed_sites,
+    finite_mixtures,
     trace_model,
 )
 from sidebayes.guides.engines.problem.posterior import MOST_DRAWS, thin
@@ -77,9 +77,8 @@ def predict_proba(fit: FitBase, *data: Any, **named: Any) -> NDArray[np.float64]
     need_labels(fit, "labels to predict")
 
     def probabilities(trace: dict, layout: Any, owners: dict) -> Any:
-        sources = collapsed_sites(trace).values()
-        found = [fn.posterior(value) for fn, value in sources if fn.latent == "labels"]
-        return jnp.concatenate([one["responsibilities"] for one in found])
+        sources = finite_mixtures(trace).values()
+        return jnp.concatenate([fn.responsibilities(value) for fn, value in sources])
 
     run = fit.run.with_data(check_new(fit.run, data, named))
     prob = over_draws(fit, probabilities, run, matched_draws(*fit.relabelled)).mean(axis=0)
@@ -222,7 +221,7 @@ def refuse_impossible(prob: NDArray[np.float64], what: str) -> NDArray[np.float6
 def _refuse_classifier(run: Run) -> None:
     """Refuse a model that describes labels given the rows, and not the rows."""
     with run.precision:
-        sources = collapsed_sites(abstract_trace(run.problem)).values()
+        sources = finite_mixtures(abstract_trace(run.problem)).values()
     if not all(fn.is_density for fn, _ in sources):
         raise ValueError(
             f"{run.method} is a classifier: it describes labels given the rows of data, and gives the rows "

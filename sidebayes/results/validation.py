@@ -1,11 +1,11 @@
-"""How well a fit predicts units that it has not seen, and what it costs to describe those it has."""
+"""Predictive scores for held-out units, and the information criterion of a mode."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from arviz_base import dict_to_dataset
@@ -30,10 +30,13 @@ from ..common.fields import check_integer, check_seed
 from ..runs.run import Run
 from .fit_base import FitBase
 
+if TYPE_CHECKING:
+    from arviz_stats.utils import ELPDDataLOO, ELPDDataLOOKFold
+
 __all__ = ["bic", "deal_folds", "kfold", "loo", "unit_terms"]
 
 
-def loo(fit: FitBase) -> Any:
+def loo(fit: FitBase) -> ELPDDataLOO:
     """Leave out one unit at a time, by Pareto-smoothed importance sampling (PSIS).
 
     A unit is what is exchangeable: a row, a group, or a connected set of rows.
@@ -70,7 +73,7 @@ def loo(fit: FitBase) -> Any:
     tree = DataTree.from_dict({"posterior": fit.tree["posterior"], "log_likelihood": data})
     with warnings.catch_warnings():  # ArviZ's is told in the terms of units below
         warnings.simplefilter("ignore")
-        found = psis(tree, var_name="unit_terms", reff=1.0, pointwise=True)
+        found: ELPDDataLOO = psis(tree, var_name="unit_terms", reff=1.0, pointwise=True)
     wide = int((found.pareto_k > found.good_k).sum())
     if wide:
         warnings.warn(
@@ -111,7 +114,9 @@ def bic(fit: FitBase) -> float:
     return 2 * (cost - float(terms.sum()))
 
 
-def kfold(fit: FitBase, num_folds: int = 10, *, seed: int = 0, progress: bool = True) -> Any:
+def kfold(
+    fit: FitBase, num_folds: int = 10, *, seed: int = 0, progress: bool = True
+) -> ELPDDataLOOKFold:
     r"""Leave out a fold of units at a time, and fit the rest again.
 
     No link is cut: a connected set is held out with all its points and links,
@@ -168,11 +173,8 @@ def kfold(fit: FitBase, num_folds: int = 10, *, seed: int = 0, progress: bool = 
     flat = np.concatenate([starts[dim] + u for dim, u in unit.items()])
     fold = deal_folds(flat, num_folds, seed)
     elpd = np.full(size, np.nan)
-    config = fit.config
-    if getattr(config, "checkpoint", None) is not None:
-        config = replace(config, checkpoint=None)  # type: ignore[type-var]
     unsettled = []
-    base = replace(fit.run.settled(), engine=config, seed=seed)
+    base = replace(fit.run.settled(), seed=seed, checkpoint=None)
     with progress_bar("k-fold", num_folds, shown=progress) as advance:
         for number in range(num_folds):
             held = {dim: fold[starts[dim] + u] == number for dim, u in unit.items()}

@@ -1,4 +1,4 @@
-"""What a call names: the method, its data by role, and its options."""
+"""Arguments of a call: the method, its data by role, and its options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of data, links and options before anything is run."""
+"""Checks of data, links and options before anything is run."""
 
 from __future__ import annotations
 

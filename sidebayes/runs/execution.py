@@ -16,7 +16,8 @@ from sidebayes.diagnostics.fitted import Fitted
 from sidebayes.diagnostics.symmetry.matched import MatchedDraws
 from sidebayes.diagnostics.tree import to_datatree
 from sidebayes.diagnostics.trust.verdict import num_starts_at_best
-from sidebayes.guides.engines.base import EngineResult, FitError
+from sidebayes.guides.engines.base import EngineResult, FitError, KeptEngine
+from sidebayes.guides.engines.plumbing.checkpoint import keeping
 from sidebayes.guides.engines.plumbing.identity import is_known
 from sidebayes.guides.engines.plumbing.programs import nothing_left_ahead
 from sidebayes.guides.engines.problem import posterior
@@ -87,6 +88,11 @@ def starting_values(run: Run, init: Mapping[str, Any] | None) -> dict[str, NDArr
 
 def _check(run: Run) -> None:
     """Refuse what the model with these data cannot be fitted to, before anything is compiled."""
+    if run.checkpoint is not None and not isinstance(run.engine, KeptEngine):
+        raise ValueError(
+            f"engine {run.engine.name!r} keeps no state on its way, so that an interrupted run cannot go "
+            "on; leave checkpoint out"
+        )
     problem = run.problem
     problems.check_names(problem)
     problems.check_observed(problem, run.method)
@@ -116,17 +122,28 @@ def _result(run: Run, init: Mapping[str, Any] | None, progress: bool) -> EngineR
     """Run the engine; a sampler that cannot start at the mode starts without one."""
     began = time.perf_counter()
     start = starting_values(run, init)
-    settings: dict[str, Any] = {"seed": run.seed, "progress": progress}
     search = time.perf_counter() - began
     try:
-        result = run.engine.run(run.problem, init=start, **settings)
+        result = _engine_result(run, start, progress)
     except FitError:
         # a density that rises without bound, as of centred effects, is no place to start from
         if start is None or init is not None:
             raise
         search = time.perf_counter() - began
-        result = run.engine.run(run.problem, init=None, **settings)
+        result = _engine_result(run, None, progress)
     return replace(result, seconds={**result.seconds, "search": search})
+
+
+def _engine_result(run: Run, start: Mapping[str, Any] | None, progress: bool) -> EngineResult:
+    """Run the engine, its state kept in a file if the run has a checkpoint."""
+    problem, engine = run.problem, run.engine
+    given: dict[str, Any] = {"seed": run.seed, "init": start, "progress": progress}
+    if run.checkpoint is None:
+        return engine.run(problem, **given)
+    assert isinstance(engine, KeptEngine)  # others are refused by _check
+    where = run.checkpoint, run.checkpoint_every
+    with keeping(*where, engine, problem, run.seed, start) as keep:
+        return engine.run(problem, **given, keep=keep)
 
 
 def _describe(
@@ -180,8 +197,7 @@ def _tree_without_labels(run: Run, found: _Found) -> xr.DataTree:
             n: f"unit_{dim or n}" if len(layout.dims) > (dim is not None) else "unit"
             for n, dim in layout.site_dims.items()
         },
-        effects={n: by_chain(v) for n, v in derived.effects.items()},
-        effect_dims=posterior.effect_dims(problem),
+        latents={n: (dims, by_chain(v)) for n, (dims, v) in derived.latents.items()},
         log_prior={n: by_chain(v) for n, v in derived.log_prior.items()},
         dims=site_dims(problem),
         names=stored.coordinates(run),

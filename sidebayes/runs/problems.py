@@ -29,9 +29,10 @@ from sidebayes.guides.engines.problem.density import (
 from sidebayes.guides.engines.problem.honoured import is_factor, is_outcome, live_inputs
 from sidebayes.guides.engines.problem.units import given_data
 from sidebayes.guides.engines.steps.updates import block_of, plan_updates
+from sidebayes.models.blocks.block import Checking, Remarking
 from sidebayes.models.blocks.components.gaussian_block import GaussianComponents
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
 from ..common.fields import refuse_unwritable
 from .checks import as_annotated
@@ -55,9 +56,9 @@ def suit_links(problem: Problem) -> Problem:
     args = list(problem.args)
     if not any(isinstance(arg, LabelGraph) for arg in args):
         return problem
-    for fn in _linked(problem):
+    for fn, ties in _linked(problem):
         for number, arg in enumerate(problem.args):
-            if _is_of(arg, fn.labels.graph):
+            if _is_of(arg, ties):
                 args[number] = arg.suited(fn.labels.inference, fn.num_clusters)
     if all(new is old for new, old in zip(args, problem.args, strict=True)):
         return problem
@@ -150,6 +151,8 @@ def check_blocks(problem: Problem) -> None:
     trace = abstract_trace(problem)
     for part in plan_updates(problem).parts:
         block = block_of(trace, part)
+        if not isinstance(block, Checking):
+            continue
         for name in part.sources:
             data = observed_table(problem, name)
             if data is not None:
@@ -162,7 +165,11 @@ def remarks(problem: Problem, draws: Mapping[str, np.ndarray]) -> list[str]:
     declared = list(declared_blocks(trace))
     named = [{role: draws[name] for role, name in sites.items()} for _, sites in declared]
     every = {role: values for own in named for role, values in own.items()}
-    found = [block.remark(every | own) for (block, _), own in zip(declared, named, strict=True)]
+    found = [
+        block.remark(every | own)
+        for (block, _), own in zip(declared, named, strict=True)
+        if isinstance(block, Remarking)
+    ]
     found += [fn.remark() for fn, _ in collapsed_sites(trace).values()]
     return [sentence for sentence in found if sentence is not None]
 
@@ -181,15 +188,15 @@ def empirical_prior(problem: Problem) -> Any:
 
 def tying_argument(problem: Problem) -> str | None:
     """Name of the argument whose links tie the labels of the first linked mixture."""
-    graph = next((fn.labels.graph for fn in _linked(problem)), None)
+    graph = next((ties for _, ties in _linked(problem)), None)
     _, data = given_data(problem)
     own = (n for n, v in data.items() if graph is not None and _is_of(v, graph))
     return next(own, None)
 
 
-def _linked(problem: Problem) -> list[LinkedMixture]:
-    sources = [fn for fn, _ in collapsed_sites(abstract_trace(problem)).values()]
-    return [fn for fn in sources if isinstance(fn, LinkedMixture)]
+def _linked(problem: Problem) -> list[tuple[FiniteMixture, LabelGraph]]:
+    found = [(fn, fn.links()) for fn in posterior.label_sites(problem).values()]
+    return [(fn, ties) for fn, ties in found if ties is not None]
 
 
 def _is_of(argument: Any, graph: LabelGraph) -> bool:
@@ -201,7 +208,7 @@ def label_slices(problem: Problem) -> str:
     """Where the labels of each observed site stand among those of all, as JSON."""
     start, found = 0, {}
     for name, fn in posterior.label_sites(problem).items():
-        size = fn.labels.graph.num_points if isinstance(fn, LinkedMixture) else fn.num_units
+        size = fn.units().num_points
         found[name] = [start, start + size]
         start += size
     return json.dumps(found)

@@ -59,10 +59,6 @@ _CHOSEN = dict.fromkeys(("Wishart", "InverseWishart"), ("concentration", "scale_
 _ARRAYS = "biufU"
 """Kinds of arrays that a file may hold: truth values, numbers and text."""
 
-_LOCAL = ("checkpoint",)
-"""Fields that belong to the machine: no file may say where a run writes."""
-
-
 _ADVICE = (
     "load a file that Fit.save wrote in this version, or read arrays with xarray.open_datatree"
 )
@@ -164,7 +160,7 @@ def _encode_object(kind: str, value: Any, fields: Mapping[str, Any]) -> dict[str
 
 def _fields(kind: Any) -> list[str]:
     """Fields of a data class that its constructor takes and a file may hold."""
-    return [f.name for f in dataclasses.fields(kind) if f.init and f.name not in _LOCAL]
+    return [f.name for f in dataclasses.fields(kind) if f.init]
 
 
 def _arguments(value: Any) -> dict[str, Any]:

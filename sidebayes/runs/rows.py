@@ -1,4 +1,4 @@
-"""How a model depends on the rows of its data: which sites other rows would change, and which bar them."""
+"""Dependence of a model on the rows of its data: sites that other rows change or forbid."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sidebayes.guides.engines.problem.density import (
 )
 from sidebayes.guides.engines.problem.honoured import Honoured, in_scan, is_outcome
 from sidebayes.guides.engines.problem.units import dimensions, lay_out_units
-from sidebayes.models.blocks.collapsed import as_collapsed
+from sidebayes.models.blocks.independent_mixture import as_collapsed
 from sidebayes.models.blocks.roles import Signature
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 

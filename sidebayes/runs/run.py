@@ -30,14 +30,14 @@ __all__ = ["Run"]
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What to fit, to which data, and how; `dataclasses.replace` makes another of it.
+    """A fit to be made: model, data, options and engine; `dataclasses.replace` makes variants of it.
 
     Attributes
     ----------
     method : str
         Name of the card, or of the user's model.
     model : callable or None
-        None where a loaded fit's own model was not given again.
+        None where the own model of a loaded fit was not passed again.
     data : mapping of str to object
         Data by name of the argument: arrays, `Links`, `Groups`, `PartialLabels`, sets of rows.
     options : mapping of str to object
@@ -48,7 +48,7 @@ class Run:
     truth : ndarray of int, or None
         Known classes, for scoring.
     feature_names : tuple of str
-        Of the columns of the first table that has some.
+        Names of the columns of the first table that has columns.
     columns : mapping of str to tuple of str
         Names of the columns of tables that were given with names.
     lost : mapping of str to str
@@ -57,6 +57,10 @@ class Run:
         Whether a loaded fit is of a user's own model.
     unseen : bool
         Whether the data are others than those of the fit.
+    checkpoint : str or None
+        File that keeps the state of the engine; a saved fit does not name it.
+    checkpoint_every : float
+        Seconds between two writings, at least.
     """
 
     method: str
@@ -72,6 +76,8 @@ class Run:
     lost: Mapping[str, str] = field(default_factory=dict)
     is_own: bool = False
     unseen: bool = False
+    checkpoint: str | None = None
+    checkpoint_every: float = 60.0
 
     def __getstate__(self) -> dict[str, Any]:
         """Fields only: what is kept beside them is found again, and traces cannot be pickled."""

@@ -1,4 +1,4 @@
-"""What a DataTree holds of a run beside its draws, and the run read back from it."""
+"""Stored runs: the attributes of a DataTree beside its draws, and the run read back from it."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from sidebayes.guides.engines.problem.density import (
 from sidebayes.guides.engines.problem.honoured import Honoured
 from sidebayes.guides.engines.steps.symmetry import site_symmetries
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 from sidebayes.models.blocks.roles import Signature, signature_of
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
@@ -283,7 +283,7 @@ def _simulate(
                 raise ValueError("the model draws no data from a mixture; use a LinkedMixture")
             data = sampled.pop(mixed[-1])
             params = {n: s["value"] for n, s in sampled.items()} | deterministics(sites)
-            if not isinstance(data["fn"], LinkedMixture) or len(args) < 2:
+            if not isinstance(data["fn"], FiniteMixture) or len(args) < 2:
                 return params, data["value"], None
             return params, *_draw_linked(data["fn"], args[0], keys)
 
@@ -301,29 +301,24 @@ def _simulate(
 
 
 def _draw_linked(
-    fn: LinkedMixture, x: Array | None, keys: list[Array]
+    fn: FiniteMixture, x: Array | None, keys: list[Array]
 ) -> tuple[Array, Array | None]:
     """Draw data given parameters, unless they are given, and what statements say."""
     key_labels, key_data, key_links = keys
     labels = fn.labels
     if x is None:
         label = labels.sample(key_labels)
-        every = fn.components.sample(key_data, label.shape)
-        x = jnp.take_along_axis(every, label[:, None, None], axis=1)[:, 0]
+        x = fn.data_given(key_data, label)
     elif labels.reading == "field":
         raise ValueError(
             "x is given and links are a field, so nothing is drawn; read them as statements"
         )
     else:
-        factors = fn.log_factors(x)
-        label = jax.random.categorical(key_labels, factors["unary"] + factors["log_weights"])
+        unary = fn.label_factors(fn.log_factors(x))
+        label = jax.random.categorical(key_labels, unary + labels.log_weights)
     if labels.reading == "field" or labels.graph.num_links == 0:
         return x, None
-    pairs = jnp.asarray(labels.graph.pairs)
-    # log-odds of a right statement; negative where a learned flip rate is above one half
-    right = jax.nn.sigmoid(jnp.sign(labels.graph.pair_weights) * labels.pair_weights)
-    met = jax.random.bernoulli(key_links, right)
-    return x, (label[pairs[:, 0]] == label[pairs[:, 1]]) == met
+    return x, labels.draw_statements(key_links, label)
 
 
 def _stated(links: Links, agree: NDArray) -> Links:

@@ -1,4 +1,4 @@
-"""How many clusters the links call for, and of how many components."""
+"""Choice of the numbers of clusters and components from links."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ __all__ = ["ClusterChoice", "select_clusters"]
 
 @dataclass(frozen=True)
 class ClusterChoice:
-    """What `select_clusters` found.
+    """Result of `select_clusters`.
 
     Attributes
     ----------
     fit : Fit
-        By `mcp`, with the numbers of components and clusters and the strength chosen.
+        The fit of `mcp` with the chosen numbers of components and clusters and the chosen strength.
     path : DataFrame
         A row for every number of components: ``num_clusters`` that own one, ``strength`` chosen,
         ``violation`` (expected share of violated links), ``misfit``, ``log_likelihood``, ``bic``, and

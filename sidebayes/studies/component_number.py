@@ -1,4 +1,4 @@
-"""How many components a mixture should have: by BIC, by evidence, or as many as another model is worth."""
+"""Choice of the number of components of a mixture: by BIC, by evidence, or to match another model."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = ["ComponentChoice", "select_components"]
 
 @dataclass(frozen=True)
 class ComponentChoice:
-    """What `select_components` found.
+    """Result of `select_components`.
 
     Attributes
     ----------
     fit : Fit
-        With the number of components chosen.
+        The fit with the chosen number of components.
     path : DataFrame
         A row for every number of components tried: ``bic``, or ``log_evidence`` and its
         ``standard_error``, NaN where every start collapsed; and whether it is the one ``chosen``.

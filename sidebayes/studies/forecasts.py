@@ -1,4 +1,4 @@
-"""What will be measured of a subject, predicted after each of its visits."""
+"""Forecasts of a subject's later measurements after each of its visits."""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ import numpyro.distributions as dist
 import pytest
 from scipy.special import digamma, logsumexp
 from scipy.stats import dirichlet, norm
-from sidebayes.models.blocks.block import Evidence
+from sidebayes.models.blocks.block import Observation
 from sidebayes.models.blocks.classes.class_mixture import ClassMixture
+from sidebayes.models.blocks.classes.class_table import ClassTable, class_table
 from sidebayes.models.blocks.classes.stated import stated_classes
-from sidebayes.models.blocks.classes.table import ClassTable, class_table
 from sidebayes.models.blocks.components.gaussian import Gaussian
 from sidebayes.models.blocks.components.gaussian_block import GaussianComponents
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
@@ -166,7 +166,7 @@ def test_one_pass_is_the_slope():
         block.location = means
         assert block.has_one_pass(fn)
         general, slope = jax.value_and_grad(fn.log_partition)(fn.log_factors(x))
-        return block.one_pass(fn, x), general, slope, block.statistics(Evidence(fn, x, slope))
+        return block.one_pass(fn, x), general, slope, block.statistics(Observation(fn, x, slope))
 
     (log_z, found), general, slope, moments = both(x, means, tril)
     np.testing.assert_allclose(log_z, general, rtol=1e-12)
@@ -188,7 +188,7 @@ def test_full_conditional_of_the_table():
         nothing = block.update(jnp.zeros_like(counts), ())
         keys = jax.random.split(jax.random.key(0), 4000)
         drawn = jax.vmap(lambda key: block.draw(key, found)["class_table"])(keys)
-        given = Evidence(mixture(ONE_EACH), jnp.asarray(X), {})
+        given = Observation(mixture(ONE_EACH), jnp.asarray(X), {})
         return {
             "mode": block.mode(found, {})["class_table"],
             "expected": block.expected_factors(found, given)["log_classes"],

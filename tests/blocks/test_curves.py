@@ -9,7 +9,7 @@ import pytest
 from scipy.integrate import quad
 from scipy.special import digamma
 from scipy.stats import beta, norm
-from sidebayes.models.blocks.block import Evidence
+from sidebayes.models.blocks.block import Observation
 from sidebayes.models.blocks.kernels.curve_density import CurveDensity
 from sidebayes.models.blocks.kernels.curves import Curves
 from sidebayes.models.blocks.kernels.stationary import choose_anchors, features, gram
@@ -67,13 +67,15 @@ def test_anchors_explain_everything():
     assert left > 1e-3
 
 
-def evidence(share=SHARE, y=Y, inputs=INPUTS, weights=None, **other):
+def observation(share=SHARE, y=Y, inputs=INPUTS, weights=None, **other):
     size = share.shape[1]
     shape = (size, *y.shape[1:], len(INPUTS))
     weights = jnp.zeros(shape) if weights is None else weights
     density = CurveDensity("rbf", inputs, INPUTS, weights, **(SCALES | other))
     labels = LinkedCategorical(jnp.zeros(size), LabelGraph.build(None, len(y)))
-    return Evidence(LinkedMixture(labels, density), jnp.asarray(y), {"unary": jnp.asarray(share)})
+    return Observation(
+        LinkedMixture(labels, density), jnp.asarray(y), {"unary": jnp.asarray(share)}
+    )
 
 
 BLOCK = Curves(3, 6, 2)
@@ -82,7 +84,7 @@ BLOCK = Curves(3, 6, 2)
 @jax.jit
 def conditional(share, y=Y, **other):
     """Posterior of the curves, its divergence, and expected densities at shares."""
-    given = evidence(share, y, **other)
+    given = observation(share, y, **other)
     found = BLOCK.update(BLOCK.statistics(given), [given.fn])
     phi, _ = given.fn.components.features()
     value = given.fn.components.values(phi, found.mean)
@@ -149,7 +151,7 @@ def test_outputs_have_noise_of_their_own_and_some_are_not_observed():
 
     @jax.jit
     def both(y, weights):
-        fn = evidence(y=y, weights=weights, **given).fn
+        fn = observation(y=y, weights=weights, **given).fn
         return fn.components.mean, fn.log_factors(y)["unary"]
 
     mean, factor = both(holes, np.ones((3, 2, 6)))

@@ -89,7 +89,7 @@ def test_mixed_effects_are_random_effects_about_a_linear_mean(table, factor, noi
     ours, theirs = both(np.array(FACTORS[factor]), table.y)
     assert theirs[2].keys() <= ours[2].keys()
     for name, value in theirs[2].items():
-        np.testing.assert_allclose(ours[2][name], value, atol=1e-10)
+        np.testing.assert_allclose(ours[2][name].values, value.values, atol=1e-10)
     np.testing.assert_allclose(ours[0], theirs[0], atol=1e-10)
     np.testing.assert_allclose(ours[1], theirs[1], atol=1e-10)
     with pytest.raises(ValueError, match="use jax.vmap"):
@@ -109,8 +109,8 @@ def test_flat_prior_is_the_restricted_likelihood(table, factor, noise):
     log_prob, _, posterior = density_and_posterior(np.array(FACTORS[factor]), noise, None)
     expected, beta, covariance = restricted_likelihood(table.y, FIXED, dense(table, factor, noise))
     np.testing.assert_allclose(log_prob, expected, atol=1e-10)
-    np.testing.assert_allclose(posterior["coefficients"], beta, atol=1e-10)
-    np.testing.assert_allclose(posterior["coefficients_covariance"], covariance, atol=1e-10)
+    np.testing.assert_allclose(posterior["coefficients"].values, beta, atol=1e-10)
+    np.testing.assert_allclose(posterior["coefficients_covariance"].values, covariance, atol=1e-10)
 
 
 def test_restricted_likelihood_is_the_integral_over_one_coefficient(table):
@@ -162,13 +162,15 @@ def test_posterior_draws_and_slopes(table, factor):
         return fn.posterior(y), factors, slope, mode, fn.statistic(mode)
 
     found, factors, slope, mode, statistic = everything_found(table.y)
-    np.testing.assert_allclose(found["coefficients"], mean[:3], atol=1e-9)
-    np.testing.assert_allclose(found["coefficients_covariance"], covariance[:3, :3], atol=1e-9)
-    np.testing.assert_allclose(found["effects"].ravel(), mean[3:], atol=1e-9)
+    np.testing.assert_allclose(found["coefficients"].values, mean[:3], atol=1e-9)
+    np.testing.assert_allclose(
+        found["coefficients_covariance"].values, covariance[:3, :3], atol=1e-9
+    )
+    np.testing.assert_allclose(found["effects"].values.ravel(), mean[3:], atol=1e-9)
     for code in range(4):
         own = slice(3 + 2 * code, 5 + 2 * code)
         np.testing.assert_allclose(
-            found["effects_covariance"][code], covariance[own, own], atol=1e-9
+            found["effects_covariance"].values[code], covariance[own, own], atol=1e-9
         )
     np.testing.assert_allclose(slope["shift"], mode.effects, atol=1e-9)
     np.testing.assert_allclose(slope["fixed_shift"], mode.move, atol=1e-9)

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
-from sidebayes.models.blocks.block import Evidence
+from sidebayes.models.blocks.block import Observation
 from sidebayes.models.blocks.collapsed import Fitted
-from sidebayes.models.blocks.effects.classes import class_parameters
+from sidebayes.models.blocks.effects.class_parameters import class_parameters
 from sidebayes.models.blocks.effects.densities.marginal import MixedEffects
 from sidebayes.models.blocks.effects.densities.mixture import EffectsMixture
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
@@ -40,10 +40,10 @@ STRENGTH = np.array([1.3, -0.7, 0.4, -np.inf])
 def build(links=None, known=None, reading="field", beta=BETA, factor=FACTOR, noise=NOISE):
     graph = as_label_graph(links, GROUPS, len(beta))
     labels = LinkedCategorical(jnp.log(WEIGHTS[: len(beta)]), graph, reading=reading)
-    evidence = None if known is None else jnp.log(1.0 * known)
+    log_side = None if known is None else jnp.log(1.0 * known)
     return EffectsMixture(
         labels, FIXED, beta, TABLE.design, TABLE.groups,
-        scale_tril=factor, noise=noise, outputs=OUTPUTS, evidence=evidence,
+        scale_tril=factor, noise=noise, outputs=OUTPUTS, log_side=log_side,
     )  # fmt: skip
 
 
@@ -79,18 +79,18 @@ def test_density_and_posterior_are_enumeration(linked, known):
     density, mean, cov = by_class()
     prior = np.tile(np.log(WEIGHTS), (GROUPS, 1))
     with np.errstate(divide="ignore"):
-        evidence = 0.0 if known is None else np.log(1.0 * known)
+        log_side = 0.0 if known is None else np.log(1.0 * known)
     log_omega = brute_force.infer(prior, pairs, strength)[0]
-    log_z, share, _, mode, _ = brute_force.infer(prior + density + evidence, pairs, strength)
+    log_z, share, _, mode, _ = brute_force.infer(prior + density + log_side, pairs, strength)
     assert log_prob == pytest.approx(log_z - log_omega, abs=1e-9)
     assert float(terms.sum()) == pytest.approx(log_z - log_omega, abs=1e-9)
-    np.testing.assert_allclose(found["responsibilities"], share, atol=1e-10)
+    np.testing.assert_allclose(found["responsibilities"].values, share, atol=1e-10)
     np.testing.assert_array_equal(ours_mode, mode)
     average = np.einsum("gk,gki->gi", share, mean)
-    np.testing.assert_allclose(found["effects"], average, atol=1e-9)
+    np.testing.assert_allclose(found["effects"].values, average, atol=1e-9)
     second = np.einsum("gk,gkij->gij", share, cov + mean[..., :, None] * mean[..., None, :])
     total = second - average[:, :, None] * average[:, None, :]
-    np.testing.assert_allclose(found["effects_covariance"], total, atol=1e-9)
+    np.testing.assert_allclose(found["effects_covariance"].values, total, atol=1e-9)
 
 
 def test_gradient_is_that_of_dense_densities():
@@ -136,7 +136,8 @@ def test_one_class_is_the_linear_mixed_model():
     np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-12)
     np.testing.assert_allclose(ours[1][:GROUPS], theirs[1], rtol=1e-10)
     for name in theirs[2]:
-        np.testing.assert_allclose(ours[2][name], theirs[2][name], atol=1e-12)
+        assert ours[2][name].dims == theirs[2][name].dims
+        np.testing.assert_allclose(ours[2][name].values, theirs[2][name].values, atol=1e-12)
 
 
 @pytest.mark.parametrize("shared", [(), ("covariance", "noise")])
@@ -155,8 +156,8 @@ def test_one_pass_is_the_slope(shared, monkeypatch):
     def both(value):
         log_z, slope = jax.value_and_grad(fn.log_partition)(fn.log_factors(value))
         total, expected = block.one_pass(fn, value)
-        apart = block.statistics(Evidence(fn, value, slope))
-        at_once = block.statistics(Evidence(fn, value, expected))
+        apart = block.statistics(Observation(fn, value, slope))
+        at_once = block.statistics(Observation(fn, value, expected))
         weights = slope["log_weights"], expected["log_weights"]
         return (log_z, total), weights, (apart, at_once)
 
@@ -173,11 +174,11 @@ def test_draws_are_of_the_posterior_and_of_new_data():
     drawn = jax.jit(jax.vmap(lambda key: fn.draw(key, value)))(keys)
     found = fn.posterior(value)
     share = np.stack([(drawn.labels == k).mean(axis=0) for k in range(3)], axis=1)
-    np.testing.assert_allclose(share, found["responsibilities"], atol=0.02)
+    np.testing.assert_allclose(share, found["responsibilities"].values, atol=0.02)
     effects = jnp.einsum("sgij,sgj->sgi", jnp.asarray(FACTOR)[drawn.labels], drawn.effects)
     for group in range(GROUPS):
-        cov = np.asarray(found["effects_covariance"][group])
-        assert_moments(effects[:, group], np.asarray(found["effects"][group]), cov)
+        cov = np.asarray(found["effects_covariance"].values[group])
+        assert_moments(effects[:, group], np.asarray(found["effects"].values[group]), cov)
     statistic = jax.vmap(fn.statistic)(jax.tree.map(lambda leaf: leaf[:2000], drawn))
     slope = jax.grad(fn.log_partition)(fn.log_factors(value))
     for name in ("unary", "shift", "precision", "log_weights"):
@@ -187,7 +188,7 @@ def test_draws_are_of_the_posterior_and_of_new_data():
     linked = build(Links(np.array([[1, 2]]), np.array([np.inf])))
     again = jax.jit(jax.vmap(lambda key: linked.draw_data(key, told)))(keys)
     rows = CODES == 0
-    weights = found["responsibilities"][2]
+    weights = found["responsibilities"].values[2]
     centre = [FIXED[rows] @ BETA[k] + TABLE.design[rows] @ by_class()[1][2, k] for k in range(3)]
     error = np.asarray(again[:, rows].std(axis=0)) / np.sqrt(len(keys))
     wanted = np.einsum("k,kr->r", weights, np.stack(centre))
@@ -204,7 +205,7 @@ def test_refusals():
         EffectsMixture(labels, FIXED, BETA, TABLE.design, codes, **given)
     with pytest.raises(ValueError, match="coefficients has shape"):
         EffectsMixture(labels, FIXED, BETA[:, :2], TABLE.design, TABLE.groups, **given)
-    with pytest.raises(ValueError, match="evidence has shape"):
+    with pytest.raises(ValueError, match="log_side has shape"):
         build(known=KNOWN[:, :2])
     with pytest.raises(ValueError, match="value has shape"):
         build().log_prob(TABLE.y[:3])

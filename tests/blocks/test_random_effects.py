@@ -129,16 +129,16 @@ def test_posterior_and_slope_of_the_partition_function(table, factor, noise):
     ours = found(factor, noise)
     posterior, slope = ours.posterior, ours.slope
     mean, covariance = conditional(table, factor, noise)
-    np.testing.assert_allclose(posterior["effects"], mean, atol=1e-10)
+    np.testing.assert_allclose(posterior["effects"].values, mean, atol=1e-10)
     for code in range(4):
         own = slice(2 * code, 2 * code + 2)
         np.testing.assert_allclose(
-            posterior["effects_covariance"][code], covariance[own, own], atol=1e-10
+            posterior["effects_covariance"].values[code], covariance[own, own], atol=1e-10
         )
     scale_tril = np.array(FACTORS[factor])
     np.testing.assert_allclose(slope["shift"] @ scale_tril.T, mean, atol=1e-10)
     np.testing.assert_allclose(slope["shift"], ours.mode, atol=1e-10)
-    second = posterior["effects_covariance"] + mean[:, :, None] * mean[:, None, :]
+    second = posterior["effects_covariance"].values + mean[:, :, None] * mean[:, None, :]
     np.testing.assert_allclose(scale_tril @ slope["precision"] @ scale_tril.T, second, atol=1e-10)
     np.testing.assert_array_equal(slope["constant"], np.ones(4))
     assert slope["ungrouped"] == 1.0

@@ -64,5 +64,7 @@ def test_posterior_means_are_the_blups_of_statsmodels(growth):
     found = jax.device_get(jax.jit(growth.fn.posterior)(growth.y))
     blups, spreads = growth.fit.random_effects, growth.fit.random_effects_cov
     for code, name in enumerate(growth.fn.groups.names):
-        np.testing.assert_allclose(found["effects"][code], blups[name], atol=1e-8)
-        np.testing.assert_allclose(found["effects_covariance"][code], spreads[name], atol=1e-8)
+        np.testing.assert_allclose(found["effects"].values[code], blups[name], atol=1e-8)
+        np.testing.assert_allclose(
+            found["effects_covariance"].values[code], spreads[name], atol=1e-8
+        )

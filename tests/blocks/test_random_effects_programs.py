@@ -7,8 +7,8 @@ import numpyro
 import pytest
 from numpyro import handlers
 from scipy.stats import multivariate_normal, norm
-from sidebayes.models.blocks.collapsed import as_collapsed
 from sidebayes.models.blocks.effects.densities.random_effects import RandomEffects
+from sidebayes.models.blocks.independent_mixture import as_collapsed
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from tests.support_effects import CODES, FACTORS, SUBJECT, build, dense_covariance
@@ -82,7 +82,7 @@ def test_in_a_numpyro_model(table):
     seeded = handlers.trace(handlers.seed(model, 0))
     jax.eval_shape(lambda: trace.update(seeded.get_trace(table.groups)))
     assert trace["y"]["value"].shape == table.y.shape
-    assert as_collapsed(trace["y"]["fn"]).latent == "effects"
+    assert isinstance(as_collapsed(trace["y"]["fn"]), RandomEffects)
     with pytest.raises(ValueError, match="noise"), numpyro.validation_enabled():
         RandomEffects(table.mean, table.design, table.groups, scale_tril=np.eye(2), noise=-1.0)
 

@@ -63,8 +63,8 @@ def test_modes_are_counted_whatever_the_numbers_of_clusters():
 @pytest.mark.parametrize("prior", [dist.Beta(1.0, 4.0), dist.Uniform(0.0, 0.3)])
 def test_flip_rates_start_at_the_given_weights(prior):
     graph = LabelGraph.build(sidebayes.simulate_links(DATA.labels, 20, weight=2.0), len(X), 3)
-    starts = FlipRate(prior, graph).starts(X, {"reliability": ()}, 0, 4)["reliability"]
-    np.testing.assert_allclose(starts, np.full(4, 1 / (1 + np.exp(2.0))))
+    start = FlipRate(prior, graph).typical({"reliability": ()})["reliability"]
+    np.testing.assert_allclose(start, 1 / (1 + np.exp(2.0)))
 
 
 def test_a_flip_rate_above_one_half_is_said():

@@ -86,15 +86,15 @@ def test_each_observed_site_has_units_of_its_own_and_sites_say_what_they_are():
         result,
         log_likelihood=terms,
         unit_dims={"x": "unit_rows", "y": "unit_people"},
-        effects={"effects": np.ones((2, 2, 5, 1))},
+        latents={"effects": (("people", "effect"), np.ones((2, 2, 5, 1)))},
         roles={"weights": "mixing_weights"},
     )
     assert dict(tree["log_likelihood"].sizes) == {
         "chain": 2, "draw": 2, "unit_rows": 4, "unit_people": 7,
     }  # fmt: skip
     np.testing.assert_array_equal(tree["log_likelihood"]["y"], terms["y"])
-    np.testing.assert_array_equal(tree["effects"]["draw"], [0, 2])
-    assert tree["effects"]["effects"].shape == (2, 2, 5, 1)
+    np.testing.assert_array_equal(tree["latents"]["draw"], [0, 2])
+    assert dict(tree["latents"].sizes) == {"chain": 2, "draw": 2, "people": 5, "effect": 1}
     assert "responsibilities" not in tree
     assert site_of(tree, "mixing_weights") == "weights"
     assert site_of(tree, "location") is None

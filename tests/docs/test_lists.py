@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import runpy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from sidebayes.runs.transformers import TRANSFORMERS
 from sidebayes.runs.zoo import ENGINES
 
 ROOT = Path(__file__).resolve().parents[2]
+LISTS = runpy.run_path(str(ROOT / ".ci" / "lists.py"))
 ROW = re.compile(r"^\| `(\w+)` \|.*?\|.*?\| (.*?) \|.*?\|$", re.MULTILINE)
 LISTED = {
     name: tuple(engines.split(", "))
@@ -53,14 +56,41 @@ def test_every_engine_is_listed():
     assert METHODS.keys() == {path.partition(":")[2] for path in ENGINES.values()}
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_methods_of_an_engine(engine):
-    suits = [name for name, card in sb.CARDS.items() if engine in card.engines]
-    lacking = [name for name in sb.CARDS if name not in suits]
-    listed = METHODS[ENGINES[engine].partition(":")[2]]
-    if not suits:
-        assert listed == "none; models of your own"
-    elif listed.startswith("all"):
-        assert listed.removeprefix("all").removeprefix(" but ").split(", ") == (lacking or [""])
-    else:
-        assert listed.split(", ") == suits
+@pytest.mark.parametrize("page", LISTS["PAGES"])
+def test_lists_are_those_of_the_cards(page):
+    """`make lists` writes them; a method touches nothing by hand but its own files."""
+    text = (ROOT / page).read_text()
+    assert LISTS["PAGES"][page](text) == text
+
+
+def test_a_method_enters_every_list(monkeypatch):
+    card = replace(sb.CARDS["gmm"], name="toy", title="Counts in clusters", engines=("newton",))
+    monkeypatch.setitem(sb.CARDS, "toy", card)
+    for page, made in LISTS["PAGES"].items():
+        assert "toy" in made((ROOT / page).read_text()), page
+
+
+def test_architecture_names_files_and_folders_that_exist():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    files = {
+        str(path.relative_to(ROOT)) for path in ROOT.glob("**/*.py") if ".venv" not in path.parts
+    }
+    named = set(re.findall(r"`([\w/]+\.pyi?)`", text)) - {"sidebayes/__init__.pyi"}
+    assert [
+        one
+        for one in named
+        if "NAME" not in one and not any(f.endswith(f"/{one}") or f == one for f in files)
+    ] == []
+    drawing = text.split("```")[1].splitlines()
+    folders: list[str] = []
+    for line in (line for line in drawing if re.match(r" *\w+/ ", line)):
+        depth = (len(line) - len(line.lstrip())) // 2
+        folders = [*folders[:depth], line.split("/")[0].strip()]
+        assert ROOT.joinpath(*folders).is_dir(), line
+    drawn = {line.strip().split("/")[0] for line in drawing}
+    packages = [
+        path.parent
+        for top in ("models", "guides", "diagnostics", "sidebayes")
+        for path in (ROOT / top).rglob("__init__.py")
+    ]
+    assert {path.name for path in packages} <= drawn

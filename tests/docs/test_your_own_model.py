@@ -1,16 +1,34 @@
-"""The code of docs/your_own_model.md runs as it stands."""
+"""The code of docs/your_own_model.md runs as it stands, and shows every protocol of blocks."""
 
 import re
 from pathlib import Path
 
+from sidebayes.models.blocks import block
+
 PAGE = Path(__file__).parents[2] / "docs" / "your_own_model.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+PROTOCOLS = set(block.__all__) - {"Block", "Observation"}
+
+
+def test_every_protocol_is_in_the_table():
+    assert set(re.findall(r"^\| `(\w+)` \| (?:`|none)", TEXT, re.M)) == PROTOCOLS
 
 
 def test_the_page_runs(capsys):
-    code = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
-    assert len(code) == 10
-    exec(compile("\n".join(code), str(PAGE), "exec"), {"__name__": "page"})
+    code = re.findall(r"```python\n(.*?)```", TEXT, re.S)
+    assert len(code) == 14
+    names = {"__name__": "page"}
+    exec(compile("\n".join(code), str(PAGE), "exec"), names)
     said = capsys.readouterr().out
     assert "contradicts the model's density" in said
     assert float(re.search(r"([0-9.]+) of the species", said).group(1)) > 0.8
     assert "EM converged" in said
+    assert "rates[0, 0]" in said
+    assert "x has negative counts" in said
+    for kind in ("Fused EM", "Empirical stochastic EM", "Followed coordinate ascent", "Choice EM"):
+        assert f"{kind} converged" in said
+    own = [kind for kind in names.values() if getattr(kind, "__module__", None) == "page"]
+    own = [kind for kind in own if isinstance(kind, type)]
+    assert {
+        name for name in PROTOCOLS if any(issubclass(one, getattr(block, name)) for one in own)
+    } == PROTOCOLS

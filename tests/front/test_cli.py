@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from sidebayes.guides.engines.plumbing import checkpoint
 from typer.testing import CliRunner
 
 import sidebayes
@@ -87,6 +88,16 @@ def test_list():
     assert [row["name"] for row in rows] == list(CARDS)
     assert "covariance" in rows[0]["options"]
     assert all(row["reference"] and row["engines"] for row in rows)
+
+
+def test_a_run_is_kept_in_a_checkpoint(tables, monkeypatch):
+    wrote = []
+    monkeypatch.setattr(checkpoint, "write_state", lambda path, *_: wrote.append(path.name))
+    how = ("table.csv", "--label", "kind", "--drop", "told", *QUICK)
+    run("fit", "gmm", *how, "--checkpoint", "run.state")
+    assert set(wrote) == {"run.state"}
+    assert "leave --checkpoint out" in refused("fit", "pfgl", *TOLD, "--checkpoint", "run.state")
+    assert "--checkpoint 'no/folder" in refused("fit", "gmm", *how, "--checkpoint", "no/folder/a")
 
 
 def test_fit_compare_report(tmp_path, monkeypatch):

@@ -44,7 +44,7 @@ CASES = [
     (kind, field.name)
     for kind in KINDS.values()
     for field in fields(kind)
-    if field.name not in ("checkpoint", "sampled", "temperatures")
+    if field.name not in ("sampled", "temperatures")
 ]
 
 
@@ -74,8 +74,6 @@ def test_wrong_values_are_refused(kind, name):
             r"\(4.0, '1'\).*expected finite numbers > 0",
         ),
         (lambda: sb.MonteCarloEM(sampled=("b", 3)), "expected names"),
-        (lambda: sb.EM(checkpoint_every="often"), "seconds, a finite number >= 0"),
-        (lambda: sb.EM(checkpoint=3), "expected the path of a file"),
     ],
 )
 def test_messages(make, message):
@@ -84,8 +82,8 @@ def test_messages(make, message):
 
 
 def test_numbers_of_other_types_become_those_declared():
-    engine = sb.EM(tol=0, max_steps=np.int64(7), checkpoint_every=np.float64(3))
-    assert engine == sb.EM(tol=0.0, max_steps=7, checkpoint_every=3.0)
+    engine = sb.EM(tol=0, max_steps=np.int64(7))
+    assert engine == sb.EM(tol=0.0, max_steps=7)
     assert [type(getattr(engine, name)) for name in ("tol", "max_steps")] == [float, int]
     assert sb.Continuation(temperatures=[2, 1]).temperatures == (2.0, 1.0)
     assert sb.NUTS(dense_mass=np.True_).dense_mass is True

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
+import numpyro.distributions as dist
 import pytest
 from jax.typing import ArrayLike
 from scipy.stats import norm
@@ -147,3 +148,22 @@ def test_names_that_a_tree_cannot_hold_are_refused_before_the_fit():
 
     with pytest.raises(ValueError, match=r"sites \['a/mean'\] have a slash .* divider='_'"):
         sb.fit(scoped, X[:, 0], engine="map", progress=False)
+
+
+def test_links_are_scored_under_a_mixture_of_numpyro():
+    """Labels that nothing ties agree with the product of their probabilities."""
+
+    def mixture(x: Annotated[ArrayLike, "points"]):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 5.0).expand([2]).to_event(1))
+        weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(2)))
+        with numpyro.plate("points", len(x)):
+            parts = dist.Normal(mean, 1.0)
+            mixed = dist.MixtureSameFamily(dist.Categorical(probs=weights), parts)
+            numpyro.sample("x", mixed, obs=x)
+
+    fit = sb.fit(mixture, X[:, 2], engine=sb.EM(num_restarts=2), progress=False)
+    prob, pairs = fit.responsibilities(), np.array([(0, 1), (2, 40)])
+    found = fit.score_links(sb.Links.from_pairs(pairs, [True, False], 1.0, len(X)))
+    same = (prob[pairs[:, 0]] * prob[pairs[:, 1]]).sum(axis=1)
+    np.testing.assert_allclose(found.table["probability"], [same[0], 1 - same[1]], atol=1e-9)
+    assert found.approximate is None

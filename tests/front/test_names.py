@@ -128,7 +128,7 @@ def test_effects_and_terms_and_groups_go_by_name(longitudinal, tmp_path):
     fit, groups = longitudinal
     fit.save(tmp_path / "fit.nc")
     for one in (fit, sidebayes.load(tmp_path / "fit.nc")):
-        stored = one.tree["effects"]
+        stored = one.tree["latents"]
         assert stored["effects"].sel(subjects="s<1>", effect="Intercept").shape == (1, 1)
         assert stored["coefficients"].sel(terms="time").shape == (1, 1)
         root = one.tree["posterior"]["covariance"]
@@ -137,7 +137,7 @@ def test_effects_and_terms_and_groups_go_by_name(longitudinal, tmp_path):
         assert found["group"].to_numpy().tolist() == groups
         assert found["effect"].to_numpy().tolist() == ["Intercept"]
         assert one.coefficients().index.tolist() == ["Intercept", "time"]
-        assert "effects[b, Intercept]" in az.summary(one.tree, group="effects", kind="stats").index
+        assert "effects[b, Intercept]" in az.summary(one.tree, group="latents", kind="stats").index
 
 
 CLASSES = np.array(["oak", "<ash>"], object)

@@ -79,6 +79,7 @@ REFUSED = {
     "effects": (lambda fit: fit.effects(), "line integrates no random effects out"),
     "forecast": (lambda fit: fit.forecast(x=X), NO_LABELS.format("curves of clusters")),
     "labels": (lambda fit: fit.labels(), NO_LABELS.format("labels")),
+    "latents": (lambda fit: fit.latents(), "line integrates no latent variables out, labels aside"),
     "loo": (lambda fit: fit.loo(), "map gave 1 draws, too few to leave data out"),
     "plot": (lambda fit: fit.plot(), NO_LABELS.format("clusters to draw")),
     "predict": (lambda fit: fit.predict(X), NO_LABELS.format("labels to predict")),

@@ -12,6 +12,7 @@ import pytest
 from jax.typing import ArrayLike
 from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
 from sidebayes.models.pairwise_gp import pairwise_gp
+from sidebayes.models.scp import scp
 
 import sidebayes as sb
 from sidebayes import GaussianPrior, Links
@@ -203,6 +204,17 @@ def test_weights_passed_for_log_weights_are_refused():
     assert "pass jnp.log(weights)" in sb.debug(mixture(True), X)["support"].remedy
     assert sb.fit(mixture(False), X, engine=engine, progress=False).labels().shape == (60,)
     assert sb.debug(mixture(False), X)["support"].verdict == "ok"
+
+
+def test_clusters_that_share_components_have_the_weights_of_these():
+    """Those of the clusters of `scp` are all one, also in a copy of it."""
+
+    def own(x, links=None, *, num_clusters=2):
+        scp(x, links, num_clusters=num_clusters)
+
+    links = Links.must_link([(0, 1)], 1.0, num_points=60)
+    found = sb.fit(own, X, links, engine=sb.EM(num_restarts=1, max_steps=2), progress=False)
+    assert found.labels().shape == (60,)
 
 
 def test_a_classifier_has_no_mixing_weights():

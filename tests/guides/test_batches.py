@@ -138,8 +138,8 @@ def families(
     centre = numpyro.sample("centre", dist.Normal(0.0, 3.0).expand([2]).to_event(1))
     labels = LinkedCategorical(jnp.log(jnp.array([0.3, 0.7])), links)
     parts = dist.Normal(jnp.stack([-centre, centre]), 1.0).to_event(1)
-    evidence = jnp.where(known.admissible(2), 0.0, -jnp.inf)
-    numpyro.sample("x", LinkedMixture(labels, parts, evidence, subjects), obs=x)
+    log_side = jnp.where(known.admissible(2), 0.0, -jnp.inf)
+    numpyro.sample("x", LinkedMixture(labels, parts, log_side, subjects), obs=x)
 
 
 def test_curves_of_linked_subjects():

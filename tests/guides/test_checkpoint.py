@@ -15,13 +15,20 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
-from sidebayes.guides.engines.base import Problem, SideBayesWarning
-from sidebayes.guides.engines.plumbing.checkpoint import Keeper, read_state, write_state
+from sidebayes.guides.engines.base import KeptEngine, Problem, SideBayesWarning
+from sidebayes.guides.engines.plumbing.checkpoint import (
+    Checkpoint,
+    check_checkpoint,
+    keeping,
+    read_state,
+    write_state,
+)
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.constraint_fit import constraint_fit
 from sidebayes.models.ppc import ppc
 
+import sidebayes
 from sidebayes import (
     EM,
     HMC,
@@ -37,6 +44,8 @@ from sidebayes import (
     NestedSlice,
     StochasticEM,
 )
+from sidebayes.runs.cards import resolve
+from sidebayes.runs.zoo import ENGINES
 from tests import long_runs
 
 Y = np.array([0.3, 1.2, 0.8, 2.0])
@@ -105,14 +114,20 @@ def test_another_run_is_refused(tmp_path):
 
 def test_keeper_writes_when_it_is_time(tmp_path):
     path = tmp_path / "run.state"
-    Keeper(path, 3600.0, "run").offer(state(1))
+    Checkpoint(path, 3600.0, "run").offer(state(1))
     assert not path.exists()
-    keeper = Keeper(path, 0.0, "run")
+    keeper = Checkpoint(path, 0.0, "run")
     keeper.offer(state(1))
     keeper.offer(state(2))
     assert values(keeper.restore(state(0))) == [2, 3, 4, 5, 6]
     keeper.clear()
     assert not list(tmp_path.iterdir())
+
+
+def kept_run(path, engine, given, seed=0):
+    """Run an engine with its state kept at every step, as `sidebayes.fit` does with a checkpoint."""
+    with keeping(str(path), 0.0, engine, given, seed, None) as keep:
+        return engine.run(given, seed=seed, keep=keep)
 
 
 class Interrupted(Exception):
@@ -121,34 +136,33 @@ class Interrupted(Exception):
 
 def interrupt(monkeypatch, after):
     """Let a run end after it has written its state some times."""
-    offer, count = Keeper.offer, iter(range(after))
+    offer, count = Checkpoint.offer, iter(range(after))
 
     def once(self, state, *, now=False):
         offer(self, state, now=now)
         if next(count, None) is None:
             raise Interrupted
 
-    monkeypatch.setattr(Keeper, "offer", once)
+    monkeypatch.setattr(Checkpoint, "offer", once)
 
 
-def engines(path=None):
-    every = {"checkpoint": path, "checkpoint_every": 0.0}
+def engines():
     chains = {"num_warmup": 60, "num_samples": 60, "num_chains": 2}
     return {
-        "smc": SMC(num_particles=100, num_runs=2, target_ess=0.9, **every),
-        "nested": NestedSlice(num_live=50, num_delete=5, num_runs=2, num_samples=50, **every),
-        "map": MAP(num_restarts=2, **every),
-        "em": EM(num_restarts=2, tol=1e-12, **every),
-        "stochastic_em": StochasticEM(batch_size=4, max_epochs=3, tol=0.0, **every),
-        "laplace": Laplace(num_restarts=2, **every),
-        "svi": SVI(num_restarts=2, num_steps=500, **every),
-        "cavi": CoordinateAscent(num_restarts=2, tol=1e-12, **every),
-        "nuts": NUTS(**chains, **every),
-        "hmc": HMC(chain_method="vectorized", **chains, **every),
-        "gibbs": BlockedGibbs(**chains, **every),
-        "continuation": Continuation(num_restarts=2, **every),
+        "smc": SMC(num_particles=100, num_runs=2, target_ess=0.9),
+        "nested": NestedSlice(num_live=50, num_delete=5, num_runs=2, num_samples=50),
+        "map": MAP(num_restarts=2),
+        "em": EM(num_restarts=2, tol=1e-12),
+        "stochastic_em": StochasticEM(batch_size=4, max_epochs=3, tol=0.0),
+        "laplace": Laplace(num_restarts=2),
+        "svi": SVI(num_restarts=2, num_steps=500),
+        "cavi": CoordinateAscent(num_restarts=2, tol=1e-12),
+        "nuts": NUTS(**chains),
+        "hmc": HMC(chain_method="vectorized", **chains),
+        "gibbs": BlockedGibbs(**chains),
+        "continuation": Continuation(num_restarts=2),
         "monte_carlo_em": MonteCarloEM(
-            sampled=("effect",), num_samples=40, max_samples=40, num_warmup=20, num_final=2, **every
+            sampled=("effect",), num_samples=40, max_samples=40, num_warmup=20, num_final=2
         ),
     }
 
@@ -196,18 +210,19 @@ def test_interrupted_run_ends_the_same(name, after, tmp_path, monkeypatch):
     if name in ("smc", "nested"):
         pytest.importorskip("blackjax")
     build = PROBLEMS.get(name, clusters)
-    whole = engines()[name].run(build(), seed=1)
+    engine = engines()[name]
+    whole = engine.run(build(), seed=1)
     path = tmp_path / "run.state"
     after = whole.objective.shape[1] - 1 if after is None else after
     with monkeypatch.context() as patched:
         interrupt(patched, after)
         with pytest.raises(Interrupted):
-            engines(path)[name].run(build(), seed=1)
+            kept_run(path, engine, build(), 1)
     assert list(tmp_path.iterdir())
     with pytest.raises(ValueError, match="of another run"):
-        engines(path)[name].run(build(), seed=2)
+        kept_run(path, engine, build(), 2)
     with pytest.raises(ValueError, match="of another run"):
-        engines(path)[name].run(build(Y + 1), seed=1)
+        kept_run(path, engine, build(Y + 1), 1)
     found = []
 
     def restore(path, *given):
@@ -215,7 +230,7 @@ def test_interrupted_run_ends_the_same(name, after, tmp_path, monkeypatch):
         return found[-1]
 
     monkeypatch.setattr("sidebayes.guides.engines.plumbing.checkpoint.read_state", restore)
-    again = engines(path)[name].run(build(), seed=1)
+    again = kept_run(path, engine, build(), 1)
     assert all(state is not None for state in found[: 2 if after == 3 and name == "svi" else 1])
     assert_same(again, whole)
     assert not list(tmp_path.iterdir())
@@ -260,7 +275,7 @@ def test_killed_run_ends_the_same(name, kills, tmp_path):
 
 
 def run_in(path, **settings):
-    return EM(num_restarts=1, checkpoint=path, checkpoint_every=0.0, **settings).run(clusters())
+    return kept_run(path, EM(num_restarts=1, **settings), clusters())
 
 
 @pytest.mark.parametrize("name", ["thesis.txt", "run.state.previous", "run.state.0.previous"])
@@ -269,18 +284,18 @@ def test_a_foreign_file_is_never_touched(tmp_path, name):
     foreign.write_text("a thesis")
     path = tmp_path / "run.state" if "run" in name else foreign
     with pytest.raises(ValueError, match=f"{name} is no file that a run has written"):
-        SVI(num_steps=100, checkpoint=path).run(problem())
+        kept_run(path, SVI(num_steps=100), problem())
     assert foreign.read_text() == "a thesis"
 
 
 def test_a_folder_or_a_device_is_no_checkpoint(tmp_path):
     for path in (tmp_path, "/dev/null"):
         with pytest.raises(ValueError, match="it is a folder|is no file that a run has written"):
-            EM(checkpoint=path)
+            check_checkpoint(path)
 
 
 def test_two_runs_do_not_share_a_file(tmp_path, monkeypatch):
-    path, refused, offer = tmp_path / "run.state", [], Keeper.offer
+    path, refused, offer = tmp_path / "run.state", [], Checkpoint.offer
 
     def meanwhile(self, state, **given):
         offer(self, state, **given)
@@ -288,7 +303,7 @@ def test_two_runs_do_not_share_a_file(tmp_path, monkeypatch):
             run_in(path)
         refused.append(1)
 
-    monkeypatch.setattr(Keeper, "offer", meanwhile)
+    monkeypatch.setattr(Checkpoint, "offer", meanwhile)
     run_in(path)
     assert refused
     assert not list(tmp_path.iterdir())
@@ -322,7 +337,60 @@ def test_a_checkpoint_that_cannot_be_written_ends_no_run(tmp_path, monkeypatch):
 def test_a_folder_that_disappears_ends_no_run(tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
-    engine = EM(num_restarts=1, checkpoint=folder / "run.state", checkpoint_every=0.0)
+    path = check_checkpoint(folder / "run.state")
     folder.rmdir()
     with pytest.warns(SideBayesWarning, match="there is no folder"):
-        assert engine.run(clusters()).status.converged
+        assert run_in(path).status.converged
+
+
+def test_the_checkpoint_is_of_the_run(tmp_path, monkeypatch):
+    """`fit` hands the file to whatever engine; neither the engine nor a saved fit names it."""
+    given = {"num_clusters": 2, "engine": EM(num_restarts=1, tol=1e-12), "progress": False}
+    x = np.concatenate([Y, Y + 3])[:, None]
+    path = tmp_path / "run.state"
+    with monkeypatch.context() as patched:
+        interrupt(patched, 1)
+        with pytest.raises(Interrupted):
+            sidebayes.fit("gmm", x, checkpoint=path, checkpoint_every=0, **given)
+    assert path.is_file()
+    fit = sidebayes.fit("gmm", x, checkpoint=path, checkpoint_every=0, **given)
+    assert not list(tmp_path.iterdir())
+    whole = sidebayes.fit("gmm", x, **given)
+    assert fit.tree["posterior"].equals(whole.tree["posterior"])
+    assert fit.config == given["engine"]
+    assert fit.tree.attrs == whole.tree.attrs
+    assert fit.resume(1).run.checkpoint == str(path)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"checkpoint": 3}, TypeError, "checkpoint = 3; expected the path of a file"),
+        ({"checkpoint": "no/such/folder/file"}, ValueError, "file': there is no folder no/such"),
+        (
+            {"checkpoint_every": -1},
+            ValueError,
+            "checkpoint_every = -1; expected a finite number >= 0",
+        ),
+        (
+            {"checkpoint_every": "often"},
+            ValueError,
+            "checkpoint_every = 'often'; expected a finite",
+        ),
+        (
+            {"checkpoint": "file", "method": "constrained_kmeans"},
+            ValueError,
+            "engine 'kmeans' keeps no state on its way.*leave checkpoint out",
+        ),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused_at_the_door(given, error, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=message):
+        sidebayes.fit(**{"method": "gmm", "x": Y[:, None], "num_clusters": 2, **given})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_all_engines_but_kmeans_can_be_kept(name):
+    assert issubclass(resolve(ENGINES[name]), KeptEngine) == (name != "kmeans")

@@ -16,11 +16,11 @@ from sidebayes.guides.engines.steps.surrogate import linearised
 from sidebayes.guides.engines.steps.updates import (
     block_of,
     drawable,
-    evidence,
+    observations,
     plan_updates,
     pooled,
 )
-from sidebayes.models.blocks.block import Evidence
+from sidebayes.models.blocks.block import Observation
 from sidebayes.models.blocks.components.gaussian_block import COVARIANCES
 from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
@@ -129,7 +129,7 @@ def updates(problem, parts, start, posterior):
         trace, blocks = blocks_at(problem, parts, params)
         out = []
         for part, block in zip(parts, blocks, strict=True):
-            given = evidence(trace, part, posterior)
+            given = observations(trace, part, posterior)
             statistics = pooled([block.statistics(one) for one in given])
             out.append(block.update(statistics, [one.fn for one in given]))
         return out
@@ -168,7 +168,7 @@ def test_conditionals_expectations_and_divergence(covariance):
             return factors, linearised(trace, posterior), sum(claimed), *densities
 
         trace, blocks = blocks_at(problem, parts, start)
-        given, expected = Evidence(*collapsed_sites(trace)["x"], {}), {}
+        given, expected = Observation(*collapsed_sites(trace)["x"], {}), {}
         for block, part in zip(blocks, found, strict=True):
             expected |= block.expected_factors(part, given)
         apart = [

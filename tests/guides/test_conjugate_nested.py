@@ -14,7 +14,7 @@ from sidebayes.guides.engines.steps.surrogate import drawn, linearised
 from sidebayes.guides.engines.steps.updates import block_of
 from sidebayes.guides.engines.variational.coordinate_ascent import CoordinateAscent
 from sidebayes.guides.engines.variational.factors import FactoredModel, plan_factors
-from sidebayes.models.blocks.block import Evidence
+from sidebayes.models.blocks.block import Observation
 from sidebayes.models.blocks.components.gaussian_block import COVARIANCES
 from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
@@ -68,7 +68,7 @@ def test_conditionals_expectations_and_divergence(covariance):
 
         trace = trace_model(problem, start)
         blocks = [block_of(trace, part) for part in plan.parts]
-        given = Evidence(trace["x"]["fn"], problem.args[0], {})
+        given = Observation(trace["x"]["fn"], problem.args[0], {})
         expected = {}
         apart = []
         for block, of in zip(blocks, found, strict=True):

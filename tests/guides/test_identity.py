@@ -316,9 +316,8 @@ def test_what_has_no_name_is_refused(value):
 
 def test_a_run_that_cannot_be_told_from_others_keeps_no_checkpoint(tmp_path):
     problem = Problem(made(1), (np.zeros(3),), {"option": Loose()})
-    engine = EM(checkpoint=str(tmp_path / "run.state"))
     with (
-        pytest.raises(ValueError, match=r"checkpoint=.*another process.*leave checkpoint out"),
-        keeping(engine, problem, 0, None),
+        pytest.raises(ValueError, match=r"checkpoint = .*another process.*leave checkpoint out"),
+        keeping(str(tmp_path / "run.state"), 0.0, EM(), problem, 0, None),
     ):
         pass

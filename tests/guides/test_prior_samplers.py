@@ -201,18 +201,11 @@ def test_says_how_to_install_blackjax(name, monkeypatch):
         (lambda: SMC(target_ess=1.0), "between 0 and 1"),
         (lambda: NestedSlice(num_delete=500), "less than num_live=500"),
         (lambda: NestedSlice(num_slices=0), "num_slices=0"),
-        (lambda: SMC(checkpoint="no/such/folder/file"), "there is no folder"),
-        (lambda: SMC(checkpoint_every=-1), "seconds, a finite number >= 0"),
     ],
 )
 def test_bad_settings(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_checkpoint_must_be_a_path():
-    with pytest.raises(TypeError, match="the path of a file"):
-        SMC(checkpoint=3)
 
 
 def test_pooled_evidence():

@@ -103,8 +103,8 @@ def families(
     weights = mixing_weights(num_clusters)
     density = mixture_components(x, num_clusters)
     labels = LinkedCategorical(jnp.log(weights), links)
-    evidence = jnp.where(known.admissible(num_clusters), 0.0, -jnp.inf)
-    numpyro.sample("x", LinkedMixture(labels, density, evidence, subjects), obs=x)
+    log_side = jnp.where(known.admissible(num_clusters), 0.0, -jnp.inf)
+    numpyro.sample("x", LinkedMixture(labels, density, log_side, subjects), obs=x)
 
 
 def grouped():

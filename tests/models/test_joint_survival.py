@@ -185,8 +185,10 @@ def test_marginal_density_and_posterior_are_those_of_two_dimensional_integrals()
         weight /= weight.sum()
         mean = weight @ effects
         covariance = (weight[:, None] * (effects - mean)).T @ (effects - mean)
-        np.testing.assert_allclose(posterior["effects"][subject], mean, atol=1e-8)
-        np.testing.assert_allclose(posterior["effects_covariance"][subject], covariance, atol=1e-8)
+        np.testing.assert_allclose(posterior["effects"].values[subject], mean, atol=1e-8)
+        np.testing.assert_allclose(
+            posterior["effects_covariance"].values[subject], covariance, atol=1e-8
+        )
         own = np.asarray(drawn)[:, subject] @ factor.T
         error = np.sqrt(np.diag(covariance) / len(own))
         assert (abs(own.mean(axis=0) - mean) < 4 * error).all()

@@ -179,6 +179,12 @@ def test_rows_and_classes_are_simulated():
     assert np.isfinite(drawn["class_table"]["value"]).all()
 
 
+def test_statements_are_of_as_many_rows_as_are_simulated():
+    given = {"num_points": 7, "prior": PRIOR, **SIZES}
+    with pytest.raises(ValueError, match=r"stated has shape \(5, 2\); expected \(7, 2\)"):
+        handlers.trace(handlers.seed(moe, 0)).get_trace(None, PartialLabels([0] * 5), **given)
+
+
 @pytest.mark.slow
 def test_bare_numpyro_samples_it():
     kernel = NUTS(moe, init_strategy=numpyro.infer.init_to_median(num_samples=3))

@@ -87,7 +87,7 @@ def test_law_is_that_of_the_thesis(smoothing):
         fn = mixture(prototypes(smoothing=smoothing))
         slope = jax.grad(fn.log_partition)(fn.log_factors(value))
         member, classes = fn.responsibilities(value), fn.class_probabilities(value)
-        return fn.by_unit(value), member, classes, slope["evidence"]
+        return fn.by_unit(value), member, classes, slope["log_side"]
 
     terms, member, classes, slope = described(X)
     total = full.sum(axis=(1, 2))

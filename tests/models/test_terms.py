@@ -158,8 +158,8 @@ def test_terms_add_up_to_the_density(name, kind, options):
     terms = np.asarray(found["terms"])
     np.testing.assert_allclose(terms[:size], by_unit[:size], **tolerance)
     np.testing.assert_allclose(terms[:size].sum(), total, **tolerance)
-    prob = found["summaries"]["responsibilities"]
-    np.testing.assert_allclose(prob, found["posterior"]["responsibilities"], atol=1e-9)
+    prob = found["summaries"]["responsibilities"].values
+    np.testing.assert_allclose(prob, found["posterior"]["responsibilities"].values, atol=1e-9)
     np.testing.assert_allclose(prob.sum(axis=1), 1.0, atol=1e-9)
 
 

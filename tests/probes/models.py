@@ -93,7 +93,7 @@ def labelled(
         )
     admitted = known.admissible(num_classes).astype(float) @ classes.T
     labels = LinkedCategorical(jnp.log(weights), as_label_graph(None, len(x)))
-    numpyro.sample("x", LinkedMixture(labels, density, evidence=jnp.log(admitted)), obs=x)
+    numpyro.sample("x", LinkedMixture(labels, density, log_side=jnp.log(admitted)), obs=x)
 
 
 def shifted(
@@ -202,7 +202,7 @@ def factors(x: Annotated[ArrayLike, "points features"], *, num_dimensions: int):
 class Robust(Block):
     """Location and scale of Student-t components of known degrees of freedom, by ECME."""
 
-    factor, roles, is_conditional = "unary", ("location", "spread"), False
+    factor, roles = "unary", ("location", "spread")
 
     def __init__(self, num_clusters, df):
         self.num_clusters, self.df = num_clusters, df
@@ -216,9 +216,9 @@ class Robust(Block):
             self.scale = self.declare("spread", "scale", flat)
         return dist.StudentT(self.df, self.centre, self.scale)
 
-    def statistics(self, evidence):
+    def statistics(self, observation):
         """Expected members, precisions, and moments of the points about the current locations."""
-        member, apart = evidence.expected["unary"], evidence.value[:, None] - self.centre
+        member, apart = observation.expected["unary"], observation.value[:, None] - self.centre
         known = member * (self.df + 1) / (self.df + (apart / self.scale) ** 2)
         return tuple(jnp.sum(w, axis=0) for w in (member, known, known * apart, known * apart**2))
 

@@ -99,8 +99,8 @@ def labelled():
     table, variance = np.array([[0.8, 0.2], [0.3, 0.7]]), np.array([0.5, 0.9])
     held = {"weights": weights, "covariance": variance[:, None, None], "class_probs": table}
     points = grid(np.linspace(-12, 12, 121), np.linspace(-12, 12, 121))
-    evidence = np.where(known[:, None] < 0, 0.0, np.log(table.T[known]))
-    terms = mixture(np.log(weights) + evidence, gaussians(points, variance, x))
+    log_side = np.where(known[:, None] < 0, 0.0, np.log(table.T[known]))
+    terms = mixture(np.log(weights) + log_side, gaussians(points, variance, x))
     empirical = sb.GaussianPrior.empirical(x, 2)
     width = np.sqrt(variance / empirical.shrinkage)
     prior = norm.logpdf(points, np.asarray(empirical.mean), width).sum(axis=1)

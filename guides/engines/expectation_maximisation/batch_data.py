@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.blocks.label_inference.partition import check_inference
-from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
 
 from ..base import Problem
@@ -173,12 +173,14 @@ def _taken(table: NDArray, axis: int, numbers: NDArray, blank: bool) -> NDArray:
     return table[(slice(None),) * axis + (numbers,)]
 
 
-def _closed_plan(problem: Problem) -> tuple[Plan, LinkedMixture, Any]:
+def _closed_plan(problem: Problem) -> tuple[Plan, FiniteMixture, Any]:
     """Plan of a model of linked points in which every site has an update; mixture and its data."""
     plan = plan_updates(problem)
     sources = list(collapsed_sites(abstract_trace(problem)).values())
-    if not plan.rest and len(sources) == 1 and isinstance(sources[0][0], LinkedMixture):
-        return plan, *sources[0]
+    if not plan.rest and len(sources) == 1:
+        fn, value = sources[0]
+        if isinstance(fn, FiniteMixture) and fn.links() is not None:
+            return plan, fn, value
     why = "; ".join(plan.lacking) or "it observes no LinkedMixture, or other sites beside it"
     raise ValueError(
         f"StochasticEM needs closed-form M-steps for every site of one LinkedMixture, and the model "

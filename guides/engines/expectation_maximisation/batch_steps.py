@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from sidebayes.models.blocks.block import Block, Evidence
+from sidebayes.models.blocks.block import Batched, Observation, Updatable
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
 from ..base import Problem
 from ..problem.density import collapsed_sites, deterministics, site_log_prob, trace_model
@@ -42,16 +42,15 @@ def expect(
     """
     trace = trace_model(problem, params, args)
     ((name, (found, value)),) = collapsed_sites(trace).items()
-    assert isinstance(found, LinkedMixture)  # refused before
-    labels = found.labels.among(graph, found.labels.pair_weights)
-    fn = found.among(labels, groups=found.groups)
+    assert isinstance(found, FiniteMixture)  # refused before
+    fn = found.tied_by(graph)
     log_z, slope = jax.value_and_grad(fn.log_partition)(fn.log_factors(value))
     log_prior = jnp.zeros(())
     statistics, done = [], {name}
     for part in plan.parts:
         block = block_of(trace, part)
-        is_new = block.given_moments(centre, covariance)
-        statistics.append(block.statistics(Evidence(fn, value, slope)))
+        is_new = isinstance(block, Batched) and block.given_moments(centre, covariance)
+        statistics.append(block.statistics(Observation(fn, value, slope)))
         if is_new:
             nothing = block.update(jax.tree.map(jnp.zeros_like, statistics[-1]), ())
             log_prior = log_prior + block.log_density(nothing, part.values(params))
@@ -76,8 +75,9 @@ def maximise(
     `linked` are data of which nothing but the links count: blank rows for the points that have some.
     """
 
-    def found(number: int, trace: Mapping[str, dict], block: Block) -> Any:
-        block.given_moments(centre, covariance)
+    def found(number: int, trace: Mapping[str, dict], block: Updatable) -> Any:
+        if isinstance(block, Batched):
+            block.given_moments(centre, covariance)
         sources = [fn for fn, _ in collapsed_sites(trace).values()]
         return block.update(statistics[number], sources)
 

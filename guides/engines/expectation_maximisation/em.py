@@ -13,10 +13,9 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from sidebayes.common.fields import Count, NonNegative, Seconds
+from sidebayes.common.fields import Count, NonNegative
 
-from ..base import EngineResult, Problem, Status
-from ..plumbing.checkpoint import CheckpointedEngine, keeping
+from ..base import KEEPS_NOTHING, EngineResult, Keeper, KeptEngine, Problem, Status
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
@@ -51,7 +50,7 @@ __all__ = ["EM", "EMState"]
 
 
 class EMState(NamedTuple):
-    """Where a single run of EM is, between two steps.
+    """State of a single run of EM between two steps.
 
     Attributes
     ----------
@@ -69,7 +68,7 @@ class EMState(NamedTuple):
 
 
 class _Climb(NamedTuple):
-    """Where the runs from all starts have got; every array has one entry per start."""
+    """State of the runs from all starts; every array has one entry per start."""
 
     steps: Array
     params: dict[str, Array]
@@ -90,7 +89,7 @@ def _shown(state: _Climb) -> str:
 
 
 @dataclass(frozen=True)
-class EM(CheckpointedEngine):
+class EM(KeptEngine):
     """Expectation maximisation from several starts.
 
     Maximises the log joint density in the constrained space. In an M-step the blocks of the model,
@@ -115,10 +114,6 @@ class EM(CheckpointedEngine):
     num_inner_steps : int
         Maximum number of gradients of L-BFGS in an M-step without closed form, or for a restricted
         posterior.
-    checkpoint : path, optional
-        File that keeps the state of the run, so that the same call goes on after an interruption.
-    checkpoint_every : float
-        Least number of seconds between two writes.
 
     References
     ----------
@@ -144,8 +139,6 @@ class EM(CheckpointedEngine):
     max_steps: Count = 500
     num_restarts: Count = 10
     num_inner_steps: Count = 15
-    checkpoint: str | None = None
-    checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "em"
     gives_point: ClassVar[bool] = True
     climbs: ClassVar[bool] = True
@@ -157,6 +150,7 @@ class EM(CheckpointedEngine):
         seed: int = 0,
         init: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
         progress: bool = True,
+        keep: Keeper = KEEPS_NOTHING,
     ) -> EngineResult:
         """Fit; see `Engine.run`. An `init` replaces all starts by one, or by those of a sequence.
 
@@ -169,10 +163,7 @@ class EM(CheckpointedEngine):
         approximate = approximation(problem)
         latent_supports(problem)
         plan = plan_updates(problem)
-        with (
-            progress_bar("EM", shown=progress) as advance,
-            keeping(self, problem, seed, init) as keep,
-        ):
+        with progress_bar("EM", shown=progress) as advance:
             advance(0, "compiling")
             clock = Clock()
             starts = self._starts(problem, seed, init, clock)

@@ -9,10 +9,9 @@ from typing import Annotated, Any, ClassVar
 import jax
 import numpy as np
 
-from sidebayes.common.fields import Count, NonNegative, Range, Seconds
+from sidebayes.common.fields import Count, NonNegative, Range
 
-from ..base import EngineResult, Problem, Status
-from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
+from ..base import KEEPS_NOTHING, EngineResult, Keeper, KeptEngine, Problem, Status
 from ..plumbing.clock import Clock
 from ..plumbing.progress import progress_bar
 from ..problem.density import approximation, latent_supports
@@ -28,7 +27,7 @@ _NEWTON_STEPS = 3
 
 
 @dataclass(frozen=True)
-class MonteCarloEM(CheckpointedEngine):
+class MonteCarloEM(KeptEngine):
     r"""EM whose E-step is sampled: for latent variables that cannot be integrated in closed form.
 
     The sites named by `sampled`, b, are drawn by NUTS given the others, :math:`\theta`; these then
@@ -68,10 +67,6 @@ class MonteCarloEM(CheckpointedEngine):
         Maximum number of gradients of L-BFGS in an M-step.
     confidence : float
         Number of standard errors by which a rise must exceed zero.
-    checkpoint : path, optional
-        File that keeps the state of the run, so that the same call goes on after an interruption.
-    checkpoint_every : float
-        Least number of seconds between two writes.
 
     References
     ----------
@@ -90,8 +85,6 @@ class MonteCarloEM(CheckpointedEngine):
     num_final: Annotated[int, Range(least=2, below=2**31)] = 20
     num_inner_steps: Count = 30
     confidence: NonNegative = 1.645
-    checkpoint: str | None = None
-    checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "monte_carlo_em"
     gives_point: ClassVar[bool] = True
 
@@ -107,6 +100,7 @@ class MonteCarloEM(CheckpointedEngine):
         seed: int = 0,
         init: Mapping[str, Any] | None = None,
         progress: bool = True,
+        keep: Keeper = KEEPS_NOTHING,
     ) -> EngineResult:
         """Fit; see `Engine.run`.
 
@@ -129,7 +123,6 @@ class MonteCarloEM(CheckpointedEngine):
         with (
             clock.running(),
             progress_bar("Monte-Carlo EM", length, shown=progress) as bar,
-            keeping(self, problem, seed, init) as keep,
         ):
             check_updates(problem, plan, start, clock)
             walk = Walk(self, problem, plan, start, seed, clock)

@@ -22,7 +22,7 @@ from ..problem.density import (
 from ..steps.edges import coordinates_of
 from ..steps.lbfgs import minimise
 from ..steps.surrogate import linearised
-from ..steps.updates import Part, Plan, block_of, evidence, pooled, sources_of
+from ..steps.updates import Part, Plan, block_of, observations, pooled, sources_of
 
 __all__ = ["described", "maximise", "moved", "score"]
 
@@ -63,7 +63,7 @@ def _closed(
         free, slopes = inputs
         trace = at(theta, free)
         block = block_of(trace, part)
-        return pooled([block.statistics(one) for one in evidence(trace, part, slopes)])
+        return pooled([block.statistics(one) for one in observations(trace, part, slopes)])
 
     mean = jax.tree.map(lambda leaf: leaf.mean(axis=0), over(statistics, (draws, posterior)))
     first = {name: value[0] for name, value in draws.items()}

@@ -51,7 +51,7 @@ class Settings(Protocol):
 
 
 class Walk:
-    """Where a run has got: its parameters and chains, and what it does with them.
+    """State of a run: its parameters and chains, and what it does with them.
 
     Attributes
     ----------

@@ -12,10 +12,9 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-from sidebayes.common.fields import Count, NonNegative, Range, Seconds
+from sidebayes.common.fields import Count, NonNegative, Range
 
-from ..base import EngineResult, FitError, Problem, Status
-from ..plumbing.checkpoint import CheckpointedEngine, keeping
+from ..base import KEEPS_NOTHING, EngineResult, FitError, Keeper, KeptEngine, Problem, Status
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
@@ -39,7 +38,7 @@ _LOST = (
 
 
 class _Walk(NamedTuple):
-    """Where a run has got; arrays of the host."""
+    """State of a run, as arrays of the host."""
 
     visited: NDArray
     params: dict[str, NDArray]
@@ -50,7 +49,7 @@ class _Walk(NamedTuple):
 
 
 @dataclass(frozen=True)
-class StochasticEM(CheckpointedEngine):
+class StochasticEM(KeptEngine):
     r"""Stepwise expectation maximisation of Gaussian mixtures with links.
 
     Connected sets of the link graph are distributed over batches. After the E-step of a batch the
@@ -76,10 +75,6 @@ class StochasticEM(CheckpointedEngine):
     final_pass : bool
         Compute the log joint density of all the data at the result. Without it, the sum over the last
         epoch is reported.
-    checkpoint : path, optional
-        File that keeps the state of the run, so that the same call goes on after an interruption.
-    checkpoint_every : float
-        Least number of seconds between two writes.
 
     References
     ----------
@@ -92,8 +87,6 @@ class StochasticEM(CheckpointedEngine):
     decay: Annotated[float, Range(above=0.5, most=1)] = 0.6
     tol: NonNegative = 1e-4
     final_pass: bool = True
-    checkpoint: str | None = None
-    checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "stochastic_em"
     gives_point: ClassVar[bool] = True
     length: ClassVar[str] = "max_epochs"
@@ -105,6 +98,7 @@ class StochasticEM(CheckpointedEngine):
         seed: int = 0,
         init: Mapping[str, Any] | None = None,
         progress: bool = True,
+        keep: Keeper = KEEPS_NOTHING,
     ) -> EngineResult:
         """Fit; see `Engine.run`. Without `init` starts from EM's mode on the first batch.
 
@@ -125,10 +119,7 @@ class StochasticEM(CheckpointedEngine):
                 clock.counted((mode, mode.seconds["compile"]))
             start = starting_point(some, mode if init is None else init)
             check_updates(some, data.plan, start, clock)
-            with (
-                progress_bar("Stochastic EM", self.max_epochs * number, shown=progress) as advance,
-                keeping(self, problem, seed, init) as keep,
-            ):
+            with progress_bar("Stochastic EM", self.max_epochs * number, shown=progress) as advance:
                 walk = keep.restore(self._begin(data, start))
                 while walk.visited < self.max_epochs * number and not self._settled(walk, number):
                     epoch, at = divmod(int(walk.visited), number)

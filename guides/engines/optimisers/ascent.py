@@ -14,8 +14,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
-from ..base import FitError, Problem
-from ..plumbing.checkpoint import Keeper
+from ..base import KEEPS_NOTHING, FitError, Keeper, Problem
 from ..plumbing.clock import Clock
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import compiled_batch, one_member
@@ -46,7 +45,7 @@ _PACE = 3
 
 
 class _Climb(NamedTuple):
-    """Where the runs from all starts have got; every array has one entry per start."""
+    """State of the runs from all starts; every array has one entry per start."""
 
     search: Search
     code: Array
@@ -60,7 +59,7 @@ class _Climb(NamedTuple):
 
 @dataclass(frozen=True)
 class Ascent:
-    """Where quasi-Newton ascents from several starts ended.
+    """Ends of quasi-Newton ascents from several starts.
 
     Attributes
     ----------
@@ -115,7 +114,7 @@ def ascend(
     jacobian: bool,
     progress: bool,
     clock: Clock,
-    keep: Keeper | None = None,
+    keep: Keeper = KEEPS_NOTHING,
     starts: Mapping[str, NDArray] | None = None,
     solver: Solver | None = None,
     batches: Batches | None = None,
@@ -166,7 +165,6 @@ def ascend(
         begin = clock.counted(
             compiled_batch("climb-begin", problem, settings, build, *given, once=True)
         )
-        keep = keep or Keeper(None, 0.0, "")
         blank, begun = begin(*given)
         template = one_member(begun, 0)
         kept = num_restarts if searched else len(blank.code)

@@ -14,10 +14,18 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from scipy.linalg import cho_solve, solve_triangular
 
-from sidebayes.common.fields import Count, NonNegative, Range, Seconds
+from sidebayes.common.fields import Count, NonNegative, Range
 
-from ..base import EngineResult, Evidence, FitError, Problem, Status
-from ..plumbing.checkpoint import CheckpointedEngine, keeping
+from ..base import (
+    KEEPS_NOTHING,
+    EngineResult,
+    Evidence,
+    FitError,
+    Keeper,
+    KeptEngine,
+    Problem,
+    Status,
+)
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compile_ahead
 from ..problem.density import approximation, free_shapes
@@ -45,7 +53,7 @@ _FLAT = 1e-10
 
 
 @dataclass(frozen=True)
-class Laplace(CheckpointedEngine):
+class Laplace(KeptEngine):
     r"""Gaussian approximation at the posterior mode, in unconstrained space.
 
     .. math:: \theta \sim \mathcal{N}(\hat\theta, H^{-1}), \qquad
@@ -68,10 +76,6 @@ class Laplace(CheckpointedEngine):
     importance : bool
         Report as evidence the mean importance weight of the draws, with its standard error, in
         place of the formula above.
-    checkpoint : path, optional
-        File that keeps the state of the run, so that the same call goes on after an interruption.
-    checkpoint_every : float
-        Least number of seconds between two writes.
 
     References
     ----------
@@ -83,8 +87,6 @@ class Laplace(CheckpointedEngine):
     tol: NonNegative = 1e-7
     max_steps: Count = 1000
     importance: bool = False
-    checkpoint: str | None = None
-    checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "laplace"
     climbs: ClassVar[bool] = True
 
@@ -102,6 +104,7 @@ class Laplace(CheckpointedEngine):
         seed: int = 0,
         init: Mapping[str, Any] | None = None,
         progress: bool = True,
+        keep: Keeper = KEEPS_NOTHING,
     ) -> EngineResult:
         """Fit; see `Engine.run`. An `init` replaces all starts by one.
 
@@ -115,29 +118,28 @@ class Laplace(CheckpointedEngine):
         """
         approximate = self._refuse(problem)
         clock = Clock()
-        with keeping(self, problem, seed, init) as keep:
-            mode = ascend(
-                problem,
-                title=type(self).__name__,
-                seed=seed,
-                init=init,
-                num_restarts=self.num_restarts,
-                tol=self.tol,
-                max_steps=self.max_steps,
-                jacobian=True,
-                progress=progress,
-                keep=keep,
-                clock=clock,
-            )
-            given = mode.free, problem.args
-            found = clock.run("laplace", problem, _COLUMNS, _second_order, *given)
-            gradient, hessian = map(np.asarray, found)
-            hessian = (hessian + hessian.T) / 2
-            lower = _factor(mode, hessian)
-            step = cho_solve((lower, True), gradient)
-            noise = np.random.default_rng(seed).normal(size=(self.num_draws, len(step)))
-            draws = mode.point + step + solve_triangular(lower.T, noise.T).T
-            log_density, sites = visit(problem, mode.free, draws, clock)
+        mode = ascend(
+            problem,
+            title=type(self).__name__,
+            seed=seed,
+            init=init,
+            num_restarts=self.num_restarts,
+            tol=self.tol,
+            max_steps=self.max_steps,
+            jacobian=True,
+            progress=progress,
+            keep=keep,
+            clock=clock,
+        )
+        given = mode.free, problem.args
+        found = clock.run("laplace", problem, _COLUMNS, _second_order, *given)
+        gradient, hessian = map(np.asarray, found)
+        hessian = (hessian + hessian.T) / 2
+        lower = _factor(mode, hessian)
+        step = cho_solve((lower, True), gradient)
+        noise = np.random.default_rng(seed).normal(size=(self.num_draws, len(step)))
+        draws = mode.point + step + solve_triangular(lower.T, noise.T).T
+        log_density, sites = visit(problem, mode.free, draws, clock)
         log_volume = len(step) / 2 * np.log(2 * np.pi) - np.log(np.diag(lower)).sum()
         peak = mode.value[mode.best] + step @ gradient / 2
         log_weights = log_density + log_volume + (noise**2).sum(axis=1) / 2

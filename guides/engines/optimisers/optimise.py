@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from sidebayes.common.fields import Count, NonNegative, Seconds
+from sidebayes.common.fields import Count, NonNegative
 
-from ..base import EngineResult, Problem, Status
-from ..plumbing.checkpoint import CheckpointedEngine, keeping
+from ..base import KEEPS_NOTHING, EngineResult, Keeper, KeptEngine, Problem, Status
 from ..plumbing.clock import Clock
 from ..problem.density import abstract_trace, approximation, collapsed_sites
 from ..steps.newton import full_newton_steps
@@ -19,7 +18,7 @@ __all__ = ["MAP", "Newton", "mode_result", "need_curvature"]
 
 
 @dataclass(frozen=True)
-class MAP(CheckpointedEngine):
+class MAP(KeptEngine):
     """Maximum a posteriori by L-BFGS, from several starts at once.
 
     Moves in unconstrained coordinates but maximises the density of the constrained parameters
@@ -35,10 +34,6 @@ class MAP(CheckpointedEngine):
     num_restarts : int
     memory : int
         Number of pairs of steps and gradients that L-BFGS keeps.
-    checkpoint : path, optional
-        File that keeps the state of the run, so that the same call goes on after an interruption.
-    checkpoint_every : float
-        Least number of seconds between two writes.
 
     References
     ----------
@@ -49,8 +44,6 @@ class MAP(CheckpointedEngine):
     max_steps: Count = 1000
     num_restarts: Count = 10
     memory: Count = 20
-    checkpoint: str | None = None
-    checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "map"
     gives_point: ClassVar[bool] = True
     climbs: ClassVar[bool] = True
@@ -62,6 +55,7 @@ class MAP(CheckpointedEngine):
         seed: int = 0,
         init: Mapping[str, Any] | None = None,
         progress: bool = True,
+        keep: Keeper = KEEPS_NOTHING,
     ) -> EngineResult:
         """Fit; see `Engine.run`. An `init` replaces all starts by one.
 
@@ -72,26 +66,25 @@ class MAP(CheckpointedEngine):
         """
         approximate = approximation(problem)
         clock = Clock()
-        with keeping(self, problem, seed, init) as keep:
-            found = ascend(
-                problem,
-                title="MAP",
-                seed=seed,
-                init=init,
-                num_restarts=self.num_restarts,
-                tol=self.tol,
-                max_steps=self.max_steps,
-                memory=self.memory,
-                jacobian=False,
-                progress=progress,
-                keep=keep,
-                clock=clock,
-            )
+        found = ascend(
+            problem,
+            title="MAP",
+            seed=seed,
+            init=init,
+            num_restarts=self.num_restarts,
+            tol=self.tol,
+            max_steps=self.max_steps,
+            memory=self.memory,
+            jacobian=False,
+            progress=progress,
+            keep=keep,
+            clock=clock,
+        )
         return mode_result(self.name, found, approximate, clock)
 
 
 @dataclass(frozen=True)
-class Newton(CheckpointedEngine):
+class Newton(KeptEngine):
     """Maximum a posteriori by Newton's method, for models of few parameters.
 
     Steps use the exact Hessian, which costs some three gradients for every parameter. Convergence is
@@ -106,10 +99,6 @@ class Newton(CheckpointedEngine):
         Maximum number of gradients.
     num_restarts : int
         One by default: it suits objectives that have one mode.
-    checkpoint : path, optional
-        File that keeps the state of the run, so that the same call goes on after an interruption.
-    checkpoint_every : float
-        Least number of seconds between two writes.
 
     References
     ----------
@@ -120,8 +109,6 @@ class Newton(CheckpointedEngine):
     tol: NonNegative = 1e-10
     max_steps: Count = 200
     num_restarts: Count = 1
-    checkpoint: str | None = None
-    checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "newton"
     gives_point: ClassVar[bool] = True
     climbs: ClassVar[bool] = True
@@ -133,6 +120,7 @@ class Newton(CheckpointedEngine):
         seed: int = 0,
         init: Mapping[str, Any] | None = None,
         progress: bool = True,
+        keep: Keeper = KEEPS_NOTHING,
     ) -> EngineResult:
         """Fit; see `Engine.run`. An `init` replaces all starts by one.
 
@@ -146,21 +134,20 @@ class Newton(CheckpointedEngine):
         approximate = approximation(problem)
         need_curvature(problem, "Newton", "MAP")
         clock = Clock()
-        with keeping(self, problem, seed, init) as keep:
-            found = ascend(
-                problem,
-                title="Newton",
-                seed=seed,
-                init=init,
-                num_restarts=self.num_restarts,
-                tol=self.tol,
-                max_steps=self.max_steps,
-                jacobian=False,
-                progress=progress,
-                keep=keep,
-                clock=clock,
-                solver=_hessian_solver,
-            )
+        found = ascend(
+            problem,
+            title="Newton",
+            seed=seed,
+            init=init,
+            num_restarts=self.num_restarts,
+            tol=self.tol,
+            max_steps=self.max_steps,
+            jacobian=False,
+            progress=progress,
+            keep=keep,
+            clock=clock,
+            solver=_hessian_solver,
+        )
         return mode_result(self.name, found, approximate, clock)
 
 

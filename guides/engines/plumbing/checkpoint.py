@@ -10,7 +10,6 @@ import types
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import numpy as np
 
 from sidebayes.common.files import as_path, stale_parts, write_whole
 
-from ..base import Engine, Problem, SideBayesWarning
+from ..base import Engine, Keeper, Problem, SideBayesWarning
 from .identity import NamelessError, digest, freeze, structure, written
 
 fcntl: types.ModuleType | None
@@ -28,21 +27,41 @@ try:
 except ImportError:  # not a POSIX system; nothing is locked there
     fcntl = None
 
-__all__ = ["CheckpointedEngine", "Keeper", "keeping", "read_state", "write_state"]
+__all__ = ["Checkpoint", "check_checkpoint", "keeping", "read_state", "write_state"]
 
 _MAGIC = b"sidebayes checkpoint 1\n"
-_OWN_FIELDS = ("checkpoint", "checkpoint_every")
 _MOST_ROWS = 10_000
 """Rows of an array on disk that tell one data set from another."""
 
 
-class Keeper:
+def check_checkpoint(path: Any) -> str:
+    """Path of a checkpoint as text, if a run may write there.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no path, its folder is missing, or it holds something else than a checkpoint.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"checkpoint = {path!r:.80}; expected the path of a file")
+    try:
+        file = as_path(path)
+        if file.is_dir():
+            raise ValueError("it is a folder; name a file in it")
+        if not file.parent.is_dir():
+            raise ValueError(f"there is no folder {file.parent}; create it first")
+        _refuse_foreign(file)
+    except ValueError as error:
+        raise ValueError(f"checkpoint = {os.fspath(path)!r:.80}: {error}") from None
+    return os.fspath(path)
+
+
+class Checkpoint(Keeper):
     """Keeps the latest state of one run in a file, and the one before beside it.
 
     Parameters
     ----------
-    path : Path or None
-        None keeps nothing.
+    path : Path
     every : float
         Least number of seconds between two writes, at least.
     identity : str
@@ -54,18 +73,17 @@ class Keeper:
         If the path or the one for the state before is of a file that no run wrote.
     """
 
-    def __init__(self, path: Path | None, every: float, identity: str) -> None:
+    def __init__(self, path: Path, every: float, identity: str) -> None:
         self._path, self._every, self._identity = path, every, identity
         self._written = time.monotonic()
-        self._parts: list[Keeper] = []
+        self._parts: list[Checkpoint] = []
         self._warned: list[Exception] = []
-        if path is not None:
-            _refuse_foreign(path)
+        _refuse_foreign(path)
 
-    def part(self, number: int) -> Keeper:
+    def part(self, number: int) -> Checkpoint:
         """Keeper of one part of the run, in a file of its own beside the others."""
-        path = self._path and self._path.with_name(f"{self._path.name}.{number}")
-        self._parts.append(Keeper(path, self._every, self._identity))
+        path = self._path.with_name(f"{self._path.name}.{number}")
+        self._parts.append(Checkpoint(path, self._every, self._identity))
         self._parts[-1]._warned = self._warned
         return self._parts[-1]
 
@@ -77,8 +95,6 @@ class Keeper:
         ValueError
             If the file belongs to another run.
         """
-        if self._path is None:
-            return state
         found = read_state(self._path, state, self._identity)
         return state if found is None else found
 
@@ -87,8 +103,6 @@ class Keeper:
 
         What cannot be written ends no run: a warning says so once.
         """
-        if self._path is None:
-            return
         if now or time.monotonic() - self._written >= self._every:
             try:
                 write_state(self._path, state, self._identity)
@@ -107,31 +121,36 @@ class Keeper:
 
     def clear(self) -> None:
         """Remove the files of a run that has ended."""
-        if self._path is not None:
-            for path in (self._path, _previous(self._path), *stale_parts(self._path)):
-                with suppress(OSError):
-                    path.unlink(missing_ok=True)
+        for path in (self._path, _previous(self._path), *stale_parts(self._path)):
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
         for part in self._parts:
             part.clear()
 
 
 @contextmanager
-def keeping(config: Any, problem: Problem, seed: int, init: Any) -> Iterator[Keeper]:
-    """Keep the state of an engine's run, as its ``checkpoint`` and ``checkpoint_every`` say.
+def keeping(
+    checkpoint: str, every: float, engine: Engine, problem: Problem, seed: int, init: Any
+) -> Iterator[Checkpoint]:
+    """Keep the state of an engine's run in a file.
 
-    A run is known by configuration, model, data, seed and starting values. The files are removed when
+    A run is known by engine, model, data, seed and starting values. The files are removed when
     the block ends without an exception. As long as it lasts no other run is let to them.
 
     Parameters
     ----------
-    config : Engine
+    checkpoint : str
+        Path of the file.
+    every : float
+        Seconds between two writings, at least.
+    engine : Engine
     problem : Problem
     seed : int
     init : mapping, sequence of mappings or None
 
     Yields
     ------
-    Keeper
+    Checkpoint
 
     Raises
     ------
@@ -139,33 +158,27 @@ def keeping(config: Any, problem: Problem, seed: int, init: Any) -> Iterator[Kee
         If the file is no checkpoint, belongs to another run, or another run is using it; or if part
         of this one has no name that means the same in another process.
     """
-    identity = ""
-    if config.checkpoint is not None:
-        chosen = {f.name: getattr(config, f.name) for f in fields(config)}
-        chosen = {name: value for name, value in chosen.items() if name not in _OWN_FIELDS}
-        init = getattr(init, "params", init)
-        data = tuple(map(_sampled, problem.args))
-        what = type(config), structure(problem), freeze((chosen, data, seed, init))
-        try:
-            identity = digest(written(what, own_code=True))
-        except NamelessError as unknown:
-            raise ValueError(
-                f"{type(config).__name__}(checkpoint={str(config.checkpoint)!r}): another process could "
-                f"not tell that it continues this run, for {unknown} has no name there; use functions "
-                "and data classes in the model's options, or leave checkpoint out"
-            ) from None
-    path = None if config.checkpoint is None else Path(config.checkpoint)
-    with _alone(path):
-        keeper = Keeper(path, config.checkpoint_every, identity)
+    init = getattr(init, "params", init)
+    given = freeze((engine, tuple(map(_sampled, problem.args)), seed, init))
+    try:
+        identity = digest(written((structure(problem), given), own_code=True))
+    except NamelessError as unknown:
+        raise ValueError(
+            f"checkpoint = {checkpoint!r}: another process could not recognise this run, "
+            f"for {unknown} has no name there; use functions and data classes in the model's options, "
+            "or leave checkpoint out"
+        ) from None
+    with _alone(Path(checkpoint)):
+        keeper = Checkpoint(Path(checkpoint), every, identity)
         yield keeper
         keeper.clear()
 
 
 @contextmanager
-def _alone(path: Path | None) -> Iterator[None]:
+def _alone(path: Path) -> Iterator[None]:
     """Hold a lock beside a checkpoint; the system frees it whatever becomes of the process."""
     handle = None
-    if path is not None and fcntl is not None:
+    if fcntl is not None:
         lock = path.with_name(f".{path.name}.sidebayes-lock")
         try:
             handle = _lock(lock)
@@ -197,39 +210,6 @@ def _lock(path: Path) -> int:
             os.close(handle)
             raise
         os.close(handle)  # the one who held it has just removed it
-
-
-class CheckpointedEngine(Engine):
-    """An engine with the fields `checkpoint` and `checkpoint_every`: where and how often a run is kept."""
-
-    def __post_init__(self) -> None:
-        """Check that the path is of a file that may be written, and all fields.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If the path is none, its folder is missing, or it holds something else than a checkpoint.
-        """
-        config: Any = self
-        if config.checkpoint is not None:
-            object.__setattr__(self, "checkpoint", _checked(type(self).__name__, config.checkpoint))
-        super().__post_init__()
-
-
-def _checked(name: str, path: Any) -> str:
-    """Path of a checkpoint as text, as a configuration is saved."""
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"{name}(checkpoint={path!r}): expected the path of a file")
-    try:
-        file = as_path(path)
-        if file.is_dir():
-            raise ValueError("it is a folder; name a file in it")
-        if not file.parent.is_dir():
-            raise ValueError(f"there is no folder {file.parent}; create it first")
-        _refuse_foreign(file)
-    except ValueError as error:
-        raise ValueError(f"{name}(checkpoint={os.fspath(path)!r:.80}): {error}") from None
-    return os.fspath(path)
 
 
 def write_state(path: Path, state: Any, identity: str) -> None:

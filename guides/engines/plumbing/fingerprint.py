@@ -1,4 +1,4 @@
-"""What a compiled program is, as a digest that means the same in every process.
+"""Digest that identifies a compiled program in every process.
 
 A program of the library's own models is known by name: by the sources, versions, options and shapes
 that it is made from, so that it is found without being traced. Any other is known by what was traced.

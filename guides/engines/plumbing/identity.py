@@ -1,4 +1,4 @@
-"""What a value is: one form for programs in memory, programs on disk and checkpoints of runs.
+"""Identity of values: one form for programs in memory, programs on disk and checkpoints.
 
 `freeze` gives a value that can be compared and hashed in this process; `written` the same as text that
 means the same in every process, where the value has such a name. Values have one form only if a model

@@ -1,4 +1,4 @@
-"""What needs more memory than the machine has is refused before it runs."""
+"""Refuses programs that need more memory than the machine has, before they run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def machine_memory() -> int | None:
 
 
 def most_within(share: float, wanted: int, each: int) -> int:
-    """How many of the things `wanted`, of `each` bytes, find room in a share of the memory."""
+    """Number of the `wanted` items, of `each` bytes, that fit into a share of the memory."""
     have = machine_memory()
     return wanted if have is None else min(wanted, int(share * have) // max(each, 1))
 

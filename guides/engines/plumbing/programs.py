@@ -68,8 +68,8 @@ def refuse_fork() -> None:
     _process = _process or os.getpid()
     if _process != os.getpid():
         raise FitError(
-            "this process was forked from one that had used JAX, whose threads do not live on in it: "
-            "it would wait for them for ever. Start it anew, by multiprocessing.get_context('spawn') or "
+            "this process was forked from one that had used JAX, whose threads it does not have: it "
+            "would wait for ever. Start a new process, by multiprocessing.get_context('spawn') or "
             "with joblib's own processes"
         )
 

@@ -1,4 +1,4 @@
-"""What code of the user refers to, as far as it can be read from the code."""
+"""References of a user's code to other objects, as far as they can be read from the code."""
 
 from __future__ import annotations
 

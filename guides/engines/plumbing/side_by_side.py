@@ -1,4 +1,4 @@
-"""Members of a batch that know nothing of one another: starts of a climb, say.
+"""Independent members of a batch, such as starts of a climb.
 
 A processor runs the program of a single member for each, as many at once as it has cores, so that none
 waits for the slowest and any number of members shares a program. Accelerators compute all in step.

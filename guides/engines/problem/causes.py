@@ -8,13 +8,12 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 from jax.typing import ArrayLike
-from sidebayes.models.blocks.block import Block
+from sidebayes.models.blocks.block import Block, Collapsible
 from sidebayes.models.blocks.label_inference import partition
-from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 
 from ..base import Problem
 from .declared import declared_blocks, observed_table
-from .density import abstract_trace, collapsed_sites
+from .density import abstract_trace, collapsed_sites, finite_mixtures
 from .values import trace_anywhere
 
 __all__ = ["known_cause", "remedy"]
@@ -32,7 +31,7 @@ def known_cause(problem: Problem) -> str | None:
 def remedy(problem: Problem) -> str:
     """What the blocks of a model advise where a cluster collapses, to follow a semicolon."""
     blocks = (block for block, _ in declared_blocks(abstract_trace(problem)))
-    own = (block.remedy for block in blocks if type(block).degenerate is not Block.degenerate)
+    own = (block.remedy for block in blocks if isinstance(block, Collapsible))
     return "; ".join(dict.fromkeys(own)) or Block.remedy
 
 
@@ -41,11 +40,12 @@ def _impossible_links(problem: Problem) -> str | None:
 
     def look() -> dict[str, tuple[Array, Array]]:
         found = {}
-        for name, (fn, _) in collapsed_sites(trace_anywhere(problem)).items():
-            if isinstance(fn, LinkedMixture) and _may_be_hard(fn.labels.graph.pair_weights):
-                graph, sizes[name] = fn.labels.graph, fn.num_clusters
-                blank = jnp.zeros((graph.num_points, fn.num_clusters), fn.labels.log_weights.dtype)
-                value = partition.log_partition(blank, graph, inference=fn.labels.inference)
+        for name, (fn, _) in finite_mixtures(trace_anywhere(problem)).items():
+            graph = fn.links()
+            if graph is not None and _may_be_hard(graph.pair_weights):
+                labels, sizes[name] = fn.labels, fn.num_clusters
+                blank = jnp.zeros((graph.num_points, fn.num_clusters), labels.log_weights.dtype)
+                value = partition.log_partition(blank, graph, inference=labels.inference)
                 found[name] = jnp.isinf(graph.pair_weights).sum(), jnp.isfinite(value)
         return found
 

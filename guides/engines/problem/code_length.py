@@ -8,6 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from sidebayes.models.blocks.block import HasCodeLength
 
 from ..base import Problem
 from .density import bijector_of, latent_sites, trace_model
@@ -23,7 +24,7 @@ def code_length(
     .. math:: \sum_s \tfrac12 d_s \log n
 
     Sites :math:`s` have :math:`d_s` degrees of freedom, those of their unconstrained coordinates, except
-    where their block charges otherwise (`Block.code_length`).
+    where their block charges otherwise (`HasCodeLength`).
 
     Parameters
     ----------
@@ -54,7 +55,7 @@ def code_length(
     for site in latent_sites(trace).values():
         infer, shape = site.get("infer") or {}, jnp.shape(site["value"])
         block, role = infer.get("block"), infer.get("role")
-        charged = None if block is None else block.code_length(role)
+        charged = block.code_length(infer["role"]) if isinstance(block, HasCodeLength) else None
         if role in corners:
             charged = np.prod(shape[:-1]) * np.log(shape[-1])
         if charged is None:

@@ -1,4 +1,4 @@
-"""What a model declares at its sites: names of axes, roles, blocks, and the table that is observed."""
+"""Declarations at the sites of a model: names of axes, roles, blocks, and the observed table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpyro.distributions import constraints
 from sidebayes.models.blocks.block import Block
 
 from ..base import Problem
-from .density import abstract_trace, collapsed_sites, is_latent, latent_sites
+from .density import abstract_trace, finite_mixtures, is_latent, latent_sites
 
 __all__ = ["declared_blocks", "observed_table", "site_dims", "site_roles"]
 
@@ -62,7 +62,7 @@ def site_roles(problem: Problem) -> dict[str, str]:
 
 def _weights_of_clusters(trace: Mapping[str, dict]) -> list[str]:
     """Single points of a simplex with one entry per cluster, and deterministic ones of that size."""
-    sizes = {fn.num_clusters for fn, _ in collapsed_sites(trace).values() if fn.latent == "labels"}
+    sizes = {fn.num_clusters for fn, _ in finite_mixtures(trace).values()}
     return [
         name
         for name, site in trace.items()

@@ -15,8 +15,11 @@ from jax.core import Tracer
 from numpyro import handlers
 from numpyro.distributions import biject_to
 from numpyro.distributions.transforms import Transform
-from sidebayes.models.blocks.collapsed import Collapsed, as_collapsed
+from sidebayes.models.blocks.block import HasUnits
+from sidebayes.models.blocks.collapsed import Collapsed
+from sidebayes.models.blocks.independent_mixture import as_collapsed
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
 from ..base import Problem
 from ..plumbing.programs import tracing, unchecked
@@ -32,6 +35,7 @@ __all__ = [
     "explain_nonfinite",
     "filled",
     "filling",
+    "finite_mixtures",
     "free_shapes",
     "is_latent",
     "latent_sites",
@@ -300,7 +304,7 @@ def bijector_of(site: Mapping[str, Any]) -> Transform:
     bijector = biject_to(site["fn"].support)
     infer = site.get("infer") or {}
     block = infer.get("block")
-    return bijector if block is None else block.bijector(infer["role"], bijector)
+    return block.bijector(infer["role"], bijector) if isinstance(block, HasUnits) else bijector
 
 
 def unconstrain(
@@ -388,6 +392,15 @@ def collapsed_sites(trace: Mapping[str, dict]) -> dict[str, tuple[Collapsed, Any
             if fn is not None:
                 found[name] = fn, site["value"]
     return found
+
+
+def finite_mixtures(trace: Mapping[str, dict]) -> dict[str, tuple[FiniteMixture, Any]]:
+    """Observed sites whose labels are summed out, with their data."""
+    return {
+        name: (fn, value)
+        for name, (fn, value) in collapsed_sites(trace).items()
+        if isinstance(fn, FiniteMixture)
+    }
 
 
 def approximation(problem: Problem) -> str | None:

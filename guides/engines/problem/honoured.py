@@ -17,7 +17,7 @@ from jax.core import Tracer
 from jax.interpreters import partial_eval
 from numpyro import handlers
 from numpyro.primitives import Messenger
-from sidebayes.models.blocks.collapsed import as_collapsed
+from sidebayes.models.blocks.independent_mixture import as_collapsed
 
 __all__ = [
     "Honoured",
@@ -43,7 +43,7 @@ _NAMED = {
 """Primitives whose names a trace holds, and their names in messages."""
 
 _SHARED = ("plate", "param")
-"""Those of one name that are one thing."""
+"""Primitives that may occur twice under one name, since they are then the same."""
 
 
 class Honoured(Messenger):

@@ -11,29 +11,28 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
-from sidebayes.models.blocks.collapsed import Collapsed
+from sidebayes.models.blocks.collapsed import NamedArray
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.label_inference.loops import FEW_CELLS
-from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
 from ..base import Problem
 from ..plumbing.programs import compile_ahead, compiled
 from .density import (
     abstract_trace,
-    collapsed_sites,
     deterministics,
+    finite_mixtures,
     latent_sites,
     site_log_prob,
     trace_model,
 )
-from .units import lay_out_units, log_terms
+from .units import Layout, lay_out_units, log_terms
 
 __all__ = [
     "MOST_DRAWS",
     "Derived",
     "derive",
     "derive_ahead",
-    "effect_dims",
     "joint_mode",
     "label_sites",
     "latent_shapes",
@@ -52,15 +51,14 @@ _LARGE = 20_000
 """Points from which on they are derived draw by draw."""
 
 
-def label_sites(problem: Problem) -> dict[str, Collapsed]:
+def label_sites(problem: Problem) -> dict[str, FiniteMixture]:
     """Observed sites whose labels are summed out, as the abstract trace has them."""
-    sources = collapsed_sites(abstract_trace(problem)).items()
-    return {name: fn for name, (fn, _) in sources if fn.latent == "labels"}
+    return {name: fn for name, (fn, _) in finite_mixtures(abstract_trace(problem)).items()}
 
 
 def mixture_site(
     problem: Problem, params: Mapping[str, Any], args: tuple | None = None
-) -> tuple[Collapsed, Array]:
+) -> tuple[FiniteMixture, Array]:
     """First observed site whose labels are summed out, and its data.
 
     Raises
@@ -71,14 +69,13 @@ def mixture_site(
     return _first_labelled(trace_model(problem, params, args))
 
 
-def mixture_structure(problem: Problem) -> tuple[Collapsed, Any]:
+def mixture_structure(problem: Problem) -> tuple[FiniteMixture, Any]:
     """The same, as the abstract trace has it: shapes, and links, and nothing computed."""
     return _first_labelled(abstract_trace(problem))
 
 
-def _first_labelled(trace: Mapping[str, dict]) -> tuple[Collapsed, Any]:
-    sources = collapsed_sites(trace).values()
-    found = next(((fn, value) for fn, value in sources if fn.latent == "labels"), None)
+def _first_labelled(trace: Mapping[str, dict]) -> tuple[FiniteMixture, Any]:
+    found = next(iter(finite_mixtures(trace).values()), None)
     if found is None:
         raise ValueError("the model has no labels: it observes no mixture")
     return found
@@ -110,20 +107,20 @@ class Derived(NamedTuple):
     mode : ndarray of int, shape (num_points,), or None
         Most probable joint labeling at the first draw, which keeps hard links; the most probable
         label of each point where labels are summed out approximately.
-    effects : dict of ndarray
-        Other summaries, such as means of random effects; the site's name is in front where several
-        sites have some.
+    latents : dict of NamedArray
+        Other latent variables that were integrated out, such as random effects, with names of all axes
+        but the first. Where several sites have some, the site's name is in front.
     """
 
     responsibilities: NDArray | None
     log_likelihood: dict[str, NDArray]
     log_prior: dict[str, NDArray]
     mode: NDArray[np.int64] | None
-    effects: dict[str, NDArray]
+    latents: dict[str, NamedArray]
 
 
 def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False) -> Derived:
-    """Labels, effects and log-likelihood terms at every draw, and the joint labeling at the first.
+    """Labels, other latents and log-likelihood terms at every draw, and the joint labeling at the first.
 
     Parameters
     ----------
@@ -151,31 +148,11 @@ def derive(problem: Problem, draws: Mapping[str, NDArray], *, hard: bool = False
             )
         for whole, leaf in zip(*map(jax.tree.leaves, (found, block)), strict=True):
             whole[first : first + count] = np.asarray(leaf)[:count]
-    prob, terms, prior, mode, effects = found
+    prob, terms, prior, mode, latents = found
     terms = {name: value[:, : layout.num_units(name)] for name, value in terms.items()}
     if prob is None:
-        return Derived(None, terms, prior, None, effects)
-    return Derived(prob, terms, prior, mode[0].astype(np.int64), effects)
-
-
-def effect_dims(problem: Problem) -> dict[str, tuple[str, ...]]:
-    """Names of the axes of `Derived.effects`; the units are named by the dimension of the data."""
-    sources = collapsed_sites(abstract_trace(problem))
-    dims = lay_out_units(problem).site_dims
-    prefix = _prefixes(sources)
-    return {
-        f"{prefix[site]}{name}": tuple(
-            dims[site] or axis if axis == "unit" else f"{prefix[site]}{axis}" for axis in axes
-        )
-        for site, (fn, _) in sources.items()
-        for name, axes in fn.summary_axes.items()
-    }
-
-
-def _prefixes(sources: Mapping[str, tuple[Collapsed, Any]]) -> dict[str, str]:
-    """What goes in front of the names of summaries: the site's, where several sites have effects."""
-    several = sum(fn.latent == "effects" for fn, _ in sources.values()) > 1
-    return {site: f"{site}_" if several else "" for site in sources}
+        return Derived(None, terms, prior, None, latents)
+    return Derived(prob, terms, prior, mode[0].astype(np.int64), latents)
 
 
 def derive_ahead(problem: Problem, *, single: bool, hard: bool = False) -> None:
@@ -232,22 +209,15 @@ def _over_draws(hard: bool, layout: Any, with_prior: bool, problem: Problem) -> 
         prior = {name: site_log_prob(site) for name, site in latent}
         labels: list[Array] = []
         modes: list[Array] = []
-        effects: dict[str, Array] = {}
-        sources = collapsed_sites(trace)
-        prefix = _prefixes(sources)
-        for name, (fn, value) in sources.items():
-            found = dict(summaries[name])
-            prob = found.pop("responsibilities", None)
-            if prob is not None:
-                best = _labeling(fn, value, prob, hard, number)
-                modes.append(best)
-                labels.append(
-                    jax.nn.one_hot(best, prob.shape[-1], dtype=prob.dtype) if hard else prob
-                )
-            effects |= {f"{prefix[name]}{n}": v for n, v in found.items()}
+        for name, (fn, value) in finite_mixtures(trace).items():
+            prob = summaries[name].pop("responsibilities").values
+            best = _labeling(fn, value, prob, hard, number)
+            modes.append(best)
+            labels.append(jax.nn.one_hot(best, prob.shape[-1], dtype=prob.dtype) if hard else prob)
+        latents = _named(summaries, layout)
         if not labels:
-            return None, terms, prior, None, effects
-        return jnp.concatenate(labels), terms, prior, jnp.concatenate(modes), effects
+            return None, terms, prior, None, latents
+        return jnp.concatenate(labels), terms, prior, jnp.concatenate(modes), latents
 
     def over_draws(params: dict, args: tuple, owners: dict, count: Array) -> Any:
         blank = jax.tree.map(
@@ -264,11 +234,25 @@ def _over_draws(hard: bool, layout: Any, with_prior: bool, problem: Problem) -> 
     return over_draws
 
 
-def _labeling(fn: Collapsed, value: Array, prob: Array, hard: bool, number: Array) -> Array:
+def _named(
+    summaries: Mapping[str, Mapping[str, NamedArray]], layout: Layout
+) -> dict[str, NamedArray]:
+    """Summaries of all sites; their points are named by the dimension of the data."""
+    owned = {site: own for site, own in summaries.items() if own}
+    found = {}
+    for site, own in owned.items():
+        prefix = f"{site}_" if len(owned) > 1 else ""
+        for name, (dims, values) in own.items():
+            axes = (layout.points[site] or d if d == "points" else f"{prefix}{d}" for d in dims)
+            found[f"{prefix}{name}"] = NamedArray(tuple(axes), values)
+    return found
+
+
+def _labeling(fn: FiniteMixture, value: Array, prob: Array, hard: bool, number: Array) -> Array:
     """Most probable labels: jointly at the first draw or for `hard` labels, else point by point."""
     likeliest = prob.argmax(axis=-1)
-    free = not isinstance(fn, LinkedMixture) or fn.labels.graph.num_links == 0
-    if free or (fn.approximation() is not None and not hard):
+    ties = fn.links()
+    if ties is None or ties.num_links == 0 or (fn.approximation() is not None and not hard):
         return likeliest
     best = jax.lax.cond(hard | (number == 0), lambda: fn.mode(value), lambda: likeliest)
     return best.astype(likeliest.dtype)

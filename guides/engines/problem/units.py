@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
-from sidebayes.models.blocks.collapsed import Collapsed, as_collapsed
+from sidebayes.models.blocks.collapsed import Collapsed, NamedArray
+from sidebayes.models.blocks.independent_mixture import as_collapsed
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.roles import Signature, signature_of
 from sidebayes.models.blocks.side_information.hard_links import connected_sets
 from sidebayes.models.blocks.side_information.partial_labels import Groups
@@ -114,8 +114,8 @@ class Layout:
 def lay_out_units(problem: Problem) -> Layout:
     """Find the units of a model's observed sites.
 
-    What links join is one unit, and so are the rows of a group. Rows are told by the plates that a
-    site is in, by the data argument that it observes, or by their number.
+    A connected set is one unit, and so are the rows of a group. Rows are recognised by the plates that
+    a site is in, by the data argument that it observes, or by their number.
     """
     if "layout" not in problem.notes:
         problem.notes["layout"] = _lay_out(problem)
@@ -135,11 +135,13 @@ def _lay_out(problem: Problem) -> Layout:
     points: dict[str, str | None] = {}
     unit: dict[str, NDArray] = {}
     observed = _observed(abstract_trace(problem))
+    units = {name: fn.units() for name, (_, fn) in observed.items() if fn is not None}
+    tied = {name: own.owner for name, own in units.items() if own.owner is not None}
     for name, (site, fn) in observed.items():
-        extent = _extent(site, fn)
+        extent = _extent(site) if fn is None else units[name].num_points
         dim = None if extent is None else _dimension(site, fn, extent, sizes, signature, data)
         owner = None
-        if dim in groups and fn is not None and fn.latent == "labels" and _ties(fn):
+        if dim in groups and name in tied:
             dim_of_units: str | None = dim  # links join rows; groups do not cut through them
         elif dim in groups:
             dim_of_units, owner = groups[dim]
@@ -152,30 +154,24 @@ def _lay_out(problem: Problem) -> Layout:
             unit[f"{name}_unit"] = np.arange(extent)
         elif dim_of_units is not None:
             unit.setdefault(dim_of_units, np.arange(sizes[dim_of_units]))
-    tied = {
-        name: fn.labels.graph
-        for name, (_, fn) in observed.items()
-        if isinstance(fn, LinkedMixture) and site_dims[name] is not None and _ties(fn)
-    }
-    for name, graph in tied.items():
-        dim, connected_set = str(site_dims[name]), np.asarray(graph.connected_set)
-        first = np.unique(connected_set, return_index=True)[1]
-        ends = np.stack([np.arange(len(connected_set)), first[connected_set]], axis=1)
+    for name, own in tied.items():
+        dim, first = str(site_dims[name]), np.unique(own, return_index=True)[1]
+        ends = np.stack([np.arange(len(own)), first[own]], axis=1)
         unit[dim] = join_units(unit[dim], ends)
-    for name, graph in tied.items():
-        joined, connected_set = unit[str(site_dims[name])], np.asarray(graph.connected_set)
-        if not np.array_equal(connected_set, joined):
-            first = np.unique(connected_set, return_index=True)[1]
-            # terms beyond the connected sets are padding, and zero
-            owners[name] = np.pad(joined[first], (0, graph.num_nodes - len(first)))
+    for name, own in tied.items():
+        joined = unit[str(site_dims[name])]
+        if not np.array_equal(own, joined):
+            first = np.unique(own, return_index=True)[1]
+            # terms beyond the units are padding, and zero
+            owners[name] = np.pad(joined[first], (0, units[name].num_terms - len(first)))
     for name in observed:
         dim = site_dims[name]
         if dim is None or name in tied:
             continue
         joined = unit[dim]
         if not np.array_equal(joined, np.arange(len(joined))):
-            own = owners[name]
-            owners[name] = joined if own is None else joined[own]
+            owner = owners[name]
+            owners[name] = joined if owner is None else joined[owner]
     return Layout(site_dims, unit, owners, points)
 
 
@@ -193,10 +189,6 @@ def join_units(unit: NDArray, pairs: NDArray) -> NDArray[np.int64]:
     return connected_set[unit]
 
 
-def _ties(fn: Collapsed) -> bool:
-    return isinstance(fn, LinkedMixture) and fn.labels.graph.num_links > 0
-
-
 def _observed(trace: Mapping[str, dict]) -> dict[str, tuple[dict, Collapsed | None]]:
     """Observed data of a trace."""
     return {
@@ -206,12 +198,8 @@ def _observed(trace: Mapping[str, dict]) -> dict[str, tuple[dict, Collapsed | No
     }
 
 
-def _extent(site: dict, fn: Collapsed | None) -> int | None:
+def _extent(site: dict) -> int | None:
     """Number of elements that the density of a site falls apart into, None if it does not."""
-    if isinstance(fn, LinkedMixture):
-        return fn.labels.graph.num_points
-    if fn is not None:
-        return fn.num_units
     batch = jnp.shape(site["value"])[: jnp.ndim(site["value"]) - site["fn"].event_dim]
     return batch[0] if batch else None
 
@@ -285,7 +273,7 @@ def refuse_powers(problem: Problem, asked: str) -> None:
 
 def log_terms(
     trace: Mapping[str, dict], layout: Layout, owners: Mapping[str, Array | None]
-) -> tuple[dict[str, Array], dict[str, dict[str, Array]]]:
+) -> tuple[dict[str, Array], dict[str, dict[str, NamedArray]]]:
     """Terms of the log likelihood by unit, and what is known of latent variables, by observed site."""
     terms, summaries = {}, {}
     for name, (site, fn) in _observed(trace).items():

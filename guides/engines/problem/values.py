@@ -80,7 +80,7 @@ def outside_support(
 def mixing_log_weights(trace: Mapping[str, dict]) -> dict[str, Any]:
     """Logs of mixing weights, by site.
 
-    Labels that are told by a classifier, whose probabilities are of classes and not of data, have no
+    Labels that a classifier describes, whose probabilities are of classes and not of data, have no
     mixing weights.
     """
     found = {}
@@ -88,7 +88,7 @@ def mixing_log_weights(trace: Mapping[str, dict]) -> dict[str, Any]:
         fn = site.get("fn")
         labels = getattr(fn, "labels", fn)
         if isinstance(labels, LinkedCategorical) and getattr(fn, "is_density", True):
-            found[name] = labels.log_weights
+            found[name] = getattr(fn, "mixing_log_weights", labels.log_weights)
     return found
 
 
@@ -211,7 +211,7 @@ def check_start(problem: Problem, init: Mapping[str, Any]) -> dict[str, NDArray]
     doubtful: dict[str, str] = {}
 
     def look() -> dict[str, tuple[Any, Any]]:
-        """As the model runs, because one site may bound another."""
+        """Supports at the values of this run, because one site may bound another."""
         found = {}
 
         def fill(site: dict) -> Array | None:

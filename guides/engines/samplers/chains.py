@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from numpyro.infer.hmc import hmc
 from numpyro.infer.util import ParamInfo
 
-from ..base import Problem
-from ..plumbing.checkpoint import Keeper
+from ..base import Keeper, Problem
 from ..plumbing.progress import piece_length
 from ..problem.density import abstract_trace, latent_sites
 from ..steps.starts import initial_values, random_keys, starting_point

@@ -12,12 +12,11 @@ import numpy as np
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
-from sidebayes.models.blocks.block import Block
+from sidebayes.models.blocks.block import Drawable
 
-from sidebayes.common.fields import Count, NonNegative, Range, Seconds, Share
+from sidebayes.common.fields import Count, NonNegative, Range, Share
 
-from ..base import EngineResult, FitError, Problem, Status
-from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
+from ..base import KEEPS_NOTHING, EngineResult, FitError, Keeper, KeptEngine, Problem, Status
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compile_ahead, compiled, unchecked
 from ..plumbing.progress import progress_bar
@@ -42,7 +41,7 @@ __all__ = ["BlockedGibbs", "GibbsState"]
 
 
 class _Chain(NamedTuple):
-    """Where a chain is; `moved` is the state of NUTS, None if all sites are conjugate."""
+    """State of a chain; `moved` is the state of NUTS, None if all sites are conjugate."""
 
     rng_key: Array
     params: dict[str, Array]
@@ -50,7 +49,7 @@ class _Chain(NamedTuple):
 
 
 class GibbsState(NamedTuple):
-    """Where a single chain is, between two sweeps.
+    """State of a single chain between two sweeps.
 
     Attributes
     ----------
@@ -71,7 +70,7 @@ class GibbsState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class BlockedGibbs(CheckpointedEngine):
+class BlockedGibbs(KeptEngine):
     """Gibbs sampling: labels and parameters in turn, each drawn given the other.
 
     A sweep draws all labels jointly, exactly, one connected set at a time; then every conjugate block
@@ -92,10 +91,6 @@ class BlockedGibbs(CheckpointedEngine):
     max_tree_depth : int
     jitter : float
         Standard deviation of the move from `init`, in unconstrained units.
-    checkpoint : path, optional
-        File that keeps the state of the run, so that the same call goes on after an interruption.
-    checkpoint_every : float
-        Least number of seconds between two writes.
 
     References
     ----------
@@ -123,8 +118,6 @@ class BlockedGibbs(CheckpointedEngine):
     target_accept: Share = 0.8
     max_tree_depth: Annotated[int, Range(least=1, most=30)] = 10
     jitter: NonNegative = 0.05
-    checkpoint: str | None = None
-    checkpoint_every: Seconds = 60.0
     thinning: Count = 1
     name: ClassVar[str] = "gibbs"
     starts_at_mode: ClassVar[bool] = True
@@ -150,6 +143,7 @@ class BlockedGibbs(CheckpointedEngine):
         seed: int = 0,
         init: Mapping[str, Any] | None = None,
         progress: bool = True,
+        keep: Keeper = KEEPS_NOTHING,
     ) -> EngineResult:
         """Sample; see `Engine.run`.
 
@@ -164,10 +158,7 @@ class BlockedGibbs(CheckpointedEngine):
         plan = _plan(problem)
         starts = chain_starts(problem, seed, self.num_chains, init, self.jitter)
         clock = Clock()
-        with (
-            progress_bar("Gibbs", self.num_warmup + self.num_samples, shown=progress) as advance,
-            keeping(self, problem, seed, init) as keep,
-        ):
+        with progress_bar("Gibbs", self.num_warmup + self.num_samples, shown=progress) as advance:
             check_updates(problem, plan, {n: v[0] for n, v in starts[-1].items()})
             draws, stats = self._sample(problem, plan, starts, advance, keep, clock)
         return self._result(draws, stats, clock.seconds, approximate)
@@ -234,7 +225,7 @@ class BlockedGibbs(CheckpointedEngine):
             )
 
     def _asked(self, name: str, build: Callable, problem: Problem, plan: Plan) -> tuple:
-        """What `compiled` and `compile_ahead` are asked for."""
+        """Arguments of `compiled` and `compile_ahead`."""
         settings = (self.num_warmup, self.thinning, self.target_accept, self.max_tree_depth)
         return name, problem, settings, partial(build, plan)
 
@@ -286,7 +277,7 @@ class BlockedGibbs(CheckpointedEngine):
             key, key_labels, *keys = jax.random.split(state.rng_key, 2 + len(plan.parts))
             labels = drawn(problem, state.params, args, key_labels)
 
-            def pick(number: int, block: Block, found: Any, values: dict) -> dict[str, Array]:
+            def pick(number: int, block: Drawable, found: Any, values: dict) -> dict[str, Array]:
                 return block.draw(keys[number], found)
 
             params = closed_forms(problem, plan, state.params, args, labels, pick)

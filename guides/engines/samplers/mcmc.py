@@ -23,12 +23,10 @@ from sidebayes.common.fields import (
     OneOf,
     Positive,
     Range,
-    Seconds,
     Share,
 )
 
-from ..base import EngineResult, FitError, Problem, Status
-from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
+from ..base import KEEPS_NOTHING, EngineResult, FitError, Keeper, KeptEngine, Problem, Status
 from ..plumbing.clock import Clock
 from ..plumbing.programs import Program, compile_ahead, compiled, unchecked
 from ..plumbing.progress import progress_bar
@@ -52,7 +50,7 @@ _UNKNOWN = 1e20
 
 
 @dataclass(frozen=True)
-class _Hamiltonian(CheckpointedEngine, ABC):
+class _Hamiltonian(KeptEngine, ABC):
     """What samplers by Hamiltonian dynamics share; see `NUTS`."""
 
     num_warmup: Count = 1000
@@ -62,8 +60,6 @@ class _Hamiltonian(CheckpointedEngine, ABC):
     dense_mass: bool = False
     jitter: NonNegative = 0.05
     chain_method: Annotated[str, OneOf(("vectorized", "parallel"))] | None = None
-    checkpoint: str | None = None
-    checkpoint_every: Seconds = 60.0
     name: ClassVar[str]
     starts_at_mode: ClassVar[bool] = True
     length: ClassVar[str] = "num_samples"
@@ -106,6 +102,7 @@ class _Hamiltonian(CheckpointedEngine, ABC):
         seed: int = 0,
         init: Mapping[str, Any] | None = None,
         progress: bool = True,
+        keep: Keeper = KEEPS_NOTHING,
     ) -> EngineResult:
         """Sample; see `Engine.run`.
 
@@ -119,12 +116,9 @@ class _Hamiltonian(CheckpointedEngine, ABC):
         latent_supports(problem)
         starts = chain_starts(problem, seed, self.num_chains, init, self.jitter)
         clock = Clock()
-        with (
-            progress_bar(
-                self._title, self.num_warmup + self.num_samples, shown=progress
-            ) as advance,
-            keeping(self, problem, seed, init) as keep,
-        ):
+        with progress_bar(
+            self._title, self.num_warmup + self.num_samples, shown=progress
+        ) as advance:
             draws, stats = self._sample(problem, starts, clock, advance, keep)
         return self._result(draws, stats, clock.seconds, approximate)
 
@@ -160,7 +154,7 @@ class _Hamiltonian(CheckpointedEngine, ABC):
             )
 
     def _asked(self, name: str, problem: Problem) -> tuple:
-        """What `compiled` and `compile_ahead` are asked for."""
+        """Arguments of `compiled` and `compile_ahead`."""
         path = tuple(self._path.items())
         settings = (self.name, self.num_warmup, self.target_accept, self.dense_mass, path)
         return name, problem, settings, self._begin if name == "hmc-begin" else self._march
@@ -332,10 +326,6 @@ class NUTS(_Hamiltonian):
         All chains in step, or each by itself, as many at once as there are processors, which lets no
         chain wait for the longest trajectory of the others. By default parallel on processors, where
         a step of all chains costs as much as one of each, and vectorized on an accelerator.
-    checkpoint : path, optional
-        File that keeps the state of the run, so that the same call goes on after an interruption.
-    checkpoint_every : float
-        Least number of seconds between two writes.
     max_tree_depth : int
         A trajectory has less than 2 to this power steps.
 
@@ -374,8 +364,6 @@ class HMC(_Hamiltonian):
     Parameters
     ----------
     num_warmup, num_samples, num_chains, target_accept, dense_mass, jitter, chain_method
-        See `NUTS`.
-    checkpoint, checkpoint_every
         See `NUTS`.
     trajectory_length : float
         Length in posterior standard deviations, to which the mass matrix is adapted. On a normal

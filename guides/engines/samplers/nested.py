@@ -12,10 +12,9 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from sidebayes.common.fields import Count, NonNegative, Range, Seconds
+from sidebayes.common.fields import Count, NonNegative, Range
 
-from ..base import EngineResult, Problem, Status
-from ..plumbing.checkpoint import CheckpointedEngine, keeping
+from ..base import KEEPS_NOTHING, EngineResult, Keeper, KeptEngine, Problem, Status
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import in_pieces, progress_bar
@@ -48,7 +47,7 @@ class _Nest(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NestedSlice(CheckpointedEngine):
+class NestedSlice(KeptEngine):
     """Nested slice sampling (Yallup, Kroupa and Handley 2026), by blackjax.
 
     Live points drawn from the prior contract, likelihood contour by likelihood contour, towards the
@@ -73,10 +72,6 @@ class NestedSlice(CheckpointedEngine):
         Stop when the live points hold less than this share of the evidence in every run.
     max_steps : int
         Maximum number of replacements.
-    checkpoint : path, optional
-        File that keeps the state of the run, so that the same call goes on after an interruption.
-    checkpoint_every : float
-        Least number of seconds between two writes.
 
     References
     ----------
@@ -91,8 +86,6 @@ class NestedSlice(CheckpointedEngine):
     num_samples: Count = 1000
     tol: NonNegative = 1e-3
     max_steps: Count = 2000
-    checkpoint: str | None = None
-    checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "nested"
 
     def __post_init__(self) -> None:
@@ -110,6 +103,7 @@ class NestedSlice(CheckpointedEngine):
         seed: int = 0,
         init: Mapping[str, Any] | None = None,
         progress: bool = True,
+        keep: Keeper = KEEPS_NOTHING,
     ) -> EngineResult:
         """Sample; see `Engine.run`. Takes no `init`.
 
@@ -127,10 +121,7 @@ class NestedSlice(CheckpointedEngine):
         approximate = approximation(problem)
         keys = jax.random.split(jax.random.key(seed), self.num_runs)
         shape = self.num_live, self.num_delete, self.num_slices, self.max_steps, version
-        with (
-            progress_bar("Nested sampling", shown=progress) as advance,
-            keeping(self, problem, seed, init) as keep,
-        ):
+        with progress_bar("Nested sampling", shown=progress) as advance:
             advance(0, "compiling")
             clock = Clock()
             given = keys, problem.args

@@ -1,4 +1,4 @@
-"""What samplers that start from the prior share: prior draws, split densities, evidence of runs."""
+"""Shared by samplers that start from the prior: prior draws, split densities, evidence of runs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from numpyro import handlers
+from sidebayes.models.blocks.block import Improper
 
 from ..base import Evidence, FitError, Problem
 from ..problem.causes import known_cause
@@ -73,7 +74,7 @@ def check_prior(problem: Problem, engine: str, init: Mapping[str, Any] | None) -
     for name, site in latent_sites(abstract_trace(problem)).items():
         if is_improper(site["fn"]):
             block = (site.get("infer") or {}).get("block")
-            advice = None if block is None else block.improper()
+            advice = block.improper() if isinstance(block, Improper) else None
             raise ValueError(
                 f"{engine} draws from the prior, and that of site {name!r} is improper; "
                 f"{advice or 'give it a proper one'}"

@@ -12,10 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from sidebayes.common.fields import Count, OneOf, Range, Seconds, Share
+from sidebayes.common.fields import Count, OneOf, Range, Share
 
-from ..base import EngineResult, FitError, Problem, SideBayesWarning, Status
-from ..plumbing.checkpoint import CheckpointedEngine, keeping
+from ..base import (
+    KEEPS_NOTHING,
+    EngineResult,
+    FitError,
+    Keeper,
+    KeptEngine,
+    Problem,
+    SideBayesWarning,
+    Status,
+)
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import in_pieces, progress_bar
@@ -44,7 +52,7 @@ _SPREAD = 1.0
 
 
 _LONG = 120.0
-"""Seconds of a run from which on it is foretold."""
+"""Seconds of a run from which on a warning predicts its length."""
 
 
 class _Cloud(NamedTuple):
@@ -62,7 +70,7 @@ class _Cloud(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SMC(CheckpointedEngine):
+class SMC(KeptEngine):
     """Adaptive tempered sequential Monte Carlo (Del Moral, Doucet and Jasra 2006), by blackjax.
 
     Particles drawn from the prior are reweighted to the likelihood raised to a power that grows from
@@ -89,10 +97,6 @@ class SMC(CheckpointedEngine):
         Share of the particles that remains effective from one temperature to the next, in (0, 1).
     max_steps : int
         Maximum number of temperatures.
-    checkpoint : path, optional
-        File that keeps the state of the run, so that the same call goes on after an interruption.
-    checkpoint_every : float
-        Least number of seconds between two writes.
 
     References
     ----------
@@ -108,8 +112,6 @@ class SMC(CheckpointedEngine):
     num_leapfrog: Count = 8
     target_ess: Share = 0.5
     max_steps: Count = 200
-    checkpoint: str | None = None
-    checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "smc"
 
     def run(
@@ -119,6 +121,7 @@ class SMC(CheckpointedEngine):
         seed: int = 0,
         init: Mapping[str, Any] | None = None,
         progress: bool = True,
+        keep: Keeper = KEEPS_NOTHING,
     ) -> EngineResult:
         """Sample; see `Engine.run`. Takes no `init`.
 
@@ -143,10 +146,7 @@ class SMC(CheckpointedEngine):
             self.target_ess,
             version,
         )
-        with (
-            progress_bar("SMC", shown=progress) as advance,
-            keeping(self, problem, seed, init) as keep,
-        ):
+        with progress_bar("SMC", shown=progress) as advance:
             advance(0, "compiling")
             clock = Clock()
             given = keys, problem.args
@@ -160,7 +160,7 @@ class SMC(CheckpointedEngine):
             one_more = jnp.asarray(min(int(np.max(state.steps)) + 1, self.max_steps))
             with clock.running():
                 state = march(state, problem.args, one_more)
-            self._foretell(state, clock.seconds["run"])
+            self._predict_length(state, clock.seconds["run"])
             with clock.running():
                 state, _ = in_pieces(
                     lambda state, limit: (
@@ -177,7 +177,7 @@ class SMC(CheckpointedEngine):
             values, lp = look(*given)
         return self._result(state, as_numpy(values), np.asarray(lp), clock.seconds, approximate)
 
-    def _foretell(self, state: _Cloud, seconds: float) -> None:
+    def _predict_length(self, state: _Cloud, seconds: float) -> None:
         """Warn of a long run, after its first temperature."""
         left = num_temperatures(
             float(state.temperature.min()), state.particles.shape[-1], self.target_ess

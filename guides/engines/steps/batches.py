@@ -15,12 +15,12 @@ from jax.typing import ArrayLike
 from numpy.typing import NDArray
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.label_inference.padding import Sizes
-from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from ..base import Problem
-from ..problem.density import approximation, collapsed_sites, site_log_prob, sum_log_prob
+from ..problem.density import approximation, finite_mixtures, site_log_prob, sum_log_prob
 from ..problem.posterior import label_sites
 
 __all__ = [
@@ -190,7 +190,7 @@ def _linked(problem: Problem) -> tuple[LabelGraph, Groups | None]:
             "batch_sets needs labels that are summed out exactly; leave it out, or fit with "
             "inference='exact'"
         )
-    found = [fn for fn in label_sites(problem).values() if isinstance(fn, LinkedMixture)]
+    found = [fn for fn in label_sites(problem).values() if fn.links() is not None]
     if len(found) != 1:
         raise ValueError(
             f"batch_sets draws among the connected sets of one observed LinkedMixture; the model "
@@ -212,11 +212,8 @@ def estimated_log_prob(
 
 def batched_log_prob(trace: Mapping[str, dict], batches: Batches, number: ArrayLike) -> Array:
     """Log density of a trace, the likelihood of the linked mixture estimated from one batch."""
-    linked = {
-        name: fn
-        for name, (fn, _) in collapsed_sites(trace).items()
-        if isinstance(fn, LinkedMixture)
-    }
+    found = finite_mixtures(trace).items()
+    linked = {name: fn for name, (fn, _) in found if fn.links() is not None}
     batch = batches.at(number)
     total = jnp.zeros(())
     for name, site in trace.items():
@@ -228,19 +225,14 @@ def batched_log_prob(trace: Mapping[str, dict], batches: Batches, number: ArrayL
     return total
 
 
-def _log_prob(fn: LinkedMixture, value: Array, batch: Batches) -> Array:
+def _log_prob(fn: FiniteMixture, value: Array, batch: Batches) -> Array:
     """Log density of the rows of a batch."""
-    weights = jnp.asarray(fn.labels.pair_weights)[batch.links]
-    labels = fn.labels.among(batch.graph, weights, batch.points)
-    if not fn.varies_by_row:
-        return fn.among(labels, batch.points, batch.groups).log_prob(value[batch.rows])
-    components: Any = fn.components
-    if type(fn) is not LinkedMixture or not hasattr(components, "take"):
-        # a distribution cannot be cut: densities of all rows, then sums over the labels of some
-        return labels.log_evidence(fn.label_factors(fn.log_factors(value))[batch.points])
-    known = None if fn.evidence is None else fn.evidence[batch.points]
-    some = LinkedMixture(labels, components.take(batch.rows), known, batch.groups)
-    return some.log_prob(value[batch.rows])
+    some = fn.take(batch)
+    if some is not None:
+        return some.log_prob(value[batch.rows])
+    # a distribution cannot be cut: densities of all rows, then sums over the labels of some
+    unary = fn.label_factors(fn.log_factors(value))
+    return fn.labels_of(batch).log_evidence(unary[batch.points])
 
 
 def _deal(rows: NDArray, links: NDArray, num_batches: int, seed: int) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from ..plumbing.checkpoint import Keeper
+from ..base import Keeper
 from ..plumbing.clock import Clock
 from ..plumbing.progress import in_pieces
 

@@ -1,7 +1,7 @@
 """Ends of climbs near the edge of a support, where the map from coordinates to parameters is flat.
 
 A site in an interval is moved in logits, a positive one in logarithms. Far out these coordinates hardly move
-the parameter, so that the gradient in them vanishes whatever the density does. What it does is told by
+the parameter, so that the gradient in them vanishes whatever the density does. What it does is shown by
 the sign of the slope a unit further out and further in.
 """
 

@@ -40,7 +40,7 @@ class _Memory(NamedTuple):
 
 
 class Search(NamedTuple):
-    """Where a minimisation has got.
+    """State of a minimisation.
 
     Attributes
     ----------
@@ -199,7 +199,7 @@ def minimise(
     loss : callable
     start : Array, shape (num_coordinates,)
     num_steps : int
-        Gradients at most; fewer if the slope vanishes or no step lowers the loss any more.
+        Maximum number of gradients; fewer if the slope vanishes or no step lowers the loss any more.
     memory_size : int
         Differences that L-BFGS remembers.
     bounded : Array of bool, shape (num_coordinates,), optional

@@ -20,7 +20,7 @@ _FLAT = 1e-10
 
 
 class _Solve(NamedTuple):
-    """Where conjugate gradients have got; vectors are flat."""
+    """State of conjugate gradients; vectors are flat."""
 
     step: Array
     residual: Array

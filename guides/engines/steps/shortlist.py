@@ -1,4 +1,4 @@
-"""Which of many starts are worth a climb to the end, and how many modes the climbs found."""
+"""Shortlist of starts that are climbed to the end, and the number of distinct modes found."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from ..plumbing.checkpoint import Keeper
+from ..base import Keeper
 from ..plumbing.clock import Clock
 from ..plumbing.progress import in_pieces, piece_length
 from ..plumbing.side_by_side import num_processors

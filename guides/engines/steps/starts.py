@@ -1,4 +1,4 @@
-"""Where runs start: at partitions, near zero or at draws of priors for other sites, or as given."""
+"""Starting values: at partitions, near zero or at draws of priors for other sites, or as given."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from jax import Array
 from numpy.typing import NDArray
 from numpyro.distributions import constraints
 from scipy.special import expit
+from sidebayes.models.blocks.block import Starting, Typical
 from sidebayes.models.blocks.components.partition_starts import partition_labels
 
 from ..base import Problem
@@ -23,9 +24,9 @@ from ..problem.declared import observed_table
 from ..problem.density import (
     abstract_trace,
     as_numpy,
-    collapsed_sites,
     filled,
     filling,
+    finite_mixtures,
     latent_sites,
     traced,
 )
@@ -130,15 +131,15 @@ def num_candidates(problem: Problem, num_restarts: int, *, by_updates: bool = Fa
     More where labels are latent, unless they would fill the memory; the most where the climb goes by
     updates of blocks (`by_updates`), all of these are in closed form, and data are few.
     """
-    sources = collapsed_sites(abstract_trace(problem)).values()
-    hidden = [fn.num_clusters for fn, _ in sources if fn.latent == "labels"]
+    trace = abstract_trace(problem)
+    hidden = [fn.num_clusters for fn, _ in finite_mixtures(trace).values()]
     if num_restarts == 1 or max(hidden, default=1) == 1:
         return num_restarts
     entries = sum(np.size(leaf) for leaf in jax.tree.leaves(problem.args)) * max(hidden)
     fewest, most = _CANDIDATES
     quick = by_updates and not plan_updates(problem).rest
     times = int(np.clip(_ENTRIES / entries, fewest, most)) if quick else fewest
-    sites = latent_sites(abstract_trace(problem)).values()
+    sites = latent_sites(trace).values()
     each = sum(np.size(site["value"]) for site in sites) * jnp.result_type(float).itemsize
     return max(num_restarts, most_within(_SHARE, num_restarts * times, each))
 
@@ -166,9 +167,12 @@ def _of_blocks(
         if data is not None and np.isfinite(data).all():
             sizes = {role: shapes[name] for role, name in part.sites.items()}
             block = block_of(trace, part)
-            values = block.starts(data, sizes, seed, num_starts)
-            found |= part.named(values)
-            located |= block.locates and bool(values)
+            if isinstance(block, Starting):
+                values = block.starts(data, sizes, seed, num_starts)
+                found |= part.named(values)
+                located |= bool(values)
+            elif isinstance(block, Typical):
+                found |= part.named(block.typical(sizes))
     return found, located
 
 
@@ -177,8 +181,8 @@ def _seeded(
 ) -> dict[str, NDArray]:
     """Starts fitted to partitions of the rows of the first site whose labels are latent."""
     trace = abstract_trace(problem)
-    plain = collapsed_sites({n: site for n, site in trace.items() if site.get("scale") is None})
-    labelled = [(n, fn) for n, (fn, _) in plain.items() if fn.latent == "labels" and fn.is_density]
+    plain = finite_mixtures({n: site for n, site in trace.items() if site.get("scale") is None})
+    labelled = [(n, fn) for n, (fn, _) in plain.items() if fn.is_density]
     if not labelled:
         return starts
     name, fn = labelled[0]

@@ -21,7 +21,9 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
-from sidebayes.models.blocks.collapsed import Collapsed, as_collapsed
+from sidebayes.models.blocks.block import Tightening
+from sidebayes.models.blocks.collapsed import Collapsed
+from sidebayes.models.blocks.independent_mixture import as_collapsed
 
 from ..base import Problem
 from ..problem.declared import declared_blocks
@@ -98,7 +100,7 @@ def tightened(
     trace = trace_model(problem, params, args)
     better = dict(params)
     for block, sites in declared_blocks(trace):
-        if not block.tightens:
+        if not isinstance(block, Tightening):
             continue
         for fn, value in collapsed_sites(trace).values():
             if block.factor in fn.log_factors(value):
@@ -169,7 +171,7 @@ def climb(
     objective : callable
         Of a trace of the model.
     num_steps : int
-        Gradients at most.
+        Maximum number of gradients.
     names : tuple of str
         Sites to move; the others stay.
     """

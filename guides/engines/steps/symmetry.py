@@ -13,7 +13,7 @@ from jax import Array
 from ..base import Problem
 from ..plumbing.programs import compiled
 from ..problem.declared import site_dims
-from ..problem.density import abstract_trace, collapsed_sites, log_joint
+from ..problem.density import abstract_trace, finite_mixtures, log_joint
 from .starts import initial_values
 
 __all__ = ["check_symmetries", "clusters_permute", "site_symmetries"]
@@ -27,12 +27,12 @@ def clusters_permute(problem: Problem) -> bool:
     """Whether clusters may be renumbered.
 
     They may not where a site declares ``infer={"symmetry": {"clusters": "none"}}``, or labels have side
-    information each of its own (`Collapsed.is_exchangeable`).
+    information each of its own (`FiniteMixture.is_exchangeable`).
     """
     trace = abstract_trace(problem)
     if any((site.get("infer") or {}).get("symmetry") == _ORDERED for site in trace.values()):
         return False
-    return all(fn.is_exchangeable for fn, _ in collapsed_sites(trace).values())
+    return all(fn.is_exchangeable for fn, _ in finite_mixtures(trace).values())
 
 
 def site_symmetries(problem: Problem) -> dict[str, str]:

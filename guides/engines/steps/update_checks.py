@@ -8,13 +8,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
+from sidebayes.models.blocks.block import Conditional, Discrete
 
 from ..base import Problem
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..problem.density import place, trace_model, unconstrained_start
 from .surrogate import expectation, linearised
-from .updates import Part, Plan, block_of, evidence, is_ours, listed, update_of
+from .updates import Part, Plan, block_of, is_ours, listed, observations, update_of
 
 __all__ = ["check_updates"]
 
@@ -53,7 +54,7 @@ def check_updates(
             trace = trace_model(bare, params, args)
             blocks = [block_of(trace, part) for part in plan.parts]
             updates = [
-                update_of(block, evidence(trace, part, posterior))
+                update_of(block, observations(trace, part, posterior))
                 for block, part in zip(blocks, plan.parts, strict=True)
             ]
             modes = [
@@ -71,10 +72,10 @@ def check_updates(
                 plan.parts, blocks, updates, modes, after, strict=True
             ):
                 gain, values = value - before, part.values(params)
-                if not block.is_conditional:
+                if not isinstance(block, Conditional):
                     fell = gain < -_TOLERANCE * (1 + jnp.abs(before))
                     slope: Any = 0.0
-                    if not block.is_discrete:
+                    if not isinstance(block, Discrete):
                         slope = _slope_at_rest(bare, part, params, args, posterior)
                     out.append(jnp.where(fell, gain, slope / (1 + jnp.abs(before))))
                     continue
@@ -105,7 +106,7 @@ def _slope_at_rest(
     def renew(_: Array, params: dict[str, Array]) -> dict[str, Array]:
         trace = trace_model(problem, params, args)
         block = block_of(trace, part)
-        found = update_of(block, evidence(trace, part, posterior))
+        found = update_of(block, observations(trace, part, posterior))
         return params | part.named(block.mode(found, part.values(params)))
 
     rest = jax.lax.fori_loop(0, _RENEWALS, renew, dict(params))

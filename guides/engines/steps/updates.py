@@ -1,4 +1,4 @@
-"""Which sites of a model have updates in closed form, found in its trace, and how they are used."""
+"""Plan of updates: the sites of a model that have closed forms, found in its trace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpyro.ops.provenance import eval_provenance
-from sidebayes.models.blocks.block import Block, Evidence
+from sidebayes.models.blocks.block import (
+    Block,
+    Collapsible,
+    Drawable,
+    Improper,
+    Observation,
+    Obstructed,
+    OnePass,
+    Tightening,
+    Updatable,
+)
 from sidebayes.models.blocks.collapsed import Collapsed
 
 from ..base import Problem
@@ -32,10 +42,10 @@ __all__ = [
     "closed_forms",
     "degenerate",
     "drawable",
-    "evidence",
     "is_ours",
     "listed",
     "maximised",
+    "observations",
     "plan_updates",
     "pooled",
     "provenance",
@@ -145,7 +155,7 @@ def _plan(problem: Problem) -> Plan:
     if plain:
         lacking.append(f"{listed(plain)} belong to no block")
     one_pass = {} if rest else _one_pass(problem, parts)
-    tightened = tuple(name for block, sites in found if block.tightens for name in sites.values())
+    tightened = _tightened(found)
     return Plan(tuple(parts), rest, tuple(lacking), one_pass, tuple(starting), tightened)
 
 
@@ -158,7 +168,7 @@ def _one_pass(problem: Problem, parts: list[Part]) -> dict[str, str]:
         blocks = [block_of(trace, part) for part in feeding]
         for part, block in zip(feeding, blocks, strict=True):
             others = {name for other in blocks if other is not block for name in other.factors}
-            if block.has_one_pass(fn) and others <= block.one_pass_factors:
+            if isinstance(block, OnePass) and block.has_one_pass(fn, others):
                 found[name] = next(iter(part.sites.values()))
     return found
 
@@ -197,8 +207,11 @@ def provenance(problem: Problem, numbers: Callable[[Mapping[str, dict]], Any]) -
         return eval_provenance(lambda **params: numbers(trace_model(problem, params)), **shapes)
 
 
-def block_of(trace: Mapping[str, dict], part: Part) -> Block:
-    """The block as it stands in a trace, with the values that its prior has there."""
+def block_of(trace: Mapping[str, dict], part: Part) -> Any:
+    """The block as it stands in a trace, with the values that its prior has there.
+
+    Those of `Plan.parts` are `Updatable`, in a plan of `drawable` also `Drawable`.
+    """
     return trace[next(iter(part.sites.values()))]["infer"]["block"]
 
 
@@ -207,10 +220,12 @@ def sources_of(trace: Mapping[str, dict], part: Part) -> list[Collapsed]:
     return [fn for fn, _ in collapsed_sites({n: trace[n] for n in part.sources}).values()]
 
 
-def evidence(trace: Mapping[str, dict], part: Part, posterior: Mapping[str, Any]) -> list[Evidence]:
+def observations(
+    trace: Mapping[str, dict], part: Part, posterior: Mapping[str, Any]
+) -> list[Observation]:
     """What the observed sites say about a block, given expected or drawn latent variables."""
     sources = collapsed_sites({name: trace[name] for name in part.sources})
-    return [Evidence(*sources[name], posterior[name]) for name in part.sources]
+    return [Observation(*sources[name], posterior[name]) for name in part.sources]
 
 
 def closed_forms(
@@ -219,7 +234,7 @@ def closed_forms(
     params: Mapping[str, Array],
     args: tuple,
     posterior: Mapping[str, Any],
-    pick: Callable[[int, Block, Any, dict[str, Array]], dict[str, Array]],
+    pick: Callable[[int, Any, Any, dict[str, Array]], dict[str, Array]],
 ) -> dict[str, Array]:
     """Update the sites of all blocks, one block after another.
 
@@ -229,11 +244,11 @@ def closed_forms(
     posterior : mapping
         As of `expectation` or `drawn`.
     pick : callable
-        ``pick(number, block, found, values) -> values``: mode or draw of what `Block.update` found.
+        ``pick(number, block, found, values) -> values``: mode or draw of what `Updatable.update` found.
     """
 
-    def found(number: int, trace: Mapping[str, dict], block: Block) -> Any:
-        return update_of(block, evidence(trace, plan.parts[number], posterior))
+    def found(number: int, trace: Mapping[str, dict], block: Updatable) -> Any:
+        return update_of(block, observations(trace, plan.parts[number], posterior))
 
     return updated(problem, plan, params, args, found, pick)
 
@@ -243,10 +258,10 @@ def updated(
     plan: Plan,
     params: Mapping[str, Array],
     args: tuple,
-    find: Callable[[int, Mapping[str, dict], Block], Any],
-    pick: Callable[[int, Block, Any, dict[str, Array]], dict[str, Array]],
+    find: Callable[[int, Mapping[str, dict], Updatable], Any],
+    pick: Callable[[int, Any, Any, dict[str, Array]], dict[str, Array]],
 ) -> dict[str, Array]:
-    """`closed_forms` where ``find(number, trace, block)`` says what `Block.update` found."""
+    """`closed_forms` where ``find(number, trace, block)`` says what `Updatable.update` found."""
     params, trace = dict(params), {}
     for number, part in enumerate(plan.parts):
         if part.chained or not number:
@@ -256,13 +271,15 @@ def updated(
     return params
 
 
-def maximised(number: int, block: Block, found: Any, values: dict[str, Array]) -> dict[str, Array]:
+def maximised(
+    number: int, block: Updatable, found: Any, values: dict[str, Array]
+) -> dict[str, Array]:
     """For `closed_forms`: the mode."""
     return block.mode(found, values)
 
 
-def update_of(block: Block, given: list[Evidence]) -> Any:
-    """What `Block.update` finds, given the evidence of all sites that the block learns from."""
+def update_of(block: Updatable, given: list[Observation]) -> Any:
+    """What `Updatable.update` finds, given the observations of all sites that the block learns from."""
     return block.update(pooled([block.statistics(one) for one in given]), [g.fn for g in given])
 
 
@@ -283,11 +300,13 @@ def drawable(plan: Plan, problem: Problem) -> Plan:
     parts, rest, lacking = [], list(plan.rest), list(plan.lacking)
     for part in plan.parts:
         block = block_of(trace, part)
-        improper = block.improper()
+        improper = block.improper() if isinstance(block, Improper) else None
         if improper is not None:
             raise ValueError(improper)
-        reason = block.obstacle(sources_of(trace, part))
-        if reason is None and not block.is_conditional:
+        reason = None
+        if isinstance(block, Obstructed):
+            reason = block.obstacle(sources_of(trace, part))
+        if reason is None and not isinstance(block, Drawable):
             reason = f"the update of {listed(part.sites.values())} is no full conditional"
         if reason is None:
             parts.append(part)
@@ -300,12 +319,19 @@ def drawable(plan: Plan, problem: Problem) -> Plan:
 def refuse_restricted(problem: Problem) -> None:
     """Refuse to draw sites that describe a restricted posterior of others: they have none themselves."""
     blocks = declared_blocks(abstract_trace(problem))
-    names = [n for block, sites in blocks if block.tightens for n in sites.values()]
+    names = _tightened(blocks)
     if names:
         raise ValueError(
             f"{listed(names)} describe a restricted posterior and have none of their own to draw from; fit "
             "by engine='em' or 'map', or sum out exactly, where the model can (posterior='exact')"
         )
+
+
+def _tightened(blocks: list[tuple[Block, dict[str, str]]]) -> tuple[str, ...]:
+    """Sites that describe a restricted posterior and nothing else."""
+    return tuple(
+        n for block, sites in blocks if isinstance(block, Tightening) for n in sites.values()
+    )
 
 
 def is_ours(problem: Problem) -> bool:
@@ -318,7 +344,8 @@ def is_ours(problem: Problem) -> bool:
 def degenerate(problem: Problem, params: Mapping[str, np.ndarray]) -> tuple[int, str] | None:
     """First collapsed cluster that a block reports, and what happened to it."""
     for block, sites in declared_blocks(abstract_trace(problem)):
-        found = block.degenerate({role: params[name] for role, name in sites.items()})
-        if found is not None:
-            return found
+        if isinstance(block, Collapsible):
+            found = block.degenerate({role: params[name] for role, name in sites.items()})
+            if found is not None:
+                return found
     return None

@@ -13,10 +13,18 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from sidebayes.common.fields import Count, NonNegative, Seconds
+from sidebayes.common.fields import Count, NonNegative
 
-from ..base import EngineResult, Evidence, FitError, Problem, Status
-from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
+from ..base import (
+    KEEPS_NOTHING,
+    EngineResult,
+    Evidence,
+    FitError,
+    Keeper,
+    KeptEngine,
+    Problem,
+    Status,
+)
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
@@ -59,7 +67,7 @@ _ROUGH = 1e-5
 
 
 class _Ascent(NamedTuple):
-    """Where the runs from all starts have got; every array has one entry per start."""
+    """State of the runs from all starts; every array has one entry per start."""
 
     steps: Array
     start: dict[str, Array]
@@ -81,7 +89,7 @@ def _shown(state: _Ascent) -> str:
 
 
 @dataclass(frozen=True)
-class CoordinateAscent(CheckpointedEngine):
+class CoordinateAscent(KeptEngine):
     r"""Variational Bayes with one factor for all labels and one for each conjugate block.
 
     Maximises the evidence lower bound
@@ -111,10 +119,6 @@ class CoordinateAscent(CheckpointedEngine):
         Number of draws from the parameters' factors in the result, in which points are repeated. With
         100 draws or more, the Pareto k-hat of their importance weights, given the points, is part of
         the verdict, as for `SVI`.
-    checkpoint : path, optional
-        File that keeps the state of the run, so that the same call goes on after an interruption.
-    checkpoint_every : float
-        Least number of seconds between two writes.
 
     References
     ----------
@@ -127,8 +131,6 @@ class CoordinateAscent(CheckpointedEngine):
     num_restarts: Count = 10
     num_draws: Count = 1000
     num_inner_steps: Count = 15
-    checkpoint: str | None = None
-    checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "cavi"
     climbs: ClassVar[bool] = True
 
@@ -149,6 +151,7 @@ class CoordinateAscent(CheckpointedEngine):
         seed: int = 0,
         init: Mapping[str, Any] | None = None,
         progress: bool = True,
+        keep: Keeper = KEEPS_NOTHING,
     ) -> EngineResult:
         """Fit; see `Engine.run`. An `init` replaces all starts by one.
 
@@ -166,10 +169,7 @@ class CoordinateAscent(CheckpointedEngine):
             starts = initial_values(problem, seed, number, seeded=True)
         else:
             starts = {n: v[None] for n, v in starting_point(problem, init).items()}
-        with (
-            progress_bar("Variational Bayes", shown=progress) as advance,
-            keeping(self, problem, seed, init) as keep,
-        ):
+        with progress_bar("Variational Bayes", shown=progress) as advance:
             first = one_member(starts, 0)
             check_updates(problem, plan, first)
             check_factors(problem, plan, first)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from sidebayes.models.blocks.block import Block, Evidence
+from sidebayes.models.blocks.block import Block, Factored, FollowsPoints, HasMeans, Observation
 from sidebayes.models.blocks.collapsed import Collapsed
 
 from ..base import Problem
@@ -21,9 +21,9 @@ from ..steps.updates import (
     Plan,
     block_of,
     drawable,
-    evidence,
     is_ours,
     listed,
+    observations,
     plan_updates,
     pooled,
     provenance,
@@ -89,14 +89,14 @@ def _no_factor(
 ) -> str | None:
     """Why a block has no exact factor, None if it has one; `points` are sites that surely have none."""
     own = set(part.sites.values())
-    kind = type(block)
-    if kind.expected_factors is Block.expected_factors or kind.divergence is Block.divergence:
+    if not isinstance(block, Factored):
         return f"the block of {listed(own)} has no expected factors"
+    follows = isinstance(block, FollowsPoints)
     for source in part.sources:
         for factor in (*block.factors, _NORMALIZER):
             needed = set(entered[source].get(factor, ()))
             others = needed - own
-            if own & needed and others and not (block.follows_points and others <= points):
+            if own & needed and others and not (follows and others <= points):
                 return f"{listed(own)} enter {factor} of {source} together with {listed(others)}"
     return None
 
@@ -130,7 +130,7 @@ class FactoredModel:
     def is_followed(self) -> bool:
         """Whether factors depend on the points, so that they are found anew where these have moved."""
         blocks = (block_of(self._trace, part) for part in self._plan.parts)
-        return bool(self._plan.rest) and any(block.follows_points for block in blocks)
+        return bool(self._plan.rest) and any(isinstance(block, FollowsPoints) for block in blocks)
 
     def update(self, posterior: Mapping[str, Any]) -> tuple:
         """Best factor of every block given expected latent variables."""
@@ -181,12 +181,14 @@ class FactoredModel:
         """Means of sites under their factors, where blocks know them."""
         known: dict[str, Array] = {}
         for part, factor in zip(self._plan.parts, found, strict=True):
-            known |= part.named(block_of(self._trace, part).means(factor))
+            block = block_of(self._trace, part)
+            if isinstance(block, HasMeans):
+                known |= part.named(block.means(factor))
         return known
 
 
 def _update(trace: Mapping[str, dict], part: Part, posterior: Mapping[str, Any]) -> Any:
-    block, given = block_of(trace, part), evidence(trace, part, posterior)
+    block, given = block_of(trace, part), observations(trace, part, posterior)
     statistics = pooled([block.statistics(one) for one in given])
     return block.update(statistics, [one.fn for one in given])
 
@@ -204,7 +206,7 @@ def _sources(
         expected: dict[str, Array] = {}
         for part, factor in zip(plan.parts, found, strict=True):
             if name in part.sources:
-                given = Evidence(fn, value, {})
+                given = Observation(fn, value, {})
                 expected |= block_of(trace, part).expected_factors(factor, given)
         out[name] = fn, entries[name], expected
     return out
@@ -233,10 +235,11 @@ def _of_points(
     maximised out. Where it is best a factor has no slope, so that none is taken.
     """
     blocks = [block_of(trace, part) for part in plan.parts]
-    follow = {factor for block in blocks if block.follows_points for factor in block.factors}
+    follows = [isinstance(block, FollowsPoints) for block in blocks]
+    follow = {f for block, one in zip(blocks, follows, strict=True) if one for f in block.factors}
     found = tuple(
-        jax.lax.stop_gradient(_update(trace, part, posterior)) if block.follows_points else factor
-        for part, block, factor in zip(plan.parts, blocks, found, strict=True)
+        jax.lax.stop_gradient(_update(trace, part, posterior)) if one else factor
+        for part, one, factor in zip(plan.parts, follows, found, strict=True)
     )
     total = _apart(plan, found, trace)
     for name, (_, at_points, expected) in _sources(plan, found, trace).items():
@@ -291,7 +294,7 @@ def _difference(trace: Mapping[str, dict], part: Part, posterior: Mapping[str, A
     prior = sum(site_log_prob(trace[name]) for name in part.sites.values())
     claimed, due = block.divergence(found), block.log_density(found, values) - prior
     size = 1 + jnp.abs(claimed) + jnp.abs(due)
-    for name, given in zip(part.sources, evidence(trace, part, posterior), strict=True):
+    for name, given in zip(part.sources, observations(trace, part, posterior), strict=True):
         slope = {**posterior[name], _NORMALIZER: -1.0}
         for factor, expected in block.expected_factors(found, given).items():
             rise = inner(slope[factor], expected - entries[name][factor])

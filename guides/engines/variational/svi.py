@@ -14,11 +14,19 @@ from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
-from sidebayes.common.fields import Count, NonNegative, OneOf, Range, Seconds
+from sidebayes.common.fields import Count, NonNegative, OneOf, Range
 
-from ..base import EngineResult, Evidence, FitError, Problem, Status
+from ..base import (
+    KEEPS_NOTHING,
+    EngineResult,
+    Evidence,
+    FitError,
+    Keeper,
+    KeptEngine,
+    Problem,
+    Status,
+)
 from ..optimisers.ascent import Ascent, ascend
-from ..plumbing.checkpoint import CheckpointedEngine, Keeper, keeping
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compile_ahead, compiled
 from ..plumbing.progress import progress_bar
@@ -56,7 +64,7 @@ class _Frame(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """Where the search for the best guide has got.
+    """State of the search for the best guide.
 
     Attributes
     ----------
@@ -89,7 +97,7 @@ class _Search(NamedTuple):
 
 
 @dataclass(frozen=True)
-class SVI(CheckpointedEngine):
+class SVI(KeptEngine):
     r"""Variational inference by one of NumPyro's families of guides, in unconstrained space.
 
     Maximises the lower bound :math:`\mathbb{E}_q[\log p(x, \theta) - \log q(\theta)]` on the log
@@ -123,10 +131,6 @@ class SVI(CheckpointedEngine):
         Estimate the likelihood, at each step, from about so many connected sets of points, of which a
         point without links is one; see `Batches`. The search for the mode uses one batch of at least
         2000 connected sets, or all data where there are fewer; the final bound uses all data.
-    checkpoint : path, optional
-        File that keeps the state of the run, so that the same call goes on after an interruption.
-    checkpoint_every : float
-        Least number of seconds between two writes.
 
     References
     ----------
@@ -142,8 +146,6 @@ class SVI(CheckpointedEngine):
     num_draws: Annotated[int, Range(least=100, below=2**31)] = 1000
     num_restarts: Count = 10
     batch_sets: Count | None = None
-    checkpoint: str | None = None
-    checkpoint_every: Seconds = 60.0
     name: ClassVar[str] = "svi"
     length: ClassVar[str] = "num_steps"
 
@@ -171,6 +173,7 @@ class SVI(CheckpointedEngine):
         seed: int = 0,
         init: Mapping[str, Any] | None = None,
         progress: bool = True,
+        keep: Keeper = KEEPS_NOTHING,
     ) -> EngineResult:
         """Fit; see `Engine.run`. An `init` replaces all starts of the search for the mode by one.
 
@@ -189,35 +192,34 @@ class SVI(CheckpointedEngine):
             batches = jax.device_put(deal_connected_sets(problem, self.batch_sets, seed))
             large = jax.device_put(large_batches(problem, self.batch_sets, seed))
         clock = Clock()
-        with keeping(self, problem, seed, init) as keep:
-            mode = ascend(
-                problem,
-                title=type(self).__name__,
-                seed=seed,
-                init=init,
-                num_restarts=self.num_restarts,
-                tol=1e-5,
-                max_steps=1000,
-                jacobian=True,
-                progress=progress,
-                keep=keep.part(0),
-                clock=clock,
-                batches=large,
+        mode = ascend(
+            problem,
+            title=type(self).__name__,
+            seed=seed,
+            init=init,
+            num_restarts=self.num_restarts,
+            tol=1e-5,
+            max_steps=1000,
+            jacobian=True,
+            progress=progress,
+            keep=keep.part(0),
+            clock=clock,
+            batches=large,
+        )
+        frame = _Frame(*jax.device_put((mode.free, mode.point, _widths(mode))))
+        given = random_keys(seed, 1)[0], frame.centre, np.asarray(self.learning_rate)
+        search = clock.run(*self._asked("svi-begin", problem), *given)
+        with progress_bar("SVI", self.num_steps, shown=progress) as advance:
+            search = self._climb(problem, frame, search, batches, clock, advance, keep.part(1))
+        if int(search.code) == BROKEN:
+            raise FitError(
+                "SVI: the bound is not finite at any step of a window; lower learning_rate, or "
+                "tighten the priors",
+                mode.sites,
             )
-            frame = _Frame(*jax.device_put((mode.free, mode.point, _widths(mode))))
-            given = random_keys(seed, 1)[0], frame.centre, np.asarray(self.learning_rate)
-            search = clock.run(*self._asked("svi-begin", problem), *given)
-            with progress_bar("SVI", self.num_steps, shown=progress) as advance:
-                search = self._climb(problem, frame, search, batches, clock, advance, keep.part(1))
-            if int(search.code) == BROKEN:
-                raise FitError(
-                    "SVI: the bound is not finite at any step of a window; lower learning_rate, or "
-                    "tighten the priors",
-                    mode.sites,
-                )
-            q = frame, search.params, search.key
-            flat, log_q = clock.run(*self._asked("svi-draw", problem), *q)
-            log_density, sites = visit(problem, mode.free, np.asarray(flat), clock)
+        q = frame, search.params, search.key
+        flat, log_q = clock.run(*self._asked("svi-draw", problem), *q)
+        log_density, sites = visit(problem, mode.free, np.asarray(flat), clock)
         log_weights = log_density - np.asarray(log_q)
         error = float(log_weights.std(ddof=1) / np.sqrt(self.num_draws))
         kind = "bound" if approximate is None else "estimate"
@@ -245,7 +247,7 @@ class SVI(CheckpointedEngine):
         return self.num_steps // _WINDOW
 
     def _asked(self, name: str, problem: Problem) -> tuple:
-        """What `compiled` and `compile_ahead` are asked for."""
+        """Arguments of `compiled` and `compile_ahead`."""
         builds = {
             "svi-begin": (self._num_windows, self._begin),
             "svi": (self.num_particles, self._march),

@@ -1,4 +1,4 @@
-"""What a population of subjects says of one of them: predictors of effects, mixtures, their errors."""
+"""Populations as priors of their subjects: predictors of effects, mixtures, and their errors."""
 
 from __future__ import annotations
 

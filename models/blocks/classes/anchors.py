@@ -76,6 +76,13 @@ class Anchors:
         table = jnp.asarray(self.table)
         return Prototypes(jnp.asarray(self.points), classes, clusters, scale, table, smoothing)
 
+    def log_pseudo_likelihood(self, apart: Array, scale: Array, smoothing: float) -> Array:
+        """See the function of this name; `apart` are the squared distances between these rows."""
+        table = jnp.asarray(self.table)
+        member = jnp.eye(len(table))[jnp.asarray(self.clusters)]
+        given = apart, jnp.asarray(self.classes), member, scale, table
+        return log_pseudo_likelihood(*given, smoothing=smoothing)
+
 
 def conditionals(
     apart: Array,

@@ -170,11 +170,15 @@ class ClassMixture(ClassifiedMixture):
         return type(self)(self.labels, self.components, self.classes, groups=self.groups)
 
     def among(
-        self, labels: LinkedCategorical, points: Any = slice(None), groups: Groups | None = None
+        self,
+        labels: LinkedCategorical,
+        components: dist.Distribution,
+        points: Any,
+        groups: Groups | None,
     ) -> ClassMixture:
-        """The same law for some of the points, whose labels are tied by other links."""
+        """The same kind of distribution for some of the points, given their labels and components."""
         stated = None if self.stated is None else self.stated[points]
-        return ClassMixture(labels, self.components, self.classes, stated, groups)
+        return ClassMixture(labels, components, self.classes, stated, groups)
 
     def log_factors(self, value: Array) -> dict[str, Array]:
         """Log-factors of `LinkedMixture`, and ``log_classes`` (num_clusters, num_classes)."""

@@ -17,7 +17,7 @@ from ..side_information.partial_labels import Groups
 from .anchors import Anchors
 from .prototypes import Prototypes
 
-__all__ = ["NeighbourMixture", "anchor_distances", "assigned_evidence"]
+__all__ = ["NeighbourMixture", "anchor_distances", "assigned_mixture"]
 
 
 def anchor_distances(anchors: Anchors) -> tuple[Array, Array]:
@@ -37,10 +37,18 @@ def _distances(points: Array) -> tuple[Array, Array]:
     return apart, jnp.log(typical)
 
 
-def assigned_evidence(assigned: ArrayLike, num_clusters: int) -> Array:
+def _assigned_factors(assigned: ArrayLike, num_clusters: int) -> Array:
     """Log-factors that hold points in their components, shape (num_points, num_clusters); -1 is free."""
     given = jnp.asarray(assigned)[:, None]
     return jnp.where((given >= 0) & (given != jnp.arange(num_clusters)), FORBIDDEN, 0.0)
+
+
+def assigned_mixture(
+    labels: LinkedCategorical, components: dist.Distribution, assigned: ArrayLike
+) -> LinkedMixture:
+    """Distribution of all points, some of which belong to given components; it has no classes."""
+    log_side = _assigned_factors(assigned, labels.log_weights.shape[-1])
+    return LinkedMixture(labels, components, log_side)
 
 
 class NeighbourMixture(LinkedMixture):
@@ -68,10 +76,10 @@ class NeighbourMixture(LinkedMixture):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        evidence = None
+        log_side = None
         if assigned is not None:
-            evidence = assigned_evidence(assigned, labels.log_weights.shape[-1])
-        super().__init__(labels, components, evidence, validate_args=validate_args)
+            log_side = _assigned_factors(assigned, labels.log_weights.shape[-1])
+        super().__init__(labels, components, log_side, validate_args=validate_args)
         self.anchors, self.assigned = anchors, assigned
 
     @property
@@ -80,11 +88,15 @@ class NeighbourMixture(LinkedMixture):
         return self.anchors.table.shape[1]
 
     def among(
-        self, labels: LinkedCategorical, points: Any = slice(None), groups: Groups | None = None
+        self,
+        labels: LinkedCategorical,
+        components: dist.Distribution,
+        points: Any,
+        groups: Groups | None,
     ) -> NeighbourMixture:
-        """The same law for some of the points, whose labels are tied by other links."""
+        """The same kind of distribution for some of the points, given their labels and components."""
         assigned = None if self.assigned is None else jnp.asarray(self.assigned)[points]
-        return NeighbourMixture(labels, self.components, self.anchors, assigned)
+        return NeighbourMixture(labels, components, self.anchors, assigned)
 
     def class_probabilities(self, value: Array) -> Array:
         """Probabilities of classes by rule B (eq. 2.16); labelled points keep theirs."""

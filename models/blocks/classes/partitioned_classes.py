@@ -54,14 +54,14 @@ class PartitionedClasses(PartitionedMixture):
         *,
         validate_args: bool | None = None,
     ) -> None:
-        evidence = None if stated is None else log_statements(stated, classes)
+        log_side = None if stated is None else log_statements(stated, classes)
         super().__init__(
             labels,
             components,
             log_within,
             jnp.eye(len(classes)),
             rule,
-            evidence=evidence,
+            log_side=log_side,
             validate_args=validate_args,
         )
         self.classes = classes

@@ -25,7 +25,7 @@ from sidebayes.common.fields import check_integer, plain_array
 
 from ..block import Block
 from ..components.gaussian_prior import GaussianPrior, resolve_prior
-from ..mixtures.units import data_units, fitted_statistic
+from ..mixtures.data_units import data_units, fitted_statistic
 from ..side_information.partial_labels import PartialLabels
 from .prototypes import Prototypes, without_prototypes
 from .stated import shares_of_classes, stated_classes
@@ -100,9 +100,8 @@ def prototype_prior(prior: GaussianPrior, num_clusters: int) -> tuple[Array, Arr
 class PrototypeSites(Block):
     """Prototypes and scales; engines move them numerically."""
 
-    factor: ClassVar[str] = "evidence"
+    factor: ClassVar[str] = "log_side"
     roles: ClassVar[tuple[str, ...]] = ("prototype", "prototype_log_scale")
-    has_update = False  # type: ignore[assignment]
 
     def __init__(
         self,

@@ -129,7 +129,7 @@ class PrototypeMixture(ClassifiedMixture):
     """
 
     pytree_data_fields: ClassVar[tuple[str, ...]] = ("prototypes",)
-    has_side_evidence = True  # type: ignore[assignment]
+    has_side_factors = True  # type: ignore[assignment]
     is_exchangeable = False
 
     def __init__(
@@ -155,15 +155,19 @@ class PrototypeMixture(ClassifiedMixture):
         return PrototypeMixture(self.labels, self.components, self.prototypes)
 
     def among(
-        self, labels: LinkedCategorical, points: Any = slice(None), groups: Groups | None = None
+        self,
+        labels: LinkedCategorical,
+        components: dist.Distribution,
+        points: Any,
+        groups: Groups | None,
     ) -> PrototypeMixture:
-        """The same law for some of the points, whose labels are tied by other links."""
+        """The same kind of distribution for some of the points, given their labels and components."""
         stated = None if self.stated is None else self.stated[points]
-        return PrototypeMixture(labels, self.components, self.prototypes, stated)
+        return PrototypeMixture(labels, components, self.prototypes, stated)
 
     def log_factors(self, value: Array) -> dict[str, Array]:
-        """Log-factors of `LinkedMixture`, and ``evidence``, log probabilities of the statements."""
-        return super().log_factors(value) | {"evidence": self._log_told(value)}
+        """Log-factors of `LinkedMixture`, and ``log_side``, log probabilities of the statements."""
+        return super().log_factors(value) | {"log_side": self._log_told(value)}
 
     def _log_told(self, value: Array) -> Array:
         if self.stated is None:
@@ -186,5 +190,5 @@ class PrototypeMixture(ClassifiedMixture):
     def statistic(self, latent: tuple[Array, Array | None]) -> dict[str, Array]:
         """Sufficient statistics of drawn labels."""
         return super().statistic(latent) | {
-            "evidence": jax.nn.one_hot(latent[0], self.num_clusters)
+            "log_side": jax.nn.one_hot(latent[0], self.num_clusters)
         }

@@ -1,4 +1,4 @@
-"""How many points of a target domain a source is worth, from how far the target has moved."""
+"""Worth of a source in points of a target domain, from how far the target has moved."""
 
 from __future__ import annotations
 

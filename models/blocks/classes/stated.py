@@ -1,4 +1,4 @@
-"""What is known about the classes of rows, as likelihoods of the classes."""
+"""Statements about the classes of rows, as likelihoods of the classes."""
 
 from __future__ import annotations
 

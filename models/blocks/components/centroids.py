@@ -14,7 +14,7 @@ from numpyro.distributions import constraints
 
 from sidebayes.common.fields import Range, check_number
 
-from ..block import Block, Evidence
+from ..block import Block, Observation
 from ..collapsed import Collapsed
 from .partition_starts import cell_moments, partitions
 
@@ -46,10 +46,10 @@ class Centroids(Block):
             centre = self.declare("location", name, flat, ("features",))
         return dist.Normal(centre, self.scale).to_event(1)
 
-    def statistics(self, evidence: Evidence) -> tuple[Array, Array]:
+    def statistics(self, observation: Observation) -> tuple[Array, Array]:
         """Expected number of points of each cluster, and their sum."""
-        member = evidence.expected["unary"]
-        return member.sum(axis=0), member.T @ jnp.asarray(evidence.value)
+        member = observation.expected["unary"]
+        return member.sum(axis=0), member.T @ jnp.asarray(observation.value)
 
     def update(self, statistics: tuple[Array, Array], sources: Sequence[Collapsed]) -> _Normal:
         """Posterior given the members of each cluster."""

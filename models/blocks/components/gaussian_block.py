@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -21,10 +22,10 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
-from ..block import Block, Evidence
+from ..block import Block, Observation
 from ..collapsed import Collapsed
+from ..mixtures.data_units import Rescaled, data_units
 from ..mixtures.linked_mixture import LinkedMixture
-from ..mixtures.units import Rescaled, data_units
 from . import normal_inverse_gamma, normal_inverse_wishart
 from .gaussian import Gaussian
 from .gaussian_prior import GaussianPrior
@@ -36,6 +37,9 @@ from .shift_prior import ComponentPriors
 __all__ = ["COVARIANCES", "GaussianComponents"]
 
 COVARIANCES = ("full", "tied", "diagonal", "spherical")
+
+_FOUND = {"log_weights", "log_classes"}
+"""Log-factors of other blocks whose statistics are found in one pass with the moments."""
 
 _SINGULAR = 1e-10
 """A covariance is singular when its least eigenvalue, relative to the widest, is smaller."""
@@ -69,8 +73,6 @@ class GaussianComponents(Block):
 
     factor: ClassVar[str] = "unary"
     roles: ClassVar[tuple[str, ...]] = ("location", "spread")
-    one_pass_factors: ClassVar[frozenset[str]] = frozenset({"log_weights", "log_classes"})
-
     remedy: ClassVar[str] = "use prior='empirical', fewer clusters, or covariance='tied'"
 
     def __init__(
@@ -170,12 +172,12 @@ class GaussianComponents(Block):
         scale = scale_tril / jnp.sqrt(self.prior.shrinkage)[..., None, None]
         return dist.MultivariateNormal(loc, scale_tril=scale)
 
-    def statistics(self, evidence: Evidence) -> Moments:
+    def statistics(self, observation: Observation) -> Moments:
         """Moments of each component; second ones of features apart have no cross terms."""
-        x = jnp.asarray(evidence.value)
-        if "moments" in evidence.expected:
-            return evidence.expected["moments"]
-        member = evidence.expected["unary"].reshape(len(x), self.num_cells)
+        x = jnp.asarray(observation.value)
+        if "moments" in observation.expected:
+            return observation.expected["moments"]
+        member = observation.expected["unary"].reshape(len(x), self.num_cells)
         if self._is_matrix:
             return weighted_moments(x, member, self.about)
         shifted = x - self.about
@@ -187,10 +189,10 @@ class GaussianComponents(Block):
         means = self.location.reshape(self.num_cells, self.num_features)
         return means if self._is_matrix else means.mean(axis=0)
 
-    def has_one_pass(self, fn: Collapsed) -> bool:
+    def has_one_pass(self, fn: Collapsed, others: AbstractSet[str] = frozenset()) -> bool:
         """Whether points are independent and alike, and their densities full Gaussians of one layer."""
-        free = isinstance(fn, LinkedMixture) and fn.labels.is_shared
-        return free and isinstance(fn.components, Gaussian) and not fn.has_side_evidence
+        free = isinstance(fn, LinkedMixture) and fn.labels.is_shared and others <= _FOUND
+        return free and isinstance(fn.components, Gaussian) and not fn.has_side_factors
 
     def one_pass(self, fn: Any, value: Array) -> tuple[Array, dict[str, Any]]:
         """Moments of the components, in chunks of points; no responsibilities are kept."""
@@ -242,10 +244,10 @@ class GaussianComponents(Block):
         spread = values["spread"].reshape(found.shape.shape)
         return normal_inverse_gamma.log_density(found, mean, spread)
 
-    def expected_factors(self, found: Any, evidence: Evidence) -> dict[str, Array]:
+    def expected_factors(self, found: Any, observation: Observation) -> dict[str, Array]:
         """Expected log densities of the points."""
         family = normal_inverse_wishart if self._is_matrix else normal_inverse_gamma
-        x = jnp.asarray(evidence.value)
+        x = jnp.asarray(observation.value)
         return {"unary": family.expected_log_density(found, x).reshape(len(x), *self.shape)}
 
     def divergence(self, found: Any) -> Array:

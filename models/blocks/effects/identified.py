@@ -1,4 +1,4 @@
-"""Which designs leave parameters of a linear mixed model undetermined, whatever the outcomes."""
+"""Identifiability: designs that leave parameters of a linear mixed model undetermined."""
 
 from __future__ import annotations
 

@@ -41,9 +41,9 @@ def class_pass(fn: EffectsMixture, value: Array, structure: Structure) -> ClassP
     """
     sums = group_sums(jnp.asarray(value), fn.fixed, fn.design, fn.groups, fn.outputs)
     number = fn.groups.num_groups  # type: ignore[union-attr]
-    evidence = jnp.zeros((number, fn.num_clusters)) if fn.evidence is None else fn.evidence
+    log_side = jnp.zeros((number, fn.num_clusters)) if fn.log_side is None else fn.log_side
     by_group = {name: leaf for name, leaf in sums._asdict().items() if name != "start"}
-    columns = by_group, evidence, jnp.ones(number)
+    columns = by_group, log_side, jnp.ones(number)
     size = min(_CHUNK, number)
 
     def in_chunks(leaf: Array) -> Array:
@@ -51,8 +51,8 @@ def class_pass(fn: EffectsMixture, value: Array, structure: Structure) -> ClassP
         return padded.reshape(-1, size, *leaf.shape[1:])
 
     def one(columns: tuple[dict[str, Array], Array, Array]) -> ClassPass:
-        some, evidence, counted = columns
-        return _of_chunk(fn, RowSums(sums.start, **some), evidence, counted, structure)
+        some, log_side, counted = columns
+        return _of_chunk(fn, RowSums(sums.start, **some), log_side, counted, structure)
 
     def add(total: ClassPass, columns: Any) -> tuple[ClassPass, None]:
         return jax.tree.map(jnp.add, total, one(columns)), None
@@ -66,11 +66,11 @@ def class_pass(fn: EffectsMixture, value: Array, structure: Structure) -> ClassP
 
 
 def _of_chunk(
-    fn: EffectsMixture, sums: RowSums, evidence: Array, counted: Array, structure: Structure
+    fn: EffectsMixture, sums: RowSums, log_side: Array, counted: Array, structure: Structure
 ) -> ClassPass:
     """Share of some groups; those that fill up the last chunk do not count."""
     factors = fn.class_factors(sums)
-    joint = log_integrals({**factors, "constant": factors["unary"]}) + evidence
+    joint = log_integrals({**factors, "constant": factors["unary"]}) + log_side
     joint = joint + fn.labels.log_weights
     terms = jax.nn.logsumexp(joint, axis=1)
     share = jnp.exp(joint - terms[:, None]) * counted[:, None]

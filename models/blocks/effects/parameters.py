@@ -27,7 +27,7 @@ from numpyro.distributions.transforms import (
 
 from sidebayes.common.warnings import SideBayesWarning
 
-from ..block import Block, Evidence
+from ..block import Block, Observation
 from ..collapsed import Collapsed
 from ..side_information.partial_labels import Groups
 from .densities.expected import Regression, expected_regression, solve
@@ -48,7 +48,7 @@ _EXACT = 1e-13
 """Share of the outcomes outside the span of the fixed effects below which there is no noise."""
 
 
-class Units(NamedTuple):
+class DataScales(NamedTuple):
     """Scales of the data: least-squares coefficients, their precision, and what factor and noise are like."""
 
     start: Any
@@ -76,7 +76,6 @@ class MixedParameters(Block):
     """
 
     roles: ClassVar[tuple[str, ...]] = ("coefficients", "factor", "noise")
-    is_conditional: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -233,9 +232,9 @@ class MixedParameters(Block):
                 stacklevel=2,
             )
 
-    def statistics(self, evidence: Evidence) -> Regression:
+    def statistics(self, observation: Observation) -> Regression:
         """Expected sums of squares and products of outcomes, fixed and random effects."""
-        return expected_regression(evidence, self.structure)
+        return expected_regression(observation, self.structure)
 
     def update(self, statistics: Regression, sources: Sequence[Collapsed]) -> Regression:
         """The statistics are all there is."""
@@ -281,8 +280,8 @@ class MixedParameters(Block):
         """Values of the sites of the fixed effects, from those of each class."""
         return {"coefficients": fixed[0]}
 
-    def _units(self, xp: Any, value: Any = None) -> Units:
-        """Units by NumPy or by JAX."""
+    def _units(self, xp: Any, value: Any = None) -> DataScales:
+        """Scales by NumPy or by JAX."""
         fixed, random = xp.asarray(self.fixed), xp.asarray(self.random)
         y = self.y if value is None else value
         y = xp.zeros(len(fixed)) if y is None else xp.asarray(y)
@@ -293,7 +292,7 @@ class MixedParameters(Block):
         noise = xp.where(squares > 0, xp.sqrt(squares), 1.0)  # ones where there are no numbers
         weight = (outputs @ noise**-2.0)[:, None] / len(fixed)
         apart = xp.where(self.structure.mask, random.T @ (weight * random), 0.0)
-        return Units(start, fixed.T @ (weight * fixed), _root(xp, apart), noise)
+        return DataScales(start, fixed.T @ (weight * fixed), _root(xp, apart), noise)
 
     def _check_prior(self, prior: EffectsPrior) -> None:
         for name, wanted, what in (

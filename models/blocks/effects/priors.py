@@ -107,7 +107,9 @@ class EffectsPrior:
         fixed, random = point_table("fixed", fixed), point_table("random", random)
         for name, table in (("fixed", fixed), ("random", random)):
             if len(table) != len(y):
-                raise ValueError(f"{name} has {len(table)} rows and y has {len(y)}; give as many")
+                raise ValueError(
+                    f"{name} has {len(table)} rows and y has {len(y)}; give equally many"
+                )
         num_outputs = () if outputs is None else point_table("outputs", outputs).shape[1:]
         unit = float(y.std())
         if not unit > 0:

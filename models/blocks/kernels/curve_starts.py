@@ -1,4 +1,4 @@
-"""Where runs start that look for curves: at several length-scales, by random shares of the rows."""
+"""Starts of runs that look for curves: at several length-scales, by random shares of the rows."""
 
 from __future__ import annotations
 

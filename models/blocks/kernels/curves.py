@@ -18,7 +18,7 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import AffineTransform, ComposeTransform, Transform
 
-from ..block import Block, Evidence
+from ..block import Block, FollowsPoints, Observation
 from ..collapsed import Collapsed
 from .curve_density import CurveDensity
 from .curve_starts import Setting
@@ -59,11 +59,6 @@ class Scale(Block):
         self.name, self.dim, self.setting = name, dim, setting
         self.prior, self.typical, self.num_clusters = prior, typical, num_clusters
 
-    @property
-    def has_update(self) -> bool:
-        """Numeric steps only."""
-        return False
-
     def sample(self) -> Array:
         """Sample it."""
         names = [self.dim] * self.prior.event_dim
@@ -91,7 +86,7 @@ class Scale(Block):
         return {"curve_scale": np.broadcast_to(found, shape)}
 
 
-class _Found(NamedTuple):
+class _NormalPosterior(NamedTuple):
     """Normal posterior of the weights: means, and Cholesky factors of the precisions.
 
     Factors have axes of clusters and of outputs, the latter of length one where these share a precision.
@@ -101,7 +96,7 @@ class _Found(NamedTuple):
     root: Array
 
 
-class Curves(Block):
+class Curves(Block, FollowsPoints):
     r"""White weights of the curves of clusters, a priori standard normal.
 
     Given responsibilities :math:`q_{nk}` and variances :math:`s_{nk}^2` their posterior is normal with the
@@ -122,7 +117,6 @@ class Curves(Block):
 
     factor: ClassVar[str] = "unary"
     roles: ClassVar[tuple[str, ...]] = ("curves",)
-    follows_points: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -142,17 +136,17 @@ class Curves(Block):
             prior = dist.Normal(0.0, 1.0).expand(shape).to_event(len(shape))
             return self.declare("curves", name, prior, names)
 
-    def statistics(self, evidence: Evidence) -> tuple[Array, Array]:
+    def statistics(self, observation: Observation) -> tuple[Array, Array]:
         """Precisions and shifts that the rows add.
 
         Shapes (num_clusters, 1 or num_outputs, num_anchors, num_anchors) and (num_clusters, num_outputs,
         num_anchors).
         """
-        density = _density(evidence)
+        density = _density(observation)
         found, unexplained = density.features()
-        share = (density.amplitude * evidence.expected["unary"])[..., None]
+        share = (density.amplitude * observation.expected["unary"])[..., None]
         weight = density.counted(share / density.variances(unexplained))
-        apart = density.table(evidence.value)
+        apart = density.table(observation.value)
 
         def one(each: tuple[Array, ...]) -> tuple[Array, Array]:
             own, size, *features = each
@@ -164,18 +158,20 @@ class Curves(Block):
         own = (found,) if density.has_own_features else ()
         return lax.map(one, (jnp.moveaxis(weight, 1, 0), sizes, *own))
 
-    def update(self, statistics: tuple[Array, Array], sources: Sequence[Collapsed]) -> _Found:
+    def update(
+        self, statistics: tuple[Array, Array], sources: Sequence[Collapsed]
+    ) -> _NormalPosterior:
         """Add the precision and mean of the prior."""
         precision, shift = statistics
         root = jnp.linalg.cholesky(precision + jnp.eye(self.num_anchors))
         mean = _each(lambda r, s: cho_solve((r, True), s.T).T, root, shift)
-        return _Found(mean.reshape(self._shape), root)
+        return _NormalPosterior(mean.reshape(self._shape), root)
 
-    def mode(self, found: _Found, values: Mapping[str, Array]) -> dict[str, Array]:
+    def mode(self, found: _NormalPosterior, values: Mapping[str, Array]) -> dict[str, Array]:
         """Means."""
         return {"curves": found.mean}
 
-    def draw(self, rng_key: Array, found: _Found) -> dict[str, Array]:
+    def draw(self, rng_key: Array, found: _NormalPosterior) -> dict[str, Array]:
         """Draw weights."""
         white = jax.random.normal(rng_key, found.mean.shape, found.mean.dtype)
         moved = _each(
@@ -183,7 +179,7 @@ class Curves(Block):
         )
         return {"curves": found.mean + moved.reshape(self._shape)}
 
-    def log_density(self, found: _Found, values: Mapping[str, Array]) -> Array:
+    def log_density(self, found: _NormalPosterior, values: Mapping[str, Array]) -> Array:
         """Log density of weights."""
         apart = values["curves"] - found.mean
         white = _each(lambda r, z: z @ r, found.root, apart)
@@ -193,24 +189,26 @@ class Curves(Block):
             - 0.5 * apart.size * jnp.log(2 * jnp.pi)
         )
 
-    def means(self, found: _Found) -> dict[str, Array]:
+    def means(self, found: _NormalPosterior) -> dict[str, Array]:
         """Means of the weights, in which curves are linear."""
         return {"curves": found.mean}
 
-    def expected_factors(self, found: _Found, evidence: Evidence) -> dict[str, Array]:
+    def expected_factors(
+        self, found: _NormalPosterior, observation: Observation
+    ) -> dict[str, Array]:
         """Expected log densities of the rows (Ross and Dy 2013, eq. 25, whose first y lacks its square)."""
-        density = _density(evidence)
+        density = _density(observation)
         phi, unexplained = density.features()
         spread = density.variances(unexplained)
         middle = density.values(phi, found.mean) - density.offset
-        table = density.table(evidence.value)
+        table = density.table(observation.value)
         square = (table[:, None] - middle.reshape(*spread.shape[:2], -1)) ** 2
         size = density.amplitude.reshape(-1, 1) ** 2
         doubt = size * self._doubt(found, phi, own=density.has_own_features)
         terms = jnp.log(2 * jnp.pi * spread) + (square + doubt) / spread
         return {"unary": -0.5 * jnp.sum(density.counted(terms), axis=-1)}
 
-    def _doubt(self, found: _Found, phi: Array, *, own: bool) -> Array:
+    def _doubt(self, found: _NormalPosterior, phi: Array, *, own: bool) -> Array:
         """Posterior variance of curves of unit amplitude, shape (num_rows, num_clusters, outputs)."""
 
         def one(each: tuple[Array, ...]) -> Array:
@@ -221,7 +219,7 @@ class Curves(Block):
         by_cluster = lax.map(one, (found.root, phi) if own else (found.root,))
         return jnp.moveaxis(by_cluster, 2, 0)
 
-    def divergence(self, found: _Found) -> Array:
+    def divergence(self, found: _NormalPosterior) -> Array:
         """Divergence from the prior, in nats."""
         trace = jnp.sum(self._inverse(found.root) ** 2)
         size = found.root[..., 0].size
@@ -238,7 +236,7 @@ class Curves(Block):
         """Shape of the weights."""
         return (self.num_clusters, *self.outputs, self.num_anchors)
 
-    def _num_sharing(self, found: _Found) -> int:
+    def _num_sharing(self, found: _NormalPosterior) -> int:
         """Number of outputs that share a precision."""
         return int(np.prod(self.outputs)) // found.root.shape[1]
 
@@ -252,9 +250,9 @@ class Curves(Block):
         return {"curves": found.reshape(num_starts, *shapes["curves"])}
 
 
-def _density(evidence: Evidence) -> CurveDensity:
+def _density(observation: Observation) -> CurveDensity:
     """Components of the observed mixture, which know inputs and parameters of the kernel."""
-    fn: Any = evidence.fn
+    fn: Any = observation.fn
     return fn.components
 
 

@@ -1,4 +1,4 @@
-"""How wide loopy connected sets are treated: refused, or by an approximation that the user names.
+"""Treatment of wide loopy connected sets: refused, or by an approximation that the user names.
 
 Trees that hang on a connected set are always summed out exactly; an approximation sees the 2-core only.
 Each returns terms whose sum approximates log Z and whose gradient in the log-potentials is the
@@ -35,7 +35,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Inference:
-    """How labels are summed out: exactly wherever the budget allows.
+    """Method by which labels are summed out: exactly wherever the budget allows.
 
     Parameters
     ----------

@@ -130,7 +130,7 @@ class LinkedCategorical(dist.Distribution):
         return free or (self.weight_per == "chunklet" and graph.num_edges == 0)
 
     def log_normalizer(self) -> Array:
-        r"""What the unnormalised sum must be divided by, in logs.
+        r"""Log of the divisor that normalises the sum.
 
         :math:`\log\Omega` for a field; for relations the sum of the log-odds terms that make each
         statement's likelihood normalised, :math:`\sum \log(1 + e^{|w|}) - [w < 0] |w|`. Zero where the
@@ -201,13 +201,33 @@ class LinkedCategorical(dist.Distribution):
         found, blank = self._with_blank(partition.by_connected_set, unary)
         return found - blank
 
+    def responsibilities(self, unary: Array) -> Array:
+        """Posterior probabilities of the labels given `unary`, of its shape; see `log_evidence`."""
+        return self._sum(partition.responsibilities, unary)
+
+    def pair_marginals(self, unary: Array) -> Array:
+        """Posterior probability that the labels of each link agree, shape (num_links,)."""
+        return self._sum(partition.pair_marginals, unary)
+
+    def mode_given(self, unary: Array) -> Array:
+        """Most probable joint labeling given `unary`, shape (num_points,)."""
+        return self._sum(partition.mode, unary)
+
+    def draw_given(self, key: Array, unary: Array) -> Array:
+        """Draw all labels jointly given `unary`, shape (num_points,)."""
+        return self._sum(partial(partition.sample, key), unary)
+
     def _with_blank(self, routine: Callable[..., Array], unary: Array) -> Array:
         """A sum and the same without data, the normaliser of a field: as a batch compiled once."""
         both = jnp.stack([unary, jnp.zeros_like(unary)])
         return jax.vmap(partial(self._sum, routine))(both)
 
     def among(
-        self, graph: LabelGraph, pair_weights: ArrayLike, points: Any = slice(None)
+        self,
+        graph: LabelGraph,
+        pair_weights: ArrayLike,
+        points: Any = slice(None),
+        inference: str | Inference | None = None,
     ) -> LinkedCategorical:
         """Labels of some of the points, tied by other links, under the same law."""
         return LinkedCategorical(
@@ -215,8 +235,16 @@ class LinkedCategorical(dist.Distribution):
             graph,
             reading=self.reading,
             pair_weights=jnp.asarray(pair_weights),
-            **self.options,
+            weight_per=self.weight_per,
+            inference=self.inference if inference is None else inference,
         )
+
+    def draw_statements(self, key: Array, labels: Array) -> Array:
+        """Draw, for each link, whether two labels are said to agree; shape (num_links,)."""
+        first, second = jnp.asarray(self.graph.pairs).T
+        # log-odds of a right statement; negative where a learned flip rate is above one half
+        right = jax.nn.sigmoid(jnp.sign(self.graph.pair_weights) * self.pair_weights)
+        return (labels[first] == labels[second]) == jax.random.bernoulli(key, right)
 
     def log_prob(self, value: Array) -> Array:
         """Log-probability of one joint labeling, shape (num_points,)."""
@@ -242,14 +270,7 @@ class LinkedCategorical(dist.Distribution):
             )
 
         def draw(one: Array) -> Array:
-            return partition.sample(
-                one,
-                jnp.zeros(shape),
-                self.graph,
-                self.log_weights,
-                self.pair_weights,
-                **self.options,
-            )
+            return self.draw_given(one, jnp.zeros(shape))
 
         if not sample_shape:
             return draw(key)

@@ -9,6 +9,7 @@ from jax import Array
 from jax.core import Tracer
 from numpy.typing import NDArray
 
+from ..collapsed import NamedArray
 from ..label_inference.label_graph import LabelGraph
 from ..label_inference.potts import FORBIDDEN, logsumexp
 from .linked_mixture import LinkedMixture
@@ -54,7 +55,7 @@ class FactorisedPairs(LinkedMixture):
         owner = jnp.asarray(graph.connected_set)[jnp.asarray(graph.pairs)[:, 0]]
         return jax.ops.segment_sum(self._by_statement(value), owner, graph.num_nodes)
 
-    def summaries(self, value: Array) -> tuple[dict[str, Array], Array]:
+    def summaries(self, value: Array) -> tuple[dict[str, NamedArray], Array]:
         """Labels are inferred jointly; terms are those of this likelihood."""
         return self.posterior(value), self.by_unit(value)
 

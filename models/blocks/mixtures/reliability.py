@@ -15,7 +15,7 @@ from jax.core import Tracer
 from jax.scipy.special import digamma
 from scipy.special import expit
 
-from ..block import Block, Evidence
+from ..block import Block, Observation
 from ..collapsed import Collapsed
 from ..label_inference.label_graph import LabelGraph
 
@@ -25,7 +25,7 @@ FLIP_RATE_PRIOR = (1.0, 4.0)
 """Beta prior of a learned flip rate: mean 0.2, no flips most probable a priori."""
 
 _TYPICAL = 0.2
-"""Where a rate starts of which no statement tells anything."""
+"""Start of a rate about which no statement informs."""
 
 _LARGEST = 0.4
 """Largest rate to start from."""
@@ -115,7 +115,6 @@ class FlipRate(Block):
 
     factor: ClassVar[str] = "pair_weights"
     roles: ClassVar[tuple[str, ...]] = ("reliability",)
-    locates: ClassVar[bool] = False
 
     def __init__(self, prior: Any, graph: LabelGraph) -> None:
         self.prior, self.graph = prior, graph
@@ -129,16 +128,16 @@ class FlipRate(Block):
         """Sample the flip rate, inside a plate of the groups if there are several."""
         return self.declare("reliability", name, self.prior)
 
-    def statistics(self, evidence: Evidence) -> Array:
+    def statistics(self, observation: Observation) -> Array:
         """Expected numbers of soft must-links and cannot-links whose labels agree.
 
         Returns
         -------
         Array, shape (2,), or (2, num_groups) if there are several
         """
-        graph = evidence.fn.labels.graph
+        graph = observation.fn.labels.graph
         must, soft = _kinds(graph)
-        agree = jnp.where(soft, evidence.expected["pair_weights"], 0.0)
+        agree = jnp.where(soft, observation.expected["pair_weights"], 0.0)
         kinds = jnp.stack([jnp.where(must, agree, 0.0), jnp.where(must, 0.0, agree)])
         return _by_group(kinds, graph)
 
@@ -168,7 +167,7 @@ class FlipRate(Block):
         """Log density of flip rates."""
         return dist.Beta(*found, validate_args=False).log_prob(values["reliability"]).sum()
 
-    def expected_factors(self, found: _Counts, evidence: Evidence) -> dict[str, Any]:
+    def expected_factors(self, found: _Counts, observation: Observation) -> dict[str, Any]:
         """Expected log-odds of the statements, and log probability of those that disagree."""
         must, soft = _kinds(self.graph)
         total = digamma(found.wrong + found.right)
@@ -187,9 +186,7 @@ class FlipRate(Block):
         """Divergence from the prior, in nats."""
         return dist.kl_divergence(dist.Beta(*found), self.prior).sum()
 
-    def starts(
-        self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
-    ) -> dict[str, Any]:
+    def typical(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
         """The rate that the given weights stand for, on average over the soft statements of a group."""
         given, group = self.graph.pair_weights, self.graph.group
         low, high = (
@@ -207,8 +204,7 @@ class FlipRate(Block):
         margin = _MARGIN * (high - low)
         # at one half statements say nothing, and no step leads away
         rate = np.clip(np.minimum(rate, _LARGEST), low + margin, high - margin)
-        shape = shapes["reliability"]
-        return {"reliability": np.broadcast_to(rate.reshape(shape), (num_starts, *shape))}
+        return {"reliability": rate.reshape(shapes["reliability"])}
 
     def remark(self, values: Mapping[str, Any]) -> str | None:
         """Say that a rate above one half reads links as their opposite."""

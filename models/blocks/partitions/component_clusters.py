@@ -1,4 +1,4 @@
-"""Which cluster each component of a mixture belongs to, as a block with a discrete update."""
+"""Clusters of the components of a mixture, as a block with a discrete update."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jax import Array, lax
 from jax.scipy.special import xlogy
 from numpyro.distributions.transforms import Transform
 
-from ..block import Block, Evidence
+from ..block import Block, Discrete, Observation
 from ..collapsed import Collapsed
 
 __all__ = ["ComponentClusters", "FlatSimplex"]
@@ -41,7 +41,7 @@ class FlatSimplex(dist.Dirichlet):
         return flat + 0.0 * xlogy(1.0, jnp.maximum(value, 1.0)).sum(axis=-1)
 
 
-class ComponentClusters(Block):
+class ComponentClusters(Block, Discrete):
     r"""Table V of the clusters that components belong to, shape (num_components, num_clusters).
 
     Its rows are probabilities; the update takes them to vertices, one cluster per component. The
@@ -61,8 +61,6 @@ class ComponentClusters(Block):
 
     factor: ClassVar[str] = "agreement"
     roles: ClassVar[tuple[str, ...]] = ("component_clusters",)
-    is_conditional: ClassVar[bool] = False
-    is_discrete: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -87,9 +85,9 @@ class ComponentClusters(Block):
         """Coordinates in which a vertex, which they do not reach, stands for a point near it."""
         return _Inside(bijector, self.num_clusters)
 
-    def statistics(self, evidence: Evidence) -> Array:
+    def statistics(self, observation: Observation) -> Array:
         """Expected weight of the statements between each pair of components."""
-        return evidence.expected["agreement"]
+        return observation.expected["agreement"]
 
     def update(self, statistics: Array, sources: Sequence[Collapsed]) -> Array:
         """Make the statistic symmetric."""

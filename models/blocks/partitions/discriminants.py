@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 
 from ..block import Block
 from ..components.gaussian_block import GaussianComponents
-from ..mixtures.units import data_units, fitted_statistic
+from ..mixtures.data_units import data_units, fitted_statistic
 from .partitioned_mixture import PartitionedMixture
 from .rule import Rule, matched_discriminants
 
@@ -48,7 +48,6 @@ class Discriminants(Block):
 
     factor: ClassVar[str] = "scores"
     roles: ClassVar[tuple[str, ...]] = ("discriminants",)
-    tightens: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -62,11 +61,6 @@ class Discriminants(Block):
         self.gaussians, self.plate = gaussians, plate
         equal = np.full(num_components, 1.0 / num_components)
         self.weights = equal if weights is None else weights
-
-    @property
-    def has_update(self) -> bool:
-        """There is none in closed form."""
-        return False
 
     def sample(self, x: ArrayLike, name: str) -> Rule:
         """Sample coefficients; return the rule that they make.

@@ -10,10 +10,12 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import Array, lax
 from jax.core import Tracer
+from numpyro.distributions import constraints
 
-from ..collapsed import Fitted
+from ..collapsed import Fitted, NamedArray
+from ..mixtures.finite_mixture import FiniteMixture
 from ..mixtures.linked_categorical import LinkedCategorical
-from ..mixtures.linked_mixture import LinkedMixture
+from ..mixtures.row_densities import draw_rows, row_log_densities
 from .rule import Rule
 
 __all__ = ["PartitionedMixture"]
@@ -28,7 +30,7 @@ _STILL = 1e-10
 """Largest change of a probability in a sweep that counts as none."""
 
 
-class PartitionedMixture(LinkedMixture):
+class PartitionedMixture(FiniteMixture):
     r"""Data of all points; components belong to clusters, and links are statements about clusters.
 
     With components :math:`z_i`, clusters :math:`c_i \sim V_{z_i}` and statements that are right with
@@ -57,12 +59,21 @@ class PartitionedMixture(LinkedMixture):
         Discriminants of points.
     alive : Array of bool, shape (num_components,), optional
         Components that take part; others only fill arrays up to a size that is compiled already.
-    evidence : Array, shape (num_points, num_clusters), optional
+    log_side : Array, shape (num_points, num_clusters), optional
         e, further log-factors of the clusters of points.
     """
 
     arg_constraints: ClassVar[dict] = {}
-    pytree_data_fields: ClassVar[tuple[str, ...]] = ("log_within", "table", "rule", "alive")
+    components: dist.Distribution
+    pytree_data_fields: ClassVar[tuple[str, ...]] = (
+        "labels",
+        "components",
+        "log_within",
+        "table",
+        "rule",
+        "alive",
+        "log_side",
+    )
 
     def __init__(
         self,
@@ -72,7 +83,7 @@ class PartitionedMixture(LinkedMixture):
         table: Array,
         rule: Rule | None = None,
         alive: Array | None = None,
-        evidence: Array | None = None,
+        log_side: Array | None = None,
         *,
         validate_args: bool | None = None,
     ) -> None:
@@ -88,18 +99,23 @@ class PartitionedMixture(LinkedMixture):
             )
         self.labels, self.components = labels, components
         self.log_within, self.table, self.rule, self.alive = log_within, table, rule, alive
-        self.evidence, self.groups = evidence, None
+        self.log_side = log_side
         shape = (labels.graph.num_points, *components.event_shape)
-        dist.Distribution.__init__(self, event_shape=shape, validate_args=validate_args)
+        super().__init__(event_shape=shape, validate_args=validate_args)
 
     @property
-    def num_clusters(self) -> int:
-        """Number of clusters, some of which may hold no component."""
-        return self.table.shape[-1]
+    def support(self) -> constraints.Constraint:
+        """Support of the components, one row per point."""
+        return constraints.independent(self.components.support, 1)
 
     def approximation(self) -> str | None:
         """Name the family of the posterior."""
         return "mean_field" if self.rule is None else "space_partition"
+
+    @property
+    def mixing_log_weights(self) -> Array:
+        """Logs of the weights of the components; those of the clusters are all zero."""
+        return self.log_within
 
     def remark(self) -> str | None:
         """Say that links which all join keep nothing apart."""
@@ -130,8 +146,11 @@ class PartitionedMixture(LinkedMixture):
             (num_links,); ``agreement`` (num_components, num_components), the probability that two
             components share their cluster; and ``scores``, if there is a rule.
         """
-        factors = super().log_factors(value)
-        factors |= {"log_within": self.log_within, "agreement": self.table @ self.table.T}
+        factors = self.log_factors_of_labels() | {
+            "unary": row_log_densities(self.components, value),
+            "log_within": self.log_within,
+            "agreement": self.table @ self.table.T,
+        }
         return factors if self.rule is None else factors | {"scores": self.rule.scores(value)}
 
     def label_factors(self, factors: dict[str, Array]) -> Array:
@@ -141,7 +160,7 @@ class PartitionedMixture(LinkedMixture):
         share = jnp.exp(joint - top) @ self.table
         held = share > 0
         found = jnp.where(held, jnp.log(jnp.where(held, share, 1.0)) + top, _NOWHERE)
-        return found + factors["evidence"] if "evidence" in factors else found
+        return found + factors["log_side"] if "log_side" in factors else found
 
     @property
     def ends(self) -> tuple[Array, Array]:
@@ -164,9 +183,9 @@ class PartitionedMixture(LinkedMixture):
         return self._among(self.log_factors(value)["unary"] + self.log_within)
 
     def _joint(self, factors: dict[str, Array]) -> Array:
-        """Log joint densities of points and components, evidence included."""
+        """Log joint densities of points and components, side factors included."""
         joint = factors["unary"] + factors["log_within"]
-        return joint + factors["evidence"] @ self.table.T if "evidence" in factors else joint
+        return joint + factors["log_side"] @ self.table.T if "log_side" in factors else joint
 
     def _among(self, scores: Array) -> Array:
         """Scores, far below all others for components that take no part."""
@@ -277,7 +296,7 @@ class PartitionedMixture(LinkedMixture):
         statements = by_link - self._log_normalizers()
         return found + jax.ops.segment_sum(statements, owner[self.ends[0]], graph.num_nodes)
 
-    def summaries(self, value: Array) -> tuple[dict[str, Array], Array]:
+    def summaries(self, value: Array) -> tuple[dict[str, NamedArray], Array]:
         """`posterior` and `by_unit`."""
         return self.posterior(value), self.by_unit(value)
 
@@ -297,9 +316,8 @@ class PartitionedMixture(LinkedMixture):
         """Draw components, then data; statements would be drawn anew."""
         key_labels, key_data = jax.random.split(key)
         shape = (*sample_shape, self.labels.graph.num_points)
-        return self._data(
-            key_data, jax.random.categorical(key_labels, self.log_within, shape=shape), sample_shape
-        )
+        own = jax.random.categorical(key_labels, self.log_within, shape=shape)
+        return draw_rows(key_data, self.components, own, sample_shape)
 
     def draw_data(self, rng_key: Array, fitted: Fitted | None = None) -> Array:
         """Draw components from their law without links, then data."""

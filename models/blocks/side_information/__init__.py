@@ -1,1 +1,1 @@
-"""What is known beside the data: links, groups and partial labels, and how reliable links are."""
+"""Side information: links, groups and partial labels, and the reliability of links."""

@@ -23,7 +23,7 @@ _MOST_WORK = 3 * 10**7
 
 @dataclass(frozen=True)
 class LinkReport:
-    """What a set of links holds; printable.
+    """Report on a set of links; printable.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What is stated about pairs: same or not, in words or numbers, and tables of such statements."""
+"""Reads statements about pairs, same or not, in words or numbers, and tables of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How strong a link is, by what is known of its reliability."""
+"""Weights of links from what is known about their reliability."""
 
 from __future__ import annotations
 

@@ -321,7 +321,7 @@ def _name_array(name: str, values: Any) -> NDArray:
     is_nullable = isinstance(getattr(values, "dtype", None), pd.api.extensions.ExtensionDtype)
     array = values.to_numpy(object) if is_nullable else name_array(name, values)
     if array.ndim != 1:
-        raise ValueError(f"{name} has shape {array.shape}; expected (points,), a group each")
+        raise ValueError(f"{name} has shape {array.shape}; expected (points,), one group per point")
     return array
 
 

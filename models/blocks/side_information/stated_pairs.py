@@ -1,4 +1,4 @@
-"""What links hold: statements about pairs, checked once, at the door; and parts and sums of them."""
+"""Statements about pairs, checked once when they are made; subsets and sums of links."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from numpy.typing import NDArray
 
-from ...block import Evidence
+from ...block import Observation
 from .mixture import EffectsMixture
 from .restricted import RestrictedEffects
 from .structure import Structure
@@ -72,11 +72,11 @@ def solve(found: Regression, index: NDArray, weight: Array) -> tuple[Array, Arra
     return best, found.squares - 2 * jnp.einsum("kli,ki->kl", found.cross, best) + fitted
 
 
-def expected_regression(evidence: Evidence, structure: Structure) -> Regression:
+def expected_regression(observation: Observation, structure: Structure) -> Regression:
     """Collect it from the expected latent variables of the distributions of mixed effects."""
-    fn: Any = evidence.fn
-    given = jnp.asarray(evidence.value), fn.fixed, fn.design, fn.groups, fn.outputs
-    expected = evidence.expected
+    fn: Any = observation.fn
+    given = jnp.asarray(observation.value), fn.fixed, fn.design, fn.groups, fn.outputs
+    expected = observation.expected
     second, first = expected["precision"], expected["shift"]
     if isinstance(fn, EffectsMixture):
         return class_regressions(group_sums(*given), expected["unary"], second, first, structure)

@@ -13,13 +13,12 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from ...collapsed import Fitted
-from ...label_inference import partition
+from ...collapsed import Fitted, NamedArray
+from ...mixtures.finite_mixture import FiniteMixture
 from ...mixtures.linked_categorical import LinkedCategorical
-from ...mixtures.linked_mixture import LinkedMixture
 from ...side_information.partial_labels import Groups
 from .marginal import effect_factors
-from .random_effects import EFFECT_AXES, log_integrals, moments
+from .random_effects import log_integrals, moments, named_effects
 from .sums import RowSums, group_sums
 
 __all__ = ["EffectsMixture", "LabelsAndEffects"]
@@ -34,7 +33,7 @@ class LabelsAndEffects(NamedTuple):
     effects: Array
 
 
-class EffectsMixture(LinkedMixture):
+class EffectsMixture(FiniteMixture):
     r"""Outcomes of a long table, with the labels and the random effects of its groups integrated out.
 
     Group g, a subject, has a label, and in class k its outcomes are those of a linear mixed model,
@@ -44,7 +43,7 @@ class EffectsMixture(LinkedMixture):
 
     with a law of the labels P in which links tie groups (Lu 2008, section 7.4 and eq. 2.10). The effects of
     a group are integrated out in closed form for each class, by `RandomEffects`; what is left are
-    log-factors of its label, and the labels are summed out as those of every `LinkedMixture`. All is made
+    log-factors of its label, and the labels are summed out as those of every `FiniteMixture`. All is made
     of sums over the rows of each group, which depend on no parameter.
 
     The latent variables are the labels and, given these, the effects whitened by their own class:
@@ -67,7 +66,7 @@ class EffectsMixture(LinkedMixture):
         Standard deviation of each output.
     outputs : array_like, shape (num_rows, num_outputs), optional
         Indicators of the output that each row measures; None where there is one only.
-    evidence : Array, shape (num_groups, num_clusters), optional
+    log_side : Array, shape (num_groups, num_clusters), optional
         Further log-factors of the labels, such as those of known classes.
 
     Raises
@@ -84,8 +83,11 @@ class EffectsMixture(LinkedMixture):
     doi:10.18637/jss.v078.i02, for classes whose fixed effects, covariances or noise are in part shared.
     """
 
-    summary_axes = EFFECT_AXES
+    groups: Groups
     pytree_data_fields: ClassVar[tuple[str, ...]] = (
+        "labels",
+        "groups",
+        "log_side",
         "fixed",
         "coefficients",
         "design",
@@ -105,23 +107,20 @@ class EffectsMixture(LinkedMixture):
         scale_tril: ArrayLike,
         noise: ArrayLike,
         outputs: ArrayLike | None = None,
-        evidence: Array | None = None,
+        log_side: Array | None = None,
         validate_args: bool | None = None,
     ) -> None:
         if not isinstance(labels, LinkedCategorical):
             raise TypeError(
                 f"labels is a {type(labels).__name__}; expected a LinkedCategorical over the groups"
             )
-        self.labels, self.groups, self.evidence, self.components = labels, groups, evidence, None
+        self.labels, self.groups, self.log_side = labels, groups, log_side
         self.fixed, self.design = jnp.asarray(fixed), jnp.asarray(random)
         self.coefficients, self.scale_tril = jnp.asarray(coefficients), jnp.asarray(scale_tril)
         self.noise = jnp.asarray(noise)
         self.outputs = None if outputs is None else jnp.asarray(outputs)
         self._check_shapes()
-        # what the base class asks for are components that are distributions of single rows
-        super(LinkedMixture, self).__init__(
-            event_shape=(len(self.fixed),), validate_args=validate_args
-        )
+        super().__init__(event_shape=(len(self.fixed),), validate_args=validate_args)
 
     def _check_shapes(self) -> None:
         num_clusters, num_rows = self.num_clusters, len(self.fixed)
@@ -147,19 +146,14 @@ class EffectsMixture(LinkedMixture):
             raise ValueError(
                 f"row {row} belongs to no group; give every such row a group of its own, or leave it out"
             )
-        if self.evidence is not None and jnp.shape(self.evidence) != (
+        if self.log_side is not None and jnp.shape(self.log_side) != (
             self.groups.num_groups,
             num_clusters,
         ):
             raise ValueError(
-                f"evidence has shape {jnp.shape(self.evidence)}; expected "
+                f"log_side has shape {jnp.shape(self.log_side)}; expected "
                 f"{(self.groups.num_groups, num_clusters)}, a log-factor per group and cluster"
             )
-
-    @property
-    def varies_by_row(self) -> bool:
-        """Densities have a design by row."""
-        return True
 
     @property
     def support(self) -> constraints.Constraint:
@@ -174,7 +168,7 @@ class EffectsMixture(LinkedMixture):
         dict
             ``precision`` (num_groups, num_clusters, num_effects, num_effects), ``shift`` (num_groups,
             num_clusters, num_effects) and ``unary`` (num_groups, num_clusters): those of
-            `RandomEffects` in each class; ``log_weights``, ``pair_weights`` and ``evidence`` as of
+            `RandomEffects` in each class; ``log_weights``, ``pair_weights`` and ``log_side`` as of
             `LinkedMixture`.
 
         Raises
@@ -188,7 +182,7 @@ class EffectsMixture(LinkedMixture):
                 "batches"
             )
         sums = group_sums(jnp.asarray(value), self.fixed, self.design, self.groups, self.outputs)
-        return self.class_factors(sums) | self._label_factors_of_links()
+        return self.class_factors(sums) | self.log_factors_of_labels()
 
     def class_factors(self, sums: RowSums) -> dict[str, Array]:
         """Those log-factors that depend on the data, from sums over the rows of some groups."""
@@ -200,9 +194,9 @@ class EffectsMixture(LinkedMixture):
     def label_factors(self, factors: dict[str, Array]) -> Array:
         """Log-factors of the labels alone, shape (num_groups, num_clusters)."""
         unary = log_integrals({**factors, "constant": factors["unary"]})
-        return unary + factors["evidence"] if "evidence" in factors else unary
+        return unary + factors["log_side"] if "log_side" in factors else unary
 
-    def posterior(self, value: Array) -> dict[str, Array]:
+    def posterior_given(self, share: Array, value: Array) -> dict[str, NamedArray]:
         r"""Posterior of the labels, and moments of the effects b, not whitened.
 
         Returns
@@ -212,15 +206,6 @@ class EffectsMixture(LinkedMixture):
             predictors of the classes averaged by these, :math:`\sum_k r_{gk} E[b_g \mid y, k]` (Lu 2008,
             eq. 8.16); ``effects_covariance`` by the law of total variance.
         """
-        return super().posterior(value) | self._effects(value, self.responsibilities(value))
-
-    def summaries(self, value: Array) -> tuple[dict[str, Array], Array]:
-        """`posterior` and `by_unit` by one pass over the links, and its slope."""
-        found, terms = super().summaries(value)
-        return found | self._effects(value, found["responsibilities"]), terms
-
-    def _effects(self, value: Array, share: Array) -> dict[str, Array]:
-        """Moments of the effects, averaged over the classes."""
         center, root = moments(self.log_factors(value))
         own = jnp.einsum("gkj,kij->gki", center, self.scale_tril)
         spread = root @ self.scale_tril.mT
@@ -228,30 +213,26 @@ class EffectsMixture(LinkedMixture):
         apart = own - mean[:, None]
         within = jnp.einsum("gk,gkij->gij", share, spread.mT @ spread)
         between = jnp.einsum("gk,gki,gkj->gij", share, apart, apart)
-        return {"effects": mean, "effects_covariance": within + between}
+        return super().posterior_given(share, value) | named_effects(mean, within + between)
 
-    def draw(self, rng_key: Array, value: Array) -> LabelsAndEffects:  # type: ignore[override]
+    def draw(self, rng_key: Array, value: Array) -> LabelsAndEffects:
         """Draw all labels jointly, then whitened effects, given data and parameters."""
         factors = self.log_factors(value)
         key_labels, key_effects = jax.random.split(rng_key)
-        labels = self._from_factors(partition.sample, factors, key_labels)
+        labels = self.labels.draw_given(key_labels, self.label_factors(factors))
         own = {name: _of_label(factors[name], labels) for name in ("precision", "shift")}
         center, root = moments(own)
         white = jax.random.normal(key_effects, center.shape, center.dtype)
         return LabelsAndEffects(labels, center + (root.mT @ white[..., None])[..., 0])
 
-    def statistic(self, latent: LabelsAndEffects) -> dict[str, Array]:  # type: ignore[override]
+    def statistic(self, latent: LabelsAndEffects) -> dict[str, Array]:
         """Sufficient statistics of drawn labels and effects, of the structure of `log_factors`."""
         labels, effects = latent
-        found = super().statistic((labels, None))
+        found = self.label_statistic(labels)
         member, square = found["unary"], effects[:, :, None] * effects[:, None, :]
         found["shift"] = member[..., None] * effects[:, None]
         found["precision"] = member[..., None, None] * square[:, None]
         return found
-
-    def _by_row(self, values: Array) -> Array:
-        """Values of the groups: log-factors are by group here."""
-        return values
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw labels, effects, then outcomes; statements and known classes would be drawn anew."""
@@ -270,7 +251,7 @@ class EffectsMixture(LinkedMixture):
         """
         key_fitted, key_labels, key_effects, key_noise = jax.random.split(rng_key, 4)
         own = None if fitted is None else fitted.fn.draw(key_fitted, fitted.value)
-        labels = self._labels_given(key_labels, None if own is None else own.labels, fitted)
+        labels = self.draw_labels(key_labels, None if own is None else own.labels, fitted)
         white = self._white(key_effects)
         if own is not None and fitted is not None:
             white = jnp.where(fitted.codes[:, None] < 0, white, own.effects[fitted.codes])
@@ -278,13 +259,13 @@ class EffectsMixture(LinkedMixture):
 
     def _white(self, key: Array) -> Array:
         """Whitened effects of every group, a priori."""
-        shape = self.groups.num_groups, self.design.shape[1]  # type: ignore[union-attr]
+        shape = self.groups.num_groups, self.design.shape[1]
         return jax.random.normal(key, shape, self.design.dtype)
 
     def _outcomes(self, key: Array, latent: LabelsAndEffects) -> Array:
         """Draw outcomes given labels and whitened effects."""
         labels, white = latent
-        codes = jnp.asarray(self.groups.codes)  # type: ignore[union-attr]
+        codes = jnp.asarray(self.groups.codes)
         effects = jnp.einsum("gij,gj->gi", self.scale_tril[labels], white)
         mean = (self.fixed * self.coefficients[labels][codes]).sum(axis=1)
         mean = mean + (self.design * effects[codes]).sum(axis=1)

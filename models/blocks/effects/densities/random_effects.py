@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import jax
@@ -14,19 +13,13 @@ from jax import Array
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from ...collapsed import Collapsed, Fitted
+from ...collapsed import Collapsed, Fitted, NamedArray
 from ...side_information.partial_labels import Groups
 from .small import cholesky, forward_solve, inverse, log_determinant
 
-__all__ = ["RandomEffects", "log_integrals", "moments"]
+__all__ = ["RandomEffects", "log_integrals", "moments", "named_effects"]
 
 _LOG_2PI = math.log(2 * math.pi)
-
-
-EFFECT_AXES = MappingProxyType(
-    {"effects": ("unit", "effect"), "effects_covariance": ("unit", "effect", "effect_1")}
-)
-"""Axes of the moments of random effects, which have names where the data's dimension ``effects`` has."""
 
 
 class RandomEffects(Collapsed):
@@ -89,8 +82,7 @@ class RandomEffects(Collapsed):
         "noise": constraints.positive,
     }
     support = constraints.real_vector
-    latent = "effects"
-    summary_axes = EFFECT_AXES
+    groups: Groups
     pytree_data_fields: ClassVar[tuple[str, ...]] = (
         "loc",
         "design",
@@ -211,7 +203,7 @@ class RandomEffects(Collapsed):
         """Log density of the outcomes of every group, shape (num_groups,)."""
         return log_integrals(self.log_factors(value))
 
-    def posterior(self, value: Array) -> dict[str, Array]:
+    def posterior(self, value: Array) -> dict[str, NamedArray]:
         """Posterior moments of the effects b, not whitened.
 
         Returns
@@ -222,10 +214,7 @@ class RandomEffects(Collapsed):
         """
         center, root = moments(self.log_factors(value))
         spread = root @ self.scale_tril.T
-        return {
-            "effects": center @ self.scale_tril.T,
-            "effects_covariance": spread.mT @ spread,
-        }
+        return named_effects(center @ self.scale_tril.T, spread.mT @ spread)
 
     def draw(self, rng_key: Array, value: Array) -> Array:
         """Draw whitened effects given data and parameters, shape (num_groups, num_effects)."""
@@ -303,6 +292,15 @@ def moments(factors: dict[str, Array]) -> tuple[Array, Array]:
     root = inverse(lower)
     white = (root * factors["shift"][..., None, :]).sum(axis=-1)
     return (root * white[..., None]).sum(axis=-2), root
+
+
+def named_effects(mean: Array, covariance: Array) -> dict[str, NamedArray]:
+    """Moments of random effects; their axis has names where the data's dimension ``effects`` has."""
+    axes = "points", "effect", "effect_1"
+    return {
+        "effects": NamedArray(axes[:2], mean),
+        "effects_covariance": NamedArray(axes, covariance),
+    }
 
 
 def _floating(array: ArrayLike) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -11,19 +10,19 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from ...collapsed import Fitted
+from ...collapsed import Fitted, NamedArray
 from ...side_information.partial_labels import Groups
 from .marginal import Weighted, by_row, weighted
-from .random_effects import EFFECT_AXES, RandomEffects
+from .random_effects import RandomEffects, named_effects
 from .small import cholesky, forward_solve, inverse, log_determinant
 from .sums import least_squares, row_sums
 
-__all__ = ["Drawn", "RestrictedEffects"]
+__all__ = ["LatentEffects", "RestrictedEffects"]
 
 _LOG_2PI = math.log(2 * math.pi)
 
 
-class Drawn(NamedTuple):
+class LatentEffects(NamedTuple):
     """Latent variables: whitened ``effects`` (num_groups, num_effects), and ``move`` (num_terms,).
 
     The latter are the fixed effects less those of an ordinary least-squares fit to the data.
@@ -79,13 +78,6 @@ class RestrictedEffects(RandomEffects):
         Means m and standard deviations s of the fixed effects, shape (num_terms,); None is flat.
     """
 
-    summary_axes = MappingProxyType(
-        {
-            **EFFECT_AXES,
-            "coefficients": ("terms",),
-            "coefficients_covariance": ("terms", "terms_1"),
-        }
-    )
     arg_constraints: ClassVar[dict] = {}
     pytree_data_fields: ClassVar[tuple[str, ...]] = ("fixed", "deviations", "outputs", "prior")
     has_independent_units = False
@@ -195,7 +187,7 @@ class RestrictedEffects(RandomEffects):
         with_all = 0.5 * (found.height**2).sum() - log_determinant(found.root)
         return terms + with_all - 0.5 * (height**2).sum(axis=-1) + log_determinant(root)
 
-    def posterior(self, value: Array) -> dict[str, Array]:
+    def posterior(self, value: Array) -> dict[str, NamedArray]:
         """Posterior moments of fixed effects, and of random effects, not whitened.
 
         Returns
@@ -210,14 +202,14 @@ class RestrictedEffects(RandomEffects):
         root = inverse(found.root)
         own = inverse(found.lower) @ self.scale_tril.T
         through = jnp.einsum("gji,gjk->gik", own, found.slope @ root.T)
-        return {
-            "effects": mean.effects @ self.scale_tril.T,
-            "effects_covariance": own.mT @ own + through @ through.mT,
-            "coefficients": least_squares(jnp.asarray(value), self.fixed) + mean.move,
-            "coefficients_covariance": root.T @ root,
+        covariance = own.mT @ own + through @ through.mT
+        fixed = least_squares(jnp.asarray(value), self.fixed) + mean.move
+        return named_effects(mean.effects @ self.scale_tril.T, covariance) | {
+            "coefficients": NamedArray(("terms",), fixed),
+            "coefficients_covariance": NamedArray(("terms", "terms_1"), root.T @ root),
         }
 
-    def draw(self, rng_key: Array, value: Array) -> Drawn:  # type: ignore[override]
+    def draw(self, rng_key: Array, value: Array) -> LatentEffects:  # type: ignore[override]
         """Draw fixed effects, then whitened effects, given data and parameters."""
         found = _solved(self.log_factors(value))
         key_fixed, key_effects = jax.random.split(rng_key)
@@ -225,7 +217,7 @@ class RestrictedEffects(RandomEffects):
         white = jax.random.normal(key_effects, found.half.shape, found.half.dtype)
         return _latent(found, move, white)
 
-    def statistic(self, latent: Drawn) -> dict[str, Array]:  # type: ignore[override]
+    def statistic(self, latent: LatentEffects) -> dict[str, Array]:  # type: ignore[override]
         """Sufficient statistic of whitened and fixed effects."""
         effects, move = latent
         return {
@@ -237,7 +229,7 @@ class RestrictedEffects(RandomEffects):
             "constant": jnp.ones((), effects.dtype),
         }
 
-    def mode(self, value: Array) -> Drawn:  # type: ignore[override]
+    def mode(self, value: Array) -> LatentEffects:  # type: ignore[override]
         """Most probable effects of both kinds, their posterior mean."""
         found = _solved(self.log_factors(value))
         return _latent(found, jnp.zeros_like(found.height), jnp.zeros_like(found.half))
@@ -282,11 +274,11 @@ class RestrictedEffects(RandomEffects):
         return mean + spread * jax.random.normal(key, (*sample_shape, len(mean)), mean.dtype)
 
 
-def _latent(found: _Solved, move: Array, white: Array) -> Drawn:
+def _latent(found: _Solved, move: Array, white: Array) -> LatentEffects:
     """Latent variables that standard normal ones stand for; the posterior mean at zero."""
     shift = inverse(found.root).T @ (found.height + move)
     center = found.half + found.slope @ shift + white
-    return Drawn(jnp.einsum("gji,gj->gi", inverse(found.lower), center), shift)
+    return LatentEffects(jnp.einsum("gji,gj->gi", inverse(found.lower), center), shift)
 
 
 def _solved(factors: dict[str, Array]) -> _Solved:

@@ -1,4 +1,4 @@
-"""Which random effects may be correlated: the shape of the Cholesky factor of their covariance."""
+"""Structure of the covariance of random effects: the shape of its Cholesky factor."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from ...collapsed import Fitted
+from ...collapsed import Fitted, NamedArray
 from ...event_times import PiecewiseHazard
 from .marginal import MixedEffects
-from .random_effects import moments
+from .random_effects import moments, named_effects
 
 __all__ = ["TimedEffects", "TimesGivenOutcomes"]
 
@@ -84,7 +84,7 @@ class TimedEffects(MixedEffects):
         """Distribution of the times given the outcomes."""
         return TimesGivenOutcomes(self, value)
 
-    def posterior(self, value: Array) -> dict[str, Array]:
+    def posterior(self, value: Array) -> dict[str, NamedArray]:
         """Posterior moments of the effects b given outcomes and times; see `MixedEffects`."""
         if self.time is None:
             return super().posterior(value)
@@ -93,10 +93,8 @@ class TimedEffects(MixedEffects):
         shared = found.shared @ self.scale_tril.T
         spread = found.root @ self.scale_tril.T
         tilt = (variance - 1)[:, None, None] * shared[:, :, None] * shared[:, None, :]
-        return {
-            "effects": found.center @ self.scale_tril.T + mean[:, None] * shared,
-            "effects_covariance": spread.mT @ spread + tilt,
-        }
+        center = found.center @ self.scale_tril.T + mean[:, None] * shared
+        return named_effects(center, spread.mT @ spread + tilt)
 
     def draw_known(self, rng_key: Array, value: Array) -> Array:
         """Draw whitened effects given outcomes and times, shape (num_groups, num_effects).
@@ -115,7 +113,7 @@ class TimedEffects(MixedEffects):
         return white + (moved - own)[:, None] * found.shared
 
     def tilted(self, factors: dict[str, Array]) -> Tilted:
-        """What outcomes tell of the effects and of the hazard, given their `log_factors`."""
+        """Information of the outcomes about the effects and the hazard, given their `log_factors`."""
         center, root = moments(factors)
         slope = self.scale_tril.T @ self.association
         along = root @ slope

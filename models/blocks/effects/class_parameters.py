@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -17,16 +18,16 @@ from numpy.typing import NDArray
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import Transform
 
-from ..block import Evidence
+from ..block import Observation
 from ..collapsed import Collapsed
 from ..side_information.partial_labels import Groups, PartialLabels
+from .class_starts import class_starts
 from .densities.expected import Regression
 from .densities.mixture import EffectsMixture
 from .densities.structure import Structure
 from .one_pass import class_pass
 from .parameters import MixedParameters, read_options
 from .priors import EffectsPrior
-from .starts import class_starts
 
 __all__ = ["ClassParameters", "class_parameters"]
 
@@ -180,14 +181,15 @@ class ClassParameters(MixedParameters):
             found["shared_coefficients"] = self._units(np, value).start[self.common]
         return found
 
-    def statistics(self, evidence: Evidence) -> Regression:
+    def statistics(self, observation: Observation) -> Regression:
         """Regressions of the classes, unless `one_pass` found them."""
-        found = evidence.expected.get("moments")
-        return super().statistics(evidence) if found is None else found
+        found = observation.expected.get("moments")
+        return super().statistics(observation) if found is None else found
 
-    def has_one_pass(self, fn: Collapsed) -> bool:
+    def has_one_pass(self, fn: Collapsed, others: AbstractSet[str] = frozenset()) -> bool:
         """Whether no links tie the subjects, and all have the same weights."""
-        return isinstance(fn, EffectsMixture) and fn.labels.is_shared
+        free = isinstance(fn, EffectsMixture) and fn.labels.is_shared
+        return free and others <= {"log_weights"}
 
     def one_pass(self, fn: Any, value: Array) -> tuple[Array, dict[str, Any]]:
         """See `class_pass`; no array by subject and class is kept."""

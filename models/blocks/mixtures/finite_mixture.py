@@ -1,0 +1,239 @@
+"""The algebra of labels that are summed out: a joint prior of the labels times unary factors."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import Array
+
+from ..collapsed import Batch, Collapsed, Fitted, NamedArray, Units
+from ..label_inference import partition
+from ..label_inference.label_graph import LabelGraph
+from .linked_categorical import LinkedCategorical
+
+__all__ = ["FiniteMixture"]
+
+
+class FiniteMixture(Collapsed):
+    r"""Data of all points, with their labels summed out.
+
+    .. math:: \log p(x) = \log \sum_z P(z) \prod_i f_i(z_i),
+
+    with a joint prior P of the labels, in which links may tie them, and unary factors :math:`f_i`: densities
+    of the data of a point given its label, and what else is known about single labels.
+
+    A subclass sets `labels` and gives `log_factors`, which include those of `log_factors_of_labels`, and
+    `label_factors`. It may have latent variables besides the labels.
+    """
+
+    arg_constraints: ClassVar[dict] = {}
+
+    is_density: bool = True
+    """Whether data are likelier where clusters are; a classifier has no density of the points."""
+
+    is_exchangeable: bool = True
+    """Whether labels may be renumbered; not where each has side information of its own."""
+
+    num_classes: int | None = None
+    """Number of classes of the points beside their labels; None where they have none."""
+
+    labels: LinkedCategorical
+    """Joint prior of the labels."""
+
+    log_side: Array | None = None
+    """Log-factors of the labels besides densities of data, shape (num_points, num_clusters)."""
+
+    components: dist.Distribution | None = None
+    """Densities of single rows given their labels, where there are such."""
+
+    @property
+    def num_clusters(self) -> int:
+        """Number of labels that a point may have."""
+        return self.labels.log_weights.shape[-1]
+
+    @property
+    def num_units(self) -> int:  # type: ignore[override]
+        """Number of connected sets of the links."""
+        return self.labels.graph.num_connected_sets
+
+    def units(self) -> Units:
+        """Points with a label; those that links connect are one unit."""
+        graph = self.links()
+        if graph is None:
+            return super().units()
+        owner = np.asarray(graph.connected_set) if graph.num_links else None
+        return Units(graph.num_points, owner, graph.num_nodes)
+
+    def links(self) -> LabelGraph | None:
+        """Links that tie the labels; where it is None, structural properties do not evaluate `labels`."""
+        return self.labels.graph
+
+    def labels_of(self, batch: Batch) -> LinkedCategorical:
+        """Joint prior of the labels of a batch, tied by its links."""
+        weights = jnp.asarray(self.labels.pair_weights)[batch.links]
+        return self.labels.among(batch.graph, weights, batch.points)
+
+    def tied_by(self, graph: LabelGraph) -> FiniteMixture:
+        """The same distribution of the same points, tied by the links of another graph of equal sizes.
+
+        Raises
+        ------
+        ValueError
+            If the distribution holds for its own links only.
+        """
+        raise ValueError(
+            f"the links of a {type(self).__name__} cannot be replaced; use 'em' or 'map'"
+        )
+
+    def label_factors(self, factors: dict[str, Array]) -> Array:
+        """Log-factors of the labels alone, shape (num_points, num_clusters)."""
+        raise NotImplementedError
+
+    def log_factors_of_labels(self) -> dict[str, Array]:
+        """Log-factors that do not depend on the data: ``log_weights``, ``pair_weights``, ``log_side``."""
+        factors = {
+            "log_weights": self.labels.log_weights,
+            "pair_weights": jnp.asarray(self.labels.pair_weights),
+        }
+        return factors if self.log_side is None else factors | {"log_side": self.log_side}
+
+    def side_factors(self) -> Array | None:
+        """Log-factors of the labels besides data and links, None without any."""
+        return self.log_side
+
+    def log_partition(self, factors: dict[str, Array]) -> Array:
+        """Sum of the factors over all joint labelings, in logs."""
+        return partition.log_partition(
+            self.label_factors(factors),
+            self.labels.graph,
+            factors["log_weights"],
+            factors["pair_weights"],
+            **self.labels.options,
+        )
+
+    def log_normalizer(self) -> Array:
+        """See `LinkedCategorical.log_normalizer`."""
+        return self.labels.log_normalizer()
+
+    def log_normalizer_at(self, log_weights: Array) -> Array:
+        """Log partition function of the links at other log mixing weights."""
+        labels = self.labels
+        blank = jnp.zeros((labels.graph.num_points, self.num_clusters), log_weights.dtype)
+        return partition.log_partition(
+            blank, labels.graph, log_weights, labels.pair_weights, **labels.options
+        )
+
+    def log_prob(self, value: Array) -> Array:
+        """Joint log density of all points (and of the statements, under the relation reading)."""
+        return self.labels.log_evidence(self._unary(value))
+
+    def by_unit(self, value: Array) -> Array:
+        """Terms of `log_prob` by connected set, zero-padded, shape (num_nodes,)."""
+        return self.labels.log_evidence_by_connected_set(self._unary(value))
+
+    def responsibilities(self, value: Array) -> Array:
+        """Posterior label probabilities, shape (num_points, num_clusters)."""
+        return self.labels.responsibilities(self._unary(value))
+
+    def posterior(self, value: Array) -> dict[str, NamedArray]:
+        """Return ``responsibilities`` (num_points, num_clusters)."""
+        return self.posterior_given(self.responsibilities(value), value)
+
+    def posterior_given(self, share: Array, value: Array) -> dict[str, NamedArray]:
+        """What `posterior` returns, where the responsibilities are known already."""
+        return {"responsibilities": NamedArray(("points", "clusters"), share)}
+
+    def summaries(self, value: Array) -> tuple[dict[str, NamedArray], Array]:
+        """`posterior` and `by_unit` by one pass over the links, and its slope."""
+
+        def total(unary: Array) -> tuple[Array, Array]:
+            terms = self.labels.log_evidence_by_connected_set(unary)
+            return terms.sum(), terms
+
+        share, terms = jax.grad(total, has_aux=True)(self._unary(value))
+        return self.posterior_given(share, value), terms
+
+    def class_probabilities(self, value: Array) -> Array:
+        """Probabilities of the classes of all points, shape (num_points, `num_classes`)."""
+        raise NotImplementedError
+
+    def pair_marginals(self, value: Array) -> Array:
+        """Posterior probability that each linked pair agrees, shape (num_links,)."""
+        return self.labels.pair_marginals(self._unary(value))
+
+    def sample_labels(self, rng_key: Array, value: Array) -> Array:
+        """Draw all labels jointly from their posterior, shape (num_points,)."""
+        return self.labels.draw_given(rng_key, self._unary(value))
+
+    def mode(self, value: Array) -> Array:
+        """Most probable joint labeling given the data, shape (num_points,)."""
+        return self.labels.mode_given(self._unary(value))
+
+    def label_statistic(self, labels: Array) -> dict[str, Array]:
+        """Sufficient statistics of drawn labels, where ``unary`` has an entry for each point and label."""
+        graph = self.labels.graph
+        member = jax.nn.one_hot(labels, self.num_clusters)
+        counted = member
+        if self.labels.weight_per == "chunklet":
+            counted = member / graph.node_size[graph.node][:, None]
+        pairs = jnp.asarray(graph.pairs)
+        agree = (labels[pairs[:, 0]] == labels[pairs[:, 1]]) & ~jnp.isinf(graph.pair_weights)
+        found = {
+            "unary": member,
+            "log_weights": counted if self.labels.weights_by_point else counted.sum(axis=0),
+            "pair_weights": agree.astype(member.dtype),
+        }
+        return found | ({} if self.log_side is None else {"log_side": member})
+
+    def approximation(self) -> str | None:
+        """Name what is approximate in `log_prob`, None where it is exact; see `check_inference`."""
+        graph = self.links()
+        if graph is None:
+            return None
+        return partition.check_inference(graph, self.num_clusters, self.labels.inference)
+
+    @property
+    def has_curvature(self) -> bool:
+        """Whether `log_prob` can be differentiated twice; sums by fixed points can once."""
+        return self.approximation() is None
+
+    @property
+    def sums_loops(self) -> bool | Array:
+        """See `LabelGraph.sums_loops`."""
+        graph = self.links()
+        if graph is None:
+            return False
+        return graph.suited(self.labels.inference, self.num_clusters).sums_loops
+
+    @property
+    def has_free_weights(self) -> bool:
+        """See `LinkedCategorical.has_free_weights`."""
+        return self.links() is None or self.labels.has_free_weights
+
+    def draw_labels(
+        self, rng_key: Array, own: Array | None = None, fitted: Fitted | None = None
+    ) -> Array:
+        """Draw labels given links, known classes, and the labels `own` drawn of fitted groups."""
+        labels = self.labels
+        factors = jnp.zeros(
+            (self.labels.graph.num_points, self.num_clusters), labels.log_weights.dtype
+        )
+        side = self.side_factors()
+        if side is not None:
+            factors = factors + side
+        if own is not None and fitted is not None:
+            other = own[fitted.codes][:, None] != jnp.arange(self.num_clusters)
+            other = (fitted.codes[:, None] >= 0) & other
+            factors = jnp.where(other, partition.FORBIDDEN, factors)
+        return labels.draw_given(rng_key, factors)
+
+    def data_given(self, key: Array, labels: Array) -> Array:
+        """Draw data given the labels of all points."""
+        raise NotImplementedError
+
+    def _unary(self, value: Array) -> Array:
+        return self.label_factors(self.log_factors(value))

@@ -1,0 +1,61 @@
+"""Densities of the rows of data under every component of a mixture, and draws of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array
+
+__all__ = ["draw_rows", "row_log_densities", "varies_by_row"]
+
+_ROWS = 1024
+"""Rows of data whose densities are computed at a time; more would leave a processor's cache."""
+
+
+def varies_by_row(components: dist.Distribution) -> bool:
+    """Whether components have parameters of each row, so that some rows alone have none."""
+    return len(components.batch_shape) == 2
+
+
+def row_log_densities(components: dist.Distribution, value: Array) -> Array:
+    """Log density of each row under each component.
+
+    Parameters
+    ----------
+    components : Distribution, batch_shape (num_components,) or (num_rows, num_components)
+        Where it is a `MixtureSameFamily`, densities are those of the components within.
+    value : Array, shape (num_rows, ...)
+
+    Returns
+    -------
+    Array, shape (num_rows, num_components), or (num_rows, num_components, num_within)
+    """
+    by_row, each = varies_by_row(components), components
+    if isinstance(components, dist.MixtureSameFamily):
+        each = components.component_distribution
+    # some rows are left for the last block; parameters by row are not cut
+    full = 0 if by_row else max(len(value) - 1, 0) // _ROWS
+
+    def density(rows: Array) -> Array:
+        own = len(each.batch_shape) - (1 if by_row else 0)
+        return each.log_prob(rows.reshape(len(rows), *(1,) * own, *rows.shape[1:]))
+
+    found = density(value[full * _ROWS :])
+    if full:  # no array of points by clusters by features, in gradients neither
+        blocks = value[: full * _ROWS].reshape(full, _ROWS, *value.shape[1:])
+        most = jax.lax.map(jax.checkpoint(density), blocks)
+        found = jnp.concatenate([most.reshape(-1, *found.shape[1:]), found])
+    return found
+
+
+def draw_rows(
+    key: Array, components: dist.Distribution, labels: Any, sample_shape: tuple[int, ...] = ()
+) -> Array:
+    """Draw rows given the component of each, of shape (*sample_shape, num_rows)."""
+    shape = sample_shape if varies_by_row(components) else (*sample_shape, labels.shape[-1])
+    drawn = components.sample(key, shape)
+    index = labels.reshape(labels.shape + (1,) * (drawn.ndim - labels.ndim))
+    return jnp.take_along_axis(drawn, index, axis=labels.ndim).squeeze(labels.ndim)
