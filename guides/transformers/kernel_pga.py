@@ -11,9 +11,10 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.metrics.pairwise import PAIRWISE_KERNEL_FUNCTIONS
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sidebayes.common.fields import check_integer, point_table, real_array
+from sidebayes.common.fields import Range, check_integer, check_number, point_table, real_array
 from sidebayes.common.warnings import SideBayesWarning
 
 from .principal_geodesics import Points, intrinsic_mean, principal_directions, tangent_scale
@@ -229,10 +230,12 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
             )
         weights = _checked_weights(sample_weight, len(x))
         wanted = _checked_number(self.n_components)
+        tol = check_number("tol", self.tol, Range(above=0))
+        max_steps = check_integer("max_iter", self.max_iter)
         self._kernel = UnitKernel(self.kernel, self._arguments(x, weights))
         self._rows = x
         points = self._points(x)
-        mean = intrinsic_mean(points, weights, tol=self.tol, max_steps=self.max_iter)
+        mean = intrinsic_mean(points, weights, tol=tol, max_steps=max_steps)
         self._mean, self.n_iter_ = mean.coefficients, mean.num_steps
         self._directions, self.eigenvalues_, total = principal_directions(
             points, weights, mean, wanted
@@ -278,7 +281,14 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     def _arguments(self, x: NDArray, weights: NDArray) -> dict[str, Any]:
         if callable(self.kernel) or self.kernel == "precomputed":
             return dict(self.kernel_params or {})
+        if not isinstance(self.kernel, str) or self.kernel not in PAIRWISE_KERNEL_FUNCTIONS:
+            raise ValueError(
+                f"kernel = {self.kernel!r:.60}; expected a function, 'precomputed', or one of "
+                f"{sorted(PAIRWISE_KERNEL_FUNCTIONS)}"
+            )
         gamma = self.gamma
+        if gamma is not None:
+            gamma = check_number("gamma", gamma, Range(above=0))
         if gamma is None and self.kernel == "rbf":
             # the mean of squared distances over pairs of rows is twice the sum of variances
             spread = 2 * (weights @ np.square(x - weights @ x)).sum()
