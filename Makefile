@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 FAST := not slow and not gpu and not data
 
-.PHONY: help demo test test-all test-oldest installed lint install clean
+.PHONY: help demo test test-all test-oldest installed lint lists install clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -61,6 +61,10 @@ test-oldest: install
 # make installed   check what pip installs, outside the checkout and without extras
 installed: install
 	$(BIN)/python .ci/installed.py
+
+# make lists   write the tables of methods in README and docs from the cards
+lists: install
+	$(BIN)/python .ci/lists.py
 
 lint: install
 	$(BIN)/ruff check .

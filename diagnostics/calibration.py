@@ -149,7 +149,7 @@ class Calibration:
     Attributes
     ----------
     name : str
-        What was calibrated.
+        Model and engine that were calibrated.
     ranks : DataFrame
         One row per simulation, one column per functional; uniform on (0, 1) if all is well.
     failed : int
@@ -167,8 +167,8 @@ class Calibration:
     def table(self) -> pd.DataFrame:
         """One row per functional: p-value of uniformity, mean rank, coverage of 50 % and 90 % intervals.
 
-        A mean rank above one half says that draws are too low; coverage below its name that the
-        posterior is too sure of itself.
+        A mean rank above one half means that draws are too low; coverage below its nominal value means
+        that the posterior is overconfident.
         """
         away = (self.ranks - 0.5).abs()
         return pd.DataFrame(
@@ -211,7 +211,7 @@ class Calibration:
         Parameters
         ----------
         axis : matplotlib Axes, optional
-            Draw there.
+            Axes to draw in.
 
         Returns
         -------

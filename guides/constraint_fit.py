@@ -183,11 +183,11 @@ class StrengthChoice:
     strength : float
         The price of a link, in nats.
     links : Links
-        What to fit at that price: all links, or those not held out where these alone break no more
-        of all.
+        Links to fit at that price: all links, or only those not held out where these break no more of
+        all links.
     strengths : ndarray, shape (num_tried,)
     held_out, trained : ndarray of int, shape (num_tried,)
-        Links broken at each price, among those held out and those fitted.
+        Numbers of links broken at each price, among those held out and those fitted.
     """
 
     strength: float

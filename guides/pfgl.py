@@ -205,7 +205,7 @@ class _State(NamedTuple):
         return int(np.asarray(self.live).sum())
 
     def prototypes(self) -> Prototypes:
-        """As the model has them."""
+        """Prototypes as the model takes them."""
         number = len(self.scale)
         table = jnp.tile(self.shares, (number, 1))
         bare = without_prototypes(self.clusters, number, self.live)

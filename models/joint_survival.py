@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax.numpy as jnp
 import numpyro
@@ -99,14 +99,18 @@ def joint_survival(
 
     if form == "marginal":
         at_zero = PiecewiseHazard(log_hazards, hazard.cuts, log_ratio, event)
-        given: dict[str, Any] = {
-            "scale_tril": scale_tril,
-            "noise": noise,
-            "outputs": outputs,
-            "hazard": at_zero,
-        }
-        given |= {"association": association, "time": time}
-        fn = TimedEffects(fixed, coefficients, random, subjects, **given)
+        fn = TimedEffects(
+            fixed,
+            coefficients,
+            random,
+            subjects,
+            scale_tril=scale_tril,
+            noise=noise,
+            outputs=outputs,
+            hazard=at_zero,
+            association=association,
+            time=time,
+        )
         times = fn.times(numpyro.sample("y", fn, obs=y))
     else:
         effects = sample_effects(subjects.num_groups, scale_tril, centred=False)

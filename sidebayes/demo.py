@@ -327,7 +327,7 @@ def _doubtful(fit: Fit) -> Iterator[str]:
 
 
 def _pairs(fit: Fit) -> str:
-    """How sure the draws are of pairs of crabs."""
+    """How certain the draws are about pairs of crabs."""
     pairs = np.column_stack(np.triu_indices(len(fit.labels()), 1))
     same = fit.same_cluster(pairs)
     least = np.abs(same - 0.5).argmin()

@@ -24,7 +24,7 @@ __all__ = ["LinkScore", "agreement", "score_statements"]
 
 @dataclass(frozen=True, eq=False)
 class LinkScore:
-    """Log score of held-out links, and what a guess by the sizes of the clusters would score.
+    """Log score of held-out links, and that of a guess by the sizes of the clusters.
 
     Attributes
     ----------

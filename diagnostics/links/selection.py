@@ -46,7 +46,7 @@ def select_pairs(
     num_candidates: int = 20_000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    r"""Pairs whose answers are expected to tell most, none twice and none linked already.
+    r"""Pairs whose answers are expected to be most informative, each once and none linked already.
 
     Candidates are all pairs if there are few; else half are drawn evenly, and half have an end drawn in
     proportion to the entropy of its label. From these a batch is taken greedily: every pick shrinks the

@@ -37,9 +37,9 @@ def plot_clusters(fit: AskedFit) -> Figure:
     """Data with links and soft assignments, with the components' 90 % ellipses.
 
     A point's colour mixes its clusters' colours by responsibility. Must-links are solid,
-    cannot-links dashed; links that the labels violate are red. Data of more than two features are
-    shown on those two of their principal axes that tell the clusters apart best; at most 5000 points and
-    400 links are drawn.
+    cannot-links dashed; links that the labels violate are red. Data of more than two features are shown
+    on the two principal axes that separate the clusters best; at most 5000 points and 400 links are
+    drawn.
 
     Parameters
     ----------

@@ -86,7 +86,7 @@ def write_report(
     ValueError
         If there is no fit, names of fits collide, or nothing can be written to `path`.
     OSError
-        If the disk is full, fails, or refuses; what was there is as before.
+        If the disk is full or fails; an existing file is then unchanged.
     """
     path = check_writable(path)
     page = render_report(fits, title=title, story=story, notes=notes, executor=executor)

@@ -27,7 +27,7 @@ _HEADINGS = {
     "curves": "Curves of the clusters",
     "subjects": "Measurements, with bands of what the model predicts",
 }
-"""By what a fit draws; see `Fit.picture`."""
+"""Headings by kind of picture; see `Fit.picture`."""
 CAPTIONS = {
     "clusters": "Each point mixes the colours of its clusters by responsibility. Crosses are cluster "
     "means, ellipses hold 90 % of a cluster.",

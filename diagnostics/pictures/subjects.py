@@ -65,8 +65,8 @@ def plot_subjects(
 ) -> Figure:
     """Measurements of all subjects, and of some with the band predicted for each.
 
-    The grey band at the left holds 90 % of what the model predicts for subjects of whom nothing is
-    known, in bins of the horizontal axis; its line is the median. The bands at the right are for
+    The grey band at the left holds 90 % of what the model predicts for subjects without any
+    measurements, in bins of the horizontal axis; its line is the median. The bands at the right are for
     the measurements of single subjects, given all data. Subjects take the colours of their classes
     where the model has classes. Where times to an event were fitted, a third panel has the survival
     curves of the same subjects from the origin on, given their measurements. Several outputs have a row
@@ -75,14 +75,14 @@ def plot_subjects(
     Parameters
     ----------
     fit : Fit
-        Of a long table.
+        A fit of a long table.
     along : array_like, shape (num_rows,), optional
         Horizontal axis, such as times. By default the first column of the design that varies within
         subjects, which is no time where the columns are splines.
     most : int
-        Single subjects shown, spread evenly over classes and numbers of rows.
+        Number of single subjects shown, spread evenly over classes and numbers of rows.
     seed : int
-        Of the draws.
+        Seed of the draws.
 
     Raises
     ------

@@ -80,7 +80,7 @@ class Comparison:
         worst ``rhat`` and least ``ess`` over label-invariant functionals; ``divergences``;
         ``links``, the ``kind`` they were taken as (hard, soft, learned), and those ``violated`` by
         the labels; ``flip``, posterior mean of a flip rate;
-        ``compile_s``, ``run_s``, and ``total_s``, all that was waited for; ``ess_per_s``;
+        ``compile_s``, ``run_s``, and ``total_s``, the whole time of the fit; ``ess_per_s``;
         ``approximate``. Fits of one model to the same
         data are measured against one of them: ``distance``, mean absolute difference in the
         probability that two points share a cluster; ``shift``, largest distance of their
@@ -98,10 +98,10 @@ class Comparison:
     and so sees modes that others cannot reach, before one of lower R-hat. Others "agree" with it,
     or "differ", by a shift of more than a tenth and more than three Monte Carlo errors; "no" means
     that the run says itself that it failed (`Fit.verdict`). A reference of fewer than 400 effective
-    draws, or 100 per chain, overrules none: what would differ is "too noisy to say".
+    draws, or 100 per chain, overrules no fit: one that would differ is "too noisy to say".
     A mode below that of another engine on the same posterior is a "lower mode". The reference is only
-    the best there is: where two samplers that start at the prior differ, give them more particles or
-    live points.
+    the best available fit: where two samplers that start at the prior differ, give them more particles
+    or live points.
     """
 
     frame: pd.DataFrame
@@ -140,7 +140,7 @@ class Comparison:
         return Group(*parts, *map(Text, self.notes))
 
     def html(self) -> str:
-        """HTML tables of class ``comparison``: what came out, how sure it is, what it cost.
+        """HTML tables of class ``comparison``: results, their uncertainty, and their cost.
 
         Every cell carries its heading as ``data-heading``, so that a narrow page can show a row as a
         list. The notes follow as paragraphs of class ``reading``.

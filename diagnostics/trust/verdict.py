@@ -29,7 +29,7 @@ _MANY = 10
 """Points for each cluster from which on one that holds a single point is pointed out."""
 
 _FEWEST_DRAWS = 4
-"""Of a chain; with fewer there is neither R-hat nor ESS."""
+"""Fewest draws per chain for which R-hat and ESS are computed."""
 
 _RHAT, _ESS_PER_CHAIN = 1.01, 100
 """Limits of Vehtari et al. (2021), Bayesian Anal. 16, 667-718."""

@@ -47,10 +47,10 @@ class Problem:
     kwargs : dict
         Options that shape the model.
     notes : dict
-        What has been found out about the model, so that it is found out once.
+        Facts about the model, each of which is computed once.
     unseen : bool
-        Whether the data are others than those of the fit: a model that checks numbers, which must do
-        for a fit, is then shown none.
+        Whether the data differ from those of the fit. A model that checks the numbers of its data, as
+        it must for a fit, then gets none.
     """
 
     model: Callable[..., None]
@@ -122,9 +122,9 @@ class EngineResult:
     standard_errors : dict of ndarray, or None
         Monte Carlo standard errors of a point estimate that was found by sampling.
     points : tuple of str
-        Sites of which the draws only repeat a point estimate, others have draws.
+        Sites whose draws only repeat a point estimate, while other sites have draws.
     factor_means : dict of ndarray
-        Exact means of sites, where the engine knows more than its draws.
+        Exact means of sites, where the engine has them beside its draws.
     """
 
     engine: str
@@ -194,7 +194,7 @@ class Engine:
         check_fields(self)
 
     def roughly(self) -> Engine:
-        """The engine that finds where chains start, for which near a mode is near enough."""
+        """The engine that finds where chains start, which need not be exactly at a mode."""
         return self
 
     def prepare(self, problem: Problem) -> None:

@@ -198,7 +198,7 @@ class Collapsed(dist.Distribution):
         raise NotImplementedError
 
     def draw_data(self, rng_key: Array, fitted: Fitted | None = None) -> Array:
-        """Draw latent variables, then data, all side information held as it is.
+        """Draw latent variables, then data, with all side information held.
 
         Latent variables of groups that were fitted are drawn given their data, those of all others
         from their prior.

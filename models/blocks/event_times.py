@@ -230,7 +230,7 @@ class PiecewiseHazard(dist.Distribution):
         return PiecewiseHazard(self.log_hazards, self.cuts, log_ratio, self.event, frailty=frailty)
 
     def subset(self, subjects: Array) -> PiecewiseHazard:
-        """Those of some subjects, by number, without frailties."""
+        """The times of some subjects, by number, without frailties."""
         log_ratio, event = self.log_ratio[subjects], self.event[subjects]
         return PiecewiseHazard(self.log_hazards, self.cuts, log_ratio, event)
 

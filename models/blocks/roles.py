@@ -99,7 +99,7 @@ class Signature:
         In the order of the signature.
     options : tuple of str
     positional : int
-        How many of the data may be passed by position.
+        Number of data that may be passed by position.
     open : bool
         Whether the model takes any further options (``**kwargs``).
     truncates : bool
@@ -151,7 +151,7 @@ def signature_of(model: Callable[..., None]) -> Signature:
     - ``y: Annotated[ArrayLike, "rows outputs"]``, or ``Float[Array, "rows outputs"]`` of jaxtyping;
     - ``subjects: Annotated[Groups, "rows"]``, the subject that each row belongs to;
     - ``links: Annotated[Links | None, "subjects"] = None``, links between subjects;
-      ``"subjects|rows"`` between rows where subjects may be left out, and are;
+      ``"subjects|rows"`` for links between rows where the subjects are left out;
     - ``anchors: Annotated[ArrayLike | None, "anchor ...", Chosen(choose)] = None``, a table that is chosen
       by a function of the other data and the options where it is left out;
     - ``known: Annotated[PartialLabels | None, "rows classes"] = None``, classes that may have names;

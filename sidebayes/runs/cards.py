@@ -122,7 +122,7 @@ CARDS: dict[str, Card] = {
     for card in (
         Card(
             name="gmm",
-            title="Gaussian mixture, no side information",
+            title="Gaussian mixture",
             model_path="sidebayes.models.gmm:gmm",
             engines=_ENGINES_OF_MIXTURES,
             links="none",
@@ -132,7 +132,7 @@ CARDS: dict[str, Card] = {
         ),
         Card(
             name="ppc",
-            title="Mixture whose labels are tied by hard, soft or unreliable links",
+            title="Mixture whose labels links tie: a random field, or statements of learned reliability",
             model_path="sidebayes.models.ppc:ppc",
             engines=_ENGINES_OF_MIXTURES,
             links="any",
@@ -151,7 +151,7 @@ CARDS: dict[str, Card] = {
         ),
         Card(
             name="pair_mixture",
-            title="Several Gaussians per class, with a joint density of linked pairs",
+            title="Several Gaussians per class; linked pairs have a joint density",
             model_path="sidebayes.models.pair_mixture:pair_mixture",
             engines=("em", "map", "laplace", "svi", "nuts", "hmc"),
             links="any",
@@ -169,7 +169,7 @@ CARDS: dict[str, Card] = {
         ),
         Card(
             name="pfgl",
-            title="Mixture whose components have classes by the nearest of their prototypes",
+            title="Mixture whose components have classes by the nearest prototype within them",
             model_path="sidebayes.models.pfgl:pfgl",
             engines=("em", "map", "laplace", "svi", "cavi", "nuts", "hmc"),
             links="none",
@@ -179,7 +179,7 @@ CARDS: dict[str, Card] = {
         ),
         Card(
             name="nfgl",
-            title="Mixture within whose components the labelled rows nearby say the class",
+            title="Mixture in whose components labelled rows vote on the class: a composite likelihood",
             model_path="sidebayes.models.nfgl:nfgl",
             engines=("em", "map", "laplace", "nuts", "hmc"),
             links="none",
@@ -189,7 +189,7 @@ CARDS: dict[str, Card] = {
         ),
         Card(
             name="domain_adaptation",
-            title="Classifier by mixtures, moved to another domain where few classes are known",
+            title="Classifier by mixtures, moved to a target domain where few classes are known",
             model_path="sidebayes.models.domain_adaptation:domain_adaptation",
             engines=_ENGINES_OF_MIXTURES,
             links="none",
@@ -217,7 +217,7 @@ CARDS: dict[str, Card] = {
         ),
         Card(
             name="constraint_fit",
-            title="Mixture fitted so that the labels it gives keep the links",
+            title="Mixture fitted so that its labels keep the links: a penalised objective",
             model_path="sidebayes.models.constraint_fit:constraint_fit",
             engines=_ENGINES_OF_CONSTRAINTS,
             links="priced",
@@ -226,7 +226,7 @@ CARDS: dict[str, Card] = {
         ),
         Card(
             name="constraint_projection",
-            title="The same in a few linear features, which are found with the clusters",
+            title="Mixture in a few linear features, fitted so that its labels keep the links",
             model_path="sidebayes.models.constraint_projection:constraint_projection",
             engines=_ENGINES_OF_CONSTRAINTS,
             links="priced",
@@ -244,7 +244,7 @@ CARDS: dict[str, Card] = {
         ),
         Card(
             name="mcp",
-            title="Clusters of several components, learned from links by a partition of space",
+            title="Clusters of several components, whose number may be unknown; links shape regions of space",
             model_path="sidebayes.models.mcp:mcp",
             engines=("em", "map"),
             links="any",
@@ -253,7 +253,7 @@ CARDS: dict[str, Card] = {
         ),
         Card(
             name="scp",
-            title="The same with one component per cluster",
+            title="Clusters of one component each; links shape regions of space",
             model_path="sidebayes.models.scp:scp",
             engines=("em", "map"),
             links="any",
@@ -262,7 +262,7 @@ CARDS: dict[str, Card] = {
         ),
         Card(
             name="mixed_effects",
-            title="Regression whose coefficients differ between subjects",
+            title="Regression whose coefficients differ between subjects: REML, ML, draws",
             model_path="sidebayes.models.mixed_effects:mixed_effects",
             engines=("map", "newton", "em", "laplace", "svi", "nuts", "hmc"),
             links="none",
@@ -281,7 +281,7 @@ CARDS: dict[str, Card] = {
         ),
         Card(
             name="trajectories",
-            title="Curves that points or subjects follow, as many as needed",
+            title="Curves that points or subjects follow: Gaussian processes under a Dirichlet process",
             model_path="sidebayes.models.trajectories:trajectories",
             engines=("cavi", "em", "map", "laplace", "svi", "nuts", "hmc", "gibbs"),
             links="any",

@@ -37,7 +37,7 @@ class Run:
     method : str
         Name of the card, or of the user's model.
     model : callable or None
-        None where a loaded fit's own model was not given again.
+        None where the own model of a loaded fit was not passed again.
     data : mapping of str to object
         Data by name of the argument: arrays, `Links`, `Groups`, `PartialLabels`, sets of rows.
     options : mapping of str to object
@@ -48,7 +48,7 @@ class Run:
     truth : ndarray of int, or None
         Known classes, for scoring.
     feature_names : tuple of str
-        Of the columns of the first table that has some.
+        Names of the columns of the first table that has columns.
     columns : mapping of str to tuple of str
         Names of the columns of tables that were given with names.
     lost : mapping of str to str

@@ -53,14 +53,14 @@ class AdaptationChoice:
     Attributes
     ----------
     fit : Fit
-        By `domain_adaptation`, the candidate chosen.
+        The chosen candidate, a fit of `domain_adaptation`.
     candidates : DataFrame
         A row for each: ``prior`` ("ported", the source as it is; "default"; "10 points" and "100 points",
-        what the source is worth by component; "asked", the options given), ``strength``, ``start``, ``error``
-        expected at the known rows, ``accuracy`` of the source moved to the target, ``changed``, the share
-        of rows that have another class than by the source as it is, ``density`` (log joint density of rows
-        and components under the default prior, without any price), ``kept`` by all thresholds, and whether
-        it is ``chosen``.
+        what the source is worth per component; "asked", the given options), ``strength``, ``start``,
+        ``error`` expected at the known rows, ``accuracy`` of the source moved to the target,
+        ``changed``, the share of rows that have another class than by the source as it is, ``density``
+        (log joint density of rows and components under the default prior, without any price), ``kept``
+        by all thresholds, and whether it is ``chosen``.
     """
 
     fit: Fit

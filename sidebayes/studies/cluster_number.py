@@ -33,7 +33,7 @@ class ClusterChoice:
     Attributes
     ----------
     fit : Fit
-        By `mcp`, with the numbers of components and clusters and the strength chosen.
+        The fit of `mcp` with the chosen numbers of components and clusters and the chosen strength.
     path : DataFrame
         A row for every number of components: ``num_clusters`` that own one, ``strength`` chosen,
         ``violation`` (expected share of violated links), ``misfit``, ``log_likelihood``, ``bic``, and

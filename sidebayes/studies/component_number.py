@@ -29,7 +29,7 @@ class ComponentChoice:
     Attributes
     ----------
     fit : Fit
-        With the number of components chosen.
+        The fit with the chosen number of components.
     path : DataFrame
         A row for every number of components tried: ``bic``, or ``log_evidence`` and its
         ``standard_error``, NaN where every start collapsed; and whether it is the one ``chosen``.

@@ -43,7 +43,7 @@ _NAMED = {
 """Primitives whose names a trace holds, and their names in messages."""
 
 _SHARED = ("plate", "param")
-"""Those of one name that are one thing."""
+"""Primitives that may occur twice under one name, since they are then the same."""
 
 
 class Honoured(Messenger):

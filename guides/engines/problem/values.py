@@ -211,7 +211,7 @@ def check_start(problem: Problem, init: Mapping[str, Any]) -> dict[str, NDArray]
     doubtful: dict[str, str] = {}
 
     def look() -> dict[str, tuple[Any, Any]]:
-        """As the model runs, because one site may bound another."""
+        """Supports at the values of this run, because one site may bound another."""
         found = {}
 
         def fill(site: dict) -> Array | None:

@@ -225,7 +225,7 @@ class BlockedGibbs(KeptEngine):
             )
 
     def _asked(self, name: str, build: Callable, problem: Problem, plan: Plan) -> tuple:
-        """What `compiled` and `compile_ahead` are asked for."""
+        """Arguments of `compiled` and `compile_ahead`."""
         settings = (self.num_warmup, self.thinning, self.target_accept, self.max_tree_depth)
         return name, problem, settings, partial(build, plan)
 

@@ -154,7 +154,7 @@ class _Hamiltonian(KeptEngine, ABC):
             )
 
     def _asked(self, name: str, problem: Problem) -> tuple:
-        """What `compiled` and `compile_ahead` are asked for."""
+        """Arguments of `compiled` and `compile_ahead`."""
         path = tuple(self._path.items())
         settings = (self.name, self.num_warmup, self.target_accept, self.dense_mass, path)
         return name, problem, settings, self._begin if name == "hmc-begin" else self._march

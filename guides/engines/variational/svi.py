@@ -247,7 +247,7 @@ class SVI(KeptEngine):
         return self.num_steps // _WINDOW
 
     def _asked(self, name: str, problem: Problem) -> tuple:
-        """What `compiled` and `compile_ahead` are asked for."""
+        """Arguments of `compiled` and `compile_ahead`."""
         builds = {
             "svi-begin": (self._num_windows, self._begin),
             "svi": (self.num_particles, self._march),

@@ -41,7 +41,7 @@ def class_starts(
     random : ndarray, shape (num_rows, num_effects)
     subjects : Groups
     outputs : ndarray, shape (num_rows, num_outputs), or None
-    units : Units
+    units : DataScales
     num_clusters : int
     own : ndarray of int
         Columns of `fixed` that have a coefficient for each class.

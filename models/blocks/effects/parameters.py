@@ -48,7 +48,7 @@ _EXACT = 1e-13
 """Share of the outcomes outside the span of the fixed effects below which there is no noise."""
 
 
-class Units(NamedTuple):
+class DataScales(NamedTuple):
     """Scales of the data: least-squares coefficients, their precision, and what factor and noise are like."""
 
     start: Any
@@ -280,8 +280,8 @@ class MixedParameters(Block):
         """Values of the sites of the fixed effects, from those of each class."""
         return {"coefficients": fixed[0]}
 
-    def _units(self, xp: Any, value: Any = None) -> Units:
-        """Units by NumPy or by JAX."""
+    def _units(self, xp: Any, value: Any = None) -> DataScales:
+        """Scales by NumPy or by JAX."""
         fixed, random = xp.asarray(self.fixed), xp.asarray(self.random)
         y = self.y if value is None else value
         y = xp.zeros(len(fixed)) if y is None else xp.asarray(y)
@@ -292,7 +292,7 @@ class MixedParameters(Block):
         noise = xp.where(squares > 0, xp.sqrt(squares), 1.0)  # ones where there are no numbers
         weight = (outputs @ noise**-2.0)[:, None] / len(fixed)
         apart = xp.where(self.structure.mask, random.T @ (weight * random), 0.0)
-        return Units(start, fixed.T @ (weight * fixed), _root(xp, apart), noise)
+        return DataScales(start, fixed.T @ (weight * fixed), _root(xp, apart), noise)
 
     def _check_prior(self, prior: EffectsPrior) -> None:
         for name, wanted, what in (

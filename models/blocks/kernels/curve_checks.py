@@ -20,7 +20,7 @@ __all__ = [
     "check_anchors",
     "check_inducing",
     "check_mean",
-    "check_observed",
+    "check_measured",
     "check_own",
     "check_positive",
     "check_scale_shapes",
@@ -41,7 +41,7 @@ def count_outputs(y: ArrayLike | None) -> int | None:
     return shape[1] if len(shape) > 1 else None
 
 
-def check_observed(observed: Any, y: Any) -> None:
+def check_measured(observed: Any, y: Any) -> None:
     """Refuse anything but a one or a zero for each value, and zeros alone."""
     if observed is not None and y is not None and jnp.shape(observed) != jnp.shape(y):
         raise ValueError(

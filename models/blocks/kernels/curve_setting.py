@@ -19,7 +19,7 @@ from .curve_checks import (
     check_anchors,
     check_inducing,
     check_mean,
-    check_observed,
+    check_measured,
     check_positive,
     check_scale_shapes,
     count_outputs,
@@ -57,7 +57,7 @@ def curve_anchors(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArra
     ValueError
         If exact curves need more than 1000, or `observed` holds other than ones and zeros.
     """
-    check_observed(data.get("observed"), data.get("y"))
+    check_measured(data.get("observed"), data.get("y"))
     inputs = as_columns(np.asarray(data["inputs"]))
     kernel, inducing = options.get("kernel", "rbf"), options.get("inducing")
     given = options.get("length_scale")
@@ -104,7 +104,7 @@ def curve_setting(
         If shapes do not agree, or a value is out of its range.
     """
     num_outputs = count_outputs(y)
-    check_observed(observed, y)
+    check_measured(observed, y)
     mean = check_mean(mean, num_outputs)
     check_scale_shapes(inputs, length_scale=length_scale, amplitude=amplitude)
     check_anchors(anchors, inputs)

@@ -86,7 +86,7 @@ class Scale(Block):
         return {"curve_scale": np.broadcast_to(found, shape)}
 
 
-class _Found(NamedTuple):
+class _NormalPosterior(NamedTuple):
     """Normal posterior of the weights: means, and Cholesky factors of the precisions.
 
     Factors have axes of clusters and of outputs, the latter of length one where these share a precision.
@@ -158,18 +158,20 @@ class Curves(Block, FollowsPoints):
         own = (found,) if density.has_own_features else ()
         return lax.map(one, (jnp.moveaxis(weight, 1, 0), sizes, *own))
 
-    def update(self, statistics: tuple[Array, Array], sources: Sequence[Collapsed]) -> _Found:
+    def update(
+        self, statistics: tuple[Array, Array], sources: Sequence[Collapsed]
+    ) -> _NormalPosterior:
         """Add the precision and mean of the prior."""
         precision, shift = statistics
         root = jnp.linalg.cholesky(precision + jnp.eye(self.num_anchors))
         mean = _each(lambda r, s: cho_solve((r, True), s.T).T, root, shift)
-        return _Found(mean.reshape(self._shape), root)
+        return _NormalPosterior(mean.reshape(self._shape), root)
 
-    def mode(self, found: _Found, values: Mapping[str, Array]) -> dict[str, Array]:
+    def mode(self, found: _NormalPosterior, values: Mapping[str, Array]) -> dict[str, Array]:
         """Means."""
         return {"curves": found.mean}
 
-    def draw(self, rng_key: Array, found: _Found) -> dict[str, Array]:
+    def draw(self, rng_key: Array, found: _NormalPosterior) -> dict[str, Array]:
         """Draw weights."""
         white = jax.random.normal(rng_key, found.mean.shape, found.mean.dtype)
         moved = _each(
@@ -177,7 +179,7 @@ class Curves(Block, FollowsPoints):
         )
         return {"curves": found.mean + moved.reshape(self._shape)}
 
-    def log_density(self, found: _Found, values: Mapping[str, Array]) -> Array:
+    def log_density(self, found: _NormalPosterior, values: Mapping[str, Array]) -> Array:
         """Log density of weights."""
         apart = values["curves"] - found.mean
         white = _each(lambda r, z: z @ r, found.root, apart)
@@ -187,11 +189,13 @@ class Curves(Block, FollowsPoints):
             - 0.5 * apart.size * jnp.log(2 * jnp.pi)
         )
 
-    def means(self, found: _Found) -> dict[str, Array]:
+    def means(self, found: _NormalPosterior) -> dict[str, Array]:
         """Means of the weights, in which curves are linear."""
         return {"curves": found.mean}
 
-    def expected_factors(self, found: _Found, observation: Observation) -> dict[str, Array]:
+    def expected_factors(
+        self, found: _NormalPosterior, observation: Observation
+    ) -> dict[str, Array]:
         """Expected log densities of the rows (Ross and Dy 2013, eq. 25, whose first y lacks its square)."""
         density = _density(observation)
         phi, unexplained = density.features()
@@ -204,7 +208,7 @@ class Curves(Block, FollowsPoints):
         terms = jnp.log(2 * jnp.pi * spread) + (square + doubt) / spread
         return {"unary": -0.5 * jnp.sum(density.counted(terms), axis=-1)}
 
-    def _doubt(self, found: _Found, phi: Array, *, own: bool) -> Array:
+    def _doubt(self, found: _NormalPosterior, phi: Array, *, own: bool) -> Array:
         """Posterior variance of curves of unit amplitude, shape (num_rows, num_clusters, outputs)."""
 
         def one(each: tuple[Array, ...]) -> Array:
@@ -215,7 +219,7 @@ class Curves(Block, FollowsPoints):
         by_cluster = lax.map(one, (found.root, phi) if own else (found.root,))
         return jnp.moveaxis(by_cluster, 2, 0)
 
-    def divergence(self, found: _Found) -> Array:
+    def divergence(self, found: _NormalPosterior) -> Array:
         """Divergence from the prior, in nats."""
         trace = jnp.sum(self._inverse(found.root) ** 2)
         size = found.root[..., 0].size
@@ -232,7 +236,7 @@ class Curves(Block, FollowsPoints):
         """Shape of the weights."""
         return (self.num_clusters, *self.outputs, self.num_anchors)
 
-    def _num_sharing(self, found: _Found) -> int:
+    def _num_sharing(self, found: _NormalPosterior) -> int:
         """Number of outputs that share a precision."""
         return int(np.prod(self.outputs)) // found.root.shape[1]
 

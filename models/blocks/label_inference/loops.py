@@ -62,7 +62,7 @@ class LoopPlan:
         return isinstance(other, LoopPlan) and self.digest == other.digest
 
     def __hash__(self) -> int:
-        """By content."""
+        """Hash of the content."""
         return hash(self.digest)
 
     def __repr__(self) -> str:

@@ -25,7 +25,7 @@ FLIP_RATE_PRIOR = (1.0, 4.0)
 """Beta prior of a learned flip rate: mean 0.2, no flips most probable a priori."""
 
 _TYPICAL = 0.2
-"""Where a rate starts of which no statement tells anything."""
+"""Start of a rate about which no statement informs."""
 
 _LARGEST = 0.4
 """Largest rate to start from."""

@@ -76,7 +76,7 @@ def log_stick_weights(sticks: Array, num_clusters: int) -> Array:
     return broken + jnp.concatenate([jnp.zeros(1), rest])
 
 
-class _Found(NamedTuple):
+class _BetaPosterior(NamedTuple):
     """Parameters of the Beta posteriors, counts, and distributions whose normaliser has the weights."""
 
     first: Array
@@ -125,13 +125,13 @@ class Sticks(Block):
         """Expected counts."""
         return observation.expected[self.factor]
 
-    def update(self, statistics: Array, sources: Sequence[Collapsed]) -> _Found:
+    def update(self, statistics: Array, sources: Sequence[Collapsed]) -> _BetaPosterior:
         """Beta posteriors, and the partition functions that are in the way of them."""
         later = jnp.cumsum(statistics[::-1])[::-1]
         own = slice(0, self.num_sticks)
         beyond = (later - statistics)[own]
         tied = tuple(fn for fn in sources if not fn.has_free_weights)
-        return _Found(1.0 + statistics[own], self.concentration + beyond, statistics, tied)
+        return _BetaPosterior(1.0 + statistics[own], self.concentration + beyond, statistics, tied)
 
     def obstacle(self, sources: Sequence[Collapsed]) -> str | None:
         """Say where a partition function stands in the way."""
@@ -142,7 +142,7 @@ class Sticks(Block):
             "reading='unnormalised' or reading='relation' for a factor of theirs"
         )
 
-    def mode(self, found: _Found, values: Mapping[str, Array]) -> dict[str, Array]:
+    def mode(self, found: _BetaPosterior, values: Mapping[str, Array]) -> dict[str, Array]:
         r"""Mode of the sticks, jointly with all partition functions.
 
         The prior of closed sticks is :math:`(\alpha - 1) \log \pi_K` up to a constant (own derivation: the
@@ -165,11 +165,11 @@ class Sticks(Block):
         left = jnp.cumsum(weights[::-1])[::-1][: self.num_sticks]
         return {"sticks": _inside(weights[: self.num_sticks] / left)}
 
-    def draw(self, rng_key: Array, found: _Found) -> dict[str, Array]:
+    def draw(self, rng_key: Array, found: _BetaPosterior) -> dict[str, Array]:
         """Draw sticks, none exactly zero or one."""
         return {"sticks": _inside(dist.Beta(found.first, found.second).sample(rng_key))}
 
-    def log_density(self, found: _Found, values: Mapping[str, Array]) -> Array:
+    def log_density(self, found: _BetaPosterior, values: Mapping[str, Array]) -> Array:
         """Log density of the sticks; under partition functions up to a constant."""
         sticks = values["sticks"]
         free = dist.Beta(found.first, found.second, validate_args=False).log_prob(sticks).sum()
@@ -178,7 +178,7 @@ class Sticks(Block):
         log_weights = log_stick_weights(_inside(sticks), self.num_clusters)
         return free - sum(fn.log_normalizer_at(log_weights) for fn in found.tied)
 
-    def expected_factors(self, found: _Found, observation: Observation) -> dict[str, Array]:
+    def expected_factors(self, found: _BetaPosterior, observation: Observation) -> dict[str, Array]:
         """Expected log weights (Blei and Jordan 2006, section 3.2)."""
         both = digamma(found.first + found.second)
         taken, left = digamma(found.first) - both, digamma(found.second) - both
@@ -186,7 +186,7 @@ class Sticks(Block):
         before = jnp.concatenate([jnp.zeros(1), jnp.cumsum(left)[: self.num_clusters - 1]])
         return {self.factor: jnp.concatenate([taken, whole]) + before}
 
-    def divergence(self, found: _Found) -> Array:
+    def divergence(self, found: _BetaPosterior) -> Array:
         """Divergence from the prior, in nats."""
         prior = dist.Beta(1.0, self.concentration)
         return dist.kl_divergence(dist.Beta(found.first, found.second), prior).sum()

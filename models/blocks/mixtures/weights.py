@@ -50,7 +50,7 @@ def mixing_weights(
     concentration : float
         Positive; 1 is flat.
     name : str
-        Of the site.
+        Name of the site.
     """
     return MixingWeights(num_clusters, concentration).sample(name)
 
@@ -127,7 +127,7 @@ def _refuse_inexact_field(graph: LabelGraph, num_clusters: int, inference: str |
         )
 
 
-class _Found(NamedTuple):
+class _DirichletPosterior(NamedTuple):
     """Concentrations, and distributions whose normaliser depends on the weights as well."""
 
     concentration: Array
@@ -150,31 +150,33 @@ class DirichletWeights(Block):
         """Expected counts, of points or of chunklets by the sampling assumption."""
         return observation.expected[self.factor]
 
-    def update(self, statistics: Array, sources: Sequence[Collapsed]) -> _Found:
+    def update(self, statistics: Array, sources: Sequence[Collapsed]) -> _DirichletPosterior:
         """Add the counts to the concentration of the prior."""
-        return _Found(self.concentration + statistics)
+        return _DirichletPosterior(self.concentration + statistics)
 
-    def mode(self, found: _Found, values: Mapping[str, Array]) -> dict[str, Array]:
+    def mode(self, found: _DirichletPosterior, values: Mapping[str, Array]) -> dict[str, Array]:
         """Mode, kept inside the simplex where a count and the concentration are below one."""
         raised = jnp.maximum(found.concentration - 1.0, 1e-10)
         return {self.roles[0]: raised / raised.sum(axis=-1, keepdims=True)}
 
-    def draw(self, rng_key: Array, found: _Found) -> dict[str, Array]:
+    def draw(self, rng_key: Array, found: _DirichletPosterior) -> dict[str, Array]:
         """Draw weights, none exactly zero."""
         drawn = dist.Dirichlet(found.concentration).sample(rng_key)
         return {self.roles[0]: jnp.maximum(drawn, jnp.finfo(drawn.dtype).tiny)}
 
-    def log_density(self, found: _Found, values: Mapping[str, Array]) -> Array:
+    def log_density(self, found: _DirichletPosterior, values: Mapping[str, Array]) -> Array:
         """Log density of the weights."""
         density = dist.Dirichlet(found.concentration, validate_args=False)
         return density.log_prob(values[self.roles[0]]).sum()
 
-    def expected_factors(self, found: _Found, observation: Observation) -> dict[str, Array]:
+    def expected_factors(
+        self, found: _DirichletPosterior, observation: Observation
+    ) -> dict[str, Array]:
         """Expected log weights (Bishop 2006, eq. 10.66)."""
         total = found.concentration.sum(axis=-1, keepdims=True)
         return {self.factor: digamma(found.concentration) - digamma(total)}
 
-    def divergence(self, found: _Found) -> Array:
+    def divergence(self, found: _DirichletPosterior) -> Array:
         """Divergence from the prior, in nats."""
         return dist.kl_divergence(dist.Dirichlet(found.concentration), self._prior).sum()
 
@@ -217,10 +219,10 @@ class MixingWeights(DirichletWeights):
         """Sample the weights."""
         return self.declare("mixing_weights", name, self._prior, ("clusters",))
 
-    def update(self, statistics: Array, sources: Sequence[Collapsed]) -> _Found:
+    def update(self, statistics: Array, sources: Sequence[Collapsed]) -> _DirichletPosterior:
         """Add the counts to the concentration, and remember the partition functions."""
         tied = tuple(fn for fn in sources if not fn.has_free_weights)
-        return _Found(self.concentration + statistics, tied)
+        return _DirichletPosterior(self.concentration + statistics, tied)
 
     def obstacle(self, sources: Sequence[Collapsed]) -> str | None:
         """Say where a partition function stands in the way."""
@@ -231,12 +233,12 @@ class MixingWeights(DirichletWeights):
             "pass reading='relation' or weights='uniform'"
         )
 
-    def log_density(self, found: _Found, values: Mapping[str, Array]) -> Array:
+    def log_density(self, found: _DirichletPosterior, values: Mapping[str, Array]) -> Array:
         """Log density of the weights; under partition functions up to a constant."""
         free = super().log_density(found, values)
         return free - _log_omega(found, jnp.log(values["mixing_weights"]))
 
-    def mode(self, found: _Found, values: Mapping[str, Array]) -> dict[str, Array]:
+    def mode(self, found: _DirichletPosterior, values: Mapping[str, Array]) -> dict[str, Array]:
         """Mode of the Dirichlet, or of what the partition functions make of it."""
         if not found.tied:
             return super().mode(found, values)
@@ -249,7 +251,7 @@ class MixingWeights(DirichletWeights):
         return {"mixing_weights": solved}
 
 
-def _log_omega(found: _Found, log_weights: Array) -> Array:
+def _log_omega(found: _DirichletPosterior, log_weights: Array) -> Array:
     """Log partition functions of the links at log weights."""
     terms = [fn.log_normalizer_at(log_weights) for fn in found.tied]
     return sum(terms, start=jnp.zeros(()))

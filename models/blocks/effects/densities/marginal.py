@@ -140,7 +140,7 @@ class MixedEffects(RandomEffects):
         )
 
     def log_factors(self, value: Array) -> dict[str, Array]:
-        """As of `RandomEffects`; the log density of all rows without effects is in ``ungrouped``."""
+        """See `RandomEffects`; the log density of all rows without effects is in ``ungrouped``."""
         self._check_value(value)
         sums = row_sums(jnp.asarray(value), self.fixed, self.design, self.groups, self.outputs)
         found = effect_factors(sums, self.coefficients, self.scale_tril, self.deviations)

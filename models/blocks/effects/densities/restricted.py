@@ -17,12 +17,12 @@ from .random_effects import RandomEffects, named_effects
 from .small import cholesky, forward_solve, inverse, log_determinant
 from .sums import least_squares, row_sums
 
-__all__ = ["Drawn", "RestrictedEffects"]
+__all__ = ["LatentEffects", "RestrictedEffects"]
 
 _LOG_2PI = math.log(2 * math.pi)
 
 
-class Drawn(NamedTuple):
+class LatentEffects(NamedTuple):
     """Latent variables: whitened ``effects`` (num_groups, num_effects), and ``move`` (num_terms,).
 
     The latter are the fixed effects less those of an ordinary least-squares fit to the data.
@@ -209,7 +209,7 @@ class RestrictedEffects(RandomEffects):
             "coefficients_covariance": NamedArray(("terms", "terms_1"), root.T @ root),
         }
 
-    def draw(self, rng_key: Array, value: Array) -> Drawn:  # type: ignore[override]
+    def draw(self, rng_key: Array, value: Array) -> LatentEffects:  # type: ignore[override]
         """Draw fixed effects, then whitened effects, given data and parameters."""
         found = _solved(self.log_factors(value))
         key_fixed, key_effects = jax.random.split(rng_key)
@@ -217,7 +217,7 @@ class RestrictedEffects(RandomEffects):
         white = jax.random.normal(key_effects, found.half.shape, found.half.dtype)
         return _latent(found, move, white)
 
-    def statistic(self, latent: Drawn) -> dict[str, Array]:  # type: ignore[override]
+    def statistic(self, latent: LatentEffects) -> dict[str, Array]:  # type: ignore[override]
         """Sufficient statistic of whitened and fixed effects."""
         effects, move = latent
         return {
@@ -229,7 +229,7 @@ class RestrictedEffects(RandomEffects):
             "constant": jnp.ones((), effects.dtype),
         }
 
-    def mode(self, value: Array) -> Drawn:  # type: ignore[override]
+    def mode(self, value: Array) -> LatentEffects:  # type: ignore[override]
         """Most probable effects of both kinds, their posterior mean."""
         found = _solved(self.log_factors(value))
         return _latent(found, jnp.zeros_like(found.height), jnp.zeros_like(found.half))
@@ -274,11 +274,11 @@ class RestrictedEffects(RandomEffects):
         return mean + spread * jax.random.normal(key, (*sample_shape, len(mean)), mean.dtype)
 
 
-def _latent(found: _Solved, move: Array, white: Array) -> Drawn:
+def _latent(found: _Solved, move: Array, white: Array) -> LatentEffects:
     """Latent variables that standard normal ones stand for; the posterior mean at zero."""
     shift = inverse(found.root).T @ (found.height + move)
     center = found.half + found.slope @ shift + white
-    return Drawn(jnp.einsum("gji,gj->gi", inverse(found.lower), center), shift)
+    return LatentEffects(jnp.einsum("gji,gj->gi", inverse(found.lower), center), shift)
 
 
 def _solved(factors: dict[str, Array]) -> _Solved:

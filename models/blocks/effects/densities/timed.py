@@ -113,7 +113,7 @@ class TimedEffects(MixedEffects):
         return white + (moved - own)[:, None] * found.shared
 
     def tilted(self, factors: dict[str, Array]) -> Tilted:
-        """What outcomes tell of the effects and of the hazard, given their `log_factors`."""
+        """Information of the outcomes about the effects and the hazard, given their `log_factors`."""
         center, root = moments(factors)
         slope = self.scale_tril.T @ self.association
         along = root @ slope
