@@ -176,7 +176,8 @@ class Collapsed(dist.Distribution):
         """Summaries of the latent variables given data and parameters, by name.
 
         Beside means ``{name}`` there may be covariances, ``{name}_covariance``, whose last axis is that
-        of the means once more. Probabilities of labels are called ``responsibilities``.
+        of the means once more. Probabilities of labels are called ``responsibilities``. No axis may have
+        the name of a variable.
         """
         raise NotImplementedError
 
