@@ -63,7 +63,7 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     tol : float
         Length of the mean tangent vector, in radians, at which the mean is found.
     max_iter : int
-        Most steps to the mean.
+        Maximum number of steps to the mean.
 
     Attributes
     ----------

@@ -15,7 +15,7 @@ from numpyro.distributions import constraints
 from ..mixtures.linked_categorical import LinkedCategorical
 from ..mixtures.linked_mixture import LinkedMixture
 from ..side_information.partial_labels import Groups, PartialLabels
-from .stated import told_points
+from .stated import labelled_points
 
 __all__ = [
     "ClassMixture",
@@ -79,7 +79,7 @@ class ClassifiedMixture(LinkedMixture):
     def is_told(self) -> Array:
         """Points of which something is stated."""
         assert self.stated is not None  # asked for with statements only
-        return told_points(self.stated)
+        return labelled_points(self.stated)
 
     def check_stated(self, num_classes: int) -> None:
         """Refuse statements of another shape."""
@@ -90,7 +90,7 @@ class ClassifiedMixture(LinkedMixture):
                 "stated about each point, given its class"
             )
 
-    def untold(self) -> ClassifiedMixture:
+    def without_statements(self) -> ClassifiedMixture:
         """The same law without any statement."""
         raise NotImplementedError
 
@@ -108,7 +108,7 @@ class ClassifiedMixture(LinkedMixture):
         label_noise : float
             See `stated_classes`.
         """
-        prob = self.untold().class_probabilities(value)
+        prob = self.without_statements().class_probabilities(value)
         size = prob.shape[1]
         wrong = label_noise / max(size - 1, 1)
         told = None if known is None else ~jnp.asarray(known.admissible(size)).all(axis=1)
@@ -165,7 +165,7 @@ class ClassMixture(ClassifiedMixture):
         """Number of classes."""
         return jnp.shape(self.classes)[1]
 
-    def untold(self) -> ClassMixture:
+    def without_statements(self) -> ClassMixture:
         """The same law without any statement."""
         return type(self)(self.labels, self.components, self.classes, groups=self.groups)
 
@@ -263,9 +263,9 @@ def sample_classified(
     if x is not None:
         numpyro.sample("x", mixture, obs=x)
         return
-    untold = mixture.untold()
-    rows = numpyro.sample("x", untold)
-    numpyro.sample("known", untold.statements(rows, known, label_noise))
+    unstated = mixture.without_statements()
+    rows = numpyro.sample("x", unstated)
+    numpyro.sample("known", unstated.statements(rows, known, label_noise))
 
 
 def log_statements(stated: Array, classes: Array) -> Array:
@@ -281,7 +281,7 @@ def log_statements(stated: Array, classes: Array) -> Array:
     -------
     Array, shape (num_points, num_clusters)
     """
-    return jnp.where(told_points(stated)[:, None], log_of(stated @ classes.T), 0.0)
+    return jnp.where(labelled_points(stated)[:, None], log_of(stated @ classes.T), 0.0)
 
 
 def log_of(probs: Array) -> Array:

@@ -14,7 +14,7 @@ from sidebayes.common.fields import check_integer
 
 from ..side_information.partial_labels import PartialLabels
 
-__all__ = ["noise_of_strength", "shares_of_classes", "stated_classes", "told_points"]
+__all__ = ["labelled_points", "noise_of_strength", "shares_of_classes", "stated_classes"]
 
 
 def stated_classes(
@@ -83,7 +83,7 @@ def _check_masks(admissible: NDArray[np.bool_], label_noise: float) -> None:
         )
 
 
-def told_points(stated: Array) -> Array:
+def labelled_points(stated: Array) -> Array:
     """Points of which something is stated, shape (num_points,); see `stated_classes`."""
     return stated.min(axis=1) < stated.max(axis=1)
 
@@ -101,7 +101,7 @@ def shares_of_classes(stated: Array | None, num_classes: int) -> Array:
     """
     if stated is None:
         return jnp.full(num_classes, 1.0 / num_classes)
-    told = told_points(stated)
+    told = labelled_points(stated)
     share = jnp.where(told[:, None], stated / stated.sum(axis=1, keepdims=True), 0.0)
     return (1.0 + share.sum(axis=0)) / (num_classes + told.sum())
 
