@@ -54,9 +54,9 @@ test-oldest: install
 	  -c $(OLDEST)/constraints.txt -e ".[formulas,sampling,tables,test]"
 	$(OLDEST)/bin/python -m pytest -p no:xdist -q -m "$(FAST)" \
 	  -W ignore::DeprecationWarning tests/test_imports.py \
-	  tests/front/test_optional.py tests/front/test_tables.py tests/front/test_design.py \
-	  tests/front/test_fit.py tests/front/test_record.py tests/front/test_names_and_words.py \
-	  tests/diagnostics/test_report.py tests/diagnostics/test_tree.py
+	  tests/front/command_line/test_optional.py tests/front/data/test_tables.py tests/front/data/test_design.py \
+	  tests/front/results/test_fit.py tests/front/runs/test_record.py tests/front/data/test_names_and_words.py \
+	  tests/diagnostics/pictures/test_report.py tests/diagnostics/test_tree.py
 
 # make installed   check what pip installs, outside the checkout and without extras
 installed: install

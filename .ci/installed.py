@@ -20,7 +20,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LEFT_OUT = {".gitignore", ".python-version"}
 """What only a checkout needs."""
-TESTS = ("tests/test_imports.py::test_unknown_attribute", "tests/blocks/test_roles.py")
+TESTS = (
+    "tests/test_imports.py::test_unknown_attribute",
+    "tests/blocks/side_information/test_roles.py",
+)
 """Quick ones that are passed from the sdist."""
 
 

@@ -11,12 +11,12 @@ import os
 import tempfile
 from collections import Counter
 
-from tests import support_fuzz
-from tests.support_fuzz_cards import CARD_CASES
-from tests.support_fuzz_series import SERIES_CASES
-from tests.support_outcomes import outcome
+from tests.support.fuzz import cases as plain_cases
+from tests.support.fuzz.cards import CARD_CASES
+from tests.support.fuzz.outcomes import outcome
+from tests.support.fuzz.series import SERIES_CASES
 
-CASES = {**support_fuzz.CASES, **SERIES_CASES, **CARD_CASES}
+CASES = {**plain_cases.CASES, **SERIES_CASES, **CARD_CASES}
 COLUMNS = ("clear", "handled", "unclear", "silent")
 
 

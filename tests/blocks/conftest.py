@@ -3,7 +3,7 @@
 import jax
 import pytest
 
-from tests.support_effects import small_table
+from tests.support.effects import small_table
 
 
 @pytest.fixture(scope="module")

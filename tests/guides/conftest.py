@@ -7,7 +7,7 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from sidebayes.guides.engines.plumbing import store
 
-from tests.support_programs import forget
+from tests.support.programs import forget
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,8 @@ from sidebayes.models.pair_mixture import pair_mixture
 
 import sidebayes
 from tests.reference import pair_relations
-from tests.support import best_trace, weights_mode, without_blocks
-from tests.support_pairs import DISJOINT, X, Y, latent, log_prior, problem_of, some_params
+from tests.support.basics import best_trace, weights_mode, without_blocks
+from tests.support.pairs import DISJOINT, X, Y, latent, log_prior, problem_of, some_params
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from sklearn.decomposition import KernelPCA
 from sklearn.mixture import GaussianMixture
 
 from sidebayes import Continuation, fit
-from tests.support import slope_in_simplex
+from tests.support.basics import slope_in_simplex
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
 
 import sidebayes as sb
 from sidebayes import EM, MAP, ShiftPrior, SourceMixture
-from tests.support_partitions import basis_of, matched_discriminants
+from tests.support.partitions import basis_of, matched_discriminants
 
 RNG = np.random.default_rng(1)
 OWNER = np.array([0, 0, 1, 1, 2])

@@ -20,7 +20,7 @@ from sidebayes.models.blocks.side_information.partial_labels import PartialLabel
 from sidebayes.models.moe import moe
 
 import sidebayes as sb
-from tests.support_classes import some_known, split2d
+from tests.support.classes import some_known, split2d
 
 IRIS = sb.load_dataset("iris")
 KNOWN = np.where(np.arange(150) % 10 == 0, IRIS.labels, -1)

@@ -11,8 +11,8 @@ from sidebayes.models.blocks.event_times import HazardPrior, PiecewiseHazard
 from sidebayes.models.joint_survival import joint_survival
 
 import sidebayes as sb
-from tests.support_draws import told
-from tests.support_effects import simulate_joint
+from tests.support.draws import told
+from tests.support.effects import simulate_joint
 
 CUTS = np.array([1.0, 2.5])
 RATES = np.array([0.2, 0.1, 0.5])

@@ -11,7 +11,7 @@ from sidebayes.diagnostics.calibration import Calibration
 from sidebayes.models.joint_survival import joint_survival
 
 import sidebayes as sb
-from tests.support_effects import ranks_of_truth, simulate_joint
+from tests.support.effects import ranks_of_truth, simulate_joint
 
 pytestmark = pytest.mark.optimised
 

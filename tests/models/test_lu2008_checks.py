@@ -23,7 +23,7 @@ from sklearn.datasets import load_iris
 
 import sidebayes as sb
 from tests.reference import brute_force, pair_em
-from tests.support import best_trace, ppc_problem
+from tests.support.basics import best_trace, ppc_problem
 
 X, Y = load_iris(return_X_y=True)
 LOG_TWO = np.log(2)  # density of Dirichlet(1, 1, 1)

@@ -21,7 +21,7 @@ from sklearn.mixture import GaussianMixture
 
 import sidebayes as sb
 from sidebayes import EM
-from tests.support_partitions import (
+from tests.support.partitions import (
     LINKS,
     STRENGTH,
     X,

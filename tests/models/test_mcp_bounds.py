@@ -20,7 +20,7 @@ from sidebayes.models.mcp import mcp
 from sidebayes.models.pair_mixture import pair_mixture
 from sidebayes.models.scp import scp
 
-from tests.support_partitions import (
+from tests.support.partitions import (
     LINKS,
     NUM_POINTS,
     STRENGTH,

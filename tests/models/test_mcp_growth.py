@@ -18,7 +18,7 @@ from sidebayes.models.blocks.side_information.links import Links
 
 import sidebayes as sb
 from sidebayes import EM
-from tests.support_partitions import (
+from tests.support.partitions import (
     LINKS,
     NUM_POINTS,
     STRENGTH,

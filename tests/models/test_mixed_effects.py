@@ -7,7 +7,7 @@ import pytest
 import statsmodels.api as sm
 
 import sidebayes as sb
-from tests.support_effects import simulate
+from tests.support.effects import simulate
 
 TIGHT = sb.MAP(tol=1e-10)
 

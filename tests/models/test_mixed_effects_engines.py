@@ -12,7 +12,7 @@ from numpyro.infer import MCMC, NUTS
 from sidebayes.models.mixed_effects import mixed_effects
 
 import sidebayes as sb
-from tests.support_effects import simulate
+from tests.support.effects import simulate
 
 ENGINES = {
     "laplace": sb.Laplace(num_restarts=2, num_draws=100),

@@ -15,7 +15,7 @@ from sidebayes.models.moe import moe
 from sklearn.mixture import GaussianMixture
 
 import sidebayes as sb
-from tests.support_classes import some_known, split2d
+from tests.support.classes import some_known, split2d
 
 RNG = np.random.default_rng(0)
 X, CLASSES = split2d(RNG, 40)

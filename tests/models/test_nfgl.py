@@ -12,7 +12,7 @@ from sidebayes.guides.nfgl import joined_probabilities, neighbours_in_cluster, p
 from sidebayes.models.blocks.classes.anchors import Anchors, conditionals, log_pseudo_likelihood
 
 import sidebayes as sb
-from tests.support_classes import some_known, split2d, xor2d
+from tests.support.classes import some_known, split2d, xor2d
 
 RNG = np.random.default_rng(2)
 NUM_ANCHORS = 7

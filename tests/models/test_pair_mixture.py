@@ -21,7 +21,7 @@ from sklearn.mixture import GaussianMixture
 
 import sidebayes
 from tests.reference import brute_force, pair_relations
-from tests.support_pairs import (
+from tests.support.pairs import (
     CANNOT,
     DISJOINT,
     MUST,

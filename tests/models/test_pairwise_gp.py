@@ -18,7 +18,7 @@ from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.pairwise_gp import pairwise_gp
 
 import sidebayes
-from tests.support import responsibilities
+from tests.support.basics import responsibilities
 
 RNG = np.random.default_rng(0)
 LOOPY = [(0, 1), (1, 2), (0, 2), (2, 3), (4, 5)]

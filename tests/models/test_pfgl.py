@@ -22,7 +22,7 @@ from sidebayes.models.blocks.side_information.partial_labels import PartialLabel
 from sidebayes.models.pfgl import pfgl
 
 import sidebayes as sb
-from tests.support_classes import some_known, split2d, xor2d
+from tests.support.classes import some_known, split2d, xor2d
 
 RNG = np.random.default_rng(1)
 NUM_POINTS, NUM_CLASSES = 6, 3

@@ -23,7 +23,7 @@ from sklearn.datasets import load_iris
 from sklearn.mixture import GaussianMixture
 
 from tests.reference import brute_force
-from tests.support import best_trace, ppc_problem, responsibilities
+from tests.support.basics import best_trace, ppc_problem, responsibilities
 
 X, Y = load_iris(return_X_y=True)
 LOG_TWO = np.log(2)  # density of Dirichlet(1, 1, 1)

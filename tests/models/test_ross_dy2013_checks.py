@@ -29,7 +29,7 @@ import sidebayes as sb
 from tests.reference import simulated_aging as aging
 from tests.reference import trajectory_mixture as reference
 from tests.reference.brute_force import infer
-from tests.support_trajectories import curves_problem
+from tests.support.trajectories import curves_problem
 
 SINUSOIDS = {"length_scale": 0.005**-0.5, "amplitude": 1.0, "noise": 0.02**0.5}
 HELICES = {"length_scale": 0.0005**-0.5, "amplitude": 1.0, "noise": 0.1**0.5}

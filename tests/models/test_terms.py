@@ -24,7 +24,7 @@ from sidebayes.models.blocks.side_information.links import Links
 from sklearn.datasets import load_iris
 
 from sidebayes import CARDS
-from tests.support_cards import CLUSTERING
+from tests.support.cards import CLUSTERING
 
 X = load_iris().data[::10]
 NUM_POINTS = len(X)

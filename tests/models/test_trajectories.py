@@ -21,8 +21,8 @@ from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 import sidebayes as sb
 from tests.reference import trajectory_mixture as reference
 from tests.reference.brute_force import enumerate_labelings
-from tests.support import climbed_bound
-from tests.support_trajectories import curves_problem
+from tests.support.basics import climbed_bound
+from tests.support.trajectories import curves_problem
 
 SCALES = {"length_scale": 3.0, "amplitude": 1.0, "noise": 0.2}
 TIGHT = sb.CoordinateAscent(num_restarts=2, tol=1e-13, max_steps=400, num_draws=20)

@@ -19,7 +19,7 @@ from scipy.stats import multivariate_normal, norm, poisson, t
 
 import sidebayes as sb
 from tests.probes import models
-from tests.support_draws import Told
+from tests.support.draws import Told
 
 CHAINS, DRAWS = 40, 200
 

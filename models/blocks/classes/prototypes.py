@@ -150,7 +150,7 @@ class PrototypeMixture(ClassifiedMixture):
         """Number of classes."""
         return self.prototypes.table.shape[1]
 
-    def untold(self) -> PrototypeMixture:
+    def without_statements(self) -> PrototypeMixture:
         """The same law without any statement."""
         return PrototypeMixture(self.labels, self.components, self.prototypes)
 

@@ -1,0 +1,96 @@
+"""What a verdict refuses to call good, and how lower modes are told apart."""
+
+import numpy as np
+import pytest
+import xarray as xr
+from sidebayes.diagnostics.trust.compare import compare_fits
+from sidebayes.diagnostics.trust.modes import lower_modes
+from sidebayes.diagnostics.trust.verdict import verdict
+
+from sidebayes import EM, MAP, NUTS
+from tests.diagnostics.fakes import FakeFit, make_tree
+
+
+def climbed(*histories, config=None, noted=None):
+    """A fit by EM whose starts went so; the best end is its log joint density."""
+    tree = make_tree()[0]
+    longest = max(map(len, histories))
+    rows = [
+        np.pad(np.asarray(h, float), (0, longest - len(h)), constant_values=np.nan)
+        for h in histories
+    ]
+    info = tree["fit_info"].to_dataset().drop_vars("objective")
+    info = info.assign(objective=(("restart", "step"), np.stack(rows)))
+    info.attrs["density_space"] = "constrained"
+    if noted is not None:
+        info.attrs["starts_at_best"] = noted
+    tree["fit_info"] = xr.DataTree(info)
+    tree["sample_stats"]["lp"][:] = max(h[-1] for h in histories)
+    return FakeFit(tree, config=config or EM())
+
+
+def sampled(chains, draws):
+    tree = make_tree(chains, draws, engine="nuts")[0]
+    info = tree["fit_info"].to_dataset().drop_vars("objective")
+    info = info.assign(objective=(("restart", "step"), np.zeros((0, 0))))
+    tree["fit_info"] = xr.DataTree(info)
+    tree["sample_stats"] = xr.DataTree(tree["sample_stats"].to_dataset()[["lp"]])
+    return FakeFit(tree, config=NUTS())
+
+
+SETTLED = [-210.0, -200.001, -200.0005]
+
+
+def test_what_is_good():
+    assert verdict(climbed(SETTLED, SETTLED))[0] == "good"
+    assert verdict(climbed(SETTLED))[0] == "good"  # ten equal starts, of which one is run
+    assert verdict(sampled(4, 300))[0] == "good"
+
+
+@pytest.mark.parametrize(
+    ("fit", "level", "says"),
+    [
+        (sampled(1, 1), "bad", "cannot be judged"),
+        (sampled(2, 3), "bad", "cannot be judged"),
+        (sampled(1, 400), "caution", "One chain"),
+        (sampled(2, 150), "caution", "Not yet enough draws"),
+        (climbed([-200.0], [-200.0]), "bad", "no step"),
+        (climbed([-230.0, -200.0], [-230.0, -200.0]), "caution", "still rose by 30"),
+        (climbed(SETTLED, [-250.0, -249.999]), "caution", "No other start"),
+        (climbed(SETTLED, config=EM(num_restarts=1)), "caution", "one start"),
+        (climbed(SETTLED, noted=1), "caution", "one start"),
+    ],
+)
+def test_what_is_not(fit, level, says):
+    found = verdict(fit)
+    assert found[0] == level
+    assert says in found[1]
+
+
+def test_a_fit_that_goes_on_keeps_its_starts():
+    assert verdict(climbed(SETTLED, noted=4))[0] == "good"
+
+
+def test_lower_modes_are_named_with_the_gap_and_the_starts():
+    high = climbed([-190.0, -178.5001, -178.5], [-190.0, -182.8, -182.8], config=MAP())
+    fits = {"em": climbed([-190.0, -182.8001, -182.8]), "map": high, "same": high}
+    said = lower_modes(fits)
+    assert list(said) == ["em"]
+    for text in ("em holds a lower mode", "-182.8", "4.3 below", "-178.5", "1 of 2 starts of map"):
+        assert text in said["em"]
+    table = compare_fits(fits)
+    assert table.frame["trust"].to_dict() == {"em": "lower mode", "map": "", "same": ""}
+    for text in (str(table), table.html()):
+        assert "4.3 below" in text
+
+
+def test_only_modes_of_one_posterior_are_compared():
+    low, high = climbed([-190.0, -182.8]), climbed([-190.0, -178.5])
+    other_prior = FakeFit(high.tree.copy(deep=True), config=EM())
+    other_prior.tree.attrs["sidebayes_options"] = "flat"
+    other_space = FakeFit(high.tree.copy(deep=True), config=EM())
+    other_space.tree["fit_info"].attrs["density_space"] = "unconstrained"
+    bound = FakeFit(high.tree.copy(deep=True), config=EM())
+    bound.tree["sample_stats"]["lp"][:] = -100.0  # not what was climbed
+    for fit in (other_prior, other_space, bound, sampled(4, 100)):
+        assert lower_modes({"low": low, "other": fit}) == {}

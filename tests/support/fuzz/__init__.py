@@ -1,0 +1,1 @@
+"""Odd arguments for everything public, and what may come of them."""
