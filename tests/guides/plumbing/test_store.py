@@ -58,7 +58,9 @@ def elsewhere(code, **variables):
     kept = {n: v for n, v in os.environ.items() if not n.startswith(("SIDEBAYES_", "JAX_", "XDG_"))}
     quick = "JAX_DISABLE_MOST_OPTIMIZATIONS"  # the same here and there, so that programs are found
     kept[quick] = str(int(jax.config.read("jax_disable_most_optimizations")))
-    code = f"import json; from tests.guides.plumbing import test_store as t; print(json.dumps({code}))"
+    code = (
+        f"import json; from tests.guides.plumbing import test_store as t; print(json.dumps({code}))"
+    )
     return subprocess.Popen(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,
