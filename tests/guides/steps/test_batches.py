@@ -96,15 +96,20 @@ def shapes_of(batches):
 PPC = {"weights": (1,), "mean": (2, 2), "variance": (2,)}
 
 
-@pytest.mark.parametrize("links", [None, LINKS], ids=["free", "linked"])
+FIELD, CHUNKLET = {"reading": "field"}, {"reading": "field", "weight_per": "chunklet"}
+RELATION = {"reading": "relation", "flip_rate": "learned"}
+
+
 @pytest.mark.parametrize(
-    ("shapes", "options"),
+    ("shapes", "options", "links"),
     [
-        (PPC, {"reading": "field"}),
-        (PPC, {"reading": "field", "weight_per": "chunklet"}),
-        (PPC | {"flip_rate": ()}, {"reading": "relation", "flip_rate": "learned"}),
+        pytest.param(PPC, FIELD, None, id="field-free"),
+        pytest.param(PPC, FIELD, LINKS, id="field-linked"),
+        pytest.param(PPC, CHUNKLET, None, id="chunklet-free"),
+        pytest.param(PPC, CHUNKLET, LINKS, id="chunklet-linked"),
+        # without links there is no flip rate to learn
+        pytest.param(PPC | {"flip_rate": ()}, RELATION, LINKS, id="relation-linked"),
     ],
-    ids=["field", "chunklet", "relation"],
 )
 def test_terms_of_batches_add_up_to_the_log_density(shapes, options, links):
     problem = ppc_problem(X, links, num_clusters=2, covariance="spherical", **options)
