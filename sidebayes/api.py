@@ -18,7 +18,7 @@ from sidebayes.models.blocks.roles import signature_of
 
 from .common.fields import Range, check_number, check_seed
 from .common.files import as_path, is_damaged, is_swollen
-from .data.magnitudes import check_precision, warn_of_far_rows
+from .common.magnitudes import check_precision, warn_of_far_rows
 from .data.tables import check_names, check_truth
 from .results.fit import Fit
 from .runs import checks, record

@@ -33,7 +33,8 @@ def co_ranking_quality(distances: ArrayLike, embedded: ArrayLike) -> NDArray[np.
     Raises
     ------
     ValueError
-        If the two are not square matrices of one shape and of finite numbers, with at least two rows.
+        If the two are not square matrices of one shape with at least two rows, or have entries that are
+        negative or not finite.
 
     References
     ----------
@@ -65,8 +66,11 @@ def _ranks(name: str, given: ArrayLike) -> NDArray[np.int64]:
     values = real_array(name, given).copy()
     if values.ndim != 2 or values.shape[0] != values.shape[1] or len(values) < 2:
         raise ValueError(f"{name} has shape {values.shape}; expected a square matrix of distances")
-    if not np.isfinite(values).all():
-        raise ValueError(f"{name} has entries that are not finite; join the parts, or drop points")
+    if not (np.isfinite(values) & (values >= 0)).all():
+        raise ValueError(
+            f"{name} has entries that are negative or not finite; expected distances. Join the parts of a "
+            "graph, or drop points"
+        )
     np.fill_diagonal(values, -np.inf)
     order = np.argsort(values, axis=1, kind="stable")
     ranks = np.empty_like(order)

@@ -15,6 +15,7 @@ from sklearn.metrics.pairwise import PAIRWISE_KERNEL_FUNCTIONS
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sidebayes.common.fields import Range, check_integer, check_number, point_table, real_array
+from sidebayes.common.magnitudes import listed, refuse_huge, warn_of_far_rows
 from sidebayes.common.warnings import SideBayesWarning
 
 from .principal_geodesics import Points, intrinsic_mean, principal_directions, tangent_scale
@@ -24,6 +25,10 @@ __all__ = ["KernelPGA"]
 
 _LOST = 0.01
 """Share of the points' squared norms whose loss is worth a warning."""
+_UNLIKE = 1e-8
+"""Kernel with every training row below which a row is like none of them."""
+_ENOUGH = 10
+"""Rows from which on none alone should make up half of the variance."""
 
 
 class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -55,7 +60,7 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
     degree, coef0 : float
         Of "polynomial" and "sigmoid".
     kernel_params : mapping of str to object, optional
-        Arguments of a callable.
+        Arguments of a callable, and of nothing else.
     rank : int, optional
         Approximate the kernel by its columns at so many rows, chosen by pivoted Cholesky factorisation.
         Time and memory then grow with n * rank^2 and n * rank, not with n^2: for up to some 50,000 rows.
@@ -153,15 +158,38 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         Parameters
         ----------
         X : array_like, shape (num_rows, num_features)
-            Or the kernel of each row with each training row, if it is "precomputed"; its diagonal is
-            taken to be one.
+            Or the kernel of each row with each training row, if it is "precomputed". New rows' kernel with
+            themselves is taken to be one then, so that of the training rows must have been.
+
+        Raises
+        ------
+        ValueError
+            If a "precomputed" kernel did not have, or cannot have, a unit diagonal.
+
+        Warns
+        -----
+        SideBayesWarning
+            If rows are like no training row under the kernel: their coordinates are zero.
         """
         check_is_fitted(self)
         x = validate_data(self, X, dtype=np.float64, reset=False)
-        points = x if self.kernel == "precomputed" else self._kernel.between(x, self._rows)
+        if self.kernel == "precomputed":
+            points = self._given(x)
+        else:
+            refuse_huge("X", x)
+            points = self._kernel.between(x, self._rows, self._norms)
+        unlike = np.flatnonzero(np.abs(points).max(axis=1) < _UNLIKE)
+        if len(unlike):
+            warnings.warn(
+                f"row {listed(unlike)} of X is like no training row under the kernel: its point is "
+                "orthogonal to all of theirs, and its coordinates are zero, which is not near the mean",
+                SideBayesWarning,
+                stacklevel=2,
+            )
         if self.rank is not None:
             points = scipy.linalg.solve_triangular(self._factor, points.T, lower=True).T
-            points /= np.linalg.norm(points, axis=1, keepdims=True)
+            length = np.linalg.norm(points, axis=1, keepdims=True)
+            points /= np.where(length > 0, length, 1.0)
         return self._coordinates(points)
 
     def sphere_coordinates(self, embedded: ArrayLike) -> NDArray[np.float64]:
@@ -178,10 +206,21 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         -------
         ndarray, shape (num_rows, n_components + 1)
             Unit vectors in the frame of the mean and the directions.
+
+        Raises
+        ------
+        ValueError
+            If coordinates have another number of columns, or are longer than pi.
         """
         check_is_fitted(self)
         given = self._checked(embedded)
         length = np.linalg.norm(given, axis=1, keepdims=True)
+        if length.max() > np.pi:
+            row = int(np.argmax(length))
+            raise ValueError(
+                f"row {row} of the coordinates has length {length[row, 0]:.4g}; expected at most pi, the "
+                "largest angle to the mean"
+            )
         return np.hstack([np.cos(length), np.sinc(length / np.pi) * given])
 
     def inverse_transform(self, X: ArrayLike, *, max_iter: int = 200) -> NDArray[np.float64]:
@@ -206,6 +245,7 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
             If no pre-images are known for the kernel.
         """
         check_is_fitted(self)
+        max_iter = check_integer("max_iter", max_iter)
         if self.kernel not in ("rbf", "linear", "cosine"):
             raise ValueError(
                 f"kernel = {self.kernel!r}: pre-images are known for 'rbf', 'linear' and 'cosine'; take "
@@ -216,8 +256,7 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         if self.rank is not None:
             weights = scipy.linalg.solve_triangular(self._factor, weights.T, lower=True, trans=1).T
         if self.kernel != "rbf":
-            rows = self._rows / np.linalg.norm(self._rows, axis=1, keepdims=True)
-            found = weights @ rows
+            found = weights @ (self._rows / np.linalg.norm(self._rows, axis=1, keepdims=True))
             return found / np.linalg.norm(found, axis=1, keepdims=True)
         return _nearest_inputs(weights, self._rows, self._kernel, max_iter)
 
@@ -228,6 +267,8 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
             raise ValueError(
                 f"X has shape {x.shape}, and kernel='precomputed' takes a Gram matrix, which is square"
             )
+        refuse_huge("X", x)
+        warn_of_far_rows("X", x)
         weights = _checked_weights(sample_weight, len(x))
         wanted = _checked_number(self.n_components)
         tol = check_number("tol", self.tol, Range(above=0))
@@ -247,14 +288,15 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         """The training rows as points of the sphere; keeps what new rows need."""
         if self.rank is None:
             self.residual_ = 0.0
-            return Points(self._kernel.gram(x), is_gram=True)
+            gram, self._norms = self._kernel.gram(x)
+            return Points(gram, is_gram=True)
         if self.kernel == "precomputed":
             raise ValueError(
                 "rank is for kernels that are computed; leave it out for a Gram matrix"
             )
         columns = pivoted_columns(self._kernel, x, check_integer("rank", self.rank, 2))
-        self._rows, self._factor = x[columns.pivots], columns.factor
-        self.residual_ = columns.residual
+        self._rows, self._norms = x[columns.pivots], columns.norms
+        self._factor, self.residual_ = columns.factor, columns.residual
         if columns.residual > _LOST:
             warnings.warn(
                 f"{len(columns.pivots)} columns of the kernel keep {1 - columns.residual:.1%} of the points' "
@@ -278,24 +320,67 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
             )
         return given
 
+    def _given(self, products: NDArray) -> NDArray[np.float64]:
+        """Check the kernel of new rows with the training rows."""
+        apart = np.abs(self._norms - 1).max()
+        if apart > 1e-6 or np.abs(products).max() > 1 + 1e-6:
+            raise ValueError(
+                "kernel='precomputed': new rows have no coordinates unless the kernel of every row with "
+                "itself is one; divide the kernel by the square roots of k(x, x) k(y, y) before fit and "
+                "transform"
+            )
+        return products
+
     def _arguments(self, x: NDArray, weights: NDArray) -> dict[str, Any]:
-        if callable(self.kernel) or self.kernel == "precomputed":
-            return dict(self.kernel_params or {})
+        """Arguments of the kernel, checked, with `gamma` given."""
+        given = self.kernel_params
+        if given is not None and not isinstance(given, Mapping):
+            raise TypeError(f"kernel_params = {given!r:.60}; expected a mapping of arguments")
+        if callable(self.kernel):
+            return dict(given or {})
+        if given:
+            raise ValueError(
+                f"kernel_params are arguments of a function, and kernel = {self.kernel!r:.60}; leave them "
+                "out, and set gamma, degree and coef0"
+            )
+        if self.kernel == "precomputed":
+            return {}
         if not isinstance(self.kernel, str) or self.kernel not in PAIRWISE_KERNEL_FUNCTIONS:
             raise ValueError(
                 f"kernel = {self.kernel!r:.60}; expected a function, 'precomputed', or one of "
                 f"{sorted(PAIRWISE_KERNEL_FUNCTIONS)}"
             )
-        gamma = self.gamma
-        if gamma is not None:
-            gamma = check_number("gamma", gamma, Range(above=0))
-        if gamma is None and self.kernel == "rbf":
-            # the mean of squared distances over pairs of rows is twice the sum of variances
-            spread = 2 * (weights @ np.square(x - weights @ x)).sum()
-            if spread == 0:
-                raise ValueError("all rows of X are the same; expected some that differ")
-            gamma = 1 / (2 * spread)
-        return {"gamma": gamma, "degree": self.degree, "coef0": self.coef0}
+        if self.gamma is not None:
+            gamma = check_number("gamma", self.gamma, Range(above=0))
+        elif self.kernel == "rbf":
+            gamma = 1 / (2 * _mean_squared_distance(x, weights))
+        else:  # as scikit-learn sets it
+            gamma = 1.0 if self.kernel == "chi2" else 1 / x.shape[1]
+        return {
+            "gamma": gamma,
+            "degree": check_number("degree", self.degree, Range(above=0)),
+            "coef0": check_number("coef0", self.coef0, Range()),
+        }
+
+
+def _mean_squared_distance(x: NDArray, weights: NDArray) -> float:
+    """Over all pairs of rows: twice the sum of the features' variances."""
+    parts = weights * np.square(x - weights @ x).sum(axis=1)
+    total = float(parts.sum())
+    if total < np.finfo(float).tiny:
+        raise ValueError(
+            "the rows of X are the same, or differ by less than floating-point numbers can square; give "
+            "rows that differ, in smaller units"
+        )
+    row = int(np.argmax(parts))
+    if len(x) >= _ENOUGH and parts[row] > total / 2:
+        warnings.warn(
+            f"row {row} of X alone makes up {parts[row] / total:.0%} of the variance that sets the default "
+            "gamma, so that all other rows count as alike; drop the row, or give gamma",
+            SideBayesWarning,
+            stacklevel=5,
+        )
+    return 2 * total
 
 
 def _checked_number(number: object) -> int | float | None:
@@ -329,26 +414,24 @@ def _nearest_inputs(
     weights: NDArray, rows: NDArray, kernel: UnitKernel, max_iter: int
 ) -> NDArray[np.float64]:
     """Inputs whose points have the largest inner products with combinations of points of `rows`."""
-    best = (weights @ kernel.between(rows, rows)).argmax(axis=1)
-    found = rows[best]
-    near = kernel.between(found, rows)
+    norms = np.ones(len(rows))
+    found = rows[(weights @ kernel.between(rows, rows, norms)).argmax(axis=1)]
+    near = kernel.between(found, rows, norms)
     value = (weights * near).sum(axis=1)
     step = np.ones(len(found))
     for _ in range(max_iter):
         pull = weights * near
         total = pull.sum(axis=1, keepdims=True)
-        target = pull @ rows / np.where(total > 0, total, 1.0)
-        moved = np.where(total > 0, found + step[:, None] * (target - found), found)
-        close = kernel.between(moved, rows)
+        target = np.where(total > 0, pull @ rows / np.where(total > 0, total, 1.0), found)
+        moved = found + step[:, None] * (target - found)
+        close = kernel.between(moved, rows, norms)
         new = (weights * close).sum(axis=1)
         better = new > value
+        left = np.where(better, new - value, step)  # rows that did not rise take shorter steps
         found = np.where(better[:, None], moved, found)
         near = np.where(better[:, None], close, near)
-        if not better.any() and step.max() < 1e-6:
-            break
-        rise = np.where(better, new - value, 0.0)
         value = np.where(better, new, value)
         step = np.where(better, np.minimum(1.0, 2 * step), step / 2)
-        if rise.max() < 1e-14 and better.any():
+        if left.max() < 1e-12:
             break
     return found

@@ -17,8 +17,14 @@ __all__ = ["Columns", "UnitKernel", "pivoted_columns"]
 
 _ALWAYS_POSITIVE = {"rbf", "laplacian", "linear", "cosine"}
 """Kernels that no arguments make indefinite."""
-_DEVIATION = 1e-8
-"""Of a diagonal from one, and of an eigenvalue below zero, that is put down to rounding."""
+_UNIT = {"rbf", "laplacian", "chi2"}
+"""Kernels that are one for a row with itself."""
+_OF_PRODUCTS = {"linear", "poly", "polynomial", "sigmoid"}
+"""Kernels of inner products, hence for a row with itself of its squared norm."""
+_DEVIATION = 1e-6
+"""Of norms from one, of a matrix from its transpose, and of squared norms below zero, by rounding."""
+_RIDGE = 1e-8
+"""Multiple of the number of rows, added to eigenvalues that rounding may have made negative."""
 
 
 class UnitKernel(NamedTuple):
@@ -34,25 +40,27 @@ class UnitKernel(NamedTuple):
     metric: str | Callable[..., float]
     arguments: Mapping[str, Any]
 
-    def diagonal(self, x: NDArray) -> NDArray[np.float64]:
-        """The kernel of every row with itself, before it is divided.
+    def norms(self, x: NDArray) -> NDArray[np.float64]:
+        """Norms of the rows' points in feature space: square roots of the kernel's diagonal.
 
         Raises
         ------
         ValueError
-            If some are not positive.
+            If some are not positive numbers.
         """
-        if self.metric in ("rbf", "laplacian", "cosine"):
-            values = np.ones(len(x)) if self.metric != "cosine" else (x != 0).any(axis=1) * 1.0
-        elif self.metric == "linear":
-            values = np.square(x).sum(axis=1)
+        if self.metric in _UNIT:
+            return np.ones(len(x))
+        if self.metric == "cosine":
+            square = np.any(x != 0, axis=1).astype(float)
+        elif self.metric in _OF_PRODUCTS:
+            # a row's kernel with itself is that of the number |x|^2 with the number 1
+            square = self.raw(np.square(x).sum(axis=1, keepdims=True), np.ones((1, 1)))[:, 0]
         else:
-            values = np.array([self._raw(row[None], row[None])[0, 0] for row in x], float)
-        _need_positive(values)
-        return values
+            square = np.array([self.raw(row[None], row[None])[0, 0] for row in x], float)
+        return _roots(square)
 
-    def gram(self, x: NDArray) -> NDArray[np.float64]:
-        """Gram matrix of the rows, or a given one, with unit diagonal.
+    def gram(self, x: NDArray) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Gram matrix of the rows, or a given one, with unit diagonal; and the norms.
 
         Raises
         ------
@@ -64,37 +72,36 @@ class UnitKernel(NamedTuple):
         SideBayesWarning
             If the diagonal was not one.
         """
-        raw = x if self.metric == "precomputed" else self._raw(x, x)
-        scale = np.diag(raw).copy()
-        _need_positive(scale)
-        if np.abs(scale - 1).max() > _DEVIATION:
-            self._warn(scale)
-            root = np.sqrt(scale)
-            raw = raw / root / root[:, None]
+        raw = x if self.metric == "precomputed" else self.raw(x, x)
+        norms = _roots(np.diag(raw))
+        self.warn_of_norms(norms)
+        if (norms != 1).any():
+            raw = raw / norms / norms[:, None]
         if self.metric not in _ALWAYS_POSITIVE:
             _need_symmetric(raw)
             _need_semidefinite(raw)
-        return raw
+        return raw, norms
 
-    def between(self, x: NDArray, training: NDArray) -> NDArray[np.float64]:
-        """Kernel of each row with each training row, shape (len(x), len(training))."""
-        raw = self._raw(x, training)
-        if self.metric in ("rbf", "laplacian", "cosine"):
-            return raw
-        return raw / np.sqrt(np.outer(self.diagonal(x), self.diagonal(training)))
+    def between(self, x: NDArray, training: NDArray, norms: NDArray) -> NDArray[np.float64]:
+        """Kernel of each row with each training row, whose `norms` are known."""
+        return self.raw(x, training) / norms / self.norms(x)[:, None]
 
-    def _raw(self, x: NDArray, y: NDArray) -> NDArray[np.float64]:
+    def raw(self, x: NDArray, y: NDArray) -> NDArray[np.float64]:
+        """Kernel of each row of one table with each of another, before it is divided."""
         named = isinstance(self.metric, str)
         return pairwise_kernels(x, y, metric=self.metric, filter_params=named, **self.arguments)
 
-    def _warn(self, scale: NDArray) -> None:
+    def warn_of_norms(self, norms: NDArray) -> None:
+        """Say that norms other than one are divided out."""
+        if np.abs(norms - 1).max() <= _DEVIATION:
+            return
         name = self.metric if isinstance(self.metric, str) else "callable"
         warnings.warn(
-            f"the diagonal of the {name} kernel runs from {scale.min():.4g} to {scale.max():.4g}; the kernel "
-            "is divided by the square roots of its diagonal, so that the norms of points in its feature "
-            "space do not count",
+            f"the diagonal of the {name} kernel runs from {norms.min() ** 2:.4g} to "
+            f"{norms.max() ** 2:.4g}; the kernel is divided by the square roots of its diagonal, so that the "
+            "norms of points in its feature space do not count",
             SideBayesWarning,
-            stacklevel=3,
+            stacklevel=5,
         )
 
 
@@ -105,6 +112,8 @@ class Columns(NamedTuple):
     ----------
     pivots : ndarray of int, shape (rank,)
         Rows whose columns of the Gram matrix are used.
+    norms : ndarray, shape (rank,)
+        Norms of their points in feature space.
     factor : ndarray, shape (rank, rank)
         Lower triangular; the Cholesky factor of the kernel between the pivots.
     vectors : ndarray, shape (num_rows, rank)
@@ -114,6 +123,7 @@ class Columns(NamedTuple):
     """
 
     pivots: NDArray[np.int64]
+    norms: NDArray[np.float64]
     factor: NDArray[np.float64]
     vectors: NDArray[np.float64]
     residual: float
@@ -130,14 +140,26 @@ def pivoted_columns(kernel: UnitKernel, x: NDArray, rank: int, tol: float = 1e-1
     kernel : UnitKernel
     x : ndarray, shape (num_rows, num_features)
     rank : int
-        Most columns.
+        Maximum number of columns.
     tol : float
         Squared distance from the span at which no more are needed.
+
+    Raises
+    ------
+    ValueError
+        If the kernel is not positive semidefinite, or a row is orthogonal to the chosen ones.
+
+    Warns
+    -----
+    SideBayesWarning
+        If the diagonal of the kernel is not one.
 
     References
     ----------
     Fine and Scheinberg (2001), Journal of Machine Learning Research 2.
     """
+    norms = kernel.norms(x)
+    kernel.warn_of_norms(norms)
     rank = min(rank, len(x))
     rest, factor = np.ones(len(x)), np.zeros((len(x), rank))
     pivots = np.zeros(rank, int)
@@ -146,38 +168,44 @@ def pivoted_columns(kernel: UnitKernel, x: NDArray, rank: int, tol: float = 1e-1
         if rest[pivot] < tol:
             rank = step
             break
-        column = (
-            kernel.between(x, x[pivot : pivot + 1])[:, 0] - factor[:, :step] @ factor[pivot, :step]
-        )
+        whole = kernel.raw(x, x[pivot : pivot + 1])[:, 0] / norms / norms[pivot]
+        column = whole - factor[:, :step] @ factor[pivot, :step]
         factor[:, step] = column / np.sqrt(rest[pivot])
-        rest = np.maximum(rest - factor[:, step] ** 2, 0)
-        rest[pivots[: step + 1]] = 0
+        rest -= factor[:, step] ** 2
         pivots[step], rest[pivot] = pivot, 0
+        if rest.min() < -_DEVIATION:
+            raise ValueError(
+                f"the kernel is not positive semidefinite: row {np.argmin(rest)} is nearer to others than "
+                "inner products allow; choose a kernel that is an inner product, such as 'rbf'"
+            )
+        rest[pivots[: step + 1]] = 0
     pivots, factor = pivots[:rank], factor[:, :rank]
-    norm = np.linalg.norm(factor, axis=1)
-    if norm.min() < 1e-6:
-        row = int(np.argmin(norm))
+    length = np.linalg.norm(factor, axis=1)
+    if length.min() < 1e-6:
+        row = int(np.argmin(length))
         raise ValueError(
             f"row {row} is orthogonal to the {rank} rows that stand for the others; raise rank, or "
             "choose a kernel that falls more slowly with the distance"
         )
     residual = float(1 - np.square(factor).sum(axis=1).mean())
-    return Columns(pivots, factor[pivots], factor / norm[:, None], max(residual, 0.0))
+    vectors = factor / length[:, None]
+    return Columns(pivots, norms[pivots], factor[pivots], vectors, max(residual, 0.0))
 
 
-def _need_positive(diagonal: NDArray) -> None:
-    bad = np.flatnonzero(~(diagonal > 0))
+def _roots(diagonal: NDArray) -> NDArray[np.float64]:
+    bad = np.flatnonzero(~((diagonal > 0) & (diagonal < np.inf)))
     if len(bad):
         raise ValueError(
             f"the kernel of row {bad[0]} with itself is {diagonal[bad[0]]:.4g}; expected a positive number. "
             "Drop rows without direction (all zero under a linear kernel), or choose a kernel that is "
             "positive there, such as 'rbf'"
         )
+    return np.sqrt(diagonal)
 
 
 def _need_symmetric(gram: NDArray) -> None:
     apart = np.abs(gram - gram.T).max()
-    if apart > 1e-6:
+    if apart > _DEVIATION:
         raise ValueError(
             f"the kernel is not symmetric: entries differ from those of its transpose by {apart:.3g}; "
             "pass a symmetric kernel"
@@ -187,7 +215,7 @@ def _need_symmetric(gram: NDArray) -> None:
 def _need_semidefinite(gram: NDArray) -> None:
     """Refuse a matrix that no inner products make; its Cholesky factorisation tells at least cost."""
     try:
-        scipy.linalg.cholesky(gram + _DEVIATION * len(gram) * np.eye(len(gram)), lower=True)
+        scipy.linalg.cholesky(gram + _RIDGE * len(gram) * np.eye(len(gram)), lower=True)
     except scipy.linalg.LinAlgError:
         least = scipy.linalg.eigh(gram, eigvals_only=True, subset_by_index=[0, 0])[0]
         raise ValueError(

@@ -146,7 +146,8 @@ def check_number(name: str, value: Any, bounds: Range) -> float:
     try:
         return _read(value, Annotated[float, bounds])
     except _Unfit:
-        raise ValueError(f"{name} = {value!r:.60}; expected a finite number {bounds}") from None
+        wanted = f"a finite number {bounds}".rstrip()
+        raise ValueError(f"{name} = {value!r:.60}; expected {wanted}") from None
 
 
 def real_array(name: str, values: Any) -> NDArray[np.float64]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sidebayes.models.blocks.side_information.class_names import class_codes
 
-from .magnitudes import listed, refuse_huge
+from ..common.magnitudes import listed, refuse_huge
 
 __all__ = [
     "as_plain",

@@ -28,7 +28,7 @@ from sidebayes.guides.engines.problem.units import lay_out_units, log_terms, ref
 from sidebayes.models.blocks.side_information.links import Links
 
 from ..common.fields import check_seed
-from ..data.magnitudes import listed, warn_of_far_rows
+from ..common.magnitudes import listed, warn_of_far_rows
 from ..data.tables import in_order_of
 from ..runs import checks
 from ..runs.run import Run

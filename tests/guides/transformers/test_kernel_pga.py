@@ -223,6 +223,21 @@ INDEFINITE = np.array([[1, 0.9, -0.9], [0.9, 1, 0.9], [-0.9, 0.9, 1]])
         ({"n_components": True}, np.eye(4), "n_components = True"),
         ({"n_components": 9}, np.eye(4), "at most that many"),
         ({"rank": 1}, np.eye(4), "rank"),
+        (
+            {"rank": 3, "kernel": lambda a, b: 1.0 if (a == b).all() else -0.9},
+            np.eye(4),
+            "semidefinite",
+        ),
+        ({"kernel": "gaussian"}, np.eye(4), "kernel = 'gaussian'"),
+        ({"kernel": "polynomial", "degree": "3"}, np.eye(4), "degree = '3'"),
+        (
+            {"kernel": "polynomial", "coef0": "1"},
+            np.eye(4),
+            "coef0 = '1'; expected a finite number$",
+        ),
+        ({"kernel_params": {"gamma": 3}}, np.eye(4), "kernel_params are arguments of a function"),
+        ({}, 1e200 * np.eye(4), "squares overflow"),
+        ({}, 1e-200 * np.eye(4), "smaller units"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:the diagonal:sidebayes.SideBayesWarning")
@@ -247,6 +262,58 @@ def test_a_diagonal_other_than_one_is_said():
     short = KernelPGA(2, kernel="linear").fit(x / np.linalg.norm(x, axis=1, keepdims=True))
     np.testing.assert_allclose(long.eigenvalues_, short.eigenvalues_, rtol=1e-10)
     np.testing.assert_allclose(long.transform(x[:3]), short.transform(2 * x[:3]), atol=1e-10)
+
+
+@pytest.mark.parametrize("kernel", ["polynomial", "chi2", "cosine"])
+@pytest.mark.parametrize("rank", [None, 12])
+@pytest.mark.filterwarnings("ignore:the diagonal:sidebayes.SideBayesWarning")
+@pytest.mark.filterwarnings("ignore:12 columns:sidebayes.SideBayesWarning")
+def test_norms_are_divided_out(kernel, rank):
+    """Training rows as new ones, one at a time, for kernels whose diagonal has a form of its own."""
+    x = load_iris().data[::5] / 20
+    analysis = KernelPGA(1, kernel=kernel, rank=rank)
+    embedded = analysis.fit_transform(x)
+    found = np.vstack([analysis.transform(row[None]) for row in x])
+    np.testing.assert_allclose(found, embedded, atol=1e-2 if rank else 1e-7)
+
+
+def test_a_gram_matrix_without_unit_diagonal_has_no_new_rows():
+    x = load_iris().data[::5]
+    gram = gaussian_gram(x)
+    with pytest.warns(SideBayesWarning, match="diagonal of the precomputed kernel"):
+        analysis = KernelPGA(2, kernel="precomputed").fit(4 * gram)
+    unit = KernelPGA(2, kernel="precomputed").fit(gram)
+    np.testing.assert_allclose(analysis.eigenvalues_, unit.eigenvalues_, rtol=1e-9)
+    for one, rows in ((analysis, gram[:3]), (unit, 4 * gram[:3])):
+        with pytest.raises(ValueError, match="new rows have no coordinates"):
+            one.transform(rows)
+
+
+def test_rows_that_are_like_none_are_said():
+    x = load_iris().data
+    for rank in (None, 40):
+        analysis = KernelPGA(2, rank=rank).fit(x)
+        with pytest.warns(SideBayesWarning, match="row 1 of X is like no training row"):
+            found = analysis.transform(np.vstack([x[0], x[0] + 1e4]))
+        np.testing.assert_array_equal(found[1], 0.0)
+        assert np.linalg.norm(found[0]) > 0.1
+
+
+def test_a_row_that_sets_the_default_width_alone_is_said():
+    x = load_iris().data.copy()
+    x[7] += 1000
+    with pytest.warns(SideBayesWarning, match="row 7 of X alone makes up"):
+        KernelPGA(1).fit(x)
+    KernelPGA(1, gamma=0.1).fit(x)  # is not asked what the variance is
+
+
+def test_coordinates_beyond_the_sphere_are_refused():
+    analysis = KernelPGA(2).fit(load_iris().data)
+    for call in (analysis.sphere_coordinates, analysis.inverse_transform):
+        with pytest.raises(ValueError, match="row 1 of the coordinates has length 5"):
+            call([[0.0, 0.1], [3.0, 4.0]])
+    with pytest.raises(ValueError, match="max_iter = 'few'"):
+        analysis.inverse_transform([[0.0, 0.1]], max_iter="few")
 
 
 def test_more_than_a_hemisphere_is_said():
@@ -279,7 +346,9 @@ def test_quality_by_counting():
         np.testing.assert_allclose(quality[size - 1], kept / (9 * size))
 
 
-@pytest.mark.parametrize("wrong", [np.ones((2, 3)), np.full((3, 3), np.nan), np.ones((1, 1))])
+@pytest.mark.parametrize(
+    "wrong", [np.ones((2, 3)), np.full((3, 3), np.nan), np.ones((1, 1)), -np.ones((3, 3))]
+)
 def test_distances_that_cannot_be(wrong):
     with pytest.raises(ValueError, match=r"distances (has|contains|is)|distances"):
         co_ranking_quality(wrong, wrong)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..common.warnings import SideBayesWarning
+from .warnings import SideBayesWarning
 
 __all__ = ["check_precision", "listed", "refuse_huge", "warn_of_far_rows"]
 
