@@ -23,6 +23,7 @@ __all__ = [
     "Problem",
     "SideBayesWarning",
     "Status",
+    "check_state",
 ]
 
 
@@ -226,3 +227,17 @@ class KeptEngine(Engine):
     ) -> EngineResult:
         """Fit the model of `problem` to its data; `keep` is offered the state on the way."""
         raise NotImplementedError
+
+
+def check_state(state: Any, kind: type) -> None:
+    """Refuse what no `init` or `step` of an engine has returned.
+
+    Raises
+    ------
+    TypeError
+        If the state is not of the engine's kind.
+    """
+    if not isinstance(state, kind):
+        raise TypeError(
+            f"state = {state!r:.60}; expected the {kind.__name__} that init or step returned"
+        )

@@ -13,9 +13,9 @@ import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
 
-from sidebayes.common.fields import Count, NonNegative
+from sidebayes.common.fields import Count, NonNegative, check_seed
 
-from ..base import KEEPS_NOTHING, EngineResult, Keeper, KeptEngine, Problem, Status
+from ..base import KEEPS_NOTHING, EngineResult, Keeper, KeptEngine, Problem, Status, check_state
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
@@ -219,7 +219,7 @@ class EM(KeptEngine):
         """
         latent_supports(problem)
         plan = plan_updates(problem)
-        starts = replace(self, num_restarts=1)._starts(problem, seed, init, Clock())
+        starts = replace(self, num_restarts=1)._starts(problem, check_seed(seed), init, Clock())
         start = one_member(starts, 0)
         check_updates(problem, plan, start)
         return self._once("em-init", self._first_step, problem, start)
@@ -237,6 +237,7 @@ class EM(KeptEngine):
         EMState
             With exact inference its log joint is not below the one before.
         """
+        check_state(state, EMState)
         return self._once("em-step", self._next_step, problem, state)
 
     def _once(self, name: str, build: Callable, problem: Problem, at: Any) -> EMState:

@@ -14,9 +14,18 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from sidebayes.models.blocks.block import Drawable
 
-from sidebayes.common.fields import Count, NonNegative, Range, Share
+from sidebayes.common.fields import Count, NonNegative, Range, Share, check_seed
 
-from ..base import KEEPS_NOTHING, EngineResult, FitError, Keeper, KeptEngine, Problem, Status
+from ..base import (
+    KEEPS_NOTHING,
+    EngineResult,
+    FitError,
+    Keeper,
+    KeptEngine,
+    Problem,
+    Status,
+    check_state,
+)
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compile_ahead, compiled, unchecked
 from ..plumbing.progress import progress_bar
@@ -174,10 +183,9 @@ class BlockedGibbs(KeptEngine):
         seed : int
         init : mapping, optional
             Values of the latent sites to start around, as for `run`.
-
         """
         plan = _plan(problem)
-        starts = chain_starts(problem, seed, 1, init, self.jitter)
+        starts = chain_starts(problem, check_seed(seed), 1, init, self.jitter)
         check_updates(problem, plan, {n: v[0] for n, v in starts[-1].items()})
         return self._once("gibbs-init", self._first, problem, plan, *starts)
 
@@ -187,6 +195,7 @@ class BlockedGibbs(KeptEngine):
         Where sites are not conjugate, NUTS adapts its step size in the first ``num_warmup * thinning``
         sweeps of a chain.
         """
+        check_state(state, GibbsState)
         return self._once("gibbs-step", self._next, problem, _plan(problem), state)
 
     def _once(

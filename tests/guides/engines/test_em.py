@@ -285,6 +285,14 @@ def test_config_refuses(bad):
         EM(**bad)
 
 
+def test_single_steps_refuse_other_seeds_and_states():
+    problem = ppc_problem(X, None, closed=True, num_clusters=2)
+    with pytest.raises(ValueError, match="seed = 'a'"):
+        EM().init(problem, seed="a")
+    with pytest.raises(TypeError, match="state = 3; expected the EMState that init or step"):
+        EM().step(problem, 3)
+
+
 @pytest.mark.parametrize("closed", [True, False])
 def test_single_steps_are_those_of_a_run(closed):
     """From one start, step by step, and the log joint of every state is that of its parameters."""

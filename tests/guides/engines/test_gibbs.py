@@ -371,3 +371,7 @@ def test_single_sweeps_need_latent_variables_and_values():
         BlockedGibbs().init(Problem(model, (jnp.zeros(3),)))
     with pytest.raises(ValueError, match="init has no value for site"):
         BlockedGibbs().init(statements(), init={"flip_rate": 0.1})
+    with pytest.raises(ValueError, match="seed = 'a'"):
+        BlockedGibbs().init(statements(), seed="a")
+    with pytest.raises(TypeError, match="state = 3; expected the GibbsState that init or step"):
+        BlockedGibbs().step(statements(), 3)
