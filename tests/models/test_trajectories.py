@@ -1,7 +1,5 @@
 """The card `trajectories`: exact on small problems, its limits, links, subjects, and what a fit tells."""
 
-import warnings
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +10,6 @@ from scipy.special import betaln, logsumexp
 from scipy.stats import beta, multivariate_normal, norm
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.problem.density import log_joint
-from sidebayes.models.blocks.kernels.curve_starts import Setting
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.trajectories import trajectories
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -22,36 +19,20 @@ import sidebayes as sb
 from tests.reference import trajectory_mixture as reference
 from tests.reference.brute_force import enumerate_labelings
 from tests.support.basics import climbed_bound
-from tests.support.trajectories import curves_problem
+from tests.support.trajectories import (
+    LABEL,
+    LINKS,
+    SCALES,
+    SUBJECT,
+    TIGHT,
+    T,
+    Y,
+    curves_problem,
+    fit,
+)
 
-SCALES = {"length_scale": 3.0, "amplitude": 1.0, "noise": 0.2}
-TIGHT = sb.CoordinateAscent(num_restarts=2, tol=1e-13, max_steps=400, num_draws=20)
 MANY = sb.CoordinateAscent(num_restarts=2, tol=1e-13, max_steps=400, num_draws=2000)
-
-
-def simulate(num_subjects=8, num_rows=5, seed=1):
-    """Subjects on one of two curves, with links between some of them."""
-    rng = np.random.default_rng(seed)
-    subject = np.repeat(np.arange(num_subjects), num_rows)
-    label = np.arange(num_subjects) % 2
-    t = rng.uniform(0, 10, len(subject))
-    y = np.where(label[subject] == 0, np.sin(t / 2), 1 - t / 5) + 0.2 * rng.normal(size=len(t))
-    pairs = [(0, 2), (1, 3), (4, 5)]
-    links = sb.Links.from_pairs(pairs, [True, True, False], 2.0, num_subjects)
-    return y, t, subject, links, label
-
-
-Y, T, SUBJECT, LINKS, LABEL = simulate()
 ROW_LINKS = sb.Links.from_pairs([(0, 1), (3, 4), (2, 5), (4, 6)], [True, True, False, True], 1.5, 8)
-
-
-def fit(*given, engine=TIGHT, num_clusters=3, **options):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", sb.SideBayesWarning)
-        return sb.fit(
-            "trajectories", *given, num_clusters=num_clusters, engine=engine, progress=False,
-            **(SCALES | options),
-        )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -384,34 +365,6 @@ def test_links_are_between_subjects_where_there_are_some():
         fit(Y, T, SUBJECT, ROW_LINKS.with_weights(np.ones(4)).subset(np.arange(8) < 7))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"kernel": "periodic"}, "kernel = 'periodic'; expected one of"),
-        ({"noise": -1.0}, "noise = -1.0; expected a positive number"),
-        ({"mean": np.inf}, "mean = inf; expected a finite number"),
-        ({"mean": [0.0, 1.0]}, r"mean = \[0.0, 1.0\]; expected a finite number"),
-        ({"truncation": "half"}, "expected 'closed' or 'open'"),
-        ({"truncation": "open", "reading": "field"}, "truncation='open' leaves mass out"),
-        ({"own": "noise"}, "own = 'noise'; expected some of"),
-        ({"own": ["noise"]}, "own names 'noise', which is given"),
-        ({"inducing": 0}, "inducing = 0; expected a number"),
-        ({"reading": "loud"}, "reading = 'loud'"),
-        ({"noise": [0.1, 0.2]}, "noise has 2 values for 1 outputs of y"),
-        ({"observed": np.ones((len(Y), 2))}, "observed has shape"),
-    ],
-)
-def test_bad_options_are_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        fit(Y, T, **options)
-
-
-def test_curves_that_need_too_many_anchors_are_refused():
-    times = np.linspace(0, 1e6, 1200)
-    with pytest.raises(ValueError, match="pass inducing=200"):
-        fit(np.sin(times), times)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["em", "map"])
 def test_modes_rise(engine):
@@ -419,76 +372,3 @@ def test_modes_rise(engine):
     found = fit(Y, T, SUBJECT, LINKS, engine=runner)
     assert np.nanmin(np.diff(found.objective, axis=1)) > -1e-8
     assert found.status.converged
-
-
-def test_observed_is_one_or_zero():
-    y, inputs = np.zeros((4, 2)), np.arange(4.0)
-    for wrong in (0.5, -1.0, 2.0):
-        with pytest.raises(ValueError, match=f"observed holds {wrong:g}; expected one"):
-            sb.fit("trajectories", y, inputs, observed=np.full((4, 2), wrong), length_scale=1.0)
-
-
-def test_a_season_is_found_from_other_length_scales():
-    """Ten seasons: to the typical length-scale, which spans two of them, they are noise."""
-    t = np.linspace(0, 10, 40)
-    y = np.sin(2 * np.pi * t) + 0.2 * np.random.default_rng(0).normal(size=40)
-    engine = sb.CoordinateAscent(num_restarts=2, tol=1e-6, num_draws=20)
-    found = sb.fit("trajectories", y, t, num_clusters=1, engine=engine, progress=False)
-    reached = np.nanmax(found.objective, axis=1)
-    assert reached[1] > reached[0] + 5
-    assert 0.15 < found.params["length_scale"] < 0.35
-    one = sb.CoordinateAscent(num_restarts=3, num_draws=20, max_steps=1)
-    given = sb.fit("trajectories", y, t, num_clusters=1, engine=one, progress=False, **SCALES)
-    assert len(given.objective) == 1  # a length-scale that is given is the only start
-
-
-def test_runs_start_at_several_length_scales():
-    inputs = np.stack([np.linspace(0, 20, 41), np.repeat(3.0, 41)], axis=1)
-    y = np.sin(2 * np.pi * inputs[:, 0] / 4)
-    setting = Setting(
-        "rbf", inputs, inputs, None, np.array([4.0, 0.2]), 0.7, 0.14, 0.0, prior="default"
-    )
-    found = setting.length_scales(y, 0, 10)
-    np.testing.assert_allclose(found[0], [4.0, 0.2])
-    np.testing.assert_allclose(found[1:, 1] / found[1:, 0], 0.05)
-    np.testing.assert_allclose(np.sort(found[1:, 0]), 0.5 * 40 ** (np.arange(9) / 9))
-    np.testing.assert_array_equal(setting.length_scales(y, 0, 4), found[:4])
-    assert 0.5 < found[1, 0] < 2.0  # a quarter of a period, about
-    prior = dist.Uniform(1.0, 2.0)
-    drawn = setting._replace(length_scale=prior.mean, prior=prior).length_scales(y, 0, 10)
-    assert drawn[0] == 1.5
-    assert ((drawn > 1.0) & (drawn < 2.0)).all()
-    assert len(np.unique(drawn)) == 10
-    given = setting._replace(length_scale=3.0, prior=None)
-    np.testing.assert_array_equal(given.length_scales(y, 0, 4), 3.0)
-    same = setting._replace(inputs=np.zeros(41), length_scale=0.2)
-    np.testing.assert_array_equal(same.length_scales(y, 0, 4), 0.2)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"length_scale": [1.0, 2.0, 3.0]},
-            r"length_scale has shape \(3,\) for 1 columns of inputs",
-        ),
-        (
-            {"length_scale": dist.LogNormal(0.0, 1.0).expand([3]).to_event(1)},
-            r"length_scale has shape \(3,\) for 1 columns",
-        ),
-        (
-            {"length_scale": [1.0, 2.0, 3.0], "inputs": np.ones((40, 2))},
-            r"length_scale has shape \(3,\) for 2 columns",
-        ),
-        (
-            {"amplitude": dist.LogNormal(0.0, 1.0).expand([3]).to_event(1)},
-            r"amplitude has shape \(3,\); pass one number",
-        ),
-        ({"anchors": np.ones((4, 2))}, r"anchors have shape \(4, 2\) for 1 columns of inputs"),
-        ({"anchors": np.ones((4, 1, 1))}, r"anchors have shape \(4, 1, 1\) for 1 columns"),
-    ],
-)
-def test_scales_and_anchors_of_other_sizes_are_refused(options, message):
-    given = {"inputs": T, "num_clusters": 2, "progress": False} | SCALES | options
-    with pytest.raises(ValueError, match=message):
-        sb.fit("trajectories", Y, **given)
