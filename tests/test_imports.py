@@ -186,6 +186,16 @@ def test_import_is_quick_and_leaves_jax_alone():
     assert out[1:4] == ["False", "False", "None"]
 
 
+def test_data_sets_do_not_wait_for_jax():
+    """NumPyro, imported within `load_dataset`, would also ask notebooks for ipywidgets."""
+    code = (
+        "import sidebayes, sys; sidebayes.load_dataset('crabs', label='sex'); "
+        "sidebayes.load_dataset('iris'); print([m for m in ('jax', 'numpyro', 'tqdm') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
+
+
 def test_arviz_may_be_imported_first():
     """ArviZ leaves `numpyro.distributions` behind without its submodules as attributes."""
     code = (

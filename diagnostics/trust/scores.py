@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sidebayes.models.blocks.side_information.class_names import class_codes
+
+from sidebayes.common.class_names import class_codes
 
 __all__ = [
     "accuracy",

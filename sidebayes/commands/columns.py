@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from sidebayes.data.datasets import load_frame
 from sidebayes.data.frames import need_columns, read_features
-from sidebayes.models.blocks.side_information.class_names import class_codes
 from sidebayes.models.blocks.side_information.partial_labels import Groups
+
+from ..common.class_names import class_codes
 
 __all__ = ["NamedTable", "by_group", "group_names", "number_classes"]
 

@@ -13,6 +13,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ..common.class_names import class_codes
+from ..common.fields import check_integer
 from ..common.folders import cache_folder, is_private
 from .frames import need_columns, read_features, read_frame
 
@@ -235,8 +237,6 @@ def load_dataset(
         bunch = getattr(datasets, f"load_{name}")()
         return Dataset(name, bunch.data.astype(float), bunch.target, list(bunch.feature_names))
     if name in _SIMULATED:
-        from ..common.fields import check_integer
-
         size = 400 if num_points is None else num_points
         classes = np.arange(check_integer("num_points", size, 2)) % 2
         rng = np.random.default_rng(check_integer("seed", seed, 0, 2**63))
@@ -286,8 +286,6 @@ def _tables() -> dict[str, Path]:
 
 
 def _read(path: Path, label: str | None, drop: Sequence[str]) -> Dataset:
-    from sidebayes.models.blocks.side_information.class_names import class_codes
-
     table = read_frame(path)
     need_columns(table, [*drop, *([label] if label is not None else ())], path.name)
     if label in drop:
@@ -303,8 +301,6 @@ def _read(path: Path, label: str | None, drop: Sequence[str]) -> Dataset:
 
 def _openml(name: str) -> Dataset:
     from sklearn.datasets import fetch_openml
-
-    from sidebayes.models.blocks.side_information.class_names import class_codes
 
     folder = cache_folder()
     home = str(folder / "openml") if folder is not None and is_private(folder) else None

@@ -7,9 +7,9 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from sidebayes.guides.transformers.detection.population import Population
-from sidebayes.models.blocks.side_information.class_names import class_codes
 from sidebayes.models.blocks.side_information.links import Links
 
+from ..common.class_names import class_codes
 from ..common.fields import Range, check_integer, check_number, check_seed
 
 __all__ = ["decline_populations", "simulate_decline", "simulate_links"]

@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sidebayes.models.blocks.side_information.class_names import class_codes
-
+from ..common.class_names import class_codes
 from ..common.magnitudes import listed, refuse_huge
 
 __all__ = [

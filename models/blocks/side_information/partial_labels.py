@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from sidebayes.common.class_names import check_class_names, class_indices
 from sidebayes.common.fields import chosen_rows, name_array, rebuilt, refuse_unwritable
 
 from .cells import cell
-from .class_names import check_class_names, class_indices
 
 __all__ = ["Groups", "PartialLabels", "frozen", "refuse_other_order"]
 

@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 import xarray as xr
 from sidebayes.diagnostics.symmetry.distance import farthest
-from sidebayes.models.blocks.side_information.class_names import class_codes
 from sidebayes.models.gmm import gmm
 
 import sidebayes
+from sidebayes.common.class_names import class_codes
 from sidebayes.data.datasets import Dataset
 
 NAMES = ["petal length (cm)", "<b>$width$"]

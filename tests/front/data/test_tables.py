@@ -13,11 +13,11 @@ import pytest
 from jax.typing import ArrayLike
 from sidebayes.diagnostics.pictures.plots import plot_clusters, plot_parameters
 from sidebayes.diagnostics.trust.scores import score_labels
-from sidebayes.models.blocks.side_information.class_names import class_codes
 from typer.testing import CliRunner
 
 import sidebayes as sb
 from sidebayes.cli import app
+from sidebayes.common.class_names import class_codes
 from sidebayes.data.tables import check_data
 from tests.support.draws import at_one
 
