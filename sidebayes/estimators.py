@@ -27,7 +27,7 @@ __all__ = ["LinkedKFold", "LinkedMixtureClusterer", "MixtureClassifier"]
 _CLASSIFIERS = ("moe", "nfgl", "pfgl")
 
 
-class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):
+class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Clusterer with links, for pipelines and searches of scikit-learn.
 
     Links refer to rows of the training data. In a pipeline pass them by the name of the step,
@@ -151,10 +151,11 @@ class LinkedMixtureClusterer(ClusterMixin, BaseEstimator):
 
     def _checked(self, X: ArrayLike) -> NDArray[np.float64]:
         check_is_fitted(self)
-        return validate_data(self, X, dtype=np.float64, reset=False)
+        x: NDArray[np.float64] = validate_data(self, X, dtype=np.float64, reset=False)
+        return x
 
 
-class MixtureClassifier(ClassifierMixin, BaseEstimator):
+class MixtureClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Classifier that learns from labelled and unlabelled rows, by mixtures whose components have classes.
 
     Takes what scikit-learn's semi-supervised classifiers take: ``y`` holds -1 where a class is not known.
@@ -262,10 +263,11 @@ class MixtureClassifier(ClassifierMixin, BaseEstimator):
         """Class probabilities, shape (n_samples, n_classes)."""
         check_is_fitted(self)
         x = validate_data(self, X, dtype=np.float64, reset=False)
-        return self.result_.class_probabilities(x)
+        prob: NDArray[np.float64] = self.result_.class_probabilities(x)
+        return prob
 
 
-class LinkedKFold(GroupKFold):
+class LinkedKFold(GroupKFold):  # type: ignore[misc]  # scikit-learn has no types
     """Folds for cross-validation that no link crosses.
 
     Rows that a chain of links connects are held out together, so that a fit to the others has seen

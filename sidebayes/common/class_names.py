@@ -134,7 +134,7 @@ def _unknown_text(array: NDArray, known: NDArray) -> NDArray[np.bool_]:
     """Which entries of text say that a class is not known."""
     text = np.array([v.strip() if isinstance(v, str) else None for v in array], object)
     named = [v for v, own in zip(text, known, strict=True) if own and v not in (None, "", "-1")]
-    unknown = text == ""
+    unknown: NDArray[np.bool_] = text == ""
     if any(not re.fullmatch(r"[+-]?\d+", name) for name in named):  # of which -1 is not one
         unknown |= text == "-1"
         unknown |= [isinstance(v, int | float | np.number) and v == -1 for v in array]

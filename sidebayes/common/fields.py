@@ -129,7 +129,7 @@ def check_integer(name: str, value: Any, least: int = 1, below: int = 2**31) -> 
     """
     bounds = Range(least=least, below=below)
     try:
-        return _read(value, Annotated[int, bounds])
+        return int(_read(value, Annotated[int, bounds]))
     except _Unfit:
         huge = isinstance(value, int) and value >= below
         wanted = bounds if huge else Range(least=least)
@@ -144,7 +144,7 @@ def check_seed(seed: Any) -> int:
 def check_number(name: str, value: Any, bounds: Range) -> float:
     """Check a number argument, which may be NumPy's; see `check_integer`."""
     try:
-        return _read(value, Annotated[float, bounds])
+        return float(_read(value, Annotated[float, bounds]))
     except _Unfit:
         wanted = f"a finite number {bounds}".rstrip()
         raise ValueError(f"{name} = {value!r:.60}; expected {wanted}") from None

@@ -81,17 +81,17 @@ def check_writable(path: Any) -> Path:
     PermissionError
         If the user may not write there.
     """
-    path = as_path(path)
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; name a file in it")
-    if not path.parent.is_dir():
-        raise ValueError(f"there is no folder {path.parent}; create it first")
-    where = path if path.exists() else path.parent
+    given = as_path(path)
+    if given.is_dir():
+        raise ValueError(f"{given} is a folder; name a file in it")
+    if not given.parent.is_dir():
+        raise ValueError(f"there is no folder {given.parent}; create it first")
+    where = given if given.exists() else given.parent
     if not os.access(where, os.W_OK):
         raise PermissionError(
             f"{where} may not be written to by this user; change its mode, or name another path"
         )
-    return path
+    return given
 
 
 def write_whole(path: Any, content: Any, *, aside: Path | None = None) -> Path:
@@ -119,13 +119,13 @@ def write_whole(path: Any, content: Any, *, aside: Path | None = None) -> Path:
     OSError
         If the disk is full or fails; its number says why. The old file is then as it was.
     """
-    path = check_writable(path)
-    goal = Path(os.path.realpath(path))  # of a link: the file that it points to
+    given = check_writable(path)
+    goal = Path(os.path.realpath(given))  # of a link: the file that it points to
     part = goal.with_name(f".{goal.name}.{secrets.token_hex(4)}.writing")
     try:
         if goal.exists() and not goal.is_file():
             goal.write_bytes(content)
-            return path
+            return given
         with part.open("xb") as file:
             file.write(content)
             file.flush()
@@ -140,13 +140,13 @@ def write_whole(path: Any, content: Any, *, aside: Path | None = None) -> Path:
         why = error.strerror or str(error)
         raise OSError(
             error.errno,
-            f"{path} could not be written ({why}), and {kept}; make room, or name another path",
+            f"{given} could not be written ({why}), and {kept}; make room, or name another path",
         ) from error
     finally:
         with suppress(OSError):
             part.unlink(missing_ok=True)
     _flush_folder(goal.parent)
-    return path
+    return given
 
 
 def sealed(content: Any) -> bytes:

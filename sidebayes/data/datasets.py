@@ -124,14 +124,16 @@ def _doughnut(rng: np.random.Generator, label: NDArray) -> NDArray:
     disc = np.sqrt(rng.uniform(0, 1, len(label)))
     radius = np.where(label == 0, disc, 3 + 0.3 * rng.normal(size=len(label)))
     t = rng.uniform(0, 2 * np.pi, len(label))
-    return radius[:, None] * np.stack([np.cos(t), np.sin(t)], axis=1)
+    points: NDArray = radius[:, None] * np.stack([np.cos(t), np.sin(t)], axis=1)
+    return points
 
 
 def _two_spirals(rng: np.random.Generator, label: NDArray) -> NDArray:
     t = rng.uniform(0, 3 * np.pi, len(label))
     turned = t + np.where(label == 0, 0.0, np.pi)
     arm = (0.4 + 0.28 * t)[:, None] * np.stack([np.cos(turned), np.sin(turned)], axis=1)
-    return arm + 0.12 * rng.normal(size=(len(label), 2))
+    points: NDArray = arm + 0.12 * rng.normal(size=(len(label), 2))
+    return points
 
 
 _SIMULATED: dict[str, Callable[[np.random.Generator, NDArray], NDArray]] = {

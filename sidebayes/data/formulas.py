@@ -313,7 +313,8 @@ def _one_row_each(table: pd.DataFrame, group: str, names: NDArray) -> pd.DataFra
     if (rows < 0).any():
         name = np.asarray(names).tolist()[int(np.argmax(rows < 0))]
         raise ValueError(f"{group} {name!r} has measures, but no row here; add it")
-    return table.iloc[rows].reset_index(drop=True)
+    found: pd.DataFrame = table.iloc[rows].reset_index(drop=True)
+    return found
 
 
 def _ratio_scales(

@@ -213,7 +213,7 @@ class _Trials:
             return np.inf
         prob, told = candidate.class_probabilities, self.classes >= 0
         own = prob(self.points)
-        error = 1 - own[told, self.classes[told]].mean()
+        error = 1 - float(own[told, self.classes[told]].mean())
         guess = lambda z: prob(z).argmax(axis=1)  # noqa: E731
         self.table.append(
             {
