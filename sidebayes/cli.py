@@ -273,9 +273,12 @@ def fit_method(
     asked = {name: value for name, value in locals().items() if name not in ("out", "labels")}
     import sidebayes
 
-    from .commands.fitting import Asked, fit_asked, write_labels
+    from .commands.fitting import Asked, fit_asked, refuse_overwriting, write_labels
     from .common.files import check_writable
 
+    read = {"DATA": data, "--source": source, "--subjects": subjects, "--links": links}
+    written = {"--checkpoint": checkpoint, "--out": out, "--labels": labels}
+    refuse_overwriting(read, written)
     for path in (out, labels):
         if path is not None:
             check_writable(path)

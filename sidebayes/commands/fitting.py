@@ -23,7 +23,7 @@ from .given import Arguments, Given, from_columns, from_formula
 from .side import check_link_flags, read_links, reveal
 from .words import spoken
 
-__all__ = ["Asked", "Outcome", "fit_asked", "write_labels"]
+__all__ = ["Asked", "Outcome", "fit_asked", "refuse_overwriting", "write_labels"]
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,30 @@ def fit_asked(asked: Asked) -> Outcome:
             run["checkpoint"] = asked.checkpoint
         found = card.routine(**given.data, **options, **run)
     return Outcome(found, names, _units(given, to))
+
+
+def refuse_overwriting(
+    read: Mapping[str, str | Path | None], written: Mapping[str, str | Path | None]
+) -> None:
+    """Refuse to write over a file that is read, or twice to one file; pipes and devices may repeat.
+
+    Parameters
+    ----------
+    read, written : mapping
+        Path by flag, None where the flag is not given.
+
+    Raises
+    ------
+    ValueError
+        Naming both flags.
+    """
+    taken = {Path(path).resolve(): flag for flag, path in read.items() if path is not None}
+    for flag, path in written.items():
+        if path is None or (Path(path).exists() and not Path(path).is_file()):
+            continue
+        other = taken.setdefault(Path(path).resolve(), flag)
+        if other != flag:
+            raise ValueError(f"{flag} {path} is the file of {other} as well; name another file")
 
 
 def write_labels(path: Path, outcome: Outcome) -> None:

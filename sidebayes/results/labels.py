@@ -77,8 +77,8 @@ def _rows_of(fit: FitBase, site: str | None) -> slice:
     slices = json.loads(fit.tree["responsibilities"].attrs["label_sites"])
     if site is None and len(slices) == 1:
         site = next(iter(slices))
-    if site not in slices:
-        raise ValueError(f"site = {site!r}; expected one of {sorted(slices)}, which have labels")
+    if not isinstance(site, str | None) or site not in slices:
+        raise ValueError(f"site = {site!r:.60}; expected one of {sorted(slices)}, which have labels")
     return slice(*slices[site])
 
 

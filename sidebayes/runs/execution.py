@@ -13,7 +13,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from sidebayes.diagnostics.fitted import Fitted
-from sidebayes.diagnostics.symmetry.matched import MatchedDraws
+from sidebayes.diagnostics.symmetry.matched import MatchedDraws, mean_responsibilities
 from sidebayes.diagnostics.tree import to_datatree
 from sidebayes.diagnostics.trust.verdict import num_starts_at_best
 from sidebayes.guides.engines.base import EngineResult, FitError, KeptEngine
@@ -168,8 +168,7 @@ def _labels(run: Run, found: _Found, draws: MatchedDraws) -> NDArray[np.int64]:
         return found.derived.mode
     if found.result.approximate is None and not run.engine.hard_labels:
         return posterior.joint_mode(run.problem, draws.params)
-    tree, _ = draws.relabelled
-    return tree["responsibilities"]["prob"].to_numpy().mean(axis=(0, 1)).argmax(axis=1)
+    return mean_responsibilities(*draws.relabelled).argmax(axis=1)
 
 
 def _with_total(parts: Mapping[str, float], began: float) -> dict[str, float]:

@@ -234,6 +234,10 @@ def test_classes_are_numbered_alike():
         ),
         ("fit ppc iris --num-links 11176", "--num-links 11176; 150 points"),
         ("fit gmm iris --labels nowhere/l.csv", "there is no folder nowhere"),
+        ("fit gmm table.csv --out ./table.csv", "--out table.csv is the file of DATA as well"),
+        ("fit gmm iris --links l.csv --labels l.csv", "--labels l.csv is the file of --links"),
+        ("fit gmm iris --out f.nc --labels f.nc", "--labels f.nc is the file of --out"),
+        ("fit gmm iris --checkpoint f.nc --out f.nc", "--out f.nc is the file of --checkpoint"),
     ],
 )
 def test_refusals_speak_of_flags(arguments, message, tables):
