@@ -68,6 +68,7 @@ from .models.blocks.label_inference.approximate import Exact as Exact
 from .models.blocks.label_inference.approximate import GibbsLabels as GibbsLabels
 from .models.blocks.label_inference.approximate import MeanField as MeanField
 from .models.blocks.label_inference.label_graph import LabelGraph as LabelGraph
+from .models.blocks.manifolds.shape_chart import shape_chart as shape_chart
 from .models.blocks.mixtures.linked_categorical import LinkedCategorical as LinkedCategorical
 from .models.blocks.mixtures.linked_mixture import LinkedMixture as LinkedMixture
 from .models.blocks.side_information.copies import separate_pairs as separate_pairs
