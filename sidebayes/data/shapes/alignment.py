@@ -207,8 +207,6 @@ def _warn_of_odd(shapes: NDArray, distances: NDArray, names: NDArray) -> None:
     own = _distances(shapes, reference)
     flipped = shapes * np.r_[-1.0, np.ones(shapes.shape[2] - 1)]
     mirrored = _distances(flipped, reference) < own / 2
-    if 2 * mirrored.sum() > len(shapes):  # then the reference is odd
-        mirrored = ~mirrored
     if mirrored.any():
         _warn(
             f"individual {_few(names[mirrored])} looks reflected: its mirror image is less than half as far "
@@ -241,7 +239,7 @@ def _is_reordered(shape: NDArray, reference: NDArray, usual: float) -> bool:
     own, others = (np.linalg.svd(one, full_matrices=False)[2] for one in (shape, reference))
     for turn in turns:
         turned = shape @ own.T @ turn @ others
-        for _ in range(5):
+        for _ in range(3):
             order = linear_sum_assignment(-reference @ turned.T)[1]
             left, _, right = np.linalg.svd(turned[order].T @ reference)
             turned = turned @ left @ right
