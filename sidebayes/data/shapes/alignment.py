@@ -94,6 +94,7 @@ def align_landmarks(
     landmark_names: tuple[str, ...] | None = None,
     *,
     scale: bool = True,
+    warn: bool = True,
 ) -> Alignment:
     """Lay individuals on their mean; see `Landmarks.aligned`, also for what is raised and warned of.
 
@@ -104,11 +105,14 @@ def align_landmarks(
     names : ndarray, shape (num_individuals,)
     landmark_names : tuple of str, optional
     scale : bool
+    warn : bool
+        False warns of nothing.
     """
     names = names.astype(object)  # shown as Python's
     present = np.isfinite(x).all(axis=2)
     _refuse_degenerate(x, present, names)
-    _warn_of_coincident(x, names, landmark_names)
+    if warn:
+        _warn_of_coincident(x, names, landmark_names)
     with jax.enable_x64(True):
         found = procrustes(jnp.asarray(x), scale=scale)
         distances = np.array(preshape.shape_angle(found.mean, found.shapes))
@@ -123,8 +127,9 @@ def align_landmarks(
             f"the shape of individual {names[distances.argmax()]!r} is at distance pi / 2 from the mean, the "
             "greatest there is, where no rotation is best; look whether its landmarks are right, or drop it"
         )
-    _warn_of_same(completed, names)
-    _warn_of_odd(completed, distances, names)
+    if warn:
+        _warn_of_same(completed, names)
+        _warn_of_odd(completed, distances, names)
     return Alignment(
         names,
         np.where(present[..., None], completed, np.nan),
@@ -215,7 +220,7 @@ def _warn_of_odd(shapes: NDArray, distances: NDArray, names: NDArray) -> None:
     usual = 3 * np.quantile(own, 0.25)
     far = np.flatnonzero(~mirrored & (own > max(usual, _SAME)))
     worst = np.sort(far[np.argsort(-own[far])][:_MOST_MATCHED])
-    odd = [one for one in worst if _is_reordered(shapes[one], reference, usual)]
+    odd = [one for one in worst if _is_reordered(shapes[one], reference, min(usual, own[one] / 2))]
     if odd:
         _warn(
             f"individual {_few(names[odd])} seems to have its landmarks in another order: in the order that "
@@ -228,8 +233,8 @@ def _distances(shapes: NDArray, reference: NDArray) -> NDArray[np.float64]:
         return np.asarray(preshape.shape_angle(jnp.asarray(reference), jnp.asarray(shapes)))
 
 
-def _is_reordered(shape: NDArray, reference: NDArray, usual: float) -> bool:
-    """Whether a shape is at a usual distance in some order of its landmarks."""
+def _is_reordered(shape: NDArray, reference: NDArray, distance: float) -> bool:
+    """Whether a shape is nearer than a distance in some order of its landmarks."""
     axes = shape.shape[1]
     turns = [
         np.eye(axes)[list(order)] * signs
@@ -244,7 +249,7 @@ def _is_reordered(shape: NDArray, reference: NDArray, usual: float) -> bool:
             left, _, right = np.linalg.svd(turned[order].T @ reference)
             turned = turned @ left @ right
         cosine = (turned[order] * reference).sum()
-        if np.arccos(np.clip(cosine, -1, 1)) < usual:
+        if np.arccos(np.clip(cosine, -1, 1)) < distance:
             return True
     return False
 

@@ -13,6 +13,18 @@ MARKS = sb.Landmarks.from_array(PLACES)
 COVARIATES = (*TABLES, *COLUMNS)
 
 SHAPE_CASES = {
+    "group_test": options(
+        sb.group_test,
+        {"shapes": X, "groups": LABELS, "num_permutations": 9},
+        150,
+        shapes=(*ARRAYS, MARKS, PLACES, lambda labels: None, lambda labels: PLACES),
+        groups=(*ARRAYS, "sex"),
+        statistics=(*TEXT, ["goodall"], "james", ["goodall", 3], []),
+        mode=TEXT,
+        num_permutations=NUMBERS[:16],
+        ridge=NUMBERS,
+        seed=NUMBERS,
+    ),
     "Landmarks": options(
         sb.Landmarks,
         {"x": X, "subjects": LABELS, "landmarks": np.tile(range(4), 3)},
