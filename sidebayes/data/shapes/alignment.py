@@ -22,6 +22,7 @@ from ...common.warnings import SideBayesWarning
 
 __all__ = ["Alignment", "align_landmarks"]
 
+_angles, _logs = jax.jit(preshape.shape_angle), jax.jit(preshape.log)
 _FLAT = 1e-9
 """Relative singular value below which landmarks lie on a line."""
 _SAME = 1e-9
@@ -66,7 +67,7 @@ class Alignment:
         `sidebayes.models.blocks.manifolds.preshape.horizontal_basis`.
         """
         with jax.enable_x64(True):
-            tangents = np.asarray(preshape.log(jnp.asarray(self.mean), jnp.asarray(self.completed)))
+            tangents = np.asarray(_logs(jnp.asarray(self.mean), jnp.asarray(self.completed)))
             basis = preshape.horizontal_basis(jnp.asarray(self.mean))
         return np.asarray(tangents.reshape(len(tangents), -1) @ basis)
 
@@ -115,7 +116,7 @@ def align_landmarks(
         _warn_of_coincident(x, names, landmark_names)
     with jax.enable_x64(True):
         found = procrustes(jnp.asarray(x), scale=scale)
-        distances = np.array(preshape.shape_angle(found.mean, found.shapes))
+        distances = np.array(_angles(found.mean, found.shapes))
     completed = np.array(found.shapes)
     if not float(found.change) < 1e-6:
         raise ValueError(
@@ -230,7 +231,7 @@ def _warn_of_odd(shapes: NDArray, distances: NDArray, names: NDArray) -> None:
 
 def _distances(shapes: NDArray, reference: NDArray) -> NDArray[np.float64]:
     with jax.enable_x64(True):
-        return np.asarray(preshape.shape_angle(jnp.asarray(reference), jnp.asarray(shapes)))
+        return np.asarray(_angles(jnp.asarray(reference), jnp.asarray(shapes)))
 
 
 def _is_reordered(shape: NDArray, reference: NDArray, distance: float) -> bool:
