@@ -39,6 +39,17 @@ SHAPE_CASES = {
         num_modes=NUMBERS,
         size=(*NUMBERS[:6], "yes"),
         covariance=TEXT,
+    "group_test": options(
+        sb.group_test,
+        {"shapes": X, "groups": LABELS, "num_permutations": 9},
+        150,
+        shapes=(*ARRAYS, MARKS, PLACES, lambda labels: None, lambda labels: PLACES),
+        groups=(*ARRAYS, "sex"),
+        statistics=(*TEXT, ["goodall"], "james", ["goodall", 3], []),
+        mode=TEXT,
+        num_permutations=NUMBERS[:16],
+        ridge=NUMBERS,
+        seed=NUMBERS,
     ),
     "Landmarks": options(
         sb.Landmarks,
