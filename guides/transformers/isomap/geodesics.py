@@ -150,10 +150,8 @@ class Geodesics:
         if self._landmarks is None:
             return
         for place in np.flatnonzero(np.isin(self._landmarks, gone)):
-            distances = self.rows[place].copy()
-            distances[gone] = np.nan
-            distances[self._landmarks] = np.nan
-            self._landmarks[place] = np.nanargmin(distances)
+            others = np.setdiff1d(np.arange(len(self)), np.union1d(gone, self._landmarks))
+            self._landmarks[place] = others[np.argmin(self.rows[place, others])]
             self.rows[place] = dijkstra(self.adjacency.matrix(), indices=self._landmarks[place])
 
     def keep(self, kept: NDArray[np.int64]) -> None:
