@@ -78,7 +78,9 @@ def _rows_of(fit: FitBase, site: str | None) -> slice:
     if site is None and len(slices) == 1:
         site = next(iter(slices))
     if not isinstance(site, str | None) or site not in slices:
-        raise ValueError(f"site = {site!r:.60}; expected one of {sorted(slices)}, which have labels")
+        raise ValueError(
+            f"site = {site!r:.60}; expected one of {sorted(slices)}, which have labels"
+        )
     return slice(*slices[site])
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "horizontal",
     "horizontal_basis",
     "log",
+    "nearest_rotation",
     "num_dimensions",
     "shape_angle",
     "to_preshape",
@@ -80,7 +81,7 @@ def align(preshape: Array, reference: Array) -> Array:
         not finite, where the two least singular values of that product, one with a negative sign if the
         best orthogonal matrix is a reflection, sum to zero.
     """
-    return preshape @ _nearest_rotation(jnp.swapaxes(preshape, -1, -2) @ reference)
+    return preshape @ nearest_rotation(jnp.swapaxes(preshape, -1, -2) @ reference)
 
 
 def shape_angle(first: Array, second: Array) -> Array:
@@ -209,18 +210,24 @@ def transport(preshape: Array, direction: Array, vector: Array, *, num_steps: in
 
 
 @jax.custom_jvp
-def _nearest_rotation(cross: Array) -> Array:
-    """Rotation R that makes the trace of R' `cross` greatest (Kabsch)."""
+def nearest_rotation(cross: Array) -> Array:
+    """Rotation R that makes the trace of R' `cross` greatest (Kabsch).
+
+    Parameters
+    ----------
+    cross : Array, shape (..., coordinates, coordinates)
+        Transposed configuration times the one on which R, from the right, is to lay it.
+    """
     left, _, right = jnp.linalg.svd(cross, full_matrices=False)
     sign = jnp.sign(jnp.linalg.det(left @ right))
     return left.at[..., -1].multiply(sign[..., None]) @ right
 
 
-@_nearest_rotation.defjvp
+@nearest_rotation.defjvp
 def _turned(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     # the slope of singular vectors is not finite where singular values agree; that of the rotation is
     (cross,), (change,) = primals, tangents
-    rotation = _nearest_rotation(cross)
+    rotation = nearest_rotation(cross)
     back = jnp.swapaxes(rotation, -1, -2)
     moved = back @ change
     return rotation, rotation @ _rotation(back @ cross, moved - jnp.swapaxes(moved, -1, -2))
