@@ -39,6 +39,7 @@ SHAPE_CASES = {
         num_modes=NUMBERS,
         size=(*NUMBERS[:6], "yes"),
         covariance=TEXT,
+    ),
     "group_test": options(
         sb.group_test,
         {"shapes": X, "groups": LABELS, "num_permutations": 9},
