@@ -54,6 +54,7 @@ from .guides.transformers.detection.series_kernels import (
 )
 from .guides.transformers.detection.series_kernels import SeriesKernel as SeriesKernel
 from .guides.transformers.detection.table import LongTable as LongTable
+from .guides.transformers.isomap.incremental import IncrementalIsomap as IncrementalIsomap
 from .guides.transformers.kernel_pga import KernelPGA as KernelPGA
 from .models.blocks.classes.anchors import Anchors as Anchors
 from .models.blocks.classes.source_mixture import SourceMixture as SourceMixture
