@@ -31,6 +31,7 @@ from .guides.engines.expectation_maximisation.stochastic_em import StochasticEM 
 from .guides.engines.optimisers.laplace import Laplace as Laplace
 from .guides.engines.optimisers.optimise import MAP as MAP
 from .guides.engines.optimisers.optimise import Newton as Newton
+from .guides.engines.samplers.geodesic import GeodesicHMC as GeodesicHMC
 from .guides.engines.samplers.gibbs import BlockedGibbs as BlockedGibbs
 from .guides.engines.samplers.mcmc import HMC as HMC
 from .guides.engines.samplers.mcmc import NUTS as NUTS
@@ -68,6 +69,8 @@ from .models.blocks.label_inference.approximate import Exact as Exact
 from .models.blocks.label_inference.approximate import GibbsLabels as GibbsLabels
 from .models.blocks.label_inference.approximate import MeanField as MeanField
 from .models.blocks.label_inference.label_graph import LabelGraph as LabelGraph
+from .models.blocks.manifolds.directions import sample_direction as sample_direction
+from .models.blocks.manifolds.directions import sample_preshape as sample_preshape
 from .models.blocks.manifolds.shape_chart import shape_chart as shape_chart
 from .models.blocks.mixtures.linked_categorical import LinkedCategorical as LinkedCategorical
 from .models.blocks.mixtures.linked_mixture import LinkedMixture as LinkedMixture
