@@ -32,6 +32,7 @@ from .guides.engines.expectation_maximisation.stochastic_em import StochasticEM 
 from .guides.engines.optimisers.laplace import Laplace as Laplace
 from .guides.engines.optimisers.optimise import MAP as MAP
 from .guides.engines.optimisers.optimise import Newton as Newton
+from .guides.engines.samplers.geodesic import GeodesicHMC as GeodesicHMC
 from .guides.engines.samplers.gibbs import BlockedGibbs as BlockedGibbs
 from .guides.engines.samplers.mcmc import HMC as HMC
 from .guides.engines.samplers.mcmc import NUTS as NUTS
@@ -55,11 +56,13 @@ from .guides.transformers.detection.series_kernels import (
 )
 from .guides.transformers.detection.series_kernels import SeriesKernel as SeriesKernel
 from .guides.transformers.detection.table import LongTable as LongTable
+from .guides.transformers.isomap.incremental import IncrementalIsomap as IncrementalIsomap
 from .guides.transformers.kernel_pga import KernelPGA as KernelPGA
 from .models.blocks.classes.anchors import Anchors as Anchors
 from .models.blocks.classes.source_mixture import SourceMixture as SourceMixture
 from .models.blocks.components.gaussian_prior import GaussianPrior as GaussianPrior
 from .models.blocks.components.shift_prior import ShiftPrior as ShiftPrior
+from .models.blocks.directional.directional_prior import DirectionalPrior as DirectionalPrior
 from .models.blocks.effects.priors import EffectsPrior as EffectsPrior
 from .models.blocks.event_times import HazardPrior as HazardPrior
 from .models.blocks.kernels.graph_kernels import GraphKernel as GraphKernel
@@ -69,6 +72,8 @@ from .models.blocks.label_inference.approximate import Exact as Exact
 from .models.blocks.label_inference.approximate import GibbsLabels as GibbsLabels
 from .models.blocks.label_inference.approximate import MeanField as MeanField
 from .models.blocks.label_inference.label_graph import LabelGraph as LabelGraph
+from .models.blocks.manifolds.directions import sample_direction as sample_direction
+from .models.blocks.manifolds.directions import sample_preshape as sample_preshape
 from .models.blocks.manifolds.shape_chart import shape_chart as shape_chart
 from .models.blocks.mixtures.linked_categorical import LinkedCategorical as LinkedCategorical
 from .models.blocks.mixtures.linked_mixture import LinkedMixture as LinkedMixture
