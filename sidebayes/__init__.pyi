@@ -13,6 +13,7 @@ from .data.formulas import Design as Design
 from .data.formulas import design as design
 from .data.shapes.landmark_files import read_landmarks as read_landmarks
 from .data.shapes.landmarks import Landmarks as Landmarks
+from .data.shapes.outlines import digit_outlines as digit_outlines
 from .data.simulators import simulate_decline as simulate_decline
 from .data.simulators import simulate_links as simulate_links
 from .diagnostics.debug import debug as debug

@@ -187,8 +187,8 @@ def _warn_of_coincident(x: NDArray, names: NDArray, landmark_names: tuple[str, .
         pair = [landmark_names[n] if landmark_names else str(n) for n in which[rows]]
         count = len(np.unique(one[same]))
         _warn(
-            f"individual {_few(names[np.unique(one[same])])} has landmarks in the same place, the first of "
-            f"{count} {', '.join(pair)}; look whether one was copied"
+            f"{count} individuals have landmarks in the same place: "
+            f"{_few(names[np.unique(one[same])])}; the first {', '.join(pair)}. Look whether one was copied"
         )
 
 
@@ -215,8 +215,8 @@ def _warn_of_odd(shapes: NDArray, distances: NDArray, names: NDArray) -> None:
     mirrored = _distances(flipped, reference) < own / 2
     if mirrored.any():
         _warn(
-            f"individual {_few(names[mirrored])} looks reflected: its mirror image is less than half as far "
-            "from the others; flip the sign of one coordinate"
+            f"individuals look reflected: {_few(names[mirrored])}. Their mirror images are less than half "
+            "as far from the others; flip the sign of one of their coordinates"
         )
     usual = 3 * np.quantile(own, 0.25)
     far = np.flatnonzero(~mirrored & (own > max(usual, _SAME)))
@@ -224,8 +224,8 @@ def _warn_of_odd(shapes: NDArray, distances: NDArray, names: NDArray) -> None:
     odd = [one for one in worst if _is_reordered(shapes[one], reference, min(usual, own[one] / 2))]
     if odd:
         _warn(
-            f"individual {_few(names[odd])} seems to have its landmarks in another order: in the order that "
-            "fits best it is as near to the others as they are to one another; number them alike"
+            f"individuals seem to have their landmarks in another order: {_few(names[odd])}. In the order "
+            "that fits best they are as near to the others as these are to one another; number them alike"
         )
 
 

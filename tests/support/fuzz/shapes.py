@@ -54,6 +54,9 @@ SHAPE_CASES = {
         ridge=NUMBERS,
         seed=NUMBERS,
     ),
+    "digit_outlines": options(
+        sb.digit_outlines, {"num_each": 2}, digits=ARRAYS, num_points=NUMBERS[:16], num_each=NUMBERS
+    ),
     "Landmarks": options(
         sb.Landmarks,
         {"x": X, "subjects": LABELS, "landmarks": np.tile(range(4), 3)},
