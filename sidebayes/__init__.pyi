@@ -71,6 +71,7 @@ from .models.blocks.label_inference.approximate import MeanField as MeanField
 from .models.blocks.label_inference.label_graph import LabelGraph as LabelGraph
 from .models.blocks.manifolds.directions import sample_direction as sample_direction
 from .models.blocks.manifolds.directions import sample_preshape as sample_preshape
+from .models.blocks.manifolds.shape_chart import shape_chart as shape_chart
 from .models.blocks.mixtures.linked_categorical import LinkedCategorical as LinkedCategorical
 from .models.blocks.mixtures.linked_mixture import LinkedMixture as LinkedMixture
 from .models.blocks.side_information.copies import separate_pairs as separate_pairs
@@ -89,6 +90,7 @@ from .studies.calibration import calibrate as calibrate
 from .studies.cluster_number import select_clusters as select_clusters
 from .studies.component_number import select_components as select_components
 from .studies.forecasts import forecast as forecast
+from .studies.group_test import group_test as group_test
 from .studies.prior import prior_predictive as prior_predictive
 from .studies.prototypes import fit_nfgl as fit_nfgl
 from .studies.prototypes import grow_prototypes as grow_prototypes

@@ -280,6 +280,15 @@ CARDS: dict[str, Card] = {
             tags=("longitudinal", "mixed effects", "groups", "mixture", "links", "partial labels"),
         ),
         Card(
+            name="hierarchical_shape",
+            title="Shapes of landmarks in groups: individuals about group means, groups about a population",
+            model_path="sidebayes.models.hierarchical_shape:hierarchical_shape",
+            engines=tuple(name for name in _ENGINES_OF_MIXTURES if name != "stochastic_em"),
+            links="any",
+            reference="Yu (2016), PhD thesis, University of Utah, chapter 3",
+            tags=("shapes", "mixture", "groups", "links", "partial labels"),
+        ),
+        Card(
             name="trajectories",
             title="Curves that points or subjects follow: Gaussian processes under a Dirichlet process",
             model_path="sidebayes.models.trajectories:trajectories",

@@ -226,6 +226,16 @@ def test_landmarks_in_another_order(mean, order):
         Landmarks.from_array(x).aligned()
 
 
+def test_many_landmarks_in_no_order():
+    """Outlines whose axes are hardly longer one than the other need more than one turn."""
+    angle = np.linspace(0, 2 * np.pi, 40, endpoint=False)
+    radius = 1 + 0.3 * np.cos(3 * angle) + 0.1 * np.cos(angle)
+    x = shapes(12, radius[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1), 0.04)
+    x[[5, 7]] = x[[5, 7]][:, np.random.default_rng(0).permutation(40)]
+    with pytest.warns(SideBayesWarning, match=r"individual 5, 7 seems .* another order"):
+        Landmarks.from_array(x).aligned()
+
+
 def test_odd_shapes_are_not_accused():
     """An individual that is unlike the others is neither reflected nor out of order."""
     x = shapes(12)
