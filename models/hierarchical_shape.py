@@ -13,6 +13,7 @@ from .blocks.components.gaussian_prior import GaussianPrior
 from .blocks.components.mixture_components import mixture_components
 from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
+from .blocks.manifolds.covariates import covariate_effects
 from .blocks.manifolds.shape_chart import ShapeChart, choose_chart, shape_coordinates
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
@@ -31,6 +32,7 @@ def hierarchical_shape(
     landmarks: Annotated[ArrayLike, "rows"],
     links: Annotated[Links | LabelGraph | None, "subjects"] = None,
     known: Annotated[PartialLabels | None, "subjects"] = None,
+    covariates: Annotated[ArrayLike | None, "subjects terms"] = None,
     chart: Annotated[ArrayLike | None, "marks axes directions", Chosen(choose_chart)] = None,
     *,
     num_clusters: int = 1,
@@ -52,6 +54,7 @@ def hierarchical_shape(
               (m_g, C_g) \sim \text{prior}, \quad w_i \mid z_i = g \sim N(m_g, C_g), \quad
               u_i = \text{Exp}_{M}(B w_i)
 
+    or, with covariates c of the individuals, mean :math:`m_g + \beta^\top (c_i - \bar c)`.
     Individual i has shape u, of centroid size one; its place, size and rotation in the data do not matter.
     Shapes are vectors w in the chart at M, the mean shape of all, whose directions B are horizontal: the
     population is the prior of the group means :math:`m_g`. Groups may be known, partly known, or unknown.
@@ -74,6 +77,10 @@ def hierarchical_shape(
         Links between individuals, by their numbers in ``subjects.names``.
     known : PartialLabels, optional
         Known groups of some individuals, or of all.
+    covariates : array_like, shape (num_subjects, num_terms), optional
+        Columns c without an intercept, such as age, log size, or indicators of groups that are known and not
+        to be labels; in the order of ``subjects.names``. Their slopes :math:`\beta` are the same in all
+        groups.
     chart : array_like, shape (num_landmarks, num_axes, 1 + num_modes), optional
         The mean shape M, and the directions B, as `shape_chart` gives them. Chosen from the data by
         default: the Procrustes mean and the principal directions about it.
@@ -99,6 +106,7 @@ def hierarchical_shape(
     given = {"x": x, "subjects": subjects, "landmarks": landmarks}
     table = choose_chart(given, {"num_modes": num_modes}) if chart is None else chart
     coordinates = shape_coordinates(x, subjects, landmarks, ShapeChart.of(table), size=size)
+    shift = covariate_effects(covariates, coordinates)
     graph = as_label_graph(links, subjects.num_groups, num_clusters, inference)
     pi = cluster_weights(graph, num_clusters, concentration, weights, reading, inference)
     density = mixture_components(coordinates, num_clusters, covariance, prior)
@@ -112,4 +120,6 @@ def hierarchical_shape(
     )
     log_side = None if known is None else jnp.log(1.0 * known.admissible(num_clusters))
     fn = LinkedMixture(labels, density, log_side)
-    numpyro.sample("coordinates", fn, obs=coordinates, infer={"chart": "chart"})
+    left = None if coordinates is None else coordinates - shift
+    infer = {"chart": "chart", "covariates": "covariates", "slopes": "slopes"}
+    numpyro.sample("coordinates", fn, obs=left, infer=infer)

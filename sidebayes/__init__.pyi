@@ -55,11 +55,13 @@ from .guides.transformers.detection.series_kernels import (
 )
 from .guides.transformers.detection.series_kernels import SeriesKernel as SeriesKernel
 from .guides.transformers.detection.table import LongTable as LongTable
+from .guides.transformers.isomap.incremental import IncrementalIsomap as IncrementalIsomap
 from .guides.transformers.kernel_pga import KernelPGA as KernelPGA
 from .models.blocks.classes.anchors import Anchors as Anchors
 from .models.blocks.classes.source_mixture import SourceMixture as SourceMixture
 from .models.blocks.components.gaussian_prior import GaussianPrior as GaussianPrior
 from .models.blocks.components.shift_prior import ShiftPrior as ShiftPrior
+from .models.blocks.directional.directional_prior import DirectionalPrior as DirectionalPrior
 from .models.blocks.effects.priors import EffectsPrior as EffectsPrior
 from .models.blocks.event_times import HazardPrior as HazardPrior
 from .models.blocks.kernels.graph_kernels import GraphKernel as GraphKernel

@@ -39,6 +39,7 @@ __all__ = [
     "Tightening",
     "Typical",
     "Updatable",
+    "WholeData",
 ]
 
 
@@ -189,6 +190,10 @@ class HasMeans(Protocol):
 
 class Discrete:
     """Base of `Updatable` blocks whose mode is a corner of the support, where no slope need vanish."""
+
+
+class WholeData:
+    """Base of `Updatable` blocks whose statistics hold the rows, so that none of batches add up to them."""
 
 
 @runtime_checkable

@@ -68,6 +68,7 @@ class Fit(FitBase):
     modes = of_modes.modes
     shape_at = of_shapes.shape_at
     shape_difference = of_shapes.shape_difference
+    shape_effects = of_shapes.shape_effects
     shape_quality = of_modes.shape_quality
 
     loo = of_scores.loo

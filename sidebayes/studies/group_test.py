@@ -14,12 +14,12 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.covariance import ledoit_wolf_shrinkage
 
 from sidebayes.guides.engines.plumbing.progress import progress_bar
+from sidebayes.models.blocks.manifolds.alignment import align_landmarks
 from sidebayes.models.blocks.side_information.cells import cell
 from sidebayes.models.blocks.side_information.partial_labels import Groups, refuse_other_order
 
 from ..common.fields import Range, check_integer, check_number, check_seed, real_array
 from ..common.warnings import SideBayesWarning
-from ..data.shapes.alignment import align_landmarks
 from ..data.shapes.landmarks import Landmarks
 from .group_statistics import (
     STATISTICS,

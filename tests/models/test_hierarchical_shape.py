@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import numpy as np
+import pandas as pd
 import pytest
 from sidebayes.diagnostics.pictures.shapes import plot_shapes
 from sidebayes.guides.engines.base import Problem
@@ -106,7 +107,7 @@ def test_the_density_is_that_of_a_mixture_of_the_coordinates():
     given = rows(SHAPES)
     ours = Problem(
         hierarchical_shape,
-        (given["x"], given["subjects"], given["landmarks"], links, None, chart),
+        (given["x"], given["subjects"], given["landmarks"], links, None, None, chart),
         options,
     )
     plain = Problem(sb.CARDS["ppc"].model, (table, links), options)
@@ -132,7 +133,8 @@ def test_known_groups_without_prior_are_discriminant_analysis():
     np.testing.assert_allclose(fit.params["mean"], means, atol=1e-6)
     apart = table - means[LABELS]
     np.testing.assert_allclose(fit.params["covariance"], apart.T @ apart / SIZE, atol=1e-6)
-    new = BASE + 0.5 * APART + RNG.normal(scale=0.15, size=(40, MARKS, AXES))
+    rng = np.random.default_rng(4)
+    new = BASE + 0.5 * APART + rng.normal(scale=0.15, size=(40, MARKS, AXES))
     peer = LinearDiscriminantAnalysis(solver="lsqr", priors=[0.5, 0.5]).fit(table, LABELS)
     # their covariance is divided by n too, and equal weights are those of the data
     theirs = peer.predict_proba(coordinates_of(new, fit.run.data["chart"]))
@@ -157,6 +159,32 @@ def test_size_is_one_more_coordinate():
     np.testing.assert_allclose(fit.params["mean"][:, -1], expected, atol=1e-6)
     assert fit.shapes()["mean"].shape == (2, MARKS, AXES)
     assert fit.modes(2)["shape"].shape == (3, 2, 2, MARKS, AXES)
+
+
+def test_slopes_are_those_of_least_squares_and_covariates_explain_what_they_added(known):
+    rng = np.random.default_rng(3)
+    age = rng.normal(size=SIZE) * 4 + 30
+    along = rng.normal(scale=0.03, size=(MARKS, AXES))
+    shapes = SHAPES + (age[:, None, None] - 30) * along
+    table = pd.DataFrame({"age": age, "noise": rng.normal(size=SIZE)})
+    fit = fitted(shapes=shapes, known=PartialLabels(LABELS), prior="flat", covariates=table)
+    rows_of = coordinates_of(shapes, fit.run.data["chart"])
+    columns = np.column_stack([np.eye(2)[LABELS], table])
+    slopes = np.linalg.lstsq(columns, rows_of, rcond=None)[0][2:]
+    # shrunken towards zero by a prior of 2.5 standard deviations of a coordinate
+    np.testing.assert_allclose(fit.params["slopes"], slopes, atol=0.05 * np.abs(slopes).max())
+    found = fit.shape_effects()
+    assert list(found["term"].to_numpy()) == ["age", "noise"]
+    assert found["share"][0] > 3 * found["share"][1]
+    one = fit.shape_at(fit.params["weights"] @ fit.params["mean"] + fit.params["slopes"][0])
+    np.testing.assert_allclose(found["change"][0] + fit.shapes()["population"], one, atol=1e-12)
+    own, other = (
+        fit.log_prob(**rows(shapes), covariates=one).sum()
+        for one in (table, table[::-1].to_numpy())
+    )
+    assert own > other + 10
+    with pytest.raises(ValueError, match="no covariates of shapes"):
+        known.shape_effects()
 
 
 def test_a_model_without_data_draws_coordinates():

@@ -13,11 +13,11 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
-from sidebayes.common.fields import check_integer
+from sidebayes.common.fields import check_integer, real_array
 
 from ..side_information.partial_labels import Groups
 from . import preshape
-from .procrustes import procrustes
+from .alignment import align_landmarks
 
 __all__ = ["ShapeChart", "choose_chart", "configurations", "shape_chart", "shape_coordinates"]
 
@@ -159,13 +159,28 @@ def shape_chart(shapes: ArrayLike, num_modes: int | None = None) -> NDArray[np.f
     Raises
     ------
     ValueError
-        If there are fewer than two shapes, their landmarks lie on a line, or `num_modes` is out of range.
+        If there are fewer than two shapes, they are degenerate, or `num_modes` is out of range.
+
+    Warns
+    -----
+    SideBayesWarning
+        Of individuals that look reflected, have landmarks in another order, or are the same.
     """
-    whole = np.asarray(shapes, float)
+    whole = real_array("shapes", shapes)
+    if whole.ndim != 3 or len(whole) < 2 or not np.isfinite(whole).all():
+        raise ValueError(
+            f"shapes have shape {whole.shape}; expected (individuals, landmarks, axes), two individuals at "
+            "least, all numbers finite"
+        )
+    return _chart(whole, np.arange(len(whole)), num_modes)
+
+
+def _chart(whole: NDArray, names: NDArray, num_modes: int | None) -> NDArray[np.float64]:
+    """See `shape_chart`; individuals have names for messages."""
+    mean = align_landmarks(whole, names).mean
     with jax.enable_x64(True):
-        mean = procrustes(jnp.asarray(whole)).mean
-        basis = preshape.horizontal_basis(mean)
-        everywhere = ShapeChart(mean, jnp.asarray(basis))
+        basis = preshape.horizontal_basis(jnp.asarray(mean))
+        everywhere = ShapeChart(jnp.asarray(mean), jnp.asarray(basis))
         coordinates = np.asarray(everywhere.coordinates(jnp.asarray(whole)))
     _, deviations, directions = np.linalg.svd(coordinates - coordinates.mean(axis=0))
     if num_modes is None:
@@ -197,4 +212,4 @@ def choose_chart(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArray
     number = int(np.max(landmarks, initial=0)) + 1
     with jax.enable_x64(True):
         whole = np.asarray(configurations(x, subjects, landmarks, number))
-    return shape_chart(whole, options.get("num_modes"))
+    return _chart(whole, np.asarray(subjects.names), options.get("num_modes"))

@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import shortest_path
-from sidebayes.guides.transformers.isomap.adjacency import Edges
-from sidebayes.guides.transformers.isomap.geodesics import Geodesics, spread_landmarks
-from sidebayes.guides.transformers.isomap.manifold import Manifold
-from sidebayes.guides.transformers.isomap.neighbors import KNearest, Radius
-from sidebayes.guides.transformers.isomap.rows import TableRows
+from sidebayes.guides.transformers.isomap.graphs.adjacency import Edges
+from sidebayes.guides.transformers.isomap.graphs.geodesics import Geodesics, spread_landmarks
+from sidebayes.guides.transformers.isomap.graphs.manifold import Manifold
+from sidebayes.guides.transformers.isomap.graphs.neighbors import KNearest, Radius
+from sidebayes.guides.transformers.isomap.graphs.rows import TableRows
 
 from tests.reference.swiss_roll import swiss_roll
 

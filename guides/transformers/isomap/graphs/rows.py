@@ -12,7 +12,7 @@ from scipy.spatial.distance import cdist
 
 from .growing import Growing
 
-__all__ = ["DistanceRows", "GraphRows", "Rows", "TableRows", "nearest"]
+__all__ = ["DistanceRows", "GraphRows", "Rows", "SearchedRows", "TableRows", "nearest"]
 
 _BLOCK = 10_000_000
 """Distances that are held at once."""
@@ -37,6 +37,16 @@ class Rows(Protocol):
     def outside(self, new: Any) -> NDArray[np.float64]:
         """Distances of other rows to all, shape (len(new), num_rows)."""
 
+    def keep(self, kept: NDArray[np.int64]) -> None:
+        """Keep some rows, in their order."""
+
+    def state(self) -> dict[str, NDArray]:
+        """What a file must hold."""
+
+
+class SearchedRows(Rows, Protocol):
+    """Rows among which neighbours can be searched."""
+
     def nearest(
         self, number: int, approximate: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -44,9 +54,6 @@ class Rows(Protocol):
 
     def within(self, radius: float) -> tuple[NDArray, NDArray, NDArray]:
         """All pairs of rows at most a radius apart, and their distances."""
-
-    def keep(self, kept: NDArray[np.int64]) -> None:
-        """Keep some rows, in their order."""
 
 
 def nearest(distances: NDArray, number: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -144,6 +151,10 @@ class TableRows(_AllDistances):
         kind: Any = self.metric
         return cdist(new, self.x, kind)
 
+    def state(self) -> dict[str, NDArray]:
+        """What a file must hold."""
+        return {"x": self.x, "metric": np.array(self.metric)}
+
     def nearest(
         self, number: int, approximate: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -193,6 +204,10 @@ class DistanceRows(_AllDistances):
         """Distances of some of the rows to all, shape (len(which), num_rows)."""
         return self._distances.values[which]
 
+    def state(self) -> dict[str, NDArray]:
+        """What a file must hold."""
+        return {"distances": self._distances.values}
+
     def outside(self, new: NDArray[np.float64]) -> NDArray[np.float64]:
         """Distances of other rows to all, as given."""
         return new
@@ -226,6 +241,10 @@ class GraphRows:
     def distances(self, which: NDArray[np.int64]) -> NDArray[np.float64]:
         """Distances of some of the last rows to all, infinite where none is stated."""
         return _filled(self._new[which - (self._size - self._new.shape[0])], self._size)
+
+    def state(self) -> dict[str, NDArray]:
+        """What a file must hold: nothing, since rows are known by their edges."""
+        return {}
 
     def outside(self, new: scipy.sparse.csr_array) -> NDArray[np.float64]:
         """Distances of other rows to all, infinite where none is stated."""

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components, dijkstra
 
-from .adjacency import Adjacency, Edges
+from .adjacency import Adjacency, Edges, Links
 from .growing import Growing
 
-__all__ = ["Geodesics", "spread_landmarks"]
+__all__ = ["Geodesics", "load", "spread_landmarks"]
+
+
+def load() -> Callable[..., int]:
+    """The compiled update of rows of distances.
+
+    Raises
+    ------
+    ImportError
+        If numba is not installed.
+    """
+    from .paths import update_rows
+
+    return update_rows
 
 
 def spread_landmarks(
@@ -106,10 +121,13 @@ class Geodesics:
         order = np.argsort(-np.bincount(found), kind="stable")
         return np.argsort(order)[found]
 
-    def recompute(self, sources: NDArray[np.int64] | None = None) -> None:
-        """Compute all distances anew, from other landmarks if they are given."""
-        if sources is not None:
-            self._landmarks = sources
+    def choose_landmarks(self, number: int) -> None:
+        """Take other landmarks, in the largest connected set as it is now."""
+        self._landmarks, rows = spread_landmarks(self.adjacency.matrix(), number)
+        self._rows = Growing(rows, (1,))
+
+    def recompute(self) -> None:
+        """Compute all distances anew."""
         rows = dijkstra(self.adjacency.matrix(), indices=self._landmarks)
         self._rows = Growing(rows, self._rows.axes)
         self.num_computed = rows.size
@@ -123,8 +141,7 @@ class Geodesics:
 
     def change(self, removed: Edges, added: Edges) -> None:
         """Remove edges and add others, which the graph has and does not have, and update distances."""
-        from .paths import update_rows
-
+        update_rows = load()
         self.change_graph(removed, added)
         graph = self.adjacency
         self.num_computed = int(
@@ -139,6 +156,23 @@ class Geodesics:
                 *added,
             )
         )
+
+    def through(self, links: Links) -> NDArray[np.float64]:
+        """Distances of other points from the sources by way of their neighbours.
+
+        Returns
+        -------
+        ndarray, shape (num_points, num_sources)
+            Infinite for points without neighbours.
+        """
+        found = np.full((len(links.bounds) - 1, len(self.rows)), np.inf)
+        linked = np.flatnonzero(np.diff(links.bounds))
+        if len(linked):
+            over = self.rows[links.to] if self.is_complete else self.rows[:, links.to].T
+            found[linked] = np.minimum.reduceat(
+                over + links.lengths[:, None], links.bounds[linked], axis=0
+            )
+        return found
 
     def change_graph(self, removed: Edges, added: Edges) -> None:
         """Change edges only; `recompute` must follow."""

@@ -12,7 +12,7 @@ except ImportError as error:
         "pip install 'sidebayes[isomap]'"
     ) from error
 
-__all__ = ["update_rows"]
+__all__ = ["reach_over", "restart", "settle", "update_rows"]
 
 _TIE = 1e-11
 """Relative difference of lengths below which two paths count as equally long; both are then looked at."""
@@ -25,7 +25,7 @@ def _is_tight(near, length, far):
 
 
 @njit(cache=True, nogil=True)
-def _reach_over(row, source, start, degree, to, length, ends, lengths, is_waiting, queue):
+def reach_over(row, source, start, degree, to, length, ends, lengths, is_waiting, queue):
     """Queue the vertices that a shortest path may reach over removed edges; returns their number."""
     size = 0
     for edge in range(len(lengths)):
@@ -57,7 +57,18 @@ def _reach_over(row, source, start, degree, to, length, ends, lengths, is_waitin
 
 
 @njit(cache=True, nogil=True)
-def _settle(row, start, degree, to, length, is_waiting, queue, waiting):
+def restart(row, start, degree, to, length, queue, waiting):
+    """Give the vertices in a queue the shortest paths over neighbours that are not, or before them."""
+    for at in range(waiting):
+        row[queue[at]] = np.inf
+    for at in range(waiting):
+        vertex = queue[at]
+        for slot in range(start[vertex], start[vertex] + degree[vertex]):
+            row[vertex] = min(row[vertex], row[to[slot]] + length[slot])
+
+
+@njit(cache=True, nogil=True)
+def settle(row, start, degree, to, length, is_waiting, queue, waiting):
     """Shorten distances from the vertices in a queue on until no edge offers a shorter path."""
     size = len(queue)
     head, tail, computed = 0, waiting % size, 0
@@ -118,7 +129,7 @@ def update_rows(
     computed = 0
     for number in range(len(sources)):
         row = rows[number]
-        waiting = _reach_over(
+        waiting = reach_over(
             row,
             sources[number],
             start,
@@ -130,12 +141,7 @@ def update_rows(
             is_waiting,
             queue,
         )
-        for at in range(waiting):
-            row[queue[at]] = np.inf
-        for at in range(waiting):
-            vertex = queue[at]
-            for slot in range(start[vertex], start[vertex] + degree[vertex]):
-                row[vertex] = min(row[vertex], row[to[slot]] + length[slot])
+        restart(row, start, degree, to, length, queue, waiting)
         for edge in range(len(added_lengths)):
             for side in range(2):
                 near, far = added[edge, side], added[edge, 1 - side]
@@ -145,5 +151,5 @@ def update_rows(
                         is_waiting[far] = True
                         queue[waiting] = far
                         waiting += 1
-        computed += _settle(row, start, degree, to, length, is_waiting, queue, waiting)
+        computed += settle(row, start, degree, to, length, is_waiting, queue, waiting)
     return computed

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Protocol
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from .adjacency import Adjacency, Edges
+from .adjacency import Adjacency, Edges, Links
 from .growing import Growing
-from .rows import Rows, nearest
+from .rows import Rows, SearchedRows, nearest
 
-__all__ = ["KNearest", "Links", "Neighbors", "Radius"]
+__all__ = ["KNearest", "Neighbors", "Radius"]
 
 _LOST, _NOBODY = -2, -1
 """In lists of neighbours: one that was contracted, and one that is missing."""
@@ -21,7 +22,7 @@ _LOST, _NOBODY = -2, -1
 class Neighbors(Protocol):
     """The rule by which rows are neighbours."""
 
-    def start(self, rows: Rows) -> scipy.sparse.csr_array:
+    def start(self, rows: SearchedRows) -> scipy.sparse.csr_array:
         """Graph of the first rows."""
 
     def insert(self, distances: NDArray, graph: Adjacency) -> tuple[Edges, Edges]:
@@ -36,24 +37,14 @@ class Neighbors(Protocol):
     def keep(self, kept: NDArray[np.int64]) -> None:
         """Renumber the rows that are kept."""
 
+    def state(self) -> dict[str, NDArray]:
+        """What a file must hold."""
+
+    def resume(self, state: Mapping[str, NDArray]) -> None:
+        """Go on from what a file holds."""
+
     def links(self, distances: NDArray) -> Links:
         """Neighbours of rows outside the graph among those in it, given all distances."""
-
-
-class Links(NamedTuple):
-    """Neighbours of some rows, row by row.
-
-    Attributes
-    ----------
-    bounds : ndarray of int, shape (num_rows + 1,)
-        Where the neighbours of each row begin and end.
-    to : ndarray of int
-    lengths : ndarray
-    """
-
-    bounds: NDArray[np.int64]
-    to: NDArray[np.int64]
-    lengths: NDArray[np.float64]
 
 
 def _symmetric(
@@ -96,7 +87,7 @@ class KNearest:
         """Distances to the k nearest rows, in ascending order."""
         return self._length.values
 
-    def start(self, rows: Rows) -> scipy.sparse.csr_array:
+    def start(self, rows: SearchedRows) -> scipy.sparse.csr_array:
         """Graph of the first rows."""
         index, length = rows.nearest(self.number, self._is_approximate)
         self._index, self._length = Growing(index), Growing(length)
@@ -172,6 +163,16 @@ class KNearest:
         renumbered = ((int(number[one]), int(number[other])) for one, other in self._fixed)
         self._fixed = {pair for pair in renumbered if min(pair) >= 0}
 
+    def state(self) -> dict[str, NDArray]:
+        """What a file must hold beside the number of neighbours."""
+        fixed = np.array(sorted(self._fixed), np.int64).reshape(-1, 2)
+        return {"index": self.index, "length": self.length, "fixed": fixed}
+
+    def resume(self, state: Mapping[str, NDArray]) -> None:
+        """Go on from what a file holds."""
+        self._index, self._length = Growing(state["index"]), Growing(state["length"])
+        self._fixed = {(int(one), int(other)) for one, other in state["fixed"]}
+
     def links(self, distances: NDArray) -> Links:
         """The k nearest of each row outside the graph."""
         index, lengths = nearest(distances, self.number)
@@ -186,7 +187,7 @@ class Radius:
     def __init__(self, radius: float) -> None:
         self.radius = radius
 
-    def start(self, rows: Rows) -> scipy.sparse.csr_array:
+    def start(self, rows: SearchedRows) -> scipy.sparse.csr_array:
         """Graph of the first rows."""
         first, second, lengths = rows.within(self.radius)
         return _symmetric(first, second, lengths, len(rows))
@@ -206,6 +207,14 @@ class Radius:
 
     def keep(self, kept: NDArray[np.int64]) -> None:
         """Nothing to keep."""
+
+    def state(self) -> dict[str, NDArray]:
+        """What a file must hold."""
+        return {"radius": np.array(self.radius)}
+
+    def resume(self, state: Mapping[str, NDArray]) -> None:
+        """Go on from what a file holds."""
+        self.radius = float(state["radius"])
 
     def links(self, distances: NDArray) -> Links:
         """The rows within the radius."""

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial import cKDTree
 
-from sidebayes.models.blocks.manifolds import preshape
-from sidebayes.models.blocks.manifolds.procrustes import procrustes
-from sidebayes.models.blocks.side_information.cells import cell
+from sidebayes.common.warnings import SideBayesWarning
 
-from ...common.warnings import SideBayesWarning
+from ..side_information.cells import cell
+from . import preshape
+from .procrustes import procrustes
 
 __all__ = ["Alignment", "align_landmarks"]
 

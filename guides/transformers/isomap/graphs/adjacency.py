@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-__all__ = ["Adjacency", "Edges"]
+__all__ = ["Adjacency", "Edges", "Links"]
 
 _SPARE = 4
 """Neighbours for which a vertex has room beyond those it has."""
@@ -44,6 +44,22 @@ class Edges(NamedTuple):
         return Edges(self.ends[chosen], self.lengths[chosen])
 
 
+class Links(NamedTuple):
+    """Neighbours of some rows, row by row.
+
+    Attributes
+    ----------
+    bounds : ndarray of int, shape (num_rows + 1,)
+        Where the neighbours of each row begin and end.
+    to : ndarray of int
+    lengths : ndarray
+    """
+
+    bounds: NDArray[np.int64]
+    to: NDArray[np.int64]
+    lengths: NDArray[np.float64]
+
+
 class Adjacency:
     """Neighbours of every vertex in one block of a pool, with room for more.
 
@@ -74,10 +90,10 @@ class Adjacency:
         size = int(1.25 * self._used) + 16
         self.to = np.zeros(size, np.int64)
         self.length = np.zeros(size)
-        slots = self._slots()
+        slots = self.slots()
         self.to[slots], self.length[slots] = to, length
 
-    def _slots(self) -> NDArray[np.int64]:
+    def slots(self) -> NDArray[np.int64]:
         """Places of all neighbours in the pool, vertex by vertex."""
         ends = np.cumsum(self.degree)
         first = np.repeat(self.start - (ends - self.degree), self.degree)
@@ -85,7 +101,7 @@ class Adjacency:
 
     def matrix(self) -> scipy.sparse.csr_array:
         """The graph as a symmetric sparse array of lengths, in which zeros are stored too."""
-        slots = self._slots()
+        slots = self.slots()
         bounds = np.concatenate([[0], np.cumsum(self.degree)])
         size = len(self)
         return scipy.sparse.csr_array(
