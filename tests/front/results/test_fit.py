@@ -75,6 +75,7 @@ LABEL_SITES = {
     "sphere_mixture": {
         "weights",
         "direction",
+        "direction_vector",
         "tangent_covariance",
         "covariance",
         "missing_mass",

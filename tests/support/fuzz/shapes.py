@@ -39,6 +39,8 @@ SHAPE_CASES = {
         num_modes=NUMBERS,
         size=(*NUMBERS[:6], "yes"),
         covariance=TEXT,
+        population=TEXT,
+        covariates=ARRAYS,
     ),
     "group_test": options(
         sb.group_test,
