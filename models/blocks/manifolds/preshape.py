@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
+from scipy.linalg import helmert
 
 from . import sphere
 
@@ -25,12 +26,14 @@ __all__ = [
     "Preshape",
     "align",
     "exp",
+    "from_helmert",
     "horizontal",
     "horizontal_basis",
     "log",
     "nearest_rotation",
     "num_dimensions",
     "shape_angle",
+    "to_helmert",
     "to_preshape",
     "transport",
 ]
@@ -59,6 +62,26 @@ def to_preshape(landmarks: Array) -> Preshape:
     centred = landmarks - centre[..., None, :]
     size = jnp.linalg.norm(centred, axis=(-2, -1))
     return Preshape(centred / size[..., None, None], size, centre)
+
+
+def to_helmert(landmarks: Array) -> Array:
+    """Coordinates of configurations without their place, in which preshapes are a unit sphere.
+
+    Parameters
+    ----------
+    landmarks : Array, shape (..., landmarks, coordinates)
+
+    Returns
+    -------
+    Array, shape (..., landmarks - 1, coordinates)
+        Products with the rows of Helmert's matrix, which are orthonormal and sum to zero each.
+    """
+    return jnp.asarray(helmert(landmarks.shape[-2])) @ landmarks
+
+
+def from_helmert(coordinates: Array) -> Array:
+    """Centred configuration with given coordinates; the inverse of `to_helmert`."""
+    return jnp.asarray(helmert(coordinates.shape[-2] + 1).T) @ coordinates
 
 
 def num_dimensions(num_landmarks: int, num_coordinates: int) -> int:

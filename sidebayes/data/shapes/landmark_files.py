@@ -138,9 +138,8 @@ def _vertices(path: Path) -> NDArray[np.float64]:
             f"{path.name} needs trimesh, which is not installed: pip install 'sidebayes[meshes]'"
         ) from error
     try:
-        vertices = np.asarray(
-            trimesh.load(path, process=False, maintain_order=True).vertices, float
-        )
+        found: Any = trimesh.load(path, process=False, maintain_order=True)
+        vertices: NDArray[np.float64] = np.asarray(found.vertices, np.float64)
     except Exception as error:  # trimesh has errors of many kinds
         raise ValueError(
             f"{path.name} could not be read as a mesh or point cloud ({str(error)[:100]}); give a whole file"

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from sidebayes.models.blocks.manifolds.alignment import Alignment, align_landmarks
 from sidebayes.models.blocks.side_information.cells import cell
 from sidebayes.models.blocks.side_information.partial_labels import (
     Groups,
@@ -20,7 +21,6 @@ from sidebayes.models.blocks.side_information.partial_labels import (
 from ...common.fields import chosen_rows, real_array
 from ...common.files import write_whole
 from ..tables import check_data
-from .alignment import Alignment, align_landmarks
 from .landmark_checks import (
     check_landmark_names,
     check_subjects,

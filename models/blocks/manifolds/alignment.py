@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial import cKDTree
 
-from sidebayes.models.blocks.manifolds import preshape
-from sidebayes.models.blocks.manifolds.procrustes import procrustes
-from sidebayes.models.blocks.side_information.cells import cell
+from sidebayes.common.warnings import SideBayesWarning
 
-from ...common.warnings import SideBayesWarning
+from ..side_information.cells import cell
+from . import preshape
+from .procrustes import procrustes
 
 __all__ = ["Alignment", "align_landmarks"]
 
+_angles, _logs = jax.jit(preshape.shape_angle), jax.jit(preshape.log)
 _FLAT = 1e-9
 """Relative singular value below which landmarks lie on a line."""
 _SAME = 1e-9
@@ -66,7 +67,7 @@ class Alignment:
         `sidebayes.models.blocks.manifolds.preshape.horizontal_basis`.
         """
         with jax.enable_x64(True):
-            tangents = np.asarray(preshape.log(jnp.asarray(self.mean), jnp.asarray(self.completed)))
+            tangents = np.asarray(_logs(jnp.asarray(self.mean), jnp.asarray(self.completed)))
             basis = preshape.horizontal_basis(jnp.asarray(self.mean))
         return np.asarray(tangents.reshape(len(tangents), -1) @ basis)
 
@@ -94,6 +95,7 @@ def align_landmarks(
     landmark_names: tuple[str, ...] | None = None,
     *,
     scale: bool = True,
+    warn: bool = True,
 ) -> Alignment:
     """Lay individuals on their mean; see `Landmarks.aligned`, also for what is raised and warned of.
 
@@ -104,14 +106,17 @@ def align_landmarks(
     names : ndarray, shape (num_individuals,)
     landmark_names : tuple of str, optional
     scale : bool
+    warn : bool
+        False warns of nothing.
     """
     names = names.astype(object)  # shown as Python's
     present = np.isfinite(x).all(axis=2)
     _refuse_degenerate(x, present, names)
-    _warn_of_coincident(x, names, landmark_names)
+    if warn:
+        _warn_of_coincident(x, names, landmark_names)
     with jax.enable_x64(True):
         found = procrustes(jnp.asarray(x), scale=scale)
-        distances = np.array(preshape.shape_angle(found.mean, found.shapes))
+        distances = np.array(_angles(found.mean, found.shapes))
     completed = np.array(found.shapes)
     if not float(found.change) < 1e-6:
         raise ValueError(
@@ -123,8 +128,9 @@ def align_landmarks(
             f"the shape of individual {names[distances.argmax()]!r} is at distance pi / 2 from the mean, the "
             "greatest there is, where no rotation is best; look whether its landmarks are right, or drop it"
         )
-    _warn_of_same(completed, names)
-    _warn_of_odd(completed, distances, names)
+    if warn:
+        _warn_of_same(completed, names)
+        _warn_of_odd(completed, distances, names)
     return Alignment(
         names,
         np.where(present[..., None], completed, np.nan),
@@ -181,8 +187,8 @@ def _warn_of_coincident(x: NDArray, names: NDArray, landmark_names: tuple[str, .
         pair = [landmark_names[n] if landmark_names else str(n) for n in which[rows]]
         count = len(np.unique(one[same]))
         _warn(
-            f"individual {_few(names[np.unique(one[same])])} has landmarks in the same place, the first of "
-            f"{count} {', '.join(pair)}; look whether one was copied"
+            f"{count} individuals have landmarks in the same place: "
+            f"{_few(names[np.unique(one[same])])}; the first {', '.join(pair)}. Look whether one was copied"
         )
 
 
@@ -207,31 +213,29 @@ def _warn_of_odd(shapes: NDArray, distances: NDArray, names: NDArray) -> None:
     own = _distances(shapes, reference)
     flipped = shapes * np.r_[-1.0, np.ones(shapes.shape[2] - 1)]
     mirrored = _distances(flipped, reference) < own / 2
-    if 2 * mirrored.sum() > len(shapes):  # then the reference is odd
-        mirrored = ~mirrored
     if mirrored.any():
         _warn(
-            f"individual {_few(names[mirrored])} looks reflected: its mirror image is less than half as far "
-            "from the others; flip the sign of one coordinate"
+            f"individuals look reflected: {_few(names[mirrored])}. Their mirror images are less than half "
+            "as far from the others; flip the sign of one of their coordinates"
         )
     usual = 3 * np.quantile(own, 0.25)
     far = np.flatnonzero(~mirrored & (own > max(usual, _SAME)))
     worst = np.sort(far[np.argsort(-own[far])][:_MOST_MATCHED])
-    odd = [one for one in worst if _is_reordered(shapes[one], reference, usual)]
+    odd = [one for one in worst if _is_reordered(shapes[one], reference, min(usual, own[one] / 2))]
     if odd:
         _warn(
-            f"individual {_few(names[odd])} seems to have its landmarks in another order: in the order that "
-            "fits best it is as near to the others as they are to one another; number them alike"
+            f"individuals seem to have their landmarks in another order: {_few(names[odd])}. In the order "
+            "that fits best they are as near to the others as these are to one another; number them alike"
         )
 
 
 def _distances(shapes: NDArray, reference: NDArray) -> NDArray[np.float64]:
     with jax.enable_x64(True):
-        return np.asarray(preshape.shape_angle(jnp.asarray(reference), jnp.asarray(shapes)))
+        return np.asarray(_angles(jnp.asarray(reference), jnp.asarray(shapes)))
 
 
-def _is_reordered(shape: NDArray, reference: NDArray, usual: float) -> bool:
-    """Whether a shape is at a usual distance in some order of its landmarks."""
+def _is_reordered(shape: NDArray, reference: NDArray, distance: float) -> bool:
+    """Whether a shape is nearer than a distance in some order of its landmarks."""
     axes = shape.shape[1]
     turns = [
         np.eye(axes)[list(order)] * signs
@@ -241,12 +245,12 @@ def _is_reordered(shape: NDArray, reference: NDArray, usual: float) -> bool:
     own, others = (np.linalg.svd(one, full_matrices=False)[2] for one in (shape, reference))
     for turn in turns:
         turned = shape @ own.T @ turn @ others
-        for _ in range(5):
+        for _ in range(3):
             order = linear_sum_assignment(-reference @ turned.T)[1]
             left, _, right = np.linalg.svd(turned[order].T @ reference)
             turned = turned @ left @ right
         cosine = (turned[order] * reference).sum()
-        if np.arccos(np.clip(cosine, -1, 1)) < usual:
+        if np.arccos(np.clip(cosine, -1, 1)) < distance:
             return True
     return False
 

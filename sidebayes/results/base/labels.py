@@ -20,7 +20,7 @@ from sidebayes.models.blocks.side_information.link_weights import check_pairs
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
-from ..common.fields import Range, check_number
+from ...common.fields import Range, check_number
 from .fit_base import FitBase, need_labels
 from .predictions import check_new, over_draws, refuse_impossible
 
