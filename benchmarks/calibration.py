@@ -39,6 +39,12 @@ DESIGN = {
     "prior": sb.EffectsPrior([0.0, 0.0], [2.0, 2.0], [1.0, 1.0], 0.5),
 }
 TWO = {"num_clusters": 2}
+ON_SPHERE = TWO | {
+    "num_points": POINTS,
+    "dimension": 2,
+    "prior": sb.DirectionalPrior(12.0, 0.8),
+    "links": FEW,
+}
 SOURCE = sb.SourceMixture(
     np.ones(2) / 2, np.array([[0.0, 0.0], [3.0, 0.0]]), np.stack([np.eye(2)] * 2), np.arange(2)
 )
@@ -70,6 +76,11 @@ CASES = {
     ),
     "pair_mixture": ("pair_mixture", TWO | {"num_points": POINTS, "prior": PRIOR, "links": HARD}),
     "pairwise_gp": ("pairwise_gp", TWO | {"x": FEATURES, "links": MANY, "flip_rate": "learned"}),
+    "sphere_mixture": ("sphere_mixture", ON_SPHERE),
+    "sphere_mixture, von Mises-Fisher": (
+        "sphere_mixture",
+        ON_SPHERE | {"family": "von_mises_fisher"},
+    ),
     "moe": ("moe", TWO | {"num_points": POINTS, "prior": PRIOR, "num_classes": 3}),
     "pfgl": (
         "pfgl",

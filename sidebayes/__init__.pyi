@@ -11,6 +11,9 @@ from .data.datasets import load_dataset as load_dataset
 from .data.domains import simulate_domains as simulate_domains
 from .data.formulas import Design as Design
 from .data.formulas import design as design
+from .data.shapes.landmark_files import read_landmarks as read_landmarks
+from .data.shapes.landmarks import Landmarks as Landmarks
+from .data.shapes.outlines import digit_outlines as digit_outlines
 from .data.simulators import simulate_decline as simulate_decline
 from .data.simulators import simulate_links as simulate_links
 from .diagnostics.debug import debug as debug
@@ -29,6 +32,7 @@ from .guides.engines.expectation_maximisation.stochastic_em import StochasticEM 
 from .guides.engines.optimisers.laplace import Laplace as Laplace
 from .guides.engines.optimisers.optimise import MAP as MAP
 from .guides.engines.optimisers.optimise import Newton as Newton
+from .guides.engines.samplers.geodesic import GeodesicHMC as GeodesicHMC
 from .guides.engines.samplers.gibbs import BlockedGibbs as BlockedGibbs
 from .guides.engines.samplers.mcmc import HMC as HMC
 from .guides.engines.samplers.mcmc import NUTS as NUTS
@@ -53,11 +57,13 @@ from .guides.transformers.detection.series_kernels import (
 )
 from .guides.transformers.detection.series_kernels import SeriesKernel as SeriesKernel
 from .guides.transformers.detection.table import LongTable as LongTable
+from .guides.transformers.isomap.incremental import IncrementalIsomap as IncrementalIsomap
 from .guides.transformers.kernel_pga import KernelPGA as KernelPGA
 from .models.blocks.classes.anchors import Anchors as Anchors
 from .models.blocks.classes.source_mixture import SourceMixture as SourceMixture
 from .models.blocks.components.gaussian_prior import GaussianPrior as GaussianPrior
 from .models.blocks.components.shift_prior import ShiftPrior as ShiftPrior
+from .models.blocks.directional.directional_prior import DirectionalPrior as DirectionalPrior
 from .models.blocks.effects.priors import EffectsPrior as EffectsPrior
 from .models.blocks.event_times import HazardPrior as HazardPrior
 from .models.blocks.kernels.graph_kernels import GraphKernel as GraphKernel
@@ -67,6 +73,9 @@ from .models.blocks.label_inference.approximate import Exact as Exact
 from .models.blocks.label_inference.approximate import GibbsLabels as GibbsLabels
 from .models.blocks.label_inference.approximate import MeanField as MeanField
 from .models.blocks.label_inference.label_graph import LabelGraph as LabelGraph
+from .models.blocks.manifolds.directions import sample_direction as sample_direction
+from .models.blocks.manifolds.directions import sample_preshape as sample_preshape
+from .models.blocks.manifolds.shape_chart import shape_chart as shape_chart
 from .models.blocks.mixtures.linked_categorical import LinkedCategorical as LinkedCategorical
 from .models.blocks.mixtures.linked_mixture import LinkedMixture as LinkedMixture
 from .models.blocks.side_information.copies import separate_pairs as separate_pairs
@@ -85,6 +94,7 @@ from .studies.calibration import calibrate as calibrate
 from .studies.cluster_number import select_clusters as select_clusters
 from .studies.component_number import select_components as select_components
 from .studies.forecasts import forecast as forecast
+from .studies.group_test import group_test as group_test
 from .studies.prior import prior_predictive as prior_predictive
 from .studies.prototypes import fit_nfgl as fit_nfgl
 from .studies.prototypes import grow_prototypes as grow_prototypes

@@ -25,6 +25,7 @@ __all__ = ["CAPTIONS", "Part", "part_of"]
 _HEADINGS = {
     "clusters": "Data, links and soft assignments",
     "curves": "Curves of the clusters",
+    "shapes": "Shapes of the groups, and how they vary",
     "subjects": "Measurements, with bands of what the model predicts",
 }
 """Headings by kind of picture; see `Fit.picture`."""
@@ -33,6 +34,8 @@ CAPTIONS = {
     "means, ellipses hold 90 % of a cluster.",
     "curves": "Lines are the curves of the clusters, bands their uncertainty. Each row takes the colour "
     "of its cluster.",
+    "shapes": "Landmarks of individuals and group means; the population deformed to each group, magnified "
+    "as the title says; and the leading modes of all shapes, with steps in both directions.",
     "subjects": "The grey band holds 90 % of what is predicted for new subjects. The coloured bands are for "
     "single subjects, given all data.",
     "coclustering": "Sharp blocks are clusters that the fit is sure of; a blurred edge means points between "
@@ -80,7 +83,11 @@ def part_of(fit: AskedFit, name: str) -> Part:
     if fit.picture is not None:
         heading = escape(name) if name else _HEADINGS[fit.picture]
         picture = _figure(
-            fit.picture, heading, lambda fit: fit.plot(), fit, wide=fit.picture == "subjects"
+            fit.picture,
+            heading,
+            lambda fit: fit.plot(),
+            fit,
+            wide=fit.picture in ("subjects", "shapes"),
         )
     wrong = wrong_links(fit)
     facts = "".join(

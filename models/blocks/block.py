@@ -41,6 +41,7 @@ __all__ = [
     "Typical",
     "Unbounded",
     "Updatable",
+    "WholeData",
 ]
 
 
@@ -101,9 +102,15 @@ class Block:
         fn: dist.Distribution,
         event_dims: Sequence[str] = (),
         symmetry: Mapping[str, str] | None = None,
+        manifold: str | None = None,
     ) -> Array:
-        """Sample a site of the block; `event_dims` name its last axes, `symmetry` says which permute."""
+        """Sample a site of the block.
+
+        `event_dims` name its last axes, `symmetry` says which permute, `manifold` what its points lie on.
+        """
         infer: dict[str, Any] = {"block": self, "role": role}
+        if manifold is not None:
+            infer["manifold"] = manifold
         if symmetry is not None:
             infer["symmetry"] = dict(symmetry)
         if event_dims:
@@ -199,6 +206,10 @@ class Augmented:
 
 class Discrete:
     """Base of `Updatable` blocks whose mode is a corner of the support, where no slope need vanish."""
+
+
+class WholeData:
+    """Base of `Updatable` blocks whose statistics hold the rows, so that none of batches add up to them."""
 
 
 @runtime_checkable

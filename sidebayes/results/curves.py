@@ -20,11 +20,11 @@ from sidebayes.models.blocks.side_information.partial_labels import Groups
 from ..runs import checks
 from ..runs.run import Run
 from ..runs.stored import names_of_columns
-from .fit_base import FitBase, need_labels
-from .intervals import check_probability, mixture_bands, normal_interval
-from .labels import responsibilities
-from .predictions import check_new, known_groups, over_draws
-from .predictive import fill_tables, outcomes
+from .base.fit_base import FitBase, need_labels
+from .base.intervals import check_probability, mixture_bands, normal_interval
+from .base.labels import responsibilities
+from .base.predictions import check_new, known_groups, over_draws
+from .base.predictive import fill_tables, outcomes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -13,9 +13,9 @@ from sidebayes.diagnostics.sites import entry_names, name_axes
 from sidebayes.guides.engines.problem.posterior import derive
 
 from ..runs.stored import coordinates
-from .fit_base import FitBase
-from .intervals import check_probability, normal_interval, total_moments
-from .predictions import check_new
+from .base.fit_base import FitBase
+from .base.intervals import check_probability, normal_interval, total_moments
+from .base.predictions import check_new
 
 __all__ = ["coefficients", "effects", "integrated_out", "latents", "summary_of_latents"]
 

@@ -18,11 +18,13 @@ from ..common.fields import check_integer
 from ..common.files import check_writable, sealed, write_whole
 from . import curves as of_curves
 from . import effects as of_effects
-from . import labels as of_labels
-from . import predictions as of_new_data
+from . import shape_modes as of_modes
+from . import shapes as of_shapes
 from . import survival as of_survival
 from . import validation as of_scores
-from .fit_base import FitBase, need_labels
+from .base import labels as of_labels
+from .base import predictions as of_new_data
+from .base.fit_base import FitBase, need_labels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,6 +63,13 @@ class Fit(FitBase):
     curves = of_curves.curves
     forecast = of_curves.forecast
     survival = of_survival.survival
+
+    shapes = of_shapes.shapes
+    modes = of_modes.modes
+    shape_at = of_shapes.shape_at
+    shape_difference = of_shapes.shape_difference
+    shape_effects = of_shapes.shape_effects
+    shape_quality = of_modes.shape_quality
 
     loo = of_scores.loo
     kfold = of_scores.kfold
@@ -177,20 +186,23 @@ class Fit(FitBase):
 
     @property
     def picture(self) -> str | None:
-        """Kind of picture that `plot` draws: "subjects", "curves" or "clusters"; None without any."""
+        """Picture that `plot` draws: "subjects", "shapes", "curves" or "clusters"; None without any."""
         from sidebayes.diagnostics.pictures.subjects import has_subjects
 
         if has_subjects(self):
             return "subjects"
         if not self.has_labels:
             return None
+        if of_shapes.has_shapes(self):
+            return "shapes"
         return "clusters" if of_curves.input_of_curves(self) is None else "curves"
 
     def plot(self) -> Figure:
         """Draw the data with the model's description of them; returns the matplotlib figure.
 
         Points with links and soft assignments (`plot_clusters`), the rows of a long table with bands
-        (`plot_subjects`), or the curves of clusters along one input.
+        (`plot_subjects`), shapes of groups with deformations and modes (`plot_shapes`), or the curves
+        of clusters along one input.
 
         Raises
         ------
@@ -198,11 +210,14 @@ class Fit(FitBase):
             If the model has neither labels nor random effects that are integrated out.
         """
         from sidebayes.diagnostics.pictures.plots import plot_clusters
+        from sidebayes.diagnostics.pictures.shapes import plot_shapes
         from sidebayes.diagnostics.pictures.subjects import plot_subjects
 
         if self.picture == "subjects":
             return plot_subjects(self)
         need_labels(self, "clusters to draw")
+        if self.picture == "shapes":
+            return plot_shapes(self.shapes(), self.modes(2), self.responsibilities())
         along = of_curves.input_of_curves(self)
         return plot_clusters(self) if along is None else of_curves.plot_fit_curves(self, along)
 

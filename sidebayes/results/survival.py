@@ -21,10 +21,10 @@ from sidebayes.models.blocks.side_information.partial_labels import refuse_other
 from ..common.fields import real_array
 from ..runs.checks import check_dims
 from ..runs.run import Run
-from .fit_base import FitBase
-from .intervals import check_probability
-from .predictions import check_new, over_draws
-from .predictive import fill_tables
+from .base.fit_base import FitBase
+from .base.intervals import check_probability
+from .base.predictions import check_new, over_draws
+from .base.predictive import fill_tables
 
 __all__ = ["event_times", "survival"]
 

@@ -28,7 +28,7 @@ from sidebayes.guides.engines.problem.units import (
 
 from ..common.fields import check_integer, check_seed
 from ..runs.run import Run
-from .fit_base import FitBase
+from .base.fit_base import FitBase
 
 if TYPE_CHECKING:
     from arviz_stats.utils import ELPDDataLOO, ELPDDataLOOKFold

@@ -159,6 +159,16 @@ CARDS: dict[str, Card] = {
             tags=("mixture", "links"),
         ),
         Card(
+            name="sphere_mixture",
+            title="Mixture of wrapped normals or von Mises-Fisher densities on a sphere, with links",
+            model_path="sidebayes.models.sphere_mixture:sphere_mixture",
+            engines=("em", "map", "laplace", "svi", "nuts", "hmc", "gibbs", "smc", "nested"),
+            links="any",
+            reference="Awate, Yu and Whitaker (2014), ECML-PKDD, LNCS 8724, 82-98",
+            doi="10.1007/978-3-662-44848-9_6",
+            tags=("mixture", "links", "reliability", "partial labels", "sphere"),
+        ),
+        Card(
             name="moe",
             title="Mixture whose components have classes, learned from a few labelled rows",
             model_path="sidebayes.models.moe:moe",
@@ -288,6 +298,15 @@ CARDS: dict[str, Card] = {
             links="any",
             reference="Lu (2008), PhD thesis, Oregon Health & Science University, section 7.4",
             tags=("longitudinal", "mixed effects", "groups", "mixture", "links", "partial labels"),
+        ),
+        Card(
+            name="hierarchical_shape",
+            title="Shapes of landmarks in groups: individuals about group means, groups about a population",
+            model_path="sidebayes.models.hierarchical_shape:hierarchical_shape",
+            engines=tuple(name for name in _ENGINES_OF_MIXTURES if name != "stochastic_em"),
+            links="any",
+            reference="Yu (2016), PhD thesis, University of Utah, chapter 3",
+            tags=("shapes", "mixture", "groups", "links", "partial labels"),
         ),
         Card(
             name="trajectories",

@@ -31,6 +31,8 @@ from sidebayes.guides.engines.problem.units import given_data
 from sidebayes.guides.engines.steps.updates import block_of, plan_updates
 from sidebayes.models.blocks.block import Checking, Remarking, Unbounded
 from sidebayes.models.blocks.components.gaussian_block import GaussianComponents
+from sidebayes.models.blocks.directional.von_mises_fisher_components import VonMisesFisherComponents
+from sidebayes.models.blocks.directional.wrapped_components import WrappedComponents
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
@@ -192,6 +194,9 @@ def remarks(problem: Problem, draws: Mapping[str, np.ndarray]) -> list[str]:
 def empirical_prior(problem: Problem) -> Any:
     """Prior that a block reads off the data, as numbers; None if there is no such block."""
     for block, _ in declared_blocks(abstract_trace(problem)):
+        if isinstance(block, (VonMisesFisherComponents, WrappedComponents)):
+            given = block.prior
+            return given and replace(given, scale=float(given.scale))
         if isinstance(block, GaussianComponents) and block.from_data:
             name = next(iter(posterior.label_sites(problem)))
             data = observed_table(problem, name)

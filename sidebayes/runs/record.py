@@ -29,6 +29,7 @@ _CLASSES = (
     *(path.partition(":")[2] for path in ENGINES.values()),
     "Anchors",
     "BeliefPropagation",
+    "DirectionalPrior",
     "EffectsPrior",
     "Exact",
     "GaussianPrior",

@@ -46,6 +46,12 @@ TRANSFORMERS = {
             "Yu (2016), chapter 2",
         ),
         TransformerCard(
+            "IncrementalIsomap",
+            "Coordinates along a manifold that follow rows as they come and go",
+            f"{_PLACE}.isomap.incremental:IncrementalIsomap",
+            "Law (2006), chapter 3",
+        ),
+        TransformerCard(
             "FisherFeatures",
             "Features of series whose inner products are a Fisher kernel",
             f"{_PLACE}.detection.fisher_kernels:FisherFeatures",

@@ -26,6 +26,7 @@ ENGINES: dict[str, str] = {
     "componentwise_em": "sidebayes.guides.feature_saliency:ComponentwiseEM",
     "continuation": "sidebayes.guides.constraint_fit:Continuation",
     "em": "sidebayes.guides.engines.expectation_maximisation.em:EM",
+    "geodesic": "sidebayes.guides.engines.samplers.geodesic:GeodesicHMC",
     "gibbs": "sidebayes.guides.engines.samplers.gibbs:BlockedGibbs",
     "hard_classes": "sidebayes.guides.moe:HardClasses",
     "hmc": "sidebayes.guides.engines.samplers.mcmc:HMC",

@@ -37,7 +37,7 @@ from sidebayes.models.blocks.side_information.partial_labels import PartialLabel
 
 from ..common.fields import check_integer, check_seed
 from ..data.tables import check_data
-from ..results.predictive import fill_tables
+from ..results.base.predictive import fill_tables
 from ..runs import checks
 from ..runs.arguments import find_method, read_arguments
 from ..runs.execution import starting_values

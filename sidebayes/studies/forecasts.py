@@ -15,8 +15,8 @@ from sidebayes.guides.transformers.detection.table import by_output, check_colum
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from ..common.fields import Range, check_number
+from ..results.base.intervals import mixture_bands
 from ..results.fit import Fit
-from ..results.intervals import mixture_bands
 
 __all__ = ["forecast"]
 

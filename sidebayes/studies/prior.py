@@ -29,7 +29,7 @@ from sidebayes.guides.engines.samplers.particles import check_prior
 from sidebayes.guides.engines.steps.starts import random_keys
 
 from ..common.fields import check_integer, check_seed
-from ..results.predictive import (
+from ..results.base.predictive import (
     Drawn,
     design,
     draw_data,

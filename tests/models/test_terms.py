@@ -24,7 +24,7 @@ from sidebayes.models.blocks.side_information.links import Links
 from sklearn.datasets import load_iris
 
 from sidebayes import CARDS
-from tests.support.cards import CLUSTERING
+from tests.support.cards import CLUSTERING, rows_for
 
 X = load_iris().data[::10]
 NUM_POINTS = len(X)
@@ -68,6 +68,13 @@ OPTIONS = {
     "mcp": [{}, {"posterior": "mean_field"}, {"covariance": "tied"}],
     "scp": [{"covariance": "diagonal"}],
     "constraint_projection": [{"num_extracted": 2}],
+    "sphere_mixture": [
+        {},
+        {"covariance": "spherical"},
+        {"covariance": "low_rank", "rank": 2},
+        {"family": "von_mises_fisher"},
+        {"reading": "relation", "flip_rate": "learned"},
+    ],
     "pairwise_gp": [{"likelihood": likelihood} for likelihood in ("exact", "factorised", "jensen")]
     + [{"likelihood": "factorised", "flip_rate": "learned"}],
 }
@@ -111,7 +118,7 @@ def test_every_card_is_here():
 
 
 def problem_of(name, links, options):
-    args = (jnp.asarray(X),)
+    args = (jnp.asarray(rows_for(name, X)),)
     if CARDS[name].links != "none":
         inference = options.get("inference", "exact")
         args = (*args, LabelGraph.build(links, NUM_POINTS, 3, inference))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
 from sidebayes.models.blocks.roles import signature_of
 
 from sidebayes import CARDS
@@ -17,6 +19,15 @@ CLASSIFYING = {
     if {"num_classes", "source"} & {*signature_of(card.model).options}
 }
 """Cards that learn classes from some labelled rows; they have tests of their own over all engines."""
+
+
+def rows_for(name: str, x: NDArray) -> NDArray:
+    """Rows that a method takes: for mixtures on the sphere those of x about one, of length one."""
+    if name != "sphere_mixture":
+        return x
+    centred = (x - x.mean(axis=0)) / x.std(axis=0) / 4 + 1
+    return centred / np.linalg.norm(centred, axis=1, keepdims=True)
+
 
 CLUSTERING = {n: card for n, card in CARDS.items() if n not in {**LONGITUDINAL, **CLASSIFYING}}
 """Cards that label points: a table of points by features, with or without links."""

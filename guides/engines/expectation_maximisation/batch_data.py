@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
+from sidebayes.models.blocks.block import WholeData
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.blocks.label_inference.partition import check_inference
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
@@ -19,7 +20,7 @@ from ..base import Problem
 from ..problem.density import abstract_trace, collapsed_sites
 from ..problem.units import dimensions, given_data
 from ..steps.batches import Batches, deal_batches, of_points
-from ..steps.updates import Plan, plan_updates
+from ..steps.updates import Plan, block_of, listed, plan_updates
 
 __all__ = ["BatchData", "chunk_moments"]
 
@@ -176,12 +177,18 @@ def _taken(table: NDArray, axis: int, numbers: NDArray, blank: bool) -> NDArray:
 def _closed_plan(problem: Problem) -> tuple[Plan, FiniteMixture, Any]:
     """Plan of a model of linked points in which every site has an update; mixture and its data."""
     plan = plan_updates(problem)
-    sources = list(collapsed_sites(abstract_trace(problem)).values())
-    if not plan.rest and len(sources) == 1:
+    trace = abstract_trace(problem)
+    sources = list(collapsed_sites(trace).values())
+    whole = [part for part in plan.parts if isinstance(block_of(trace, part), WholeData)]
+    if not plan.rest and not whole and len(sources) == 1:
         fn, value = sources[0]
         if isinstance(fn, FiniteMixture) and fn.links() is not None:
             return plan, fn, value
-    why = "; ".join(plan.lacking) or "it observes no LinkedMixture, or other sites beside it"
+    needing = [f"the update of {listed(part.sites.values())} needs all data" for part in whole]
+    why = (
+        "; ".join([*plan.lacking, *needing])
+        or "it observes no LinkedMixture, or other sites beside it"
+    )
     raise ValueError(
         f"StochasticEM needs closed-form M-steps for every site of one LinkedMixture, and the model "
         f"has none for some ({why}); use 'em' or 'map'"

@@ -13,6 +13,7 @@ from sidebayes.models.blocks.block import Block
 
 from ..base import Problem
 from .density import abstract_trace, finite_mixtures, is_latent, latent_sites
+from .values import evaluated, trace_anywhere
 
 __all__ = ["declared_blocks", "observed_table", "site_dims", "site_roles"]
 
@@ -84,8 +85,17 @@ def declared_blocks(trace: Mapping[str, dict]) -> list[tuple[Block, dict[str, st
 
 
 def observed_table(problem: Problem, name: str) -> NDArray | None:
-    """Data of an observed site, a row per unit, where they are an argument of the model as it is."""
+    """Data of an observed site, a row per unit, where they are a table.
+
+    What the model makes of its arguments, such as coordinates of shapes, is computed; parameters that it
+    depends on are then at zero in unconstrained space.
+    """
     value = abstract_trace(problem)[name]["value"]
-    if isinstance(value, Tracer) or jnp.ndim(value) not in (1, 2) or not len(value):
+    if jnp.ndim(value) not in (1, 2) or not len(value):
         return None
+    if isinstance(value, Tracer):
+        if name not in problem.notes.setdefault("tables", {}):
+            value = evaluated(lambda: trace_anywhere(problem)[name]["value"])
+            problem.notes["tables"][name] = np.asarray(value, float)
+        return problem.notes["tables"][name]
     return np.asarray(value, float)

@@ -15,12 +15,20 @@ from numpy.typing import NDArray
 from numpyro.infer.hmc import hmc
 from numpyro.infer.util import ParamInfo
 
-from ..base import Keeper, Problem
+from ..base import EngineResult, FitError, Keeper, Problem, Status
 from ..plumbing.progress import piece_length
-from ..problem.density import abstract_trace, latent_sites
+from ..problem.density import abstract_trace, explain_nonfinite, latent_sites
 from ..steps.starts import initial_values, random_keys, starting_point
 
-__all__ = ["chain_shapes", "chain_starts", "draw_chains", "nuts_given", "recording"]
+__all__ = [
+    "chain_shapes",
+    "chain_starts",
+    "check_finite",
+    "draw_chains",
+    "nuts_given",
+    "recording",
+    "sampled",
+]
 
 _MOST = 50
 """Transitions that one piece makes at most."""
@@ -203,3 +211,77 @@ def draw_chains(
         advance(steps, "warm-up" if at < 0 else "sampling")
     keep.offer((state, kept, done), now=True)
     return jax.tree.map(lambda whole: np.swapaxes(whole, 0, 1), kept)
+
+
+def check_finite(
+    title: str, otherwise: str, problem: Problem, state: Any, found: tuple[dict, dict]
+) -> None:
+    """Refuse log densities that are not finite.
+
+    Parameters
+    ----------
+    title : str
+        The engine's name in messages.
+    otherwise : str
+        What is wrong if the density of every site is finite.
+    problem : Problem
+    state : pytree
+        Of the chains; not looked at.
+    found : tuple of dict
+        Draws and statistics, arrays of (draw, chain, ...).
+
+    Raises
+    ------
+    FitError
+        Naming the chain and the sites to blame.
+    """
+    bad = np.argwhere(~np.isfinite(found[1]["lp"]))
+    if not len(bad):
+        return
+    draw, chain = bad[0]
+    latent = latent_sites(abstract_trace(problem))
+    values = {name: found[0][name][draw, chain] for name in latent}
+    blame = explain_nonfinite(problem, values) or otherwise
+    raise FitError(
+        f"{title}: chain {chain} is where the log density cannot be used: {blame}; pass init= with "
+        "values inside the supports, or check the data of that site",
+        values,
+    )
+
+
+def sampled(
+    engine: Any,
+    draws: dict[str, NDArray],
+    stats: dict[str, NDArray],
+    *,
+    remark: str,
+    seconds: dict[str, float],
+    approximate: str | None,
+) -> EngineResult:
+    """Result of an engine whose chains move along Hamiltonian trajectories.
+
+    Parameters
+    ----------
+    engine : Engine
+        With fields `num_chains` and `num_samples`.
+    draws, stats : dict of ndarray, shape (chain, draw, ...)
+    remark : str
+        What its message ends with.
+    seconds, approximate
+        See `EngineResult`.
+    """
+    divergences = int(stats["diverging"].sum())
+    message = f"{type(engine).__name__} drew {engine.num_chains} x {engine.num_samples}"
+    message += f" with {divergences} divergences"
+    if divergences:
+        message += "; raise target_accept, or check the prior for a funnel"
+    return EngineResult(
+        engine=engine.name,
+        draws=draws,
+        sample_stats=stats,
+        objective=np.zeros((0, 0)),
+        status=Status(divergences < 0.01 * stats["diverging"].size, message + remark),
+        seconds=seconds,
+        approximate=approximate,
+        density_space="unconstrained",
+    )

@@ -19,7 +19,6 @@ from sidebayes.common.fields import Count, NonNegative, Range, Share, check_seed
 from ..base import (
     KEEPS_NOTHING,
     EngineResult,
-    FitError,
     Keeper,
     KeptEngine,
     Problem,
@@ -34,7 +33,6 @@ from ..problem.density import (
     approximation,
     collapsed_sites,
     deterministics,
-    explain_nonfinite,
     latent_supports,
     place,
     sum_log_prob,
@@ -44,7 +42,14 @@ from ..problem.importance import run_at
 from ..steps.surrogate import drawn, linearised
 from ..steps.update_checks import check_updates
 from ..steps.updates import Plan, closed_forms, drawable, plan_updates
-from .chains import chain_shapes, chain_starts, draw_chains, nuts_given, recording
+from .chains import (
+    chain_shapes,
+    chain_starts,
+    check_finite,
+    draw_chains,
+    nuts_given,
+    recording,
+)
 
 __all__ = ["BlockedGibbs", "GibbsState"]
 
@@ -230,7 +235,7 @@ class BlockedGibbs(KeptEngine):
                 num_samples=self.num_samples,
                 advance=advance,
                 keep=keep,
-                check=partial(_check_finite, problem),
+                check=partial(check_finite, "Gibbs", "it was passing through", problem),
             )
 
     def _asked(self, name: str, build: Callable, problem: Problem, plan: Plan) -> tuple:
@@ -378,18 +383,3 @@ def _plan(problem: Problem) -> Plan:
             "the data through a LinkedMixture, say, or use NUTS"
         )
     return drawable(plan_updates(problem), problem)
-
-
-def _check_finite(problem: Problem, state: _Chain, found: tuple[dict, dict]) -> None:
-    """Refuse log densities that are not finite; all arrays of `found` are (draw, chain, ...)."""
-    bad = np.argwhere(~np.isfinite(found[1]["lp"]))
-    if not len(bad):
-        return
-    draw, chain = bad[0]
-    values = {name: found[0][name][draw, chain] for name in state.params}
-    blame = explain_nonfinite(problem, values) or "it was passing through"
-    raise FitError(
-        f"Gibbs: chain {chain} is where the log density cannot be used: {blame}; pass init= with "
-        "values inside the supports, or check the data of that site",
-        values,
-    )

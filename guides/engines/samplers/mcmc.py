@@ -26,7 +26,7 @@ from sidebayes.common.fields import (
     Share,
 )
 
-from ..base import KEEPS_NOTHING, EngineResult, FitError, Keeper, KeptEngine, Problem, Status
+from ..base import KEEPS_NOTHING, EngineResult, FitError, Keeper, KeptEngine, Problem
 from ..plumbing.clock import Clock
 from ..plumbing.programs import Program, compile_ahead, compiled, unchecked
 from ..plumbing.progress import progress_bar
@@ -41,7 +41,7 @@ from ..problem.density import (
     unconstrained_start,
 )
 from ..steps.updates import refuse_restricted
-from .chains import chain_shapes, chain_starts, draw_chains, recording
+from .chains import chain_shapes, chain_starts, draw_chains, recording, sampled
 
 __all__ = ["HMC", "NUTS"]
 
@@ -120,7 +120,15 @@ class _Hamiltonian(KeptEngine, ABC):
             self._title, self.num_warmup + self.num_samples, shown=progress
         ) as advance:
             draws, stats = self._sample(problem, starts, clock, advance, keep)
-        return self._result(draws, stats, clock.seconds, approximate)
+        described, remark = self._report(stats)
+        return sampled(
+            self,
+            draws,
+            stats | described,
+            remark=remark,
+            seconds=clock.seconds,
+            approximate=approximate,
+        )
 
     def _sample(
         self,
@@ -261,30 +269,6 @@ class _Hamiltonian(KeptEngine, ABC):
             f"{self._title}: chain {first + chain} starts where the log density cannot be used: "
             f"{blame}; pass init= with values inside the supports, or check the data of that site",
             values,
-        )
-
-    def _result(
-        self,
-        draws: dict[str, NDArray],
-        stats: dict[str, NDArray],
-        seconds: dict[str, float],
-        approximate: str | None,
-    ) -> EngineResult:
-        described, remark = self._report(stats)
-        divergences = int(stats["diverging"].sum())
-        message = f"{self._title} drew {self.num_chains} x {self.num_samples}"
-        message += f" with {divergences} divergences"
-        if divergences:
-            message += "; raise target_accept, or check the prior for a funnel"
-        return EngineResult(
-            engine=self.name,
-            draws=draws,
-            sample_stats=stats | described,
-            objective=np.zeros((0, 0)),
-            status=Status(divergences < 0.01 * stats["diverging"].size, message + remark),
-            seconds=seconds,
-            approximate=approximate,
-            density_space="unconstrained",
         )
 
 

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpy.typing import NDArray
+from scipy.linalg import helmert
 
 from . import sphere
 
@@ -25,11 +26,14 @@ __all__ = [
     "Preshape",
     "align",
     "exp",
+    "from_helmert",
     "horizontal",
     "horizontal_basis",
     "log",
+    "nearest_rotation",
     "num_dimensions",
     "shape_angle",
+    "to_helmert",
     "to_preshape",
     "transport",
 ]
@@ -60,6 +64,26 @@ def to_preshape(landmarks: Array) -> Preshape:
     return Preshape(centred / size[..., None, None], size, centre)
 
 
+def to_helmert(landmarks: Array) -> Array:
+    """Coordinates of configurations without their place, in which preshapes are a unit sphere.
+
+    Parameters
+    ----------
+    landmarks : Array, shape (..., landmarks, coordinates)
+
+    Returns
+    -------
+    Array, shape (..., landmarks - 1, coordinates)
+        Products with the rows of Helmert's matrix, which are orthonormal and sum to zero each.
+    """
+    return jnp.asarray(helmert(landmarks.shape[-2])) @ landmarks
+
+
+def from_helmert(coordinates: Array) -> Array:
+    """Centred configuration with given coordinates; the inverse of `to_helmert`."""
+    return jnp.asarray(helmert(coordinates.shape[-2] + 1).T) @ coordinates
+
+
 def num_dimensions(num_landmarks: int, num_coordinates: int) -> int:
     """Dimension of the space of shapes: of the preshape sphere, less that of the rotations."""
     rotations = num_coordinates * (num_coordinates - 1) // 2
@@ -80,7 +104,7 @@ def align(preshape: Array, reference: Array) -> Array:
         not finite, where the two least singular values of that product, one with a negative sign if the
         best orthogonal matrix is a reflection, sum to zero.
     """
-    return preshape @ _nearest_rotation(jnp.swapaxes(preshape, -1, -2) @ reference)
+    return preshape @ nearest_rotation(jnp.swapaxes(preshape, -1, -2) @ reference)
 
 
 def shape_angle(first: Array, second: Array) -> Array:
@@ -209,18 +233,24 @@ def transport(preshape: Array, direction: Array, vector: Array, *, num_steps: in
 
 
 @jax.custom_jvp
-def _nearest_rotation(cross: Array) -> Array:
-    """Rotation R that makes the trace of R' `cross` greatest (Kabsch)."""
+def nearest_rotation(cross: Array) -> Array:
+    """Rotation R that makes the trace of R' `cross` greatest (Kabsch).
+
+    Parameters
+    ----------
+    cross : Array, shape (..., coordinates, coordinates)
+        Transposed configuration times the one on which R, from the right, is to lay it.
+    """
     left, _, right = jnp.linalg.svd(cross, full_matrices=False)
     sign = jnp.sign(jnp.linalg.det(left @ right))
     return left.at[..., -1].multiply(sign[..., None]) @ right
 
 
-@_nearest_rotation.defjvp
+@nearest_rotation.defjvp
 def _turned(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     # the slope of singular vectors is not finite where singular values agree; that of the rotation is
     (cross,), (change,) = primals, tangents
-    rotation = _nearest_rotation(cross)
+    rotation = nearest_rotation(cross)
     back = jnp.swapaxes(rotation, -1, -2)
     moved = back @ change
     return rotation, rotation @ _rotation(back @ cross, moved - jnp.swapaxes(moved, -1, -2))

@@ -17,7 +17,17 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-__all__ = ["KarcherMean", "angle", "exp", "karcher_mean", "log", "tangent_basis", "transport"]
+__all__ = [
+    "KarcherMean",
+    "angle",
+    "exp",
+    "flow",
+    "karcher_mean",
+    "log",
+    "tangent",
+    "tangent_basis",
+    "transport",
+]
 
 _SMALL = 1e-2
 """Squared length below which functions of a length are summed as series in its square."""
@@ -59,11 +69,34 @@ def exp(point: Array, tangent: Array) -> Array:
     Array, shape (..., dimension + 1)
         Unit vectors.
     """
-    square = jnp.square(tangent).sum(axis=-1, keepdims=True)
-    length = jnp.sqrt(jnp.where(square < _SMALL, 1.0, square))
-    cosine = jnp.where(square < _SMALL, _series(_COSINE, square), jnp.cos(length))
-    sine = jnp.where(square < _SMALL, _series(_SINE, square), jnp.sin(length) / length)
+    cosine, sine = _turn(jnp.square(tangent).sum(axis=-1, keepdims=True))
     return cosine * point + sine * tangent
+
+
+def flow(point: Array, velocity: Array, time: Array | float) -> tuple[Array, Array]:
+    """Move along the great circle that starts at a point with a velocity, for some time.
+
+    Parameters
+    ----------
+    point : Array, shape (..., dimension + 1)
+        Unit vectors.
+    velocity : Array, shape (..., dimension + 1)
+        Orthogonal to these.
+    time : float
+
+    Returns
+    -------
+    point, velocity : Array, shape (..., dimension + 1)
+        At the end; the speed is that at the start. The same time with the velocity reversed leads back.
+    """
+    square = jnp.square(velocity).sum(axis=-1, keepdims=True)
+    cosine, sine = _turn(jnp.square(time) * square)
+    return cosine * point + time * sine * velocity, cosine * velocity - time * square * sine * point
+
+
+def tangent(point: Array, vector: Array) -> Array:
+    """Part of a vector that is orthogonal to a point; arrays of shape (..., dimension + 1)."""
+    return vector - (point * vector).sum(axis=-1, keepdims=True) * point
 
 
 def log(point: Array, other: Array) -> Array:
@@ -227,6 +260,14 @@ def _length(square: Array) -> Array:
     """Square root with slope zero at zero."""
     is_zero = square == 0
     return jnp.where(is_zero, 0.0, jnp.sqrt(jnp.where(is_zero, 1.0, square)))
+
+
+def _turn(square: Array) -> tuple[Array, Array]:
+    """Cosine of an angle, and its sine divided by it, by the square of the angle."""
+    angle = jnp.sqrt(jnp.where(square < _SMALL, 1.0, square))
+    cosine = jnp.where(square < _SMALL, _series(_COSINE, square), jnp.cos(angle))
+    sine = jnp.where(square < _SMALL, _series(_SINE, square), jnp.sin(angle) / angle)
+    return cosine, sine
 
 
 def _series(coefficients: tuple[float, ...], square: Array) -> Array:

@@ -21,6 +21,7 @@ NEEDS = {
         lambda: sidebayes.fit("gmm", POINTS, num_clusters=1, engine="smc", progress=False),
         lambda: sidebayes.fit("gmm", POINTS, num_clusters=1, engine="nested", progress=False),
     ],
+    "trimesh": [lambda: sidebayes.read_landmarks("skull.ply")],
     "pyarrow": [
         lambda: sidebayes.load_dataset("table.parquet"),
         lambda: sidebayes.load_dataset("table.feather"),
@@ -34,7 +35,7 @@ def optional_libraries():
     wanted = {}
     for text in requires("sidebayes"):
         requirement = Requirement(text)
-        for extra in ("formulas", "sampling", "tables"):
+        for extra in ("formulas", "meshes", "sampling", "tables"):
             if requirement.marker and requirement.marker.evaluate({"extra": extra}):
                 wanted[requirement.name] = extra
     return wanted
@@ -49,7 +50,7 @@ def test_every_optional_library_is_tried():
 )
 def test_the_error_names_the_command(library, use, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    for name in ("table.parquet", "table.feather"):
+    for name in ("table.parquet", "table.feather", "skull.ply"):
         (tmp_path / name).write_bytes(b"")
     monkeypatch.setitem(sys.modules, library, None)
     extra = optional_libraries()[library]

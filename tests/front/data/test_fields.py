@@ -11,7 +11,7 @@ import pytest
 from sidebayes.guides.engines.base import Engine
 
 import sidebayes as sb
-from sidebayes.results.intervals import check_probability
+from sidebayes.results.base.intervals import check_probability
 from sidebayes.runs import record
 from sidebayes.runs.zoo import ENGINES
 

@@ -43,7 +43,7 @@ from sidebayes import (
 from sidebayes.results.fit import Fit
 from sidebayes.runs.execution import execute
 from sidebayes.runs.zoo import CARDS, make_engine
-from tests.support.cards import CLUSTERING
+from tests.support.cards import CLUSTERING, rows_for
 
 DATA = sidebayes.load_dataset("iris")
 X, LABELS = DATA.x[::5], DATA.labels[::5]
@@ -77,6 +77,14 @@ LABEL_SITES = {
     "constraint_fit": {"weights", "mean"},
     "constraint_projection": {"weights", "mean"},
     "pairwise_gp": {"coefficients"},
+    "sphere_mixture": {
+        "weights",
+        "direction",
+        "direction_vector",
+        "tangent_covariance",
+        "covariance",
+        "missing_mass",
+    },
     "mcp": set(),  # clusters are columns of its table of components
     "scp": {"weights", "mean", "covariance", "discriminants"},
 }
@@ -240,13 +248,14 @@ def test_every_card_with_every_engine(name, engine, tmp_path):
     if engine != card.default_engine:
         options = options | PROPER.get(name, {})
     given = {"engine": TINY[engine], "truth": LABELS, "seed": 2, **options}
-    fit = sidebayes.fit(name, X, links, num_clusters=3, **given)
+    rows = rows_for(name, X)
+    fit = sidebayes.fit(name, rows, links, num_clusters=3, **given)
     assert fit.engine == engine
     assert fit.labels().shape == (len(X),)
     assert np.isfinite(fit.tree["sample_stats"]["lp"]).all()
     fit.save(tmp_path / "fit.nc")
     again = sidebayes.load(tmp_path / "fit.nc", model=card.model)  # its sites are those of the file
-    assert again.predict(X[:2]).shape == (2,)
+    assert again.predict(rows[:2]).shape == (2,)
     assert name in str(sidebayes.compare({"one": fit}))
     permuted = {str(n) for n, v in fit.tree["posterior"].items() if v.dims[2:3] == ("clusters",)}
     assert permuted == LABEL_SITES.get(name, {"weights", "mean", "covariance"})

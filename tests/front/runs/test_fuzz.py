@@ -13,8 +13,9 @@ from tests.support.fuzz import cases as plain_cases
 from tests.support.fuzz.cards import CARD_CASES
 from tests.support.fuzz.outcomes import outcome
 from tests.support.fuzz.series import SERIES_CASES
+from tests.support.fuzz.shapes import SHAPE_CASES
 
-CASES = {**plain_cases.CASES, **SERIES_CASES, **CARD_CASES}
+CASES = {**plain_cases.CASES, **SERIES_CASES, **SHAPE_CASES, **CARD_CASES}
 
 
 def no_network(*_: Any, **__: Any) -> None:

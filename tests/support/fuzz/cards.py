@@ -9,6 +9,7 @@ from tests.support.fuzz.cases import of_class, options
 from tests.support.fuzz.odd import ARRAYS, LABELS, LINKS, NUMBERS, OBJECTS, QUICK, TEXT, X
 
 SIZES = (0, -1, 2.5, "2", None, np.nan, True, 13, 10**400)
+UNIT = np.column_stack([np.cos(X[:, 0]), np.sin(X[:, 0])])
 KNOWN = np.where(np.arange(12) % 3, -1, LABELS % 2)
 SOURCE = sb.SourceMixture(np.ones(2) / 2, np.eye(2), np.stack([np.eye(2)] * 2), np.arange(2))
 
@@ -86,6 +87,27 @@ CARD_CASES = {
         inducing=NUMBERS,
     ),
     "ShiftPrior": of_class(sb.ShiftPrior),
+    "DirectionalPrior": of_class(sb.DirectionalPrior),
+    "DirectionalPrior.empirical": options(
+        sb.DirectionalPrior.empirical,
+        {"x": UNIT, "num_clusters": 2},
+        x=ARRAYS,
+        num_clusters=NUMBERS,
+    ),
+    "fit.sphere_mixture": options(
+        quick("sphere_mixture"),
+        {"x": UNIT, "num_clusters": 2},
+        80,
+        x=ARRAYS,
+        links=OBJECTS[1:],
+        known=(*ARRAYS, *OBJECTS[:7]),
+        num_clusters=SIZES,
+        family=TEXT,
+        covariance=TEXT,
+        rank=SIZES,
+        prior=(*TEXT, *OBJECTS[:7]),
+        dimension=SIZES,
+    ),
     "SourceMixture": options(
         sb.SourceMixture,
         {

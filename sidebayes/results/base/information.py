@@ -20,7 +20,7 @@ from sidebayes.guides.engines.plumbing.programs import compiled
 from sidebayes.guides.engines.problem.density import place, sum_log_prob, unconstrained_start
 from sidebayes.guides.engines.problem.posterior import latent_shapes
 
-from ..runs.run import Run
+from ...runs.run import Run
 
 __all__ = ["covariance_of_sites"]
 

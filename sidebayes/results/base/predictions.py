@@ -27,11 +27,11 @@ from sidebayes.guides.engines.problem.posterior import MOST_DRAWS, thin
 from sidebayes.guides.engines.problem.units import lay_out_units, log_terms, refuse_dependent_units
 from sidebayes.models.blocks.side_information.links import Links
 
-from ..common.fields import check_seed
-from ..common.magnitudes import listed, warn_of_far_rows
-from ..data.tables import in_order_of
-from ..runs import checks
-from ..runs.run import Run
+from ...common.fields import check_seed
+from ...common.magnitudes import listed, warn_of_far_rows
+from ...data.tables import in_order_of
+from ...runs import checks
+from ...runs.run import Run
 from .fit_base import FitBase, need_labels
 from .predictive import (
     design,

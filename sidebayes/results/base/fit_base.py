@@ -21,8 +21,8 @@ from sidebayes.diagnostics.trust.verdict import verdict
 from sidebayes.guides.engines.base import Engine, Evidence, Status
 from sidebayes.models.blocks.side_information.links import Links
 
-from ..runs.execution import execute
-from ..runs.run import Run
+from ...runs.execution import execute
+from ...runs.run import Run
 from .information import covariance_of_sites
 
 __all__ = ["FitBase", "need_labels"]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 from scipy.stats import norm
 
-from ..common.fields import Range, check_number
+from ...common.fields import Range, check_number
 
 __all__ = ["check_probability", "mixture_bands", "normal_interval", "total_moments"]
 

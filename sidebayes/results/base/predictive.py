@@ -25,9 +25,9 @@ from sidebayes.guides.engines.steps.starts import random_keys
 from sidebayes.models.blocks.collapsed import DrawsData, Fitted, unexpanded
 from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
 
-from ..runs import checks
-from ..runs.run import Run
-from ..runs.stored import axes_of, coordinates
+from ...runs import checks
+from ...runs.run import Run
+from ...runs.stored import axes_of, coordinates
 
 __all__ = [
     "Drawn",

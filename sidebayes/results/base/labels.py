@@ -20,7 +20,7 @@ from sidebayes.models.blocks.side_information.link_weights import check_pairs
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
-from ..common.fields import Range, check_number
+from ...common.fields import Range, check_number
 from .fit_base import FitBase, need_labels
 from .predictions import check_new, over_draws, refuse_impossible
 
@@ -78,7 +78,9 @@ def _rows_of(fit: FitBase, site: str | None) -> slice:
     if site is None and len(slices) == 1:
         site = next(iter(slices))
     if not isinstance(site, str | None) or site not in slices:
-        raise ValueError(f"site = {site!r:.60}; expected one of {sorted(slices)}, which have labels")
+        raise ValueError(
+            f"site = {site!r:.60}; expected one of {sorted(slices)}, which have labels"
+        )
     return slice(*slices[site])
 
 

@@ -1,0 +1,361 @@
+"""Hamiltonian Monte Carlo for models with points on spheres: these follow great circles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+from jax.flatten_util import ravel_pytree
+from numpy.typing import NDArray
+from numpyro.infer.hmc_util import HMCAdaptState, warmup_adapter
+from sidebayes.models.blocks.manifolds import sphere
+from sidebayes.models.blocks.manifolds.directions import Direction
+
+from sidebayes.common.fields import Count, NonNegative, Positive, Share
+
+from ..base import KEEPS_NOTHING, EngineResult, Keeper, KeptEngine, Problem
+from ..plumbing.clock import Clock
+from ..plumbing.programs import compile_ahead, compiled, unchecked
+from ..plumbing.progress import progress_bar
+from ..problem.density import (
+    approximation,
+    deterministics,
+    latent_supports,
+    place,
+    unconstrained_start,
+)
+from ..steps.updates import refuse_restricted
+from .chains import (
+    chain_shapes,
+    chain_starts,
+    check_finite,
+    draw_chains,
+    recording,
+    sampled,
+)
+from .points import check_lengths, place_points, points_of_spheres
+
+__all__ = ["GeodesicHMC"]
+
+_MOST_STEPS = 1000
+"""Leapfrog steps of one trajectory at most."""
+
+_DIVERGENT = 1000.0
+"""Gain of energy from which a trajectory counts as divergent, as in NumPyro."""
+
+
+class _Chain(NamedTuple):
+    """State of a chain.
+
+    Attributes
+    ----------
+    rng_key : Array
+    at : dict of Array
+        Points of spheres, and unconstrained values of all other sites.
+    energy, slope
+        Negative log density there and its gradient; infinite and zero before the first transition.
+    adapted : HMCAdaptState
+    number : Array, shape ()
+        Transitions so far.
+    """
+
+    rng_key: Array
+    at: dict[str, Array]
+    energy: Array
+    slope: dict[str, Array]
+    adapted: HMCAdaptState
+    number: Array
+
+
+class _Trajectory(NamedTuple):
+    at: dict[str, Array]
+    velocity: dict[str, Array]
+    energy: Array
+    slope: dict[str, Array]
+
+
+@dataclass(frozen=True)
+class GeodesicHMC(KeptEngine):
+    r"""Hamiltonian Monte Carlo on spheres (Byrne and Girolami 2013): points move along great circles.
+
+    For models that sample points of spheres by `sample_direction` or `sample_preshape`. Other engines move
+    the vector whose direction such a point is; this one moves the point itself, and all other sites as `HMC`
+    does, along trajectories of random length. Where a point is close to uniform, or there are many, it needs
+    no coordinates that bend; the length of the vector, which says nothing, is drawn from its law.
+
+    Step size and widths are adapted in the warm-up: one width for each coordinate of other sites, and one for
+    each point, whose geodesics allow no more. Chains move in step.
+
+    Parameters
+    ----------
+    num_warmup, num_samples, num_chains : int
+    target_accept : float
+        Acceptance probability that the step size is adapted to, between 0 and 1.
+    trajectory_length : float
+        Mean length of a trajectory in posterior standard deviations; lengths are uniform between half and
+        one and a half of it. A point without any data moves by about this angle, in radians.
+    jitter : float
+        Standard deviation of the move from `init`, in unconstrained units.
+
+    References
+    ----------
+    Byrne and Girolami (2013), Scand. J. Stat. 40, 825-845, doi:10.1111/sjos.12036.
+
+    Examples
+    --------
+    The mean direction of a few directions, by a von Mises-Fisher likelihood of known concentration:
+
+    >>> import jax.numpy as jnp
+    >>> import numpyro
+    >>> import sidebayes
+    >>> def model(x):
+    ...     mean = sidebayes.sample_direction("mean", 3)
+    ...     numpyro.factor("likelihood", 10.0 * (x @ mean).sum())
+    >>> x = jnp.array([[1.0, 0.0, 0.0], [0.8, 0.6, 0.0], [0.8, 0.0, 0.6]])
+    >>> engine = sidebayes.GeodesicHMC(num_warmup=100, num_samples=100)
+    >>> fit = sidebayes.fit(model, x, engine=engine, progress=False)
+    >>> fit.posterior["mean"].shape
+    (4, 100, 3)
+    """
+
+    num_warmup: Count = 1000
+    num_samples: Count = 2000
+    num_chains: Count = 4
+    target_accept: Share = 0.8
+    trajectory_length: Positive = 1.5
+    jitter: NonNegative = 0.05
+    name: ClassVar[str] = "geodesic"
+    starts_at_mode: ClassVar[bool] = True
+    length: ClassVar[str] = "num_samples"
+
+    def prepare(self, problem: Problem) -> None:
+        """See `Engine.prepare`."""
+        refuse_restricted(problem)
+        points = points_of_spheres(problem)
+        given = *chain_shapes(problem, self.num_chains), problem.args
+        begin = partial(self._begin, points)
+        if not compile_ahead(*self._asked("geodesic-begin", problem, begin), *given, once=True):
+            return  # tracing it for its shapes would take longer than it saves
+        with unchecked():
+            blank = jax.eval_shape(begin(problem), *given)
+        march = self._asked("geodesic-march", problem, partial(self._march, points))
+        compile_ahead(*march, blank, problem.args, np.asarray(1))
+
+    def run(
+        self,
+        problem: Problem,
+        *,
+        seed: int = 0,
+        init: Mapping[str, Any] | None = None,
+        progress: bool = True,
+        keep: Keeper = KEEPS_NOTHING,
+    ) -> EngineResult:
+        """Sample; see `Engine.run`.
+
+        Raises
+        ------
+        ValueError
+            If the model declares no point of a sphere, or its density depends on the length of a vector
+            whose direction such a point is.
+        FitError
+            If the log density is not finite where a chain starts, naming the sites to blame.
+        """
+        refuse_restricted(problem)
+        approximate = approximation(problem)
+        latent_supports(problem)
+        points = points_of_spheres(problem)
+        starts = chain_starts(problem, seed, self.num_chains, init, self.jitter)
+        clock, total = Clock(), self.num_warmup + self.num_samples
+        with progress_bar("Geodesic HMC", total, shown=progress) as advance:
+            draws, stats = self._sample(problem, points, starts, advance, keep, clock)
+        mean_steps, longest = stats["n_steps"].mean(), stats["n_steps"].max()
+        remark = f"; {mean_steps:.0f} leapfrog steps per draw"
+        if longest >= _MOST_STEPS:
+            remark += f", some cut off at {_MOST_STEPS}: rescale the data"
+        return sampled(
+            self, draws, stats, remark=remark, seconds=clock.seconds, approximate=approximate
+        )
+
+    def _sample(
+        self,
+        problem: Problem,
+        points: tuple[str, ...],
+        starts: tuple,
+        advance: Callable[[int, str], None],
+        keep: Keeper,
+        clock: Clock,
+    ) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
+        """Run all chains in step; draws and statistics are arrays of (chain, draw, ...)."""
+        advance(0, "compiling")
+        begin = partial(self._begin, points)
+        state = clock.run(*self._asked("geodesic-begin", problem, begin), *starts, problem.args)
+        check_lengths(problem, points, state.at, clock)
+        asked = self._asked("geodesic-march", problem, partial(self._march, points))
+        march = clock.counted(compiled(*asked, state, problem.args, np.asarray(1)))
+        blame = "its gradient is not finite"
+        with clock.running():
+            return draw_chains(
+                march,
+                state,
+                problem.args,
+                num_warmup=self.num_warmup,
+                num_samples=self.num_samples,
+                advance=advance,
+                keep=keep,
+                check=partial(check_finite, type(self).__name__, blame, problem),
+            )
+
+    def _asked(self, name: str, problem: Problem, build: Callable) -> tuple:
+        """Arguments of `compiled` and `compile_ahead`."""
+        settings = self.num_warmup, self.target_accept, self.trajectory_length
+        return name, problem, settings, build
+
+    def _adaptation(self) -> tuple[Callable, Callable]:
+        return warmup_adapter(self.num_warmup, target_accept_prob=self.target_accept)
+
+    def _begin(self, points: tuple[str, ...], problem: Problem) -> Callable:
+        ready, _ = self._adaptation()
+
+        def begin(keys: Array, moves: Array, start: dict, args: tuple) -> _Chain:
+            def one(key: Array, move: Array, start: dict) -> _Chain:
+                flat, unravel = ravel_pytree(unconstrained_start(problem, start, args))
+                free = unravel(flat + move[: flat.size])
+                trace, _ = place(problem, free, args)
+                at = free | {name: _unit(trace[name]["value"]) for name in points}
+                blank = jax.tree.map(jnp.zeros_like, at)
+                key, key_adapted = jax.random.split(key)
+                adapted = ready((at,), key_adapted)
+                return _Chain(key, at, jnp.asarray(jnp.inf), blank, adapted, jnp.asarray(0))
+
+            return jax.vmap(one)(jax.random.wrap_key_data(keys), moves, start)
+
+        return begin
+
+    def _march(self, points: tuple[str, ...], problem: Problem) -> Callable:
+        _, adapt = self._adaptation()
+
+        def transition(state: _Chain, args: tuple) -> tuple[_Chain, tuple[dict, dict]]:
+            key, *keys = jax.random.split(state.rng_key, 5)
+            width = _widths(state, points)
+            most = state.adapted.step_size
+            length = self.trajectory_length * jax.random.uniform(keys[0], minval=0.5, maxval=1.5)
+            count = jnp.clip(jnp.ceil(length / most), 1, _MOST_STEPS).astype(int)
+            # where a law is flat any step is accepted, and adaptation ends with huge ones
+            step = jnp.minimum(most, length / count)
+            # the first finds energy and slope where the chain starts: it goes nowhere
+            is_first = state.number == 0
+            step, count = jnp.where(is_first, 0.0, step), jnp.where(is_first, 1, count)
+
+            begun = _Trajectory(
+                state.at, _velocity(keys[1], state.at, width, points), state.energy, state.slope
+            )
+            leap = _leapfrog(problem, points, width, step, args)
+            end = lax.fori_loop(0, count, lambda _, carry: leap(carry), begun)
+            before, after = _total(begun, width), _total(end, width)
+            gain = jnp.where(jnp.isnan(after - before), jnp.inf, after - before)
+            accepted = jnp.log(jax.random.uniform(keys[2])) < -gain
+            at, energy, slope = jax.tree.map(
+                partial(jnp.where, accepted),
+                (end.at, end.energy, end.slope),
+                (state.at, state.energy, state.slope),
+            )
+            chance = jnp.exp(jnp.minimum(0.0, -gain))
+            adapting = ~is_first & (state.number < self.num_warmup)
+            adapted = lax.cond(
+                adapting,
+                lambda: adapt(state.number, chance, (at,), state.adapted),
+                lambda: state.adapted,
+            )
+            new = _Chain(key, at, energy, slope, adapted, state.number + 1)
+            draw, log_density = _drawn(problem, points, new, args, keys[3])
+            return new, (
+                draw,
+                {
+                    "lp": log_density,
+                    "diverging": gain > _DIVERGENT,
+                    "energy": jnp.where(accepted, after, before),
+                    "acceptance_rate": chance,
+                    "n_steps": count,
+                    "step_size": most,
+                },
+            )
+
+        return recording(transition)
+
+
+def _unit(vector: Array) -> Array:
+    return vector / jnp.linalg.norm(vector, axis=-1, keepdims=True)
+
+
+def _widths(state: _Chain, points: tuple[str, ...]) -> dict[str, Array]:
+    """Squared widths of the posterior by coordinate; all coordinates of a point have the same."""
+    unravel = ravel_pytree(state.at)[1]
+    found = unravel(state.adapted.inverse_mass_matrix)
+    for name in points:
+        size = found[name].shape[-1]  # of which one is that of the radius
+        pooled = found[name].mean(axis=-1, keepdims=True) * size / (size - 1)
+        found[name] = jnp.broadcast_to(pooled, found[name].shape)
+    return found
+
+
+def _velocity(
+    key: Array, at: dict[str, Array], width: dict[str, Array], points: tuple[str, ...]
+) -> dict[str, Array]:
+    """Velocities of the law that momenta have: normal, in tangent spaces for points of spheres."""
+    flat, unravel = ravel_pytree(width)
+    found = unravel(jnp.sqrt(flat) * jax.random.normal(key, flat.shape))
+    return found | {name: sphere.tangent(at[name], found[name]) for name in points}
+
+
+def _total(where: _Trajectory, width: dict[str, Array]) -> Array:
+    """Energy, of the motion too."""
+    squares = jax.tree.map(lambda v, w: (jnp.square(v) / w).sum(), where.velocity, width)
+    return where.energy + sum(jax.tree.leaves(squares)) / 2
+
+
+def _leapfrog(
+    problem: Problem, points: tuple[str, ...], width: dict[str, Array], step: Array, args: tuple
+) -> Callable[[_Trajectory], _Trajectory]:
+    """One step: half a change of velocity, a move, the other half."""
+
+    def potential(at: dict[str, Array]) -> Array:
+        return -place_points(problem, points, at, args)[1]
+
+    def kick(
+        at: dict[str, Array], velocity: dict[str, Array], slope: dict[str, Array]
+    ) -> dict[str, Array]:
+        new = jax.tree.map(lambda v, w, s: v - step / 2 * w * s, velocity, width, slope)
+        return new | {name: sphere.tangent(at[name], new[name]) for name in points}
+
+    def leap(begun: _Trajectory) -> _Trajectory:
+        velocity = kick(begun.at, begun.velocity, begun.slope)
+        at = jax.tree.map(lambda z, v: z + step * v, begun.at, velocity)
+        for name in points:
+            moved, velocity[name] = sphere.flow(begun.at[name], velocity[name], step)
+            at[name] = _unit(moved)  # else errors of rounding would add up
+        energy, slope = jax.value_and_grad(potential)(at)
+        usable = jnp.isfinite(ravel_pytree(slope)[0]).all()
+        return _Trajectory(at, kick(at, velocity, slope), jnp.where(usable, energy, jnp.inf), slope)
+
+    return leap
+
+
+def _drawn(
+    problem: Problem, points: tuple[str, ...], state: _Chain, args: tuple, key: Array
+) -> tuple[dict[str, Array], Array]:
+    """Values of all sites at a state, vectors along points with lengths by their law; their log density."""
+    vectors, log_density = {}, -state.energy
+    for name, own in zip(points, jax.random.split(key, len(points)), strict=True):
+        point = state.at[name]
+        law = Direction(point.shape[-1], batch_shape=point.shape[:-1])
+        vectors[name] = point * jnp.linalg.norm(law.sample(own), axis=-1, keepdims=True)
+        log_density += (law.log_prob(vectors[name]) - law.log_prob(point)).sum()
+    sites, _ = place_points(problem, points, state.at | vectors, args)
+    draw = {name: sites[name]["value"] for name in state.at} | deterministics(sites)
+    return draw, log_density

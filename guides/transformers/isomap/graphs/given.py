@@ -1,0 +1,98 @@
+"""Checks of what a user states about rows: their features, all their distances, or a graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+from sklearn.utils.validation import check_array
+
+__all__ = ["stated"]
+
+
+def stated(X: Any, before: int | None, num_new: int | None = None) -> Any:
+    """Distances between rows, or lengths of the edges of a graph, checked and made symmetric.
+
+    Parameters
+    ----------
+    X : array_like or sparse, shape (num_rows, before + num_new)
+        A sparse one is a graph: what is not stored is no edge, and an edge may be stored in one direction
+        only.
+    before : int, optional
+        Number of rows in front of the columns of these rows; None if these are the first rows.
+    num_new : int, optional
+        Number of columns after those of the rows before: as many as there are rows by default.
+
+    Raises
+    ------
+    ValueError
+        If the shape is another, or numbers are negative, not finite or contradict one another.
+    """
+    is_graph = scipy.sparse.issparse(X)
+    given = check_array(X, accept_sparse="csr", dtype=np.float64, copy=True)
+    first: int = before or 0
+    width = first + (given.shape[0] if num_new is None else num_new)
+    if given.shape[1] != width:
+        wanted = f"expected ({given.shape[0]}, {width})"
+        rule = (
+            "metric='precomputed' takes the distances of each row to all rows"
+            if before is None
+            else f"a row needs its distances to the {first} rows before"
+            + ("" if num_new is not None else " and to the other new rows")
+        )
+        raise ValueError(f"X has shape {given.shape}; {wanted}: {rule}")
+    values = given.data if is_graph else given
+    if values.size and values.min() < 0:
+        raise ValueError(f"X holds the distance {values.min():.4g}; expected none below zero")
+    if num_new is None:
+        return _symmetric_graph(given, first) if is_graph else _symmetric(given, first)
+    return scipy.sparse.csr_array(given) if is_graph else given
+
+
+def _symmetric(given: NDArray, first: int) -> NDArray:
+    """Distances among the new rows must be symmetric, with a zero diagonal."""
+    among = given[:, first:]
+    largest = np.abs(among).max(initial=0.0)
+    if np.abs(np.diagonal(among)).max(initial=0.0) > 1e-10 * largest:
+        row = np.argmax(np.abs(np.diagonal(among)))
+        raise ValueError(
+            f"X: row {row} is {among[row, row]:.4g} away from itself; expected distances, with zeros there"
+        )
+    apart = np.abs(among - among.T)
+    if apart.max(initial=0.0) > 1e-8 * largest:
+        row, column = np.unravel_index(np.argmax(apart), apart.shape)
+        raise ValueError(
+            f"X is not symmetric: {among[row, column]:.6g} from row {row} to row {column}, and "
+            f"{among[column, row]:.6g} back"
+        )
+    among[...] = np.minimum(among, among.T)
+    return given
+
+
+def _symmetric_graph(given: Any, first: int) -> scipy.sparse.csr_array:
+    """Edges among the new rows stand in both directions, and have one length."""
+    stored = scipy.sparse.coo_array(given)
+    row, column = stored.coords[0].astype(np.int64) + first, stored.coords[1].astype(np.int64)
+    length = stored.data
+    if np.any(row == column):
+        row, column, length = (part[row != column] for part in (row, column, length))
+    turned = column >= first
+    rows = np.concatenate([row, column[turned]])
+    columns = np.concatenate([column, row[turned]])
+    lengths = np.concatenate([length, length[turned]])
+    order = np.lexsort((lengths, columns, rows))
+    rows, columns, lengths = rows[order], columns[order], lengths[order]
+    again = np.flatnonzero((np.diff(rows) == 0) & (np.diff(columns) == 0)) + 1
+    differ = again[lengths[again] > lengths[again - 1]]
+    if len(differ):
+        one = int(differ[0])
+        raise ValueError(
+            f"X states two lengths of the edge from row {rows[one]} to row {columns[one]}: "
+            f"{lengths[one - 1]:.6g} and {lengths[one]:.6g}; state one"
+        )
+    once = np.setdiff1d(np.arange(len(rows)), again)
+    rows, columns, lengths = rows[once], columns[once], lengths[once]
+    bounds = np.searchsorted(rows, np.arange(first, first + given.shape[0] + 1))
+    return scipy.sparse.csr_array((lengths, columns, bounds), shape=given.shape)

@@ -1,0 +1,150 @@
+"""Rows, their neighbourhood graph and its geodesic distances, which change together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import dijkstra
+
+from .adjacency import Edges
+from .geodesics import Geodesics, load, spread_landmarks
+from .neighbors import Neighbors, Radius
+from .rows import DistanceRows, GraphRows, Rows
+
+__all__ = ["Manifold"]
+
+_MANY = 0.2
+"""Share of new or lost rows from which all distances are computed anew, which is faster then."""
+_BLOCK = 1_000_000
+"""Distances of other rows that are held at once."""
+_TIE = 1e-11
+"""Relative difference below which two paths are equally long."""
+
+
+@dataclass
+class Manifold:
+    """Rows with their graph and distances.
+
+    Attributes
+    ----------
+    rows : Rows
+    neighbors : Neighbors
+    geodesics : Geodesics
+    """
+
+    rows: Rows
+    neighbors: Neighbors
+    geodesics: Geodesics
+
+    def __len__(self) -> int:
+        return len(self.geodesics)
+
+    @classmethod
+    def start(cls, given: Any, neighbors: Neighbors, num_landmarks: int | None) -> Self:
+        """Graph and distances of rows, of all their distances, or of a sparse graph, which is taken."""
+        rows: Rows
+        if isinstance(given, scipy.sparse.csr_array):
+            rows, neighbors, graph = GraphRows(given.shape[0]), Radius(np.inf), given
+        else:
+            searched = DistanceRows(given) if isinstance(given, np.ndarray) else given
+            rows, graph = searched, neighbors.start(searched)
+        if num_landmarks is None:
+            return cls(rows, neighbors, Geodesics(graph))
+        return cls(rows, neighbors, Geodesics(graph, *spread_landmarks(graph, num_landmarks)))
+
+    def insert(self, new: Any) -> list[tuple[int, int]]:
+        """Add rows to the graph, and bring distances up to date.
+
+        Returns
+        -------
+        list of tuple
+            New rows at distance zero from a row before this call, and the first such row.
+        """
+        load()
+        first = len(self)
+        self.rows.append(new)
+        many = len(self.rows) - first > _MANY * first
+        twins = []
+        for number in range(first, len(self.rows)):
+            distances = self.rows.distances(np.array([number]))[0, :number]
+            if first and distances[:first].min() == 0:
+                twins.append((number, int(distances[:first].argmin())))
+            changes = self.neighbors.insert(distances, self.geodesics.adjacency)
+            if many:
+                self.geodesics.adjacency.append()
+                self.geodesics.change_graph(*changes)
+            else:
+                self.geodesics.append_vertex()
+                self.geodesics.change(*changes)
+        if many:
+            self.geodesics.recompute()
+        return twins
+
+    def reached(self, new: Any) -> NDArray[np.float64]:
+        """Geodesic distances of other rows from the sources, shape (num_new, num_sources)."""
+        found = []
+        width = max(1, _BLOCK // len(self))
+        for low in range(0, new.shape[0], width):
+            links = self.neighbors.links(self.rows.outside(new[low : low + width]))
+            found.append(self.geodesics.through(links))
+        return np.concatenate(found)
+
+    def remove(self, gone: NDArray[np.int64]) -> None:
+        """Drop rows; the next nearest take their places as neighbours."""
+        load()
+        self.geodesics.leave_landmarks(gone)
+        graph = self.geodesics.adjacency
+        longer, added = self.neighbors.remove(gone, self.rows, graph)
+        incident = graph.incident(gone.tolist())
+        removed = Edges(*(np.concatenate(both) for both in zip(incident, longer, strict=True)))
+        if len(gone) > _MANY * len(self):
+            self.geodesics.change_graph(removed, added)
+            self._drop(gone)
+            self.geodesics.recompute()
+        else:
+            self.geodesics.change(removed, added)
+            self._drop(gone)
+
+    def contract(self, gone: NDArray[np.int64]) -> None:
+        """Drop rows, but keep the paths over them as edges: other distances stay as they are.
+
+        Law (2006), section 3.2.3: neighbours of a row between which it lies on a shortest path are
+        connected by an edge as long as that path.
+        """
+        self.geodesics.leave_landmarks(gone)
+        for vertex in gone.tolist():
+            removed, added = self._bridges(vertex)
+            self.neighbors.contract(np.array([vertex]), added)
+            graph = self.geodesics.adjacency
+            incident = graph.incident([vertex])
+            self.geodesics.change_graph(incident, Edges.none())
+            self.geodesics.change_graph(removed, added)
+        self._drop(gone)
+
+    def _bridges(self, vertex: int) -> tuple[Edges, Edges]:
+        """Edges between neighbours of a vertex that stand for paths over it, and those they replace."""
+        graph = self.geodesics.adjacency
+        ends, lengths = graph.neighbors(vertex)
+        first, second = np.triu_indices(len(ends), 1)
+        over = lengths[first] + lengths[second]
+        if self.geodesics.is_complete:
+            apart = self.geodesics.rows[ends[first], ends[second]]
+        else:
+            limit = over.max(initial=0.0) * (1 + _TIE)
+            near = dijkstra(graph.matrix(), indices=ends, limit=limit)
+            apart = near[first, ends[second]]
+        shortest = over <= apart * (1 + _TIE)
+        found = Edges.unique(ends[first[shortest]], ends[second[shortest]], over[shortest])
+        old = graph.lengths(found)
+        replaced = np.isfinite(old) & (old > found.lengths)
+        return Edges(found.ends, old).where(replaced), found.where(old > found.lengths)
+
+    def _drop(self, gone: NDArray[np.int64]) -> None:
+        kept = np.setdiff1d(np.arange(len(self)), gone)
+        self.neighbors.keep(kept)
+        self.rows.keep(kept)
+        self.geodesics.keep(kept)

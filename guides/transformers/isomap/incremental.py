@@ -1,0 +1,419 @@
+"""Isomap whose map follows rows as they come and go."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Literal, Self
+
+import numpy as np
+import pandas as pd
+import scipy.sparse
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from sidebayes.common.fields import check_integer, chosen_rows
+from sidebayes.common.magnitudes import listed, refuse_huge
+from sidebayes.common.warnings import SideBayesWarning
+
+from .embedding import Embedding
+from .graphs.given import stated
+from .graphs.manifold import Manifold
+from .graphs.rows import GraphRows, TableRows
+from .graphs.shortcuts import most_moving
+from .remarks import neighbor_rule, remarks
+from .state import read_state, write_state
+
+__all__ = ["IncrementalIsomap"]
+
+
+class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    r"""Isometric feature mapping that is updated when rows are added and removed.
+
+    Rows that are neighbours are joined by edges as long as their distance. Shortest paths :math:`g_{ij}`
+    in this graph stand for distances along the manifold on which rows lie, and classical scaling finds
+    coordinates with such distances: the leading eigenvectors of
+
+    .. math:: B = -\tfrac12 H C H, \qquad C_{ij} = g_{ij}^2, \qquad H = I - 1 1^\top / n,
+
+    times the square roots of their eigenvalues. `fit` gives the map of `sklearn.manifold.Isomap`. When
+    rows come or go, edges are updated as they are in a graph from scratch, and shortest paths exactly,
+    in time that the changed paths take; coordinates take one step of subspace iteration per call, or
+    converge.
+
+    Parameters
+    ----------
+    n_components : int
+        Number of coordinates.
+    n_neighbors : int, optional
+        Rows are neighbours if one is among so many nearest rows of the other; of rows at equal distance
+        the earlier are nearer.
+    radius : float, optional
+        Rows are neighbours if they are at most so far apart. Needs ``n_neighbors=None``.
+    metric : str
+        "euclidean", "cityblock", "chebyshev", or "precomputed": rows are then given as their distances to
+        all rows; or, as a sparse array, as the lengths of the edges of the graph, in which case
+        `n_neighbors` and `radius` do not matter.
+    n_landmarks : int, optional
+        Keep distances from so many rows only, far from one another, in n * n_landmarks numbers instead
+        of n * n: for more than some 10,000 rows. Coordinates are then those of landmark scaling.
+    neighbors : {"exact", "approximate"}
+        How `fit` finds the `n_neighbors` nearest rows. "approximate", by pynndescent, is for more than
+        20,000 rows of more than ten features, and Euclidean distances. Rows that are added later find
+        theirs exactly.
+    converge : bool
+        Go on with coordinates until they have converged whenever rows come or go, rather than one step.
+
+    Attributes
+    ----------
+    embedding_ : ndarray, shape (n, n_components)
+        Coordinates of all rows, in the order in which they were given; NaN outside the largest
+        connected set of the graph.
+    eigenvalues_ : ndarray, shape (n_components,)
+        Sums of squares of the coordinates.
+    parts_ : ndarray of int, shape (n,)
+        Connected set of the graph in which each row is; 0 is the largest.
+    residual_ : float
+        Sine of the angle by which the last update turned the space of coordinates; 0 if they converged.
+    dist_matrix_ : ndarray, shape (n, n), or (n_landmarks, n)
+        Geodesic distances; infinite between connected sets.
+    landmarks_ : ndarray of int
+        Rows from which distances are kept.
+
+    Warns
+    -----
+    SideBayesWarning
+        If the graph is not connected; if there are fewer positive eigenvalues than coordinates; if there
+        are fewer rows than neighbours asked for; if rows are added that are there already.
+
+    References
+    ----------
+    Tenenbaum, de Silva, Langford (2000), A global geometric framework for nonlinear dimensionality
+    reduction. Law and Jain (2006), Incremental nonlinear dimensionality reduction by manifold learning;
+    Law (2006), chapter 3, where Algorithm 3.4 shortens some distances too little.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from sidebayes.guides.transformers.isomap.incremental import IncrementalIsomap
+    >>> x = load_iris().data
+    >>> IncrementalIsomap(n_neighbors=40).fit(x[::2]).transform(x).shape
+    (150, 2)
+    """
+
+    def __init__(
+        self,
+        n_components: int = 2,
+        *,
+        n_neighbors: int | None = 5,
+        radius: float | None = None,
+        metric: str = "euclidean",
+        n_landmarks: int | None = None,
+        neighbors: Literal["exact", "approximate"] = "exact",
+        converge: bool = False,
+    ) -> None:
+        self.n_components = n_components
+        self.n_neighbors = n_neighbors
+        self.radius = radius
+        self.metric = metric
+        self.n_landmarks = n_landmarks
+        self.neighbors = neighbors
+        self.converge = converge
+
+    def __sklearn_tags__(self) -> Any:
+        """Say that distances are cut along both axes, and may be a sparse graph."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = self.metric == "precomputed"
+        tags.input_tags.sparse = self.metric == "precomputed"
+        return tags
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self._embedding.number)
+
+    @property
+    def dist_matrix_(self) -> NDArray[np.float64]:
+        """Geodesic distances from the landmarks to all rows."""
+        return self._manifold.geodesics.rows.copy()
+
+    @property
+    def landmarks_(self) -> NDArray[np.int64]:
+        """Rows from which distances are kept."""
+        return self._manifold.geodesics.sources.copy()
+
+    def fit(self, X: Any, y: object = None) -> Self:
+        """Find the map of some rows; those of earlier calls are dropped.
+
+        Parameters
+        ----------
+        X : array_like, shape (n, num_features), or (n, n) if the metric is "precomputed"
+        y : ignored
+
+        Raises
+        ------
+        ValueError
+            If there are too few rows, or arguments are out of range.
+        """
+        rule = neighbor_rule(self.n_neighbors, self.radius, self.metric, self.neighbors)
+        number = check_integer("n_components", self.n_components)
+        if not isinstance(self.converge, bool | np.bool_):
+            raise ValueError(f"converge = {self.converge!r:.60}; expected True or False")
+        least = number + 1
+        if self.n_landmarks is not None:
+            least = check_integer("n_landmarks", self.n_landmarks, least)
+        if self.metric == "precomputed":
+            x = stated(X, None)
+            self.n_features_in_ = x.shape[1]
+        else:
+            x = validate_data(self, X, dtype=np.float64, copy=True)
+            refuse_huge("X", x)
+        if x.shape[0] < least:
+            raise ValueError(
+                f"X has n_samples = {x.shape[0]}; {self.n_components} coordinates"
+                + (f" and {self.n_landmarks} landmarks" if self.n_landmarks else "")
+                + f" need at least {least}"
+            )
+        self._manifold = Manifold.start(
+            TableRows(x, self.metric) if self.metric != "precomputed" else x, rule, self.n_landmarks
+        )
+        self._embedding = Embedding(number, bool(self.converge))
+        self._embed(None)
+        return self
+
+    def fit_transform(self, X: Any, y: object = None) -> NDArray[np.float64]:
+        """Find the map of some rows, and return their coordinates, shape (n, n_components)."""
+        return self.fit(X).embedding_.copy()
+
+    def partial_fit(self, X: Any, y: object = None) -> Self:
+        """Add rows to the map, which must not be lost: all rows are kept until they are removed.
+
+        Graph and shortest paths are those of a map from scratch. Coordinates take one step, or converge
+        if `converge` is true or if the rows are more than a tenth of all.
+
+        Parameters
+        ----------
+        X : array_like, shape (num_new, num_features)
+            If the metric is "precomputed", distances to the rows before and to one another, shape
+            (num_new, n + num_new).
+        y : ignored
+
+        Raises
+        ------
+        ValueError
+            If rows do not fit those before. Nothing is changed then.
+        ImportError
+            If numba is not installed.
+        """
+        if not hasattr(self, "_manifold"):
+            return self.fit(X)
+        size = len(self._manifold)
+        if self.metric == "precomputed":
+            x = stated(X, size)
+            self._check_kind(x)
+        else:
+            x = validate_data(self, X, dtype=np.float64, reset=False)
+            refuse_huge("X", x)
+        twins = self._manifold.insert(x)
+        if len(twins):
+            new, old = twins[0]
+            warnings.warn(
+                f"{len(twins)} of {x.shape[0]} rows of X are at distance zero from rows that are there "
+                f"already (row {new - size} of X from row {old}), and were added beside them; remove rows "
+                "that were given twice",
+                SideBayesWarning,
+                stacklevel=2,
+            )
+        if self.metric == "precomputed":
+            self.n_features_in_ = len(self._manifold)
+        missing = np.full((x.shape[0], self._embedding.number), np.nan)
+        self._embed(np.concatenate([self.embedding_, missing]))
+        return self
+
+    def transform(self, X: Any) -> NDArray[np.float64]:
+        """Coordinates of rows that are not added, shape (num_rows, n_components).
+
+        Rows are joined to their neighbours, and placed by least squares on the inner products that
+        their geodesic distances stand for; rows of the map get the coordinates that they have, up to
+        what `residual_` leaves.
+
+        Parameters
+        ----------
+        X : array_like, shape (num_rows, num_features)
+            Or distances to all rows of the map, if the metric is "precomputed".
+
+        Warns
+        -----
+        SideBayesWarning
+            If rows have no neighbour in the largest connected set: their coordinates are NaN.
+        """
+        check_is_fitted(self, "_manifold")
+        if self.metric == "precomputed":
+            x = stated(X, len(self._manifold), 0)
+            self._check_kind(x)
+        else:
+            x = validate_data(self, X, dtype=np.float64, reset=False)
+            refuse_huge("X", x)
+        reached = self._manifold.reached(x)
+        found = self._embedding.place(self._manifold.geodesics, reached)
+        lost = np.flatnonzero(np.isnan(found[:, 0]))
+        if len(lost):
+            warnings.warn(
+                f"row {listed(lost)} of X has no neighbour in the largest connected set of the map, and "
+                "coordinates NaN; raise n_neighbors or radius, or add rows between them",
+                SideBayesWarning,
+                stacklevel=2,
+            )
+        return found
+
+    def remove(self, rows: ArrayLike) -> Self:
+        """Remove rows from the map; later rows are renumbered.
+
+        Parameters
+        ----------
+        rows : array_like of int or bool
+            Numbers of rows, or a mask over all.
+
+        Raises
+        ------
+        ValueError
+            If there are no such rows, or too few would stay. Nothing is changed then.
+        """
+        gone = self._leaving(rows)
+        self._manifold.remove(gone)
+        return self._after(gone)
+
+    def contract(self, rows: ArrayLike) -> Self:
+        """Remove rows, but keep the paths over them as edges, so that all other distances stay.
+
+        What rows have shown of the manifold is kept then, while memory does not grow. Edges that stand
+        for paths are kept until one of their ends is removed. Law (2006), section 3.2.3.
+
+        Parameters
+        ----------
+        rows : array_like of int or bool
+            Numbers of rows, or a mask over all.
+
+        Raises
+        ------
+        ValueError
+            See `remove`.
+        """
+        gone = self._leaving(rows)
+        self._manifold.contract(gone)
+        return self._after(gone)
+
+    def short_circuits(
+        self, number: int = 10, *, of: Literal["edges", "rows"] = "edges"
+    ) -> pd.DataFrame:
+        """The edges, or rows, on which the map hangs: those whose removal moves distances most.
+
+        An edge between parts of the manifold that are far apart along it, as noise or too large a
+        neighbourhood makes them, carries many shortest paths, which all move when it is removed. So does
+        an edge across a gap in the data, which is no error. Rows are for points between two parts, with
+        several edges to both.
+
+        Parameters
+        ----------
+        number : int
+            Fewer are returned if fewer lie on shortest paths of others.
+        of : {"edges", "rows"}
+
+        Returns
+        -------
+        DataFrame
+            In descending order of what moves. Columns "first", "second" and "length" are the edge; or
+            "row" and "degree" the row and its number of edges. "detour" is how much longer the way
+            between the ends is without the edge, or at most between neighbours without the row. "moved"
+            is the increase of the sum of all distances, as a share of it, "share" the share of the
+            distances that increase, and "cut" that of those which become infinite.
+
+        Raises
+        ------
+        ImportError
+            If numba is not installed.
+        """
+        check_is_fitted(self, "_manifold")
+        if of not in ("edges", "rows"):
+            raise ValueError(f"of = {of!r:.60}; expected 'edges' or 'rows'")
+        return most_moving(
+            self._manifold.geodesics, check_integer("number", number), of_rows=of == "rows"
+        )
+
+    def save(self, path: Any) -> None:
+        """Write the map with its rows, graph and distances to one file, which `load` reads.
+
+        Parameters
+        ----------
+        path : path
+            Its name should end in ".npz". The file holds arrays and text, and no code.
+        """
+        check_is_fitted(self, "_manifold")
+        header = {
+            "parameters": self.get_params(),
+            "n_features_in_": int(self.n_features_in_),
+            "feature_names_in_": list(map(str, getattr(self, "feature_names_in_", []))),
+        }
+        write_state(path, header, self._manifold, self._embedding)
+
+    @classmethod
+    def load(cls, path: Any) -> Self:
+        """Read a map that `save` wrote; it goes on as if it had never been away.
+
+        Parameters
+        ----------
+        path : path
+
+        Raises
+        ------
+        ValueError
+            If there is no such file, or it holds no map.
+        """
+        header, manifold, embedding = read_state(path)
+        found = cls(**header["parameters"])
+        found.n_features_in_ = header["n_features_in_"]
+        if header["feature_names_in_"]:
+            found.feature_names_in_ = np.array(header["feature_names_in_"], dtype=object)
+        found._manifold, found._embedding = manifold, embedding
+        found._show()
+        return found
+
+    def _after(self, gone: NDArray[np.int64]) -> Self:
+        if self.metric == "precomputed":
+            self.n_features_in_ = len(self._manifold)
+        self._embed(np.delete(self.embedding_, gone, axis=0))
+        return self
+
+    def _leaving(self, rows: ArrayLike) -> NDArray[np.int64]:
+        check_is_fitted(self, "_manifold")
+        size = len(self._manifold)
+        gone = np.unique(chosen_rows("rows", rows, size))
+        left, least = size - len(gone), self._embedding.number + 1
+        if self.n_landmarks is not None:
+            least = max(least, len(self._manifold.geodesics.sources))
+        if left < least:
+            raise ValueError(
+                f"rows: {left} of {size} rows would be left; the map needs at least {least}. Start a new "
+                "map by fit instead"
+            )
+        return gone
+
+    def _embed(self, before: NDArray[np.float64] | None) -> None:
+        """Follow the distances, and say what the map does not show."""
+        self._embedding.update(self._manifold.geodesics, before)
+        self._show()
+        for remark in remarks(self._embedding, self._manifold):
+            warnings.warn(remark, SideBayesWarning, stacklevel=3)
+
+    def _show(self) -> None:
+        """Attributes of what was found."""
+        found = self._embedding
+        self.embedding_, self.eigenvalues_ = found.coordinates, found.eigenvalues
+        self.parts_, self.residual_ = found.parts, found.residual
+
+    def _check_kind(self, x: Any) -> None:
+        """Refuse all distances where the map has a graph, and the other way round."""
+        if scipy.sparse.issparse(x) != isinstance(self._manifold.rows, GraphRows):
+            kind = "a sparse array" if scipy.sparse.issparse(x) else "an array of all distances"
+            raise ValueError(
+                f"X is {kind}, and the map was fitted to the other; give X as fit took it"
+            )

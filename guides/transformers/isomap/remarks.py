@@ -1,0 +1,67 @@
+"""What arguments mean, and what is said about a map."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sidebayes.common.fields import Range, check_integer, check_number
+from sidebayes.common.magnitudes import listed
+
+from .embedding import Embedding
+from .graphs.manifold import Manifold
+from .graphs.neighbors import KNearest, Neighbors, Radius
+
+__all__ = ["neighbor_rule", "remarks"]
+
+_METRICS = ("euclidean", "cityblock", "chebyshev", "precomputed")
+
+
+def neighbor_rule(
+    n_neighbors: object, radius: object, metric: object, neighbors: object
+) -> Neighbors:
+    """The rule by which rows are neighbours, from arguments of `IncrementalIsomap`."""
+    if not isinstance(metric, str) or metric not in _METRICS:
+        raise ValueError(f"metric = {metric!r:.60}; expected one of {_METRICS}")
+    if not isinstance(neighbors, str) or neighbors not in ("exact", "approximate"):
+        raise ValueError(f"neighbors = {neighbors!r:.60}; expected 'exact' or 'approximate'")
+    if radius is not None:
+        if n_neighbors is not None:
+            raise ValueError(
+                "n_neighbors and radius are both given; set n_neighbors=None for all rows within radius"
+            )
+        return Radius(check_number("radius", radius, Range(above=0)))
+    if n_neighbors is None:
+        raise ValueError("n_neighbors and radius are both None; give one of them")
+    number = check_integer("n_neighbors", n_neighbors)
+    if neighbors == "approximate" and metric != "euclidean":
+        raise ValueError(
+            f"neighbors='approximate' takes Euclidean distances, and metric = {metric!r}; take "
+            "neighbors='exact'"
+        )
+    return KNearest(number, neighbors == "approximate")
+
+
+def remarks(embedding: Embedding, manifold: Manifold) -> list[str]:
+    """Sentences on what the coordinates do not show."""
+    found = []
+    sizes = np.bincount(embedding.parts)
+    if len(sizes) > 1:
+        found.append(
+            f"the graph has {len(sizes)} parts, of {listed(sizes)} rows; coordinates are those of the "
+            "largest, and NaN elsewhere (parts_ has the part of each row). Raise n_neighbors or radius, or "
+            "fit the parts one by one. More equal rows than neighbours are a part of their own too"
+        )
+    values = embedding.eigenvalues
+    positive = int(np.sum(values > 1e-12 * values.max(initial=0.0)))
+    if positive < embedding.number:
+        found.append(
+            f"only {positive} eigenvalues are positive, and the other coordinates are zero; lower "
+            f"n_components = {embedding.number}"
+        )
+    rule = manifold.neighbors
+    if isinstance(rule, KNearest) and rule.number >= len(manifold):
+        found.append(
+            f"n_neighbors = {rule.number} and there are {len(manifold)} rows: each is a neighbour of all "
+            "others until more are added"
+        )
+    return found

@@ -1,0 +1,111 @@
+"""The prior of how far components on a sphere spread, given, set from the data, or flat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+
+from sidebayes.common.fields import Range, check_integer, check_number, point_table
+
+__all__ = ["DirectionalPrior", "improper_prior", "resolve_directional_prior"]
+
+
+@dataclass(frozen=True)
+class DirectionalPrior:
+    r"""Conjugate prior of the spread of components on a sphere of Q dimensions.
+
+    .. math:: C_k \sim \mathcal{W}^{-1}(\nu, s^2 I_Q), \qquad
+              \sigma_k^2 = 1 / \kappa_k \sim \text{InvGamma}(\nu / 2, s^2 / 2)
+
+    for covariances of tangent vectors, for one variance in all directions, and for concentrations. It is
+    alike in all directions, so that it depends on no frame of the tangent spaces. Mean directions are
+    uniform on the sphere.
+
+    Parameters
+    ----------
+    df : float
+        :math:`\nu > Q - 1`, its weight in points.
+    scale : float
+        :math:`s > 0` in radians.
+    """
+
+    df: float
+    scale: float | Array
+
+    def __post_init__(self) -> None:
+        for name in ("df", "scale"):
+            value = getattr(self, name)
+            if not isinstance(value, jax.Array):  # which may be a value that the model computes
+                value = check_number(f"DirectionalPrior({name})", value, Range(above=0.0))
+                object.__setattr__(self, name, value)
+
+    @classmethod
+    def empirical(cls, x: ArrayLike, num_clusters: int) -> DirectionalPrior:
+        r"""Weak prior set from the data, as `GaussianPrior.empirical` is.
+
+        Its weight is that of Q + 2 points. Its squared scale is the variance of the data about their mean
+        direction, :math:`2 (1 - \bar R) / Q` with the mean resultant length :math:`\bar R`, divided by
+        ``num_clusters ** (2 / Q)``.
+
+        Parameters
+        ----------
+        x : array_like, shape (num_points, Q + 1)
+            Unit vectors, not all of them the same.
+        num_clusters : int
+        """
+        # NumPy for what is no tracer, so that no program need be compiled
+        traced = isinstance(x, jax.core.Tracer)
+        table: Any = x if traced else point_table("x", np.asarray(x))
+        xp: Any = jnp if traced else np
+        check_integer("num_clusters", num_clusters)
+        dimension = table.shape[1] - 1
+        if dimension < 1:
+            raise ValueError("x has one column; points of a sphere have at least two coordinates")
+        length = xp.linalg.norm(table, axis=1, keepdims=True)
+        unit = table / xp.where(length > 0, length, 1.0)
+        mean = unit.mean(axis=0)
+        # 1 - R^2 as a variance, which loses no digits where all points are near
+        variance = xp.square(unit - mean).sum(axis=1).mean()
+        deficit = variance / (1 + xp.linalg.norm(mean))
+        share = 2 * deficit / dimension / num_clusters ** (2 / dimension)
+        floor = np.finfo(unit.dtype).eps
+        return cls(dimension + 2.0, xp.maximum(xp.sqrt(share), floor))
+
+
+def resolve_directional_prior(
+    prior: str | DirectionalPrior, x: ArrayLike | None, num_clusters: int
+) -> DirectionalPrior | None:
+    """Turn the `prior` argument of a model into a prior; None stands for a flat one.
+
+    Raises
+    ------
+    ValueError
+        For an unknown name, or where an empirical or flat prior has no data to look at.
+    """
+    if isinstance(prior, DirectionalPrior):
+        return prior
+    if not isinstance(prior, str) or prior not in ("empirical", "flat"):
+        raise ValueError(
+            f"prior = {prior!r:.60}; expected 'empirical', 'flat' or a DirectionalPrior"
+        )
+    if x is None:
+        raise ValueError(
+            f"prior={prior!r} cannot be simulated from: without x, pass prior=DirectionalPrior(df, scale)"
+        )
+    return None if prior == "flat" else DirectionalPrior.empirical(x, num_clusters)
+
+
+def improper_prior(prior: DirectionalPrior | None) -> str | None:
+    """Say that a flat prior leaves no posterior, None if the prior is proper."""
+    if prior is not None:
+        return None
+    return (
+        "prior='flat' leaves no posterior to draw from: an empty cluster could have any spread; pass "
+        "prior='empirical' or a DirectionalPrior"
+    )

@@ -1,0 +1,107 @@
+"""What mixtures on a sphere ask of data, and where they start: at the cells of partitions."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..components.partition_starts import partitions
+
+__all__ = ["SphereCells", "check_unit_vectors", "sphere_cells"]
+
+_ROUNDED = 1e-3
+"""Difference of a length from one that rounding in a file may leave."""
+
+
+def check_unit_vectors(name: str, value: Any) -> None:
+    """Refuse rows that are no unit vectors; lengths within 0.001 of one are taken as rounded.
+
+    Raises
+    ------
+    ValueError
+        Naming the row and the remedy.
+    """
+    rows = np.asarray(value, float)
+    if rows.ndim != 2 or rows.shape[1] < 2:
+        raise ValueError(
+            f"{name} has shape {rows.shape}; expected unit vectors of two coordinates or more, "
+            "(num_points, dimension + 1)"
+        )
+    length = np.linalg.norm(rows, axis=1)
+    off = np.abs(length - 1)
+    worst = int(np.argmax(off))
+    if off[worst] <= _ROUNDED:
+        return
+    if (length == 0).any():
+        row = int(np.argmin(length))
+        raise ValueError(f"row {row} of {name} has length zero and no direction; drop it")
+    raise ValueError(
+        f"row {worst} of {name} has length {length[worst]:.6g}; points on a sphere have length one. If "
+        f"only directions matter, pass {name} / np.linalg.norm({name}, axis=1, keepdims=True)"
+    )
+
+
+class SphereCells(NamedTuple):
+    """Directions of the cells of partitions, and covariances of tangent vectors there.
+
+    Attributes
+    ----------
+    direction : ndarray, shape (num_starts, num_clusters, dimension + 1)
+    covariance : ndarray, shape (num_starts, num_clusters, dimension + 1, dimension + 1)
+        In the coordinates of the space around the sphere; nothing along the direction.
+    """
+
+    direction: NDArray
+    covariance: NDArray
+
+
+def sphere_cells(data: NDArray, num_clusters: int, seed: int, num_starts: int) -> SphereCells:
+    """Cells of `partitions` of unit vectors, by the lengths of chords between them.
+
+    Covariances are as those of `cell_moments`: shrunk to a share of the variance of all data, as if by
+    two points more than there are dimensions. A cell without a direction takes that of a row.
+
+    Parameters
+    ----------
+    data : ndarray, shape (num_points, dimension + 1)
+    num_clusters, seed, num_starts : int
+    """
+    rng = np.random.default_rng([seed, 2])
+    found = partitions(data, num_clusters, seed, num_starts, isotropic=True)
+    rows = found.rows / np.linalg.norm(found.rows, axis=1, keepdims=True)
+    dimension = rows.shape[1] - 1
+    eye = np.eye(dimension + 1)
+    # twice the deficit of the resultant length: the variance of angles where these are small
+    total = 2 * (1 - np.linalg.norm(rows.mean(axis=0))) / dimension + 1e-12
+    typical, weight = total / num_clusters ** (2 / dimension), dimension + 2.0
+    shape = (len(found.labels), num_clusters, dimension + 1)
+    direction, covariance = np.empty(shape), np.empty((*shape, dimension + 1))
+    for start, label in enumerate(found.labels):
+        for cell in range(num_clusters):
+            own = rows[label == cell]
+            mean = own.sum(axis=0)
+            length = np.linalg.norm(mean)
+            if length <= 1e-6 * max(len(own), 1):
+                mean, length = rows[rng.integers(len(rows))], 1.0
+            mean = direction[start, cell] = mean / length
+            tangent = _logarithms(mean, own)
+            across = eye - np.outer(mean, mean)
+            if found.plain[start]:
+                covariance[start, cell] = typical * across
+            elif found.wide[start]:
+                covariance[start, cell] = total * across
+            else:
+                scatter = tangent.T @ tangent + weight * typical * across
+                covariance[start, cell] = scatter / (len(own) + weight)
+    return SphereCells(direction, covariance)
+
+
+def _logarithms(mean: NDArray, rows: NDArray) -> NDArray:
+    """Tangent vectors at a mean whose geodesics end at the rows."""
+    cosine = rows @ mean
+    across = rows - cosine[:, None] * mean
+    sine = np.linalg.norm(across, axis=1)
+    angle = np.arctan2(sine, cosine)
+    return across * (angle / np.where(sine > 0, sine, 1.0))[:, None]

@@ -1,0 +1,264 @@
+"""Individuals laid on their mean shape, and what is wrong with them."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from itertools import permutations, product
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+from scipy.spatial import cKDTree
+
+from sidebayes.common.warnings import SideBayesWarning
+
+from ..side_information.cells import cell
+from . import preshape
+from .procrustes import procrustes
+
+__all__ = ["Alignment", "align_landmarks"]
+
+_angles, _logs = jax.jit(preshape.shape_angle), jax.jit(preshape.log)
+_FLAT = 1e-9
+"""Relative singular value below which landmarks lie on a line."""
+_SAME = 1e-9
+"""Distance of preshapes below which two individuals have one shape."""
+_MOST_MATCHED = 50
+"""Individuals whose landmarks are tried in other orders."""
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """Shapes of individuals, turned onto their mean.
+
+    Attributes
+    ----------
+    names : ndarray, shape (num_individuals,)
+    shapes : ndarray, shape (num_individuals, num_landmarks, num_coordinates)
+        Centred, with norm one; NaN where a landmark is missing.
+    completed : ndarray, like `shapes`
+        The same, with missing landmarks where the mean has them.
+    mean : ndarray, shape (num_landmarks, num_coordinates)
+        Mean shape, centred, with norm one.
+    mean_size : float
+    sizes : ndarray, shape (num_individuals,)
+        Centroid sizes: norms of the centred configurations, in the units of the data.
+    distances : ndarray, shape (num_individuals,)
+        Riemannian distances to the mean shape, from 0 to pi / 2.
+    """
+
+    names: NDArray
+    shapes: NDArray[np.float64]
+    completed: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    mean_size: float
+    sizes: NDArray[np.float64]
+    distances: NDArray[np.float64]
+
+    @property
+    def coordinates(self) -> NDArray[np.float64]:
+        """Coordinates in the tangent space at the mean, shape (num_individuals, num_dimensions).
+
+        Their norms are the distances to the mean. The basis is that of
+        `sidebayes.models.blocks.manifolds.preshape.horizontal_basis`.
+        """
+        with jax.enable_x64(True):
+            tangents = np.asarray(_logs(jnp.asarray(self.mean), jnp.asarray(self.completed)))
+            basis = preshape.horizontal_basis(jnp.asarray(self.mean))
+        return np.asarray(tangents.reshape(len(tangents), -1) @ basis)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Centroid size and distance to the mean of each individual."""
+        columns = {"centroid size": self.sizes, "distance to the mean": self.distances}
+        return pd.DataFrame(columns, pd.Index(self.names, name="individual"))
+
+    def __repr__(self) -> str:
+        """Sizes, and how far the shapes are from their mean."""
+        count, landmarks, axes = self.shapes.shape
+        spread = np.sqrt(np.mean(np.sin(self.distances) ** 2))
+        return (
+            f"Alignment({count} individuals, {landmarks} landmarks in {axes}-D, root mean square full "
+            f"Procrustes distance to the mean {spread:.4g})"
+        )
+
+    def _repr_html_(self) -> str:
+        return cell(repr(self), self.to_frame())
+
+
+def align_landmarks(
+    x: NDArray[np.float64],
+    names: NDArray,
+    landmark_names: tuple[str, ...] | None = None,
+    *,
+    scale: bool = True,
+    warn: bool = True,
+) -> Alignment:
+    """Lay individuals on their mean; see `Landmarks.aligned`, also for what is raised and warned of.
+
+    Parameters
+    ----------
+    x : ndarray, shape (num_individuals, num_landmarks, num_coordinates)
+        NaN where a landmark is missing.
+    names : ndarray, shape (num_individuals,)
+    landmark_names : tuple of str, optional
+    scale : bool
+    warn : bool
+        False warns of nothing.
+    """
+    names = names.astype(object)  # shown as Python's
+    present = np.isfinite(x).all(axis=2)
+    _refuse_degenerate(x, present, names)
+    if warn:
+        _warn_of_coincident(x, names, landmark_names)
+    with jax.enable_x64(True):
+        found = procrustes(jnp.asarray(x), scale=scale)
+        distances = np.array(_angles(found.mean, found.shapes))
+    completed = np.array(found.shapes)
+    if not float(found.change) < 1e-6:
+        raise ValueError(
+            f"the mean shape still moves by {float(found.change):.2g} after {int(found.steps)} steps; look "
+            "for individuals with few landmarks, or unlike all others"
+        )
+    if np.pi / 2 - distances.max() < 1e-6:
+        raise ValueError(
+            f"the shape of individual {names[distances.argmax()]!r} is at distance pi / 2 from the mean, the "
+            "greatest there is, where no rotation is best; look whether its landmarks are right, or drop it"
+        )
+    if warn:
+        _warn_of_same(completed, names)
+        _warn_of_odd(completed, distances, names)
+    return Alignment(
+        names,
+        np.where(present[..., None], completed, np.nan),
+        completed,
+        np.array(found.mean),
+        float(found.mean_size),
+        np.array(found.sizes),
+        distances,
+    )
+
+
+def _refuse_degenerate(x: NDArray, present: NDArray[np.bool_], names: NDArray) -> None:
+    """Refuse configurations that have no shape, or cannot be laid on others."""
+    _, landmarks, axes = x.shape
+    if landmarks <= axes:
+        raise ValueError(
+            f"there are {landmarks} landmarks in {axes} dimensions, which have no shape; give at least "
+            f"{axes + 1}"
+        )
+    first = int(present.sum(axis=1).argmax())
+    common = (present & present[first]).sum(axis=1)
+    if common.min() < axes:
+        raise ValueError(
+            f"individual {names[common.argmin()]!r} has {common.min()} landmarks in common with "
+            f"{names[first]!r}, which has the most; at least {axes} are needed: drop it, or measure more"
+        )
+    centred = np.where(present[..., None], x - np.nanmean(x, axis=1, keepdims=True), 0.0)
+    values = np.linalg.svd(centred, compute_uv=False)
+    size = np.abs(np.where(present[..., None], x, 0.0)).max(axis=(1, 2))
+    point = values[:, 0] <= 1e-12 * size
+    if point.any():
+        raise ValueError(
+            f"all landmarks of individual {names[point.argmax()]!r} lie in one point, which has no shape; "
+            "drop it, or correct its coordinates"
+        )
+    line = values[:, 1] <= _FLAT * values[:, 0]
+    if line.any():
+        raise ValueError(
+            f"all landmarks of individual {names[line.argmax()]!r} lie on a line; drop it, or correct its "
+            "coordinates (is one column the same as another?)"
+        )
+    if not present.any(axis=0).all():
+        raise ValueError(
+            f"no individual has landmark {int(np.argmin(present.any(axis=0)))}; leave it out"
+        )
+
+
+def _warn_of_coincident(x: NDArray, names: NDArray, landmark_names: tuple[str, ...] | None) -> None:
+    one, which = np.nonzero(np.isfinite(x).all(axis=2))
+    table = pd.DataFrame(x[one, which]).assign(individual=one)
+    same = np.flatnonzero(table.duplicated(keep=False))
+    if len(same):
+        rows = same[one[same] == one[same[0]]]
+        pair = [landmark_names[n] if landmark_names else str(n) for n in which[rows]]
+        count = len(np.unique(one[same]))
+        _warn(
+            f"{count} individuals have landmarks in the same place: "
+            f"{_few(names[np.unique(one[same])])}; the first {', '.join(pair)}. Look whether one was copied"
+        )
+
+
+def _warn_of_same(shapes: NDArray, names: NDArray) -> None:
+    flat = shapes.reshape(len(shapes), -1)
+    pairs = sorted(cKDTree(flat).query_pairs(_SAME))
+    if pairs:
+        shown = "; ".join(f"{names[i]!r} and {names[j]!r}" for i, j in pairs[:5])
+        _warn(
+            f"individuals have the same shape: {shown}{'; ...' * (len(pairs) > 5)}. If they are copies, drop "
+            "them: they count as independent"
+        )
+
+
+def _warn_of_odd(shapes: NDArray, distances: NDArray, names: NDArray) -> None:
+    """Warn of individuals that look reflected, or have landmarks in another order.
+
+    They are compared with the individual nearest to the mean, which is a measured one even where many
+    are reflected.
+    """
+    reference = shapes[int(distances.argmin())]
+    own = _distances(shapes, reference)
+    flipped = shapes * np.r_[-1.0, np.ones(shapes.shape[2] - 1)]
+    mirrored = _distances(flipped, reference) < own / 2
+    if mirrored.any():
+        _warn(
+            f"individuals look reflected: {_few(names[mirrored])}. Their mirror images are less than half "
+            "as far from the others; flip the sign of one of their coordinates"
+        )
+    usual = 3 * np.quantile(own, 0.25)
+    far = np.flatnonzero(~mirrored & (own > max(usual, _SAME)))
+    worst = np.sort(far[np.argsort(-own[far])][:_MOST_MATCHED])
+    odd = [one for one in worst if _is_reordered(shapes[one], reference, min(usual, own[one] / 2))]
+    if odd:
+        _warn(
+            f"individuals seem to have their landmarks in another order: {_few(names[odd])}. In the order "
+            "that fits best they are as near to the others as these are to one another; number them alike"
+        )
+
+
+def _distances(shapes: NDArray, reference: NDArray) -> NDArray[np.float64]:
+    with jax.enable_x64(True):
+        return np.asarray(_angles(jnp.asarray(reference), jnp.asarray(shapes)))
+
+
+def _is_reordered(shape: NDArray, reference: NDArray, distance: float) -> bool:
+    """Whether a shape is nearer than a distance in some order of its landmarks."""
+    axes = shape.shape[1]
+    turns = [
+        np.eye(axes)[list(order)] * signs
+        for order in permutations(range(axes))
+        for signs in product((1.0, -1.0), repeat=axes)
+    ]
+    own, others = (np.linalg.svd(one, full_matrices=False)[2] for one in (shape, reference))
+    for turn in turns:
+        turned = shape @ own.T @ turn @ others
+        for _ in range(3):
+            order = linear_sum_assignment(-reference @ turned.T)[1]
+            left, _, right = np.linalg.svd(turned[order].T @ reference)
+            turned = turned @ left @ right
+        cosine = (turned[order] * reference).sum()
+        if np.arccos(np.clip(cosine, -1, 1)) < distance:
+            return True
+    return False
+
+
+def _few(names: NDArray) -> str:
+    shown = ", ".join(repr(one) for one in names[:5])
+    return shown + (", ..." if len(names) > 5 else "")
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, SideBayesWarning, stacklevel=5)

@@ -1,0 +1,56 @@
+"""Effects of covariates of individuals on the coordinates of their shapes."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jax import Array
+from jax.typing import ArrayLike
+
+from ..mixtures.data_units import data_units, fitted_statistic
+
+__all__ = ["covariate_effects"]
+
+_WIDTH = 2.5
+"""Prior standard deviation of what a covariate's standard deviation changes, in those of a coordinate."""
+
+
+def covariate_effects(covariates: ArrayLike | None, coordinates: Array | None) -> Array | float:
+    r"""Sample slopes; return what the covariates add to the coordinates of each individual.
+
+    The site ``standard_slopes`` is the change per standard deviation of a covariate, normal about zero with
+    2.5 standard deviations of the coordinate; ``slopes``, shape (num_terms, num_coordinates), is noted
+    per unit. Covariates are centred at their means in the data that are fitted.
+
+    Parameters
+    ----------
+    covariates : array_like, shape (num_subjects, num_terms), or None
+    coordinates : Array, shape (num_subjects, num_coordinates), or None
+        Of which the prior takes the units; it needs them where there are covariates.
+
+    Returns
+    -------
+    Array, shape (num_subjects, num_coordinates), or 0.0 without covariates
+
+    Raises
+    ------
+    ValueError
+        If there are covariates and no coordinates.
+    """
+    if covariates is None:
+        return 0.0
+    if coordinates is None:
+        raise ValueError(
+            "covariates need x, whose spread is the unit of their effects; leave them out"
+        )
+    table = jnp.asarray(covariates)
+    mean, unit = data_units(table, table.shape[1])
+    mean = fitted_statistic("covariate_mean", mean)
+    unit = fitted_statistic("covariate_sd", unit)
+    spread = fitted_statistic("coordinate_sd", data_units(coordinates, coordinates.shape[1])[1])
+    prior = dist.Normal(0.0, _WIDTH * jnp.broadcast_to(spread, (table.shape[1], len(spread))))
+    infer = {"event_dims": ["terms", "features"]}
+    standard = numpyro.sample("standard_slopes", prior.to_event(2), infer=infer)
+    slopes = numpyro.deterministic("slopes", standard / unit[:, None])
+    return (table - mean) @ slopes

@@ -1,0 +1,142 @@
+r"""Sites on spheres and among preshapes, as the directions of vectors that every engine can move.
+
+A point of a sphere has no unconstrained coordinates. In its place a model samples a vector, whose direction
+is the point and whose length nothing else looks at: `sample_direction` and `sample_preshape`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jax import Array
+from jax.scipy.special import gammaln
+from numpyro.distributions import constraints
+
+from sidebayes.common.fields import check_integer
+
+from .preshape import from_helmert
+
+__all__ = ["Direction", "sample_direction", "sample_preshape"]
+
+_PULL = 10
+"""How strongly lengths are drawn to one; their density is negligible near zero, where directions are lost."""
+
+
+class Direction(dist.Distribution):
+    r"""A vector whose direction is uniform on the unit sphere, independent of its length r.
+
+    .. math:: \log p(x) = a \left(\log r - r^2 / 2\right) - \log Z, \quad r = |x|, \qquad
+              Z = \frac{\pi^{d/2}\, \Gamma((a + d) / 2)}{\Gamma(d / 2)} (2 / a)^{(a + d) / 2}
+
+    Thus :math:`a r^2` is chi-squared with a + d degrees of freedom, and a is 10. The density of the vector,
+    rather than that of its length, has its mode at length one, and its slope there is zero. Thus a mode of a
+    posterior lies on the sphere, and its curvature along the sphere is that of the data alone: MAP and the
+    Laplace approximation see what is on the sphere.
+
+    Parameters
+    ----------
+    dimension : int
+        Number d of coordinates, at least 2.
+    batch_shape : tuple of int
+    """
+
+    arg_constraints: ClassVar[dict] = {}
+    support = constraints.real_vector
+
+    def __init__(
+        self,
+        dimension: int,
+        *,
+        batch_shape: tuple[int, ...] = (),
+        validate_args: bool | None = None,
+    ) -> None:
+        dimension = check_integer("Direction(dimension=...)", dimension, 2)
+        super().__init__(tuple(batch_shape), (dimension,), validate_args=validate_args)
+
+    def expand(self, batch_shape: tuple[int, ...]) -> Direction:
+        """The same law for every entry of a larger batch."""
+        (size,) = self.event_shape
+        return Direction(size, batch_shape=batch_shape)
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Draw vectors, (..., dimension): the sum of a + d squared normals is chi-squared."""
+        (size,) = self.event_shape
+        shape = (*sample_shape, *self.batch_shape, size + _PULL)
+        noise = jax.random.normal(key, shape)
+        along, beyond = noise[..., :size], noise[..., size:]
+        square = jnp.square(along).sum(axis=-1, keepdims=True)
+        length = jnp.sqrt((square + jnp.square(beyond).sum(axis=-1, keepdims=True)) / _PULL)
+        return length * along / jnp.sqrt(square)
+
+    def log_prob(self, value: Array) -> Array:
+        """Log density of vectors (..., dimension) with respect to volume; minus infinity at zero."""
+        (size,) = self.event_shape
+        square = jnp.square(value).sum(axis=-1)
+        half = (_PULL + size) / 2
+        log_constant = size / 2 * jnp.log(jnp.pi) - gammaln(size / 2)
+        log_constant += gammaln(half) + half * jnp.log(2 / _PULL)
+        return _PULL / 2 * (jnp.log(square) - square) - log_constant
+
+
+def sample_direction(name: str, dimension: int, *, infer: Mapping[str, Any] | None = None) -> Array:
+    """Sample a point of a unit sphere, uniform a priori; factors and observations say what else is known.
+
+    The latent site is ``f"{name}_vector"``, a `Direction`, declared by ``infer={"manifold": "sphere"}``; the
+    point is the deterministic site `name`. Plates give one point per entry.
+
+    Parameters
+    ----------
+    name : str
+    dimension : int
+        Number of coordinates, at least 2: that of the sphere, plus one.
+    infer : mapping, optional
+        What else the latent site declares.
+
+    Returns
+    -------
+    Array, shape (..., dimension)
+        Unit vectors.
+    """
+    return numpyro.deterministic(name, _sampled(name, dimension, infer))
+
+
+def sample_preshape(
+    name: str,
+    num_landmarks: int,
+    num_coordinates: int,
+    *,
+    infer: Mapping[str, Any] | None = None,
+) -> Array:
+    """Sample a preshape, a centred configuration of landmarks with norm one, uniform a priori.
+
+    Preshapes are a unit sphere in Helmert coordinates. The latent site is ``f"{name}_vector"``, as in
+    `sample_direction`, with these coordinates; the preshape is the deterministic site `name`.
+
+    Parameters
+    ----------
+    name : str
+    num_landmarks, num_coordinates : int
+        At least 2 landmarks in at least 2 dimensions.
+    infer : mapping, optional
+        What else the latent site declares.
+
+    Returns
+    -------
+    Array, shape (..., num_landmarks, num_coordinates)
+    """
+    landmarks = check_integer("num_landmarks", num_landmarks, 2)
+    coordinates = check_integer("num_coordinates", num_coordinates, 2)
+    point = _sampled(name, (landmarks - 1) * coordinates, infer)
+    folded = point.reshape(*point.shape[:-1], landmarks - 1, coordinates)
+    return numpyro.deterministic(name, from_helmert(folded))
+
+
+def _sampled(name: str, dimension: int, infer: Mapping[str, Any] | None) -> Array:
+    declared = {**(infer or {}), "manifold": "sphere"}
+    vector = numpyro.sample(f"{name}_vector", Direction(dimension), infer=declared)
+    return vector / jnp.linalg.norm(vector, axis=-1, keepdims=True)

@@ -1,0 +1,110 @@
+r"""Distance of clouds of points that do not correspond: the kernel distance of their empirical measures.
+
+References
+----------
+Yu (2016), sections 3.4 and 3.5, eq. 3.3.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+__all__ = ["kernel_distance", "self_similarity"]
+
+
+def kernel_distance(
+    x: Array, subjects: Array, shapes: Array, width: ArrayLike, *, own: Array | None = None
+) -> Array:
+    r"""Squared kernel distance between the points of each individual and those of its shape.
+
+    .. math:: d_i^2 = \frac{1}{N_i^2} \sum_{n n'} K(x_n, x_{n'}) + \frac{1}{T^2} \sum_{t t'} K(u_t, u_{t'})
+              - \frac{2}{N_i T} \sum_{n t} K(x_n, u_t), \qquad
+              K(a, b) = \exp\left(-\frac{|a - b|^2}{2 \sigma^2}\right)
+
+    It is zero for equal clouds, and does not change when points are renumbered or both clouds are moved
+    together. The source sums where this averages: the least distance of a shape to N points of a curve would
+    then grow with N. With N = T, the source's distance is this one times N T.
+
+    Parameters
+    ----------
+    x : Array, shape (num_rows, num_coordinates)
+        Points of all individuals, in any order.
+    subjects : Array of int, shape (num_rows,)
+        Individual of each point, from 0 on; -1 for points that count nowhere.
+    shapes : Array, shape (num_individuals, num_points, num_coordinates)
+        Points u of the shape of each individual.
+    width : float
+        Width :math:`\sigma` of the kernel, positive, in the unit of `x`.
+    own : Array, shape (num_individuals,), optional
+        `self_similarity` of the data at this width, where it is known: it does not depend on the shapes.
+
+    Returns
+    -------
+    Array, shape (num_individuals,)
+        Not negative, up to rounding; zero for individuals without points.
+    """
+    x, subjects, shapes = map(jnp.asarray, (x, subjects, shapes))
+    number = len(shapes)
+    if own is None:
+        own = self_similarity(x, subjects, number, width)
+    apart = jnp.square(shapes[:, :, None] - shapes[:, None]).sum(axis=-1)
+    within = _kernel(apart, width).mean(axis=(1, 2))
+    across = jnp.square(x[:, None] - shapes[subjects]).sum(axis=-1)
+    sums, counts = _by_subject(_kernel(across, width).mean(axis=1), subjects, number)
+    return jnp.where(counts > 0, own + within - 2 * sums / jnp.maximum(counts, 1), 0.0)
+
+
+def self_similarity(x: Array, subjects: Array, num_individuals: int, width: ArrayLike) -> Array:
+    """Mean kernel between the points of each individual, each with itself included.
+
+    Parameters
+    ----------
+    x : Array, shape (num_rows, num_coordinates)
+    subjects : Array of int, shape (num_rows,)
+        Individual of each point, from 0 on; -1 for points that count nowhere.
+    num_individuals : int
+    width : float
+        Positive, in the unit of `x`.
+
+    Returns
+    -------
+    Array, shape (num_individuals,)
+        Zero for individuals without points. It has no reverse-mode gradient, and nothing is drawn by it:
+        data and width are known.
+    """
+    order = jnp.argsort(jnp.asarray(subjects))
+    points, codes = jnp.asarray(x)[order], jnp.asarray(subjects)[order]
+    place = jnp.arange(len(x))
+
+    def partner(shift: Array) -> tuple[Array, Array]:
+        """Point that many places on, and whether it is of the same individual."""
+        other = jnp.minimum(place + shift, len(x) - 1)
+        return other, (place + shift < len(x)) & (codes[other] == codes) & (codes >= 0)
+
+    def goes_on(carry: tuple[Array, Array]) -> Array:
+        return partner(carry[0])[1].any()
+
+    def add(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        # each pair of points of an individual is met once, at one shift, in order of individuals
+        shift, total = carry
+        other, same = partner(shift)
+        found = _kernel(jnp.square(points - points[other]).sum(axis=-1), width)
+        return shift + 1, total + jnp.where(same, found, 0.0)
+
+    start = jnp.asarray(1), jnp.zeros(len(x), x.dtype)
+    _, pairs = jax.lax.while_loop(goes_on, add, start)
+    sums, counts = _by_subject(1 + 2 * pairs, codes, num_individuals)
+    return sums / jnp.maximum(counts, 1) ** 2
+
+
+def _kernel(square: Array, width: ArrayLike) -> Array:
+    return jnp.exp(-square / (2 * jnp.square(width)))
+
+
+def _by_subject(values: Array, subjects: Array, number: int) -> tuple[Array, Array]:
+    """Sums of values by individual, and numbers of points."""
+    known = jnp.where(subjects < 0, number, subjects)  # sums over segments leave out those beyond
+    return jax.ops.segment_sum(values, known, number), jnp.bincount(known, length=number)

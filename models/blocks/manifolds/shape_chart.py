@@ -1,0 +1,215 @@
+"""Chart of the space of shapes at a reference: shapes as vectors, and rows of landmarks as shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.core import Tracer
+from jax.typing import ArrayLike
+from numpy.typing import NDArray
+
+from sidebayes.common.fields import check_integer, real_array
+
+from ..side_information.partial_labels import Groups
+from . import preshape
+from .alignment import align_landmarks
+
+__all__ = ["ShapeChart", "choose_chart", "configurations", "shape_chart", "shape_coordinates"]
+
+_SHARE = 0.95
+"""Share of the variance that the directions of a chart hold unasked."""
+
+_LARGEST_SHARE = 3
+"""Individuals per direction that a chart has at least, where nothing else is asked."""
+
+
+class ShapeChart(NamedTuple):
+    r"""Coordinates w of shapes near a reference, :math:`u = \text{Exp}_{M}(B w)`.
+
+    Attributes
+    ----------
+    reference : Array, shape (num_landmarks, num_axes)
+        M: centred, of norm one.
+    directions : Array, shape (num_landmarks * num_axes, num_directions)
+        B: orthonormal and horizontal at the reference, so that shapes are aligned with it.
+    """
+
+    reference: Array
+    directions: Array
+
+    @classmethod
+    def of(cls, table: ArrayLike) -> ShapeChart:
+        """A chart from the table of `shape_chart`."""
+        table = jnp.asarray(table)
+        reference = table[..., 0]
+        return cls(reference, table[..., 1:].reshape(reference.size, -1))
+
+    @property
+    def num_landmarks(self) -> int:
+        """Number of landmarks, or of points of a boundary."""
+        return self.reference.shape[0]
+
+    def shapes(self, coordinates: Array) -> Array:
+        """Preshapes, aligned with the reference, shape (..., num_landmarks, num_axes)."""
+        tangent = coordinates @ self.directions.T
+        return preshape.exp(
+            self.reference, tangent.reshape(*tangent.shape[:-1], *self.reference.shape)
+        )
+
+    def coordinates(self, landmarks: Array) -> Array:
+        """Coordinates of configurations of landmarks of any place, size and rotation.
+
+        What their shapes have beyond the directions of the chart is left out.
+        """
+        tangent = preshape.log(self.reference, preshape.to_preshape(landmarks).shape)
+        return tangent.reshape(*tangent.shape[:-2], -1) @ self.directions
+
+
+def configurations(
+    x: ArrayLike, subjects: Groups, landmarks: ArrayLike, num_landmarks: int
+) -> Array:
+    """Rows of landmarks as one configuration per individual, shape (num_subjects, num_landmarks, num_axes).
+
+    Parameters
+    ----------
+    x : array_like, shape (num_rows, num_axes)
+    subjects : Groups
+        Individual of each row.
+    landmarks : array_like of int, shape (num_rows,)
+        Number of the landmark of each row, from 0.
+    num_landmarks : int
+
+    Raises
+    ------
+    ValueError
+        If an individual lacks a landmark or has it twice, or a number is out of range; where the numbers
+        are known.
+    """
+    rows = jnp.asarray(x)
+    if not any(isinstance(one, Tracer) for one in (landmarks, subjects.codes)):
+        _check_complete(subjects, np.asarray(landmarks), num_landmarks)
+    blank = jnp.zeros((subjects.num_groups, num_landmarks, rows.shape[1]), rows.dtype)
+    number = jnp.asarray(landmarks).astype(int)
+    return blank.at[jnp.asarray(subjects.codes), number].set(rows)
+
+
+def _check_complete(subjects: Groups, landmarks: NDArray, num_landmarks: int) -> None:
+    wrong = (landmarks < 0) | (landmarks >= num_landmarks) | (landmarks % 1 != 0)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise ValueError(
+            f"landmarks[{row}] = {landmarks[row]:g}; expected a whole number from 0 to {num_landmarks - 1}, "
+            f"as there are {num_landmarks} landmarks"
+        )
+    cell = np.asarray(subjects.codes) * num_landmarks + landmarks.astype(int)
+    count = np.bincount(cell, minlength=subjects.num_groups * num_landmarks)
+    if (count != 1).any():
+        worst = int((count != 1).argmax())
+        who, which = divmod(worst, num_landmarks)
+        name = who if subjects.names is None else subjects.names[who]
+        raise ValueError(
+            f"individual {name} has {count[worst]} rows of landmark {which}; every individual needs "
+            "each landmark once: leave incomplete individuals out, or estimate what they lack first"
+        )
+
+
+def shape_coordinates(
+    x: ArrayLike | None,
+    subjects: Groups,
+    landmarks: ArrayLike,
+    chart: ShapeChart,
+    *,
+    size: bool = False,
+) -> Array | None:
+    """Coordinates of the individuals in a chart, shape (num_subjects, num_directions); None without `x`.
+
+    With `size` the logarithm of the centroid size, in units of `x`, is one more column.
+    """
+    if x is None:
+        return None
+    whole = configurations(x, subjects, landmarks, chart.num_landmarks)
+    found = chart.coordinates(whole)
+    if not size:
+        return found
+    return jnp.concatenate([found, jnp.log(preshape.to_preshape(whole).size)[:, None]], axis=1)
+
+
+def shape_chart(shapes: ArrayLike, num_modes: int | None = None) -> NDArray[np.float64]:
+    """Table of the chart at the mean of some shapes, along their principal directions.
+
+    Parameters
+    ----------
+    shapes : array_like, shape (num_subjects, num_landmarks, num_axes)
+        Configurations of landmarks, of any place, size and rotation.
+    num_modes : int, optional
+        Number of directions, at most the dimension of the space of shapes. By default as many as hold 95 %
+        of the variance, but no more than one for three individuals.
+
+    Returns
+    -------
+    ndarray, shape (num_landmarks, num_axes, 1 + num_modes)
+        The reference, centred and of norm one, comes first, then the directions, by falling variance.
+        Directions in which these shapes do not vary complete them where more are asked.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two shapes, they are degenerate, or `num_modes` is out of range.
+
+    Warns
+    -----
+    SideBayesWarning
+        Of individuals that look reflected, have landmarks in another order, or are the same.
+    """
+    whole = real_array("shapes", shapes)
+    if whole.ndim != 3 or len(whole) < 2 or not np.isfinite(whole).all():
+        raise ValueError(
+            f"shapes have shape {whole.shape}; expected (individuals, landmarks, axes), two individuals at "
+            "least, all numbers finite"
+        )
+    return _chart(whole, np.arange(len(whole)), num_modes)
+
+
+def _chart(whole: NDArray, names: NDArray, num_modes: int | None) -> NDArray[np.float64]:
+    """See `shape_chart`; individuals have names for messages."""
+    mean = align_landmarks(whole, names).mean
+    with jax.enable_x64(True):
+        basis = preshape.horizontal_basis(jnp.asarray(mean))
+        everywhere = ShapeChart(jnp.asarray(mean), jnp.asarray(basis))
+        coordinates = np.asarray(everywhere.coordinates(jnp.asarray(whole)))
+    _, deviations, directions = np.linalg.svd(coordinates - coordinates.mean(axis=0))
+    if num_modes is None:
+        held = np.cumsum(deviations**2) / max(float((deviations**2).sum()), 1e-300)
+        number = int(np.searchsorted(held, _SHARE)) + 1
+        number = max(min(number, len(whole) // _LARGEST_SHARE, basis.shape[1]), 1)
+    else:
+        number = check_integer("num_modes", num_modes, 1, basis.shape[1] + 1)
+    table = np.concatenate([np.reshape(mean, (-1, 1)), basis @ directions[:number].T], axis=1)
+    return table.reshape(*mean.shape, -1)
+
+
+def choose_chart(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArray[np.float64]:
+    """Chart of the individuals at hand, where none is given; see `shape_chart`.
+
+    Parameters
+    ----------
+    data : mapping
+        Data of `hierarchical_shape` by name: ``x``, ``subjects`` and ``landmarks``.
+    options : mapping
+        Options of it by name.
+    """
+    x, landmarks, subjects = data.get("x"), data["landmarks"], data["subjects"]
+    if x is None:
+        raise ValueError(
+            "without x there is no mean shape to take coordinates at; pass "
+            "chart=sidebayes.shape_chart(shapes)"
+        )
+    number = int(np.max(landmarks, initial=0)) + 1
+    with jax.enable_x64(True):
+        whole = np.asarray(configurations(x, subjects, landmarks, number))
+    return _chart(whole, np.asarray(subjects.names), options.get("num_modes"))

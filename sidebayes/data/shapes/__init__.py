@@ -1,0 +1,1 @@
+"""Landmarks of individuals: their files, and their shapes on the common mean."""

@@ -1,0 +1,1 @@
+"""What every kind of result stands on: the fit, labels, predictions, intervals."""

@@ -1,0 +1,331 @@
+"""Shapes of groups: means with bands, single shapes, and differences between groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from numpy.typing import ArrayLike, NDArray
+
+from sidebayes.diagnostics.symmetry.matched import matched_draws
+from sidebayes.guides.engines.problem.declared import observed_table
+from sidebayes.guides.engines.problem.density import abstract_trace, finite_mixtures
+from sidebayes.models.blocks.manifolds import preshape
+from sidebayes.models.blocks.manifolds.shape_chart import ShapeChart
+from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
+
+from ..common.fields import real_array
+from ..runs.stored import names_of_columns
+from .base.fit_base import FitBase
+from .base.intervals import check_probability
+from .base.predictions import over_draws
+
+__all__ = [
+    "band",
+    "chart_of",
+    "group_names",
+    "has_shapes",
+    "laws_of",
+    "shape_at",
+    "shape_difference",
+    "shape_effects",
+    "shapes",
+    "table_of",
+]
+
+
+@dataclass(frozen=True)
+class FittedChart:
+    """A fit's chart of shapes, and the laws of its groups in it.
+
+    Attributes
+    ----------
+    of : ShapeChart
+    site : str
+        Observed site of the coordinates.
+    """
+
+    of: ShapeChart
+    site: str
+
+    @property
+    def num_coordinates(self) -> int:
+        """Number of coordinates of a shape; a size is one more column of the site."""
+        return self.of.directions.shape[1]
+
+    def shapes(self, coordinates: ArrayLike) -> NDArray[np.float64]:
+        """Shapes at coordinates, whose further columns are left out."""
+        with jax.enable_x64(True):
+            table = jnp.asarray(np.asarray(coordinates, float)[..., : self.num_coordinates])
+            return np.asarray(self.of.shapes(table))
+
+
+def has_shapes(fit: FitBase) -> bool:
+    """Whether labels of the fit are of shapes, whose chart is among the data."""
+    return fit.run.model is not None and _charted(fit) is not None
+
+
+def _charted(fit: FitBase) -> tuple[str, str] | None:
+    """Observed site of shapes, and the name of the argument that holds its chart."""
+    with fit.run.precision:
+        trace = abstract_trace(fit.run.problem)
+    found = (
+        (name, (trace[name].get("infer") or {}).get("chart")) for name in finite_mixtures(trace)
+    )
+    return next(((name, chart) for name, chart in found if chart is not None), None)
+
+
+def chart_of(fit: FitBase) -> FittedChart:
+    """Chart of a fit of shapes; refuse a fit of others."""
+    found = None if fit.run.model is None else _charted(fit)
+    if found is None:
+        raise ValueError(
+            f"{fit.method} has no shapes: no observed site says infer={{'chart': ...}}, the name of the "
+            "argument that holds their chart"
+        )
+    site, argument = found
+    with jax.enable_x64(True):
+        return FittedChart(ShapeChart.of(fit.run.data[argument]), site)
+
+
+def laws_of(fit: FitBase) -> tuple[NDArray, NDArray, NDArray]:
+    """Weights, means and covariances of the groups in the chart, each with an axis of draws in front."""
+
+    def laws(trace: dict, layout: Any, owners: dict) -> Any:
+        ((fn, _),) = finite_mixtures(trace).values()
+        density: Any = fn.components
+        mean = density.mean
+        if hasattr(density, "covariance_matrix"):
+            covariance = jnp.broadcast_to(density.covariance_matrix, (*mean.shape, mean.shape[-1]))
+        else:
+            covariance = density.variance[..., None] * jnp.eye(mean.shape[-1])
+        weights = jnp.broadcast_to(jax.nn.softmax(fn.labels.log_weights), mean.shape[:1])
+        return jnp.concatenate([weights, mean, covariance], axis=None)
+
+    draws = matched_draws(*fit.relabelled)
+    flat = over_draws(fit, laws, fit.run, draws)
+    with fit.run.precision:
+        ((fn, _),) = finite_mixtures(abstract_trace(fit.run.problem)).values()
+    groups, size = fn.num_clusters, fn.event_shape[-1]
+    ends = groups, groups + groups * size
+    weights, means, covariances = np.split(flat, ends, axis=1)
+    return (
+        weights,
+        means.reshape(-1, groups, size),
+        covariances.reshape(-1, groups, size, size),
+    )
+
+
+def table_of(fit: FitBase, chart: FittedChart) -> NDArray[np.float64]:
+    """Coordinates of the individuals."""
+    with fit.run.precision:
+        table = observed_table(fit.run.problem, chart.site)
+    assert table is not None  # coordinates of shapes are a table
+    return table
+
+
+def group_names(fit: FitBase, number: int) -> NDArray:
+    """Names of the groups, where known labels have names; else their numbers."""
+    known = (v.names for v in fit.run.data.values() if isinstance(v, PartialLabels))
+    names = next(filter(None, known), None)
+    return np.arange(number) if names is None else np.asarray(names, dtype=object)[:number]
+
+
+def band(draws: NDArray, probability: float) -> tuple[NDArray, NDArray, NDArray]:
+    """Standard deviation and quantiles over draws; NaN where there is one draw only."""
+    if len(draws) == 1:
+        missing = np.full(draws.shape[1:], np.nan)
+        return missing, missing, missing
+    low, high = np.quantile(draws, [(1 - probability) / 2, (1 + probability) / 2], axis=0)
+    return draws.std(axis=0, ddof=1), low, high
+
+
+def shapes(fit: FitBase, *, probability: float = 0.9) -> xr.Dataset:
+    """Mean shapes of the groups and of the population, with posterior bands, and individual shapes.
+
+    Parameters
+    ----------
+    probability : float
+        Of the central intervals of each coordinate of a landmark.
+
+    Returns
+    -------
+    Dataset
+        ``mean``, ``sd``, ``lower`` and ``upper`` by group, landmark and axis; ``population``, the mean of
+        the groups by their weights; and ``individuals`` by subject, as the chart describes them. All are
+        aligned with the reference of the chart and of centroid size one. Without draws, as after
+        EM, there are no bands: they are NaN.
+
+    Raises
+    ------
+    ValueError
+        If the model has no shapes, or the probability is not between 0 and 1.
+    """
+    check_probability(probability)
+    chart = chart_of(fit)
+    weights, means, _ = laws_of(fit)
+    sd, lower, upper = band(chart.shapes(means), probability)
+    population = (weights[..., None] * means).sum(axis=1).mean(axis=0)
+    groups = "group", "landmark", "axis"
+    subjects = next(v.names for v in fit.run.data.values() if isinstance(v, Groups))
+    return xr.Dataset(
+        {
+            "mean": (groups, chart.shapes(means.mean(axis=0))),
+            "sd": (groups, sd),
+            "lower": (groups, lower),
+            "upper": (groups, upper),
+            "population": (groups[1:], chart.shapes(population)),
+            "individuals": (("subject", *groups[1:]), chart.shapes(table_of(fit, chart))),
+        },
+        {"group": group_names(fit, means.shape[1]), "subject": np.asarray(subjects)},
+    )
+
+
+def shape_at(fit: FitBase, coordinates: ArrayLike) -> NDArray[np.float64]:
+    """Shape at any point of the chart.
+
+    Parameters
+    ----------
+    coordinates : array_like, shape (num_coordinates,) or (..., num_coordinates)
+        In radians along the directions of the chart, ``fit.run.data["chart"]``, from the mean shape of
+        all; such as means of `params`, or between them.
+
+    Returns
+    -------
+    ndarray, shape (..., num_landmarks, num_axes)
+        Centred, of centroid size one, aligned with the reference.
+
+    Raises
+    ------
+    ValueError
+        If the model has no shapes, or the last axis of the coordinates is not theirs, or a point lies
+        pi / 2 or farther from the reference, where the chart ends.
+    """
+    chart = chart_of(fit)
+    points = real_array("coordinates", coordinates)
+    if points.shape[-1:] != (chart.num_coordinates,):
+        raise ValueError(
+            f"coordinates have shape {points.shape}; expected {chart.num_coordinates} in the last axis, one "
+            "for each direction of the chart"
+        )
+    far = np.linalg.norm(points, axis=-1).max(initial=0.0)
+    if far >= np.pi / 2:
+        raise ValueError(
+            f"coordinates lie {far:.3g} radians from the reference, and the chart ends at pi / 2; give "
+            "points that are nearer"
+        )
+    return chart.shapes(points)
+
+
+def shape_effects(fit: FitBase, *, probability: float = 0.9) -> xr.Dataset:
+    r"""What each covariate does to shapes, and how much of their variance it accounts for.
+
+    Parameters
+    ----------
+    probability : float
+        Of the central intervals.
+
+    Returns
+    -------
+    Dataset
+        By term: ``change`` of the mean shape of the population, by landmark and axis, for one more unit of
+        the covariate, with ``sd``, ``lower`` and ``upper``; and ``share``, the variance of
+        :math:`\beta_j c_{ij}` over the individuals as a share of that of their coordinates, all added up,
+        with ``share_lower`` and ``share_upper``. Shares of correlated covariates overlap. Without draws, as
+        after EM, intervals are NaN.
+
+    Raises
+    ------
+    ValueError
+        If the model has no shapes, or no covariates were given.
+    """
+    check_probability(probability)
+    chart = chart_of(fit)
+    with fit.run.precision:
+        infer = abstract_trace(fit.run.problem)[chart.site]["infer"]
+    data = fit.run.data.get(infer.get("covariates", ""))
+    if data is None:
+        raise ValueError(
+            "the fit has no covariates of shapes; pass covariates=..., a column for each"
+        )
+    weights, means, _ = laws_of(fit)
+    slopes = matched_draws(*fit.relabelled)[infer["slopes"]]
+    middle = (weights[..., None] * means).sum(axis=1)
+    moved = chart.shapes(middle[:, None] + slopes) - chart.shapes(middle)[:, None]
+    sd, lower, upper = band(moved, probability)
+    table = table_of(fit, chart)
+    total = table.var(axis=0).sum()
+    share = data.var(axis=0) * (slopes**2).sum(axis=-1) / total
+    _, least, most = band(share, probability)
+    axes = "term", "landmark", "axis"
+    names = names_of_columns(fit.run, infer["covariates"])
+    return xr.Dataset(
+        {
+            "change": (axes, moved.mean(axis=0)),
+            "sd": (axes, sd),
+            "lower": (axes, lower),
+            "upper": (axes, upper),
+            "share": ("term", share.mean(axis=0)),
+            "share_lower": ("term", least),
+            "share_upper": ("term", most),
+        },
+        {"term": np.arange(data.shape[1]) if names is None else np.asarray(names, dtype=object)},
+    )
+
+
+def shape_difference(
+    fit: FitBase, first: Any, second: Any, *, probability: float = 0.9
+) -> xr.Dataset:
+    """Posterior of the difference between the mean shapes of two groups, and where it lies.
+
+    Parameters
+    ----------
+    first, second : int or str
+        Groups, by number or by the name that known labels have.
+    probability : float
+        Of the central intervals.
+
+    Returns
+    -------
+    Dataset
+        ``mean``, ``sd``, ``lower`` and ``upper`` of second minus first, by landmark and axis; ``length``
+        of the difference at each landmark, with ``length_lower`` and ``length_upper``; and ``distance`` of
+        the two shapes, the Riemannian one in radians, with ``distance_lower`` and ``distance_upper``.
+        Without draws, as after EM, intervals are NaN.
+
+    Raises
+    ------
+    ValueError
+        If the model has no shapes, or there is no such group.
+    """
+    check_probability(probability)
+    chart = chart_of(fit)
+    _, means, _ = laws_of(fit)
+    names = list(group_names(fit, means.shape[1]))
+    for name, value in (("first", first), ("second", second)):
+        if value not in names:
+            raise ValueError(f"{name} = {value!r:.60}; expected one of the groups {names}")
+    one, two = (chart.shapes(means[:, names.index(value)]) for value in (first, second))
+    moved = two - one
+    lengths = np.linalg.norm(moved, axis=-1)
+    with jax.enable_x64(True):
+        angles = np.asarray(preshape.shape_angle(jnp.asarray(one), jnp.asarray(two)))
+    found: dict[str, Any] = {}
+    for name, values, axes in (
+        ("", moved, ("landmark", "axis")),
+        ("length", lengths, ("landmark",)),
+        ("distance", angles, ()),
+    ):
+        sd, lower, upper = band(values, probability)
+        found |= {
+            name or "mean": (axes, values.mean(axis=0)),
+            f"{name}_lower".lstrip("_"): (axes, lower),
+            f"{name}_upper".lstrip("_"): (axes, upper),
+        }
+        if not name:
+            found["sd"] = (axes, sd)
+    return xr.Dataset(found)

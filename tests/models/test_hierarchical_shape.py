@@ -1,0 +1,357 @@
+"""Groups of shapes: the chart, the density of a mixture of coordinates, what a fit says of shapes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import arviz as az
+import jax
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import norm
+from sidebayes.diagnostics.pictures.shapes import plot_shapes
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.problem.density import log_joint
+from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
+from sidebayes.models.blocks.manifolds import preshape
+from sidebayes.models.blocks.manifolds.shape_chart import ShapeChart
+from sidebayes.models.hierarchical_shape import hierarchical_shape
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+
+import sidebayes as sb
+from sidebayes import EM, NUTS, BlockedGibbs, Links, PartialLabels, shape_chart
+
+MARKS, AXES, SIZE = 6, 2, 24
+LABELS = np.repeat([0, 1], SIZE // 2)
+RNG = np.random.default_rng(0)
+BASE = RNG.normal(size=(MARKS, AXES))
+APART = RNG.normal(scale=0.25, size=(MARKS, AXES))
+SHAPES = BASE + LABELS[:, None, None] * APART + RNG.normal(scale=0.1, size=(SIZE, MARKS, AXES))
+WHOLE = preshape.num_dimensions(MARKS, AXES)
+
+
+def posed(shapes, seed=1):
+    """Shapes moved, scaled and turned, each in its own way."""
+    rng = np.random.default_rng(seed)
+    angle = rng.uniform(0, 2 * np.pi, len(shapes))
+    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    size, place = rng.uniform(1, 9, len(shapes)), rng.normal(size=(len(shapes), 1, 2)) * 50
+    return size[:, None, None] * shapes @ turn.transpose(2, 0, 1) + place
+
+
+def rows(shapes):
+    """Arguments of the model."""
+    number, marks, axes = shapes.shape
+    return {
+        "x": shapes.reshape(-1, axes),
+        "subjects": sb.Groups(np.repeat(np.arange(number), marks)),
+        "landmarks": np.tile(np.arange(marks), number),
+    }
+
+
+def coordinates_of(shapes, chart):
+    return np.asarray(ShapeChart.of(chart).coordinates(shapes))
+
+
+def fitted(engine=None, shapes=SHAPES, **options):
+    given = {"num_clusters": 2, "num_modes": WHOLE, **options}
+    engine = EM(num_restarts=4) if engine is None else engine
+    return sb.fit("hierarchical_shape", **rows(shapes), engine=engine, progress=False, **given)
+
+
+@pytest.fixture(autouse=True)
+def _double():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.fixture(scope="module")
+def known():
+    return fitted(known=PartialLabels(LABELS))
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    engine = BlockedGibbs(num_warmup=100, num_samples=300, num_chains=2)
+    return fitted(engine, known=PartialLabels(np.array(["a", "b"])[LABELS]))
+
+
+def test_a_chart_is_orthonormal_and_its_shapes_are_aligned():
+    chart = ShapeChart.of(shape_chart(SHAPES, WHOLE))
+    np.testing.assert_allclose(chart.directions.T @ chart.directions, np.eye(WHOLE), atol=1e-12)
+    found = chart.shapes(chart.coordinates(posed(SHAPES)))
+    np.testing.assert_allclose(found.sum(axis=1), 0.0, atol=1e-12)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=(1, 2)), 1.0)
+    cross = np.swapaxes(found, 1, 2) @ chart.reference
+    np.testing.assert_allclose(cross, np.swapaxes(cross, 1, 2), atol=1e-12)
+    # nothing is lost in a whole chart, and few directions are the principal ones
+    original = preshape.to_preshape(SHAPES).shape
+    np.testing.assert_allclose(preshape.shape_angle(found, original), 0.0, atol=1e-7)
+    variance = coordinates_of(SHAPES, shape_chart(SHAPES, WHOLE)).var(axis=0)
+    assert (np.diff(variance) < 0).all()
+    few = shape_chart(SHAPES, 2)
+    np.testing.assert_allclose(few, shape_chart(SHAPES, WHOLE)[..., :3], atol=1e-12)
+
+
+def test_the_default_chart_holds_the_variance_but_no_more_than_individuals_bear():
+    variance = coordinates_of(SHAPES, shape_chart(SHAPES, WHOLE)).var(axis=0)
+    number = shape_chart(SHAPES).shape[2] - 1
+    share = np.cumsum(variance) / variance.sum()
+    assert number == SIZE // 3 == 8 or (share[number - 1] >= 0.95 > share[number - 2])
+    assert shape_chart(SHAPES[:6]).shape[2] - 1 <= 2
+
+
+def test_the_density_is_that_of_a_mixture_of_the_coordinates():
+    chart = shape_chart(SHAPES, WHOLE)
+    table = coordinates_of(SHAPES, chart)
+    links = sb.LabelGraph.build(Links.must_link([(0, 1), (5, 20)], weight=1.5), SIZE)
+    prior = GaussianPrior(np.zeros(WHOLE), 0.5, WHOLE + 3.0, 0.1 * np.eye(WHOLE))
+    options = {"num_clusters": 2, "covariance": "tied", "prior": prior}
+    given = rows(SHAPES)
+    ours = Problem(
+        hierarchical_shape,
+        (given["x"], given["subjects"], given["landmarks"], links, None, None, chart),
+        options,
+    )
+    plain = Problem(sb.CARDS["ppc"].model, (table, links), options)
+    at = {
+        "weights": np.array([0.3, 0.7]),
+        "mean": RNG.normal(scale=0.1, size=(2, WHOLE)),
+        "covariance": 0.1 * np.eye(WHOLE) + 0.02,
+    }
+    np.testing.assert_allclose(log_joint(ours, at), log_joint(plain, at), rtol=1e-12)
+
+
+def arguments(chart):
+    given = rows(SHAPES)
+    return given["x"], given["subjects"], given["landmarks"], None, None, None, chart
+
+
+def test_a_learned_population_is_a_prior_whose_mean_and_shrinkage_are_sites():
+    chart = shape_chart(SHAPES, 3)
+    prior = GaussianPrior(np.zeros(3), 0.01, 6.0, 0.1 * np.eye(3))
+    at = {
+        "weights": np.array([0.3, 0.7]),
+        "mean": RNG.normal(scale=0.1, size=(2, 3)),
+        "covariance": 0.1 * np.eye(3) + 0.02,
+    }
+    middle, shrinkage = np.array([0.1, -0.2, 0.0]), 0.4
+    given = replace(prior, mean=middle, shrinkage=shrinkage)
+    fixed = Problem(hierarchical_shape, arguments(chart), {"num_clusters": 2, "prior": given})
+    options = {"num_clusters": 2, "prior": prior, "population": "learned"}
+    learned = Problem(hierarchical_shape, arguments(chart), options)
+    level = {"population_mean": middle, "population_shrinkage": shrinkage}
+    spread = coordinates_of(SHAPES, chart).std(axis=0)
+    own = norm.logpdf(middle, scale=spread).sum() - shrinkage  # Gamma(1, 1)
+    np.testing.assert_allclose(
+        log_joint(learned, at | level), log_joint(fixed, at) + own, rtol=1e-10
+    )
+
+
+@pytest.mark.slow
+def test_samplers_agree_about_a_learned_population():
+    engines = (
+        BlockedGibbs(num_warmup=500, num_samples=3000),
+        NUTS(num_warmup=500, num_samples=3000),
+    )
+    given = {"known": PartialLabels(LABELS), "num_modes": 3, "population": "learned"}
+    fits = [fitted(engine, **given) for engine in engines]
+    for name in ("population_mean", "population_shrinkage", "mean"):
+        sites = [fit.tree["posterior"][name] for fit in fits]
+        means = [site.mean(("chain", "draw")).to_numpy() for site in sites]
+        errors = [az.mcse(fit.tree["posterior"].to_dataset())[name].to_numpy() for fit in fits]
+        assert (abs(means[0] - means[1]) < 4 * np.hypot(*errors)).all()
+
+
+def test_place_size_and_rotation_of_individuals_do_not_matter(known):
+    other = fitted(known=PartialLabels(LABELS), shapes=posed(SHAPES))
+    np.testing.assert_allclose(np.nanmax(other.objective), np.nanmax(known.objective), rtol=1e-7)
+    one, two = (fit.shape_difference(0, 1)["distance"] for fit in (known, other))
+    np.testing.assert_allclose(one, two, rtol=1e-5)
+
+
+def test_known_groups_without_prior_are_discriminant_analysis():
+    fit = fitted(known=PartialLabels(LABELS), prior="flat")
+    table = coordinates_of(SHAPES, fit.run.data["chart"])
+    means = np.stack([table[k == LABELS].mean(axis=0) for k in (0, 1)])
+    np.testing.assert_allclose(fit.params["mean"], means, atol=1e-6)
+    apart = table - means[LABELS]
+    np.testing.assert_allclose(fit.params["covariance"], apart.T @ apart / SIZE, atol=1e-6)
+    rng = np.random.default_rng(4)
+    new = BASE + 0.5 * APART + rng.normal(scale=0.15, size=(40, MARKS, AXES))
+    peer = LinearDiscriminantAnalysis(solver="lsqr", priors=[0.5, 0.5]).fit(table, LABELS)
+    # their covariance is divided by n too, and equal weights are those of the data
+    theirs = peer.predict_proba(coordinates_of(new, fit.run.data["chart"]))
+    np.testing.assert_allclose(fit.predict_proba(**rows(posed(new))), theirs, atol=1e-5)
+
+
+def test_unknown_groups_are_found_and_links_tie_them():
+    alone, linked = (
+        fitted(EM(), links=links, num_modes=3)
+        for links in (Links.cannot_link([(0, 20)]), Links.cannot_link([(0, 1)]))
+    )
+    agree = (alone.labels() == LABELS).mean()
+    assert max(agree, 1 - agree) == 1.0
+    assert linked.labels()[0] != linked.labels()[1]
+
+
+def test_size_is_one_more_coordinate():
+    sizes = np.where(LABELS == 0, 3.0, 30.0) * RNG.uniform(0.9, 1.1, SIZE)
+    scaled = preshape.to_preshape(SHAPES).shape * sizes[:, None, None]
+    fit = fitted(shapes=np.asarray(scaled), known=PartialLabels(LABELS), size=True, prior="flat")
+    expected = [np.log(sizes)[k == LABELS].mean() for k in (0, 1)]
+    np.testing.assert_allclose(fit.params["mean"][:, -1], expected, atol=1e-6)
+    assert fit.shapes()["mean"].shape == (2, MARKS, AXES)
+    assert fit.modes(2)["shape"].shape == (3, 2, 2, MARKS, AXES)
+
+
+def test_slopes_are_those_of_least_squares_and_covariates_explain_what_they_added(known):
+    rng = np.random.default_rng(3)
+    age = rng.normal(size=SIZE) * 4 + 30
+    along = rng.normal(scale=0.03, size=(MARKS, AXES))
+    shapes = SHAPES + (age[:, None, None] - 30) * along
+    table = pd.DataFrame({"age": age, "noise": rng.normal(size=SIZE)})
+    fit = fitted(shapes=shapes, known=PartialLabels(LABELS), prior="flat", covariates=table)
+    rows_of = coordinates_of(shapes, fit.run.data["chart"])
+    columns = np.column_stack([np.eye(2)[LABELS], table])
+    slopes = np.linalg.lstsq(columns, rows_of, rcond=None)[0][2:]
+    # shrunken towards zero by a prior of 2.5 standard deviations of a coordinate
+    np.testing.assert_allclose(fit.params["slopes"], slopes, atol=0.05 * np.abs(slopes).max())
+    found = fit.shape_effects()
+    assert list(found["term"].to_numpy()) == ["age", "noise"]
+    assert found["share"][0] > 3 * found["share"][1]
+    one = fit.shape_at(fit.params["weights"] @ fit.params["mean"] + fit.params["slopes"][0])
+    np.testing.assert_allclose(found["change"][0] + fit.shapes()["population"], one, atol=1e-12)
+    own, other = (
+        fit.log_prob(**rows(shapes), covariates=one).sum()
+        for one in (table, table[::-1].to_numpy())
+    )
+    assert own > other + 10
+    with pytest.raises(ValueError, match="no covariates of shapes"):
+        known.shape_effects()
+
+
+def test_a_model_without_data_draws_coordinates():
+    prior = GaussianPrior(np.zeros(3), 0.5, 6.0, 0.01 * np.eye(3))
+    given = {n: v for n, v in rows(SHAPES).items() if n != "x"}
+    found = sb.prior_predictive(
+        "hierarchical_shape",
+        **given,
+        chart=shape_chart(SHAPES, 3),
+        num_clusters=2,
+        prior=prior,
+        num_draws=5,
+    )
+    assert found["prior_predictive"]["coordinates"].shape[-2:] == (SIZE, 3)
+
+
+def test_individuals_and_means_are_shapes_of_the_data(known):
+    found = known.shapes()
+    whole = np.asarray(preshape.to_preshape(SHAPES).shape)
+    individuals = found["individuals"].to_numpy()
+    np.testing.assert_allclose(preshape.shape_angle(individuals, whole), 0.0, atol=1e-7)
+    np.testing.assert_allclose(
+        found["mean"].to_numpy(), known.shape_at(known.params["mean"]), atol=1e-12
+    )
+    assert np.isnan(found["lower"]).all()
+
+
+def test_modes_are_those_of_the_covariance(known):
+    found = known.modes(2, deviations=(-1.0, 0.0, 1.0))
+    values = np.linalg.eigvalsh(known.params["covariance"])[::-1]
+    np.testing.assert_allclose(found["variance"][0], values[:2])
+    np.testing.assert_allclose(found["share"][1], values[:2] / values.sum())
+    np.testing.assert_allclose(found["shape"][0, :, 1], np.stack([known.shapes()["mean"][0]] * 2))
+    chart = ShapeChart.of(known.run.data["chart"])
+    steps = np.asarray(chart.coordinates(found["shape"].to_numpy()[0, 1]))
+    np.testing.assert_allclose(np.linalg.norm(steps[2] - steps[0]), 2 * np.sqrt(values[1]))
+    # of the population: within groups and between their means
+    weight, mean = known.params["weights"], known.params["mean"]
+    apart = mean[1] - mean[0]
+    total = known.params["covariance"] + weight.prod() * np.outer(apart, apart)
+    np.testing.assert_allclose(found["variance"][2], np.linalg.eigvalsh(total)[::-1][:2])
+
+
+def test_draws_give_bands_and_differences_that_hold_the_truth(drawn):
+    found = drawn.shape_difference("a", "b", probability=0.95)
+    table = coordinates_of(SHAPES, drawn.run.data["chart"])
+    means = [drawn.shape_at(table[k == LABELS].mean(axis=0)) for k in (0, 1)]
+    inside = (found["lower"] < means[1] - means[0]) & (means[1] - means[0] < found["upper"])
+    assert inside.all()
+    assert 0 < found["distance_lower"] < found["distance"] < found["distance_upper"]
+    back = drawn.shape_difference("b", "a")
+    np.testing.assert_allclose(back["mean"], -found["mean"])
+    bands = drawn.shapes()
+    assert (bands["lower"] <= bands["upper"]).all()
+    assert list(bands["group"].to_numpy()) == ["a", "b"]
+
+
+def test_quality_of_few_modes_equals_a_loop_over_individuals(known):
+    found = known.shape_quality(num_samples=200)
+    table = coordinates_of(SHAPES, known.run.data["chart"])
+    missed = []
+    for row in range(SIZE):
+        others = np.delete(table, row, axis=0)
+        own = table[row] - others.mean(axis=0)
+        leading = np.linalg.svd(others - others.mean(axis=0))[2][:3]
+        missed.append(np.linalg.norm(own - own @ leading.T @ leading))
+    np.testing.assert_allclose(found["generalisation"][3], np.mean(missed))
+    variance = np.linalg.eigvalsh(np.cov(table.T))[::-1]
+    np.testing.assert_allclose(found["compactness"][3], variance[:3].sum() / variance.sum())
+    assert found["specificity"].is_monotonic_increasing
+    assert (found["generalisation"].diff().dropna() < 0).all()
+
+
+def test_files_keep_shapes(known, tmp_path):
+    known.save(tmp_path / "fit.nc")
+    again = sb.load(tmp_path / "fit.nc")
+    np.testing.assert_array_equal(again.shapes()["mean"], known.shapes()["mean"])
+    assert again.picture == "shapes"
+
+
+def test_shapes_are_drawn_in_the_plane_and_in_space(known):
+    titles = [axis.get_title() for axis in known.plot().axes]
+    assert titles[0] == "individuals and means"
+    assert "from the population" in titles[1]
+    assert "mode 1" in titles[3]
+    solid = [one.isel(axis=[0, 1, 0]) for one in (known.shapes(), known.modes(2))]
+    assert len(plot_shapes(*solid, known.responsibilities()).axes) == len(titles)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"x": SHAPES.reshape(-1, 2)[:-1]}, "individual 23 has 0 rows of landmark 5"),
+        ({"landmarks": np.tile([0, 1, 2, 3, 4, 4], SIZE)}, "individual 0 has 2 rows of landmark 4"),
+        ({"landmarks": np.tile([0, 1, 2, 3, 4, 5.5], SIZE)}, r"landmarks\[5\] = 5.5"),
+        ({"num_modes": WHOLE + 1}, "num_modes = 9"),
+        ({"num_modes": 0}, "num_modes = 0"),
+        ({"population": "free"}, "population = 'free'"),
+        ({"population": "learned", "num_clusters": 1}, "needs several groups"),
+        ({"population": "learned", "prior": "flat"}, "prior='flat' has none"),
+    ],
+)
+def test_bad_input_is_refused(change, message):
+    given = rows(SHAPES) | {"num_clusters": 2} | change
+    if len(given["x"]) < SIZE * MARKS:
+        given["subjects"], given["landmarks"] = (
+            sb.Groups(np.repeat(np.arange(SIZE), MARKS)[:-1]),
+            given["landmarks"][:-1],
+        )
+    with pytest.raises(ValueError, match=message):
+        sb.fit("hierarchical_shape", **given, progress=False)
+
+
+def test_shapes_without_a_chart_and_lines_are_refused(known):
+    line = np.linspace(0, 1, MARKS)[:, None] * np.array([1.0, 2.0, 0.5]) + np.zeros((4, 1, 1))
+    with pytest.raises(ValueError, match="lie on a line"):
+        shape_chart(line)
+    with pytest.raises(ValueError, match="gmm has no shapes"):
+        sb.fit("gmm", SHAPES[:, :, 0], num_clusters=2, progress=False).shapes()
+    with pytest.raises(ValueError, match="expected 8 in the last axis"):
+        known.shape_at(np.zeros(3))
+    with pytest.raises(ValueError, match="the chart ends"):
+        known.shape_at(np.full(WHOLE, 1.0))
+    with pytest.raises(ValueError, match="first = 'c'; expected one of the groups"):
+        known.shape_difference("c", 1)

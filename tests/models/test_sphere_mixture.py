@@ -1,0 +1,390 @@
+"""Mixtures on the sphere: updates, limits, agreement with independent programs, engines."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpyro.handlers import seed, trace
+from scipy.optimize import minimize
+from scipy.stats import vonmises_fisher
+from sidebayes.guides.engines.base import FitError, Problem
+from sidebayes.guides.engines.expectation_maximisation.em import EM
+from sidebayes.guides.engines.expectation_maximisation.stochastic_em import StochasticEM
+from sidebayes.guides.engines.problem.density import collapsed_sites, log_joint, trace_model
+from sidebayes.models.blocks.directional.directional_prior import DirectionalPrior
+from sidebayes.models.blocks.directional.spreads import LowRankSpread
+from sidebayes.models.blocks.directional.von_mises_fisher import log_constant
+from sidebayes.models.blocks.directional.von_mises_fisher_components import best_concentration
+from sidebayes.models.blocks.label_inference.label_graph import as_label_graph
+from sidebayes.models.blocks.manifolds import sphere
+from sidebayes.models.blocks.manifolds.directions import Direction
+from sidebayes.models.blocks.side_information.links import Links
+from sidebayes.models.sphere_mixture import sphere_mixture
+
+import sidebayes as sb
+from tests.reference import brute_force, von_mises_fisher_em
+from tests.support.spheres import around, clusters, two_clusters
+
+KINDS = {
+    "full": {"covariance": "full"},
+    "spherical": {"covariance": "spherical"},
+    "low_rank": {"covariance": "low_rank"},
+    "von_mises_fisher": {"family": "von_mises_fisher"},
+}
+EACH = pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(given, marks=[pytest.mark.slow] * (name in ("spherical", "low_rank")), id=name)
+        for name, given in KINDS.items()
+    ],
+)
+EVERY = pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
+X, LABELS = two_clusters()
+UNIT = Direction(3).log_prob(np.eye(3)[0])
+
+
+@pytest.fixture(autouse=True)
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+def fit(x=X, links=None, engine="em", num_clusters=2, **options):
+    return sb.fit(
+        "sphere_mixture",
+        x,
+        links,
+        num_clusters=num_clusters,
+        engine=engine,
+        progress=False,
+        **options,
+    )
+
+
+def turned(rng, x):
+    turn, _ = np.linalg.qr(rng.normal(size=(x.shape[1],) * 2))
+    return x @ turn.T, turn
+
+
+@EACH
+def test_two_clusters_are_found(options):
+    """Dossier, check 11."""
+    found = fit(truth=LABELS, **options)
+    order = np.argsort(found.params["direction"][:, 1])
+    labels = np.argsort(order)[found.labels()]
+    if options.get("covariance") != "low_rank":  # whose noise is that of the wider directions
+        assert (labels == LABELS).mean() > 0.98
+    direction = found.params["direction"][order]
+    assert np.degrees(np.arccos(np.diag(direction @ np.eye(3)[:2].T))).max() < 6
+    if "variance" in found.params:
+        deviation = np.sqrt(found.params["variance"][order])
+    else:
+        deviation = np.sqrt(np.trace(found.params["covariance"], axis1=1, axis2=2)[order] / 2)
+    np.testing.assert_allclose(deviation, [0.35, 0.15], rtol=0.25)
+
+
+@EVERY
+def test_em_is_monotone_and_ends_at_a_mode(options):
+    """From poor starts, on clusters that overlap and reach over most of the sphere."""
+    x = clusters(np.random.default_rng(3), 3, 2, 0.8, 120)
+    problem = Problem(sphere_mixture, (jnp.asarray(x),), {"num_clusters": 2, **options})
+    result = EM(num_restarts=12, tol=1e-10).run(problem, seed=1, progress=False)
+    history = result.objective
+    assert len(history) >= 12
+    assert np.nanmin(np.diff(history, axis=1)) > -1e-10 * np.nanmax(np.abs(history))
+    climbed = fit(x, engine="map", init=result.params, **options)
+    np.testing.assert_allclose(climbed.params["direction"], result.params["direction"], atol=1e-3)
+    assert np.nanmax(climbed.objective) < np.nanmax(history) + 1e-5
+
+
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param(o, marks=[pytest.mark.slow] * (n != "full")) for n, o in KINDS.items()],
+    ids=KINDS,
+)
+def test_one_cluster_of_symmetric_points_has_their_karcher_mean_and_covariance(options):
+    half = around(np.random.default_rng(0), np.eye(4)[0], 0.4, 60)
+    x = np.vstack([half, half * [1, -1, -1, -1]])
+    found = fit(x, num_clusters=1, prior="flat", **options).params
+    mean = sphere.karcher_mean(jnp.asarray(x))
+    np.testing.assert_allclose(found["direction"][0], [1, 0, 0, 0], atol=1e-6)
+    np.testing.assert_allclose(mean.mean, [1, 0, 0, 0], atol=1e-9)
+    scatter = np.asarray(mean.tangents.T @ mean.tangents / len(x))
+    if options.get("covariance") == "full":
+        np.testing.assert_allclose(found["covariance"][0], scatter, atol=1e-6)
+    elif options.get("covariance") == "spherical":
+        np.testing.assert_allclose(found["variance"][0], np.trace(scatter) / 3, rtol=1e-6)
+    elif "covariance" in options:
+        values = np.linalg.eigvalsh(found["covariance"][0])[1:]
+        own = np.linalg.eigvalsh(scatter)[1:]
+        np.testing.assert_allclose(values, [*[own[:2].mean()] * 2, own[2]], rtol=1e-5)
+
+
+def test_one_cluster_departs_from_the_karcher_mean_in_the_second_order():
+    """Of skewed points the most probable mean differs, by the cube of their spread."""
+    rng = np.random.default_rng(1)
+    tangent = rng.gamma(1.0, size=(120, 2)) * [0.3, 0.1]
+    apart = []
+    for size in (0.5, 0.25, 0.125):
+        start = np.column_stack([np.zeros(120), size * tangent])
+        x = np.asarray(sphere.exp(jnp.eye(3)[0], jnp.asarray(start)))
+        engine = sb.EM(tol=1e-14, max_steps=3000, num_restarts=1)
+        mean = fit(x, engine=engine, num_clusters=1, prior="flat").params["direction"][0]
+        other = sphere.karcher_mean(jnp.asarray(x)).mean
+        apart.append(float(sphere.angle(jnp.asarray(mean), other)))
+    ratio = np.array(apart[:-1]) / apart[1:]
+    assert apart[0] > 1e-5
+    assert (ratio > 6).all()  # halved, it would be eight
+
+
+def test_small_angles_are_a_gaussian_mixture_in_the_tangent_plane():
+    rng = np.random.default_rng(2)
+    plane = np.vstack([rng.normal(size=(60, 2)), rng.normal(size=(60, 2)) * [1, 0.4] + [3, 1]])
+    size = 1e-4
+    tangent = np.column_stack([np.zeros(120), size * plane])
+    x = np.asarray(sphere.exp(jnp.eye(3)[0], jnp.asarray(tangent)))
+    ours = fit(x, engine=sb.EM(tol=1e-12, max_steps=2000), prior="flat")
+    theirs = sb.fit(
+        "gmm", plane, num_clusters=2, prior="flat", engine=sb.EM(tol=1e-12, max_steps=2000)
+    )
+    order = np.argsort(ours.params["direction"][:, 1])
+    other = np.argsort(theirs.params["mean"][:, 0])
+    mean = ours.params["direction"][order, 1:] / size
+    np.testing.assert_allclose(mean, theirs.params["mean"][other], atol=2e-4)
+    covariance = ours.params["covariance"][order][:, 1:, 1:] / size**2
+    np.testing.assert_allclose(covariance, theirs.params["covariance"][other], atol=1e-3)
+    np.testing.assert_allclose(
+        ours.params["weights"][order], theirs.params["weights"][other], atol=1e-4
+    )
+    area = -2 * 120 * np.log(size) + 2 * float(UNIT)  # and two vectors of length one
+    value = np.nanmax(ours.objective)
+    np.testing.assert_allclose(value, np.nanmax(theirs.objective) + area, atol=1e-4)
+
+
+@EACH
+def test_turning_the_data_turns_the_fit(options):
+    rng = np.random.default_rng(5)
+    x = np.vstack([around(rng, np.eye(3)[0], 0.3, 60), around(rng, np.eye(3)[1], 0.2, 60)])
+    y, turn = turned(rng, x)
+    engine = sb.EM(tol=1e-12, max_steps=2000, num_restarts=6)
+    first, second = (fit(one, engine=engine, **options) for one in (x, y))
+    np.testing.assert_allclose(np.nanmax(first.objective), np.nanmax(second.objective), atol=1e-6)
+    order = np.argmax(first.params["direction"] @ turn.T @ second.params["direction"].T, axis=1)
+    direction = second.params["direction"][order]
+    np.testing.assert_allclose(direction, first.params["direction"] @ turn.T, atol=1e-4)
+    if "covariance" in first.params:
+        there = second.params["covariance"][order]
+        np.testing.assert_allclose(there, turn @ first.params["covariance"] @ turn.T, atol=1e-4)
+    np.testing.assert_allclose(first.bic, second.bic, atol=1e-4)
+
+
+def test_von_mises_fisher_em_is_that_of_an_independent_program():
+    rng = np.random.default_rng(4)
+    x = np.vstack([around(rng, np.eye(5)[0], 0.4, 50), around(rng, np.eye(5)[1], 0.3, 40)])
+    start = {
+        "weights": np.full(2, 0.5),
+        "direction_vector": x[[0, -1]],
+        "concentration": np.array([3.0, 4.0]),
+    }
+    problem = Problem(
+        sphere_mixture,
+        (jnp.asarray(x),),
+        {"num_clusters": 2, "family": "von_mises_fisher", "prior": "flat"},
+    )
+    ours = EM(max_steps=12, tol=0).run(problem, init=start, progress=False)
+    weights, direction, concentration, history = von_mises_fisher_em.em(x, *start.values(), 13)
+    found = ours.objective[0][np.isfinite(ours.objective[0])]
+    np.testing.assert_allclose(
+        found - 2 * Direction(5).log_prob(jnp.eye(5)[0]), history, rtol=1e-10
+    )
+    again = von_mises_fisher_em.em(x, *start.values(), 12)
+    np.testing.assert_allclose(ours.params["weights"], again[0], rtol=1e-9)
+    np.testing.assert_allclose(ours.params["direction"], again[1], rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(ours.params["concentration"], again[2], rtol=1e-8)
+    assert not np.allclose(concentration, start["concentration"])
+    del weights, direction
+
+
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.slow), 8])
+def test_one_von_mises_fisher_cluster_is_that_of_scipy(size):
+    rng = np.random.default_rng(size)
+    x = around(rng, np.eye(size)[0], 0.5, 50)
+    found = fit(x, num_clusters=1, family="von_mises_fisher", prior="flat").params
+    direction, concentration = vonmises_fisher.fit(x)
+    np.testing.assert_allclose(found["direction"][0], direction, atol=1e-9)
+    np.testing.assert_allclose(found["concentration"][0], concentration, rtol=1e-7)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 20])
+def test_best_concentrations(dimension):
+    """From points all over the sphere to points that coincide, with and without a prior."""
+    size = jnp.full(6, 30.0)
+    deficit = size * jnp.asarray([1.0, 0.999, 0.6, 1e-2, 1e-6, 0.0])
+    flat = best_concentration(size, deficit, 1.0, 0.0, dimension)
+    assert flat[0] < 1e-6
+    assert flat[-1] > 1e14
+    assert (jnp.diff(flat) > 0).all()
+    found = np.asarray(best_concentration(size, deficit, 2.5, 0.05, dimension))
+    assert np.isfinite(found).all()
+
+    def height(kappa):
+        prior = 1.5 * jnp.log(kappa) - 0.05 * kappa
+        return size * log_constant(kappa, dimension) - kappa * deficit + prior
+
+    for factor in (0.999, 1.001):
+        assert (height(found) > height(factor * found)).all()
+
+
+@pytest.mark.parametrize("prior", [None, DirectionalPrior(6.0, 0.3)])
+def test_best_spread_of_low_rank(prior):
+    rng = np.random.default_rng(0)
+    spread = LowRankSpread(4, 2, prior)
+    root = rng.normal(size=(4, 4)) * [1.0, 0.6, 0.2, 0.2]
+    scatter, size = root @ root.T, jnp.asarray([9.0])
+    found, height = spread.best(size, jnp.asarray(scatter)[None])
+
+    def cost(free):
+        values = {"loadings": jnp.asarray(free[:-1]), "noise": jnp.exp(jnp.asarray(free[-1]))}
+        covariance = spread.covariance(values)
+        value = 9 * jnp.linalg.slogdet(covariance)[1]
+        value += jnp.trace(jnp.linalg.solve(covariance, jnp.asarray(scatter)))
+        if prior is not None:
+            value += (values["loadings"] ** 2).sum() / 0.09
+            value += 8 * free[-1] + 0.09 / values["noise"]
+        return value / 2
+
+    start = np.append(np.asarray(found["loadings"][0]), np.log(found["noise"][0]))
+    np.testing.assert_allclose(-cost(start), height[0], rtol=1e-10)
+    assert jnp.abs(jax.grad(cost)(jnp.asarray(start))).max() < 1e-8
+    for _ in range(4):
+        other = minimize(jax.value_and_grad(cost), rng.normal(size=8), jac=True)
+        assert other.fun >= cost(start) - 1e-7
+
+
+def test_sums_over_labels_are_those_of_all_labelings():
+    rng = np.random.default_rng(0)
+    x = np.vstack([around(rng, np.eye(3)[0], 0.5, 3), around(rng, np.eye(3)[1], 0.5, 3)])
+    links = Links([(0, 1), (1, 4), (2, 5), (3, 4)], [1.0, -0.5, -np.inf, 2.0], 6)
+    known = sb.PartialLabels(np.array([-1, 0, -1, -1, -1, -1]))
+    params = fit(x, num_clusters=2).params
+    args = (jnp.asarray(x), as_label_graph(links, 6, 2), known)
+    problem = Problem(sphere_mixture, args, {"num_clusters": 2, "reading": "relation"})
+    names = ("weights", "direction_vector", "tangent_covariance")
+    given = {name: jnp.asarray(params[name]) for name in names}
+    ((fn, value),) = collapsed_sites(trace_model(problem, given)).values()
+    factors = fn.log_factors(value)
+    unary = np.asarray(fn.label_factors(factors) + factors["log_weights"])
+    total, member, *_ = brute_force.infer(unary, links.pairs, links.weights)
+    np.testing.assert_allclose(fn.log_partition(factors), total, rtol=1e-12)
+    np.testing.assert_allclose(fn.posterior(value)["responsibilities"].values, member, atol=1e-12)
+    assert np.isfinite(log_joint(problem, given))
+
+
+def test_links_and_known_clusters_are_kept():
+    known = np.full(120, -1)
+    known[[0, 1, 60, 61]] = [1, 1, 0, 0]
+    links = sb.simulate_links(LABELS, 40, flip_rate=0.2, weight=1.0, seed=0)
+    hard = Links([(0, 60), (2, 3)], [-np.inf, np.inf], 120)
+    found = fit(links=links + hard, known=known, reading="relation", flip_rate="learned")
+    assert (found.labels()[[0, 1, 60, 61]] == [1, 1, 0, 0]).all()
+    assert (found.labels() == 1 - LABELS).mean() > 0.98
+    assert 0.05 < found.params["flip_rate"] < 0.4
+
+
+@pytest.mark.parametrize("kind", ["full", "von_mises_fisher"])
+def test_the_circle(kind):
+    rng = np.random.default_rng(0)
+    x = np.vstack([around(rng, [1.0, 0.0], 0.2, 30), around(rng, [-1.0, 0.0], 0.3, 30)])
+    labels = fit(x, **KINDS[kind]).labels()
+    assert len(set(labels[:30])) == len(set(labels[30:])) == 1
+    assert labels[0] != labels[-1]
+
+
+@pytest.mark.slow
+@EACH
+def test_many_dimensions(options):
+    rng = np.random.default_rng(0)
+    x = np.vstack([around(rng, np.eye(20)[k], 0.1, 100) for k in range(2)])
+    labels = fit(x, **options).labels()
+    assert len(set(labels[:100])) == len(set(labels[100:])) == 1
+
+
+def test_new_points_are_judged_in_the_frame_of_the_fit(tmp_path):
+    """Means of new data lie elsewhere, and a frame of theirs would turn the covariances."""
+    found = fit()
+    x = np.asarray(around(np.random.default_rng(1), [0.0, 0.0, -1.0], 0.5, 7))
+    whole = found.log_prob(np.vstack([X, x]))[-7:]
+    np.testing.assert_allclose(found.log_prob(x), whole, rtol=1e-10)
+    found.save(tmp_path / "fit.nc")
+    again = sb.load(tmp_path / "fit.nc")
+    np.testing.assert_allclose(again.log_prob(x), whole, rtol=1e-10)
+    assert found.predict(np.eye(3)[:2]).tolist() == found.labels()[[0, 60]].tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("criterion", ["bic", "evidence"])
+def test_number_of_components(criterion):
+    chosen = sb.select_components(
+        "sphere_mixture", X, num_clusters=range(1, 4), criterion=criterion, progress=False
+    )
+    assert chosen.num_clusters == 2
+
+
+@EACH
+def test_bic_counts_the_freedom_of_mean_and_covariance(options):
+    x = clusters(np.random.default_rng(0), 4, 2, 0.3, 120)
+    free = {"full": 6, "spherical": 1, "low_rank": 4, "von_mises_fisher": 1}
+    name = next(name for name, given in KINDS.items() if given == options)
+    found = fit(x, num_clusters=1, prior="flat", **options)
+    value = found.log_prob(x).sum()
+    np.testing.assert_allclose(found.bic, -2 * value + (3 + free[name]) * np.log(120), rtol=1e-8)
+
+
+def test_wide_components_are_spoken_of():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 3))
+    x /= np.linalg.norm(x, axis=1, keepdims=True)
+    found = fit(x, num_clusters=1)
+    assert found.params["missing_mass"][0] > 1e-3
+    assert "left out" in str(found)
+
+
+def test_what_cannot_be_fitted_is_refused():
+    cases = {
+        "row 3 of x has length 2": {"x": np.where(np.arange(120)[:, None] == 3, 2 * X, X)},
+        "row 5 of x has length zero": {"x": np.where(np.arange(120)[:, None] == 5, 0 * X, X)},
+        "two coordinates": {"x": np.ones((9, 1))},
+        "family": {"family": "normal"},
+        "covariance": {"covariance": "tied"},
+        "spread alike": {"covariance": "full", "family": "von_mises_fisher"},
+        "rank": {"covariance": "low_rank", "rank": 2},
+        "DirectionalPrior": {"prior": sb.GaussianPrior(np.zeros(3), 1.0, 5.0, np.eye(3))},
+        "must exceed": {"prior": DirectionalPrior(1.0, 0.3)},
+        "dimension": {"dimension": 4},
+    }
+    for message, given in cases.items():
+        with pytest.raises(ValueError, match=message):
+            fit(**given)
+    with pytest.raises(ValueError, match="needs all data"):
+        StochasticEM().run(Problem(sphere_mixture, (jnp.asarray(X),), {"num_clusters": 2}))
+    with pytest.raises(ValueError, match="leaves no posterior"):
+        fit(engine="gibbs", prior="flat")
+    rounded = fit(np.round(X, 3))
+    np.testing.assert_allclose(np.nanmax(rounded.objective), np.nanmax(fit().objective), rtol=0.05)
+
+
+@EVERY
+def test_rows_are_simulated(options):
+    given = {"num_clusters": 2, "num_points": 9, "prior": DirectionalPrior(8.0, 0.4), **options}
+    with pytest.raises(ValueError, match="pass dimension"):
+        trace(seed(sphere_mixture, 0)).get_trace(None, **given)
+    sites = trace(seed(sphere_mixture, 0)).get_trace(None, dimension=3, **given)
+    np.testing.assert_allclose(jnp.linalg.norm(sites["x"]["value"], axis=1), 1, atol=1e-10)
+    assert sites["x"]["value"].shape == (9, 4)
+
+
+def test_clusters_that_collapse_are_said():
+    x = np.vstack([X[:60], np.repeat(X[60:61], 60, axis=0)])
+    with pytest.raises(FitError, match="collapsed|singular|coincide"):
+        fit(x, prior="flat", engine=EM(num_restarts=1))
+    assert np.isfinite(np.nanmax(fit(x).objective))

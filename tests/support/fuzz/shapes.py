@@ -1,0 +1,93 @@
+"""Public callables of shapes, with odd values in the place of their arguments."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import sidebayes as sb
+from tests.support.fuzz.cards import quick
+from tests.support.fuzz.cases import options
+from tests.support.fuzz.odd import ARRAYS, COLUMNS, LABELS, NUMBERS, OBJECTS, PATHS, TABLES, TEXT, X
+
+PLACES = np.random.default_rng(1).normal(size=(3, 4, 2))
+MARKS = sb.Landmarks.from_array(PLACES)
+COVARIATES = (*TABLES, *COLUMNS)
+
+SHAPE_CASES = {
+    "shape_chart": options(
+        sb.shape_chart,
+        {"shapes": PLACES},
+        shapes=(*ARRAYS, PLACES[:1], PLACES[0], np.where(PLACES > 1, np.nan, PLACES), 0 * PLACES),
+        num_modes=NUMBERS,
+    ),
+    "fit.hierarchical_shape": options(
+        quick("hierarchical_shape"),
+        {
+            "x": MARKS.x,
+            "subjects": MARKS.subjects,
+            "landmarks": MARKS.landmarks,
+            "num_clusters": 1,
+        },
+        60,
+        x=ARRAYS,
+        subjects=ARRAYS,
+        landmarks=(*ARRAYS, np.tile([0, 1, 2, 2], 3), np.tile([0, 1, 2, 1e9], 3)),
+        links=OBJECTS[1:],
+        known=ARRAYS,
+        chart=ARRAYS,
+        num_clusters=NUMBERS,
+        num_modes=NUMBERS,
+        size=(*NUMBERS[:6], "yes"),
+        covariance=TEXT,
+        population=TEXT,
+        covariates=ARRAYS,
+    ),
+    "group_test": options(
+        sb.group_test,
+        {"shapes": X, "groups": LABELS, "num_permutations": 9},
+        150,
+        shapes=(*ARRAYS, MARKS, PLACES, lambda labels: None, lambda labels: PLACES),
+        groups=(*ARRAYS, "sex"),
+        statistics=(*TEXT, ["goodall"], "james", ["goodall", 3], []),
+        mode=TEXT,
+        num_permutations=NUMBERS[:16],
+        ridge=NUMBERS,
+        seed=NUMBERS,
+    ),
+    "digit_outlines": options(
+        sb.digit_outlines, {"num_each": 2}, digits=ARRAYS, num_points=NUMBERS[:16], num_each=NUMBERS
+    ),
+    "Landmarks": options(
+        sb.Landmarks,
+        {"x": X, "subjects": LABELS, "landmarks": np.tile(range(4), 3)},
+        200,
+        x=ARRAYS,
+        subjects=ARRAYS,
+        landmarks=ARRAYS,
+        landmark_names=(*TEXT, list("abcd"), list("abca")),
+        covariates=COVARIATES,
+        units=TEXT,
+    ),
+    "Landmarks.from_array": options(
+        sb.Landmarks.from_array,
+        {"x": PLACES, "subjects": [0, 1, 2]},
+        150,
+        x=(*ARRAYS, PLACES[0], np.where(PLACES > 0, PLACES, np.nan), PLACES[:, :, :1]),
+        subjects=ARRAYS,
+        landmark_names=(*TEXT, list("abcd")),
+        covariates=COVARIATES,
+    ),
+    "Landmarks.take": options(MARKS.take, {"individuals": [0]}, individuals=ARRAYS),
+    "Landmarks.aligned": options(MARKS.aligned, {}, scale=(*NUMBERS, *TEXT)),
+    "Landmarks.write_tps": options(MARKS.write_tps, {"path": "/"}, path=PATHS[:10]),
+    "read_landmarks": options(
+        sb.read_landmarks,
+        {"path": "no.tps"},
+        path=(*PATHS, ["no.tps"], [3], [b"x", "no.csv"], [__file__]),
+        corresponding=(*NUMBERS, *TEXT),
+        scale=(*NUMBERS, *TEXT),
+        missing=NUMBERS,
+        individual=TEXT,
+        units=TEXT,
+    ),
+}
