@@ -111,6 +111,10 @@ CASES = {
         "domain_adaptation",
         {"num_points": POINTS, "source": SOURCE, "shift": sb.ShiftPrior()},
     ),
+    "feature_saliency": (
+        "feature_saliency",
+        TWO | {"num_points": POINTS, "prior": PRIOR, "selection": "sparse", "concentration": 1.0},
+    ),
     "trajectories": ("trajectories", CURVES | {"noise": dist.LogNormal(-1.0, 0.5)}),
     "trajectories, noise given": ("trajectories", CURVES | {"noise": 0.4}),
     "mixed_effects": ("mixed_effects", DESIGN),

@@ -40,6 +40,7 @@ from .guides.engines.samplers.nested import NestedSlice as NestedSlice
 from .guides.engines.samplers.smc import SMC as SMC
 from .guides.engines.variational.coordinate_ascent import CoordinateAscent as CoordinateAscent
 from .guides.engines.variational.svi import SVI as SVI
+from .guides.feature_saliency import ComponentwiseEM as ComponentwiseEM
 from .guides.moe import HardClasses as HardClasses
 from .guides.transformers.co_ranking import co_ranking_quality as co_ranking_quality
 from .guides.transformers.detection.alignment import align_kernels as align_kernels
