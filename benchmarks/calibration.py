@@ -41,6 +41,12 @@ DESIGN = {
     "prior": sb.EffectsPrior([0.0, 0.0], [2.0, 2.0], [1.0, 1.0], 0.5),
 }
 TWO = {"num_clusters": 2}
+ON_SPHERE = TWO | {
+    "num_points": POINTS,
+    "dimension": 2,
+    "prior": sb.DirectionalPrior(12.0, 0.8),
+    "links": FEW,
+}
 SOURCE = sb.SourceMixture(
     np.ones(2) / 2, np.array([[0.0, 0.0], [3.0, 0.0]]), np.stack([np.eye(2)] * 2), np.arange(2)
 )
@@ -85,6 +91,11 @@ CASES = {
     ),
     "pair_mixture": ("pair_mixture", TWO | {"num_points": POINTS, "prior": PRIOR, "links": HARD}),
     "pairwise_gp": ("pairwise_gp", TWO | {"x": FEATURES, "links": MANY, "flip_rate": "learned"}),
+    "sphere_mixture": ("sphere_mixture", ON_SPHERE),
+    "sphere_mixture, von Mises-Fisher": (
+        "sphere_mixture",
+        ON_SPHERE | {"family": "von_mises_fisher"},
+    ),
     "moe": ("moe", TWO | {"num_points": POINTS, "prior": PRIOR, "num_classes": 3}),
     "pfgl": (
         "pfgl",
@@ -99,6 +110,10 @@ CASES = {
     "domain_adaptation": (
         "domain_adaptation",
         {"num_points": POINTS, "source": SOURCE, "shift": sb.ShiftPrior()},
+    ),
+    "feature_saliency": (
+        "feature_saliency",
+        TWO | {"num_points": POINTS, "prior": PRIOR, "selection": "sparse", "concentration": 1.0},
     ),
     "trajectories": ("trajectories", CURVES | {"noise": dist.LogNormal(-1.0, 0.5)}),
     "trajectories, noise given": ("trajectories", CURVES | {"noise": 0.4}),

@@ -1,6 +1,6 @@
-"""Shapes: seconds of the two-group permutation test, beside morphomatics and R's shapes in the same run.
+"""Shapes: seconds of the two-group test, beside morphomatics and R's shapes in the same run, and its level.
 
-Run: python -m benchmarks.shapes [--permutations 10000]
+Run: python -m benchmarks.shapes [--only test|level] [--permutations 10000]
 Gorilla skulls of both sexes (shape_apes.csv in the folder that SIDEBAYES_DATA names), else simulated shapes
 of the same size. Morphomatics runs where it is installed, or in the interpreter that SIDEBAYES_MORPHOMATICS
 names, see `shapes_peer`; R's shapes where Rscript finds it (Debian's r-cran-shapes), with 200 permutations.
@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 import sidebayes as sb
+from tests.support.shapes import level_p_values
 
 AIM_SECONDS = 0.5
 R_PERMUTATIONS = 200
@@ -131,7 +132,31 @@ def show_group_test(number):
         print(f"cold {cold[0]:.2f} s, at most {theirs:.2f} s: {cold[0] <= theirs}")
 
 
+def show_level(replicates=2000):
+    """Print how often the test rejects at 5 % where groups do not differ, by mode."""
+    print("\n| rejections at .05 | 2 coordinates | 5 | 10 |\n| --- | --- | --- | --- |")
+    rows = {
+        "the data themselves": (None, {}),
+        "pooled": ("pooled", {}),
+        "refit": ("refit", {}),
+        "naive": ("naive", {}),
+        "naive, means of groups free": ("naive", {"hierarchical": False}),
+    }
+    for name, (mode, given) in rows.items():
+        number = replicates // 4 if mode == "refit" else replicates
+        cells = []
+        for axes in (2, 5, 10):
+            share = (level_p_values(mode, number, axes=axes, **given) <= 0.05).mean()
+            cells.append(f"{share:.3f} ± {np.sqrt(share * (1 - share) / number):.3f}")
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
+    parser.add_argument("--only", choices=["test", "level"])
     parser.add_argument("--permutations", type=int, default=10_000)
-    show_group_test(parser.parse_args().permutations)
+    given = parser.parse_args()
+    if given.only != "level":
+        show_group_test(given.permutations)
+    if given.only != "test":
+        show_level()

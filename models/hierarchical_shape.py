@@ -14,6 +14,7 @@ from .blocks.components.mixture_components import mixture_components
 from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.manifolds.covariates import covariate_effects
+from .blocks.manifolds.population import population_prior
 from .blocks.manifolds.shape_chart import ShapeChart, choose_chart, shape_coordinates
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
@@ -40,6 +41,7 @@ def hierarchical_shape(
     size: bool = False,
     covariance: str = "tied",
     prior: str | GaussianPrior = "empirical",
+    population: str = "fixed",
     concentration: float = 1.0,
     weights: ArrayLike | str | None = None,
     reading: str = "field",
@@ -95,6 +97,9 @@ def hierarchical_shape(
         Of the individuals of a group about its mean; "tied" is one for all groups.
     prior : {"empirical", "flat"} or GaussianPrior
         Of means and covariances, in the chart.
+    population : {"fixed", "learned"}
+        Mean and :math:`\kappa` of the population are those of the prior, or sites of their own, for engines
+        that draw: a joint mode draws group means together. See `population_prior`.
     concentration, weights, reading, flip_rate, weight_per, inference
         See `ppc`; of groups, and of individuals in place of points.
 
@@ -109,7 +114,8 @@ def hierarchical_shape(
     shift = covariate_effects(covariates, coordinates)
     graph = as_label_graph(links, subjects.num_groups, num_clusters, inference)
     pi = cluster_weights(graph, num_clusters, concentration, weights, reading, inference)
-    density = mixture_components(coordinates, num_clusters, covariance, prior)
+    groups = population_prior(prior, coordinates, num_clusters, population)
+    density = mixture_components(coordinates, num_clusters, covariance, groups)
     labels = LinkedCategorical(
         jnp.log(pi),
         graph,

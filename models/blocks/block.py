@@ -18,6 +18,7 @@ from numpyro.distributions.transforms import Transform
 from .collapsed import Collapsed
 
 __all__ = [
+    "Augmented",
     "Batched",
     "Block",
     "Checking",
@@ -38,6 +39,7 @@ __all__ = [
     "Starting",
     "Tightening",
     "Typical",
+    "Unbounded",
     "Updatable",
     "WholeData",
 ]
@@ -100,9 +102,15 @@ class Block:
         fn: dist.Distribution,
         event_dims: Sequence[str] = (),
         symmetry: Mapping[str, str] | None = None,
+        manifold: str | None = None,
     ) -> Array:
-        """Sample a site of the block; `event_dims` name its last axes, `symmetry` says which permute."""
+        """Sample a site of the block.
+
+        `event_dims` name its last axes, `symmetry` says which permute, `manifold` what its points lie on.
+        """
         infer: dict[str, Any] = {"block": self, "role": role}
+        if manifold is not None:
+            infer["manifold"] = manifold
         if symmetry is not None:
             infer["symmetry"] = dict(symmetry)
         if event_dims:
@@ -186,6 +194,14 @@ class HasMeans(Protocol):
     def means(self, found: Any) -> dict[str, Array]:
         """Means of the sites under the posterior, by role."""
         ...
+
+
+class Augmented:
+    """Base of `Drawable` blocks whose full conditional is that given further latent variables.
+
+    The distribution of the data sums these out, and draws them beside those of its log-factors. The mode
+    of what `update` finds then only raises EM's surrogate.
+    """
 
 
 class Discrete:
@@ -279,6 +295,15 @@ class Improper(Protocol):
 
     def improper(self) -> str | None:
         """Say why the sites have no posterior at all, None if they have one."""
+        ...
+
+
+@runtime_checkable
+class Unbounded(Protocol):
+    """May have a density without bound, of which only engines that prune make sense."""
+
+    def unbounded(self) -> str | None:
+        """Say where the density has no bound and what to do, None if it has one."""
         ...
 
 

@@ -271,6 +271,16 @@ CARDS: dict[str, Card] = {
             tags=("mixture", "links"),
         ),
         Card(
+            name="feature_saliency",
+            title="Mixture that learns which features matter, and how many clusters there are",
+            model_path="sidebayes.models.feature_saliency:feature_saliency",
+            engines=("componentwise_em", "em", "svi", "nuts", "hmc", "gibbs", "smc", "nested"),
+            links="any",
+            reference="Law, Figueiredo and Jain (2004), IEEE Trans. PAMI 26, 1154-1166",
+            doi="10.1109/TPAMI.2004.71",
+            tags=("mixture", "features", "unknown number of clusters", "links", "partial labels"),
+        ),
+        Card(
             name="mixed_effects",
             title="Regression whose coefficients differ between subjects: REML, ML, draws",
             model_path="sidebayes.models.mixed_effects:mixed_effects",

@@ -134,9 +134,8 @@ def group_test(
       where only the means agree and the covariances do not.
 
     Shapes that a model infers are drawn to the mean of the group that the model puts them in, so that labels
-    have leaked into them. Permuting the labels of such shapes ("naive") rejects too often: in 11 % of cases
-    at a level of 5 %, where noise and variation are of one size. They are inferred under one group for all
-    ("pooled"), or again for each labeling ("refit").
+    have leaked into them. Permuting the labels of such shapes ("naive") rejects too often. They are
+    inferred under one group for all ("pooled"), or again for each labeling ("refit").
 
     Parameters
     ----------

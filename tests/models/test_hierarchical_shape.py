@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import arviz as az
 import jax
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import norm
 from sidebayes.diagnostics.pictures.shapes import plot_shapes
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.problem.density import log_joint
@@ -16,7 +20,7 @@ from sidebayes.models.hierarchical_shape import hierarchical_shape
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 import sidebayes as sb
-from sidebayes import EM, BlockedGibbs, Links, PartialLabels, shape_chart
+from sidebayes import EM, NUTS, BlockedGibbs, Links, PartialLabels, shape_chart
 
 MARKS, AXES, SIZE = 6, 2, 24
 LABELS = np.repeat([0, 1], SIZE // 2)
@@ -117,6 +121,47 @@ def test_the_density_is_that_of_a_mixture_of_the_coordinates():
         "covariance": 0.1 * np.eye(WHOLE) + 0.02,
     }
     np.testing.assert_allclose(log_joint(ours, at), log_joint(plain, at), rtol=1e-12)
+
+
+def arguments(chart):
+    given = rows(SHAPES)
+    return given["x"], given["subjects"], given["landmarks"], None, None, None, chart
+
+
+def test_a_learned_population_is_a_prior_whose_mean_and_shrinkage_are_sites():
+    chart = shape_chart(SHAPES, 3)
+    prior = GaussianPrior(np.zeros(3), 0.01, 6.0, 0.1 * np.eye(3))
+    at = {
+        "weights": np.array([0.3, 0.7]),
+        "mean": RNG.normal(scale=0.1, size=(2, 3)),
+        "covariance": 0.1 * np.eye(3) + 0.02,
+    }
+    middle, shrinkage = np.array([0.1, -0.2, 0.0]), 0.4
+    given = replace(prior, mean=middle, shrinkage=shrinkage)
+    fixed = Problem(hierarchical_shape, arguments(chart), {"num_clusters": 2, "prior": given})
+    options = {"num_clusters": 2, "prior": prior, "population": "learned"}
+    learned = Problem(hierarchical_shape, arguments(chart), options)
+    level = {"population_mean": middle, "population_shrinkage": shrinkage}
+    spread = coordinates_of(SHAPES, chart).std(axis=0)
+    own = norm.logpdf(middle, scale=spread).sum() - shrinkage  # Gamma(1, 1)
+    np.testing.assert_allclose(
+        log_joint(learned, at | level), log_joint(fixed, at) + own, rtol=1e-10
+    )
+
+
+@pytest.mark.slow
+def test_samplers_agree_about_a_learned_population():
+    engines = (
+        BlockedGibbs(num_warmup=500, num_samples=3000),
+        NUTS(num_warmup=500, num_samples=3000),
+    )
+    given = {"known": PartialLabels(LABELS), "num_modes": 3, "population": "learned"}
+    fits = [fitted(engine, **given) for engine in engines]
+    for name in ("population_mean", "population_shrinkage", "mean"):
+        sites = [fit.tree["posterior"][name] for fit in fits]
+        means = [site.mean(("chain", "draw")).to_numpy() for site in sites]
+        errors = [az.mcse(fit.tree["posterior"].to_dataset())[name].to_numpy() for fit in fits]
+        assert (abs(means[0] - means[1]) < 4 * np.hypot(*errors)).all()
 
 
 def test_place_size_and_rotation_of_individuals_do_not_matter(known):
@@ -282,6 +327,9 @@ def test_shapes_are_drawn_in_the_plane_and_in_space(known):
         ({"landmarks": np.tile([0, 1, 2, 3, 4, 5.5], SIZE)}, r"landmarks\[5\] = 5.5"),
         ({"num_modes": WHOLE + 1}, "num_modes = 9"),
         ({"num_modes": 0}, "num_modes = 0"),
+        ({"population": "free"}, "population = 'free'"),
+        ({"population": "learned", "num_clusters": 1}, "needs several groups"),
+        ({"population": "learned", "prior": "flat"}, "prior='flat' has none"),
     ],
 )
 def test_bad_input_is_refused(change, message):

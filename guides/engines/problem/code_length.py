@@ -23,8 +23,9 @@ def code_length(
 
     .. math:: \sum_s \tfrac12 d_s \log n
 
-    Sites :math:`s` have :math:`d_s` degrees of freedom, those of their unconstrained coordinates, except
-    where their block charges otherwise (`HasCodeLength`).
+    Sites :math:`s` have :math:`d_s` degrees of freedom, those of their unconstrained coordinates, one less
+    for vectors of which only the direction counts (`sample_direction`), except where their block charges
+    otherwise (`HasCodeLength`).
 
     Parameters
     ----------
@@ -58,6 +59,8 @@ def code_length(
         charged = block.code_length(infer["role"]) if isinstance(block, HasCodeLength) else None
         if role in corners:
             charged = np.prod(shape[:-1]) * np.log(shape[-1])
+        if charged is None and infer.get("manifold") == "sphere":  # lengths are no freedom
+            charged = np.prod(shape[:-1]) * (shape[-1] - 1) * np.log(num_units) / 2
         if charged is None:
             charged = np.prod(bijector_of(site).inverse_shape(shape)) * np.log(num_units) / 2
         total += float(charged)

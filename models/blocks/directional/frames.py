@@ -1,4 +1,4 @@
-"""Frames of the tangent spaces of a sphere that turn smoothly with the point, but at one point."""
+"""Mean directions, and frames of their tangent spaces that turn smoothly with them, but at one point."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
 from jax import Array
 from jax.typing import ArrayLike
 
+from ..block import Block
+from ..manifolds.directions import Direction
 from ..manifolds.sphere import tangent_basis
 
-__all__ = ["central_pole", "transported_basis", "unit_rows"]
+__all__ = ["central_pole", "sample_directions", "transported_basis", "unit_rows"]
 
 
 def central_pole(points: ArrayLike) -> Any:
@@ -65,6 +68,27 @@ def transported_basis(pole: Array, point: Array) -> Array:
     # 1 + cos(angle) = |between|^2 / 2 loses no digits near the opposite
     scale = 2 / jnp.square(between).sum(axis=-1)[..., None, None]
     return basis - scale * between[..., :, None] * (point @ basis)[..., None, :]
+
+
+def sample_directions(block: Block, num_clusters: int, dimension: int) -> Array:
+    """Sample mean directions as `sample_direction` does, as a site of a block whose role is "vector".
+
+    Returns
+    -------
+    Array, shape (num_clusters, dimension + 1)
+        Unit vectors, noted as ``direction``.
+    """
+    with numpyro.plate("clusters", num_clusters):
+        vector = block.declare(
+            "vector",
+            "direction_vector",
+            Direction(dimension + 1),
+            ("features",),
+            manifold="sphere",
+        )
+    clusters = numpyro.plate("clusters", num_clusters, dim=-2)
+    with clusters, numpyro.plate("features", dimension + 1):
+        return numpyro.deterministic("direction", unit_rows(vector))
 
 
 def unit_rows(vectors: Array) -> Array:

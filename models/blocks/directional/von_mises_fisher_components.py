@@ -16,9 +16,8 @@ from numpyro.distributions.transforms import AffineTransform, ComposeTransform, 
 
 from ..block import Block, Observation
 from ..collapsed import Collapsed
-from ..manifolds.uniform_direction import Stereographic, UniformDirection
 from .directional_prior import DirectionalPrior, improper_prior
-from .frames import central_pole, unit_rows
+from .frames import sample_directions, unit_rows
 from .sphere_starts import check_unit_vectors, sphere_cells
 from .von_mises_fisher import VonMisesFisher, mean_deficit, mean_deficit_slope
 
@@ -63,9 +62,9 @@ class VonMisesFisherComponents(Block):
     """
 
     factor: ClassVar[str] = "unary"
-    roles: ClassVar[tuple[str, ...]] = ("location", "concentration")
+    roles: ClassVar[tuple[str, ...]] = ("vector", "concentration")
     remedy: ClassVar[str] = "use prior='empirical' or fewer clusters"
-    derived: ClassVar[Mapping[str, str]] = {"variance": "spread"}
+    derived: ClassVar[Mapping[str, str]] = {"direction": "location", "variance": "spread"}
 
     def __init__(
         self,
@@ -76,10 +75,8 @@ class VonMisesFisherComponents(Block):
     ) -> None:
         self.num_clusters, self.dimension, self.prior = num_clusters, dimension, prior
         self.unit: Any = 1.0
-        self.pole: Any = np.eye(dimension + 1)[0]
         if data is not None:
             self.unit = DirectionalPrior.empirical(data, num_clusters).scale
-            self.pole = central_pole(data)
 
     def sample(self) -> dist.Distribution:
         """Sample directions and concentrations; return the components, batch shape (num_clusters,)."""
@@ -88,17 +85,16 @@ class VonMisesFisherComponents(Block):
             density = dist.ImproperUniform(constraints.positive, (), ())
         else:
             density = dist.Gamma(self.prior.df / 2, jnp.asarray(self.prior.scale) ** 2 / 2)
+        direction = sample_directions(self, self.num_clusters, self.dimension)
         with numpyro.plate("clusters", self.num_clusters):
-            uniform = UniformDirection(self.dimension)
-            direction = self.declare("location", "direction", uniform, ("features",))
             concentration = self.declare("concentration", "concentration", density)
             numpyro.deterministic("variance", 1 / concentration)
         return VonMisesFisher(direction, concentration)
 
     def bijector(self, role: str, bijector: Transform) -> Transform:
-        """Coordinates about the middle of the data, and concentrations in a unit of theirs."""
-        if role == "location":
-            return Stereographic(jnp.asarray(self.pole))
+        """Concentrations in a unit of the data."""
+        if role == "vector":
+            return bijector
         unit = 1 / jnp.asarray(self.unit) ** 2
         return ComposeTransform([bijector, AffineTransform(0.0, unit, constraints.positive)])
 
@@ -124,7 +120,7 @@ class VonMisesFisherComponents(Block):
             found.size, jnp.maximum(found.size - length, 0.0), shape, rate, self.dimension
         )
         return {
-            "location": jnp.where(known[:, None], direction, values["location"]),
+            "vector": jnp.where(known[:, None], direction, values["vector"]),
             "concentration": best,
         }
 
@@ -141,7 +137,7 @@ class VonMisesFisherComponents(Block):
             return {}
         cells = sphere_cells(data, self.num_clusters, seed, num_starts)
         variance = np.trace(cells.covariance, axis1=-2, axis2=-1) / self.dimension
-        return {"location": cells.direction, "concentration": 1 / variance}
+        return {"vector": cells.direction, "concentration": 1 / variance}
 
     def degenerate(self, values: Mapping[str, Any]) -> tuple[int, str] | None:
         """First cluster that is a point."""

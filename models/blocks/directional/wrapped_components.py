@@ -16,10 +16,9 @@ from numpyro.distributions.transforms import Transform
 from ..block import Block, Observation, WholeData
 from ..collapsed import Collapsed
 from ..manifolds import sphere
-from ..manifolds.uniform_direction import Stereographic, UniformDirection
 from ..mixtures.data_units import fitted_statistic
 from .directional_prior import DirectionalPrior, improper_prior
-from .frames import central_pole, transported_basis, unit_rows
+from .frames import central_pole, sample_directions, transported_basis, unit_rows
 from .sphere_starts import check_unit_vectors, sphere_cells
 from .spreads import FullSpread, LowRankSpread, SphericalSpread, Spread
 from .tangent_sums import TangentSums, tangent_sums
@@ -81,7 +80,7 @@ class WrappedComponents(Block, WholeData):
 
     factor: ClassVar[str] = "unary"
     remedy: ClassVar[str] = "use prior='empirical', fewer clusters, or covariance='spherical'"
-    derived: ClassVar[Mapping[str, str]] = {"covariance": "spread"}
+    derived: ClassVar[Mapping[str, str]] = {"direction": "location", "covariance": "spread"}
 
     def __init__(
         self,
@@ -108,16 +107,14 @@ class WrappedComponents(Block, WholeData):
     @property
     def roles(self) -> tuple[str, ...]:  # type: ignore[override]
         """What the sites are."""
-        return ("location", *self.spread.roles)
+        return ("vector", *self.spread.roles)
 
     def sample(self) -> dist.Distribution:
         """Sample means and covariances; return the components, batch shape (num_clusters,)."""
         with numpyro.plate("features", self.dimension + 1):
             self.pole = fitted_statistic("pole", jnp.asarray(self.pole))
+        direction = sample_directions(self, self.num_clusters, self.dimension)
         with numpyro.plate("clusters", self.num_clusters):
-            direction = self.declare(
-                "location", "direction", UniformDirection(self.dimension), ("features",)
-            )
             values = self.spread.sample(self)
         covariance = self.spread.covariance(values)
         basis = transported_basis(self.pole, direction)
@@ -136,9 +133,9 @@ class WrappedComponents(Block, WholeData):
             numpyro.deterministic("missing_mass", missing_mass(widest, self.dimension))
 
     def bijector(self, role: str, bijector: Transform) -> Transform:
-        """Coordinates about the pole, and in a unit of the data."""
-        if role == "location":
-            return Stereographic(self.pole)
+        """Coordinates in which angles are measured in a unit of the data."""
+        if role == "vector":
+            return bijector
         return self.spread.bijector(role, bijector, self.unit)
 
     def statistics(self, observation: Observation) -> _Members:
@@ -151,7 +148,7 @@ class WrappedComponents(Block, WholeData):
 
     def mode(self, found: _Members, values: Mapping[str, Array]) -> dict[str, Array]:
         """Means and covariances where the objective is not below that at the current ones."""
-        direction = values["location"]
+        direction = unit_rows(values["vector"])
         covariance = self.spread.covariance(values)
         precision = jnp.linalg.inv(covariance)
         here = self._sums(found, direction, precision)
@@ -182,7 +179,7 @@ class WrappedComponents(Block, WholeData):
             lambda state: ~state.done.all() & (state.number < _HALVINGS), attempt, first
         )
         best, _ = self.spread.best(here.size, state.scatter)
-        return {"location": state.direction, **best}
+        return {"vector": state.direction, **best}
 
     def _sums(self, found: _Members, direction: Array, precision: Array) -> TangentSums:
         basis = transported_basis(self.pole, direction)
@@ -207,7 +204,7 @@ class WrappedComponents(Block, WholeData):
         cells = sphere_cells(data, self.num_clusters, seed, num_starts)
         basis = np.asarray(transported_basis(central_pole(data), jnp.asarray(cells.direction)))
         inside = np.swapaxes(basis, -1, -2) @ cells.covariance @ basis
-        return {"location": cells.direction, **self.spread.start(inside)}
+        return {"vector": cells.direction, **self.spread.start(inside)}
 
     def degenerate(self, values: Mapping[str, Any]) -> tuple[int, str] | None:
         """First cluster whose covariance is numerically singular."""

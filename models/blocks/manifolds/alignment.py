@@ -27,8 +27,8 @@ _FLAT = 1e-9
 """Relative singular value below which landmarks lie on a line."""
 _SAME = 1e-9
 """Distance of preshapes below which two individuals have one shape."""
-_MOST_MATCHED = 50
-"""Individuals whose landmarks are tried in other orders."""
+_MOST_MATCHED, _MOST_LANDMARKS, _MOST_STARTS = 20, 300, 8
+"""Individuals whose landmarks are tried in other orders, so many landmarks, and from so many turns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,8 +187,8 @@ def _warn_of_coincident(x: NDArray, names: NDArray, landmark_names: tuple[str, .
         pair = [landmark_names[n] if landmark_names else str(n) for n in which[rows]]
         count = len(np.unique(one[same]))
         _warn(
-            f"individual {_few(names[np.unique(one[same])])} has landmarks in the same place, the first of "
-            f"{count} {', '.join(pair)}; look whether one was copied"
+            f"{count} individuals have landmarks in the same place: "
+            f"{_few(names[np.unique(one[same])])}; the first {', '.join(pair)}. Look whether one was copied"
         )
 
 
@@ -215,17 +215,18 @@ def _warn_of_odd(shapes: NDArray, distances: NDArray, names: NDArray) -> None:
     mirrored = _distances(flipped, reference) < own / 2
     if mirrored.any():
         _warn(
-            f"individual {_few(names[mirrored])} looks reflected: its mirror image is less than half as far "
-            "from the others; flip the sign of one coordinate"
+            f"individuals look reflected: {_few(names[mirrored])}. Their mirror images are less than half "
+            "as far from the others; flip the sign of one of their coordinates"
         )
     usual = 3 * np.quantile(own, 0.25)
     far = np.flatnonzero(~mirrored & (own > max(usual, _SAME)))
-    worst = np.sort(far[np.argsort(-own[far])][:_MOST_MATCHED])
+    number = _MOST_MATCHED if shapes.shape[1] <= _MOST_LANDMARKS else 0
+    worst = np.sort(far[np.argsort(-own[far])][:number])
     odd = [one for one in worst if _is_reordered(shapes[one], reference, min(usual, own[one] / 2))]
     if odd:
         _warn(
-            f"individual {_few(names[odd])} seems to have its landmarks in another order: in the order that "
-            "fits best it is as near to the others as they are to one another; number them alike"
+            f"individuals seem to have their landmarks in another order: {_few(names[odd])}. In the order "
+            "that fits best they are as near to the others as these are to one another; number them alike"
         )
 
 
@@ -235,16 +236,22 @@ def _distances(shapes: NDArray, reference: NDArray) -> NDArray[np.float64]:
 
 
 def _is_reordered(shape: NDArray, reference: NDArray, distance: float) -> bool:
-    """Whether a shape is nearer than a distance in some order of its landmarks."""
+    """Whether a shape is nearer than a distance in some order of its landmarks.
+
+    Principal axes are laid on those of the reference in all ways. From the few that leave the least way to
+    the nearest landmarks, landmarks are matched and the shape is turned, in turns.
+    """
     axes = shape.shape[1]
-    turns = [
-        np.eye(axes)[list(order)] * signs
+    own, others = (np.linalg.svd(one, full_matrices=False)[2] for one in (shape, reference))
+    starts = [
+        shape @ own.T @ (np.eye(axes)[list(order)] * signs) @ others
         for order in permutations(range(axes))
         for signs in product((1.0, -1.0), repeat=axes)
     ]
-    own, others = (np.linalg.svd(one, full_matrices=False)[2] for one in (shape, reference))
-    for turn in turns:
-        turned = shape @ own.T @ turn @ others
+    tree = cKDTree(reference)
+    ways = [np.square(tree.query(one)[0]).sum() for one in starts]
+    for start in np.argsort(ways)[:_MOST_STARTS]:
+        turned = starts[start]
         for _ in range(3):
             order = linear_sum_assignment(-reference @ turned.T)[1]
             left, _, right = np.linalg.svd(turned[order].T @ reference)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.integrate import quad
-from scipy.special import gammaln, ive
+from scipy.special import ive
 from scipy.stats import chi2, multivariate_normal, vonmises_fisher
 from sidebayes.models.blocks.directional.frames import central_pole, transported_basis
 from sidebayes.models.blocks.directional.log_bessel import bessel_deficit, log_scaled_bessel
@@ -16,7 +16,6 @@ from sidebayes.models.blocks.directional.wrapped_normal import (
     missing_mass,
 )
 from sidebayes.models.blocks.manifolds import sphere
-from sidebayes.models.blocks.manifolds.uniform_direction import Stereographic, UniformDirection
 
 BESSEL = [  # order, argument, log h, 1 - ratio, slope of the ratio: mpmath 1.4.1 with 60 digits
     (0, 0.0, 0.0, 1.0, 0.5),
@@ -205,18 +204,3 @@ def test_the_opposite_of_the_pole_is_far_from_data():
     assert abs(central_pole(around)[2]) == 1
     np.testing.assert_allclose(jax.jit(central_pole)(cap), pole, atol=1e-12)
     assert np.isfinite(central_pole(np.array([[1.0, 0.0], [-1.0, 0.0]]))).all()
-
-
-@pytest.mark.parametrize("size", [2, 3, 6])
-def test_stereographic_coordinates(size):
-    rng = np.random.default_rng(size)
-    mapped = Stereographic(unit(rng, size))
-    free = jnp.asarray(rng.normal(size=size - 1))
-    point = mapped(free)
-    np.testing.assert_allclose(jnp.linalg.norm(point), 1, atol=1e-14)
-    np.testing.assert_allclose(mapped.inv(point), free, atol=1e-12)
-    slope = np.asarray(jax.jacobian(mapped)(free))
-    area = 0.5 * np.linalg.slogdet(slope.T @ slope)[1]
-    np.testing.assert_allclose(mapped.log_abs_det_jacobian(free, point), area, atol=1e-12)
-    total = np.log(2) + size / 2 * np.log(np.pi) - gammaln(size / 2)
-    np.testing.assert_allclose(UniformDirection(size - 1).log_prob(point), -total, rtol=1e-12)

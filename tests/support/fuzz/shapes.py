@@ -71,6 +71,8 @@ SHAPE_CASES = {
         num_modes=NUMBERS,
         size=(*NUMBERS[:6], "yes"),
         covariance=TEXT,
+        population=TEXT,
+        covariates=ARRAYS,
     ),
     "group_test": options(
         sb.group_test,
@@ -83,6 +85,9 @@ SHAPE_CASES = {
         num_permutations=NUMBERS[:16],
         ridge=NUMBERS,
         seed=NUMBERS,
+    ),
+    "digit_outlines": options(
+        sb.digit_outlines, {"num_each": 2}, digits=ARRAYS, num_points=NUMBERS[:16], num_each=NUMBERS
     ),
     "Landmarks": options(
         sb.Landmarks,

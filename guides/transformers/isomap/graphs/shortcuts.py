@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from .adjacency import Edges
-from .geodesics import Geodesics
+from .geodesics import Geodesics, load
 
 __all__ = ["most_moving"]
 
@@ -33,6 +33,7 @@ def most_moving(geodesics: Geodesics, number: int, of_rows: bool) -> pd.DataFram
     DataFrame
         See `IncrementalIsomap.short_circuits`.
     """
+    load()
     from . import removals
 
     graph = geodesics.adjacency

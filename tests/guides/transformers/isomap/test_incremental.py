@@ -1,5 +1,6 @@
 """`IncrementalIsomap`: scikit-learn's contract, beside its Isomap, odd input, files, short circuits."""
 
+import sys
 import warnings
 from contextlib import suppress
 from unittest import SkipTest
@@ -19,6 +20,7 @@ from tests.reference.removals import moved_by_each
 from tests.reference.swiss_roll import swiss_roll
 
 pytest.importorskip("numba")
+ROOM = "sidebayes.guides.transformers.isomap.graphs"
 
 
 @pytest.fixture
@@ -228,6 +230,21 @@ def test_what_is_refused_changes_nothing(roll, odd):
     np.testing.assert_allclose(
         found.dist_matrix_, Isomap(n_neighbors=6).fit(roll[:160]).dist_matrix_, atol=1e-10
     )
+
+
+@pytest.mark.parametrize("act", ["partial_fit", "remove", "short_circuits"])
+def test_what_needs_numba_says_so(roll, monkeypatch, act):
+    found = IncrementalIsomap(n_neighbors=6).fit(roll[:150])
+    before = found.dist_matrix_
+    for name in ("numba", *(f"{ROOM}.{file}" for file in ("paths", "removals"))):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, f"{ROOM}.paths")
+    monkeypatch.delattr(f"{ROOM}.paths", raising=False)
+    given = {"partial_fit": (roll[150:],), "remove": ([3],), "short_circuits": ()}[act]
+    with pytest.raises(ImportError, match=r"pip install 'sidebayes\[isomap\]'"):
+        getattr(found, act)(*given)
+    np.testing.assert_array_equal(found.dist_matrix_, before)
+    assert len(found.embedding_) == len(found.transform(roll[:150]))
 
 
 ARGUMENTS = {

@@ -1,5 +1,7 @@
 """Classical scaling, its Ritz steps, and scaling from landmarks: checks 8 to 10 and 13 of the dossier."""
 
+from importlib.util import find_spec
+
 import numpy as np
 import pytest
 from scipy.linalg import orthogonal_procrustes
@@ -15,6 +17,8 @@ from sklearn.manifold import Isomap
 
 from sidebayes import IncrementalIsomap
 from tests.reference.swiss_roll import swiss_roll
+
+needs_numba = pytest.mark.skipif(find_spec("numba") is None, reason="numba is an extra")
 
 
 def centred_products(distances):
@@ -49,6 +53,7 @@ def test_new_points_are_placed_exactly():
     np.testing.assert_allclose(new, (x[50:] - x[:50].mean(axis=0)) @ turn, atol=1e-9)
 
 
+@needs_numba
 def test_ritz_steps_need_the_shift():
     """Check 9: with a large negative eigenvalue the shifted steps converge, others do not."""
     rng = np.random.default_rng(1)
@@ -106,6 +111,7 @@ def test_all_points_as_landmarks_are_classical_scaling():
 
 
 @pytest.mark.parametrize("num_landmarks", [None, 40])
+@needs_numba
 def test_one_step_follows_the_batch(num_landmarks):
     """Check 10, from 100 to 600 rows, against coordinates of the same distances from scratch."""
     x = swiss_roll(600, 0)
@@ -124,6 +130,7 @@ def test_one_step_follows_the_batch(num_landmarks):
     assert np.mean(errors) < 2e-2
 
 
+@needs_numba
 def test_converged_updates_are_those_of_scikit_learn():
     x = swiss_roll(260, 1)
     found = IncrementalIsomap(n_neighbors=6, converge=True).fit(x[:200])
