@@ -112,6 +112,34 @@ SHAPE_CASES = {
     "Landmarks.take": options(MARKS.take, {"individuals": [0]}, individuals=ARRAYS),
     "Landmarks.aligned": options(MARKS.aligned, {}, scale=(*NUMBERS, *TEXT)),
     "Landmarks.write_tps": options(MARKS.write_tps, {"path": "/"}, path=PATHS[:10]),
+    "simulate_box_bumps": options(
+        sb.simulate_box_bumps, {}, noise=NUMBERS, is_shifted=(True, False), seed=NUMBERS
+    ),
+    "simulate_ellipsoids": options(
+        sb.simulate_ellipsoids,
+        {"num_individuals": 2},
+        num_individuals=(*NUMBERS[:8], "3"),
+        num_points=(*NUMBERS[:8], "3"),
+        noise=NUMBERS,
+        seed=NUMBERS,
+    ),
+    "simulate_leaves": options(
+        sb.simulate_leaves,
+        {"num_individuals": 2},
+        num_individuals=(*NUMBERS[:8], "3"),
+        asymmetry=NUMBERS,
+        width_deviation=NUMBERS,
+        noise=NUMBERS,
+        seed=NUMBERS,
+    ),
+    "simulate_tubes": options(
+        sb.simulate_tubes,
+        {},
+        num_controls=(*NUMBERS[:8], "3"),
+        num_cases=(*NUMBERS[:8], "3"),
+        noise=NUMBERS,
+        seed=NUMBERS,
+    ),
     "read_landmarks": options(
         sb.read_landmarks,
         {"path": "no.tps"},
