@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import wraps
+
 import numpy as np
+from numpyro import handlers
 
 import sidebayes as sb
 from tests.support.fuzz.cards import quick
@@ -13,7 +16,36 @@ PLACES = np.random.default_rng(1).normal(size=(3, 4, 2))
 MARKS = sb.Landmarks.from_array(PLACES)
 COVARIATES = (*TABLES, *COLUMNS)
 
+
+def seeded(call):
+    """A function that samples sites, outside of a model."""
+
+    @wraps(call)
+    def run(**given):
+        with handlers.seed(rng_seed=0):
+            return call(**given)
+
+    return run
+
+
+INFER = ({}, {"event_dims": ["a"]}, {3: 4}, *TEXT)
+
 SHAPE_CASES = {
+    "sample_direction": options(
+        seeded(sb.sample_direction),
+        {"name": "point", "dimension": 3},
+        name=TEXT,
+        dimension=NUMBERS,
+        infer=INFER,
+    ),
+    "sample_preshape": options(
+        seeded(sb.sample_preshape),
+        {"name": "shape", "num_landmarks": 4, "num_coordinates": 2},
+        name=TEXT,
+        num_landmarks=NUMBERS,
+        num_coordinates=NUMBERS,
+        infer=INFER,
+    ),
     "shape_chart": options(
         sb.shape_chart,
         {"shapes": PLACES},
