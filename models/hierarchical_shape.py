@@ -129,5 +129,5 @@ def hierarchical_shape(
     log_side = None if known is None else jnp.log(1.0 * known.admissible(num_clusters))
     fn = LinkedMixture(labels, density, log_side)
     left = None if coordinates is None else coordinates - shift
-    infer = {"chart": "chart", "covariates": "covariates", "slopes": "slopes"}
+    infer = {"chart": "chart", "covariates": "covariates", "slopes": "slopes", "offset": shift}
     numpyro.sample("coordinates", fn, obs=left, infer=infer)

@@ -229,6 +229,16 @@ def test_slopes_are_those_of_least_squares_and_covariates_explain_what_they_adde
         for one in (table, table[::-1].to_numpy())
     )
     assert own > other + 10
+    predicted = [
+        fit.predictive(subjects=[0] * MARKS, landmarks=np.arange(MARKS), covariates=[[value, 0.0]])[
+            "predictions"
+        ]["coordinates"].to_numpy()
+        for value in (30.0, 40.0)
+    ]
+    moved = np.broadcast_to(10 * fit.params["slopes"][0], predicted[0].shape[-2:])
+    np.testing.assert_allclose((predicted[1] - predicted[0])[0, 0], moved, atol=1e-9)
+    observed = fit.predictive()["observed_data"]["coordinates"]
+    np.testing.assert_allclose(observed, rows_of, atol=1e-9)
     with pytest.raises(ValueError, match="no covariates of shapes"):
         known.shape_effects()
 
