@@ -360,6 +360,8 @@ def test_quality_of_few_modes_equals_a_loop_over_individuals(known):
     variance = np.linalg.eigvalsh(np.cov(table.T))[::-1]
     np.testing.assert_allclose(found["compactness"][3], variance[:3].sum() / variance.sum())
     assert found["specificity"].is_monotonic_increasing
+    few = fitted(num_modes=2, known=PartialLabels(LABELS)).shape_quality(num_samples=200)
+    pd.testing.assert_frame_equal(few, found)  # of shapes, not of what a chart holds of them
     assert (found["generalisation"].diff().dropna() < 0).all()
 
 
