@@ -392,7 +392,12 @@ def test_shapes_are_drawn_in_the_plane_and_in_space(known):
         ({"landmarks": np.tile([0, 1, 2, 3, 4, 4], SIZE)}, "individual 0 has 2 rows of landmark 4"),
         ({"landmarks": np.tile([0, 1, 2, 3, 4, 5.5], SIZE)}, r"landmarks\[5\] = 5.5"),
         ({"num_modes": WHOLE + 1}, "num_modes = 9"),
+        (
+            {"landmarks": np.tile(np.arange(1, 7), SIZE)},
+            "numbers from 1 to 6, and no row of landmark 0",
+        ),
         ({"num_modes": 0}, "num_modes = 0"),
+        ({"known": LABELS, "num_clusters": 1}, "only 1 classes; fit 2 at least"),
         ({"population": "free"}, "population = 'free'"),
         ({"population": "learned", "num_clusters": 1}, "needs several groups"),
         ({"population": "learned", "prior": "flat"}, "prior='flat' has none"),

@@ -117,6 +117,11 @@ def _check_complete(subjects: Groups, landmarks: NDArray, num_landmarks: int) ->
             f"landmarks[{row}] = {landmarks[row]:g}; expected a whole number from 0 to {num_landmarks - 1}, "
             f"as there are {num_landmarks} landmarks"
         )
+    if len(landmarks) and landmarks.min() > 0:
+        raise ValueError(
+            f"landmarks has numbers from {landmarks.min():g} to {landmarks.max():g}, and no row of landmark "
+            "0; number landmarks from 0"
+        )
     cell = np.asarray(subjects.codes) * num_landmarks + landmarks.astype(int)
     count = np.bincount(cell, minlength=subjects.num_groups * num_landmarks)
     if (count != 1).any():
