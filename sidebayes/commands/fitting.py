@@ -304,16 +304,11 @@ def _sizes(
     found = {}
     if asked.num_clusters is not None:
         found["num_clusters"] = asked.num_clusters
-    wanted = {*to.required} if to.signature.truncates else {*to.required, "num_clusters"}
-    for name in ("num_clusters", "num_classes"):
-        if (
-            name in wanted & {*to.signature.options}
-            and name not in found
-            and name not in options
-            and num_classes
-        ):
-            found[name] = num_classes
-    return found
+    if not num_classes:
+        return found
+    counted = {*to.required} if to.signature.truncates else {*to.required, "num_clusters"}
+    counted &= {"num_clusters", "num_classes"} & {*to.signature.options}
+    return found | dict.fromkeys(counted - found.keys() - options.keys(), num_classes)
 
 
 def _learned(to: Arguments, options: Mapping[str, Any]) -> dict[str, Any]:
