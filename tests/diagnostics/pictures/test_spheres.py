@@ -65,7 +65,9 @@ def test_both_sides_of_the_sphere_are_seen_the_right_way_around():
     assert np.linalg.det(frame) > 0
     front = frame @ [0.8, 0.6, 0.0]
     back = frame @ [-0.8, 0.6, 0.0]
-    np.testing.assert_allclose(_seen(np.array([front, back]), frame), [[0.6, 0], [1.65, 0]], atol=1e-12)
+    np.testing.assert_allclose(
+        _seen(np.array([front, back]), frame), [[0.6, 0], [1.65, 0]], atol=1e-12
+    )
     root = np.array([[0.0, 0.0], [0.2, 0.0], [0.0, 0.1]])
     curve = _curve(np.eye(3)[0], root, on_circle=False)
     tangent = curve[:, 1:] * (np.arccos(curve[:, 0]) / np.sin(np.arccos(curve[:, 0])))[:, None]
