@@ -364,6 +364,7 @@ def test_what_cannot_be_fitted_is_refused():
         "DirectionalPrior": {"prior": sb.GaussianPrior(np.zeros(3), 1.0, 5.0, np.eye(3))},
         "must exceed": {"prior": DirectionalPrior(1.0, 0.3)},
         "dimension": {"dimension": 4},
+        "x is one point, 9 times": {"x": np.repeat(X[:1], 9, axis=0)},
     }
     for message, given in cases.items():
         with pytest.raises(ValueError, match=message):
