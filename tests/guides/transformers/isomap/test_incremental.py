@@ -166,7 +166,17 @@ def test_files_that_hold_no_map(tmp_path):
     with pytest.raises(ValueError, match="holds no whole map"):
         IncrementalIsomap.load(path)
     np.savez(path, header=np.array('{"kind": "another"}'))
-    with pytest.raises(ValueError, match="expected 'sidebayes.IncrementalIsomap/1'"):
+    with pytest.raises(ValueError, match="it is 'another', not 'sidebayes.IncrementalIsomap/1'"):
+        IncrementalIsomap.load(path)
+    IncrementalIsomap(n_neighbors=3).fit(swiss_roll(20, 0)).save(path)
+    arrays = dict(np.load(path))
+    for name in arrays.keys() - {"header", "fixed"}:
+        changed = {one: value for one, value in arrays.items() if one != name}
+        np.savez(path, **changed)
+        with pytest.raises(ValueError, match="holds no whole map"):
+            IncrementalIsomap.load(path)
+    np.savez(path, **(arrays | {"graph_to": arrays["graph_to"] + 15}))
+    with pytest.raises(ValueError, match="holds no whole map"):
         IncrementalIsomap.load(path)
     np.savez(path, header=np.array({"kind": 1}, dtype=object))
     with pytest.raises(ValueError, match="holds no whole map"):
