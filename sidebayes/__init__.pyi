@@ -11,6 +11,10 @@ from .data.datasets import load_dataset as load_dataset
 from .data.domains import simulate_domains as simulate_domains
 from .data.formulas import Design as Design
 from .data.formulas import design as design
+from .data.shape_simulators import simulate_box_bumps as simulate_box_bumps
+from .data.shape_simulators import simulate_ellipsoids as simulate_ellipsoids
+from .data.shape_simulators import simulate_leaves as simulate_leaves
+from .data.shape_simulators import simulate_tubes as simulate_tubes
 from .data.shapes.landmark_files import read_landmarks as read_landmarks
 from .data.shapes.landmarks import Landmarks as Landmarks
 from .data.shapes.outlines import digit_outlines as digit_outlines
@@ -40,6 +44,7 @@ from .guides.engines.samplers.nested import NestedSlice as NestedSlice
 from .guides.engines.samplers.smc import SMC as SMC
 from .guides.engines.variational.coordinate_ascent import CoordinateAscent as CoordinateAscent
 from .guides.engines.variational.svi import SVI as SVI
+from .guides.feature_saliency import ComponentwiseEM as ComponentwiseEM
 from .guides.moe import HardClasses as HardClasses
 from .guides.transformers.co_ranking import co_ranking_quality as co_ranking_quality
 from .guides.transformers.detection.alignment import align_kernels as align_kernels

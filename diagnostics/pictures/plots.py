@@ -24,10 +24,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_clusters", "plot_coclustering", "plot_parameters"]
+__all__ = [
+    "MOST_POINTS",
+    "draw_links",
+    "link_legend",
+    "plot_clusters",
+    "plot_coclustering",
+    "plot_parameters",
+]
 
 _MOST_LINKS = 400
-_MOST_POINTS = 5000
+MOST_POINTS = 5000
+"""Points that are drawn."""
 _MOST_AXES = 6
 """Leading principal axes that a picture chooses two of."""
 _TINY = 1e-12
@@ -49,9 +57,9 @@ def plot_clusters(fit: AskedFit) -> Figure:
     prob = fit.responsibilities()
     where, centre, axes, names = _plane(x, _feature_names(fit), prob)
     figure, axis = new_figure(6.4, 4.9)
-    num_violated = _draw_links(axis, fit, where)
+    num_violated = draw_links(axis, fit, where)
     colour = cluster_colours(prob.shape[1])
-    shown = np.linspace(0, len(x) - 1, min(len(x), _MOST_POINTS)).astype(int)
+    shown = np.linspace(0, len(x) - 1, min(len(x), MOST_POINTS)).astype(int)
     axis.scatter(
         *where[shown].T,
         c=np.clip(prob[shown] @ colour, 0, 1),
@@ -67,7 +75,7 @@ def plot_clusters(fit: AskedFit) -> Figure:
     num_links = fit.tree["constant_data"].sizes.get("link", 0)
     if num_links:
         some = f"{_MOST_LINKS} of {num_links} links drawn" if num_links > _MOST_LINKS else None
-        _link_legend(axis, num_violated, some)
+        link_legend(axis, num_violated, some)
     return figure
 
 
@@ -197,7 +205,15 @@ def _plane(
     return (x - centre) @ axes, centre, axes, [f"principal axis {k + 1}" for k in chosen]
 
 
-def _draw_links(axis: Axes, fit: AskedFit, where: NDArray) -> int:
+def draw_links(axis: Axes, fit: AskedFit, where: NDArray) -> int:
+    """Draw at most 400 links, violated ones first; returns how many the labels violate.
+
+    Parameters
+    ----------
+    axis : Axes
+    fit : Fit
+    where : ndarray, shape (num_points, 2)
+    """
     from matplotlib.collections import LineCollection
 
     group = fit.tree["constant_data"]
@@ -221,7 +237,8 @@ def _draw_links(axis: Axes, fit: AskedFit, where: NDArray) -> int:
     return int(broken.sum())
 
 
-def _link_legend(axis: Axes, num_violated: int, title: str | None) -> None:
+def link_legend(axis: Axes, num_violated: int, title: str | None) -> None:
+    """Say above the picture what kinds of links there are."""
     from matplotlib.lines import Line2D
 
     kinds = [("solid", MUTED, "must-link"), ((0, (3.5, 2.5)), MUTED, "cannot-link")]

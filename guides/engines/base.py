@@ -184,6 +184,9 @@ class Engine:
     """Whether rows of `EngineResult.objective` are starts of a climb without noise, so that the last
     gain tells how far the end was."""
 
+    prunes: ClassVar[bool] = False
+    """Whether the engine takes out what does not pay for itself, so that densities need no bound there."""
+
     corners: ClassVar[tuple[str, ...]] = ()
     """Roles of sites on simplices that the engine holds at zeros and ones."""
 

@@ -18,6 +18,7 @@ from numpyro.distributions.transforms import Transform
 from .collapsed import Collapsed
 
 __all__ = [
+    "Augmented",
     "Batched",
     "Block",
     "Checking",
@@ -38,6 +39,7 @@ __all__ = [
     "Starting",
     "Tightening",
     "Typical",
+    "Unbounded",
     "Updatable",
     "WholeData",
 ]
@@ -194,6 +196,14 @@ class HasMeans(Protocol):
         ...
 
 
+class Augmented:
+    """Base of `Drawable` blocks whose full conditional is that given further latent variables.
+
+    The distribution of the data sums these out, and draws them beside those of its log-factors. The mode
+    of what `update` finds then only raises EM's surrogate.
+    """
+
+
 class Discrete:
     """Base of `Updatable` blocks whose mode is a corner of the support, where no slope need vanish."""
 
@@ -285,6 +295,15 @@ class Improper(Protocol):
 
     def improper(self) -> str | None:
         """Say why the sites have no posterior at all, None if they have one."""
+        ...
+
+
+@runtime_checkable
+class Unbounded(Protocol):
+    """May have a density without bound, of which only engines that prune make sense."""
+
+    def unbounded(self) -> str | None:
+        """Say where the density has no bound and what to do, None if it has one."""
         ...
 
 

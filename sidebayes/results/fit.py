@@ -186,7 +186,11 @@ class Fit(FitBase):
 
     @property
     def picture(self) -> str | None:
-        """Picture that `plot` draws: "subjects", "shapes", "curves" or "clusters"; None without any."""
+        """Picture that `plot` draws; None without any.
+
+        One of "subjects", "shapes", "sphere", "curves" and "clusters".
+        """
+        from sidebayes.diagnostics.pictures.spheres import has_sphere
         from sidebayes.diagnostics.pictures.subjects import has_subjects
 
         if has_subjects(self):
@@ -195,14 +199,16 @@ class Fit(FitBase):
             return None
         if of_shapes.has_shapes(self):
             return "shapes"
+        if has_sphere(self):
+            return "sphere"
         return "clusters" if of_curves.input_of_curves(self) is None else "curves"
 
     def plot(self) -> Figure:
         """Draw the data with the model's description of them; returns the matplotlib figure.
 
         Points with links and soft assignments (`plot_clusters`), the rows of a long table with bands
-        (`plot_subjects`), shapes of groups with deformations and modes (`plot_shapes`), or the curves
-        of clusters along one input.
+        (`plot_subjects`), shapes of groups with deformations and modes (`plot_shapes`), points on a circle
+        or a sphere (`plot_sphere`), or the curves of clusters along one input.
 
         Raises
         ------
@@ -211,6 +217,7 @@ class Fit(FitBase):
         """
         from sidebayes.diagnostics.pictures.plots import plot_clusters
         from sidebayes.diagnostics.pictures.shapes import plot_shapes
+        from sidebayes.diagnostics.pictures.spheres import plot_sphere
         from sidebayes.diagnostics.pictures.subjects import plot_subjects
 
         if self.picture == "subjects":
@@ -218,6 +225,8 @@ class Fit(FitBase):
         need_labels(self, "clusters to draw")
         if self.picture == "shapes":
             return plot_shapes(self.shapes(), self.modes(2), self.responsibilities())
+        if self.picture == "sphere":
+            return plot_sphere(self)
         along = of_curves.input_of_curves(self)
         return plot_clusters(self) if along is None else of_curves.plot_fit_curves(self, along)
 

@@ -96,6 +96,7 @@ def _check(run: Run) -> None:
     problem = run.problem
     problems.check_names(problem)
     problems.check_observed(problem, run.method)
+    problems.check_bounded(problem, run.engine)
     problems.check_blocks(problem)
     check_symmetries(problem, run.seed)
     if run.card is None:

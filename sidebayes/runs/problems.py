@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sidebayes.guides.engines.base import Problem, SideBayesWarning
+from sidebayes.guides.engines.base import Engine, Problem, SideBayesWarning
 from sidebayes.guides.engines.plumbing.programs import unchecked
 from sidebayes.guides.engines.problem import posterior
 from sidebayes.guides.engines.problem.declared import declared_blocks, observed_table, site_dims
@@ -29,7 +29,7 @@ from sidebayes.guides.engines.problem.density import (
 from sidebayes.guides.engines.problem.honoured import is_factor, is_outcome, live_inputs
 from sidebayes.guides.engines.problem.units import given_data
 from sidebayes.guides.engines.steps.updates import block_of, plan_updates
-from sidebayes.models.blocks.block import Checking, Remarking
+from sidebayes.models.blocks.block import Checking, Remarking, Unbounded
 from sidebayes.models.blocks.components.gaussian_block import GaussianComponents
 from sidebayes.models.blocks.directional.von_mises_fisher_components import VonMisesFisherComponents
 from sidebayes.models.blocks.directional.wrapped_components import WrappedComponents
@@ -41,6 +41,7 @@ from .checks import as_annotated
 
 __all__ = [
     "check_blocks",
+    "check_bounded",
     "check_names",
     "check_observed",
     "empirical_prior",
@@ -151,7 +152,7 @@ def _same_shape(value: Any, data: Any) -> bool:
 def check_blocks(problem: Problem) -> None:
     """Have blocks look at the data that they describe."""
     trace = abstract_trace(problem)
-    for part in plan_updates(problem).parts:
+    for part in plan_updates(problem).starting:
         block = block_of(trace, part)
         if not isinstance(block, Checking):
             continue
@@ -159,6 +160,20 @@ def check_blocks(problem: Problem) -> None:
             data = observed_table(problem, name)
             if data is not None:
                 block.check(name, data)
+
+
+def check_bounded(problem: Problem, engine: Engine) -> None:
+    """Refuse a density without bound, unless the engine takes out what makes it so.
+
+    Raises
+    ------
+    ValueError
+        What the block says of it.
+    """
+    for block, _ in declared_blocks(abstract_trace(problem)):
+        reason = block.unbounded() if isinstance(block, Unbounded) else None
+        if reason is not None and not engine.prunes:
+            raise ValueError(f"engine {engine.name!r} cannot be used: {reason}")
 
 
 def remarks(problem: Problem, draws: Mapping[str, np.ndarray]) -> list[str]:

@@ -23,6 +23,7 @@ __all__ = [
 
 ENGINES: dict[str, str] = {
     "cavi": "sidebayes.guides.engines.variational.coordinate_ascent:CoordinateAscent",
+    "componentwise_em": "sidebayes.guides.feature_saliency:ComponentwiseEM",
     "continuation": "sidebayes.guides.constraint_fit:Continuation",
     "em": "sidebayes.guides.engines.expectation_maximisation.em:EM",
     "geodesic": "sidebayes.guides.engines.samplers.geodesic:GeodesicHMC",

@@ -55,6 +55,7 @@ OPTIONS = {
         {"reading": "relation", "inference": BeliefPropagation(max_table=0)},
         {"reading": "relation", "inference": MeanField(max_table=0)},
     ],
+    "feature_saliency": [{}, {"selection": "sparse"}, {"selection": "sparse", "reading": "field"}],
     "constrained_em": [{}, {"weight_per": "point"}],
     "pair_mixture": [
         {"num_components": components, "pair_law": law}

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import Array
-from sidebayes.models.blocks.block import Conditional, Discrete
+from sidebayes.models.blocks.block import Augmented, Conditional, Discrete
 
 from ..base import Problem
 from ..plumbing.clock import Clock
@@ -72,7 +72,7 @@ def check_updates(
                 plan.parts, blocks, updates, modes, after, strict=True
             ):
                 gain, values = value - before, part.values(params)
-                if not isinstance(block, Conditional):
+                if not isinstance(block, Conditional) or isinstance(block, Augmented):
                     fell = gain < -_TOLERANCE * (1 + jnp.abs(before))
                     slope: Any = 0.0
                     if not isinstance(block, Discrete):

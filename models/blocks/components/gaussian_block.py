@@ -24,7 +24,7 @@ from numpyro.distributions.transforms import (
 
 from ..block import Block, Observation
 from ..collapsed import Collapsed
-from ..mixtures.data_units import Rescaled, data_units
+from ..mixtures.data_units import Rescaled, data_units, refuse_constant
 from ..mixtures.linked_mixture import LinkedMixture
 from . import normal_inverse_gamma, normal_inverse_wishart
 from .gaussian import Gaussian
@@ -339,14 +339,7 @@ class GaussianComponents(Block):
 
     def check(self, name: str, value: Any) -> None:
         """Refuse constant features, which say nothing about clusters."""
-        values = np.asarray(value)
-        constant = np.flatnonzero(np.ptp(values, axis=0) == 0) if len(values) > 1 else ()
-        if len(constant):
-            raise ValueError(
-                f"{name} has constant features, in columns {', '.join(map(str, constant[:5]))}"
-                f"{', ...' if len(constant) > 5 else ''}; they say nothing about clusters: drop them, "
-                f"{name}[:, np.ptp({name}, axis=0) > 0]"
-            )
+        refuse_constant(name, np.asarray(value))
 
     def _shaped(self, mean: Array, spread: Array) -> dict[str, Array]:
         location = mean.reshape(*self.shape, self.num_features)

@@ -14,7 +14,7 @@ from numpyro.distributions import constraints
 from numpyro.distributions.transforms import Transform
 from numpyro.primitives import apply_stack
 
-__all__ = ["Rescaled", "data_units", "fitted_statistic", "fitted_whitening"]
+__all__ = ["Rescaled", "data_units", "fitted_statistic", "fitted_whitening", "refuse_constant"]
 
 
 def data_units(data: ArrayLike | None, num_features: int) -> tuple[Array, Array]:
@@ -28,6 +28,26 @@ def data_units(data: ArrayLike | None, num_features: int) -> tuple[Array, Array]
     mean = x.mean(axis=0)
     deviation = jnp.sqrt(jnp.mean((x - mean) ** 2, axis=0))
     return jnp.where(jnp.isfinite(mean), mean, 0.0), jnp.where(deviation > 0, deviation, 1.0)
+
+
+def refuse_constant(name: str, values: np.ndarray) -> None:
+    """Refuse constant features, which say nothing about clusters, and those without a value.
+
+    Raises
+    ------
+    ValueError
+        Naming their columns.
+    """
+    known = np.isfinite(values)
+    low = np.where(known, values, np.inf).min(axis=0)
+    high = np.where(known, values, -np.inf).max(axis=0)
+    constant = np.flatnonzero(high <= low) if len(values) > 1 else ()
+    if len(constant):
+        raise ValueError(
+            f"{name} has constant features, in columns {', '.join(map(str, constant[:5]))}"
+            f"{', ...' if len(constant) > 5 else ''}; they say nothing about clusters: drop them, "
+            f"{name}[:, np.ptp({name}, axis=0) > 0]"
+        )
 
 
 def fitted_statistic(name: str, value: Array) -> Array:

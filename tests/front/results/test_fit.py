@@ -30,6 +30,7 @@ from sidebayes import (
     SMC,
     SVI,
     BlockedGibbs,
+    ComponentwiseEM,
     Continuation,
     CoordinateAscent,
     Laplace,
@@ -61,14 +62,18 @@ TINY = {
     "stochastic_em": StochasticEM(batch_size=15, max_epochs=1),
     "gibbs": BlockedGibbs(num_warmup=10, num_samples=10, num_chains=2, max_tree_depth=3),
     "cavi": CoordinateAscent(num_restarts=2, max_steps=30, num_draws=20),
+    "componentwise_em": ComponentwiseEM(num_restarts=1, max_steps=300),
     "kmeans": make_engine("kmeans", CARDS["soft_kmeans"]),
 }
 MUST = Links(HARD.pairs[HARD.same], HARD.weights[HARD.same], len(X))
 CONJUGATE = {"ppc": (SOFT, {"reading": "relation"}), "constrained_em": (MUST, {})}
 """Links and options under which every site of a card is conjugate."""
+PROPER = {"feature_saliency": {"selection": "sparse"}}
+"""Options under which a card has a posterior, for engines other than its first."""
 LABEL_SITES = {
     "constrained_kmeans": {"mean"},
     "soft_kmeans": {"mean"},
+    "feature_saliency": {"weights", "mean", "variance"},
     "constraint_fit": {"weights", "mean"},
     "constraint_projection": {"weights", "mean"},
     "pairwise_gp": {"coefficients"},
@@ -240,6 +245,8 @@ def test_every_card_with_every_engine(name, engine, tmp_path):
     links, options = {"none": None, "hard": HARD}.get(card.links, SOFT), {}
     if engine == "cavi":
         links, options = CONJUGATE.get(name, (links, options))
+    if engine != card.default_engine:
+        options = options | PROPER.get(name, {})
     given = {"engine": TINY[engine], "truth": LABELS, "seed": 2, **options}
     rows = rows_for(name, X)
     fit = sidebayes.fit(name, rows, links, num_clusters=3, **given)

@@ -172,7 +172,16 @@ def test_a_card_in_small():
 
 
 BENCH = runpy.run_path(str(Path(__file__).parents[3] / "benchmarks" / "calibration.py"))
-POINTS_ONLY = {"em", "map", "newton", "kmeans", "stochastic_em", "continuation", "hard_classes"}
+POINTS_ONLY = {
+    "em",
+    "map",
+    "newton",
+    "kmeans",
+    "stochastic_em",
+    "componentwise_em",
+    "continuation",
+    "hard_classes",
+}
 CANNOT_SIMULATE = {
     "constrained_kmeans",
     "soft_kmeans",
@@ -180,7 +189,7 @@ CANNOT_SIMULATE = {
     "constraint_projection",
     "nfgl",
 }
-EXACT = {"nuts", "gibbs", "smc", "nested"}
+EXACT = {"nuts", "geodesic", "gibbs", "smc", "nested"}
 
 
 def test_every_card_and_bayesian_engine_is_covered():

@@ -1,0 +1,276 @@
+"""Steps of component-wise EM: labels weighed at held densities, weights one by one, then all else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from sidebayes.models.blocks.label_inference import partition
+from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
+from sidebayes.models.blocks.saliency.feature_block import SalientFeatures
+from sidebayes.models.blocks.saliency.message_length import PER_DENSITY
+from sidebayes.models.blocks.saliency.passes import Used, salient_densities, salient_moments
+from sidebayes.models.blocks.saliency.saliency_mixture import SaliencyMixture
+
+from .engines.base import Problem
+from .engines.problem.declared import declared_blocks, site_roles
+from .engines.problem.density import (
+    abstract_trace,
+    collapsed_sites,
+    latent_sites,
+    site_log_prob,
+)
+
+__all__ = ["Sites", "Weighed"]
+
+_TRIED = 33
+"""Lengths of a step of a saliency that are tried."""
+
+
+class Sites(NamedTuple):
+    """Names of the observed site, of the weights, and of those of the features by role."""
+
+    observed: str
+    weights: str
+    roles: tuple[tuple[str, str], ...]
+
+    @property
+    def saliency(self) -> str:
+        """Name of the saliencies."""
+        return dict(self.roles)["saliency"]
+
+    @classmethod
+    def of(cls, problem: Problem) -> Sites:
+        """Find the sites.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If the model is another one.
+        """
+        trace = abstract_trace(problem)
+        blocks = [(b, s) for b, s in declared_blocks(trace) if isinstance(b, SalientFeatures)]
+        sources = [
+            n for n, (fn, _) in collapsed_sites(trace).items() if isinstance(fn, SaliencyMixture)
+        ]
+        if len(blocks) != 1 or len(sources) != 1:
+            raise TypeError(
+                "ComponentwiseEM is for one mixture with saliencies, such as 'feature_saliency'; use 'em'"
+            )
+        block, sites = blocks[0]
+        if block.saliency_prior is not None:
+            raise ValueError(
+                "component-wise EM finds the shortest message, and the prior of this model is a proper one, "
+                "under which nothing is left out; pass selection='mml', or use engine='em'"
+            )
+        weights = [n for n, role in site_roles(problem).items() if role == "mixing_weights"]
+        others = set(latent_sites(trace)) - {*weights, *sites.values()}
+        if others:
+            raise ValueError(
+                f"component-wise EM does not learn {sorted(others)}; state their values, or pass "
+                "selection='sparse' and use engine='em'"
+            )
+        return cls(sources[0], weights[0], tuple(sorted(sites.items())))
+
+
+class Weighed(NamedTuple):
+    """The model at parameters: its sites, and the log densities of all rows in the clusters that are used."""
+
+    names: Sites
+    fn: SaliencyMixture
+    block: SalientFeatures
+    value: Array
+    weights: Array
+    log_prior: Array
+    used: Used
+    unary: Array
+
+    @classmethod
+    def of(cls, trace: Mapping[str, dict], names: Sites) -> Weighed:
+        """Compute the densities of all rows, once."""
+        site, weights = trace[names.observed], trace[names.weights]["value"]
+        fn: Any = site["fn"]
+        prior = [
+            site_log_prob(one)
+            for name, one in trace.items()
+            if one["type"] == "sample" and name != names.observed
+        ]
+        used = Used(jnp.argsort(weights <= 0, stable=True), (weights > 0).sum())
+        unary = salient_densities(site["value"], fn.components.features, used)
+        if fn.log_side is not None:
+            unary = unary + jnp.maximum(jnp.asarray(fn.log_side).T, partition.FORBIDDEN)
+        unary = jnp.where(weights[:, None] > 0, unary, partition.FORBIDDEN)
+        block = trace[names.saliency]["infer"]["block"]
+        value = site["value"]
+        return cls(names, fn, block, value, weights, sum(prior, start=jnp.zeros(())), used, unary)
+
+    @property
+    def saliency(self) -> Array:
+        """Saliencies of the features."""
+        return self.fn.components.features.saliency
+
+    @property
+    def structure(self) -> Array:
+        """A number for which clusters and features are used, the larger the more."""
+        free = (self.saliency > 0).sum() + (self.saliency < 1).sum() * 1_000
+        return (self.weights > 0).sum() + free * 1_000
+
+    def log_joint(self) -> Array:
+        """Minus the length of the message."""
+        labels = self._labels(self.weights)
+        if labels.is_shared:
+            joint = self.unary + labels.log_weights[:, None]
+            return self.log_prior + jax.nn.logsumexp(joint, axis=0).sum()
+        return self.log_prior + labels.log_evidence(self.unary.T)
+
+    def _labels(self, weights: Array) -> LinkedCategorical:
+        """Joint prior of the labels at other weights, whose logarithms are numbers where they are zero."""
+        used, labels = weights > 0, self.fn.labels
+        log_weights = jnp.where(used, jnp.log(jnp.where(used, weights, 1.0)), partition.FORBIDDEN)
+        return LinkedCategorical(
+            log_weights,
+            labels.graph,
+            reading=labels.reading,
+            weight_per=labels.weight_per,
+            pair_weights=labels.pair_weights,
+            inference=labels.inference,
+        )
+
+    def held(self) -> Array:
+        """Clusters that partial labels name, which always stay."""
+        if self.fn.log_side is None:
+            return jnp.zeros(self.weights.shape, bool)
+        admits = jnp.asarray(self.fn.log_side) > partition.FORBIDDEN
+        return (admits & ~admits.all(axis=1, keepdims=True)).any(axis=0)
+
+    def smallest(self) -> tuple[Array, Array]:
+        """Number of clusters used, and the smallest that may be left out, -1 if none may."""
+        free = (self.weights > 0) & ~self.held()
+        found = jnp.where(free, self.weights, jnp.inf).argmin()
+        return self.used.number, jnp.where(free.any(), found, -1)
+
+    def without(self, cluster: Array) -> dict[str, Array]:
+        """The parameters with a cluster left out."""
+        rest = self.weights.at[cluster].set(0.0)
+        values = dict(self._values())
+        return values | {self.names.weights: rest / jnp.maximum(rest.sum(), 1e-300)}
+
+    def _values(self) -> dict[str, Array]:
+        own = self.fn.components.features
+        by_role = {
+            "saliency": own.saliency,
+            "location": own.mean,
+            "spread": own.variance,
+            "common_location": own.common_mean,
+            "common_spread": own.common_variance,
+        }
+        return {name: by_role[role] for role, name in self.names.roles}
+
+    def moved(self, min_clusters: int, plain: Array) -> dict[str, Array]:
+        """Update the weights one after another, then densities and saliencies."""
+        price = PER_DENSITY / 2 * (self.saliency > 0).sum()
+        held = self.held()
+        counts, shares = self._expected()
+
+        def turn(number: Array, weights: Array) -> Array:
+            cluster = self.used.order[number]
+            found = counts(weights)
+            return _weight_updated(weights, cluster, found, price, held[cluster], min_clusters)
+
+        weights = lax.fori_loop(0, self.used.number, turn, self.weights)
+        return {self.names.weights: weights} | self._features(shares(weights), weights, plain)
+
+    def _expected(self) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
+        """Expected sizes of the clusters, and responsibilities (num_clusters, num_points), given weights."""
+        if self.fn.labels.is_shared:
+            density = jnp.exp(self.unary - self.unary.max(axis=0))
+            # where all have vanished beside a cluster that is taken out, they are alike
+            least = jnp.sqrt(jnp.finfo(density.dtype).tiny)
+            density = jnp.where(self.weights[:, None] > 0, jnp.maximum(density, least), 0.0)
+            return (
+                lambda weights: weights * (density @ (1 / (weights @ density))),
+                lambda weights: weights[:, None] * density / (weights @ density),
+            )
+
+        def counts(weights: Array) -> Array:
+            def total(log_weights: Array) -> Array:
+                return partition.log_partition(
+                    self.unary.T,
+                    labels.graph,
+                    log_weights,
+                    jnp.asarray(labels.pair_weights),
+                    **labels.options,
+                )
+
+            labels = self._labels(weights)
+            return jax.grad(total)(labels.log_weights)
+
+        return counts, lambda weights: self._labels(weights).responsibilities(self.unary.T).T
+
+    def _features(self, share: Array, weights: Array, plain: Array) -> dict[str, Array]:
+        """Modes of densities and saliencies."""
+        used = Used(jnp.argsort(weights <= 0, stable=True), (weights > 0).sum())
+        features, block = self.fn.components.features, self.block
+        moments = salient_moments(self.value, share, features, block.centre, used)
+        found = block.update(moments, ())
+        saliency = _saliency_updated(features.saliency, moments, used.number, plain)
+        values = {role: self._values()[name] for role, name in self.names.roles}
+        new = {"saliency": saliency, **block.normal_mode(found.normal, values)}
+        return {name: new[role] for role, name in self.names.roles}
+
+
+def _weight_updated(
+    weights: Array, cluster: Array, counts: Array, price: Array, held: Array, min_clusters: int
+) -> Array:
+    r"""Weights after one of them is updated, the others in proportion.
+
+    While every cluster has more support than its price c, :math:`(N_j - c) / (n - k c)` maximises the
+    objective exactly (own derivation). Otherwise the step is that of Figueiredo and Jain, :math:`\max(N_j
+    - c, 0) / n`, and all weights are divided by their sum.
+    """
+    used = weights > 0
+    number, size = used.sum(), counts.sum()
+    surplus = jnp.maximum(counts[cluster] - price, 0.0)
+    stays = held | (number <= min_clusters)
+    raw = jnp.where(stays & (surplus <= 0), counts[cluster], surplus) / size
+    rest = 1.0 - weights[cluster]
+    paid = jnp.where(used, counts > price, True).all()
+    exact = (counts[cluster] - price) / jnp.where(paid, size - number * price, 1.0)
+    new = jnp.where(paid, exact, raw / jnp.maximum(raw + rest, 1e-300))
+    scaled = weights * (1.0 - new) / jnp.maximum(rest, 1e-300)
+    return jnp.where(number > 1, scaled.at[cluster].set(new), weights)
+
+
+def _saliency_updated(saliency: Array, moments: Any, num_used: Array, plain: Array) -> Array:
+    r"""Saliencies after a step.
+
+    The plain step is eq. 4.30. Where densities of relevant values are like the common ones, all that
+    it learns is which values it took for relevant, and it moves by one part in n / k. Then it takes a
+    longer one: with labels alone unknown, the log likelihood at :math:`\rho + \delta` exceeds that at
+    :math:`\rho` by :math:`\delta D - \delta^2 J` at least, as long as neither :math:`\rho` nor
+    :math:`1 - \rho` is more than halved (own derivation, from :math:`\log(1 + t) \ge t - t^2` for
+    :math:`t \ge -1/2`). Here :math:`D = \sum w (r - \rho) / \rho(1 - \rho)`, and :math:`J = \sum w (r -
+    \rho)^2 / \rho^2(1 - \rho)^2`, of values that are relevant with probability r.
+    """
+    relevant, others = moments.total[:-1].sum(axis=0), moments.total[-1]
+    price_on, price_off = num_used * PER_DENSITY / 2, PER_DENSITY / 2
+    on, off = jnp.maximum(relevant - price_on, 0.0), jnp.maximum(others - price_off, 0.0)
+    total = on + off
+    best = jnp.where(total > 0, on / jnp.where(total > 0, total, 1.0), 0.0)
+    inside = (best > 0) & (best < 1) & (saliency > 0) & (saliency < 1)
+    now = jnp.where(inside, saliency, 0.5)
+    spread, number = now * (1 - now), relevant + others
+    slope = (relevant - number * now) / spread
+    bend = (moments.certainty - 2 * now * relevant + number * now**2) / spread**2
+    share = jnp.linspace(-1.0, 1.0, _TRIED)[:, None]
+    step = share * jnp.where(share < 0, now, 1 - now) / 2
+    tried = now + step
+    bound = (
+        step * slope - step**2 * bend - price_on * jnp.log(tried) - price_off * jnp.log1p(-tried)
+    )
+    longer = jnp.take_along_axis(tried, bound.argmax(axis=0)[None], axis=0)[0]
+    is_longer = jnp.abs(longer - now) > jnp.abs(best - now)
+    return jnp.where(inside & is_longer & ~plain, longer, best)

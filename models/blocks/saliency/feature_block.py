@@ -1,0 +1,358 @@
+"""Densities of features by cluster, common densities and saliencies, as one conjugate block."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+from jax import Array
+from jax.typing import ArrayLike
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import (
+    AffineTransform,
+    ComposeTransform,
+    IndependentTransform,
+    Transform,
+)
+
+from ..block import Augmented, Block, Observation
+from ..collapsed import Collapsed
+from ..components import normal_inverse_gamma
+from ..components.gaussian_prior import GaussianPrior, agreed_features
+from ..components.gaussian_stats import Moments
+from ..components.normal_inverse_gamma import NormalInverseGamma
+from ..components.shift_prior import ComponentPriors
+from ..mixtures.data_units import refuse_constant
+from .passes import Salient, SalientMoments, salient_moments
+from .salient_normal import SalientNormal
+
+__all__ = ["SalientFeatures", "known_moments"]
+
+_WEAK = 0.01
+"""Weight, in values, of the prior mean in priors set from the data, as in `GaussianPrior.empirical`."""
+
+_FLOOR = 1e-6
+"""Least variance of a feature in a cluster, as a share of its variance in the data."""
+
+_START = 0.5
+"""Variances at the start, as a share of those of the data; a tenth is worse where rows are few."""
+
+_LATTICE = -0.5 * math.log(2.0) + 1.0 - math.log(12.0)
+"""Constants of the length of a mean and a variance."""
+
+_EDGE = 1e-10
+"""Distance of a mode of a saliency from zero and one, where the prior has no bound there."""
+
+
+class _Found(NamedTuple):
+    """Posterior of normal densities, those common to all clusters last, and of saliencies."""
+
+    normal: NormalInverseGamma
+    on: Array
+    off: Array
+
+
+class SalientFeatures(Block, Augmented):
+    r"""Means and variances of features by cluster, their common ones, and saliencies.
+
+    .. math:: \rho_l \sim \text{Beta}(a, b), \quad
+              \sigma^2_{kl} \sim \text{InvGamma}(\nu/2, s_l/2), \quad
+              \mu_{kl} \mid \sigma^2_{kl} \sim \mathcal{N}(c_l, \sigma^2_{kl}/\kappa),
+
+    and the common mean and variance of each feature alike. Given labels, and which values are relevant, all
+    of these are conjugate.
+
+    Parameters
+    ----------
+    x : array_like, shape (num_points, num_features), or None
+        NaN where values are missing.
+    num_clusters : int
+    prior : {"empirical", "flat"} or GaussianPrior
+        Of means and variances. Each feature has the marginal of that prior of a covariance, which has
+        :math:`\nu - d + 1` degrees of freedom: three for "empirical".
+    saliency_prior : (float, float) or None
+        a and b. None leaves the prior of all sites to a message length: `structure_length` with
+        `density_length`.
+    """
+
+    factor: ClassVar[str] = "unary"
+    roles: ClassVar[tuple[str, ...]] = (
+        "saliency",
+        "location",
+        "spread",
+        "common_location",
+        "common_spread",
+    )
+    remedy: ClassVar[str] = "use prior='empirical' or fewer clusters"
+
+    def __init__(
+        self,
+        x: ArrayLike | None,
+        num_clusters: int,
+        prior: str | GaussianPrior = "empirical",
+        saliency_prior: tuple[float, float] | None = (0.5, 0.5),
+    ) -> None:
+        self.num_clusters, self.saliency_prior = num_clusters, saliency_prior
+        self.cells = _cell_priors(x, num_clusters, prior)
+        self.centre, variance = known_moments(x, _num_features(x, prior))
+        self.unit = jnp.sqrt(variance)
+
+    @property
+    def num_features(self) -> int:
+        """Number of features."""
+        return len(self.centre)
+
+    def sample(self) -> SalientNormal:
+        """Sample all sites; return the density of a row in each cluster."""
+        names = ("features",)
+        saliency = self.declare("saliency", "saliency", self._saliency_prior(), names)
+        cells = None if self.saliency_prior is None else self.cells
+        spread, means = _site_priors(cells, 0, self.num_features)
+        with numpyro.plate("clusters", self.num_clusters):
+            variance = self.declare("spread", "variance", spread, names)
+            mean = self.declare("location", "mean", means(variance), names)
+        spread, means = _site_priors(cells, -1, self.num_features)
+        common_variance = self.declare("common_spread", "common_variance", spread, names)
+        common_mean = self.declare("common_location", "common_mean", means(common_variance), names)
+        return SalientNormal(Salient(mean, variance, common_mean, common_variance, saliency))
+
+    def _saliency_prior(self) -> dist.Distribution:
+        size = (self.num_features,)
+        if self.saliency_prior is None:
+            support = constraints.independent(constraints.unit_interval, 1)
+            return dist.ImproperUniform(support, (), size)
+        return dist.Beta(*self.saliency_prior).expand(size).to_event(1)
+
+    def density_length(self, features: Salient, weights: Array) -> Array:
+        r"""Nats that means and variances in use cost in a message, beside `structure_length`.
+
+        .. math:: -\log p(\mu, \sigma^2) + \tfrac12 \log |I(\mu, \sigma^2)|, \qquad
+                  |I| = \tfrac12 \sigma^{-6},
+
+        for each density in use, with the conjugate prior p, and the constants that a message of two
+        parameters has, :math:`1 + \log(1/12)` (Wallace and Freeman 1987, eq. 5.1). The length is the same
+        in any unit. A flat prior stands for that of Jeffreys, where both terms cancel (Law 2006, section
+        4.3.3); constants are then left out, as in the thesis.
+        """
+        if self.cells is None:
+            return jnp.zeros(())
+        mean = jnp.concatenate([features.mean, features.common_mean[None]])
+        variance = jnp.concatenate([features.variance, features.common_variance[None]])
+        cells = (part.reshape(*mean.shape) for part in self.cells)
+        centre, shrinkage, df, scale = cells
+        density = dist.Normal(centre, jnp.sqrt(variance / shrinkage)).log_prob(mean)
+        density = density + dist.InverseGamma(df / 2, scale / 2).log_prob(variance)
+        length = _LATTICE - density - 1.5 * jnp.log(variance)
+        on, off = features.saliency > 0, features.saliency < 1
+        used = jnp.concatenate([(weights > 0)[:, None] & on, off[None]])
+        return jnp.where(used, length, 0.0).sum()
+
+    def bijector(self, role: str, bijector: Transform) -> Transform:
+        """Coordinates in units of the data."""
+        if role in ("location", "common_location"):
+            units: Transform = AffineTransform(self.centre, self.unit)
+        elif role in ("spread", "common_spread"):
+            units = AffineTransform(0.0, self.unit**2, constraints.positive)
+        else:
+            return bijector
+        return ComposeTransform([bijector, IndependentTransform(units, 1)])
+
+    def statistics(self, observation: Observation) -> SalientMoments:
+        """Expected moments of relevant and of other values; those of drawn ones where these are drawn."""
+        fn: Any = observation.fn
+        x, share = jnp.asarray(observation.value), observation.expected["unary"].T
+        if "relevant" not in observation.expected:
+            return salient_moments(x, share, fn.components.features, self.centre)
+        known = ~jnp.isnan(x)
+        relevant = observation.expected["relevant"] & known
+        deviation = jnp.where(known, x, self.centre) - self.centre
+        powers = jnp.stack([jnp.ones_like(deviation), deviation, deviation**2])
+        within = share @ (powers * relevant)
+        common = (powers * (known & ~relevant)).sum(axis=1, keepdims=True)
+        total, first, second = jnp.concatenate([within, common], axis=1)
+        return SalientMoments(total, first, second, relevant.sum(axis=0))
+
+    def update(self, statistics: SalientMoments, sources: Sequence[Collapsed]) -> _Found:
+        """Posterior given relevant values by cluster, and the others."""
+        total, first, second = (part.reshape(-1, 1) for part in statistics[:3])
+        moments = Moments(total[:, 0], first, second)
+        about = jnp.tile(self.centre, self.num_clusters + 1)[:, None]
+        normal = normal_inverse_gamma.update(moments, about, self.cells, spherical=False)
+        a, b = self.saliency_prior or (1.0, 1.0)
+        on = statistics.total[:-1].sum(axis=0)
+        return _Found(normal, a + on, b + statistics.total[-1])
+
+    def mode(self, found: _Found, values: Mapping[str, Array]) -> dict[str, Array]:
+        """Joint mode of means, variances and saliencies; what has no values keeps its density."""
+        on, off = (jnp.maximum(count - 1.0, _EDGE) for count in (found.on, found.off))
+        return {"saliency": on / (on + off), **self.normal_mode(found.normal, values)}
+
+    def normal_mode(
+        self, found: NormalInverseGamma, values: Mapping[str, Array]
+    ) -> dict[str, Array]:
+        """Joint mode of means and variances, which are kept apart from zero."""
+        mean, variance = normal_inverse_gamma.mode(found)
+        if self.saliency_prior is None and self.cells is not None:
+            variance = found.rate / found.shape  # where `density_length` is least
+        mean, variance = self._by_row(mean), self._by_row(variance)
+        variance = jnp.maximum(variance, _FLOOR * self.unit**2)
+        if self.cells is None:
+            empty = self._by_row(found.shrinkage) < jnp.finfo(mean.dtype).eps
+            mean = jnp.where(empty, _stacked(values, "location"), mean)
+            variance = jnp.where(empty, _stacked(values, "spread"), variance)
+        return _unstacked(mean, variance)
+
+    def _by_row(self, cells: Array) -> Array:
+        return cells.reshape(self.num_clusters + 1, self.num_features)
+
+    def unbounded(self) -> str | None:
+        """Say that a message length is no density."""
+        if self.saliency_prior is not None:
+            return None
+        return (
+            "selection='mml' is an improper prior without bound where weights or saliencies vanish; only "
+            "engine='componentwise_em' makes sense of it. Pass selection='sparse', a Dirichlet prior of the "
+            "weights and Beta priors of the saliencies"
+        )
+
+    def improper(self) -> str | None:
+        """Say that a message length, or a flat prior, leaves no posterior."""
+        if self.unbounded() is not None:
+            return self.unbounded()
+        if self.cells is not None:
+            return None
+        return (
+            "prior='flat' leaves no posterior to draw from: an empty cluster could be anywhere; "
+            "pass prior='empirical' or a GaussianPrior"
+        )
+
+    def draw(self, rng_key: Array, found: _Found) -> dict[str, Array]:
+        """Draw saliencies, variances, then means."""
+        key_saliency, key_normal = jax.random.split(rng_key)
+        mean, variance = normal_inverse_gamma.draw(key_normal, found.normal)
+        saliency = dist.Beta(found.on, found.off).sample(key_saliency)
+        normal = _unstacked(self._by_row(mean), self._by_row(variance))
+        return {"saliency": jnp.clip(saliency, _EDGE, 1 - _EDGE), **normal}
+
+    def log_density(self, found: _Found, values: Mapping[str, Array]) -> Array:
+        """Log density of all sites."""
+        mean = _stacked(values, "location").reshape(-1, 1)
+        variance = _stacked(values, "spread").reshape(-1, 1)
+        saliency = dist.Beta(found.on, found.off, validate_args=False)
+        normal = normal_inverse_gamma.log_density(found.normal, mean, variance)
+        return normal + saliency.log_prob(values["saliency"]).sum()
+
+    def starts(
+        self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
+    ) -> dict[str, Any]:
+        """Start at rows drawn without replacement, half the variance of the data, saliencies of one half."""
+        rng = np.random.default_rng(seed)
+        data = np.asarray(value, float)
+        centre, variance = map(np.asarray, known_moments(data, self.num_features))
+        fewer = len(data) < self.num_clusters
+        rows = [rng.choice(len(data), self.num_clusters, replace=fewer) for _ in range(num_starts)]
+        mean = np.where(np.isnan(data), centre, data)[np.array(rows)]
+        return {
+            "location": mean,
+            "spread": np.broadcast_to(_START * variance, mean.shape),
+            "common_location": np.broadcast_to(centre, (num_starts, *centre.shape)),
+            "common_spread": np.broadcast_to(variance, (num_starts, *centre.shape)),
+            "saliency": np.full((num_starts, *centre.shape), 0.5),
+        }
+
+    def degenerate(self, values: Mapping[str, Any]) -> tuple[int, str] | None:
+        """First cluster whose variance in a feature is at its least, where the prior is flat."""
+        if self.cells is not None:
+            return None
+        spread, common = np.asarray(values["spread"]), np.asarray(values["common_spread"])
+        widest = np.maximum(spread.max(axis=0), common)
+        low = ((spread <= 10 * _FLOOR * widest) & (values["saliency"] > _EDGE)).any(axis=1)
+        return (int(np.argmax(low)), "a feature has no variance in it") if low.any() else None
+
+    def check(self, name: str, value: Any) -> None:
+        """Refuse features that are constant or never known."""
+        refuse_constant(name, np.asarray(value, float))
+
+
+def known_moments(x: ArrayLike | None, num_features: int) -> tuple[Array, Array]:
+    """Mean and variance of each feature over its known values; zero and one where there are none."""
+    if x is None:
+        return jnp.zeros(num_features), jnp.ones(num_features)
+    values = jnp.asarray(x)
+    known = ~jnp.isnan(values)
+    number = jnp.maximum(known.sum(axis=0), 1)
+    mean = jnp.where(known, values, 0.0).sum(axis=0) / number
+    variance = jnp.where(known, values - mean, 0.0) ** 2
+    variance = variance.sum(axis=0) / number
+    return mean, jnp.where(variance > 0, variance, 1.0)
+
+
+def _num_features(x: ArrayLike | None, prior: str | GaussianPrior) -> int:
+    """Number of features, on which data and prior must agree."""
+    if isinstance(prior, GaussianPrior):
+        return agreed_features(x, prior)
+    if not isinstance(prior, str) or prior not in ("empirical", "flat"):
+        raise ValueError(f"prior = {prior!r}; expected 'empirical', 'flat' or a GaussianPrior")
+    if x is None:
+        raise ValueError(
+            f"prior={prior!r} cannot be simulated from: without x, pass prior=GaussianPrior(mean, "
+            "shrinkage, df, scale)"
+        )
+    return jnp.shape(x)[1]
+
+
+def _cell_priors(
+    x: ArrayLike | None, num_clusters: int, prior: str | GaussianPrior
+) -> ComponentPriors | None:
+    """Prior of every feature in every cluster, and of the common densities last; None is flat."""
+    size = _num_features(x, prior)
+    if prior == "flat":
+        return None
+    if isinstance(prior, GaussianPrior):
+        centre, weight, df = jnp.asarray(prior.mean), prior.shrinkage, prior.df - size + 1.0
+        within = common = jnp.diagonal(jnp.asarray(prior.scale))
+    else:
+        weight, df = _WEAK, 3.0
+        centre, common = known_moments(x, size)
+        within = common / num_clusters ** (2 / size)
+    scale = jnp.concatenate([jnp.tile(within, num_clusters), common])
+    every = jnp.ones(len(scale))
+    mean = jnp.tile(centre, num_clusters + 1)
+    return ComponentPriors(mean[:, None], weight * every, df * every, scale[:, None, None])
+
+
+def _site_priors(
+    cells: ComponentPriors | None, row: int, size: int
+) -> tuple[dist.Distribution, Callable[[Array], dist.Distribution]]:
+    """Prior of the variances of one row of cells, and that of its means given variances."""
+    if cells is None:
+        positive = constraints.independent(constraints.positive, 1)
+        flat = dist.ImproperUniform(constraints.real_vector, (), (size,))
+        return dist.ImproperUniform(positive, (), (size,)), lambda variance: flat
+    mean, shrinkage, df, scale = (part.reshape(-1, size)[row] for part in cells)
+
+    def means(variance: Array) -> dist.Distribution:
+        return dist.Normal(mean, jnp.sqrt(variance / shrinkage)).to_event(1)
+
+    return dist.InverseGamma(df / 2, scale / 2).to_event(1), means
+
+
+def _stacked(values: Mapping[str, Array], role: str) -> Array:
+    """Values of a role in the clusters, and the common ones last."""
+    return jnp.concatenate([values[role], values[f"common_{role}"][None]])
+
+
+def _unstacked(mean: Array, variance: Array) -> dict[str, Array]:
+    """Means and variances by role."""
+    return {
+        "location": mean[:-1],
+        "spread": variance[:-1],
+        "common_location": mean[-1],
+        "common_spread": variance[-1],
+    }

@@ -1,0 +1,80 @@
+"""Minimum message length of a mixture with feature saliencies: the improper prior of its structure."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jax import Array
+from jax.typing import ArrayLike
+from numpyro.distributions import constraints
+
+from ..label_inference.label_graph import LabelGraph
+
+__all__ = ["PER_DENSITY", "check_selection", "improper_weights", "structure_length"]
+
+PER_DENSITY = 2
+"""Parameters of the density of a feature: a mean and a variance."""
+
+
+def check_selection(selection: str, graph: LabelGraph, reading: str) -> bool:
+    """Whether the prior of the structure is a proper one.
+
+    Raises
+    ------
+    ValueError
+        If there is no such selection, or if links are a field under "mml": its partition function depends
+        on the weights, and lengths of messages say nothing about it.
+    """
+    if not isinstance(selection, str) or selection not in ("mml", "sparse"):
+        raise ValueError(f"selection = {selection!r:.60}; expected 'mml' or 'sparse'")
+    if selection == "mml" and reading != "relation" and graph.num_links:
+        raise ValueError(
+            f"selection='mml' takes links as statements, and reading = {reading!r:.60} makes them a field "
+            "whose partition function depends on the weights; pass reading='relation', or "
+            "selection='sparse'"
+        )
+    return selection == "sparse"
+
+
+class _Flat(dist.ImproperUniform):
+    """Flat on the simplex, so that what multiplies it is the prior."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(constraints.simplex, (), (size,))
+        self.support = constraints.simplex  # itself, by which weights are known
+
+
+def improper_weights(num_clusters: int) -> Array:
+    """Sample mixing weights whose prior is stated elsewhere, as by `structure_length`."""
+    return numpyro.sample("weights", _Flat(num_clusters))
+
+
+def structure_length(weights: ArrayLike, saliency: ArrayLike, num_points: int) -> Array:
+    r"""Length of the parameters in nats, beside minus the log likelihood of the data.
+
+    .. math:: \tfrac12 (k + |A \cap U|) \log n + \tfrac r2 \sum_{l \in A} \sum_j \log(n \alpha_j \rho_l)
+              + \tfrac s2 \sum_{l \in U} \log(n (1 - \rho_l))
+
+    (Law 2006, eq. 4.24), with the sums over the k clusters that have weight, the features A whose
+    saliency is not zero and U whose saliency is not one, and r = s = 2. The thesis writes it for
+    parameters none of which is on a bound, and only says that parameters beyond are removed; this is
+    what is left then. Minus this length is the logarithm of an improper prior. It has no bound as weights
+    or saliencies go to zero, or saliencies to one: parameters on a bound are not likelier, but cost
+    nothing.
+
+    Parameters
+    ----------
+    weights : array_like, shape (num_clusters,)
+    saliency : array_like, shape (num_features,)
+    num_points : int
+    """
+    weights, saliency = jnp.asarray(weights), jnp.asarray(saliency)
+    used, on, off = weights > 0, saliency > 0, saliency < 1
+    log_n = jnp.log(num_points)
+    log_weights = jnp.where(used, log_n + jnp.log(jnp.where(used, weights, 1.0)), 0.0)
+    log_on = jnp.where(on, jnp.log(jnp.where(on, saliency, 1.0)), 0.0)
+    log_off = jnp.where(off, log_n + jnp.log1p(-jnp.where(off, saliency, 0.0)), 0.0)
+    free = used.sum() + (on & off).sum()
+    within = on.sum() * log_weights.sum() + used.sum() * log_on.sum()
+    return 0.5 * (free * log_n + PER_DENSITY * (within + log_off.sum()))

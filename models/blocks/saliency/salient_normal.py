@@ -1,0 +1,88 @@
+"""Density of rows whose features are relevant to their cluster, or have one density in all clusters."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array
+from jax.typing import ArrayLike
+from numpyro.distributions import constraints
+
+from .passes import Salient, log_saliency
+
+__all__ = ["SalientNormal"]
+
+_LOG_2PI = 1.8378770664093453
+
+
+class _RealOrMissing(constraints.Constraint):
+    """Real numbers, and NaN for what is not known."""
+
+    def __call__(self, x: ArrayLike) -> Array:
+        return ~jnp.isinf(jnp.asarray(x))
+
+    def feasible_like(self, prototype: ArrayLike) -> Array:
+        return jnp.zeros_like(jnp.asarray(prototype))
+
+    def tree_flatten(self) -> tuple[tuple, tuple]:
+        return (), ((), {})
+
+
+class SalientNormal(dist.Distribution):
+    r"""Features that are each relevant with a probability of their own; whether they are is summed out.
+
+    .. math:: p(x | z = k) = \prod_l [\rho_l \mathcal{N}(x_l | \mu_{kl}, \sigma^2_{kl})
+              + (1 - \rho_l) \mathcal{N}(x_l | m_l, v_l)]
+
+    (Law 2006, eq. 4.6). Missing values, NaN, are integrated out exactly: their factor is one.
+
+    Parameters
+    ----------
+    features : Salient
+        Means and variances in each cluster and common to all, and saliencies.
+    """
+
+    arg_constraints: ClassVar[dict] = {}
+    pytree_data_fields: ClassVar[tuple[str, ...]] = ("features",)
+    support = constraints.independent(_RealOrMissing(), 1)
+
+    def __init__(self, features: Salient, *, validate_args: bool | None = None) -> None:
+        self.features = features
+        shape = features.mean.shape
+        super().__init__(shape[:-1], shape[-1:], validate_args=validate_args)
+
+    def log_prob(self, value: ArrayLike) -> Array:
+        """Log density, of the broadcast shape of rows and clusters."""
+        own = self.features
+        log_on, log_off = log_saliency(own.saliency)
+        on = log_on + _log_normal(value, own.mean, own.variance)
+        off = log_off + _log_normal(value, own.common_mean, own.common_variance)
+        return jnp.logaddexp(on, off).sum(axis=-1)
+
+    def relevance(self, value: Array, labels: Array) -> Array:
+        """Probability that each value is relevant given the clusters of the rows, of the shape of `value`."""
+        own = self.features
+        log_on, log_off = log_saliency(own.saliency)
+        on = log_on + _log_normal(value, own.mean[labels], own.variance[labels])
+        off = log_off + _log_normal(value, own.common_mean, own.common_variance)
+        return jax.nn.sigmoid(on - off)
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Draw a row of every cluster."""
+        own = self.features
+        key_on, key_value = jax.random.split(key)
+        shape = (*sample_shape, *self.batch_shape, *self.event_shape)
+        relevant = jax.random.uniform(key_on, shape) < own.saliency
+        noise = jax.random.normal(key_value, shape)
+        within = own.mean + jnp.sqrt(own.variance) * noise
+        return jnp.where(relevant, within, own.common_mean + jnp.sqrt(own.common_variance) * noise)
+
+
+def _log_normal(value: ArrayLike, mean: Array, variance: Array) -> Array:
+    """Log density of values, zero for those that are missing."""
+    known = ~jnp.isnan(value)
+    square = (jnp.where(known, value, 0.0) - mean) ** 2 / variance
+    return jnp.where(known, -0.5 * (_LOG_2PI + jnp.log(variance) + square), 0.0)
