@@ -261,3 +261,34 @@ def test_what_cannot_be_done_is_said():
         sb.fit("feature_saliency", x, links, num_clusters=3, flip_rate="learned")
     with pytest.raises(ValueError, match="constant features, in columns 1"):
         sb.fit("feature_saliency", np.where(np.arange(10) == 1, 2.0, x), num_clusters=3)
+
+
+def test_features_of_a_mode(found, tmp_path):
+    table = found.features()
+    np.testing.assert_array_equal(table.frame["saliency"], found.params["saliency"])
+    assert table.frame[["lower", "upper", "error"]].isna().all(axis=None)
+    assert table.likeliest == 4
+    assert table.sentence == "2 of 10 features have a saliency above 0.5; 4 clusters"
+    found.save(tmp_path / "fit.nc")
+    assert str(sb.load(tmp_path / "fit.nc").features()) == str(table)
+    assert found.picture == "features"
+    bars = found.plot().axes[0].patches
+    np.testing.assert_allclose([bar.get_width() for bar in bars], table.frame["saliency"])
+
+
+def test_features_of_draws():
+    x, _ = four_gaussians(0, 60)
+    engine = sb.BlockedGibbs(num_warmup=20, num_samples=40, num_chains=2)
+    fit = sb.fit("feature_saliency", x[:, :4], num_clusters=4, selection="sparse", engine=engine)
+    table, axes = fit.features(), fit.plot().axes
+    draws = fit.tree["posterior"]["saliency"].to_numpy().reshape(-1, 4)
+    np.testing.assert_allclose(table.frame["upper"], np.quantile(draws, 0.975, axis=0))
+    np.testing.assert_allclose(table.frame["probability"], (draws > 0.5).mean(axis=0))
+    assert table.num_clusters.sum() == pytest.approx(1.0)
+    assert len(axes) == 2
+
+
+def test_other_models_have_no_saliencies():
+    fit = sb.fit("gmm", four_gaussians(0, 30)[0][:, :2], num_clusters=2)
+    with pytest.raises(ValueError, match="no saliencies of features; fit 'feature_saliency'"):
+        fit.features()
