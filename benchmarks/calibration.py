@@ -14,7 +14,9 @@ import argparse
 import time
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
+import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 from sidebayes.diagnostics.calibration import Calibration
@@ -56,6 +58,19 @@ CURVES = {
     "length_scale": 1.0,
     "amplitude": 1.0,
 }
+
+
+def directed(x, *, num_points=None):
+    """Points about two multiples of a point of the sphere, which of the two is latent."""
+    scale = numpyro.sample("scale", dist.LogNormal(-0.5, 0.5))
+    weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(2)))
+    point = sb.sample_direction("point", 3)
+    parts = dist.Normal(jnp.array([[1.0], [3.0]]) * point, scale).to_event(1)
+    with numpyro.plate("points", num_points if x is None else len(x)):
+        mixture = dist.MixtureSameFamily(dist.Categorical(weights), parts)
+        numpyro.sample("x", mixture, obs=x)
+
+
 CASES = {
     "gmm": ("gmm", TWO | {"num_points": POINTS, "prior": PRIOR}),
     "ppc, field": ("ppc", TWO | {"num_points": POINTS, "prior": PRIOR, "links": FEW}),
@@ -105,8 +120,9 @@ CASES = {
     "mixed_effects": ("mixed_effects", DESIGN),
     "mixed_effects_mixture": ("mixed_effects_mixture", DESIGN | TWO),
     "joint_survival": ("joint_survival", DESIGN | {"hazard": HAZARD}),
+    "point of a sphere": (directed, {"num_points": POINTS}),
 }
-"""Cards, data that are held, and options."""
+"""Cards or models, data that are held, and options."""
 
 ENGINES = {
     "laplace": sb.Laplace(num_draws=200, num_restarts=4),
@@ -115,6 +131,7 @@ ENGINES = {
     "cavi": sb.CoordinateAscent(num_draws=200, num_restarts=4),
     "nuts": sb.NUTS(num_warmup=200, num_samples=200, num_chains=2),
     "hmc": sb.HMC(num_warmup=200, num_samples=200, num_chains=2),
+    "geodesic": sb.GeodesicHMC(num_warmup=200, num_samples=200, num_chains=2),
     "gibbs": sb.BlockedGibbs(num_warmup=200, num_samples=600, num_chains=2),
     "smc": sb.SMC(num_particles=200, num_runs=2),
     "nested": sb.NestedSlice(num_live=100, num_delete=25, num_runs=2, num_samples=100),
@@ -125,13 +142,18 @@ REFUSED = {("ppc, field", "cavi"), ("pfgl", "cavi"), ("trajectories", "cavi")}
 """Some sites are points there: weights that a partition function depends on, prototypes, noise."""
 
 
+OWN = {directed: ("nuts", "geodesic")}
+"""Engines of models without a card."""
+
+
 def pairs():
     """Every case with every engine that suits its card and is not refused."""
     return [
         (case, engine)
         for case, (card, _) in CASES.items()
         for engine, config in ENGINES.items()
-        if config.name in sb.CARDS[card].engines and (case, engine) not in REFUSED
+        if config.name in (OWN.get(card) or sb.CARDS[card].engines)
+        and (case, engine) not in REFUSED
     ]
 
 

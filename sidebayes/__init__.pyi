@@ -11,6 +11,10 @@ from .data.datasets import load_dataset as load_dataset
 from .data.domains import simulate_domains as simulate_domains
 from .data.formulas import Design as Design
 from .data.formulas import design as design
+from .data.shape_simulators import simulate_box_bumps as simulate_box_bumps
+from .data.shape_simulators import simulate_ellipsoids as simulate_ellipsoids
+from .data.shape_simulators import simulate_leaves as simulate_leaves
+from .data.shape_simulators import simulate_tubes as simulate_tubes
 from .data.shapes.landmark_files import read_landmarks as read_landmarks
 from .data.shapes.landmarks import Landmarks as Landmarks
 from .data.shapes.outlines import digit_outlines as digit_outlines

@@ -20,6 +20,7 @@ from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.constraint_fit import constraint_fit
 from sidebayes.models.ppc import ppc
 
+from sidebayes import sample_direction
 from sidebayes.runs.zoo import make_engine
 
 SETTINGS = {
@@ -31,6 +32,7 @@ SETTINGS = {
     "cavi": {"num_restarts": 2, "tol": 0.0, "max_steps": 600, "num_draws": 100},
     "nuts": {"num_warmup": 50, "num_samples": 50, "num_chains": 2},
     "hmc": {"num_warmup": 100, "num_samples": 100, "num_chains": 2, "chain_method": "vectorized"},
+    "geodesic": {"num_warmup": 20000, "num_samples": 20000, "num_chains": 2},
     "gibbs": {"num_warmup": 300, "num_samples": 300, "num_chains": 2},
     "smc": {"num_particles": 1000, "num_runs": 2, "num_mutations": 20, "target_ess": 0.98},
     "nested": {"num_live": 500, "num_delete": 5, "num_runs": 2, "num_slices": 20},
@@ -51,8 +53,15 @@ def effects(y):
         numpyro.sample("y", dist.Normal(effect, 1.0), obs=y)
 
 
+def directed(y):
+    point = sample_direction("point", 3)
+    numpyro.sample("y", dist.Normal(3 * point[0], 1.0), obs=y)
+
+
 def problem(name):
-    """A slow problem: clusters that overlap, the sum of numbers, or effects of rows."""
+    """A slow problem: clusters that overlap, the sum of numbers, effects of rows, or a direction."""
+    if name == "geodesic":
+        return Problem(directed, (jnp.linspace(1.0, 2.0, 100),))
     if name == "monte_carlo_em":
         return Problem(effects, (jnp.linspace(-2.0, 3.0, 40),))
     if name in ("smc", "nested"):

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..features import salient_features
 from ..fitted import AskedFit, Fitted
 from ..sites import TRUSTED_MATCH, labelled_table, site_of
 from ..trust.scores import violated
 from .colours import (
+    CHAINS,
+    FAINT,
     INK,
     MOST_SHAPES,
     MUTED,
@@ -24,12 +27,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["plot_clusters", "plot_coclustering", "plot_parameters"]
+__all__ = [
+    "MOST_POINTS",
+    "draw_links",
+    "link_legend",
+    "plot_clusters",
+    "plot_coclustering",
+    "plot_parameters",
+]
 
 _MOST_LINKS = 400
-_MOST_POINTS = 5000
+MOST_POINTS = 5000
+"""Points that are drawn."""
 _MOST_AXES = 6
 """Leading principal axes that a picture chooses two of."""
+_MOST_FEATURES = 60
+"""Features that are drawn; of more, those of largest saliency."""
+
+_LONGEST = 22
 _TINY = 1e-12
 
 
@@ -49,9 +64,9 @@ def plot_clusters(fit: AskedFit) -> Figure:
     prob = fit.responsibilities()
     where, centre, axes, names = _plane(x, _feature_names(fit), prob)
     figure, axis = new_figure(6.4, 4.9)
-    num_violated = _draw_links(axis, fit, where)
+    num_violated = draw_links(axis, fit, where)
     colour = cluster_colours(prob.shape[1])
-    shown = np.linspace(0, len(x) - 1, min(len(x), _MOST_POINTS)).astype(int)
+    shown = np.linspace(0, len(x) - 1, min(len(x), MOST_POINTS)).astype(int)
     axis.scatter(
         *where[shown].T,
         c=np.clip(prob[shown] @ colour, 0, 1),
@@ -67,7 +82,7 @@ def plot_clusters(fit: AskedFit) -> Figure:
     num_links = fit.tree["constant_data"].sizes.get("link", 0)
     if num_links:
         some = f"{_MOST_LINKS} of {num_links} links drawn" if num_links > _MOST_LINKS else None
-        _link_legend(axis, num_violated, some)
+        link_legend(axis, num_violated, some)
     return figure
 
 
@@ -123,6 +138,49 @@ def plot_parameters(fit: Fitted) -> Figure:
     short = [name if len(name) <= 18 else name[:17] + "…" for name in names]
     right.set(yticks=np.arange(num_features), yticklabels=short)
     right.set(xlabel="cluster mean, in sd of the data", ylim=(num_features - 0.5, -0.5))
+    return figure
+
+
+def plot_features(fit: Fitted) -> Figure:
+    """Bars of saliencies with 95 % intervals, and the probability of each number of clusters.
+
+    At most 60 features are drawn, those of largest saliency. Features whose saliency is zero or one of a
+    point estimate were taken out, or are relevant throughout.
+
+    Parameters
+    ----------
+    fit : Fit
+        Whose model has saliencies.
+    """
+    found = salient_features(fit.tree)
+    frame, number = found.frame, found.num_clusters
+    if len(frame) > _MOST_FEATURES:
+        frame = frame.loc[frame["saliency"].nlargest(_MOST_FEATURES).index]
+    several = len(number) > 1
+    height = float(np.clip(1.1 + 0.2 * len(frame), 2.4, 10.0))
+    figure, axes = new_figure(
+        7.4 if several else 5.6,
+        height,
+        ncols=1 + several,
+        squeeze=False,
+        width_ratios=(2.6, 1) if several else (1,),
+    )
+    left, place = axes[0, 0], np.arange(len(frame))
+    left.barh(place, frame["saliency"], color=CHAINS[0], height=0.66, alpha=0.85)
+    known = frame["lower"].notna().to_numpy()
+    left.hlines(place[known], frame["lower"][known], frame["upper"][known], color=INK, lw=1.6)
+    left.axvline(0.5, color=MUTED, lw=0.8, ls=":")
+    names = [str(name) for name in frame.index]
+    short = [name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…" for name in names]
+    left.set(yticks=place, yticklabels=[as_label(name) for name in short], xlim=(0, 1.02))
+    left.set(xlabel="saliency", ylim=(len(frame) - 0.4, -0.6))
+    if several:
+        right = axes[0, 1]
+        right.bar(number.index.to_numpy(), number.to_numpy(), color=FAINT, width=0.7)
+        right.set(xlabel="number of clusters", ylabel="probability", ylim=(0, 1))
+        right.set_xticks(number.index.to_numpy())
+    else:
+        left.set_title(f"{found.likeliest} clusters", fontsize=9, loc="left")
     return figure
 
 
@@ -197,7 +255,15 @@ def _plane(
     return (x - centre) @ axes, centre, axes, [f"principal axis {k + 1}" for k in chosen]
 
 
-def _draw_links(axis: Axes, fit: AskedFit, where: NDArray) -> int:
+def draw_links(axis: Axes, fit: AskedFit, where: NDArray) -> int:
+    """Draw at most 400 links, violated ones first; returns how many the labels violate.
+
+    Parameters
+    ----------
+    axis : Axes
+    fit : Fit
+    where : ndarray, shape (num_points, 2)
+    """
     from matplotlib.collections import LineCollection
 
     group = fit.tree["constant_data"]
@@ -221,7 +287,8 @@ def _draw_links(axis: Axes, fit: AskedFit, where: NDArray) -> int:
     return int(broken.sum())
 
 
-def _link_legend(axis: Axes, num_violated: int, title: str | None) -> None:
+def link_legend(axis: Axes, num_violated: int, title: str | None) -> None:
+    """Say above the picture what kinds of links there are."""
     from matplotlib.lines import Line2D
 
     kinds = [("solid", MUTED, "must-link"), ((0, (3.5, 2.5)), MUTED, "cannot-link")]

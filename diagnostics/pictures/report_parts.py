@@ -27,6 +27,7 @@ _HEADINGS = {
     "curves": "Curves of the clusters",
     "features": "Saliencies of the features, and the number of clusters",
     "shapes": "Shapes of the groups, and how they vary",
+    "sphere": "Directions, links and soft assignments",
     "subjects": "Measurements, with bands of what the model predicts",
 }
 """Headings by kind of picture; see `Fit.picture`."""
@@ -39,6 +40,8 @@ CAPTIONS = {
     "Lines, where there are draws, are 95 % intervals.",
     "shapes": "Landmarks of individuals and group means; the population deformed to each group, magnified "
     "as the title says; and the leading modes of all shapes, with steps in both directions.",
+    "sphere": "Each point mixes the colours of its clusters by responsibility. Crosses are mean directions, "
+    "curves hold 90 % of a cluster.",
     "subjects": "The grey band holds 90 % of what is predicted for new subjects. The coloured bands are for "
     "single subjects, given all data.",
     "coclustering": "Sharp blocks are clusters that the fit is sure of; a blurred edge means points between "
@@ -90,7 +93,7 @@ def part_of(fit: AskedFit, name: str) -> Part:
             heading,
             lambda fit: fit.plot(),
             fit,
-            wide=fit.picture in ("subjects", "shapes"),
+            wide=fit.picture in ("subjects", "shapes", "sphere"),
         )
     wrong = wrong_links(fit)
     facts = "".join(

@@ -190,7 +190,11 @@ class Fit(FitBase):
 
     @property
     def picture(self) -> str | None:
-        """Picture that `plot` draws: "features", "subjects", "shapes", "curves" or "clusters", or None."""
+        """Picture that `plot` draws; None without any.
+
+        One of "features", "subjects", "shapes", "sphere", "curves" and "clusters".
+        """
+        from sidebayes.diagnostics.pictures.spheres import has_sphere
         from sidebayes.diagnostics.pictures.subjects import has_subjects
 
         if has_subjects(self):
@@ -201,6 +205,8 @@ class Fit(FitBase):
             return "features"
         if of_shapes.has_shapes(self):
             return "shapes"
+        if has_sphere(self):
+            return "sphere"
         return "clusters" if of_curves.input_of_curves(self) is None else "curves"
 
     def plot(self) -> Figure:
@@ -208,16 +214,17 @@ class Fit(FitBase):
 
         Points with links and soft assignments (`plot_clusters`), the rows of a long table with bands
         (`plot_subjects`), saliencies of features (`plot_features`), shapes of groups with deformations
-        and modes (`plot_shapes`), or the curves of clusters along one input.
+        and modes (`plot_shapes`), points on a circle or a sphere (`plot_sphere`), or the curves of
+        clusters along one input.
 
         Raises
         ------
         ValueError
             If the model has neither labels nor random effects that are integrated out.
         """
-        from sidebayes.diagnostics.pictures.features import plot_features
-        from sidebayes.diagnostics.pictures.plots import plot_clusters
+        from sidebayes.diagnostics.pictures.plots import plot_clusters, plot_features
         from sidebayes.diagnostics.pictures.shapes import plot_shapes
+        from sidebayes.diagnostics.pictures.spheres import plot_sphere
         from sidebayes.diagnostics.pictures.subjects import plot_subjects
 
         if self.picture == "subjects":
@@ -227,6 +234,8 @@ class Fit(FitBase):
             return plot_features(self)
         if self.picture == "shapes":
             return plot_shapes(self.shapes(), self.modes(2), self.responsibilities())
+        if self.picture == "sphere":
+            return plot_sphere(self)
         along = of_curves.input_of_curves(self)
         return plot_clusters(self) if along is None else of_curves.plot_fit_curves(self, along)
 

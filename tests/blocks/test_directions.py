@@ -104,3 +104,10 @@ def test_helmert_coordinates():
 def test_refused(dimension):
     with pytest.raises(ValueError, match="dimension"):
         Direction(dimension)
+
+
+def test_names_and_declarations_are_checked():
+    with pytest.raises(TypeError, match="name = 3"):
+        sample_direction(3, 2)
+    with pytest.raises(TypeError, match="infer = 'sphere'"):
+        sample_direction("point", 2, infer="sphere")

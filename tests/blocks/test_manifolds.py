@@ -55,6 +55,29 @@ def test_series_meet_the_closed_forms():
         check_grads(lambda q: sphere.log(point, q), (end,), 2)
 
 
+def test_flow_along_great_circles():
+    """Check 14: it keeps norm and speed, is the geodesic of `exp`, and goes back when it is reversed."""
+    rng = np.random.default_rng(4)
+    landmarks = jnp.asarray(rng.normal(size=(20, 6, 2)))
+    start = preshape.to_helmert(preshape.to_preshape(landmarks).shape).reshape(20, -1)
+    velocity = sphere.tangent(start, jnp.asarray(rng.normal(size=start.shape)))
+    np.testing.assert_allclose((start * velocity).sum(axis=-1), 0, atol=1e-14)
+    for time in (1e-3, 0.7, 20.0):
+        end, moving = sphere.flow(start, velocity, time)
+        np.testing.assert_allclose(end, sphere.exp(start, time * velocity), atol=1e-12)
+        np.testing.assert_allclose(jnp.linalg.norm(end, axis=-1), 1, atol=1e-12)
+        speed = jnp.linalg.norm(velocity, axis=-1)
+        np.testing.assert_allclose(jnp.linalg.norm(moving, axis=-1), speed, rtol=1e-12)
+        np.testing.assert_allclose((end * moving).sum(axis=-1), 0, atol=1e-12)
+        shape = preshape.from_helmert(end.reshape(20, 5, 2))
+        np.testing.assert_allclose(shape.sum(axis=-2), 0, atol=1e-14)
+        back, stopped = sphere.flow(end, -moving, time)
+        np.testing.assert_allclose(back, start, atol=1e-10)
+        np.testing.assert_allclose(stopped, -velocity, atol=1e-10)
+    _, slope = jax.jvp(lambda time: sphere.flow(start, velocity, time)[0], (0.7,), (1.0,))
+    np.testing.assert_allclose(slope, sphere.flow(start, velocity, 0.7)[1], atol=1e-12)
+
+
 def test_slopes_at_the_point_itself():
     point = unit(np.random.default_rng(0), 4)
     slope = jax.grad(lambda other: sphere.angle(point, other))(point)

@@ -15,7 +15,7 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from numpyro.infer.hmc_util import HMCAdaptState, warmup_adapter
 from sidebayes.models.blocks.manifolds import sphere
-from sidebayes.models.blocks.manifolds.directions import Direction
+from sidebayes.models.blocks.manifolds.directions import draw_lengths
 
 from sidebayes.common.fields import Count, NonNegative, Positive, Share
 
@@ -120,7 +120,7 @@ class GeodesicHMC(KeptEngine):
     >>> x = jnp.array([[1.0, 0.0, 0.0], [0.8, 0.6, 0.0], [0.8, 0.0, 0.6]])
     >>> engine = sidebayes.GeodesicHMC(num_warmup=100, num_samples=100)
     >>> fit = sidebayes.fit(model, x, engine=engine, progress=False)
-    >>> fit.posterior["mean"].shape
+    >>> fit.tree["posterior"]["mean"].shape
     (4, 100, 3)
     """
 
@@ -174,6 +174,7 @@ class GeodesicHMC(KeptEngine):
         clock, total = Clock(), self.num_warmup + self.num_samples
         with progress_bar("Geodesic HMC", total, shown=progress) as advance:
             draws, stats = self._sample(problem, points, starts, advance, keep, clock)
+        _lengthen(points, draws, stats, seed)
         mean_steps, longest = stats["n_steps"].mean(), stats["n_steps"].max()
         remark = f"; {mean_steps:.0f} leapfrog steps per draw"
         if longest >= _MOST_STEPS:
@@ -241,7 +242,7 @@ class GeodesicHMC(KeptEngine):
         _, adapt = self._adaptation()
 
         def transition(state: _Chain, args: tuple) -> tuple[_Chain, tuple[dict, dict]]:
-            key, *keys = jax.random.split(state.rng_key, 5)
+            key, *keys = jax.random.split(state.rng_key, 4)
             width = _widths(state, points)
             most = state.adapted.step_size
             length = self.trajectory_length * jax.random.uniform(keys[0], minval=0.5, maxval=1.5)
@@ -273,11 +274,11 @@ class GeodesicHMC(KeptEngine):
                 lambda: state.adapted,
             )
             new = _Chain(key, at, energy, slope, adapted, state.number + 1)
-            draw, log_density = _drawn(problem, points, new, args, keys[3])
+            sites, _ = place_points(problem, points, at, args)
             return new, (
-                draw,
+                {name: sites[name]["value"] for name in at} | deterministics(sites),
                 {
-                    "lp": log_density,
+                    "lp": -energy,
                     "diverging": gain > _DIVERGENT,
                     "energy": jnp.where(accepted, after, before),
                     "acceptance_rate": chance,
@@ -346,16 +347,13 @@ def _leapfrog(
     return leap
 
 
-def _drawn(
-    problem: Problem, points: tuple[str, ...], state: _Chain, args: tuple, key: Array
-) -> tuple[dict[str, Array], Array]:
-    """Values of all sites at a state, vectors along points with lengths by their law; their log density."""
-    vectors, log_density = {}, -state.energy
-    for name, own in zip(points, jax.random.split(key, len(points)), strict=True):
-        point = state.at[name]
-        law = Direction(point.shape[-1], batch_shape=point.shape[:-1])
-        vectors[name] = point * jnp.linalg.norm(law.sample(own), axis=-1, keepdims=True)
-        log_density += (law.log_prob(vectors[name]) - law.log_prob(point)).sum()
-    sites, _ = place_points(problem, points, state.at | vectors, args)
-    draw = {name: sites[name]["value"] for name in state.at} | deterministics(sites)
-    return draw, log_density
+def _lengthen(
+    points: tuple[str, ...], draws: dict[str, NDArray], stats: dict[str, NDArray], seed: int
+) -> None:
+    """Give vectors along points lengths by their law, and draws the log density of these vectors."""
+    rng = np.random.default_rng([seed, 2])
+    for name in points:
+        *shape, size = draws[name].shape
+        lengths, log_ratio = draw_lengths(rng, size, tuple(shape))
+        draws[name] = draws[name] * lengths[..., None]
+        stats["lp"] = stats["lp"] + log_ratio.reshape(*stats["lp"].shape, -1).sum(axis=-1)

@@ -27,8 +27,8 @@ _FLAT = 1e-9
 """Relative singular value below which landmarks lie on a line."""
 _SAME = 1e-9
 """Distance of preshapes below which two individuals have one shape."""
-_MOST_MATCHED = 50
-"""Individuals whose landmarks are tried in other orders."""
+_MOST_MATCHED, _MOST_LANDMARKS, _MOST_STARTS = 20, 300, 8
+"""Individuals whose landmarks are tried in other orders, so many landmarks, and from so many turns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,7 +220,8 @@ def _warn_of_odd(shapes: NDArray, distances: NDArray, names: NDArray) -> None:
         )
     usual = 3 * np.quantile(own, 0.25)
     far = np.flatnonzero(~mirrored & (own > max(usual, _SAME)))
-    worst = np.sort(far[np.argsort(-own[far])][:_MOST_MATCHED])
+    number = _MOST_MATCHED if shapes.shape[1] <= _MOST_LANDMARKS else 0
+    worst = np.sort(far[np.argsort(-own[far])][:number])
     odd = [one for one in worst if _is_reordered(shapes[one], reference, min(usual, own[one] / 2))]
     if odd:
         _warn(
@@ -235,16 +236,22 @@ def _distances(shapes: NDArray, reference: NDArray) -> NDArray[np.float64]:
 
 
 def _is_reordered(shape: NDArray, reference: NDArray, distance: float) -> bool:
-    """Whether a shape is nearer than a distance in some order of its landmarks."""
+    """Whether a shape is nearer than a distance in some order of its landmarks.
+
+    Principal axes are laid on those of the reference in all ways. From the few that leave the least way to
+    the nearest landmarks, landmarks are matched and the shape is turned, in turns.
+    """
     axes = shape.shape[1]
-    turns = [
-        np.eye(axes)[list(order)] * signs
+    own, others = (np.linalg.svd(one, full_matrices=False)[2] for one in (shape, reference))
+    starts = [
+        shape @ own.T @ (np.eye(axes)[list(order)] * signs) @ others
         for order in permutations(range(axes))
         for signs in product((1.0, -1.0), repeat=axes)
     ]
-    own, others = (np.linalg.svd(one, full_matrices=False)[2] for one in (shape, reference))
-    for turn in turns:
-        turned = shape @ own.T @ turn @ others
+    tree = cKDTree(reference)
+    ways = [np.square(tree.query(one)[0]).sum() for one in starts]
+    for start in np.argsort(ways)[:_MOST_STARTS]:
+        turned = starts[start]
         for _ in range(3):
             order = linear_sum_assignment(-reference @ turned.T)[1]
             left, _, right = np.linalg.svd(turned[order].T @ reference)

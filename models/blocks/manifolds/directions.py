@@ -11,17 +11,19 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import Array
 from jax.scipy.special import gammaln
+from numpy.typing import NDArray
 from numpyro.distributions import constraints
 
-from sidebayes.common.fields import check_integer
+from sidebayes.common.fields import check_integer, refuse_unwritable
 
 from .preshape import from_helmert
 
-__all__ = ["Direction", "sample_direction", "sample_preshape"]
+__all__ = ["Direction", "draw_lengths", "sample_direction", "sample_preshape"]
 
 _PULL = 10
 """How strongly lengths are drawn to one; their density is negligible near zero, where directions are lost."""
@@ -83,6 +85,21 @@ class Direction(dist.Distribution):
         return _PULL / 2 * (jnp.log(square) - square) - log_constant
 
 
+def draw_lengths(
+    rng: np.random.Generator, dimension: int, shape: tuple[int, ...]
+) -> tuple[NDArray, NDArray]:
+    """Draw lengths of vectors by the law of `Direction`, on the host.
+
+    Returns
+    -------
+    lengths : ndarray of the given shape
+    log_ratio : ndarray of the given shape
+        Log density of vectors of these lengths, less that of unit vectors.
+    """
+    square = rng.chisquare(dimension + _PULL, shape) / _PULL
+    return np.sqrt(square), _PULL / 2 * (np.log(square) - square + 1)
+
+
 def sample_direction(name: str, dimension: int, *, infer: Mapping[str, Any] | None = None) -> Array:
     """Sample a point of a unit sphere, uniform a priori; factors and observations say what else is known.
 
@@ -101,6 +118,26 @@ def sample_direction(name: str, dimension: int, *, infer: Mapping[str, Any] | No
     -------
     Array, shape (..., dimension)
         Unit vectors.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of another kind or range.
+
+    Examples
+    --------
+    Directions about a mean, under a von Mises-Fisher law of known concentration:
+
+    >>> import jax.numpy as jnp
+    >>> import numpyro
+    >>> import sidebayes
+    >>> def model(x):
+    ...     mean = sidebayes.sample_direction("mean", 3)
+    ...     numpyro.factor("likelihood", 10.0 * (x @ mean).sum())
+    >>> x = jnp.array([[1.0, 0.0, 0.0], [0.8, 0.6, 0.0], [0.8, 0.0, 0.6]])
+    >>> fit = sidebayes.fit(model, x, engine="laplace", progress=False)
+    >>> fit.tree["posterior"]["mean"].shape[-1]
+    3
     """
     return numpyro.deterministic(name, _sampled(name, dimension, infer))
 
@@ -137,6 +174,11 @@ def sample_preshape(
 
 
 def _sampled(name: str, dimension: int, infer: Mapping[str, Any] | None) -> Array:
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"name = {name!r}; expected the name of a site")
+    refuse_unwritable("name", (name,))
+    if not isinstance(infer, Mapping | None):
+        raise TypeError(f"infer = {infer!r}; expected a mapping, as of numpyro.sample, or None")
     declared = {**(infer or {}), "manifold": "sphere"}
     vector = numpyro.sample(f"{name}_vector", Direction(dimension), infer=declared)
     return vector / jnp.linalg.norm(vector, axis=-1, keepdims=True)

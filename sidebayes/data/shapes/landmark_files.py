@@ -151,9 +151,13 @@ def _vertices(path: Path) -> NDArray[np.float64]:
 
 def _assembled(found: list[tuple[Path, Specimen]], reading: _Reading) -> Landmarks:
     specimens = [specimen for _, specimen in found]
-    _warn_of_left_out(found)
     first = specimens[0]
     for path, one in found:
+        if not len(one.places):
+            raise ValueError(
+                f"{path.name}, line {one.line}: this individual has no landmarks; give some, since curves "
+                "and outlines are not read, or leave it out"
+            )
         if one.places.shape[1] != first.places.shape[1]:
             raise ValueError(
                 f"{path.name}, line {one.line}: this individual has {one.places.shape[1]} coordinates, the "
@@ -165,6 +169,7 @@ def _assembled(found: list[tuple[Path, Specimen]], reading: _Reading) -> Landmar
                 f"{len(first.places)}; write missing ones as NA, or pass corresponding=False if points do "
                 "not correspond"
             )
+    _warn_of_left_out(found)
     scales = _scales(found) if reading.scale else np.ones(len(found))
     places = [
         _without(one.places, reading.missing) * factor

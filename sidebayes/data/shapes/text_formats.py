@@ -130,7 +130,7 @@ def _read_tps(text: _Text) -> list[Specimen]:
 
 def _read_nts(text: _Text) -> list[Specimen]:
     """A header `1 rows columns 0 dim=2`, labels where it says L, B or E, and a table of numbers."""
-    rows = [(line, row) for line, row in text.lines if not row.startswith('"')]
+    rows = [(line, row) for line, row in text.lines if not row.startswith(('"', "'"))]
     if not rows:
         text.refuse(1, "there is no header, such as '1 20 24 0 dim=2'")
     line, header = rows[0]
@@ -148,11 +148,14 @@ def _read_nts(text: _Text) -> list[Specimen]:
     words = [(number, word) for number, row in rows[1:] for word in row.split()]
     labels: list[str] = []
     kind = found[2].upper()
-    if kind == "L":
+    step = width + (kind in ("B", "E"))
+    if kind == "L" and len(words) > count * (1 + step) and found[4].upper() != "L":
+        # names of several words have a line each
+        labels, words = [row for _, row in rows[1 : count + 1]], words[-count * step :]
+    elif kind == "L":
         labels, words = [word for _, word in words[:count]], words[count:]
     if found[4].upper() == "L":
         words = words[width:]
-    step = width + (kind in ("B", "E"))
     if len(words) != count * step:
         text.refuse(
             rows[-1][0],

@@ -71,6 +71,14 @@ def test_nts(x, kind, tmp_path):
     assert found.names.tolist() == (names if kind else [0, 1, 2])
 
 
+def test_nts_of_landmark_editor(tmp_path):
+    """Names of several words, one per line, and comments that begin with a single quote."""
+    text = nts(FLAT, "1 3L 8 1 9999 Dim=2", labels="left wing 1\nleft wing 2\nright wing\n")
+    found = read_landmarks(written(tmp_path, "'from Landmark\n" + text))
+    assert found.names.tolist() == ["left wing 1", "left wing 2", "right wing"]
+    np.testing.assert_allclose(found.to_array(), FLAT)
+
+
 def test_nts_of_one_individual_each(tmp_path):
     paths = []
     for number, one in enumerate(SOLID):
@@ -162,6 +170,10 @@ BAD = {
     "other number": ("LM=1\n1 2\nID=a\nLM=2\n1 2\n3 4\n", "line 4: .*2 landmarks, the first 1"),
     "other axes": ("LM=1\n1 2\nLM3=1\n1 2 3\n", "line 3: .*3 coordinates, the first 2"),
     "one scale": ("LM=1\n1 2\nSCALE=2\nLM=1\n1 2\n", "line 4: .*no SCALE=, and others do"),
+    "no landmarks": (
+        "LM=0\nOUTLINES=1\nPOINTS=1\n1 2\nID=a\n",
+        "line 1: .* has no landmarks; give some",
+    ),
     "nts header": ("1 2 dim=2\n1 2\n", "line 1: expected a header"),
     "nts width": ("1 2 5 0 dim=2\n", "line 1: 5 columns are no whole number"),
     "nts end": (

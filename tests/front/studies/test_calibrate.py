@@ -189,7 +189,7 @@ CANNOT_SIMULATE = {
     "constraint_projection",
     "nfgl",
 }
-EXACT = {"nuts", "gibbs", "smc", "nested"}
+EXACT = {"nuts", "geodesic", "gibbs", "smc", "nested"}
 
 
 def test_every_card_and_bayesian_engine_is_covered():

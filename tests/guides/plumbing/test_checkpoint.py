@@ -39,6 +39,7 @@ from sidebayes import (
     BlockedGibbs,
     Continuation,
     CoordinateAscent,
+    GeodesicHMC,
     Laplace,
     MonteCarloEM,
     NestedSlice,
@@ -160,6 +161,7 @@ def engines():
         "nuts": NUTS(**chains),
         "hmc": HMC(chain_method="vectorized", **chains),
         "gibbs": BlockedGibbs(**chains),
+        "geodesic": GeodesicHMC(**chains),
         "continuation": Continuation(num_restarts=2),
         "monte_carlo_em": MonteCarloEM(
             sampled=("effect",), num_samples=40, max_samples=40, num_warmup=20, num_final=2
@@ -196,7 +198,15 @@ def effects_of(y):
         numpyro.sample("y", dist.Normal(effect, 1.0), obs=y)
 
 
-PROBLEMS = dict.fromkeys(SAMPLERS, problem) | {"continuation": priced, "monte_carlo_em": effects}
+def directed(y=Y):
+    return Problem(long_runs.directed, (jnp.asarray(y),))
+
+
+PROBLEMS = dict.fromkeys(SAMPLERS, problem) | {
+    "continuation": priced,
+    "geodesic": directed,
+    "monte_carlo_em": effects,
+}
 OFFERED = {"nuts": 3, "stochastic_em": 2, "continuation": 3, "monte_carlo_em": 2}
 """How often the state was offered before; not at all by default."""
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import wraps
+
 import numpy as np
+from numpyro import handlers
 
 import sidebayes as sb
 from tests.support.fuzz.cards import quick
@@ -13,7 +16,36 @@ PLACES = np.random.default_rng(1).normal(size=(3, 4, 2))
 MARKS = sb.Landmarks.from_array(PLACES)
 COVARIATES = (*TABLES, *COLUMNS)
 
+
+def seeded(call):
+    """A function that samples sites, outside of a model."""
+
+    @wraps(call)
+    def run(**given):
+        with handlers.seed(rng_seed=0):
+            return call(**given)
+
+    return run
+
+
+INFER = ({}, {"event_dims": ["a"]}, {3: 4}, *TEXT)
+
 SHAPE_CASES = {
+    "sample_direction": options(
+        seeded(sb.sample_direction),
+        {"name": "point", "dimension": 3},
+        name=TEXT,
+        dimension=NUMBERS,
+        infer=INFER,
+    ),
+    "sample_preshape": options(
+        seeded(sb.sample_preshape),
+        {"name": "shape", "num_landmarks": 4, "num_coordinates": 2},
+        name=TEXT,
+        num_landmarks=NUMBERS,
+        num_coordinates=NUMBERS,
+        infer=INFER,
+    ),
     "shape_chart": options(
         sb.shape_chart,
         {"shapes": PLACES},
@@ -80,6 +112,34 @@ SHAPE_CASES = {
     "Landmarks.take": options(MARKS.take, {"individuals": [0]}, individuals=ARRAYS),
     "Landmarks.aligned": options(MARKS.aligned, {}, scale=(*NUMBERS, *TEXT)),
     "Landmarks.write_tps": options(MARKS.write_tps, {"path": "/"}, path=PATHS[:10]),
+    "simulate_box_bumps": options(
+        sb.simulate_box_bumps, {}, noise=NUMBERS, is_shifted=(True, False), seed=NUMBERS
+    ),
+    "simulate_ellipsoids": options(
+        sb.simulate_ellipsoids,
+        {"num_individuals": 2},
+        num_individuals=(*NUMBERS[:8], "3"),
+        num_points=(*NUMBERS[:8], "3"),
+        noise=NUMBERS,
+        seed=NUMBERS,
+    ),
+    "simulate_leaves": options(
+        sb.simulate_leaves,
+        {"num_individuals": 2},
+        num_individuals=(*NUMBERS[:8], "3"),
+        asymmetry=NUMBERS,
+        width_deviation=NUMBERS,
+        noise=NUMBERS,
+        seed=NUMBERS,
+    ),
+    "simulate_tubes": options(
+        sb.simulate_tubes,
+        {},
+        num_controls=(*NUMBERS[:8], "3"),
+        num_cases=(*NUMBERS[:8], "3"),
+        noise=NUMBERS,
+        seed=NUMBERS,
+    ),
     "read_landmarks": options(
         sb.read_landmarks,
         {"path": "no.tps"},

@@ -116,9 +116,9 @@ class Manifold:
         connected by an edge as long as that path.
         """
         self.geodesics.leave_landmarks(gone)
-        for vertex in gone.tolist():
+        for number, vertex in enumerate(gone.tolist()):
             removed, added = self._bridges(vertex)
-            self.neighbors.contract(np.array([vertex]), added)
+            self.neighbors.contract(gone[: number + 1], self.rows, added)
             graph = self.geodesics.adjacency
             incident = graph.incident([vertex])
             self.geodesics.change_graph(incident, Edges.none())

@@ -31,8 +31,8 @@ class Neighbors(Protocol):
     def remove(self, gone: NDArray[np.int64], rows: Rows, graph: Adjacency) -> tuple[Edges, Edges]:
         """Edges that go and edges that come between other rows when some are removed."""
 
-    def contract(self, gone: NDArray[np.int64], fixed: Edges) -> None:
-        """Let rows go that stay in force as neighbours; `fixed` are edges that stand for them."""
+    def contract(self, gone: NDArray[np.int64], rows: Rows, fixed: Edges) -> None:
+        """Let rows go without a change of other edges; `fixed` are edges that stand for them."""
 
     def keep(self, kept: NDArray[np.int64]) -> None:
         """Renumber the rows that are kept."""
@@ -105,10 +105,7 @@ class KNearest:
         closer = np.flatnonzero(distances < self.length[:, -1])
         pushed, pushed_lengths = self.index[closer, -1], self.length[closer, -1]
         index = np.column_stack([self.index[closer], np.full(len(closer), new)])
-        length = np.column_stack([self.length[closer], distances[closer]])
-        order = np.argsort(length, axis=1, kind="stable")[:, : self.number]
-        self.index[closer] = np.take_along_axis(index, order, axis=1)
-        self.length[closer] = np.take_along_axis(length, order, axis=1)
+        self._put(closer, index, np.column_stack([self.length[closer], distances[closer]]))
         self._index.extend(1, _NOBODY)
         self._length.extend(1, np.inf)
         self.index[-1], self.length[-1] = own[0], own_lengths[0]
@@ -129,28 +126,41 @@ class KNearest:
         short = np.setdiff1d(short, gone)
         if not len(short):
             return Edges.none(), Edges.none()
-        distances = rows.distances(short)
-        distances[np.arange(len(short)), short] = np.inf
-        distances[:, gone] = np.inf
-        index, length = nearest(distances, self.number)
+        index, length = nearest(_others(rows, short, gone), self.number)
         lost = self.index[short] == _LOST
         index = np.hstack([index, np.full(lost.shape, _LOST)])
         length = np.hstack([length, np.where(lost, self.length[short], np.inf)])
-        order = np.argsort(length, axis=1, kind="stable")[:, : self.number]
-        index = np.take_along_axis(index, order, axis=1)
-        length = np.take_along_axis(length, order, axis=1)
-        index[np.isinf(length)] = _NOBODY
-        self.index[short], self.length[short] = index, length
+        index, length = self._put(short, index, length)
         row, place = np.nonzero(index >= 0)
         found = Edges.unique(short[row], index[row, place], length[row, place])
         old = graph.lengths(found)  # an edge that stands for contracted rows may be longer
         longer = np.isfinite(old) & (old > found.lengths)
         return Edges(found.ends, old).where(longer), found.where(old > found.lengths)
 
-    def contract(self, gone: NDArray[np.int64], fixed: Edges) -> None:
-        """Contracted rows keep their places in the lists, so that neighbourhoods do not widen."""
-        self.index[np.isin(self.index, gone)] = _LOST
+    def contract(self, gone: NDArray[np.int64], rows: Rows, fixed: Edges) -> None:
+        """Places of contracted rows stay vacant, for new rows among the k nearest of those left."""
         self._fixed.update(map(tuple, fixed.ends.tolist()))
+        short = np.setdiff1d(np.flatnonzero(np.isin(self.index, gone).any(axis=1)), gone)
+        if not len(short):
+            return
+        distances = _others(rows, short, gone)
+        reach = nearest(distances, self.number)[1][:, -1:]
+        index = self.index[short]
+        is_lost = np.isin(index, gone) | (index == _LOST)
+        index[is_lost] = _LOST
+        length = np.where(is_lost, reach, self.length[short])
+        self._put(short, index, length)
+
+    def _put(
+        self, which: NDArray[np.int64], index: NDArray[np.int64], length: NDArray[np.float64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Keep the nearest of longer lists of some rows, and return them."""
+        order = np.argsort(length, axis=1, kind="stable")[:, : self.number]
+        index = np.take_along_axis(index, order, axis=1)
+        length = np.take_along_axis(length, order, axis=1)
+        index[np.isinf(length)] = _NOBODY
+        self.index[which], self.length[which] = index, length
+        return index, length
 
     def keep(self, kept: NDArray[np.int64]) -> None:
         """Renumber the rows that are kept."""
@@ -181,6 +191,14 @@ class KNearest:
         return Links(bounds, index[found], lengths[found])
 
 
+def _others(rows: Rows, which: NDArray[np.int64], gone: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Distances of some rows to others that stay, infinite to themselves and to those that go."""
+    distances = rows.distances(which)
+    distances[np.arange(len(which)), which] = np.inf
+    distances[:, gone] = np.inf
+    return distances
+
+
 class Radius:
     """Rows are neighbours if they are at most a radius, which may be infinite, and finitely far apart."""
 
@@ -202,7 +220,7 @@ class Radius:
         """No other edge changes."""
         return Edges.none(), Edges.none()
 
-    def contract(self, gone: NDArray[np.int64], fixed: Edges) -> None:
+    def contract(self, gone: NDArray[np.int64], rows: Rows, fixed: Edges) -> None:
         """Nothing to keep."""
 
     def keep(self, kept: NDArray[np.int64]) -> None:

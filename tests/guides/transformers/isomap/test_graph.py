@@ -158,12 +158,44 @@ def test_contraction_keeps_all_other_distances(num_landmarks):
         assert_shortest(found.geodesics)
 
 
-def test_contracted_neighbours_keep_their_places():
-    """A row whose neighbours were contracted does not take rows from far away for neighbours."""
+def hemisphere(number, seed):
+    x = np.random.default_rng(seed).normal(size=(number, 3))
+    x[:, 2] = np.abs(x[:, 2])
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+def error_of_arcs(found):
+    """Root mean square difference of distances from arcs of the sphere."""
+    x = found.rows.x
+    arcs = np.arccos(np.clip(x[found.geodesics.sources] @ x.T, -1, 1))
+    return np.sqrt(np.mean(np.square(found.geodesics.rows - arcs)))
+
+
+def test_contraction_keeps_what_a_stream_has_shown():
+    """Check 11, second part: 150 rows are kept of 750 on a hemisphere, where distances are known."""
+    x = hemisphere(750, 0)
+    found, stored = (manifold(x[:150], KNearest(6), 15) for _ in range(2))
+    for row in x[150:]:
+        found.insert(row[None])
+        graph = found.geodesics.adjacency.matrix()
+        nearest = np.minimum.reduceat(graph.data, graph.indptr[:-1])
+        nearest[found.geodesics.sources] = np.inf
+        found.contract(np.array([np.argmin(nearest)]))  # the most crowded row
+        stored.insert(row[None])
+    assert_shortest(found.geodesics)
+    assert len(found) == 150
+    assert error_of_arcs(found) < 0.06
+    assert error_of_arcs(found) < error_of_arcs(stored) / 2
+
+
+def test_places_of_contracted_neighbours_are_for_near_rows():
+    """They are taken by a new row that is among the nearest, and not by one from far away."""
     x = np.array([[0.0], [1.0], [2.0], [3.0], [4.0]])
     found = manifold(x, KNearest(2))
     found.contract(np.array([1, 2]))
     assert found.geodesics.rows[0, 1] == 3
     found.insert(np.array([[50.0]]))
+    found.insert(np.array([[2.5]]))
     assert 0 not in found.geodesics.adjacency.neighbors(3)[0]
+    assert 0 in found.geodesics.adjacency.neighbors(4)[0]
     assert_shortest(found.geodesics)
