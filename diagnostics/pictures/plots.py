@@ -110,7 +110,7 @@ def plot_parameters(fit: Fitted) -> Figure:
     names = _feature_names(fit)
     middle, low, high = (v.reshape(-1, x.shape[1]) for v in _interval(draws[where]))
     num_clusters, (num_cells, num_features) = draws[where].shape[1], middle.shape
-    scale = np.where(x.std(axis=0) > 0, x.std(axis=0), 1.0)
+    scale = np.where(np.nanstd(x, axis=0) > 0, np.nanstd(x, axis=0), 1.0)
     covariance = _covariances(fit, num_features)
     colour = cluster_colours(num_clusters)
     step = 0.7 / num_cells
@@ -128,7 +128,7 @@ def plot_parameters(fit: Fitted) -> Figure:
     colour = np.repeat(colour, num_cells // num_clusters, axis=0)
     for k in range(num_cells):
         row = np.arange(num_features) + step * (k - (num_cells - 1) / 2)
-        at, start, stop = ((v[k] - x.mean(axis=0)) / scale for v in (middle, low, high))
+        at, start, stop = ((v[k] - np.nanmean(x, axis=0)) / scale for v in (middle, low, high))
         if covariance is not None:
             wide = np.sqrt(np.diagonal(covariance[k])) / scale
             right.hlines(row, at - wide, at + wide, color=colour[k], lw=1, alpha=0.7)

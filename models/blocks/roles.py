@@ -14,7 +14,7 @@ from .label_inference.label_graph import LabelGraph
 from .side_information.links import Links
 from .side_information.partial_labels import Groups, PartialLabels
 
-__all__ = ["Chosen", "Held", "Role", "Signature", "Truncation", "signature_of"]
+__all__ = ["Chosen", "Held", "Missing", "Role", "Signature", "Truncation", "signature_of"]
 
 _KINDS: dict[Any, str] = {
     Links: "links",
@@ -50,6 +50,11 @@ class Held:
 
 
 @dataclass(frozen=True)
+class Missing:
+    """In the annotation of a table: values may be missing, NaN, and the model integrates them out."""
+
+
+@dataclass(frozen=True)
 class Truncation:
     """In the annotation of a number of clusters: they may be more than points, and hold none."""
 
@@ -73,6 +78,8 @@ class Role:
         Dimension of links where their own runs over groups that are left out; empty for none.
     chosen : callable or None
         See `Chosen`.
+    missing : bool
+        Whether values of a table may be missing; see `Missing`.
     """
 
     name: str
@@ -82,6 +89,7 @@ class Role:
     declared: bool = True
     otherwise: str = ""
     chosen: Callable[..., Any] | None = None
+    missing: bool = False
 
     def runs_over(self, data: typing.Mapping[str, Any]) -> str:
         """First dimension, given the data at hand; empty without one."""
@@ -238,7 +246,16 @@ def _declared(name: str, hint: Any, required: bool) -> Role | None:
         first, _, otherwise = dims.partition("|")
         chosen = next((note.choose for note in notes if isinstance(note, Chosen)), None)
         own = tuple(first.split())
-        return Role(name, _kind(kind), own, required, otherwise=otherwise, chosen=chosen)
+        missing = any(isinstance(note, Missing) for note in notes)
+        return Role(
+            name,
+            _kind(kind),
+            own,
+            required,
+            otherwise=otherwise,
+            chosen=chosen,
+            missing=missing,
+        )
     parts = [part for part in _members(hint) if part is not type(None)]
     shapes = [part.dim_str for part in parts if hasattr(part, "dim_str")]  # jaxtyping
     if shapes:

@@ -59,6 +59,7 @@ class Fit(FitBase):
     coefficients = of_effects.coefficients
 
     features = of_features.features
+    imputed = of_features.imputed
 
     predict = of_new_data.predict
     predict_proba = of_new_data.predict_proba
