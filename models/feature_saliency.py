@@ -16,6 +16,7 @@ from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.reliability import learned_pair_weights
 from .blocks.mixtures.weights import cluster_weights
+from .blocks.roles import Missing
 from .blocks.saliency.feature_block import SalientFeatures
 from .blocks.saliency.message_length import check_selection, improper_weights, structure_length
 from .blocks.saliency.saliency_mixture import SaliencyMixture
@@ -26,7 +27,7 @@ __all__ = ["feature_saliency"]
 
 
 def feature_saliency(
-    x: Annotated[ArrayLike | None, "points features"],
+    x: Annotated[ArrayLike | None, "points features", Missing()],
     links: Annotated[Links | LabelGraph | None, "points"] = None,
     known: Annotated[PartialLabels | None, "points"] = None,
     *,

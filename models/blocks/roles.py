@@ -14,7 +14,7 @@ from .label_inference.label_graph import LabelGraph
 from .side_information.links import Links
 from .side_information.partial_labels import Groups, PartialLabels
 
-__all__ = ["Chosen", "Held", "Role", "Signature", "Truncation", "signature_of"]
+__all__ = ["Chosen", "Held", "Missing", "Role", "Signature", "Truncation", "signature_of"]
 
 _KINDS: dict[Any, str] = {
     Links: "links",
@@ -54,6 +54,11 @@ class Held:
 
 
 @dataclass(frozen=True)
+class Missing:
+    """In the annotation of a table: values may be missing, NaN, and the model integrates them out."""
+
+
+@dataclass(frozen=True)
 class Truncation:
     """In the annotation of a number of clusters: they may be more than points, and hold none."""
 
@@ -76,6 +81,8 @@ class Role:
     otherwise : str
         Dimension of links where their own runs over groups that are left out; empty for none.
     chosen : Chosen or None
+    missing : bool
+        Whether values of a table may be missing; see `Missing`.
     """
 
     name: str
@@ -85,6 +92,7 @@ class Role:
     declared: bool = True
     otherwise: str = ""
     chosen: Chosen | None = None
+    missing: bool = False
 
     def check(self, data: typing.Mapping[str, Any]) -> None:
         """Check data beside a table that was not chosen from them; see `Chosen`."""
@@ -246,7 +254,16 @@ def _declared(name: str, hint: Any, required: bool) -> Role | None:
         first, _, otherwise = dims.partition("|")
         chosen = next((note for note in notes if isinstance(note, Chosen)), None)
         own = tuple(first.split())
-        return Role(name, _kind(kind), own, required, otherwise=otherwise, chosen=chosen)
+        missing = any(isinstance(note, Missing) for note in notes)
+        return Role(
+            name,
+            _kind(kind),
+            own,
+            required,
+            otherwise=otherwise,
+            chosen=chosen,
+            missing=missing,
+        )
     parts = [part for part in _members(hint) if part is not type(None)]
     shapes = [part.dim_str for part in parts if hasattr(part, "dim_str")]  # jaxtyping
     if shapes:
