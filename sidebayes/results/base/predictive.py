@@ -169,7 +169,7 @@ def draw_data(
                 name, fn = site["name"], unexpanded(site["fn"])
                 own = jax.random.fold_in(key, len(values))
                 drawn = _sample(own, site, _seen(fn, before.get(name), data, codes))
-                values[name] = drawn + _taken_away(site)
+                values[name] = _restored(site, drawn)
                 unknown[name] = _has_unknown((site["fn"], values[name]))
                 return drawn
 
@@ -246,10 +246,10 @@ def _sample(key: Array, site: dict, fitted: Fitted | None) -> Array:
         ) from None
 
 
-def _taken_away(site: Mapping[str, Any]) -> Array | float:
-    """What a model has subtracted from its data before a site observes them."""
-    found: Array | float = (site.get("infer") or {}).get("offset", 0.0)
-    return found
+def _restored(site: Mapping[str, Any], value: Array) -> Array:
+    """Data, where a model has subtracted an offset from them before a site observes them."""
+    offset = (site.get("infer") or {}).get("offset")
+    return value if offset is None else value + offset
 
 
 def _seen(
@@ -316,7 +316,7 @@ def observed_values(
     made = [site for site, table in found.items() if table is None]
     trace = trace_model(run.problem, params) if made else {}
     return {
-        site: np.asarray(trace[site]["value"] + _taken_away(trace[site]))
+        site: np.asarray(_restored(trace[site], trace[site]["value"]))
         if table is None
         else run.data[table]
         for site, table in found.items()
