@@ -115,6 +115,7 @@ class Manifold:
         Law (2006), section 3.2.3: neighbours of a row between which it lies on a shortest path are
         connected by an edge as long as that path.
         """
+        load()
         self.geodesics.leave_landmarks(gone)
         for number, vertex in enumerate(gone.tolist()):
             removed, added = self._bridges(vertex)

@@ -272,7 +272,7 @@ def test_what_is_refused_changes_nothing(roll, odd):
     )
 
 
-@pytest.mark.parametrize("act", ["partial_fit", "remove", "short_circuits"])
+@pytest.mark.parametrize("act", ["partial_fit", "remove", "contract", "short_circuits"])
 def test_what_needs_numba_says_so(roll, monkeypatch, act):
     found = IncrementalIsomap(n_neighbors=6).fit(roll[:150])
     before = found.dist_matrix_
@@ -280,7 +280,12 @@ def test_what_needs_numba_says_so(roll, monkeypatch, act):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, f"{ROOM}.paths")
     monkeypatch.delattr(f"{ROOM}.paths", raising=False)
-    given = {"partial_fit": (roll[150:],), "remove": ([3],), "short_circuits": ()}[act]
+    given = {
+        "partial_fit": (roll[150:],),
+        "remove": ([3],),
+        "contract": ([3],),
+        "short_circuits": (),
+    }[act]
     with pytest.raises(ImportError, match=r"pip install 'sidebayes\[isomap\]'"):
         getattr(found, act)(*given)
     np.testing.assert_array_equal(found.dist_matrix_, before)
