@@ -89,8 +89,7 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     References
     ----------
     Tenenbaum, de Silva, Langford (2000), A global geometric framework for nonlinear dimensionality
-    reduction. Law and Jain (2006), Incremental nonlinear dimensionality reduction by manifold learning;
-    Law (2006), chapter 3, where Algorithm 3.4 shortens some distances too little.
+    reduction. Law (2006), chapter 3, whose Algorithm 3.4, as printed, leaves wrong distances.
 
     Examples
     --------
