@@ -54,7 +54,8 @@ class Manifold:
             rows, graph = searched, neighbors.start(searched)
         if num_landmarks is None:
             return cls(rows, neighbors, Geodesics(graph))
-        return cls(rows, neighbors, Geodesics(graph, *spread_landmarks(graph, num_landmarks)))
+        landmarks = spread_landmarks(graph, num_landmarks)
+        return cls(rows, neighbors, Geodesics(graph, *landmarks, num_landmarks))
 
     def insert(self, new: Any) -> list[tuple[int, int]]:
         """Add rows to the graph, and bring distances up to date.
