@@ -16,6 +16,7 @@ from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.reliability import learned_pair_weights
 from .blocks.mixtures.weights import cluster_weights
+from .blocks.roles import Missing
 from .blocks.saliency.feature_block import SalientFeatures
 from .blocks.saliency.message_length import check_selection, improper_weights, structure_length
 from .blocks.saliency.saliency_mixture import SaliencyMixture
@@ -26,7 +27,7 @@ __all__ = ["feature_saliency"]
 
 
 def feature_saliency(
-    x: Annotated[ArrayLike | None, "points features"],
+    x: Annotated[ArrayLike | None, "points features", Missing()],
     links: Annotated[Links | LabelGraph | None, "points"] = None,
     known: Annotated[PartialLabels | None, "points"] = None,
     *,
@@ -75,10 +76,11 @@ def feature_saliency(
         See `ppc`; links are read as statements by default.
     num_points : int, optional
 
-    References ---------- Law (2006), Michigan State University, eqs. 4.6 and 4.24. Law, Figueiredo and
-    Jain (2004), IEEE Trans. Pattern Anal. Mach. Intell. 26, 1154-1166, doi:10.1109/TPAMI.2004.71.
-    Rousseau and Mengersen (2011), J. R. Stat. Soc. B 73, 689-710, doi:10.1111/j.1467-9868.2011.00781.x,
-    for sparse weights.
+    References
+    ----------
+    Law (2006), Michigan State University, eqs. 4.6 and 4.24. Law, Figueiredo and Jain (2004), IEEE Trans.
+    Pattern Anal. Mach. Intell. 26, 1154-1166, doi:10.1109/TPAMI.2004.71. Rousseau and Mengersen (2011),
+    J. R. Stat. Soc. B 73, 689-710, doi:10.1111/j.1467-9868.2011.00781.x, for sparse weights.
     """
     size = num_rows(x, num_points)
     graph = as_label_graph(links, size, num_clusters, inference)

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from ..features import salient_features
 from ..fitted import AskedFit, Fitted
 from ..sites import TRUSTED_MATCH, labelled_table, site_of
 from ..trust.scores import violated
 from .colours import (
+    CHAINS,
+    FAINT,
     INK,
     MOST_SHAPES,
     MUTED,
@@ -38,6 +41,10 @@ MOST_POINTS = 5000
 """Points that are drawn."""
 _MOST_AXES = 6
 """Leading principal axes that a picture chooses two of."""
+_MOST_FEATURES = 60
+"""Features that are drawn; of more, those of largest saliency."""
+
+_LONGEST = 22
 _TINY = 1e-12
 
 
@@ -103,7 +110,7 @@ def plot_parameters(fit: Fitted) -> Figure:
     names = _feature_names(fit)
     middle, low, high = (v.reshape(-1, x.shape[1]) for v in _interval(draws[where]))
     num_clusters, (num_cells, num_features) = draws[where].shape[1], middle.shape
-    scale = np.where(x.std(axis=0) > 0, x.std(axis=0), 1.0)
+    scale = np.where(np.nanstd(x, axis=0) > 0, np.nanstd(x, axis=0), 1.0)
     covariance = _covariances(fit, num_features)
     colour = cluster_colours(num_clusters)
     step = 0.7 / num_cells
@@ -121,7 +128,7 @@ def plot_parameters(fit: Fitted) -> Figure:
     colour = np.repeat(colour, num_cells // num_clusters, axis=0)
     for k in range(num_cells):
         row = np.arange(num_features) + step * (k - (num_cells - 1) / 2)
-        at, start, stop = ((v[k] - x.mean(axis=0)) / scale for v in (middle, low, high))
+        at, start, stop = ((v[k] - np.nanmean(x, axis=0)) / scale for v in (middle, low, high))
         if covariance is not None:
             wide = np.sqrt(np.diagonal(covariance[k])) / scale
             right.hlines(row, at - wide, at + wide, color=colour[k], lw=1, alpha=0.7)
@@ -131,6 +138,49 @@ def plot_parameters(fit: Fitted) -> Figure:
     short = [name if len(name) <= 18 else name[:17] + "…" for name in names]
     right.set(yticks=np.arange(num_features), yticklabels=short)
     right.set(xlabel="cluster mean, in sd of the data", ylim=(num_features - 0.5, -0.5))
+    return figure
+
+
+def plot_features(fit: Fitted) -> Figure:
+    """Bars of saliencies with 95 % intervals, and the probability of each number of clusters.
+
+    At most 60 features are drawn, those of largest saliency. Features whose saliency is zero or one of a
+    point estimate were taken out, or are relevant throughout.
+
+    Parameters
+    ----------
+    fit : Fit
+        Whose model has saliencies.
+    """
+    found = salient_features(fit.tree)
+    frame, number = found.frame, found.num_clusters
+    if len(frame) > _MOST_FEATURES:
+        frame = frame.loc[frame["saliency"].nlargest(_MOST_FEATURES).index]
+    several = len(number) > 1
+    height = float(np.clip(1.1 + 0.2 * len(frame), 2.4, 10.0))
+    figure, axes = new_figure(
+        7.4 if several else 5.6,
+        height,
+        ncols=1 + several,
+        squeeze=False,
+        width_ratios=(2.6, 1) if several else (1,),
+    )
+    left, place = axes[0, 0], np.arange(len(frame))
+    left.barh(place, frame["saliency"], color=CHAINS[0], height=0.66, alpha=0.85)
+    known = frame["lower"].notna().to_numpy()
+    left.hlines(place[known], frame["lower"][known], frame["upper"][known], color=INK, lw=1.6)
+    left.axvline(0.5, color=MUTED, lw=0.8, ls=":")
+    names = [str(name) for name in frame.index]
+    short = [name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…" for name in names]
+    left.set(yticks=place, yticklabels=[as_label(name) for name in short], xlim=(0, 1.02))
+    left.set(xlabel="saliency", ylim=(len(frame) - 0.4, -0.6))
+    if several:
+        right = axes[0, 1]
+        right.bar(number.index.to_numpy(), number.to_numpy(), color=FAINT, width=0.7)
+        right.set(xlabel="number of clusters", ylabel="probability", ylim=(0, 1))
+        right.set_xticks(number.index.to_numpy())
+    else:
+        left.set_title(f"{found.likeliest} clusters", fontsize=9, loc="left")
     return figure
 
 

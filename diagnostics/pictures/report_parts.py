@@ -25,6 +25,7 @@ __all__ = ["CAPTIONS", "Part", "part_of"]
 _HEADINGS = {
     "clusters": "Data, links and soft assignments",
     "curves": "Curves of the clusters",
+    "features": "Saliencies of the features, and the number of clusters",
     "shapes": "Shapes of the groups, and how they vary",
     "sphere": "Directions, links and soft assignments",
     "subjects": "Measurements, with bands of what the model predicts",
@@ -35,6 +36,8 @@ CAPTIONS = {
     "means, ellipses hold 90 % of a cluster.",
     "curves": "Lines are the curves of the clusters, bands their uncertainty. Each row takes the colour "
     "of its cluster.",
+    "features": "A bar is the probability that a value of the feature says something about its cluster. "
+    "Lines, where there are draws, are 95 % intervals.",
     "shapes": "Landmarks of individuals and group means; the population deformed to each group, magnified "
     "as the title says; and the leading modes of all shapes, with steps in both directions.",
     "sphere": "Each point mixes the colours of its clusters by responsibility. Crosses are mean directions, "
@@ -112,7 +115,7 @@ def _figures(fit: AskedFit) -> list[str]:
     if fit.has_labels:
         heading = "Who shares a cluster"
         figures.append(_figure("coclustering", heading, plots.plot_coclustering, fit))
-    if fit.picture == "clusters" and _in_space_of_data(fit):
+    if fit.picture in ("clusters", "features") and _in_space_of_data(fit):
         figures.append(_figure("parameters", "Parameters", plots.plot_parameters, fit))
     if fit.tree["posterior"].sizes["draw"] > 1:
         heading = "Traces and ranks, independent of cluster numbering first"

@@ -17,7 +17,17 @@ __all__ = ["estimate_tables", "interval", "number"]
 _MOST_ENTRIES = 12
 """Numbers of a site up to which a table shows them."""
 
-_SHOWN_ELSEWHERE = ("coefficients", "factor", "deviation", "mixing_weights", "location", "spread")
+_SHOWN_ELSEWHERE = (
+    "coefficients",
+    "factor",
+    "deviation",
+    "mixing_weights",
+    "location",
+    "spread",
+    "saliency",
+    "common_location",
+    "common_spread",
+)
 """Roles of sites that other tables or pictures show, or that only parametrise these."""
 
 

@@ -37,6 +37,7 @@ __all__ = [
     "OnePass",
     "Remarking",
     "Starting",
+    "TakesMissing",
     "Tightening",
     "Typical",
     "Unbounded",
@@ -269,6 +270,10 @@ class Starting(Protocol):
     ) -> dict[str, Any]:
         """Values to start runs from, by role, with an axis of starts in front; empty for none."""
         ...
+
+
+class TakesMissing:
+    """Base of `Starting` blocks whose data may have missing values, NaN."""
 
 
 @runtime_checkable

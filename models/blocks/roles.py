@@ -14,7 +14,7 @@ from .label_inference.label_graph import LabelGraph
 from .side_information.links import Links
 from .side_information.partial_labels import Groups, PartialLabels
 
-__all__ = ["Chosen", "Held", "Role", "Signature", "Truncation", "signature_of"]
+__all__ = ["Chosen", "Held", "Missing", "Role", "Signature", "Truncation", "signature_of"]
 
 _KINDS: dict[Any, str] = {
     Links: "links",
@@ -35,9 +35,13 @@ class Chosen:
     choose : callable
         ``choose(data, options) -> ndarray``, given the other data and the options of the model; None
         where the model needs no such table.
+    check : callable or None
+        ``check(data)`` refuses, or warns of, data that do not suit a table that was not chosen from them:
+        one that was given, or that of the fit.
     """
 
     choose: Callable[[typing.Mapping[str, Any], typing.Mapping[str, Any]], Any]
+    check: Callable[[typing.Mapping[str, Any]], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,11 @@ class Held:
     Fits that differ in the numbers of such an option alone share their programs. Values are sequences of
     numbers, or pytrees of arrays; others are constants.
     """
+
+
+@dataclass(frozen=True)
+class Missing:
+    """In the annotation of a table: values may be missing, NaN, and the model integrates them out."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +80,9 @@ class Role:
         Whether it is annotated as data; else it is data by the convention for plain models.
     otherwise : str
         Dimension of links where their own runs over groups that are left out; empty for none.
-    chosen : callable or None
-        See `Chosen`.
+    chosen : Chosen or None
+    missing : bool
+        Whether values of a table may be missing; see `Missing`.
     """
 
     name: str
@@ -81,7 +91,13 @@ class Role:
     required: bool = True
     declared: bool = True
     otherwise: str = ""
-    chosen: Callable[..., Any] | None = None
+    chosen: Chosen | None = None
+    missing: bool = False
+
+    def check(self, data: typing.Mapping[str, Any]) -> None:
+        """Check data beside a table that was not chosen from them; see `Chosen`."""
+        if self.chosen is not None and self.chosen.check is not None and self.name in data:
+            self.chosen.check(data)
 
     def runs_over(self, data: typing.Mapping[str, Any]) -> str:
         """First dimension, given the data at hand; empty without one."""
@@ -236,9 +252,18 @@ def _declared(name: str, hint: Any, required: bool) -> Role | None:
         if dims is None:
             return None
         first, _, otherwise = dims.partition("|")
-        chosen = next((note.choose for note in notes if isinstance(note, Chosen)), None)
+        chosen = next((note for note in notes if isinstance(note, Chosen)), None)
         own = tuple(first.split())
-        return Role(name, _kind(kind), own, required, otherwise=otherwise, chosen=chosen)
+        missing = any(isinstance(note, Missing) for note in notes)
+        return Role(
+            name,
+            _kind(kind),
+            own,
+            required,
+            otherwise=otherwise,
+            chosen=chosen,
+            missing=missing,
+        )
     parts = [part for part in _members(hint) if part is not type(None)]
     shapes = [part.dim_str for part in parts if hasattr(part, "dim_str")]  # jaxtyping
     if shapes:

@@ -31,7 +31,8 @@ def refuse_huge(name: str, values: NDArray, dtype: str = "float64") -> None:
         Naming the rows.
     """
     most = np.sqrt(np.finfo(dtype).max) * 1e-4
-    if max(values.max(initial=0.0), -values.min(initial=0.0)) <= most:
+    above, below = (f.reduce(values, axis=None, initial=0.0) for f in (np.fmax, np.fmin))
+    if max(above, -below) <= most:  # of the values that are not missing
         return
     flat = values.reshape(len(values), -1)
     rows = np.flatnonzero((np.abs(flat) > most).any(axis=1))
@@ -51,7 +52,7 @@ def check_precision(name: str, values: NDArray, dtype: str) -> None:
     name : str
         Of the argument, for messages.
     values : ndarray
-        Finite numbers; columns are along the last axis, if there are several axes.
+        Numbers, NaN where one is missing; columns are along the last axis, if there are several axes.
     dtype : {"float64", "float32"}
         Type in which they will be computed with. What they were given in counts as well.
 
@@ -62,7 +63,7 @@ def check_precision(name: str, values: NDArray, dtype: str) -> None:
     """
     refuse_huge(name, values, dtype)
     columns = values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values[:, None]
-    least, most = columns.min(axis=0).astype(float), columns.max(axis=0).astype(float)
+    least, most = (f.reduce(columns, axis=0).astype(float) for f in (np.fmin, np.fmax))
     size, width = np.maximum(np.abs(least), np.abs(most)), most - least
     tiny = np.flatnonzero((width > 0) & (width < np.sqrt(np.finfo(dtype).tiny) * 1e4))
     if len(tiny):
@@ -92,16 +93,19 @@ def warn_of_far_rows(name: str, values: NDArray, reference: NDArray | None = Non
     name : str
         Of the argument, for messages.
     values : ndarray
-        Finite numbers; rows are along the first axis.
+        Numbers, NaN where one is missing; rows are along the first axis.
     reference : ndarray, optional
         Rows that they should be like, such as those that were fitted; themselves by default.
     """
     flat = values.reshape(len(values), -1)
     known = flat if reference is None else reference.reshape(len(reference), -1)
     some = known[:: -(-len(known) // _ENOUGH)]
-    low, middle, high = np.percentile(some, (25, 50, 75), axis=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # columns in which all values are missing
+        low, middle, high = np.nanpercentile(some, (25, 50, 75), axis=0)
     most = np.where(high > low, _FAR * (high - low), np.inf)
-    if ((flat.max(axis=0) - middle <= most) & (middle - flat.min(axis=0) <= most)).all():
+    largest, least = (f.reduce(flat, axis=0) for f in (np.fmax, np.fmin))
+    if not ((largest - middle > most) | (middle - least > most)).any():
         return
     rows, columns = np.nonzero(np.abs(flat - middle) > most)
     warnings.warn(

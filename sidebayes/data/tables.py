@@ -46,7 +46,13 @@ def as_plain(values: Any, name: str) -> Any:
     return np.ma.getdata(values) if isinstance(values, np.ma.MaskedArray) else values
 
 
-def check_data(x: Any, name: str = "x", dims: Sequence[str] = ("points", "features")) -> NDArray:
+def check_data(
+    x: Any,
+    name: str = "x",
+    dims: Sequence[str] = ("points", "features"),
+    *,
+    missing: bool = False,
+) -> NDArray:
     """Check a table of numbers.
 
     Parameters
@@ -57,6 +63,8 @@ def check_data(x: Any, name: str = "x", dims: Sequence[str] = ("points", "featur
         Of the argument, for messages.
     dims : sequence of str
         Its axes; "..." stands for any further ones.
+    missing : bool
+        Whether values may be missing, NaN.
 
     Raises
     ------
@@ -90,7 +98,8 @@ def check_data(x: Any, name: str = "x", dims: Sequence[str] = ("points", "featur
             f"{name} has shape {values.shape}: there is nothing to fit; check how it was filtered"
         )
     flat = values.reshape(len(values), -1)
-    bad = np.flatnonzero(~np.isfinite(flat).all(axis=1))
+    finite = np.isfinite(flat) | (np.isnan(flat) & missing)
+    bad = np.flatnonzero(~finite.all(axis=1))
     if len(bad):
         complete = f"np.isfinite({name})" + ".all(axis=1)" * (values.ndim > 1)
         raise ValueError(

@@ -12,12 +12,14 @@ import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
 
+from sidebayes.diagnostics.features import has_features
 from sidebayes.diagnostics.sites import entry_names
 
 from ..common.fields import check_integer
 from ..common.files import check_writable, sealed, write_whole
 from . import curves as of_curves
 from . import effects as of_effects
+from . import features as of_features
 from . import shape_modes as of_modes
 from . import shapes as of_shapes
 from . import survival as of_survival
@@ -55,6 +57,9 @@ class Fit(FitBase):
     latents = of_effects.latents
     effects = of_effects.effects
     coefficients = of_effects.coefficients
+
+    features = of_features.features
+    imputed = of_features.imputed
 
     predict = of_new_data.predict
     predict_proba = of_new_data.predict_proba
@@ -188,7 +193,7 @@ class Fit(FitBase):
     def picture(self) -> str | None:
         """Picture that `plot` draws; None without any.
 
-        One of "subjects", "shapes", "sphere", "curves" and "clusters".
+        One of "features", "subjects", "shapes", "sphere", "curves" and "clusters".
         """
         from sidebayes.diagnostics.pictures.spheres import has_sphere
         from sidebayes.diagnostics.pictures.subjects import has_subjects
@@ -197,6 +202,8 @@ class Fit(FitBase):
             return "subjects"
         if not self.has_labels:
             return None
+        if has_features(self.tree):
+            return "features"
         if of_shapes.has_shapes(self):
             return "shapes"
         if has_sphere(self):
@@ -207,15 +214,16 @@ class Fit(FitBase):
         """Draw the data with the model's description of them; returns the matplotlib figure.
 
         Points with links and soft assignments (`plot_clusters`), the rows of a long table with bands
-        (`plot_subjects`), shapes of groups with deformations and modes (`plot_shapes`), points on a circle
-        or a sphere (`plot_sphere`), or the curves of clusters along one input.
+        (`plot_subjects`), saliencies of features (`plot_features`), shapes of groups with deformations
+        and modes (`plot_shapes`), points on a circle or a sphere (`plot_sphere`), or the curves of
+        clusters along one input.
 
         Raises
         ------
         ValueError
             If the model has neither labels nor random effects that are integrated out.
         """
-        from sidebayes.diagnostics.pictures.plots import plot_clusters
+        from sidebayes.diagnostics.pictures.plots import plot_clusters, plot_features
         from sidebayes.diagnostics.pictures.shapes import plot_shapes
         from sidebayes.diagnostics.pictures.spheres import plot_sphere
         from sidebayes.diagnostics.pictures.subjects import plot_subjects
@@ -223,6 +231,8 @@ class Fit(FitBase):
         if self.picture == "subjects":
             return plot_subjects(self)
         need_labels(self, "clusters to draw")
+        if self.picture == "features":
+            return plot_features(self)
         if self.picture == "shapes":
             return plot_shapes(self.shapes(), self.modes(2), self.responsibilities())
         if self.picture == "sphere":

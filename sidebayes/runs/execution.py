@@ -12,6 +12,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from sidebayes.diagnostics.features import write_features
 from sidebayes.diagnostics.fitted import Fitted
 from sidebayes.diagnostics.symmetry.matched import MatchedDraws, mean_responsibilities
 from sidebayes.diagnostics.tree import to_datatree
@@ -156,6 +157,7 @@ def _describe(
         group = draws.tree["responsibilities"]
         group.attrs["label_sites"] = problems.label_slices(run.problem)
         group.dataset = group.to_dataset().assign(labels=("points", _labels(run, found, draws)))
+    write_features(draws.tree)
     info = draws.tree["fit_info"].attrs
     if init is not None:
         info["starts_at_best"] = 1 if isinstance(init, Mapping) else num_starts_at_best(init)

@@ -261,3 +261,71 @@ def test_what_cannot_be_done_is_said():
         sb.fit("feature_saliency", x, links, num_clusters=3, flip_rate="learned")
     with pytest.raises(ValueError, match="constant features, in columns 1"):
         sb.fit("feature_saliency", np.where(np.arange(10) == 1, 2.0, x), num_clusters=3)
+
+
+def test_features_of_a_mode(found, tmp_path):
+    table = found.features()
+    np.testing.assert_array_equal(table.frame["saliency"], found.params["saliency"])
+    assert table.frame[["lower", "upper", "error"]].isna().all(axis=None)
+    assert table.likeliest == 4
+    assert table.sentence == "2 of 10 features have a saliency above 0.5; 4 clusters"
+    found.save(tmp_path / "fit.nc")
+    assert str(sb.load(tmp_path / "fit.nc").features()) == str(table)
+    assert found.picture == "features"
+    bars = found.plot().axes[0].patches
+    np.testing.assert_allclose([bar.get_width() for bar in bars], table.frame["saliency"])
+
+
+def test_features_of_draws():
+    x, _ = four_gaussians(0, 60)
+    engine = sb.BlockedGibbs(num_warmup=20, num_samples=40, num_chains=2)
+    fit = sb.fit("feature_saliency", x[:, :4], num_clusters=4, selection="sparse", engine=engine)
+    table, axes = fit.features(), fit.plot().axes
+    draws = fit.tree["posterior"]["saliency"].to_numpy().reshape(-1, 4)
+    np.testing.assert_allclose(table.frame["upper"], np.quantile(draws, 0.975, axis=0))
+    np.testing.assert_allclose(table.frame["probability"], (draws > 0.5).mean(axis=0))
+    assert table.num_clusters.sum() == pytest.approx(1.0)
+    assert len(axes) == 1 + (len(table.num_clusters) > 1)
+
+
+def test_other_models_have_no_saliencies():
+    fit = sb.fit("gmm", four_gaussians(0, 30)[0][:, :2], num_clusters=2)
+    with pytest.raises(ValueError, match="no saliencies of features; fit 'feature_saliency'"):
+        fit.features()
+
+
+def test_missing_values_are_integrated_out_and_imputed(tmp_path):
+    x, _ = four_gaussians(2, 250)
+    x = x[:, :4]
+    gaps = np.random.default_rng(0).uniform(size=x.shape) < 0.15
+    table = np.where(gaps, np.nan, x)
+    engine = sb.ComponentwiseEM(num_restarts=2)
+    fit = sb.fit(
+        "feature_saliency", table, num_clusters=8, engine=engine, feature_names=["a", "b", "c", "d"]
+    )
+    assert fit.features().frame["saliency"]["a":"b"].min() > 0.9
+    found = fit.imputed()
+    assert len(found) == gaps.sum()
+    row, column = np.nonzero(gaps)
+    np.testing.assert_array_equal(found["row"], row)
+    assert list(found["feature"][:3]) == [["a", "b", "c", "d"][k] for k in column[:3]]
+
+    p, share = fit.params, fit.responsibilities()
+    within = share[row] * p["mean"][:, column].T
+    expected = p["saliency"][column] * within.sum(axis=1)
+    expected += (1 - p["saliency"][column]) * p["common_mean"][column]
+    np.testing.assert_allclose(found["mean"], expected)
+    far = (x[gaps] - found["mean"]) / found["sd"]
+    assert abs(np.mean(far**2) - 1) < 5 * np.sqrt(
+        2 / len(far)
+    )  # of the size that they are said to have
+    fit.save(tmp_path / "fit.nc")
+    np.testing.assert_array_equal(sb.load(tmp_path / "fit.nc").predict(table), fit.predict(table))
+    for one in (fit.predict_proba(table), fit.log_prob(table)):
+        assert np.isfinite(one).all()
+    with pytest.raises(ValueError, match="x has missing or infinite values in 1 of 250 rows"):
+        sb.fit(
+            "feature_saliency", np.where(np.arange(250)[:, None] == 3, np.inf, x), num_clusters=2
+        )
+    with pytest.raises(ValueError, match="constant features, in columns 2"):
+        sb.fit("feature_saliency", np.where(np.arange(4) == 2, np.nan, x), num_clusters=2)

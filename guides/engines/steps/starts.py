@@ -13,7 +13,7 @@ from jax import Array
 from numpy.typing import NDArray
 from numpyro.distributions import constraints
 from scipy.special import expit
-from sidebayes.models.blocks.block import Starting, Typical
+from sidebayes.models.blocks.block import Starting, TakesMissing, Typical
 from sidebayes.models.blocks.components.partition_starts import partition_labels
 
 from ..base import Problem
@@ -164,9 +164,9 @@ def _of_blocks(
     trace = abstract_trace(problem)
     for part in plan_updates(problem).starting:
         data = observed_table(problem, part.sources[0])
-        if data is not None and np.isfinite(data).all():
+        block = block_of(trace, part)
+        if data is not None and (np.isfinite(data).all() or isinstance(block, TakesMissing)):
             sizes = {role: shapes[name] for role, name in part.sites.items()}
-            block = block_of(trace, part)
             if isinstance(block, Starting):
                 values = block.starts(data, sizes, seed, num_starts)
                 found |= part.named(values)

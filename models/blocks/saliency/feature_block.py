@@ -21,7 +21,7 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
-from ..block import Augmented, Block, Observation
+from ..block import Augmented, Block, Observation, TakesMissing
 from ..collapsed import Collapsed
 from ..components import normal_inverse_gamma
 from ..components.gaussian_prior import GaussianPrior, agreed_features
@@ -58,7 +58,7 @@ class _Found(NamedTuple):
     off: Array
 
 
-class SalientFeatures(Block, Augmented):
+class SalientFeatures(Block, Augmented, TakesMissing):
     r"""Means and variances of features by cluster, their common ones, and saliencies.
 
     .. math:: \rho_l \sim \text{Beta}(a, b), \quad
