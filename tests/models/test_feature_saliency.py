@@ -365,3 +365,25 @@ def test_missing_values_are_integrated_out_and_imputed(tmp_path):
         )
     with pytest.raises(ValueError, match="constant features, in columns 2"):
         sb.fit("feature_saliency", np.where(np.arange(4) == 2, np.nan, x), num_clusters=2)
+
+
+def test_contrast_tells_clusters_apart_better():
+    x = four_gaussians(0, 200)[0][:, :5]
+    prior = {"selection": "sparse", "concentration": 1.0, "saliency_prior": (2.0, 2.0)}
+    engine = sb.EM(num_restarts=2, max_steps=200)
+    fit = sb.fit("feature_saliency", x, num_clusters=4, engine=engine, **prior)
+    contrast = fit.contrast_saliencies().to_numpy()
+    p = {name: jnp.asarray(value) for name, value in fit.params.items()}
+
+    def cost(rho):
+        own = Salient(p["mean"], p["variance"], p["common_mean"], p["common_variance"], rho)
+        joint = salient_densities(jnp.asarray(x), own) + jnp.log(p["weights"])[:, None]
+        share = jax.nn.log_softmax(joint, axis=0)
+        return -share[fit.responsibilities().argmax(axis=1), jnp.arange(200)].sum()
+
+    assert cost(jnp.asarray(contrast)) < cost(p["saliency"]) - 1.0
+    for feature in range(5):  # no coordinate can be moved to a lower cost
+        for moved in (0.01, -0.01):
+            tried = np.clip(contrast[feature] + moved, 1e-6, 1 - 1e-6)
+            other = jnp.asarray(contrast).at[feature].set(tried)
+            assert cost(other) >= cost(jnp.asarray(contrast)) - 1e-2
