@@ -76,10 +76,11 @@ def feature_saliency(
         See `ppc`; links are read as statements by default.
     num_points : int, optional
 
-    References ---------- Law (2006), Michigan State University, eqs. 4.6 and 4.24. Law, Figueiredo and
-    Jain (2004), IEEE Trans. Pattern Anal. Mach. Intell. 26, 1154-1166, doi:10.1109/TPAMI.2004.71.
-    Rousseau and Mengersen (2011), J. R. Stat. Soc. B 73, 689-710, doi:10.1111/j.1467-9868.2011.00781.x,
-    for sparse weights.
+    References
+    ----------
+    Law (2006), Michigan State University, eqs. 4.6 and 4.24. Law, Figueiredo and Jain (2004), IEEE Trans.
+    Pattern Anal. Mach. Intell. 26, 1154-1166, doi:10.1109/TPAMI.2004.71. Rousseau and Mengersen (2011),
+    J. R. Stat. Soc. B 73, 689-710, doi:10.1111/j.1467-9868.2011.00781.x, for sparse weights.
     """
     size = num_rows(x, num_points)
     graph = as_label_graph(links, size, num_clusters, inference)

@@ -15,7 +15,7 @@ from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.manifolds.covariates import covariate_effects
 from .blocks.manifolds.population import population_prior
-from .blocks.manifolds.shape_chart import ShapeChart, choose_chart, shape_coordinates
+from .blocks.manifolds.shape_chart import ShapeChart, check_shapes, choose_chart, shape_coordinates
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.reliability import learned_pair_weights
@@ -34,7 +34,9 @@ def hierarchical_shape(
     links: Annotated[Links | LabelGraph | None, "subjects"] = None,
     known: Annotated[PartialLabels | None, "subjects"] = None,
     covariates: Annotated[ArrayLike | None, "subjects terms"] = None,
-    chart: Annotated[ArrayLike | None, "marks axes directions", Chosen(choose_chart)] = None,
+    chart: Annotated[
+        ArrayLike | None, "marks axes directions", Chosen(choose_chart, check_shapes)
+    ] = None,
     *,
     num_clusters: int = 1,
     num_modes: int | None = None,

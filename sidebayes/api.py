@@ -133,6 +133,8 @@ def fit(
         raise TypeError(
             f"init is a {type(init).__name__}; pass a mapping of site values, or another Fit"
         )
+    unit = signature.unit_of(read.data) or ""
+    checks.check_order("truth", truth, unit, read.data)
     run = Run(
         method=name,
         model=model,
@@ -141,7 +143,7 @@ def fit(
         engine=runner,
         seed=seed,
         dtype=dtype,
-        truth=check_truth(truth, read.sizes.get(signature.unit_of(read.data) or "", 0)),
+        truth=check_truth(truth, read.sizes.get(unit, 0)),
         feature_names=features,
         columns=columns,
         checkpoint=path,

@@ -67,8 +67,7 @@ def plot_shapes(shapes: xr.Dataset, modes: xr.Dataset, prob: NDArray) -> Figure:
         _draw_mode(axis, middle, modes.isel(mode=number, group=-1))
     for axis in panels:
         axis.set_axis_off()
-        if not solid:
-            axis.set_aspect("equal")
+        axis.set_aspect("equal")
     return figure
 
 

@@ -35,9 +35,13 @@ class Chosen:
     choose : callable
         ``choose(data, options) -> ndarray``, given the other data and the options of the model; None
         where the model needs no such table.
+    check : callable or None
+        ``check(data)`` refuses, or warns of, data that do not suit a table that was not chosen from them:
+        one that was given, or that of the fit.
     """
 
     choose: Callable[[typing.Mapping[str, Any], typing.Mapping[str, Any]], Any]
+    check: Callable[[typing.Mapping[str, Any]], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -76,8 +80,7 @@ class Role:
         Whether it is annotated as data; else it is data by the convention for plain models.
     otherwise : str
         Dimension of links where their own runs over groups that are left out; empty for none.
-    chosen : callable or None
-        See `Chosen`.
+    chosen : Chosen or None
     missing : bool
         Whether values of a table may be missing; see `Missing`.
     """
@@ -88,8 +91,13 @@ class Role:
     required: bool = True
     declared: bool = True
     otherwise: str = ""
-    chosen: Callable[..., Any] | None = None
+    chosen: Chosen | None = None
     missing: bool = False
+
+    def check(self, data: typing.Mapping[str, Any]) -> None:
+        """Check data beside a table that was not chosen from them; see `Chosen`."""
+        if self.chosen is not None and self.chosen.check is not None and self.name in data:
+            self.chosen.check(data)
 
     def runs_over(self, data: typing.Mapping[str, Any]) -> str:
         """First dimension, given the data at hand; empty without one."""
@@ -244,7 +252,7 @@ def _declared(name: str, hint: Any, required: bool) -> Role | None:
         if dims is None:
             return None
         first, _, otherwise = dims.partition("|")
-        chosen = next((note.choose for note in notes if isinstance(note, Chosen)), None)
+        chosen = next((note for note in notes if isinstance(note, Chosen)), None)
         own = tuple(first.split())
         missing = any(isinstance(note, Missing) for note in notes)
         return Role(

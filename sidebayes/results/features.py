@@ -74,8 +74,8 @@ def imputed(fit: FitBase) -> pd.DataFrame:
 
     def moment(within: NDArray, common: NDArray) -> NDArray:
         inside: NDArray = np.einsum("cdmk,cdkm->cdm", share, within[..., column])
-        mixed: NDArray = relevant * inside + (1 - relevant) * common[..., column]
-        return mixed
+        found: NDArray = relevant * inside + (1 - relevant) * common[..., column]
+        return found
 
     first = moment(mean, common_mean)
     second = moment(variance + mean**2, common_variance + common_mean**2)

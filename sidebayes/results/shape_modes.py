@@ -40,7 +40,8 @@ def modes(
         ``shape`` by group, mode, step, landmark and axis; ``variance`` along each mode, with ``lower`` and
         ``upper``, and its ``share`` of the whole. The modes are those of the mean covariance over
         draws; of the population, which is the last group, it is the covariance of a shape of any group:
-        that within groups and that between their means.
+        that within groups and that between their means, at given covariates. Variance beyond the directions
+        of the chart is in no share.
 
     Raises
     ------

@@ -132,7 +132,9 @@ def group_names(fit: FitBase, number: int) -> NDArray:
     """Names of the groups, where known labels have names; else their numbers."""
     known = (v.names for v in fit.run.data.values() if isinstance(v, PartialLabels))
     names = next(filter(None, known), None)
-    return np.arange(number) if names is None else np.asarray(names, dtype=object)[:number]
+    if names is None:
+        return np.arange(number)
+    return np.asarray([*names, *range(len(names), number)][:number], dtype=object)
 
 
 def band(draws: NDArray, probability: float) -> tuple[NDArray, NDArray, NDArray]:
@@ -235,8 +237,9 @@ def shape_effects(fit: FitBase, *, probability: float = 0.9) -> xr.Dataset:
         By term: ``change`` of the mean shape of the population, by landmark and axis, for one more unit of
         the covariate, with ``sd``, ``lower`` and ``upper``; and ``share``, the variance of
         :math:`\beta_j c_{ij}` over the individuals as a share of that of their coordinates, all added up,
-        with ``share_lower`` and ``share_upper``. Shares of correlated covariates overlap. Without draws, as
-        after EM, intervals are NaN.
+        with ``share_lower`` and ``share_upper``. Shares of correlated covariates overlap, and they
+        are positive in every draw; a size beside the shape has none. Without draws, as after EM,
+        intervals are NaN.
 
     Raises
     ------
@@ -258,8 +261,9 @@ def shape_effects(fit: FitBase, *, probability: float = 0.9) -> xr.Dataset:
     moved = chart.shapes(middle[:, None] + slopes) - chart.shapes(middle)[:, None]
     sd, lower, upper = band(moved, probability)
     table = table_of(fit, chart)
-    total = table.var(axis=0).sum()
-    share = data.var(axis=0) * (slopes**2).sum(axis=-1) / total
+    own = slice(chart.num_coordinates)  # a size is no part of the shape
+    total = table[:, own].var(axis=0).sum()
+    share = data.var(axis=0) * (slopes[..., own] ** 2).sum(axis=-1) / total
     _, least, most = band(share, probability)
     axes = "term", "landmark", "axis"
     names = names_of_columns(fit.run, infer["covariates"])
@@ -285,7 +289,7 @@ def shape_difference(
     Parameters
     ----------
     first, second : int or str
-        Groups, by number or by the name that known labels have.
+        Groups, by the names that known labels have; groups without a name by number.
     probability : float
         Of the central intervals.
 
@@ -295,7 +299,9 @@ def shape_difference(
         ``mean``, ``sd``, ``lower`` and ``upper`` of second minus first, by landmark and axis; ``length``
         of the difference at each landmark, with ``length_lower`` and ``length_upper``; and ``distance`` of
         the two shapes, the Riemannian one in radians, with ``distance_lower`` and ``distance_upper``.
-        Without draws, as after EM, intervals are NaN.
+        Lengths and distances are positive in every draw, so that their intervals never hold zero: whether
+        groups differ is said by those of the coordinates, or by `group_test`. Without draws, as after
+        EM, intervals are NaN.
 
     Raises
     ------

@@ -33,6 +33,7 @@ __all__ = [
     "check_named_classes",
     "check_num_clusters",
     "check_options",
+    "check_order",
     "no_links",
     "require_options",
     "sort_arguments",
@@ -173,11 +174,17 @@ def check_given(signature: Signature, given: Mapping[str, Any], method: str) -> 
             checked[role.name] = _check_labels(value, role)
         else:
             checked[role.name] = _check_sets(value, role)
-    for role in signature.of_kind("table"):  # with a row for each group, in order of their names
-        owner = checked.get(role.dims[0]) if role.dims else None
-        if isinstance(owner, Groups) and role.name in checked:
-            refuse_other_order(role.name, given[role.name], owner.names)
+    for role in (*signature.of_kind("table"), *signature.of_kind("labels")):
+        if role.name in checked:
+            check_order(role.name, given[role.name], role.runs_over(checked), checked)
     return checked
+
+
+def check_order(name: str, values: Any, dim: str, data: Mapping[str, Any]) -> None:
+    """Refuse values with an entry for each group whose own index has the groups in another order."""
+    owner = data.get(dim)
+    if isinstance(owner, Groups):
+        refuse_other_order(name, values, owner.names)
 
 
 def _check_labels(value: Any, role: Role) -> PartialLabels:

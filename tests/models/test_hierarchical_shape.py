@@ -130,7 +130,8 @@ def arguments(chart):
 
 def test_a_learned_population_is_a_prior_whose_mean_and_shrinkage_are_sites():
     chart = shape_chart(SHAPES, 3)
-    prior = GaussianPrior(np.zeros(3), 0.01, 6.0, 0.1 * np.eye(3))
+    center = np.array([0.3, 0.0, 5.0])  # far from zero where a size is among the coordinates
+    prior = GaussianPrior(center, 0.01, 6.0, 0.1 * np.eye(3))
     at = {
         "weights": np.array([0.3, 0.7]),
         "mean": RNG.normal(scale=0.1, size=(2, 3)),
@@ -143,7 +144,7 @@ def test_a_learned_population_is_a_prior_whose_mean_and_shrinkage_are_sites():
     learned = Problem(hierarchical_shape, arguments(chart), options)
     level = {"population_mean": middle, "population_shrinkage": shrinkage}
     spread = coordinates_of(SHAPES, chart).std(axis=0)
-    own = norm.logpdf(middle, scale=spread).sum() - shrinkage  # Gamma(1, 1)
+    own = norm.logpdf(middle, center, spread).sum() - shrinkage  # Gamma(1, 1)
     np.testing.assert_allclose(
         log_joint(learned, at | level), log_joint(fixed, at) + own, rtol=1e-10
     )
@@ -232,6 +233,55 @@ def test_slopes_are_those_of_least_squares_and_covariates_explain_what_they_adde
         known.shape_effects()
 
 
+def test_a_size_is_no_part_of_what_covariates_explain():
+    rng = np.random.default_rng(5)
+    age = rng.normal(size=SIZE)
+    whole = np.asarray(preshape.to_preshape(SHAPES).shape)
+    given = {"num_modes": 3, "known": PartialLabels(LABELS), "covariates": age[:, None]}
+    alone = fitted(shapes=whole * np.exp(rng.normal(size=(SIZE, 1, 1))), **given)
+    sized = fitted(shapes=whole * np.exp(3 * age)[:, None, None], size=True, **given)
+    found = [fit.shape_effects()["share"].item() for fit in (alone, sized)]
+    assert found[1] < 1
+    slopes = sized.params["slopes"][0, :3]
+    table = coordinates_of(SHAPES, sized.run.data["chart"])
+    np.testing.assert_allclose(
+        found[1], age.var() * (slopes**2).sum() / table.var(axis=0).sum(), rtol=1e-6
+    )
+
+
+def test_groups_without_a_name_have_numbers():
+    names = np.where(np.arange(SIZE) < 4, "a", None)
+    names[20:] = "b"
+    fit = fitted(known=PartialLabels(names), num_clusters=3, num_modes=2)
+    assert fit.shapes()["group"].to_numpy().tolist() == ["a", "b", 2]
+    assert fit.modes(1)["group"].to_numpy().tolist() == ["a", "b", 2, "population"]
+    assert fit.shape_difference("a", 2)["distance"] > 0
+
+
+@pytest.mark.parametrize("name", ["known", "truth", "covariates"])
+def test_values_of_individuals_in_another_order_are_refused(name):
+    names = [f"s{number}" for number in range(SIZE)]  # s10 comes before s2
+    given = rows(SHAPES) | {"subjects": np.repeat(names, MARKS), "num_clusters": 2}
+    value = pd.Series(LABELS, index=names)
+    value = value.to_frame() if name == "covariates" else value
+    with pytest.raises(ValueError, match=f"{name} has 's2' at place 2, by its index, where 's10'"):
+        sb.fit("hierarchical_shape", **given, **{name: value}, progress=False)
+
+
+def test_new_individuals_need_all_landmarks_and_the_same_side(known):
+    given = rows(SHAPES[:2])
+    for number in (-1, -MARKS):
+        few = {"x": given["x"][:number], "landmarks": given["landmarks"][:number]}
+        few["landmarks"] = few["landmarks"] + (number == -MARKS)
+        subjects = np.asarray(given["subjects"].codes)[:number]
+        with pytest.raises(ValueError, match=r"0 rows of landmark 5|landmarks\[5\] = 6"):
+            known.predict_proba(**few, subjects=subjects)
+    with pytest.raises(ValueError, match="individual 1 lie in one point"):
+        known.predict_proba(**given | {"x": np.r_[SHAPES[0], np.tile(SHAPES[1, 0], (MARKS, 1))]})
+    with pytest.warns(sb.SideBayesWarning, match="look reflected: 0, 1"):
+        known.predict_proba(**given | {"x": given["x"] * [-1, 1]})
+
+
 def test_a_model_without_data_draws_coordinates():
     prior = GaussianPrior(np.zeros(3), 0.5, 6.0, 0.01 * np.eye(3))
     given = {n: v for n, v in rows(SHAPES).items() if n != "x"}
@@ -316,7 +366,11 @@ def test_shapes_are_drawn_in_the_plane_and_in_space(known):
     assert "from the population" in titles[1]
     assert "mode 1" in titles[3]
     solid = [one.isel(axis=[0, 1, 0]) for one in (known.shapes(), known.modes(2))]
-    assert len(plot_shapes(*solid, known.responsibilities()).axes) == len(titles)
+    axes = plot_shapes(*solid, known.responsibilities()).axes
+    assert len(axes) == len(titles)
+    for axis in axes:  # one unit is as long on each axis
+        sides = np.diff(np.array([axis.get_xlim(), axis.get_ylim(), axis.get_zlim()]))[:, 0]
+        np.testing.assert_allclose(sides / axis._box_aspect, (sides / axis._box_aspect)[0])
 
 
 @pytest.mark.parametrize(
@@ -330,6 +384,8 @@ def test_shapes_are_drawn_in_the_plane_and_in_space(known):
         ({"population": "free"}, "population = 'free'"),
         ({"population": "learned", "num_clusters": 1}, "needs several groups"),
         ({"population": "learned", "prior": "flat"}, "prior='flat' has none"),
+        ({"covariates": np.full((SIZE, 1), 0.1)}, "constant in column 0"),
+        ({"covariates": np.outer(np.arange(SIZE), [1.0, 0.3])}, "2 columns, centred of rank 1"),
     ],
 )
 def test_bad_input_is_refused(change, message):
@@ -347,6 +403,11 @@ def test_shapes_without_a_chart_and_lines_are_refused(known):
     line = np.linspace(0, 1, MARKS)[:, None] * np.array([1.0, 2.0, 0.5]) + np.zeros((4, 1, 1))
     with pytest.raises(ValueError, match="lie on a line"):
         shape_chart(line)
+    with (
+        pytest.warns(sb.SideBayesWarning, match="have the same shape"),
+        pytest.raises(ValueError, match="4 individuals have one shape"),
+    ):
+        shape_chart(posed(np.stack([BASE] * 4)))
     with pytest.raises(ValueError, match="gmm has no shapes"):
         sb.fit("gmm", SHAPES[:, :, 0], num_clusters=2, progress=False).shapes()
     with pytest.raises(ValueError, match="expected 8 in the last axis"):

@@ -399,6 +399,7 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
 
     def _embed(self, before: NDArray[np.float64] | None) -> None:
         """Follow the distances, and say what the map does not show."""
+        self._embedding.converge = bool(self.converge)  # which may have been set since
         self._embedding.update(self._manifold.geodesics, before)
         self._show()
         for remark in remarks(self._embedding, self._manifold):

@@ -167,15 +167,16 @@ def from_landmarks(
     before : ndarray, shape (num_points, number), optional
         Coordinates before.
     """
-    inner = np.square(rows)
-    inner -= inner.mean(axis=0)
-    inner -= inner.mean(axis=1, keepdims=True)
-    inner *= -0.5
     if before is None:
+        inner = np.square(rows)
+        inner -= inner.mean(axis=0)
+        inner -= inner.mean(axis=1, keepdims=True)
         left = np.linalg.eigh(inner @ inner.T)[1][:, ::-1][:, :number]
     else:
-        left = np.linalg.svd(inner @ before, full_matrices=False)[0]
-    right, size, turn = np.linalg.svd(inner.T @ left, full_matrices=False)
+        image = _each("ij,ij,j->i", rows, _centred(before))
+        left = np.linalg.svd(_centred(image), full_matrices=False)[0]
+    image = -0.5 * _centred(_each("ij,ij,i->j", rows, _centred(left)))
+    right, size, turn = np.linalg.svd(image, full_matrices=False)
     points = right * np.sqrt(size)
     sources = left @ turn.T * np.sqrt(size)
     metric = np.linalg.lstsq(_centred(points[landmarks]), sources, rcond=1e-10)[0]
@@ -186,6 +187,11 @@ def from_landmarks(
     values, turn = np.maximum(values[::-1], 0), turn[:, ::-1]
     moved = 0.0 if before is None else _sine(_basis(before), _basis(points))
     return Scaling(points @ turn, sources @ turn, values, moved)
+
+
+def _each(sums: str, rows: NDArray, vectors: NDArray) -> NDArray[np.float64]:
+    """Squared distances times each of some vectors, without an array of the squares."""
+    return np.stack([np.einsum(sums, rows, rows, vector) for vector in vectors.T], axis=1)
 
 
 def placed(

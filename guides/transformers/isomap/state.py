@@ -40,6 +40,7 @@ def write_state(
         "shift": float(embedding.shift),
         "shift_size": embedding.shift_size,
         "is_complete": geodesics.is_complete,
+        "rows": type(manifold.rows).__name__,
     }
     text = json.dumps({"kind": _KIND, **header, "numbers": numbers}, default=lambda one: one.item())
     arrays = {
@@ -73,12 +74,11 @@ def read_state(path: Any) -> tuple[dict[str, Any], Manifold, Embedding]:
         with np.load(given, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         header = json.loads(str(arrays["header"]))
-        known = header.get("kind") == _KIND
+        if header.get("kind") != _KIND:
+            raise ValueError(f"it is {header.get('kind')!r:.60}, not {_KIND!r}")
+        return header, _manifold(header, arrays), _embedding(header["numbers"], arrays)
     except (OSError, ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
         raise ValueError(f"{given} holds no whole map: {error}; save it again") from error
-    if not known:
-        raise ValueError(f"{given} holds {header.get('kind')!r:.60}; expected {_KIND!r}")
-    return header, _manifold(header, arrays), _embedding(header["numbers"], arrays)
 
 
 def _manifold(header: Mapping[str, Any], arrays: Mapping[str, NDArray]) -> Manifold:
@@ -87,10 +87,14 @@ def _manifold(header: Mapping[str, Any], arrays: Mapping[str, NDArray]) -> Manif
     graph = scipy.sparse.csr_array(
         (arrays["graph_lengths"], arrays["graph_to"], bounds), shape=(size, size)
     )
+    graph.check_format(full_check=True)
+    sources = arrays["landmarks"]
+    if arrays["geodesics"].shape != (len(sources), size) or not np.isin(sources, range(size)).all():
+        raise ValueError("its distances are not those of its graph")
     rows: Rows
-    if "x" in arrays:
+    if header["numbers"]["rows"] == "TableRows":
         rows = TableRows(arrays["x"], str(arrays["metric"]))
-    elif "distances" in arrays:
+    elif header["numbers"]["rows"] == "DistanceRows":
         rows = DistanceRows(arrays["distances"])
     else:
         rows = GraphRows(size)

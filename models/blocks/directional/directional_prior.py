@@ -56,12 +56,19 @@ class DirectionalPrior:
         Parameters
         ----------
         x : array_like, shape (num_points, Q + 1)
-            Unit vectors, not all of them the same.
+            Unit vectors.
         num_clusters : int
+
+        Raises
+        ------
+        ValueError
+            If all rows are the same point, or x has one column.
         """
         # NumPy for what is no tracer, so that no program need be compiled
         traced = isinstance(x, jax.core.Tracer)
-        table: Any = x if traced else point_table("x", np.asarray(x))
+        table: Any = x
+        if not traced:
+            table = point_table("x", np.asarray(x) if isinstance(x, jax.Array) else x)
         xp: Any = jnp if traced else np
         check_integer("num_clusters", num_clusters)
         dimension = table.shape[1] - 1
@@ -74,7 +81,12 @@ class DirectionalPrior:
         variance = xp.square(unit - mean).sum(axis=1).mean()
         deficit = variance / (1 + xp.linalg.norm(mean))
         share = 2 * deficit / dimension / num_clusters ** (2 / dimension)
-        floor = np.finfo(unit.dtype).eps
+        floor = 10 * np.finfo(unit.dtype).eps
+        if not traced and length.all() and share <= floor**2:
+            raise ValueError(
+                f"x is one point, {len(table)} times, and points that coincide have no spread; pass a "
+                "DirectionalPrior as prior"
+            )
         return cls(dimension + 2.0, xp.maximum(xp.sqrt(share), floor))
 
 

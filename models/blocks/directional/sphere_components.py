@@ -71,10 +71,12 @@ def sphere_components(
 
 def _dimension(x: ArrayLike | None, dimension: int | None) -> int:
     """Dimension of the sphere, of the data or to be simulated."""
+    if dimension is not None:
+        dimension = check_integer("dimension", dimension)
     if x is None:
         if dimension is None:
             raise ValueError("x is None and dimension is missing; pass dimension to simulate")
-        return check_integer("dimension", dimension)
+        return dimension
     width = jnp.shape(x)[1]
     if width < 2:
         raise ValueError(

@@ -20,7 +20,7 @@ from ..side_information.cells import cell
 from . import preshape
 from .procrustes import procrustes
 
-__all__ = ["Alignment", "align_landmarks"]
+__all__ = ["Alignment", "align_landmarks", "refuse_degenerate", "warn_of_reflected"]
 
 _angles, _logs = jax.jit(preshape.shape_angle), jax.jit(preshape.log)
 _FLAT = 1e-9
@@ -111,7 +111,7 @@ def align_landmarks(
     """
     names = names.astype(object)  # shown as Python's
     present = np.isfinite(x).all(axis=2)
-    _refuse_degenerate(x, present, names)
+    refuse_degenerate(x, present, names)
     if warn:
         _warn_of_coincident(x, names, landmark_names)
     with jax.enable_x64(True):
@@ -142,7 +142,7 @@ def align_landmarks(
     )
 
 
-def _refuse_degenerate(x: NDArray, present: NDArray[np.bool_], names: NDArray) -> None:
+def refuse_degenerate(x: NDArray, present: NDArray[np.bool_], names: NDArray) -> None:
     """Refuse configurations that have no shape, or cannot be laid on others."""
     _, landmarks, axes = x.shape
     if landmarks <= axes:
@@ -211,13 +211,7 @@ def _warn_of_odd(shapes: NDArray, distances: NDArray, names: NDArray) -> None:
     """
     reference = shapes[int(distances.argmin())]
     own = _distances(shapes, reference)
-    flipped = shapes * np.r_[-1.0, np.ones(shapes.shape[2] - 1)]
-    mirrored = _distances(flipped, reference) < own / 2
-    if mirrored.any():
-        _warn(
-            f"individuals look reflected: {_few(names[mirrored])}. Their mirror images are less than half "
-            "as far from the others; flip the sign of one of their coordinates"
-        )
+    mirrored = warn_of_reflected(shapes, reference, names)
     usual = 3 * np.quantile(own, 0.25)
     far = np.flatnonzero(~mirrored & (own > max(usual, _SAME)))
     number = _MOST_MATCHED if shapes.shape[1] <= _MOST_LANDMARKS else 0
@@ -228,6 +222,18 @@ def _warn_of_odd(shapes: NDArray, distances: NDArray, names: NDArray) -> None:
             f"individuals seem to have their landmarks in another order: {_few(names[odd])}. In the order "
             "that fits best they are as near to the others as these are to one another; number them alike"
         )
+
+
+def warn_of_reflected(shapes: NDArray, reference: NDArray, names: NDArray) -> NDArray[np.bool_]:
+    """Warn of preshapes whose mirror images are far nearer to a reference; return which they are."""
+    flipped = shapes * np.r_[-1.0, np.ones(shapes.shape[2] - 1)]
+    mirrored = _distances(flipped, reference) < _distances(shapes, reference) / 2
+    if mirrored.any():
+        _warn(
+            f"individuals look reflected: {_few(names[mirrored])}. Their mirror images are less than half "
+            "as far from the others; flip the sign of one of their coordinates"
+        )
+    return mirrored
 
 
 def _distances(shapes: NDArray, reference: NDArray) -> NDArray[np.float64]:

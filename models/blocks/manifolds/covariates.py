@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import Array
+from jax.core import Tracer
 from jax.typing import ArrayLike
 
 from ..mixtures.data_units import data_units, fitted_statistic
@@ -36,7 +38,7 @@ def covariate_effects(covariates: ArrayLike | None, coordinates: Array | None) -
     Raises
     ------
     ValueError
-        If there are covariates and no coordinates.
+        If there are covariates and no coordinates, or a term is constant or a linear function of others.
     """
     if covariates is None:
         return 0.0
@@ -44,6 +46,7 @@ def covariate_effects(covariates: ArrayLike | None, coordinates: Array | None) -
         raise ValueError(
             "covariates need x, whose spread is the unit of their effects; leave them out"
         )
+    _refuse_collinear(covariates)
     table = jnp.asarray(covariates)
     mean, unit = data_units(table, table.shape[1])
     mean = fitted_statistic("covariate_mean", mean)
@@ -54,3 +57,22 @@ def covariate_effects(covariates: ArrayLike | None, coordinates: Array | None) -
     standard = numpyro.sample("standard_slopes", prior.to_event(2), infer=infer)
     slopes = numpyro.deterministic("slopes", standard / unit[:, None])
     return (table - mean) @ slopes
+
+
+def _refuse_collinear(covariates: ArrayLike) -> None:
+    """Refuse terms whose slopes the data do not tell."""
+    if isinstance(covariates, Tracer):
+        return
+    table = np.asarray(covariates, float)
+    centred = table - table.mean(axis=0)
+    constant = np.flatnonzero(np.abs(centred).max(axis=0) <= 1e-9 * np.abs(table).max(axis=0))
+    if len(constant):
+        raise ValueError(
+            f"covariates are constant in column {constant[0]}; leave it out: group means are the intercept"
+        )
+    rank = np.linalg.matrix_rank(centred / centred.std(axis=0), rtol=1e-9)
+    if rank < table.shape[1]:
+        raise ValueError(
+            f"covariates have {table.shape[1]} columns, centred of rank {rank}: some are linear functions of "
+            "others, and have no slopes of their own; leave them out (of all indicators of a factor, one)"
+        )

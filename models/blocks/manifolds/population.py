@@ -21,12 +21,12 @@ def population_prior(
 ) -> str | GaussianPrior:
     r"""Prior of the groups: as it is given, or with mean and shrinkage that are sampled.
 
-    .. math:: m \sim N(0, \Lambda), \quad \kappa \sim \text{Gamma}(1, 1), \quad
+    .. math:: m \sim N(m_0, \Lambda), \quad \kappa \sim \text{Gamma}(1, 1), \quad
               m_g \mid C_g \sim N(m, C_g / \kappa)
 
-    The sites are ``population_mean``, with the diagonal covariance :math:`\Lambda` of the coordinates, or of
-    the prior's scale without data; and ``population_shrinkage``, the variance within groups over that
-    between them.
+    The sites are ``population_mean``, about the mean of the prior, with the diagonal covariance
+    :math:`\Lambda` of the coordinates, or of the prior's scale without data; and
+    ``population_shrinkage``, the variance within groups over that between them.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def population_prior(
     spread = jnp.sqrt(jnp.diagonal(jnp.asarray(resolved.scale)))
     if coordinates is not None:
         spread = coordinates.std(axis=0)
-    normal = dist.Normal(0.0, spread).to_event(1)
+    normal = dist.Normal(jnp.asarray(resolved.mean), spread).to_event(1)
     mean = numpyro.sample("population_mean", normal, infer={"event_dims": ["features"]})
     shrinkage = numpyro.sample("population_shrinkage", dist.Gamma(1.0, 1.0))
     return replace(resolved, mean=mean, shrinkage=shrinkage)

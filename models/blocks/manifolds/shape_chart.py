@@ -17,12 +17,22 @@ from sidebayes.common.fields import check_integer, real_array
 
 from ..side_information.partial_labels import Groups
 from . import preshape
-from .alignment import align_landmarks
+from .alignment import align_landmarks, refuse_degenerate, warn_of_reflected
 
-__all__ = ["ShapeChart", "choose_chart", "configurations", "shape_chart", "shape_coordinates"]
+__all__ = [
+    "ShapeChart",
+    "check_shapes",
+    "choose_chart",
+    "configurations",
+    "shape_chart",
+    "shape_coordinates",
+]
 
 _SHARE = 0.95
 """Share of the variance that the directions of a chart hold unasked."""
+
+_SAME = 1e-9
+"""Spread of shapes, in radians, below which they do not vary."""
 
 _LARGEST_SHARE = 3
 """Individuals per direction that a chart has at least, where nothing else is asked."""
@@ -183,6 +193,11 @@ def _chart(whole: NDArray, names: NDArray, num_modes: int | None) -> NDArray[np.
         everywhere = ShapeChart(jnp.asarray(mean), jnp.asarray(basis))
         coordinates = np.asarray(everywhere.coordinates(jnp.asarray(whole)))
     _, deviations, directions = np.linalg.svd(coordinates - coordinates.mean(axis=0))
+    if len(whole) < 2 or deviations[0] < _SAME:
+        raise ValueError(
+            f"{len(whole)} individuals have one shape, and a chart needs shapes that vary; give others, or "
+            "the chart of others, chart=sidebayes.shape_chart(shapes)"
+        )
     if num_modes is None:
         held = np.cumsum(deviations**2) / max(float((deviations**2).sum()), 1e-300)
         number = int(np.searchsorted(held, _SHARE)) + 1
@@ -213,3 +228,34 @@ def choose_chart(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArray
     with jax.enable_x64(True):
         whole = np.asarray(configurations(x, subjects, landmarks, number))
     return _chart(whole, np.asarray(subjects.names), options.get("num_modes"))
+
+
+def check_shapes(data: Mapping[str, Any]) -> None:
+    """Refuse individuals without coordinates in a chart at hand; warn of those that look reflected.
+
+    Parameters
+    ----------
+    data : mapping
+        As in `choose_chart`, with the ``chart``.
+
+    Raises
+    ------
+    ValueError
+        If an individual lacks a landmark or has no shape.
+
+    Warns
+    -----
+    SideBayesWarning
+        Of individuals whose mirror images are less than half as far from the reference.
+    """
+    if data.get("x") is None:
+        return
+    subjects = data["subjects"]
+    with jax.enable_x64(True):
+        chart = ShapeChart.of(data["chart"])
+        whole = configurations(data["x"], subjects, data["landmarks"], chart.num_landmarks)
+        names = np.asarray(subjects.names, dtype=object)
+        refuse_degenerate(np.asarray(whole), np.ones(whole.shape[:2], bool), names)
+        warn_of_reflected(
+            np.asarray(preshape.to_preshape(whole).shape), np.asarray(chart.reference), names
+        )

@@ -261,6 +261,8 @@ def check_new(
             raise ValueError(f"{role.name}_new has {what}; pass the same columns in the same order")
         if old is not None and new is not None:
             warn_of_far_rows(role.name, new, old)
+    for role in signature.data:
+        role.check(checked)
     return checked
 
 

@@ -101,7 +101,9 @@ CARD_CASES = {
         inducing=NUMBERS,
     ),
     "ShiftPrior": of_class(sb.ShiftPrior),
-    "DirectionalPrior": of_class(sb.DirectionalPrior),
+    "DirectionalPrior": options(
+        sb.DirectionalPrior, {"df": 5.0, "scale": 0.3}, 100, df=NUMBERS, scale=(*NUMBERS, *ARRAYS)
+    ),
     "DirectionalPrior.empirical": options(
         sb.DirectionalPrior.empirical,
         {"x": UNIT, "num_clusters": 2},

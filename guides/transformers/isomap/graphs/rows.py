@@ -18,6 +18,8 @@ _BLOCK = 10_000_000
 """Distances that are held at once."""
 _FLAT = 10
 """Features up to which a tree of cells finds neighbours faster than all distances do."""
+_TIE = 1e-12
+"""Relative difference below which two rows may be equally far."""
 _NOBODY = -1
 """In place of a neighbour where there are too few."""
 
@@ -86,27 +88,30 @@ class _AllDistances:
     def distances(self, which: NDArray[np.int64]) -> NDArray[np.float64]:
         raise NotImplementedError
 
-    def _blocks(self) -> list[NDArray[np.int64]]:
-        size = len(self)
-        return np.array_split(np.arange(size), -(-size * size // _BLOCK))
+    def _blocks(self, which: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        return np.array_split(which, max(1, -(-len(which) * len(self) // _BLOCK)))
 
     def nearest(
         self, number: int, approximate: bool
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Nearest other rows of every row, and how far they are."""
+        return self._nearest_of(np.arange(len(self)), number)
+
+    def _nearest_of(
+        self, rows: NDArray[np.int64], number: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         found = []
-        for which in self._blocks():
+        for which in self._blocks(rows):
             distances = self.distances(which)
             distances[np.arange(len(which)), which] = np.inf
             found.append(nearest(distances, number))
-        return np.concatenate([index for index, _ in found]), np.concatenate(
-            [length for _, length in found]
-        )
+        index, length = zip(*found, strict=True)
+        return np.concatenate(index), np.concatenate(length)
 
     def within(self, radius: float) -> tuple[NDArray, NDArray, NDArray]:
         """All pairs of rows at most a radius apart, and their distances."""
         found = []
-        for which in self._blocks():
+        for which in self._blocks(np.arange(len(self))):
             distances = self.distances(which)
             row, to = np.nonzero((distances <= radius) & (which[:, None] < np.arange(len(self))))
             found.append((which[row], to, distances[row, to]))
@@ -161,10 +166,15 @@ class TableRows(_AllDistances):
         """Nearest other rows of every row, and how far they are."""
         if approximate:
             return _approximately_nearest(self.x, number)
-        if self.metric == "euclidean" and self.x.shape[1] <= _FLAT and number < len(self):
-            length, index = cKDTree(self.x).query(self.x, number + 1, workers=-1)
-            return _others(index, length)
-        return super().nearest(number, approximate)
+        is_flat = self.metric == "euclidean" and self.x.shape[1] <= _FLAT
+        if not is_flat or number + 2 > len(self):
+            return super().nearest(number, approximate)
+        length, index = cKDTree(self.x).query(self.x, number + 2, workers=-1)
+        index, length = _others(index, length)
+        tied = np.flatnonzero(length[:, -1] <= length[:, -2] * (1 + _TIE))
+        index, length = index[:, :-1], length[:, :-1]
+        index[tied], length[tied] = self._nearest_of(tied, number)  # of equal rows the first
+        return index, length
 
     def within(self, radius: float) -> tuple[NDArray, NDArray, NDArray]:
         """All pairs of rows at most a radius apart, and their distances."""

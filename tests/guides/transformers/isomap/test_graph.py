@@ -91,6 +91,21 @@ def test_ties_duplicates_and_several_parts(seed, number, num_landmarks, by_radiu
         assert_as_new(found, rule())
 
 
+def test_of_equally_near_rows_the_first_are_neighbours():
+    """A lattice, where most rows have more equally near rows than neighbours, whatever finds them."""
+    x = np.stack(np.meshgrid(*3 * [np.arange(5.0)], indexing="ij"), axis=-1).reshape(-1, 3)
+    x = np.random.default_rng(0).permutation(x)
+    by_cells = TableRows(x, "euclidean").nearest(4, approximate=False)
+    wide = np.hstack([x, np.zeros((125, 8))])  # too many features for cells
+    for found, wanted in zip(by_cells, TableRows(wide, "euclidean").nearest(4, False), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    found = manifold(x[:60], KNearest(4))
+    for row in x[60:90]:
+        found.insert(row[None])
+    found.remove(np.arange(0, 90, 11))
+    assert_as_new(found, KNearest(4))
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.booleans())
 def test_any_edges_come_and_go(seed, has_ties):

@@ -64,6 +64,36 @@ def test_digits_in_batches_are_digits_at_once():
     assert_same_map(found, whole)
 
 
+@pytest.mark.parametrize("converge", [False, True])
+def test_signs_stay_when_rows_come_and_go(roll, converge):
+    """Rows that turn the largest coordinate negative do not flip the map."""
+    x = roll[np.argsort(roll[:, 1])] - roll.mean(axis=0)
+    found = IncrementalIsomap(n_neighbors=12, converge=converge).fit(x[60:160])
+    for change, kept in (
+        (lambda: found.partial_fit(x[160:165]), slice(None)),
+        (lambda: found.remove(np.arange(20)), slice(20, None)),
+        (lambda: found.partial_fit(x[:60]), slice(None)),
+        (lambda: found.partial_fit(x[165:]), slice(None)),
+    ):
+        before = found.embedding_[kept]
+        change()
+        assert (np.sum(found.embedding_[: len(before)] * before, axis=0) > 0).all()
+
+
+@pytest.mark.slow
+def test_approximate_neighbours_are_nearly_exact():
+    pytest.importorskip("pynndescent")
+    x = load_digits().data
+    found = IncrementalIsomap(n_neighbors=8, neighbors="approximate").fit(x)
+    exact = IncrementalIsomap(n_neighbors=8).fit(x)
+    lists = [one._manifold.neighbors for one in (found, exact)]
+    assert np.mean(lists[0].index == lists[1].index) > 0.97
+    same = lists[0].index == lists[1].index
+    np.testing.assert_allclose(lists[0].length[same], lists[1].length[same], rtol=1e-12)
+    found.partial_fit(x[:3] + 1).remove([0])
+    assert np.isfinite(found.embedding_).all()
+
+
 @pytest.mark.parametrize("rule", [{"n_neighbors": 6}, {"n_neighbors": None, "radius": 6.0}])
 def test_given_distances_are_rows(roll, rule):
     distances = cdist(roll, roll)
@@ -136,7 +166,17 @@ def test_files_that_hold_no_map(tmp_path):
     with pytest.raises(ValueError, match="holds no whole map"):
         IncrementalIsomap.load(path)
     np.savez(path, header=np.array('{"kind": "another"}'))
-    with pytest.raises(ValueError, match="expected 'sidebayes.IncrementalIsomap/1'"):
+    with pytest.raises(ValueError, match="it is 'another', not 'sidebayes.IncrementalIsomap/1'"):
+        IncrementalIsomap.load(path)
+    IncrementalIsomap(n_neighbors=3).fit(swiss_roll(20, 0)).save(path)
+    arrays = dict(np.load(path))
+    for name in arrays.keys() - {"header", "fixed"}:
+        changed = {one: value for one, value in arrays.items() if one != name}
+        np.savez(path, **changed)
+        with pytest.raises(ValueError, match="holds no whole map"):
+            IncrementalIsomap.load(path)
+    np.savez(path, **(arrays | {"graph_to": arrays["graph_to"] + 15}))
+    with pytest.raises(ValueError, match="holds no whole map"):
         IncrementalIsomap.load(path)
     np.savez(path, header=np.array({"kind": 1}, dtype=object))
     with pytest.raises(ValueError, match="holds no whole map"):
