@@ -23,6 +23,7 @@ from sidebayes.guides.engines.plumbing.progress import progress_bar
 from sidebayes.guides.engines.problem import posterior
 from sidebayes.guides.engines.problem.declared import site_dims, site_roles
 from sidebayes.guides.engines.problem.density import (
+    abstract_trace,
     collapsed_sites,
     deterministics,
     traced,
@@ -236,8 +237,10 @@ def _ranks(
     derived = posterior.derive(problem, flat)
     prob = derived.responsibilities
     graphs = [arg for arg in problem.args if isinstance(arg, LabelGraph)]
+    # statistics of the data are no parameters: those of the truth are of other data, or of none
+    noted = {name for name, site in abstract_trace(problem).items() if site.get("is_fitted")}
     found = functionals(
-        draws,
+        {name: values for name, values in draws.items() if name not in noted},
         site_dims(problem),
         site_roles(problem),
         site_symmetries(problem),
