@@ -235,7 +235,7 @@ class Fit(FitBase):
         if self.picture == "features":
             return plot_features(self)
         if self.picture == "shapes":
-            return plot_shapes(self.shapes(), self.modes(2), self.responsibilities())
+            return plot_shapes(self.shapes(), self.modes(), self.responsibilities())
         if self.picture == "sphere":
             return plot_sphere(self)
         along = of_curves.input_of_curves(self)

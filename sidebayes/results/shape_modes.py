@@ -20,7 +20,7 @@ __all__ = ["modes", "shape_quality"]
 
 def modes(
     fit: FitBase,
-    num_modes: int = 3,
+    num_modes: int | None = None,
     *,
     deviations: ArrayLike = (-2.0, 2.0),
     probability: float = 0.9,
@@ -29,8 +29,8 @@ def modes(
 
     Parameters
     ----------
-    num_modes : int
-        Number of leading modes, at most that of the coordinates.
+    num_modes : int, optional
+        Number of leading modes, at most that of the coordinates. Three by default, or all if there are fewer.
     deviations : array_like, shape (num_steps,)
         Steps along a mode, in standard deviations from the mean, at which shapes are given.
     probability : float
@@ -54,7 +54,9 @@ def modes(
     steps = np.atleast_1d(real_array("deviations", deviations))
     chart = chart_of(fit)
     size = chart.num_coordinates
-    number = check_integer("num_modes", num_modes, 1, size + 1)
+    number = check_integer(
+        "num_modes", min(3, size) if num_modes is None else num_modes, 1, size + 1
+    )
     weights, means, covariances = laws_of(fit)
     means, covariances = means[..., :size], covariances[..., :size, :size]
     middle, total = _of_all(weights, means, covariances)

@@ -165,6 +165,12 @@ def test_samplers_agree_about_a_learned_population():
         assert (abs(means[0] - means[1]) < 4 * np.hypot(*errors)).all()
 
 
+def test_a_chart_of_one_direction_has_one_mode():
+    fit = fitted(EM(num_restarts=1), num_modes=1)
+    assert fit.modes().sizes["mode"] == 1
+    assert len(fit.plot().axes) == 6  # means, two groups, one mode; two are empty
+
+
 def test_place_size_and_rotation_of_individuals_do_not_matter(known):
     other = fitted(known=PartialLabels(LABELS), shapes=posed(SHAPES))
     np.testing.assert_allclose(np.nanmax(other.objective), np.nanmax(known.objective), rtol=1e-7)
