@@ -38,8 +38,8 @@ def plot_sphere(fit: AskedFit) -> Figure:
     """Points on the circle, or on the two sides of the sphere, with the directions of the clusters.
 
     A point's colour mixes its clusters' colours by responsibility. Curves hold 90 % of a cluster; on the
-    circle these are arcs. The sphere is seen from the mean direction of the points, and from behind. Links
-    are those of `plot_clusters`.
+    circle these are arcs. The sphere is seen from the mean direction of the points, and from behind if
+    anything is there. Links are those of `plot_clusters`.
 
     Parameters
     ----------
@@ -54,10 +54,13 @@ def plot_sphere(fit: AskedFit) -> Figure:
     on_circle = x.shape[1] == 2
     frame = np.eye(2) if on_circle else _view(x)
     where = x if on_circle else _seen(x, frame)
-    figure, axis = new_figure(5.2 if on_circle else 8.4, 5.2 if on_circle else 4.4)
+    directions, roots = _spreads(fit)
+    curves = [_curve(d, root, on_circle) for d, root in zip(directions, roots, strict=True)]
+    has_back = not on_circle and (np.vstack([x, *curves]) @ frame[:, 0] < 0).any()
+    figure, axis = new_figure(8.4 if has_back else 5.2, 4.4 if has_back else 5.2)
     axis.set(aspect="equal")
     axis.set_axis_off()
-    _draw_outline(axis, on_circle)
+    _draw_outline(axis, on_circle, has_back)
     num_violated = draw_links(axis, fit, where)
     axis.scatter(
         *where[shown].T,
@@ -68,9 +71,7 @@ def plot_sphere(fit: AskedFit) -> Figure:
         zorder=2,
         rasterized=len(shown) > MOST_SHAPES,
     )
-    for cluster, (direction, root) in enumerate(zip(*_spreads(fit), strict=True)):
-        own = colour[cluster]
-        curve = _curve(direction, root, on_circle)
+    for own, direction, curve in zip(colour, directions, curves, strict=True):
         place = direction[None] if on_circle else _seen(direction[None], frame)
         if on_circle:
             axis.plot(*(1.07 * curve).T, color=own, lw=3, solid_capstyle="round", zorder=3)
@@ -112,14 +113,14 @@ def _seen(points: NDArray, frame: NDArray) -> NDArray:
     return np.column_stack([np.where(behind, _APART - right, right), up])
 
 
-def _draw_outline(axis: Axes, on_circle: bool) -> None:
+def _draw_outline(axis: Axes, on_circle: bool, has_back: bool) -> None:
     """Circles around what is seen, and the parallels of each side."""
     turn = np.linspace(0, 2 * np.pi, _STEPS)
     ring = np.column_stack([np.cos(turn), np.sin(turn)])
     if on_circle:
         axis.plot(*ring.T, color=FAINT, lw=1, zorder=0)
         return
-    for middle, name in ((0.0, "front"), (_APART, "back")):
+    for middle, name in ((0.0, "front"), (_APART, "back"))[: 1 + has_back]:
         for angle in (30, 60, 90):
             size = np.sin(np.radians(angle))
             style = {"lw": 1.0} if angle == 90 else {"lw": 0.6, "ls": ":"}
