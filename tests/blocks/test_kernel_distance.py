@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.test_util import check_grads
 from scipy.spatial.distance import cdist
 from sidebayes.models.blocks.manifolds.kernel_distance import kernel_distance, self_similarity
 
@@ -83,6 +84,23 @@ def test_gradient():
     np.testing.assert_allclose(flat, 0, atol=1e-14)
 
 
+def test_slopes_in_every_argument():
+    """Slopes are our own; those of points and of the width too, and their slopes in turn."""
+    x, subjects, shapes = map(jnp.asarray, clouds(5))
+    own = self_similarity(x, subjects, 4, WIDTH)
+
+    def total(x, shapes, width):
+        found = kernel_distance(x, subjects, shapes, width, own=own)
+        return found @ jnp.arange(1.0, 5.0)
+
+    check_grads(total, (x, shapes, jnp.asarray(WIDTH)), 1, modes=["rev"])
+    curvature = jax.hessian(total, argnums=2)(x, shapes, jnp.asarray(WIDTH))
+    step = 1e-4
+    ends = (total(x, shapes, WIDTH + sign * step) for sign in (-1, 0, 1))
+    expected = np.diff(list(ends), 2)[0] / step**2
+    np.testing.assert_allclose(curvature, expected, rtol=1e-4)
+
+
 def test_numbers_of_points_on_a_curve_do_not_matter():
     def circle(number):
         turn = 2 * np.pi * np.arange(number) / number
@@ -102,5 +120,9 @@ def test_no_pairs_of_different_individuals():
     number, size = 300, 7
     x, subjects = jnp.zeros((number * size, 2)), jnp.repeat(jnp.arange(number), size)
     shapes = jnp.zeros((number, 5, 2))
-    program = jax.jit(kernel_distance).lower(x, subjects, shapes, 1.0).compile()
-    assert program.memory_analysis().temp_size_in_bytes < 100 * 8 * len(x)
+    slopes = jax.grad(lambda u, own: kernel_distance(x, subjects, u, 1.0, own=own).sum())
+    for program in (
+        jax.jit(kernel_distance).lower(x, subjects, shapes, 1.0),
+        jax.jit(slopes).lower(shapes, jnp.zeros(number)),
+    ):
+        assert program.compile().memory_analysis().temp_size_in_bytes < 100 * 8 * len(x)
