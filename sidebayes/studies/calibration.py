@@ -23,6 +23,7 @@ from sidebayes.guides.engines.plumbing.progress import progress_bar
 from sidebayes.guides.engines.problem import posterior
 from sidebayes.guides.engines.problem.declared import site_dims, site_roles
 from sidebayes.guides.engines.problem.density import (
+    abstract_trace,
     collapsed_sites,
     deterministics,
     traced,
@@ -236,8 +237,11 @@ def _ranks(
     derived = posterior.derive(problem, flat)
     prob = derived.responsibilities
     graphs = [arg for arg in problem.args if isinstance(arg, LabelGraph)]
+    # statistics of the data, such as where coordinates begin, are no parameters
+    trace = abstract_trace(problem)
+    judged = {name: v for name, v in draws.items() if not trace[name].get("is_fitted")}
     found = functionals(
-        draws,
+        judged,
         site_dims(problem),
         site_roles(problem),
         site_symmetries(problem),
