@@ -31,7 +31,8 @@ def read(name: str, num_axes: int) -> tuple[NDArray, NDArray]:
 
 def main() -> None:
     print(
-        "set, individuals, modes: discriminant analysis, tied, full; index without labels; seconds"
+        "set, individuals, modes, share of the variance that they hold: discriminant analysis, tied, full; "
+        "index without labels; seconds"
     )
     for name, num_axes in SETS.items():
         shapes, names = read(name, num_axes)
@@ -56,9 +57,10 @@ def main() -> None:
         seconds = time.perf_counter() - began
         fit = sidebayes.fit("hierarchical_shape", *given, num_clusters=len(groups), progress=False)
         index = adjusted_rand_score(labels, fit.labels())
+        held = fit.shape_quality()["compactness"][table.shape[1]]
         shown = ", ".join(f"{one:.3f}" for one in right)
         print(
-            f"{name}, {len(shapes)}, {table.shape[1]}: {shown}; {index:.3f}; {seconds:.0f}",
+            f"{name}, {len(shapes)}, {table.shape[1]}, {held:.3f}: {shown}; {index:.3f}; {seconds:.0f}",
             flush=True,
         )
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from sidebayes.common.fields import Count, NonNegative
 
@@ -30,6 +31,7 @@ from .engines.plumbing.clock import Clock
 from .engines.plumbing.programs import compiled
 from .engines.plumbing.progress import progress_bar
 from .engines.plumbing.side_by_side import one_member, run_each
+from .engines.problem.declared import observed_table
 from .engines.problem.density import approximation, trace_model
 from .engines.steps.climbs import BROKEN, SETTLED, climbed, history_length, stop_code, until_stopped
 from .engines.steps.starts import initial_values, starting_point
@@ -122,7 +124,9 @@ class ComponentwiseEM(KeptEngine):
         approximate = approximation(problem)
         names = Sites.of(problem)
         if init is None:
-            starts = initial_values(problem, seed, self.num_restarts)
+            starts = _at_known_rows(
+                problem, names, initial_values(problem, seed, self.num_restarts)
+            )
         else:
             starts = {n: v[None] for n, v in starting_point(problem, init).items()}
         state = self._begin(starts)
@@ -158,15 +162,16 @@ class ComponentwiseEM(KeptEngine):
             structure = at.structure
             good = jnp.isfinite(value)
             same = structure == state.structure
-            settled = same & (jnp.abs(value - state.value) <= tol * (1 + jnp.abs(value)))
-            better = good & settled & (value > state.best_value)
             fell = same & ~state.plain & (value < state.value - _ROUNDING * (1 + jnp.abs(value)))
-            settled = settled & ~fell
-            better = better & ~fell
-            number, smallest = at.smallest()
-            last = settled & (number <= self.min_clusters)
+            gain = jnp.abs(value - state.value)
+            settled = same & ~fell & (gain <= tol * (1 + jnp.abs(value)))
             cut = state.steps >= most
-            code = stop_code(broken=~good, settled=last | (settled & (smallest < 0)), cut=cut)
+            better = good & ~fell & (settled | cut) & (value > state.best_value)
+            number, smallest = at.smallest()
+            last = settled & ((number <= self.min_clusters) | (smallest < 0))
+            # with hard links, fewer clusters may be too few
+            last = last | (~good & jnp.isfinite(state.best_value))
+            code = stop_code(broken=~good & ~last, settled=last, cut=cut)
             params = lax.cond(
                 settled,
                 lambda: at.without(smallest),
@@ -205,7 +210,7 @@ class ComponentwiseEM(KeptEngine):
         value, code = np.asarray(state.best_value), np.asarray(state.code)
         if not np.isfinite(value).any():
             raise FitError(
-                "component-wise EM settled nowhere; raise max_steps, or check the data for rows far off"
+                "component-wise EM found no finite log density; check the data for rows far off, and links"
             )
         best = int(np.argmax(value))
         params = {n: np.asarray(v)[best] for n, v in state.best.items()}
@@ -228,6 +233,24 @@ class ComponentwiseEM(KeptEngine):
             seconds=seconds,
             approximate=approximate,
         )
+
+
+def _at_known_rows(
+    problem: Problem, names: Sites, starts: dict[str, NDArray]
+) -> dict[str, NDArray]:
+    """Starts whose clusters are at the mean of the rows that partial labels give them, as far as they do."""
+    data = observed_table(problem, names.observed)
+    known = next((arg for arg in problem.args if isinstance(arg, PartialLabels)), None)
+    if known is None or data is None:
+        return starts
+    location = starts[names.location].copy()
+    classes = np.asarray(known.classes)
+    for cluster in np.unique(classes[classes >= 0]):
+        own = data[classes == cluster]
+        told = ~np.isnan(own)
+        mean = np.where(told, own, 0.0).sum(axis=0) / np.maximum(told.sum(axis=0), 1)
+        location[:, cluster] = np.where(told.any(axis=0), mean, location[:, cluster])
+    return starts | {names.location: location}
 
 
 def _shown(state: _Search) -> str:

@@ -42,6 +42,11 @@ class Sites(NamedTuple):
         """Name of the saliencies."""
         return dict(self.roles)["saliency"]
 
+    @property
+    def location(self) -> str:
+        """Name of the means in the clusters."""
+        return dict(self.roles)["location"]
+
     @classmethod
     def of(cls, problem: Problem) -> Sites:
         """Find the sites.

@@ -78,13 +78,13 @@ def hierarchical_shape(
     landmarks : array_like of int, shape (num_rows,)
         Number of the landmark of each row, from 0; every individual has each once.
     links : Links, LabelGraph or None
-        Links between individuals, by their numbers in ``subjects.names``.
+        Links between individuals, by their numbers in ``subjects.names``, which are sorted.
     known : PartialLabels, optional
-        Known groups of some individuals, or of all.
+        Known groups of some individuals, or of all, in the order of ``subjects.names``.
     covariates : array_like, shape (num_subjects, num_terms), optional
         Columns c without an intercept, such as age, log size, or indicators of groups that are known and not
         to be labels; in the order of ``subjects.names``. Their slopes :math:`\beta` are the same in all
-        groups.
+        groups. New individuals for whom they are left out have those of the mean.
     chart : array_like, shape (num_landmarks, num_axes, 1 + num_modes), optional
         The mean shape M, and the directions B, as `shape_chart` gives them. Chosen from the data by
         default: the Procrustes mean and the principal directions about it.
@@ -129,5 +129,5 @@ def hierarchical_shape(
     log_side = None if known is None else jnp.log(1.0 * known.admissible(num_clusters))
     fn = LinkedMixture(labels, density, log_side)
     left = None if coordinates is None else coordinates - shift
-    infer = {"chart": "chart", "covariates": "covariates", "slopes": "slopes"}
+    infer = {"chart": "chart", "covariates": "covariates", "slopes": "slopes", "offset": shift}
     numpyro.sample("coordinates", fn, obs=left, infer=infer)

@@ -71,7 +71,13 @@ class NamedTable:
         return self.complete(found)
 
     def complete(self, columns: pd.DataFrame) -> pd.DataFrame:
-        """Columns as numbers; refuses those with missing or infinite values."""
+        """Columns as numbers; refuses text, and those with missing or infinite values."""
+        text = [name for name in columns if not pd.api.types.is_numeric_dtype(columns[name])]
+        if text:
+            raise ValueError(
+                f"{self.name}: columns {text} are not numbers; write numbers in their place, or leave "
+                "columns out by --drop"
+            )
         numbers = pd.DataFrame(
             {name: columns[name].to_numpy(float, na_value=np.nan) for name in columns}
         )

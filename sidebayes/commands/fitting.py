@@ -300,14 +300,15 @@ def _standardized(columns: Any, by: Any = None) -> Any:
 def _sizes(
     asked: Asked, to: Arguments, num_classes: int, options: Mapping[str, Any]
 ) -> dict[str, int]:
-    """Numbers of clusters and classes: as asked for, else those of the known classes if needed."""
+    """Numbers of clusters and classes: as asked for, else those of the known classes."""
     found = {}
     if asked.num_clusters is not None:
         found["num_clusters"] = asked.num_clusters
-    for name in ("num_clusters", "num_classes"):
-        if name in to.required and name not in found and name not in options and num_classes:
-            found[name] = num_classes
-    return found
+    if not num_classes:
+        return found
+    counted = {*to.required} if to.signature.truncates else {*to.required, "num_clusters"}
+    counted &= {"num_clusters", "num_classes"} & {*to.signature.options}
+    return found | dict.fromkeys(counted - found.keys() - options.keys(), num_classes)
 
 
 def _learned(to: Arguments, options: Mapping[str, Any]) -> dict[str, Any]:

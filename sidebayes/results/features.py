@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import expit, logit
 
 from sidebayes.diagnostics.features import SalientFeatures, salient_features
 from sidebayes.diagnostics.sites import labelled_table, site_of
+from sidebayes.models.blocks.mixtures.row_densities import row_log_densities
+from sidebayes.models.blocks.saliency.passes import Salient
+from sidebayes.models.blocks.saliency.salient_normal import SalientNormal
 
 from .base.fit_base import FitBase
 
-__all__ = ["features", "imputed"]
+__all__ = ["contrast_saliencies", "features", "imputed"]
+
+_INSIDE = 1e-6
+"""Distance that contrasted saliencies keep from zero and one."""
 
 _ROLES = ("saliency", "location", "spread", "common_location", "common_spread")
 
@@ -82,3 +92,53 @@ def imputed(fit: FitBase) -> pd.DataFrame:
             "sd": np.sqrt(np.maximum(spread, 0.0)),
         }
     )
+
+
+def contrast_saliencies(fit: FitBase) -> pd.Series:
+    r"""Saliencies that tell the fitted clusters apart best, all other parameters held.
+
+    .. math:: \max_\rho \sum_i \log P(z_i = t_i \mid x_i, \rho), \qquad t_i = \arg\max_j P(z_i = j \mid x_i)
+
+    over saliencies between 1e-6 and 1 - 1e-6 (Law 2006, eq. 4.31), from those of the estimate. The
+    contrast between features grows. There is no likelihood in it, so that these saliencies describe
+    what the clusters are told apart by, not the data: do not predict with them.
+
+    Returns
+    -------
+    Series
+        By feature.
+
+    Raises
+    ------
+    ValueError
+        If the model has no saliencies.
+    """
+    table = salient_features(fit.tree).frame
+    sites = [site_of(fit.tree, role) for role in (*_ROLES, "mixing_weights")]
+    saliency, *rest, weights = (np.asarray(fit.params[str(name)]) for name in sites)
+    used = weights > 0
+    with jax.enable_x64(True):
+        x = jnp.asarray(labelled_table(fit.tree))
+        mean, variance, common_mean, common_variance = map(jnp.asarray, rest)
+
+        def log_share(rho: jax.Array) -> jax.Array:
+            own = Salient(mean[used], variance[used], common_mean, common_variance, rho)
+            joint = row_log_densities(SalientNormal(own), x) + jnp.log(weights[used])
+            return jax.nn.log_softmax(joint, axis=1)
+
+        start = logit(np.clip(saliency, _INSIDE, 1 - _INSIDE))  # slopes are steep near zero and one
+        labels = log_share(jax.nn.sigmoid(start)).argmax(axis=1)
+
+        @jax.jit
+        @jax.value_and_grad
+        def cost(eta: jax.Array) -> jax.Array:
+            share = log_share(jax.nn.sigmoid(eta))
+            return -jnp.take_along_axis(share, labels[:, None], axis=1).sum()
+
+        def at(eta: NDArray) -> tuple[float, NDArray]:
+            value, slope = cost(jnp.asarray(eta))
+            return float(value), np.asarray(slope, float)
+
+        bounds = [(logit(_INSIDE), -logit(_INSIDE))] * len(start)
+        found = minimize(at, start, jac=True, method="L-BFGS-B", bounds=bounds)
+    return pd.Series(expit(found.x), index=table.index, name="saliency")

@@ -8,10 +8,12 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import KDTree
 
+from sidebayes.models.blocks.manifolds.shape_chart import whole_coordinates
+
 from ..common.fields import check_integer, check_seed, real_array
 from .base.fit_base import FitBase
 from .base.intervals import check_probability
-from .shapes import band, chart_of, group_names, laws_of, table_of
+from .shapes import band, chart_of, group_names, laws_of
 
 __all__ = ["modes", "shape_quality"]
 
@@ -98,14 +100,16 @@ def _of_all(weights: NDArray, means: NDArray, covariances: NDArray) -> tuple[NDA
 def shape_quality(fit: FitBase, *, num_samples: int = 1000, seed: int = 0) -> pd.DataFrame:
     r"""Compactness, generalisation and specificity of the population by number of modes (Davies 2002).
 
-    Modes are those of the covariance of all shapes in the chart. With M of them
+    Modes are those of the covariance of all shapes in the tangent space at the reference of the chart, which
+    has directions that the chart leaves out. With M modes
 
-    - compactness is the share of the variance that they hold;
+    - compactness is the share of the variance that they hold: with as many as the chart has directions,
+      the share that it holds;
     - generalisation is the mean distance of a shape to what the modes of all *others* make of it;
     - specificity is the mean distance of shapes drawn along the modes, normally, to the nearest shape of
       the data.
 
-    Distances are Euclidean in the chart; the smaller the better.
+    Distances are Euclidean in the tangent space; the smaller the better.
 
     Parameters
     ----------
@@ -130,20 +134,20 @@ def shape_quality(fit: FitBase, *, num_samples: int = 1000, seed: int = 0) -> pd
     """
     number = check_integer("num_samples", num_samples, 2, 2**31)
     chart = chart_of(fit)
-    table = table_of(fit, chart)[:, : chart.num_coordinates]
+    table = whole_coordinates(fit.run.data, chart.of.reference)
     if len(table) < 3:
         raise ValueError(f"there are {len(table)} individuals; generalisation needs three at least")
+    _, lengths, directions = np.linalg.svd(table - table.mean(axis=0), full_matrices=False)
+    scores = (table - table.mean(axis=0)) @ directions.T
     most = min(len(table) - 2, table.shape[1])
-    middle = table.mean(axis=0)
-    _, lengths, directions = np.linalg.svd(table - middle, full_matrices=False)
     variance = lengths[:most] ** 2 / (len(table) - 1)
     standard = np.random.default_rng(check_seed(seed)).normal(size=(number, most))
-    drawn = standard * np.sqrt(variance)
-    nearest = KDTree(table)
-    apart = np.stack(
-        [nearest.query(middle + drawn[:, :m] @ directions[:m])[0] for m in range(1, most + 1)]
-    )
-    missed = _missed_without(table, most)
+    drawn = np.zeros((number, scores.shape[1]))
+    nearest, apart = KDTree(scores), np.empty((most, number))
+    for mode in range(most):
+        drawn[:, mode] = standard[:, mode] * np.sqrt(variance[mode])
+        apart[mode] = nearest.query(drawn)[0]
+    missed = _missed_without(scores, most)
     return pd.DataFrame(
         {
             "compactness": np.cumsum(variance) / (lengths**2).sum() * (len(table) - 1),
@@ -156,14 +160,15 @@ def shape_quality(fit: FitBase, *, num_samples: int = 1000, seed: int = 0) -> pd
     )
 
 
-def _missed_without(table: NDArray, most: int) -> NDArray[np.float64]:
-    """Distance of each row to its image under modes of the others, shape (most, num_rows)."""
-    size = len(table)
-    others = table[np.nonzero(~np.eye(size, dtype=bool))[1].reshape(size, size - 1)]
-    middle = others.mean(axis=1, keepdims=True)
-    _, _, directions = np.linalg.svd(others - middle, full_matrices=False)
-    own = table - middle[:, 0]
-    along = np.einsum("nmp,np->nm", directions[:, :most], own)
+def _missed_without(scores: NDArray, most: int) -> NDArray[np.float64]:
+    """Distance of each centred row to its image under modes of the others, shape (most, num_rows)."""
+    factor = len(scores) / (
+        len(scores) - 1
+    )  # a row from the mean of the others, and from that of all
+    others = scores.T @ scores - factor * scores[:, :, None] * scores[:, None, :]
+    _, vectors = np.linalg.eigh(others)
+    own = factor * scores
+    along = np.einsum("npm,np->nm", vectors[:, :, ::-1][:, :, :most], own)
     left = (own**2).sum(axis=1)[:, None] - np.cumsum(along**2, axis=1)
     found: NDArray[np.float64] = np.sqrt(np.clip(left, 0.0, None)).T
     return found

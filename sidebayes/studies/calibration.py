@@ -237,11 +237,10 @@ def _ranks(
     derived = posterior.derive(problem, flat)
     prob = derived.responsibilities
     graphs = [arg for arg in problem.args if isinstance(arg, LabelGraph)]
-    # statistics of the data, such as where coordinates begin, are no parameters
-    trace = abstract_trace(problem)
-    judged = {name: v for name, v in draws.items() if not trace[name].get("is_fitted")}
+    # statistics of the data are no parameters: those of the truth are of other data, or of none
+    noted = {name for name, site in abstract_trace(problem).items() if site.get("is_fitted")}
     found = functionals(
-        judged,
+        {name: values for name, values in draws.items() if name not in noted},
         site_dims(problem),
         site_roles(problem),
         site_symmetries(problem),

@@ -242,6 +242,24 @@ def test_partial_labels_keep_their_clusters():
     )
     assert (fit.params["weights"][:4] > 0).all()
     np.testing.assert_array_equal(fit.labels()[:40], labels[:40])
+    assert fit.params["saliency"][:2].min() > 0.95
+
+
+def test_hard_links_keep_enough_clusters():
+    x, _ = four_gaussians(6, 60)
+    links = sb.Links.cannot_link([(0, 1), (1, 2), (0, 2)])
+    engine = sb.ComponentwiseEM(num_restarts=1)
+    fit = sb.fit("feature_saliency", x[:, 2:5], links, num_clusters=4, engine=engine)
+    assert fit.status.converged
+    assert len(set(fit.labels()[:3])) == 3
+
+
+def test_a_search_that_is_cut_says_so():
+    x, _ = four_gaussians(6, 60)
+    engine = sb.ComponentwiseEM(num_restarts=1, max_steps=2)
+    fit = sb.fit("feature_saliency", x, num_clusters=4, engine=engine)
+    assert not fit.status.converged
+    assert "stopped at max_steps=2, raise it" in str(fit.status)
 
 
 def test_what_cannot_be_done_is_said():
@@ -259,6 +277,24 @@ def test_what_cannot_be_done_is_said():
         sb.fit("feature_saliency", x, links, num_clusters=3, reading="field")
     with pytest.raises(ValueError, match="does not learn"):
         sb.fit("feature_saliency", x, links, num_clusters=3, flip_rate="learned")
+    with pytest.raises(ValueError, match="saliency_prior = 0.0; expected a finite number"):
+        sb.fit(
+            "feature_saliency",
+            x,
+            num_clusters=3,
+            engine="em",
+            selection="sparse",
+            saliency_prior=(0.0, 1.0),
+        )
+    with pytest.raises(TypeError, match="saliency_prior = 0.5; pass the two positive numbers"):
+        sb.fit(
+            "feature_saliency",
+            x,
+            num_clusters=3,
+            engine="em",
+            selection="sparse",
+            saliency_prior=0.5,
+        )
     with pytest.raises(ValueError, match="constant features, in columns 1"):
         sb.fit("feature_saliency", np.where(np.arange(10) == 1, 2.0, x), num_clusters=3)
 
@@ -329,3 +365,25 @@ def test_missing_values_are_integrated_out_and_imputed(tmp_path):
         )
     with pytest.raises(ValueError, match="constant features, in columns 2"):
         sb.fit("feature_saliency", np.where(np.arange(4) == 2, np.nan, x), num_clusters=2)
+
+
+def test_contrast_tells_clusters_apart_better():
+    x = four_gaussians(0, 200)[0][:, :5]
+    prior = {"selection": "sparse", "concentration": 1.0, "saliency_prior": (2.0, 2.0)}
+    engine = sb.EM(num_restarts=2, max_steps=200)
+    fit = sb.fit("feature_saliency", x, num_clusters=4, engine=engine, **prior)
+    contrast = fit.contrast_saliencies().to_numpy()
+    p = {name: jnp.asarray(value) for name, value in fit.params.items()}
+
+    def cost(rho):
+        own = Salient(p["mean"], p["variance"], p["common_mean"], p["common_variance"], rho)
+        joint = salient_densities(jnp.asarray(x), own) + jnp.log(p["weights"])[:, None]
+        share = jax.nn.log_softmax(joint, axis=0)
+        return -share[fit.responsibilities().argmax(axis=1), jnp.arange(200)].sum()
+
+    assert cost(jnp.asarray(contrast)) < cost(p["saliency"]) - 1.0
+    for feature in range(5):  # no coordinate can be moved to a lower cost
+        for moved in (0.01, -0.01):
+            tried = np.clip(contrast[feature] + moved, 1e-6, 1 - 1e-6)
+            other = jnp.asarray(contrast).at[feature].set(tried)
+            assert cost(other) >= cost(jnp.asarray(contrast)) - 1e-2

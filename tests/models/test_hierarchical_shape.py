@@ -229,6 +229,16 @@ def test_slopes_are_those_of_least_squares_and_covariates_explain_what_they_adde
         for one in (table, table[::-1].to_numpy())
     )
     assert own > other + 10
+    predicted = [
+        fit.predictive(subjects=[0] * MARKS, landmarks=np.arange(MARKS), covariates=[[value, 0.0]])[
+            "predictions"
+        ]["coordinates"].to_numpy()
+        for value in (30.0, 40.0)
+    ]
+    moved = np.broadcast_to(10 * fit.params["slopes"][0], predicted[0].shape[-2:])
+    np.testing.assert_allclose((predicted[1] - predicted[0])[0, 0], moved, atol=1e-9)
+    observed = fit.predictive()["observed_data"]["coordinates"]
+    np.testing.assert_allclose(observed, rows_of, atol=1e-9)
     with pytest.raises(ValueError, match="no covariates of shapes"):
         known.shape_effects()
 
@@ -350,6 +360,8 @@ def test_quality_of_few_modes_equals_a_loop_over_individuals(known):
     variance = np.linalg.eigvalsh(np.cov(table.T))[::-1]
     np.testing.assert_allclose(found["compactness"][3], variance[:3].sum() / variance.sum())
     assert found["specificity"].is_monotonic_increasing
+    few = fitted(num_modes=2, known=PartialLabels(LABELS)).shape_quality(num_samples=200)
+    pd.testing.assert_frame_equal(few, found)  # of shapes, not of what a chart holds of them
     assert (found["generalisation"].diff().dropna() < 0).all()
 
 
@@ -380,7 +392,12 @@ def test_shapes_are_drawn_in_the_plane_and_in_space(known):
         ({"landmarks": np.tile([0, 1, 2, 3, 4, 4], SIZE)}, "individual 0 has 2 rows of landmark 4"),
         ({"landmarks": np.tile([0, 1, 2, 3, 4, 5.5], SIZE)}, r"landmarks\[5\] = 5.5"),
         ({"num_modes": WHOLE + 1}, "num_modes = 9"),
+        (
+            {"landmarks": np.tile(np.arange(1, 7), SIZE)},
+            "numbers from 1 to 6, and no row of landmark 0",
+        ),
         ({"num_modes": 0}, "num_modes = 0"),
+        ({"known": LABELS, "num_clusters": 1}, "only 1 classes; fit 2 at least"),
         ({"population": "free"}, "population = 'free'"),
         ({"population": "learned", "num_clusters": 1}, "needs several groups"),
         ({"population": "learned", "prior": "flat"}, "prior='flat' has none"),

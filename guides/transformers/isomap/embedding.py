@@ -66,6 +66,7 @@ class Embedding:
             found = self._between_all(rows, known, is_known, is_anew)
         else:
             found = self._from_landmarks(geodesics, inside, None if is_anew else known)
+        found = found.padded(self.number)
         signs = known if is_known.any() else None
         found = found.flipped(None if signs is None else np.nan_to_num(signs))
         self.coordinates = np.full((len(inside), self.number), np.nan)
@@ -116,8 +117,9 @@ class Embedding:
         self, geodesics: Geodesics, inside: NDArray[np.bool_], known: NDArray | None
     ) -> Scaling:
         chosen = inside[geodesics.sources]
-        if int(chosen.sum()) <= min(self.number, int(inside.sum()) - 1):
-            geodesics.choose_landmarks(len(chosen))
+        possible, present = min(geodesics.num_wanted, int(inside.sum())), int(chosen.sum())
+        if present < possible and present <= max(self.number, possible // 2):
+            geodesics.choose_landmarks()
             chosen, known = inside[geodesics.sources], None
         rows = geodesics.rows[chosen]
         rows = rows if inside.all() else rows[:, inside]

@@ -21,7 +21,7 @@ from .graphs.given import stated
 from .graphs.manifold import Manifold
 from .graphs.rows import GraphRows, TableRows
 from .graphs.shortcuts import most_moving
-from .remarks import neighbor_rule, remarks
+from .remarks import neighbor_rule, refuse_few, remark_on_twins, remarks
 from .state import read_state, write_state
 
 __all__ = ["IncrementalIsomap"]
@@ -89,8 +89,7 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
     References
     ----------
     Tenenbaum, de Silva, Langford (2000), A global geometric framework for nonlinear dimensionality
-    reduction. Law and Jain (2006), Incremental nonlinear dimensionality reduction by manifold learning;
-    Law (2006), chapter 3, where Algorithm 3.4 shortens some distances too little.
+    reduction. Law (2006), chapter 3, whose Algorithm 3.4, as printed, leaves wrong distances.
 
     Examples
     --------
@@ -158,21 +157,14 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         number = check_integer("n_components", self.n_components)
         if not isinstance(self.converge, bool | np.bool_):
             raise ValueError(f"converge = {self.converge!r:.60}; expected True or False")
-        least = number + 1
         if self.n_landmarks is not None:
-            least = check_integer("n_landmarks", self.n_landmarks, least)
+            check_integer("n_landmarks", self.n_landmarks, number + 1)
         if self.metric == "precomputed":
             x = stated(X, None)
-            self.n_features_in_ = x.shape[1]
         else:
             x = validate_data(self, X, dtype=np.float64, copy=True)
             refuse_huge("X", x)
-        if x.shape[0] < least:
-            raise ValueError(
-                f"X has n_samples = {x.shape[0]}; {self.n_components} coordinates"
-                + (f" and {self.n_landmarks} landmarks" if self.n_landmarks else "")
-                + f" need at least {least}"
-            )
+        refuse_few(x.shape[0], number, self.n_landmarks)
         self._manifold = Manifold.start(
             TableRows(x, self.metric) if self.metric != "precomputed" else x, rule, self.n_landmarks
         )
@@ -185,7 +177,7 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         return self.fit(X).embedding_.copy()
 
     def partial_fit(self, X: Any, y: object = None) -> Self:
-        """Add rows to the map, which must not be lost: all rows are kept until they are removed.
+        """Add rows to the map; they are kept until they are removed.
 
         Graph and shortest paths are those of a map from scratch. Coordinates take one step, or converge
         if `converge` is true or if the rows are more than a tenth of all.
@@ -207,24 +199,11 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         if not hasattr(self, "_manifold"):
             return self.fit(X)
         size = len(self._manifold)
-        if self.metric == "precomputed":
-            x = stated(X, size)
-            self._check_kind(x)
-        else:
-            x = validate_data(self, X, dtype=np.float64, reset=False)
-            refuse_huge("X", x)
+        x = self._checked(X)
         twins = self._manifold.insert(x)
         if len(twins):
-            new, old = twins[0]
-            warnings.warn(
-                f"{len(twins)} of {x.shape[0]} rows of X are at distance zero from rows that are there "
-                f"already (row {new - size} of X from row {old}), and were added beside them; remove rows "
-                "that were given twice",
-                SideBayesWarning,
-                stacklevel=2,
-            )
-        if self.metric == "precomputed":
-            self.n_features_in_ = len(self._manifold)
+            remark = remark_on_twins(twins, size, x.shape[0])
+            warnings.warn(remark, SideBayesWarning, stacklevel=2)
         missing = np.full((x.shape[0], self._embedding.number), np.nan)
         self._embed(np.concatenate([self.embedding_, missing]))
         return self
@@ -247,13 +226,7 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
             If rows have no neighbour in the largest connected set: their coordinates are NaN.
         """
         check_is_fitted(self, "_manifold")
-        if self.metric == "precomputed":
-            x = stated(X, len(self._manifold), 0)
-            self._check_kind(x)
-        else:
-            x = validate_data(self, X, dtype=np.float64, reset=False)
-            refuse_huge("X", x)
-        reached = self._manifold.reached(x)
+        reached = self._manifold.reached(self._checked(X, num_new=0))
         found = self._embedding.place(self._manifold.geodesics, reached)
         lost = np.flatnonzero(np.isnan(found[:, 0]))
         if len(lost):
@@ -378,8 +351,6 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         return found
 
     def _after(self, gone: NDArray[np.int64]) -> Self:
-        if self.metric == "precomputed":
-            self.n_features_in_ = len(self._manifold)
         self._embed(np.delete(self.embedding_, gone, axis=0))
         return self
 
@@ -399,6 +370,8 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
 
     def _embed(self, before: NDArray[np.float64] | None) -> None:
         """Follow the distances, and say what the map does not show."""
+        if self.metric == "precomputed":
+            self.n_features_in_ = len(self._manifold)
         self._embedding.converge = bool(self.converge)  # which may have been set since
         self._embedding.update(self._manifold.geodesics, before)
         self._show()
@@ -411,10 +384,16 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         self.embedding_, self.eigenvalues_ = found.coordinates, found.eigenvalues
         self.parts_, self.residual_ = found.parts, found.residual
 
-    def _check_kind(self, x: Any) -> None:
-        """Refuse all distances where the map has a graph, and the other way round."""
+    def _checked(self, X: Any, num_new: int | None = None) -> Any:
+        """Rows beside those of the map; `num_new` is 0 for distances to the rows of the map only."""
+        if self.metric != "precomputed":
+            x = validate_data(self, X, dtype=np.float64, reset=False)
+            refuse_huge("X", x)
+            return x
+        x = stated(X, len(self._manifold), num_new)
         if scipy.sparse.issparse(x) != isinstance(self._manifold.rows, GraphRows):
             kind = "a sparse array" if scipy.sparse.issparse(x) else "an array of all distances"
             raise ValueError(
                 f"X is {kind}, and the map was fitted to the other; give X as fit took it"
             )
+        return x

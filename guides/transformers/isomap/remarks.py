@@ -11,7 +11,7 @@ from .embedding import Embedding
 from .graphs.manifold import Manifold
 from .graphs.neighbors import KNearest, Neighbors, Radius
 
-__all__ = ["neighbor_rule", "remarks"]
+__all__ = ["neighbor_rule", "refuse_few", "remark_on_twins", "remarks"]
 
 _METRICS = ("euclidean", "cityblock", "chebyshev", "precomputed")
 
@@ -39,6 +39,26 @@ def neighbor_rule(
             "neighbors='exact'"
         )
     return KNearest(number, neighbors == "approximate")
+
+
+def refuse_few(size: int, number: int, num_landmarks: int | None) -> None:
+    """Refuse fewer rows than coordinates or landmarks need."""
+    least = number + 1 if num_landmarks is None else num_landmarks
+    if size < least:
+        raise ValueError(
+            f"X has n_samples = {size}; {number} coordinates"
+            + ("" if num_landmarks is None else f" and {num_landmarks} landmarks")
+            + f" need at least {least}"
+        )
+
+
+def remark_on_twins(twins: list[tuple[int, int]], size: int, num_new: int) -> str:
+    """Sentence on new rows, numbered after `size` others, that equal a row from before."""
+    new, old = twins[0]
+    return (
+        f"{len(twins)} of {num_new} rows of X are at distance zero from rows that are there already (row "
+        f"{new - size} of X from row {old}), and were added beside them; remove rows that were given twice"
+    )
 
 
 def remarks(embedding: Embedding, manifold: Manifold) -> list[str]:

@@ -38,6 +38,12 @@ class Scaling(NamedTuple):
     eigenvalues: NDArray[np.float64]
     residual: float
 
+    def padded(self, number: int) -> Scaling:
+        """The same with coordinates of zero where there are fewer points than dimensions."""
+        missing = number - len(self.eigenvalues)
+        points, sources = (np.pad(one, ((0, 0), (0, missing))) for one in self[:2])
+        return Scaling(points, sources, np.pad(self.eigenvalues, (0, missing)), self.residual)
+
     def flipped(self, before: NDArray[np.float64] | None) -> Scaling:
         """The same with signs as before, or such that the largest coordinates are positive."""
         if before is None:

@@ -40,6 +40,7 @@ def write_state(
         "shift": float(embedding.shift),
         "shift_size": embedding.shift_size,
         "is_complete": geodesics.is_complete,
+        "num_wanted": geodesics.num_wanted,
         "rows": type(manifold.rows).__name__,
     }
     text = json.dumps({"kind": _KIND, **header, "numbers": numbers}, default=lambda one: one.item())
@@ -103,7 +104,8 @@ def _manifold(header: Mapping[str, Any], arrays: Mapping[str, NDArray]) -> Manif
     )
     neighbors.resume(arrays)
     landmarks = None if header["numbers"]["is_complete"] else arrays["landmarks"]
-    return Manifold(rows, neighbors, Geodesics(graph, landmarks, arrays["geodesics"]))
+    wanted = header["numbers"]["num_wanted"]
+    return Manifold(rows, neighbors, Geodesics(graph, landmarks, arrays["geodesics"], wanted))
 
 
 def _embedding(numbers: Mapping[str, Any], arrays: Mapping[str, NDArray]) -> Embedding:

@@ -26,6 +26,7 @@ __all__ = [
     "configurations",
     "shape_chart",
     "shape_coordinates",
+    "whole_coordinates",
 ]
 
 _SHARE = 0.95
@@ -116,6 +117,11 @@ def _check_complete(subjects: Groups, landmarks: NDArray, num_landmarks: int) ->
             f"landmarks[{row}] = {landmarks[row]:g}; expected a whole number from 0 to {num_landmarks - 1}, "
             f"as there are {num_landmarks} landmarks"
         )
+    if len(landmarks) and landmarks.min() > 0:
+        raise ValueError(
+            f"landmarks has numbers from {landmarks.min():g} to {landmarks.max():g}, and no row of landmark "
+            "0; number landmarks from 0"
+        )
     cell = np.asarray(subjects.codes) * num_landmarks + landmarks.astype(int)
     count = np.bincount(cell, minlength=subjects.num_groups * num_landmarks)
     if (count != 1).any():
@@ -188,10 +194,7 @@ def shape_chart(shapes: ArrayLike, num_modes: int | None = None) -> NDArray[np.f
 def _chart(whole: NDArray, names: NDArray, num_modes: int | None) -> NDArray[np.float64]:
     """See `shape_chart`; individuals have names for messages."""
     mean = align_landmarks(whole, names).mean
-    with jax.enable_x64(True):
-        basis = preshape.horizontal_basis(jnp.asarray(mean))
-        everywhere = ShapeChart(jnp.asarray(mean), jnp.asarray(basis))
-        coordinates = np.asarray(everywhere.coordinates(jnp.asarray(whole)))
+    basis, coordinates = _everywhere(mean, whole)
     _, deviations, directions = np.linalg.svd(coordinates - coordinates.mean(axis=0))
     if len(whole) < 2 or deviations[0] < _SAME:
         raise ValueError(
@@ -206,6 +209,32 @@ def _chart(whole: NDArray, names: NDArray, num_modes: int | None) -> NDArray[np.
         number = check_integer("num_modes", num_modes, 1, basis.shape[1] + 1)
     table = np.concatenate([np.reshape(mean, (-1, 1)), basis @ directions[:number].T], axis=1)
     return table.reshape(*mean.shape, -1)
+
+
+def _everywhere(mean: NDArray, whole: NDArray) -> tuple[NDArray, NDArray]:
+    """All horizontal directions at a reference, and coordinates along them."""
+    with jax.enable_x64(True):
+        basis = preshape.horizontal_basis(jnp.asarray(mean))
+        chart = ShapeChart(jnp.asarray(mean), jnp.asarray(basis))
+        return basis, np.asarray(chart.coordinates(jnp.asarray(whole)))
+
+
+def whole_coordinates(data: Mapping[str, Any], reference: Array) -> NDArray[np.float64]:
+    """Coordinates of individuals along all directions at a reference, which leave out nothing.
+
+    Parameters
+    ----------
+    data : mapping
+        As in `choose_chart`.
+    reference : Array, shape (num_landmarks, num_axes)
+
+    Returns
+    -------
+    ndarray, shape (num_subjects, num_dimensions)
+    """
+    with jax.enable_x64(True):
+        whole = configurations(data["x"], data["subjects"], data["landmarks"], len(reference))
+    return _everywhere(np.asarray(reference), np.asarray(whole))[1]
 
 
 def choose_chart(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArray[np.float64]:

@@ -21,6 +21,8 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
+from sidebayes.common.fields import Range, check_number
+
 from ..block import Augmented, Block, Observation, TakesMissing
 from ..collapsed import Collapsed
 from ..components import normal_inverse_gamma
@@ -98,7 +100,8 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         prior: str | GaussianPrior = "empirical",
         saliency_prior: tuple[float, float] | None = (0.5, 0.5),
     ) -> None:
-        self.num_clusters, self.saliency_prior = num_clusters, saliency_prior
+        self.num_clusters = num_clusters
+        self.saliency_prior = None if saliency_prior is None else _two_positive(saliency_prior)
         self.cells = _cell_priors(x, num_clusters, prior)
         self.centre, variance = known_moments(x, _num_features(x, prior))
         self.unit = jnp.sqrt(variance)
@@ -305,6 +308,22 @@ def _num_features(x: ArrayLike | None, prior: str | GaussianPrior) -> int:
             "shrinkage, df, scale)"
         )
     return jnp.shape(x)[1]
+
+
+def _two_positive(value: Any) -> tuple[float, float]:
+    """Parameters of a Beta distribution.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If these are not two positive numbers.
+    """
+    if isinstance(value, str) or not np.iterable(value) or len(tuple(value)) != 2:
+        raise TypeError(
+            f"saliency_prior = {value!r:.60}; pass the two positive numbers a and b of a Beta prior"
+        )
+    a, b = (check_number("saliency_prior", one, Range(above=0.0)) for one in value)
+    return a, b
 
 
 def _cell_priors(

@@ -140,7 +140,10 @@ class PartialLabels:
         traced = isinstance(self.values, jax.core.Tracer)  # checked at the door
         most = -1 if traced else int(np.asarray(self.values).max(initial=-1))
         if most >= num_classes:
-            raise ValueError(f"labels name class {most}, but there are only {num_classes} classes")
+            raise ValueError(
+                f"labels name class {most}, but there are only {num_classes} classes; fit {most + 1} at "
+                "least, or correct the labels"
+            )
         return (self.values[:, None] < 0) | (self.values[:, None] == np.arange(num_classes))
 
     def tree_flatten(self) -> tuple[tuple[Any], None]:

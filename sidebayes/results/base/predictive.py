@@ -168,9 +168,10 @@ def draw_data(
                     return None
                 name, fn = site["name"], unexpanded(site["fn"])
                 own = jax.random.fold_in(key, len(values))
-                values[name] = _sample(own, site, _seen(fn, before.get(name), data, codes))
+                drawn = _sample(own, site, _seen(fn, before.get(name), data, codes))
+                values[name] = drawn + _taken_away(site)
                 unknown[name] = _has_unknown((site["fn"], values[name]))
-                return values[name]
+                return drawn
 
             placed = {
                 n: jnp.take(v, codes[mine[n][1]], axis=mine[n][0]) if n in mine else v
@@ -245,6 +246,12 @@ def _sample(key: Array, site: dict, fitted: Fitted | None) -> Array:
         ) from None
 
 
+def _taken_away(site: Mapping[str, Any]) -> Array | float:
+    """What a model has subtracted from its data before a site observes them."""
+    found: Array | float = (site.get("infer") or {}).get("offset", 0.0)
+    return found
+
+
 def _seen(
     fn: Any, before: dict | None, data: Mapping[str, Any], codes: Mapping[str, Array] | None
 ) -> Fitted | None:
@@ -309,7 +316,9 @@ def observed_values(
     made = [site for site, table in found.items() if table is None]
     trace = trace_model(run.problem, params) if made else {}
     return {
-        site: np.asarray(trace[site]["value"]) if table is None else run.data[table]
+        site: np.asarray(trace[site]["value"] + _taken_away(trace[site]))
+        if table is None
+        else run.data[table]
         for site, table in found.items()
     }
 

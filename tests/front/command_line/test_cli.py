@@ -37,6 +37,10 @@ HOW = {
     "domain_adaptation": (*TOLD, "--source", "other.csv"),
     "mixed_effects": ("long.csv", *MIXED),
     "mixed_effects_mixture": ("long.csv", *MIXED, "--label", "kind", "--num-known", "4"),
+    "hierarchical_shape": (
+        *("shapes.csv", "--group", "who", "--columns", "x=x,y", "--columns", "landmarks=mark"),
+        *("--label", "kind", "--known", "kind"),
+    ),
     "trajectories": ("long.csv", "--group", "who", "--columns", "y=y", "--columns", "inputs=t"),
     "joint_survival": ("long.csv", *MIXED, "--survival", "Surv(time, event) ~ 1"),
 }
@@ -65,6 +69,12 @@ def tables(tmp_path, monkeypatch):
         "event": subject % 2,
     }
     pd.DataFrame(long).to_csv("long.csv", index=False)
+    square = np.array([[0, 0], [1, 0], [1, 1], [0, 1.0]])[:, None] + 0.1 * rng.normal(
+        size=(4, 10, 2)
+    )
+    shapes = pd.DataFrame(np.swapaxes(square, 0, 1).reshape(40, 2), columns=["x", "y"])
+    shapes = shapes.assign(who=long["who"], mark=np.tile(np.arange(4), 10), kind=long["kind"])
+    shapes.to_csv("shapes.csv", index=False)
 
 
 def refused(*arguments):
@@ -147,6 +157,8 @@ def test_every_card_gets_its_data(name, tables, monkeypatch):
     front = {"engine", "seed", "truth"}
     own = {key: value for key, value in passed.items() if key not in front}
     assert own.keys() <= needed
+    if "known" in passed and "num_clusters" in needed:
+        assert passed["num_clusters"] == 2
     if not card.routine_path:
         read_arguments(card.model, name, (), own)
         assert passed["truth"] is None or len(passed["truth"]) in (40, 10)
@@ -165,7 +177,9 @@ def test_every_card_is_fitted(name, tables):
     assert sidebayes.load("fit.nc").method == name
     if out:
         assert len(pd.read_csv("labels.csv")) == (
-            10 if name in ("trajectories", "mixed_effects_mixture") else 40
+            40
+            if name not in ("trajectories", "mixed_effects_mixture", "hierarchical_shape")
+            else 10
         )
 
 
@@ -216,6 +230,10 @@ def test_classes_are_numbered_alike():
         ("fit moe iris --option known=[1]", "known is data of moe"),
         ("fit trajectories long.csv", "--columns y=COLUMN --columns inputs=COLUMN"),
         ("fit mixed_effects long.csv", "--group COLUMN, or a formula, such as --formula"),
+        (
+            "fit hierarchical_shape shapes.csv --group who --columns x=x,y --columns landmarks=kind",
+            "shapes.csv: columns ['kind'] are not numbers",
+        ),
         ("fit mixed_effects long.csv --columns z=y", "--columns z=...: mixed_effects has no such"),
         ("fit mixed_effects long.csv --columns y=y,t", "--columns y=...: expected one column"),
         ("fit gmm iris --formula y~t+(1|who)", "gmm has no use for --formula"),

@@ -14,12 +14,14 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from sidebayes.guides.engines.base import Engine, EngineResult, FitError, Status
+from sidebayes.models.blocks.mixtures.data_units import fitted_statistic
 from sidebayes.models.pairwise_gp import pairwise_gp
 from sidebayes.models.ppc import ppc
 
 import sidebayes as sb
 from sidebayes import (
     CARDS,
+    NUTS,
     CoordinateAscent,
     GaussianPrior,
     LabelGraph,
@@ -72,6 +74,12 @@ def sloped(y: Annotated[Any, "rows"], doses: Annotated[Any, "rows"]):
         numpyro.sample("y", dist.Normal(shift * jnp.asarray(doses), 1.0), obs=y)
 
 
+def measured(x, *, num_points=None):
+    """The same, with a statistic of the data noted, which is no parameter."""
+    fitted_statistic("middle", jnp.zeros(()) if x is None else jnp.mean(x))
+    shifted(x, num_points=num_points)
+
+
 def run(engine, **options):
     return calibrate(shifted, engine, num_points=5, num_simulations=25, progress=False, **options)
 
@@ -84,6 +92,17 @@ def test_exact_posterior_passes_and_a_narrow_one_fails():
     assert not narrow.calibrated
     assert narrow.table.loc["shift"].coverage_90 < 0.75
     assert str(narrow).startswith("shifted by conjugate: not calibrated")
+
+
+def test_statistics_of_the_data_have_no_rank():
+    found = calibrate(
+        measured,
+        NUTS(num_warmup=50, num_samples=50, num_chains=1),
+        num_points=5,
+        num_simulations=10,
+    )
+    assert "shift" in found.ranks
+    assert "middle" not in found.ranks
 
 
 def test_outcomes_of_a_given_design_are_drawn():

@@ -226,8 +226,9 @@ ENGINES = {
     "vectorized": sb.NUTS(**SHORT, chain_method="vectorized"),
     "gibbs": sb.BlockedGibbs(**SHORT),
     "cavi": sb.CoordinateAscent(num_restarts=1, num_draws=100),
+    "geodesic": sb.GeodesicHMC(**SHORT),
 }
-SLOW = ("vectorized", "svi", "gibbs", "cavi", "map")
+SLOW = ("vectorized", "svi", "gibbs", "cavi", "map", "geodesic")
 
 
 @pytest.mark.parametrize(
@@ -238,10 +239,14 @@ def test_a_fit_asks_ahead_for_what_it_takes(engine, monkeypatch):
     """A program of another shape than the one that is asked for would be compiled beside it."""
     # programs that are let go of for want of memory maps are compiled again
     monkeypatch.setattr(programs, "are_maps_scarce", lambda: False)
-    prior = sb.GaussianPrior(np.zeros(2), 0.1, 6.0, np.eye(2))
+    card, x = "ppc", X
+    options = {"prior": sb.GaussianPrior(np.zeros(2), 0.1, 6.0, np.eye(2))}
+    if engine == "geodesic":
+        card, x, options = "sphere_mixture", X / np.linalg.norm(X, axis=1, keepdims=True), {}
     links = sb.Links.must_link([(0, 1), (4, 5)], weight=1.0)
+    given = {"num_clusters": 2, "engine": ENGINES[engine], "progress": False}
     with counted_compilations() as names:
-        sb.fit("ppc", X, links, num_clusters=2, prior=prior, engine=ENGINES[engine], progress=False)
+        sb.fit(card, x, links, **given, **options)
         wait()
     assert "derive" in names
     assert max(Counter(names).values()) == 1, names

@@ -58,6 +58,20 @@ CARD_CASES = {
         posterior=TEXT,
         keep_all=(*NUMBERS[:6], "yes"),
     ),
+    "fit.feature_saliency": options(
+        quick("feature_saliency", sb.ComponentwiseEM(num_restarts=1, max_steps=3)),
+        {"x": X, "links": LINKS, "num_clusters": 2},
+        60,
+        x=ARRAYS,
+        links=OBJECTS[1:],
+        known=(*ARRAYS, *OBJECTS[:7]),
+        num_clusters=SIZES,
+        selection=TEXT,
+        prior=TEXT,
+        concentration=NUMBERS,
+        saliency_prior=(*NUMBERS[:6], (0.5,), (0, 1), (-1.0, 1.0), "ab", (np.nan, 1.0)),
+        reading=TEXT,
+    ),
     "fit.trajectories": options(
         quick("trajectories", sb.CoordinateAscent(num_restarts=1, max_steps=2, num_draws=2)),
         {

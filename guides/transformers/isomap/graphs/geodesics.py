@@ -72,10 +72,13 @@ class Geodesics:
         Landmarks, by default all vertices.
     rows : ndarray, shape (num_sources, num_vertices), optional
         Distances, if they are known.
+    num_wanted : int, optional
+        Landmarks that there should be, where connected sets are large enough.
 
     Attributes
     ----------
     adjacency : Adjacency
+    num_wanted : int
     num_computed : int
         Distances that the last change computed, of num_sources * num_vertices.
     """
@@ -85,7 +88,9 @@ class Geodesics:
         graph: scipy.sparse.csr_array,
         sources: NDArray[np.int64] | None = None,
         rows: NDArray[np.float64] | None = None,
+        num_wanted: int | None = None,
     ) -> None:
+        self.num_wanted = num_wanted or 0
         self.adjacency = Adjacency(graph)
         self._landmarks = sources
         if rows is None:
@@ -121,9 +126,9 @@ class Geodesics:
         order = np.argsort(-np.bincount(found), kind="stable")
         return np.argsort(order)[found]
 
-    def choose_landmarks(self, number: int) -> None:
+    def choose_landmarks(self) -> None:
         """Take other landmarks, in the largest connected set as it is now."""
-        self._landmarks, rows = spread_landmarks(self.adjacency.matrix(), number)
+        self._landmarks, rows = spread_landmarks(self.adjacency.matrix(), self.num_wanted)
         self._rows = Growing(rows, (1,))
 
     def recompute(self) -> None:

@@ -54,7 +54,8 @@ class Manifold:
             rows, graph = searched, neighbors.start(searched)
         if num_landmarks is None:
             return cls(rows, neighbors, Geodesics(graph))
-        return cls(rows, neighbors, Geodesics(graph, *spread_landmarks(graph, num_landmarks)))
+        landmarks = spread_landmarks(graph, num_landmarks)
+        return cls(rows, neighbors, Geodesics(graph, *landmarks, num_landmarks))
 
     def insert(self, new: Any) -> list[tuple[int, int]]:
         """Add rows to the graph, and bring distances up to date.
@@ -115,6 +116,7 @@ class Manifold:
         Law (2006), section 3.2.3: neighbours of a row between which it lies on a shortest path are
         connected by an edge as long as that path.
         """
+        load()
         self.geodesics.leave_landmarks(gone)
         for number, vertex in enumerate(gone.tolist()):
             removed, added = self._bridges(vertex)

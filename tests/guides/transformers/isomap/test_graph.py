@@ -60,10 +60,11 @@ def test_every_insertion_and_removal_is_exact(rule, num_landmarks):
         assert_as_new(found, RULES[rule]())
 
 
+@pytest.mark.parametrize("num_landmarks", [None, 10])
 @pytest.mark.parametrize("rule", RULES)
-def test_many_rows_at_once_are_the_same_as_one_by_one(rule):
+def test_many_rows_at_once_are_the_same_as_one_by_one(rule, num_landmarks):
     x = swiss_roll(260, 2)
-    found = manifold(x[:50], RULES[rule](), None)
+    found = manifold(x[:50], RULES[rule](), num_landmarks)
     found.insert(x[50:])
     assert_as_new(found, RULES[rule]())
     found.remove(np.arange(0, 260, 2))

@@ -212,6 +212,27 @@ def test_rows_beyond_the_radius_are_parts_of_their_own(roll):
     assert len(found.embedding_) == 150
 
 
+@pytest.mark.parametrize("n_landmarks", [None, 4])
+@pytest.mark.filterwarnings("ignore:only . eigenvalues:sidebayes.SideBayesWarning")
+def test_parts_with_fewer_rows_than_coordinates(roll, n_landmarks):
+    """Rows that are all alone, then two that are neighbours, then a part that has all coordinates."""
+    found = IncrementalIsomap(3, n_neighbors=None, radius=1e-3, n_landmarks=n_landmarks)
+    with pytest.warns(SideBayesWarning, match="20 parts, of 1, 1, 1, 1, 1, ... rows"):
+        found.fit(roll[:20])
+    np.testing.assert_array_equal(found.embedding_[0], 0)
+    assert np.isnan(found.embedding_[1:]).all()
+    with pytest.warns(SideBayesWarning, match="20 parts, of 2, 1, 1, 1, 1, ... rows"):
+        found.partial_fit(roll[4:5] + np.array([5e-4, 0, 0]))
+    np.testing.assert_allclose(np.abs(found.embedding_[[4, 20], 0]), 2.5e-4)
+    with pytest.warns(SideBayesWarning, match="parts, of 22, 1, 1, 1, 1, ... rows"):
+        found.partial_fit(roll[4] + 3e-4 * np.random.default_rng(0).normal(size=(20, 3)))
+    assert np.ptp(found.embedding_[20:], axis=0).min() > 1e-4
+    with pytest.warns(SideBayesWarning, match="row 0 of X has no neighbour"):
+        placed = found.transform(roll[[3, 4]])
+    assert len(found.landmarks_) == (n_landmarks or 41)
+    np.testing.assert_allclose(placed[1], found.embedding_[4], atol=1e-8)
+
+
 def test_rows_given_twice_are_added_and_said(roll):
     found = IncrementalIsomap(n_neighbors=6, converge=True).fit(roll[:150])
     with pytest.warns(SideBayesWarning, match=r"3 of 4 .*\(row 0 of X from row 10\)"):
@@ -272,7 +293,7 @@ def test_what_is_refused_changes_nothing(roll, odd):
     )
 
 
-@pytest.mark.parametrize("act", ["partial_fit", "remove", "short_circuits"])
+@pytest.mark.parametrize("act", ["partial_fit", "remove", "contract", "short_circuits"])
 def test_what_needs_numba_says_so(roll, monkeypatch, act):
     found = IncrementalIsomap(n_neighbors=6).fit(roll[:150])
     before = found.dist_matrix_
@@ -280,7 +301,12 @@ def test_what_needs_numba_says_so(roll, monkeypatch, act):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, f"{ROOM}.paths")
     monkeypatch.delattr(f"{ROOM}.paths", raising=False)
-    given = {"partial_fit": (roll[150:],), "remove": ([3],), "short_circuits": ()}[act]
+    given = {
+        "partial_fit": (roll[150:],),
+        "remove": ([3],),
+        "contract": ([3],),
+        "short_circuits": (),
+    }[act]
     with pytest.raises(ImportError, match=r"pip install 'sidebayes\[isomap\]'"):
         getattr(found, act)(*given)
     np.testing.assert_array_equal(found.dist_matrix_, before)
