@@ -113,7 +113,14 @@ CASES = {
     ),
     "feature_saliency": (
         "feature_saliency",
-        TWO | {"num_points": POINTS, "prior": PRIOR, "selection": "sparse", "concentration": 1.0},
+        TWO
+        | {
+            "num_points": POINTS,
+            "prior": PRIOR,
+            "selection": "sparse",
+            "concentration": 1.0,
+            "saliency_prior": (2.0, 2.0),  # under Beta(1/2, 1/2) so few sweeps do not mix
+        },
     ),
     "trajectories": ("trajectories", CURVES | {"noise": dist.LogNormal(-1.0, 0.5)}),
     "trajectories, noise given": ("trajectories", CURVES | {"noise": 0.4}),
