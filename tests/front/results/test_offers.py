@@ -96,6 +96,25 @@ REFUSED = {
     ),
     "suspect_links": (lambda fit: fit.suspect_links(), NO_LABELS.format("links to suspect")),
 }
+REFUSED |= {
+    name: (call, "line has no shapes: no observed site says")
+    for name, call in {
+        "modes": lambda fit: fit.modes(),
+        "shape_at": lambda fit: fit.shape_at([0.0]),
+        "shape_difference": lambda fit: fit.shape_difference(0, 1),
+        "shape_effects": lambda fit: fit.shape_effects(),
+        "shape_quality": lambda fit: fit.shape_quality(),
+        "shapes": lambda fit: fit.shapes(),
+    }.items()
+}
+REFUSED |= {
+    name: (call, "the model has no saliencies of features")
+    for name, call in {
+        "contrast_saliencies": lambda fit: fit.contrast_saliencies(),
+        "features": lambda fit: fit.features(),
+        "imputed": lambda fit: fit.imputed(),
+    }.items()
+}
 """What is refused, and how the sentence begins."""
 
 
