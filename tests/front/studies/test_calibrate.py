@@ -207,6 +207,7 @@ CANNOT_SIMULATE = {
     "constraint_fit",
     "constraint_projection",
     "nfgl",
+    "hierarchical_shape",  # draws coordinates, of which x is made; in them it is the density of ppc
 }
 EXACT = {"nuts", "geodesic", "gibbs", "smc", "nested"}
 
