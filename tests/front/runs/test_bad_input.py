@@ -89,7 +89,7 @@ CASES = {
     "unknown engine": (
         lambda: ppc(engine="emm"),
         ValueError,
-        r"\['cavi', 'continuation', 'em', 'gibbs', 'hard_classes', 'hmc', 'kmeans'",
+        r"\['cavi', 'componentwise_em', 'continuation', 'em', 'geodesic', 'gibbs'",
     ),
     "unsuited engine": (lambda: ppc(engine="kmeans"), ValueError, "does not suit ppc"),
     "engine without the base class": (
