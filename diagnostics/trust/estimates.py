@@ -17,18 +17,10 @@ __all__ = ["estimate_tables", "interval", "number"]
 _MOST_ENTRIES = 12
 """Numbers of a site up to which a table shows them."""
 
-_SHOWN_ELSEWHERE = (
-    "coefficients",
-    "factor",
-    "deviation",
-    "mixing_weights",
-    "location",
-    "spread",
-    "saliency",
-    "common_location",
-    "common_spread",
-)
+_SHOWN_ELSEWHERE = ("coefficients", "factor", "deviation", "mixing_weights", "location", "spread")
 """Roles of sites that other tables or pictures show, or that only parametrise these."""
+_OF_FEATURES = ("saliency", "common_location", "common_spread")
+"""Roles of sites that the table of features shows."""
 
 
 def estimate_tables(fit: AskedFit) -> dict[str, pd.DataFrame]:
@@ -81,7 +73,7 @@ def _sites(fit: Fitted) -> dict[str, xr.DataArray]:
     return {
         str(name): site
         for name, site in tree["posterior"].data_vars.items()
-        if role_of(site) not in _SHOWN_ELSEWHERE
+        if role_of(site) not in (*_SHOWN_ELSEWHERE, *_OF_FEATURES)
         and str(name) not in by_unit
         and (score >= TRUSTED_MATCH or not any(is_label_dim(str(dim)) for dim in site.dims))
     }

@@ -115,12 +115,12 @@ class GeodesicHMC(KeptEngine):
     >>> import numpyro
     >>> import sidebayes
     >>> def model(x):
-    ...     mean = sidebayes.sample_direction("mean", 3)
-    ...     numpyro.factor("likelihood", 10.0 * (x @ mean).sum())
+    ...     axis = sidebayes.sample_direction("axis", 3)
+    ...     numpyro.factor("likelihood", 10.0 * (x @ axis).sum())
     >>> x = jnp.array([[1.0, 0.0, 0.0], [0.8, 0.6, 0.0], [0.8, 0.0, 0.6]])
     >>> engine = sidebayes.GeodesicHMC(num_warmup=100, num_samples=100)
     >>> fit = sidebayes.fit(model, x, engine=engine, progress=False)
-    >>> fit.tree["posterior"]["mean"].shape
+    >>> fit.tree["posterior"]["axis"].shape
     (4, 100, 3)
     """
 
