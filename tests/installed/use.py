@@ -39,7 +39,11 @@ FITS = (  # one of each family
     ),
     ("mixed_effects", "long.csv", *LONG, "random=one", "--option", "form=marginal", *QUICK),
 )
+ROLL = np.random.default_rng(0).normal(size=(30, 3))
+COMPILED = re.compile(r"\.isomap\.(products|graphs\.(paths|removals))$")
+"""Modules that the library of an extra compiles; they are imported when they are used."""
 WITHOUT = {
+    "numba": lambda: sidebayes.IncrementalIsomap().fit(ROLL).partial_fit(ROLL[:1] + 0.01),
     "formulae": lambda: sidebayes.design("y ~ t + (1 | who)", long_table()),
     "blackjax": lambda: sidebayes.fit("gmm", np.eye(3), num_clusters=1, engine="smc"),
     "pyarrow": lambda: long_table().pipe(read_parquet),
@@ -73,7 +77,8 @@ def import_all() -> None:
     assert Path(sys.prefix) in Path(sidebayes.__file__).parents, sidebayes.__file__
     modules = [one.name for one in pkgutil.walk_packages(sidebayes.__path__, "sidebayes.")]
     for name in modules:
-        import_module(name)
+        if not COMPILED.search(name):
+            import_module(name)
     for name in sidebayes.__all__:
         getattr(sidebayes, name)
     for card in sidebayes.CARDS.values():
