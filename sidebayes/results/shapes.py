@@ -40,7 +40,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class FittedChart:
-    """A fit's chart of shapes, and the laws of its groups in it.
+    """Chart of the shapes of a fit.
 
     Attributes
     ----------

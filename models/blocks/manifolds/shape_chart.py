@@ -35,7 +35,7 @@ _SHARE = 0.95
 _SAME = 1e-9
 """Spread of shapes, in radians, below which they do not vary."""
 
-_LARGEST_SHARE = 3
+_INDIVIDUALS_EACH = 3
 """Individuals per direction that a chart has at least, where nothing else is asked."""
 
 
@@ -62,7 +62,7 @@ class ShapeChart(NamedTuple):
 
     @property
     def num_landmarks(self) -> int:
-        """Number of landmarks, or of points of a boundary."""
+        """Number of landmarks."""
         return self.reference.shape[0]
 
     def shapes(self, coordinates: Array) -> Array:
@@ -202,9 +202,9 @@ def _chart(whole: NDArray, names: NDArray, num_modes: int | None) -> NDArray[np.
             "the chart of others, chart=sidebayes.shape_chart(shapes)"
         )
     if num_modes is None:
-        held = np.cumsum(deviations**2) / max(float((deviations**2).sum()), 1e-300)
+        held = np.cumsum(deviations**2) / (deviations**2).sum()
         number = int(np.searchsorted(held, _SHARE)) + 1
-        number = max(min(number, len(whole) // _LARGEST_SHARE, basis.shape[1]), 1)
+        number = max(min(number, len(whole) // _INDIVIDUALS_EACH, basis.shape[1]), 1)
     else:
         number = check_integer("num_modes", num_modes, 1, basis.shape[1] + 1)
     table = np.concatenate([np.reshape(mean, (-1, 1)), basis @ directions[:number].T], axis=1)
