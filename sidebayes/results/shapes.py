@@ -320,18 +320,21 @@ def shape_difference(
     lengths = np.linalg.norm(moved, axis=-1)
     with jax.enable_x64(True):
         angles = np.asarray(preshape.shape_angle(jnp.asarray(one), jnp.asarray(two)))
-    found: dict[str, Any] = {}
-    for name, values, axes in (
-        ("", moved, ("landmark", "axis")),
-        ("length", lengths, ("landmark",)),
-        ("distance", angles, ()),
-    ):
-        sd, lower, upper = band(values, probability)
-        found |= {
-            name or "mean": (axes, values.mean(axis=0)),
-            f"{name}_lower".lstrip("_"): (axes, lower),
-            f"{name}_upper".lstrip("_"): (axes, upper),
+    sd, lower, upper = band(moved, probability)
+    _, shortest, longest = band(lengths, probability)
+    _, nearest, farthest = band(angles, probability)
+    places = "landmark", "axis"
+    return xr.Dataset(
+        {
+            "mean": (places, moved.mean(axis=0)),
+            "sd": (places, sd),
+            "lower": (places, lower),
+            "upper": (places, upper),
+            "length": ("landmark", lengths.mean(axis=0)),
+            "length_lower": ("landmark", shortest),
+            "length_upper": ("landmark", longest),
+            "distance": ((), angles.mean()),
+            "distance_lower": ((), nearest),
+            "distance_upper": ((), farthest),
         }
-        if not name:
-            found["sd"] = (axes, sd)
-    return xr.Dataset(found)
+    )
