@@ -11,8 +11,9 @@ from jax import Array, lax
 from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.saliency.feature_block import SalientFeatures
+from sidebayes.models.blocks.saliency.layout import Used
 from sidebayes.models.blocks.saliency.message_length import PER_DENSITY
-from sidebayes.models.blocks.saliency.passes import Used, salient_densities, salient_moments
+from sidebayes.models.blocks.saliency.passes import salient_densities, salient_moments
 from sidebayes.models.blocks.saliency.saliency_mixture import SaliencyMixture
 
 from .engines.base import Problem
@@ -127,9 +128,17 @@ class Weighed(NamedTuple):
         """Minus the length of the message."""
         labels = self._labels(self.weights)
         if labels.is_shared:
-            joint = self.unary + labels.log_weights[:, None]
-            return self.log_prior + jax.nn.logsumexp(joint, axis=0).sum()
+            density, top = self.density()
+            return self.log_prior + (jnp.log(self.weights @ density) + top).sum()
         return self.log_prior + labels.log_evidence(self.unary.T)
+
+    def density(self) -> tuple[Array, Array]:
+        """Densities of the rows in the clusters relative to the greatest, and the logarithm of that."""
+        top = self.unary.max(axis=0)
+        # where all have vanished beside a cluster that is taken out, they are alike
+        least = jnp.sqrt(jnp.finfo(top.dtype).tiny)
+        found = jnp.maximum(jnp.exp(self.unary - top), least)
+        return lax.optimization_barrier((jnp.where(self.weights[:, None] > 0, found, 0.0), top))
 
     def _labels(self, weights: Array) -> LinkedCategorical:
         """Joint prior of the labels at other weights, whose logarithms are numbers where they are zero."""
@@ -191,10 +200,7 @@ class Weighed(NamedTuple):
     def _expected(self) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
         """Expected sizes of the clusters, and responsibilities (num_clusters, num_points), given weights."""
         if self.fn.labels.is_shared:
-            density = jnp.exp(self.unary - self.unary.max(axis=0))
-            # where all have vanished beside a cluster that is taken out, they are alike
-            least = jnp.sqrt(jnp.finfo(density.dtype).tiny)
-            density = jnp.where(self.weights[:, None] > 0, jnp.maximum(density, least), 0.0)
+            density, _ = self.density()
             return (
                 lambda weights: weights * (density @ (1 / (weights @ density))),
                 lambda weights: weights[:, None] * density / (weights @ density),

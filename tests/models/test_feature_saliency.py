@@ -13,11 +13,11 @@ from scipy.stats import norm
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.programs import counted_compilations
 from sidebayes.guides.feature_saliency_steps import _saliency_updated, _weight_updated
+from sidebayes.models.blocks.saliency.layout import Used
 from sidebayes.models.blocks.saliency.message_length import structure_length
 from sidebayes.models.blocks.saliency.passes import (
     Salient,
     SalientMoments,
-    Used,
     salient_densities,
     salient_moments,
 )
@@ -71,7 +71,7 @@ def test_density_sums_over_which_features_are_relevant():
 
 @pytest.mark.parametrize("chunk", [4, 16, 2048])
 def test_passes_over_chunks_are_the_sums(monkeypatch, chunk):
-    monkeypatch.setattr(passes, "_CHUNK", chunk)
+    monkeypatch.setattr(passes, "CHUNK", chunk)
     rng = np.random.default_rng(0)
     saliency = rng.uniform(size=11)
     saliency[[1, 3]], saliency[7] = 0.0, 1.0

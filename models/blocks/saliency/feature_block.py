@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jax import Array
+from jax import Array, lax
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import (
@@ -31,7 +31,7 @@ from ..components.gaussian_stats import Moments
 from ..components.normal_inverse_gamma import NormalInverseGamma
 from ..components.shift_prior import ComponentPriors
 from ..mixtures.data_units import refuse_constant
-from .passes import Salient, SalientMoments, salient_moments
+from .passes import CHUNK, Salient, SalientMoments, salient_moments
 from .salient_normal import SalientNormal
 
 __all__ = ["SalientFeatures", "known_moments"]
@@ -288,12 +288,26 @@ def known_moments(x: ArrayLike | None, num_features: int) -> tuple[Array, Array]
     if x is None:
         return jnp.zeros(num_features), jnp.ones(num_features)
     values = jnp.asarray(x)
-    known = ~jnp.isnan(values)
-    number = jnp.maximum(known.sum(axis=0), 1)
-    mean = jnp.where(known, values, 0.0).sum(axis=0) / number
-    variance = jnp.where(known, values - mean, 0.0) ** 2
-    variance = variance.sum(axis=0) / number
+    number = jnp.maximum(_column_sums(values, lambda one: (~jnp.isnan(one)).astype(one.dtype)), 1.0)
+    mean = _column_sums(values, jnp.nan_to_num) / number
+    variance = _column_sums(values, lambda one: jnp.nan_to_num(one - mean) ** 2) / number
     return mean, jnp.where(variance > 0, variance, 1.0)
+
+
+def _column_sums(values: Array, of: Callable[[Array], Array]) -> Array:
+    """Sums by column of a function of the values, over rows that stay in the processor's cache."""
+    size = max(min(CHUNK, len(values)), 1)
+
+    def more(number: Array, total: Array) -> Array:
+        first = number * size
+        begin = jnp.minimum(first, len(values) - size)  # the last rows begin among those before
+        rows = of(lax.dynamic_slice_in_dim(values, begin, size))
+        return total + jnp.where((begin + jnp.arange(size) >= first)[:, None], rows, 0.0).sum(
+            axis=0
+        )
+
+    start = jnp.zeros(values.shape[1], jnp.result_type(values, float))
+    return lax.fori_loop(0, -(-len(values) // size), more, start)
 
 
 def _num_features(x: ArrayLike | None, prior: str | GaussianPrior) -> int:
