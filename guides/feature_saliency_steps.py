@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike
 from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.saliency.feature_block import SalientFeatures
 from sidebayes.models.blocks.saliency.layout import Used
 from sidebayes.models.blocks.saliency.message_length import PER_DENSITY
-from sidebayes.models.blocks.saliency.passes import salient_densities, salient_moments
+from sidebayes.models.blocks.saliency.mixed_block import MixedFeatures
 from sidebayes.models.blocks.saliency.saliency_mixture import SaliencyMixture
 
 from .engines.base import Problem
@@ -58,7 +59,11 @@ class Sites(NamedTuple):
             If the model is another one.
         """
         trace = abstract_trace(problem)
-        blocks = [(b, s) for b, s in declared_blocks(trace) if isinstance(b, SalientFeatures)]
+        blocks = [
+            (b, s)
+            for b, s in declared_blocks(trace)
+            if isinstance(b, SalientFeatures | MixedFeatures)
+        ]
         sources = [
             n for n, (fn, _) in collapsed_sites(trace).items() if isinstance(fn, SaliencyMixture)
         ]
@@ -87,7 +92,8 @@ class Weighed(NamedTuple):
 
     names: Sites
     fn: SaliencyMixture
-    block: SalientFeatures
+    block: SalientFeatures | MixedFeatures
+    params: dict[str, Array]
     value: Array
     weights: Array
     log_prior: Array
@@ -105,13 +111,16 @@ class Weighed(NamedTuple):
             if one["type"] == "sample" and name != names.observed
         ]
         used = Used(jnp.argsort(weights <= 0, stable=True), (weights > 0).sum())
-        unary = salient_densities(site["value"], fn.components.features, used)
+        unary = fn.components.by_cluster(site["value"], used)
         if fn.log_side is not None:
             unary = unary + jnp.maximum(jnp.asarray(fn.log_side).T, partition.FORBIDDEN)
         unary = jnp.where(weights[:, None] > 0, unary, partition.FORBIDDEN)
         block = trace[names.saliency]["infer"]["block"]
         value = site["value"]
-        return cls(names, fn, block, value, weights, sum(prior, start=jnp.zeros(())), used, unary)
+        params = {name: trace[name]["value"] for _, name in names.roles}
+        return cls(
+            names, fn, block, params, value, weights, sum(prior, start=jnp.zeros(())), used, unary
+        )
 
     @property
     def saliency(self) -> Array:
@@ -169,23 +178,11 @@ class Weighed(NamedTuple):
     def without(self, cluster: Array) -> dict[str, Array]:
         """The parameters with a cluster left out."""
         rest = self.weights.at[cluster].set(0.0)
-        values = dict(self._values())
-        return values | {self.names.weights: rest / jnp.maximum(rest.sum(), 1e-300)}
-
-    def _values(self) -> dict[str, Array]:
-        own = self.fn.components.features
-        by_role = {
-            "saliency": own.saliency,
-            "location": own.mean,
-            "spread": own.variance,
-            "common_location": own.common_mean,
-            "common_spread": own.common_variance,
-        }
-        return {name: by_role[role] for role, name in self.names.roles}
+        return self.params | {self.names.weights: rest / jnp.maximum(rest.sum(), 1e-300)}
 
     def moved(self, min_clusters: int, plain: Array) -> dict[str, Array]:
         """Update the weights one after another, then densities and saliencies."""
-        price = PER_DENSITY / 2 * (self.saliency > 0).sum()
+        price = (self.block.num_parameters * (self.saliency > 0)).sum() / 2
         held = self.held()
         counts, shares = self._expected()
 
@@ -224,12 +221,13 @@ class Weighed(NamedTuple):
     def _features(self, share: Array, weights: Array, plain: Array) -> dict[str, Array]:
         """Modes of densities and saliencies."""
         used = Used(jnp.argsort(weights <= 0, stable=True), (weights > 0).sum())
-        features, block = self.fn.components.features, self.block
-        moments = salient_moments(self.value, share, features, block.centre, used)
+        block: Any = self.block
+        moments = self.fn.components.moments(self.value, share, block.centre, used)
         found = block.update(moments, ())
-        saliency = _saliency_updated(features.saliency, moments, used.number, plain)
-        values = {role: self._values()[name] for role, name in self.names.roles}
-        new = {"saliency": saliency, **block.normal_mode(found.normal, values)}
+        price = block.num_parameters / 2
+        saliency = _saliency_updated(self.saliency, moments, used.number, plain, price)
+        values = {role: self.params[name] for role, name in self.names.roles}
+        new = {"saliency": saliency, **block.density_mode(found, values)}
         return {name: new[role] for role, name in self.names.roles}
 
 
@@ -255,7 +253,9 @@ def _weight_updated(
     return jnp.where(number > 1, scaled.at[cluster].set(new), weights)
 
 
-def _saliency_updated(saliency: Array, moments: Any, num_used: Array, plain: Array) -> Array:
+def _saliency_updated(
+    saliency: Array, moments: Any, num_used: Array, plain: Array, price: ArrayLike = PER_DENSITY / 2
+) -> Array:
     r"""Saliencies after a step.
 
     The plain step is eq. 4.30. Where densities of relevant values are like the common ones, all that
@@ -266,8 +266,9 @@ def _saliency_updated(saliency: Array, moments: Any, num_used: Array, plain: Arr
     :math:`t \ge -1/2`). Here :math:`D = \sum w (r - \rho) / \rho(1 - \rho)`, and :math:`J = \sum w (r -
     \rho)^2 / \rho^2(1 - \rho)^2`, of values that are relevant with probability r.
     """
-    relevant, others = moments.total[:-1].sum(axis=0), moments.total[-1]
-    price_on, price_off = num_used * PER_DENSITY / 2, PER_DENSITY / 2
+    relevant, others = moments.on, moments.off
+    price_off = jnp.asarray(price)
+    price_on = num_used * price_off
     on, off = jnp.maximum(relevant - price_on, 0.0), jnp.maximum(others - price_off, 0.0)
     total = on + off
     best = jnp.where(total > 0, on / jnp.where(total > 0, total, 1.0), 0.0)

@@ -82,7 +82,7 @@ class Layout(NamedTuple):
         order = jnp.argsort(jnp.where(saliency <= 0, 2, saliency >= 1), stable=True)
         free = ((saliency > 0) & (saliency < 1)).sum()
         ends = -(-jnp.stack([free, (saliency > 0).sum()]) // TOGETHER)
-        ranked = jnp.pad(saliency[order], (0, -len(order) % TOGETHER), constant_values=0.5)
+        ranked = jnp.pad(saliency[order], (0, _spare(len(order))), constant_values=0.5)
         blocks = ranked.reshape(-1, TOGETHER)
         beyond = jnp.arange(len(blocks))[:, None] >= ends[0]
         return cls(order, ends[0], ends[1], beyond & (blocks >= 1), beyond & (blocks <= 0))
@@ -94,10 +94,15 @@ class Layout(NamedTuple):
 
     def cut(self, values: Array, fill: float = 0.0) -> Array:
         """Values by feature (last axis) in blocks, shape (..., num_blocks, num_together)."""
-        spare = [(0, 0)] * (values.ndim - 1) + [(0, -len(self.order) % TOGETHER)]
+        spare = [(0, 0)] * (values.ndim - 1) + [(0, _spare(len(self.order)))]
         filled = jnp.pad(values[..., self.order], spare, constant_values=fill)
         return filled.reshape(*values.shape[:-1], -1, TOGETHER)
 
     def joined(self, values: Array) -> Array:
         """Values in blocks (last two axes) by feature."""
         return values.reshape(*values.shape[:-2], -1)[..., jnp.argsort(self.order)]
+
+
+def _spare(size: int) -> int:
+    """Features that fill blocks up, of which there is one at least."""
+    return max(size, 1) + -max(size, 1) % TOGETHER - size

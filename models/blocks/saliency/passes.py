@@ -79,6 +79,28 @@ class SalientMoments(NamedTuple):
     second: Array
     certainty: Array
 
+    @property
+    def on(self) -> Array:
+        """Expected numbers of relevant values."""
+        return self.total[:-1].sum(axis=0)
+
+    @property
+    def off(self) -> Array:
+        """Expected numbers of other values."""
+        return self.total[-1]
+
+    @classmethod
+    def of_drawn(cls, x: Array, share: Array, relevant: Array, about: Array) -> SalientMoments:
+        """Statistics where it was drawn which values are relevant."""
+        known = ~jnp.isnan(x)
+        relevant = relevant & known
+        deviation = jnp.where(known, x, about) - about
+        powers = jnp.stack([jnp.ones_like(deviation), deviation, deviation**2])
+        within = share @ (powers * relevant)
+        common = (powers * (known & ~relevant)).sum(axis=1, keepdims=True)
+        total, first, second = jnp.concatenate([within, common], axis=1)
+        return cls(total, first, second, relevant.sum(axis=0))
+
 
 def log_saliency(saliency: Array) -> tuple[Array, Array]:
     """Logarithms of a saliency and of its complement, which are numbers at zero and one as well."""

@@ -70,6 +70,14 @@ CARD_CASES = {
         prior=TEXT,
         concentration=NUMBERS,
         saliency_prior=(*NUMBERS[:6], (0.5,), (0, 1), (-1.0, 1.0), "ab", (np.nan, 1.0)),
+        kinds=(
+            *TEXT,
+            (),
+            ("normal",),
+            ("normal", "gamma"),
+            ("count", "count"),
+            ("category:1",) * 2,
+        ),
         reading=TEXT,
     ),
     "fit.trajectories": options(
