@@ -217,11 +217,16 @@ class ComponentwiseEM(KeptEngine):
         used = int((params[names.weights] > 0).sum())
         steps, saliency = int(state.steps[best]) - 1, params[names.saliency]
         stopped = int(code[best]) != SETTLED
+        clusters = "1 cluster" if used == 1 else f"{used} clusters"
         message = (
             f"component-wise EM took {steps} steps from {len(params[names.weights])} clusters; the shortest "
-            f"message of {len(value)} starts, {-value[best]:.6g} nats, has {used} clusters and "
+            f"message of {len(value)} starts, {-value[best]:.6g} nats, has {clusters} and "
             f"{int((saliency > 0).sum())} of {len(saliency)} features"
         )
+        if used == 1:
+            message += "; with one cluster there is nothing that features could tell apart"
+        elif not (saliency > 0).any():
+            message += "; no feature tells the clusters apart"
         if stopped:
             message += f"; it stopped at max_steps={self.max_steps}, raise it"
         return EngineResult(

@@ -21,6 +21,7 @@ from sidebayes.models.blocks.saliency.passes import (
     salient_densities,
     salient_moments,
 )
+from sidebayes.models.blocks.saliency.repeated import repeated_columns
 from sidebayes.models.blocks.saliency.salient_normal import SalientNormal
 from sidebayes.models.feature_saliency import feature_saliency
 
@@ -297,6 +298,46 @@ def test_what_cannot_be_done_is_said():
         )
     with pytest.raises(ValueError, match="constant features, in columns 1"):
         sb.fit("feature_saliency", np.where(np.arange(10) == 1, 2.0, x), num_clusters=3)
+
+
+def test_repeated_features_are_told():
+    x, _ = four_gaussians(5, 40)
+    x[3, 2], x[:, 4] = np.nan, -2.0 * x[:, 1] + 3.0
+    assert repeated_columns(x[:, :4]) == []
+    assert repeated_columns(x) == [(1, 4)]
+    gaps = np.where(np.arange(40)[:, None] == 7, np.nan, x[:, 1:2])
+    assert repeated_columns(np.column_stack([x, gaps])) == [(1, 4)]
+    engine = sb.ComponentwiseEM(num_restarts=1, max_steps=3)
+    with pytest.warns(sb.SideBayesWarning, match="up to place and scale: 1 and 4. All") as told:
+        sb.fit("feature_saliency", x, num_clusters=3, engine=engine)
+    assert told[0].filename == __file__
+
+
+def test_fewer_rows_than_features_are_told():
+    x, _ = four_gaussians(5, 9)
+    engine = sb.ComponentwiseEM(num_restarts=1)
+    with pytest.warns(sb.SideBayesWarning, match="x has 9 rows, and a cluster needs more than 10"):
+        fit = sb.fit("feature_saliency", x, num_clusters=3, engine=engine)
+    assert np.isfinite(fit.params["saliency"]).all()
+
+
+def test_one_cluster_has_no_features_that_matter():
+    x = np.random.default_rng(0).normal(size=(100, 4))
+    fit = sb.fit("feature_saliency", x, num_clusters=5, progress=False)
+    assert (fit.params["weights"] > 0).sum() == 1
+    assert "has 1 cluster and " in str(fit.status)
+    assert "nothing that features could tell apart" in str(fit.status)
+    assert "nothing that features could tell apart" in fit.features().sentence
+
+
+def test_a_start_without_any_saliency_ends_with_one_cluster():
+    x, _ = four_gaussians(0, 120)
+    other = sb.fit("feature_saliency", x, num_clusters=3, engine=sb.ComponentwiseEM(num_restarts=1))
+    init = other.params | {"saliency": np.zeros(10), "weights": np.full(3, 1 / 3)}
+    fit = sb.fit("feature_saliency", x, num_clusters=3, init=init)
+    assert (fit.params["weights"] > 0).sum() == 1
+    assert not fit.params["saliency"].any()
+    assert "with one cluster" in str(fit.status)
 
 
 def test_features_of_a_mode(found, tmp_path):

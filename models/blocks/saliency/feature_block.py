@@ -28,9 +28,9 @@ from ..components.gaussian_prior import GaussianPrior, agreed_features
 from ..components.gaussian_stats import Moments
 from ..components.normal_inverse_gamma import NormalInverseGamma
 from ..components.shift_prior import ComponentPriors
-from ..mixtures.data_units import refuse_constant
 from .message_length import PER_DENSITY
 from .passes import Salient, SalientMoments
+from .repeated import look_at
 from .saliencies import (
     EDGE,
     draw_saliency,
@@ -289,8 +289,8 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         return (int(np.argmax(low)), "a feature has no variance in it") if low.any() else None
 
     def check(self, name: str, value: Any) -> None:
-        """Refuse features that are constant or never known."""
-        refuse_constant(name, np.asarray(value, float))
+        """Refuse features that are constant or never known; warn of repeated ones, and of few rows."""
+        look_at(self, name, np.asarray(value, float))
 
 
 def _num_features(x: ArrayLike | None, prior: str | GaussianPrior) -> int:

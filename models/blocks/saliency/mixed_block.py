@@ -18,10 +18,10 @@ from numpyro.distributions.transforms import Transform
 from ..block import Augmented, Block, Observation, TakesMissing
 from ..collapsed import Collapsed
 from ..components.gaussian_prior import GaussianPrior
-from ..mixtures.data_units import refuse_constant
 from .feature_block import SalientFeatures
 from .kinds import Columns, Kind
 from .passes import Salient
+from .repeated import look_at
 from .saliencies import (
     draw_saliency,
     known_moments,
@@ -258,11 +258,11 @@ class MixedFeatures(Block, Augmented, TakesMissing):
         return None
 
     def check(self, name: str, value: Any) -> None:
-        """Refuse features that are constant, and values that are not of their kind."""
+        """Refuse features that are constant, and values that are not of their kind; warn as others do."""
         table = np.asarray(value, float)
         for kind in self.columns.kinds:
             kind.check(name, table)
-        refuse_constant(name, table)
+        look_at(self, name, table)
 
 
 def _roles(kind: Kind) -> tuple[str, str]:
