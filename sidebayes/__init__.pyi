@@ -11,6 +11,8 @@ from .data.datasets import load_dataset as load_dataset
 from .data.domains import simulate_domains as simulate_domains
 from .data.formulas import Design as Design
 from .data.formulas import design as design
+from .data.mixed_tables import MixedTable as MixedTable
+from .data.mixed_tables import mixed_table as mixed_table
 from .data.shape_simulators import simulate_box_bumps as simulate_box_bumps
 from .data.shape_simulators import simulate_ellipsoids as simulate_ellipsoids
 from .data.shape_simulators import simulate_leaves as simulate_leaves

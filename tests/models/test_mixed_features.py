@@ -7,6 +7,7 @@ from itertools import product
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import stats
 from sidebayes.guides.engines.base import Problem
@@ -303,3 +304,49 @@ def test_what_is_no_kind_is_said():
         fit(("normal", "normal", "count", "category:2"))
     with pytest.raises(ValueError, match="kinds need x and a proper prior of means and variances"):
         fit(KINDS, prior="flat")
+
+
+def frame():
+    grade = pd.CategoricalDtype(["low", "mid", "high"], ordered=True)
+    return pd.DataFrame(
+        {
+            "weight": [1.5, np.nan, 2.0, 0.1],
+            "visits": pd.array([3, None, 0, 7], dtype="Int64"),
+            "town": ["b", "a", None, "c"],
+            "grade": pd.Categorical(["mid", None, "low", "high"], dtype=grade),
+            "smokes": [True, False, True, True],
+            "change": [-1, 2, 0, 3],
+        }
+    )
+
+
+def test_kinds_are_those_of_the_columns():
+    table = sb.mixed_table(frame())
+    kinds = ("normal", "count", "category:3", "ordered:3", "category:2", "normal")
+    assert table.kinds == kinds
+    expected = [
+        [1.5, 3, 1, 1, 1, -1],
+        [np.nan, np.nan, 0, np.nan, 0, 2],
+        [2.0, 0, np.nan, 0, 1, 0],
+        [0.1, 7, 2, 2, 1, 3],
+    ]
+    np.testing.assert_array_equal(table.x, expected)
+    assert table.levels[2:4] == (("a", "b", "c"), ("low", "mid", "high"))
+    np.testing.assert_array_equal(table.at(frame().iloc[[3], ::-1]), table.x[3:])
+
+    other = sb.mixed_table(frame(), {"visits": "ordered", "change": "category"})
+    assert other.kinds[1] == "ordered:3"
+    np.testing.assert_array_equal(other.x[:, 1], [1, np.nan, 0, 2])
+    assert other.levels[5] == (-1, 0, 2, 3)
+    with pytest.raises(ValueError, match="column 'town' has the level 'd', which is none of"):
+        table.at(frame().assign(town="d"))
+    with pytest.raises(
+        ValueError, match=r"frame has no columns \['town'\]; pass those of the first"
+    ):
+        table.at(frame().drop(columns="town"))
+    with pytest.raises(ValueError, match="kinds has 'gamma'; expected one of normal, count, categ"):
+        sb.mixed_table(frame(), {"town": "gamma"})
+    with pytest.raises(TypeError, match="column 'town' holds .* expected numbers; name its kind"):
+        sb.mixed_table(frame(), {"town": "count"})
+    with pytest.raises(ValueError, match="column 'one' has one level, 'a'; drop it"):
+        sb.mixed_table(pd.DataFrame({"one": ["a", "a"]}))
