@@ -70,7 +70,7 @@ def test_density_sums_over_which_features_are_relevant():
     np.testing.assert_allclose(found, np.log(expected), atol=1e-12)
 
 
-@pytest.mark.parametrize("chunk", [4, 16, 2048])
+@pytest.mark.parametrize("chunk", [4, 16, 4096])
 def test_passes_over_chunks_are_the_sums(monkeypatch, chunk):
     monkeypatch.setattr(passes, "CHUNK", chunk)
     rng = np.random.default_rng(0)

@@ -32,7 +32,7 @@ __all__ = [
     "salient_moments",
 ]
 
-CHUNK = 2048
+CHUNK = 4096
 """Rows visited at a time."""
 
 _UNDER_ONE_LOG = 24
