@@ -243,11 +243,12 @@ class ComponentwiseEM(KeptEngine):
 def _at_known_rows(
     problem: Problem, names: Sites, starts: dict[str, NDArray]
 ) -> dict[str, NDArray]:
-    """Starts whose clusters are at the mean of the rows that partial labels give them, as far as they do."""
+    """Starts whose clusters have the means of normal features of the rows that partial labels give them."""
     data = observed_table(problem, names.observed)
     known = next((arg for arg in problem.args if isinstance(arg, PartialLabels)), None)
-    if known is None or data is None:
+    if known is None or data is None or not names.normal:
         return starts
+    data = data[:, np.array(names.normal)]
     location = starts[names.location].copy()
     classes = np.asarray(known.classes)
     for cluster in np.unique(classes[classes >= 0]):

@@ -33,11 +33,12 @@ _TRIED = 33
 
 
 class Sites(NamedTuple):
-    """Names of the observed site, of the weights, and of those of the features by role."""
+    """Names of the observed site, of the weights, of those of the features by role; normal columns."""
 
     observed: str
     weights: str
     roles: tuple[tuple[str, str], ...]
+    normal: tuple[int, ...]
 
     @property
     def saliency(self) -> str:
@@ -84,7 +85,11 @@ class Sites(NamedTuple):
                 f"component-wise EM does not learn {sorted(others)}; state their values, or pass "
                 "selection='sparse' and use engine='em'"
             )
-        return cls(sources[0], weights[0], tuple(sorted(sites.items())))
+        if isinstance(block, MixedFeatures):
+            normal = block.columns.normal
+        else:
+            normal = tuple(range(block.num_features))
+        return cls(sources[0], weights[0], tuple(sorted(sites.items())), normal)
 
 
 class Weighed(NamedTuple):

@@ -202,6 +202,25 @@ def test_relevant_features_of_every_kind_are_found(tmp_path):
     np.testing.assert_array_equal(again.predict(table), fit.labels())
 
 
+@pytest.mark.parametrize("columns", [slice(None), slice(4, 8)], ids=["all", "without normal"])
+def test_partial_labels_keep_their_clusters(columns):
+    x, z, kinds = simulated()
+    known = np.where(np.arange(300) < 60, z, -1)
+    engine = sb.ComponentwiseEM(num_restarts=1)
+    fit = sb.fit(
+        "feature_saliency",
+        x[:, columns],
+        known=known,
+        num_clusters=5,
+        kinds=kinds[columns],
+        engine=engine,
+        progress=False,
+    )
+    assert (fit.params["weights"][:3] > 0).all()
+    np.testing.assert_array_equal(fit.labels()[:60], z[:60])
+    assert np.mean(fit.labels()[60:] == z[60:]) > 0.8
+
+
 def test_normal_features_alone_are_the_plain_model():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 4)) + 4.0 * rng.integers(2, size=(120, 1)) * [1, 0, 1, 0]
