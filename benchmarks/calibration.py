@@ -12,6 +12,7 @@ ranks are written to a folder, and pairs that lie there already are not run agai
 
 import argparse
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -119,7 +120,6 @@ CASES = {
             "prior": PRIOR,
             "selection": "sparse",
             "concentration": 1.0,
-            "saliency_prior": (2.0, 2.0),  # under Beta(1/2, 1/2) so few sweeps do not mix
         },
     ),
     "trajectories": ("trajectories", CURVES | {"noise": dist.LogNormal(-1.0, 0.5)}),
@@ -145,6 +145,12 @@ ENGINES = {
 }
 """Bayesian engines, with settings that make many fits affordable."""
 
+LONGER = {
+    ("feature_saliency", "gibbs"): replace(ENGINES["gibbs"], thinning=10),
+    ("feature_saliency", "nuts"): replace(ENGINES["nuts"], num_warmup=500, num_samples=2000),
+}
+"""Where these settings do not mix: which values are relevant changes rarely."""
+
 REFUSED = {("ppc, field", "cavi"), ("pfgl", "cavi"), ("trajectories", "cavi")}
 """Some sites are points there: weights that a partition function depends on, prototypes, noise."""
 
@@ -168,7 +174,7 @@ def run(case, engine, num_simulations, seed=0):
     card, options = CASES[case]
     return sb.calibrate(
         card,
-        ENGINES[engine],
+        LONGER.get((case, engine), ENGINES[engine]),
         num_simulations=num_simulations,
         seed=seed,
         progress=False,
