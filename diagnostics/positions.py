@@ -108,8 +108,9 @@ def plot_positions(aligned: xr.DataTree) -> Figure:
             offset_transform=axis.transData,
             facecolors=CHAINS[0],
             edgecolors=CHAINS[0],
-            alpha=0.18,
+            alpha=0.15,
             lw=0.6,
+            zorder=0.5,
         )
         axis.add_collection(ellipses)
     axis.scatter(*where.T, s=9 if len(mean) < 1000 else 3, color=INK, lw=0, rasterized=True)
@@ -119,6 +120,7 @@ def plot_positions(aligned: xr.DataTree) -> Figure:
         draw_pairs(axis, where, pairs, group["link_weights"].to_numpy(), np.zeros(len(pairs), bool))
         link_legend(axis, 0, None)
     axis.set(xlabel="point" if is_line else "axis 1", ylabel="axis 1" if is_line else "axis 2")
+    axis.margins(0.08)
     axis.tick_params(colors=MUTED)
     if not is_line:
         axis.set_aspect("equal", adjustable="datalim")

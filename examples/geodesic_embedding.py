@@ -42,7 +42,6 @@ def main():
     new = plain.place(rolled(3, seed=1))
     print("new points:", new.round(2).to_string(), sep="\n")
     plain.plot().savefig(options.out, dpi=110)
-    told.plot().savefig(options.out.with_stem(f"{options.out.stem}_links"), dpi=110)
 
 
 if __name__ == "__main__":

@@ -80,6 +80,7 @@ class Fit(FitBase):
 
     positions = of_positions.positions
     place = of_positions.place
+    loo_points = of_positions.loo_points
 
     loo = of_scores.loo
     kfold = of_scores.kfold

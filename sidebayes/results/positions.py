@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 import pandas as pd
 from jax import Array
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp
 
 from sidebayes.diagnostics.positions import Moments, has_positions, moments, principal_frame
 from sidebayes.guides.engines.problem.density import abstract_trace, trace_model
@@ -19,12 +21,17 @@ from sidebayes.models.blocks.embedding.geodesics import geodesics_from
 from sidebayes.models.blocks.embedding.placement import Placement, place_points
 
 from ..common.fields import point_table, real_array
+from ..common.warnings import SideBayesWarning
 from .base.fit_base import FitBase
 
-__all__ = ["place", "placements", "positions"]
+__all__ = ["WIDE", "loo_points", "place", "placements", "positions"]
 
 _MOST_DRAWS = 100
 """Draws at which new points are placed."""
+WIDE = 0.7
+"""Pareto k above which draws are too narrow to leave a point out."""
+_FEWEST_DRAWS = 50
+"""Draws whose weights can be smoothed."""
 
 
 def positions(fit: FitBase) -> pd.DataFrame:
@@ -84,6 +91,68 @@ def place(
     apart = modes - modes.mean(axis=0)
     between = np.einsum("sna,snb->nab", apart, apart) / len(kept)
     return _frame(Moments(modes.mean(axis=0), within.mean(axis=0) + between))
+
+
+def loo_points(fit: FitBase) -> pd.DataFrame:
+    r"""Log predictive densities of the distances of each point, left out with all of them.
+
+    .. math:: \log p(d_i \mid d_{-i}) = -\log E[1 / p(d_i \mid x_{-i}, \sigma)], \qquad
+              p(d_i \mid x_{-i}, \sigma) = \int p(d_i \mid x_i, x_{-i}, \sigma) \, p(x_i) \, dx_i
+
+    over up to 100 draws, whose weights are Pareto-smoothed. The position of the point is integrated out by
+    Laplace's method, where `loo` has it among the parameters, which hardly any draws allow. Landmarks are
+    left out of the table unless all points are landmarks, since other points rest on them. Where the
+    density of the distances is raised to a power, so are these.
+
+    Returns
+    -------
+    DataFrame
+        By number of the point: ``elpd`` and ``pareto_k``, above .7 where the draws are too narrow.
+
+    Warns
+    -----
+    SideBayesWarning
+        If the draws are too narrow for some points.
+
+    Raises
+    ------
+    ValueError
+        If the model has no positions, or the fit is a mode.
+    """
+    from arviz_stats.base import array_stats
+
+    _need_positions(fit)
+    table = np.array(fit.run.data["distances"], float)
+    landmarks = (
+        table.argmin(axis=0) if "landmarks" not in fit.run.data else fit.run.data["landmarks"]
+    )
+    landmarks = np.asarray(landmarks).astype(int)
+    table[landmarks, np.arange(len(landmarks))] = np.nan
+    rows = np.arange(len(table))
+    if len(landmarks) < len(table):
+        rows = np.setdiff1d(rows, landmarks)
+    else:  # a pair may be known in one of its two places only
+        ordered = np.empty_like(table)
+        ordered[:, landmarks] = table
+        table = np.where(np.isnan(table), ordered.T[:, landmarks], table)
+    terms = np.asarray(placements(fit, table[rows]).log_density)
+    if len(terms) < _FEWEST_DRAWS:
+        raise ValueError(
+            f"{fit.engine} gave {len(terms)} draws, too few to leave points out by their weights; use an "
+            "engine that draws, such as 'laplace' or 'nuts'"
+        )
+    elpd, shape = np.empty(len(rows)), np.empty(len(rows))
+    for number, own in enumerate(terms.T):
+        log_weights, shape[number] = array_stats.psislw(own)
+        elpd[number] = logsumexp(own + log_weights)
+    if wide := int((shape > WIDE).sum()):
+        warnings.warn(
+            f"Pareto k is above {WIDE} at {wide} of {len(rows)} points: without them the posterior is "
+            "another, and the estimate is not to be trusted",
+            SideBayesWarning,
+            stacklevel=2,
+        )
+    return pd.DataFrame({"elpd": elpd, "pareto_k": shape}, index=pd.Index(rows, name="point"))
 
 
 def placements(fit: FitBase, table: NDArray) -> Placement:

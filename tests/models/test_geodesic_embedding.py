@@ -21,6 +21,7 @@ from sidebayes.models.geodesic_embedding import geodesic_embedding
 from sklearn.manifold import Isomap, smacof
 
 import sidebayes as sb
+from sidebayes.results.positions import placements
 from tests.reference.swiss_roll import swiss_roll
 
 RNG = np.random.default_rng(0)
@@ -390,3 +391,56 @@ def test_what_place_refuses(gaussian):
             fit.place(**given)
     with pytest.raises(ValueError, match="no positions"):
         sb.fit("gmm", Z, num_clusters=1, engine="map", progress=False).positions()
+
+
+@pytest.mark.filterwarnings("ignore::sidebayes.SideBayesWarning")
+def test_a_point_left_out_is_predicted_by_a_fit_without_it():
+    engine = sb.NUTS(num_warmup=300, num_samples=300, num_chains=2)
+    x = np.random.default_rng(5).normal(size=(12, 2))
+    table = cdist(x, x) * np.exp(0.2 * np.triu(np.random.default_rng(6).normal(size=(12, 12)), 1))
+    table = np.triu(table) + np.triu(table).T
+    given = {"engine": engine, "scale": 1.0, "progress": False}
+    whole = sb.fit("geodesic_embedding", distances=table, **given)
+    scores = whole.loo_points()
+    assert scores.index.tolist() == list(range(12))
+    one = int(scores["pareto_k"].argmin())
+    assert scores["pareto_k"][one] < 0.7
+    rest = np.delete(np.arange(12), one)
+    without = sb.fit("geodesic_embedding", distances=table[np.ix_(rest, rest)], **given)
+    with jax.enable_x64(True):
+        terms = np.asarray(placements(without, table[one][None, rest]).log_density)[:, 0]
+    expected = np.log(np.mean(np.exp(terms - terms.max()))) + terms.max()
+    weights = np.exp(terms - terms.max())
+    error = weights.std() / weights.mean() / np.sqrt(20)  # draws in a row are not independent
+    assert abs(scores["elpd"][one] - expected) < 4 * error + 0.5
+
+
+@pytest.mark.filterwarnings("ignore::sidebayes.SideBayesWarning")
+@pytest.mark.parametrize("criterion", ["evidence", "loo"])
+def test_dimensions_are_chosen(criterion):
+    x = np.random.default_rng(0).normal(size=(20, 2))
+    noise = np.triu(np.random.default_rng(1).normal(size=(20, 20)), 1)
+    table = cdist(x, x) * np.exp(0.1 * (noise + noise.T))
+    found = sb.select_dimensions(
+        distances=table,
+        num_dimensions=(1, 2, 3),
+        criterion=criterion,
+        engine=sb.Laplace(num_restarts=2),
+        progress=False,
+    )
+    assert found.num_dimensions == 2
+    assert found.fit.params["positions"].shape == (20, 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"num_dimensions": ()}, "empty"),
+        ({"num_dimensions": 3}, "several numbers"),
+        ({"criterion": "aic"}, "criterion = 'aic'"),
+        ({"engine": "map"}, "too few to leave points out"),
+    ],
+)
+def test_what_a_choice_of_dimensions_refuses(given, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        sb.select_dimensions(distances=EXACT, progress=False, **given)

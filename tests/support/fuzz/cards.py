@@ -119,6 +119,15 @@ CARD_CASES = {
         reach=NUMBERS,
         num_classes=SIZES,
     ),
+    "select_dimensions": options(
+        lambda **given: sb.select_dimensions(**given, num_neighbors=6, progress=False),
+        {"x": X, "num_dimensions": (1,), "engine": sb.Laplace(num_restarts=1, max_steps=3)},
+        15,
+        x=ARRAYS,
+        num_dimensions=(*SIZES, (0,), (2.5,), (1, 40), ()),
+        criterion=TEXT,
+        seed=NUMBERS,
+    ),
     "ShiftPrior": of_class(sb.ShiftPrior),
     "DirectionalPrior": options(
         sb.DirectionalPrior, {"df": 5.0, "scale": 0.3}, 100, df=NUMBERS, scale=(*NUMBERS, *ARRAYS)
