@@ -122,6 +122,10 @@ CASES = {
             "concentration": 1.0,
         },
     ),
+    "geodesic_embedding": (
+        "geodesic_embedding",
+        {"num_points": 8, "scale": 1.0, "noise_level": 0.2},
+    ),
     "trajectories": ("trajectories", CURVES | {"noise": dist.LogNormal(-1.0, 0.5)}),
     "trajectories, noise given": ("trajectories", CURVES | {"noise": 0.4}),
     "mixed_effects": ("mixed_effects", DESIGN),

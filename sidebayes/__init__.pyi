@@ -99,6 +99,7 @@ from .studies.adaptation import select_adaptation as select_adaptation
 from .studies.calibration import calibrate as calibrate
 from .studies.cluster_number import select_clusters as select_clusters
 from .studies.component_number import select_components as select_components
+from .studies.dimension_number import select_dimensions as select_dimensions
 from .studies.forecasts import forecast as forecast
 from .studies.group_test import group_test as group_test
 from .studies.prior import prior_predictive as prior_predictive

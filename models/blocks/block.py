@@ -87,8 +87,8 @@ class Block:
     """What to do where a cluster has collapsed; see `Collapsible`."""
 
     @property
-    def factors(self) -> tuple[str, ...]:
-        """Log-factors that the sites enter, where they are several; in place of `factor`."""
+    def factors(self) -> tuple[str | None, ...]:
+        """Log-factors that the sites enter, in place of `factor`; None is a density of a site itself."""
         return (self.factor,)
 
     @property

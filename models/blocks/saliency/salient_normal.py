@@ -11,6 +11,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
+from ..missing import RealOrMissing
 from .layout import Used
 from .passes import (
     Salient,
@@ -23,19 +24,6 @@ from .passes import (
 __all__ = ["SalientNormal"]
 
 _LOG_2PI = 1.8378770664093453
-
-
-class _RealOrMissing(constraints.Constraint):
-    """Real numbers, and NaN for what is not known."""
-
-    def __call__(self, x: ArrayLike) -> Array:
-        return ~jnp.isinf(jnp.asarray(x))
-
-    def feasible_like(self, prototype: ArrayLike) -> Array:
-        return jnp.zeros_like(jnp.asarray(prototype))
-
-    def tree_flatten(self) -> tuple[tuple, tuple]:
-        return (), ((), {})
 
 
 class SalientNormal(dist.Distribution):
@@ -54,7 +42,7 @@ class SalientNormal(dist.Distribution):
 
     arg_constraints: ClassVar[dict] = {}
     pytree_data_fields: ClassVar[tuple[str, ...]] = ("features",)
-    support = constraints.independent(_RealOrMissing(), 1)
+    support = constraints.independent(RealOrMissing(), 1)
 
     def __init__(self, features: Salient, *, validate_args: bool | None = None) -> None:
         self.features = features

@@ -43,8 +43,13 @@ HOW = {
     ),
     "trajectories": ("long.csv", "--group", "who", "--columns", "y=y", "--columns", "inputs=t"),
     "joint_survival": ("long.csv", *MIXED, "--survival", "Surv(time, event) ~ 1"),
+    "geodesic_embedding": (
+        *("table.csv", "--label", "kind", "--drop", "told"),
+        *("--option", "num_neighbors=30", "--option", "num_dimensions=1"),
+    ),
 }
 """How a card is fitted from the command line, where it is not to points with links."""
+WITHOUT_LABELS = {"mixed_effects", "joint_survival", "geodesic_embedding"}
 
 
 @pytest.fixture
@@ -171,7 +176,7 @@ def test_every_card_is_fitted(name, tables):
     fields = make_engine(None, CARDS[name]).__dataclass_fields__
     small = {"num_restarts": 1, "max_steps": 5, "num_draws": 20}
     settings = [f"--setting={key}={value}" for key, value in small.items() if key in fields]
-    out = ("--labels", "labels.csv") if name not in ("mixed_effects", "joint_survival") else ()
+    out = () if name in WITHOUT_LABELS else ("--labels", "labels.csv")
     text = run("fit", name, *HOW.get(name, LINKED), *settings, "-o", "fit.nc", *out)
     assert "saved fit.nc" in text
     assert sidebayes.load("fit.nc").method == name
