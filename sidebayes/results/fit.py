@@ -20,6 +20,7 @@ from ..common.files import check_writable, sealed, write_whole
 from . import curves as of_curves
 from . import effects as of_effects
 from . import features as of_features
+from . import shape_effects as of_covariates
 from . import shape_modes as of_modes
 from . import shapes as of_shapes
 from . import survival as of_survival
@@ -74,7 +75,7 @@ class Fit(FitBase):
     modes = of_modes.modes
     shape_at = of_shapes.shape_at
     shape_difference = of_shapes.shape_difference
-    shape_effects = of_shapes.shape_effects
+    shape_effects = of_covariates.shape_effects
     shape_quality = of_modes.shape_quality
 
     loo = of_scores.loo

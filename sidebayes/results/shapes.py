@@ -19,7 +19,6 @@ from sidebayes.models.blocks.manifolds.shape_chart import ShapeChart
 from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
 
 from ..common.fields import real_array
-from ..runs.stored import names_of_columns
 from .base.fit_base import FitBase
 from .base.intervals import check_probability
 from .base.predictions import over_draws
@@ -32,7 +31,6 @@ __all__ = [
     "laws_of",
     "shape_at",
     "shape_difference",
-    "shape_effects",
     "shapes",
     "table_of",
 ]
@@ -221,64 +219,6 @@ def shape_at(fit: FitBase, coordinates: ArrayLike) -> NDArray[np.float64]:
             "points that are nearer"
         )
     return chart.shapes(points)
-
-
-def shape_effects(fit: FitBase, *, probability: float = 0.9) -> xr.Dataset:
-    r"""What each covariate does to shapes, and how much of their variance it accounts for.
-
-    Parameters
-    ----------
-    probability : float
-        Of the central intervals.
-
-    Returns
-    -------
-    Dataset
-        By term: ``change`` of the mean shape of the population, by landmark and axis, for one more unit of
-        the covariate, with ``sd``, ``lower`` and ``upper``; and ``share``, the variance of
-        :math:`\beta_j c_{ij}` over the individuals as a share of that of their coordinates, all added up,
-        with ``share_lower`` and ``share_upper``. Shares of correlated covariates overlap, and they
-        are positive in every draw; a size beside the shape has none. Without draws, as after EM,
-        intervals are NaN.
-
-    Raises
-    ------
-    ValueError
-        If the model has no shapes, or no covariates were given.
-    """
-    check_probability(probability)
-    chart = chart_of(fit)
-    with fit.run.precision:
-        infer = abstract_trace(fit.run.problem)[chart.site]["infer"]
-    data = fit.run.data.get(infer.get("covariates", ""))
-    if data is None:
-        raise ValueError(
-            "the fit has no covariates of shapes; pass covariates=..., a column for each"
-        )
-    weights, means, _ = laws_of(fit)
-    slopes = matched_draws(*fit.relabelled)[infer["slopes"]]
-    middle = (weights[..., None] * means).sum(axis=1)
-    moved = chart.shapes(middle[:, None] + slopes) - chart.shapes(middle)[:, None]
-    sd, lower, upper = band(moved, probability)
-    table = table_of(fit, chart)
-    own = slice(chart.num_coordinates)  # a size is no part of the shape
-    total = table[:, own].var(axis=0).sum()
-    share = data.var(axis=0) * (slopes[..., own] ** 2).sum(axis=-1) / total
-    _, least, most = band(share, probability)
-    axes = "term", "landmark", "axis"
-    names = names_of_columns(fit.run, infer["covariates"])
-    return xr.Dataset(
-        {
-            "change": (axes, moved.mean(axis=0)),
-            "sd": (axes, sd),
-            "lower": (axes, lower),
-            "upper": (axes, upper),
-            "share": ("term", share.mean(axis=0)),
-            "share_lower": ("term", least),
-            "share_upper": ("term", most),
-        },
-        {"term": np.arange(data.shape[1]) if names is None else np.asarray(names, dtype=object)},
-    )
 
 
 def shape_difference(

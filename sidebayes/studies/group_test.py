@@ -20,6 +20,7 @@ from sidebayes.models.blocks.side_information.partial_labels import Groups, refu
 
 from ..common.fields import Range, check_integer, check_number, check_seed, real_array
 from ..common.warnings import SideBayesWarning
+from ..data.shapes.landmark_checks import covariate_column
 from ..data.shapes.landmarks import Landmarks
 from .group_statistics import (
     STATISTICS,
@@ -276,13 +277,7 @@ def _check_groups(groups: Any, shapes: Any) -> _Labels:
     names = shapes.names if isinstance(shapes, Landmarks) else None
     if isinstance(groups, str):
         table = shapes.covariates if isinstance(shapes, Landmarks) else None
-        if table is None or groups not in table:
-            known = [] if table is None else list(map(str, table))
-            raise ValueError(
-                f"groups = {groups!r:.60} is no covariate of the landmarks, which have {known}; give one of "
-                "these, or the group of each individual"
-            )
-        groups = table[groups].to_numpy()
+        groups = covariate_column("groups", groups, table).to_numpy()
     refuse_other_order("groups", groups, names)
     found = groups if isinstance(groups, Groups) else Groups(groups)
     if found.names is None:
