@@ -15,7 +15,13 @@ from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.manifolds.covariates import check_covariates, covariate_effects
 from .blocks.manifolds.population import population_prior
-from .blocks.manifolds.shape_chart import ShapeChart, check_shapes, choose_chart, shape_coordinates
+from .blocks.manifolds.shape_chart import (
+    ShapeChart,
+    check_outline,
+    check_shapes,
+    choose_chart,
+    shape_coordinates,
+)
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.reliability import learned_pair_weights
@@ -44,6 +50,7 @@ def hierarchical_shape(
     covariance: str = "tied",
     prior: str | GaussianPrior = "empirical",
     population: str = "fixed",
+    outline: str | None = None,
     concentration: float = 1.0,
     weights: ArrayLike | str | None = None,
     reading: str = "field",
@@ -103,6 +110,9 @@ def hierarchical_shape(
     population : {"fixed", "learned"}
         Mean and :math:`\kappa` of the population are those of the prior, or sites of their own, for engines
         that draw: a joint mode draws group means together. See `population_prior`.
+    outline : {"open", "closed"}, optional
+        Whether landmarks in the order of their numbers are an outline, for pictures and bands along it; the
+        density does not depend on it.
     concentration, weights, reading, flip_rate, weight_per, inference
         See `ppc`; of groups, and of individuals in place of points.
 
@@ -130,5 +140,11 @@ def hierarchical_shape(
     log_side = None if known is None else jnp.log(1.0 * known.admissible(num_clusters))
     fn = LinkedMixture(labels, density, log_side)
     left = None if coordinates is None else coordinates - shift
-    infer = {"chart": "chart", "covariates": "covariates", "slopes": "slopes", "offset": shift}
+    infer = {
+        "chart": "chart",
+        "covariates": "covariates",
+        "slopes": "slopes",
+        "offset": shift,
+        "outline": check_outline(outline),
+    }
     numpyro.sample("coordinates", fn, obs=left, infer=infer)

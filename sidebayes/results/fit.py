@@ -236,7 +236,9 @@ class Fit(FitBase):
         if self.picture == "features":
             return plot_features(self)
         if self.picture == "shapes":
-            return plot_shapes(self.shapes(), self.modes(), self.responsibilities())
+            apart = of_shapes.farthest_apart(self)
+            difference = None if apart is None else self.shape_difference(*apart)
+            return plot_shapes(self.shapes(), self.modes(), self.responsibilities(), difference)
         if self.picture == "sphere":
             return plot_sphere(self)
         along = of_curves.input_of_curves(self)

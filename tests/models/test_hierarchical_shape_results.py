@@ -6,14 +6,19 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import kstest
 from sidebayes.diagnostics.pictures.shapes import plot_shapes
+from sidebayes.diagnostics.symmetry.matched import matched_draws
 from sidebayes.models.blocks.manifolds import preshape
 from sidebayes.models.blocks.manifolds.shape_chart import ShapeChart
 
 import sidebayes as sb
 from sidebayes import EM, BlockedGibbs, PartialLabels
+from sidebayes.results.shapes import _credibility
 from tests.support.two_groups import (
+    APART,
     AXES,
+    BASE,
     LABELS,
     MARKS,
     SHAPES,
@@ -108,15 +113,90 @@ def test_files_keep_shapes(known, tmp_path):
     assert again.picture == "shapes"
 
 
+def test_credibility_is_the_probability_of_the_ellipse_on_whose_edge_zero_lies(drawn):
+    found = drawn.shape_difference("a", "b")
+    draws = matched_draws(*drawn.relabelled)["mean"]
+    moved = drawn.shape_at(draws[:, 1]) - drawn.shape_at(draws[:, 0])
+    expected = []
+    for mark in range(MARKS):
+        precision = np.linalg.inv(np.cov(moved[:, mark].T))
+        centre = moved[:, mark].mean(axis=0)
+        apart = moved[:, mark] - centre
+        inside = np.einsum("si,ij,sj->s", apart, precision, apart) < centre @ precision @ centre
+        expected.append(inside.mean())
+    np.testing.assert_allclose(found["credibility"], expected, atol=1e-3)
+    assert (found["credibility"] > 0.99).any()
+    np.testing.assert_array_equal(
+        found["credibility"], drawn.shape_difference("b", "a")["credibility"]
+    )
+
+
+def test_groups_that_do_not_differ_are_not_said_to(drawn):
+    """The credibility of a difference that is zero is uniform."""
+    rng = np.random.default_rng(2)
+    moved = rng.normal(size=(400, 300, 1, 2)) + rng.normal(size=(300, 1, 2))
+    found = _credibility(moved)
+    assert kstest(found.ravel(), "uniform").pvalue > 1e-3
+    assert np.isnan(_credibility(moved[:1])).all()
+
+
+def test_bands_along_an_outline_are_intervals_of_the_change_across_it(drawn):
+    angle = 2 * np.pi * np.arange(8) / 8
+    circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    rng = np.random.default_rng(0)
+    wide = circle * (1 + 0.1 * LABELS[:, None, None] * np.array([1.0, 0.0]))
+    x = wide + rng.normal(scale=0.02, size=(SIZE, 8, 2))
+    engine = BlockedGibbs(num_warmup=100, num_samples=300, num_chains=2)
+    given = {"shapes": x, "known": PartialLabels(LABELS), "num_modes": 12}
+    fit = fitted(engine, outline="closed", **given)
+    found = fit.shapes(probability=0.8)
+    # outwards, as the circle is run through against the clock
+    normal = found["normal"].to_numpy()
+    np.testing.assert_allclose(normal, circle, atol=0.05)
+    draws = matched_draws(*fit.relabelled)["mean"]
+    weights = matched_draws(*fit.relabelled)["weights"]
+    middle = fit.shape_at(np.einsum("sg,sgd->sd", weights, draws))
+    across = ((fit.shape_at(draws[:, 1]) - middle) * normal).sum(axis=-1)
+    np.testing.assert_allclose(found["change_lower"][1], np.quantile(across, 0.1, axis=0))
+    np.testing.assert_allclose(found["change_upper"][1], np.quantile(across, 0.9, axis=0))
+    assert found["change_lower"][1, 0] > 0 > found["change_upper"][1, 2]  # wider, and lower
+    opened = fitted(EM(num_restarts=1), outline="open", **given).shapes()["normal"].to_numpy()
+    edge = circle[1] - circle[0]
+    np.testing.assert_allclose(opened[0], [edge[1], -edge[0]] / np.linalg.norm(edge), atol=0.05)
+    np.testing.assert_allclose(opened[1:-1], normal[1:-1], atol=0.02)
+    figure = fit.plot()
+    bands = [len(axis.patches) for axis in figure.axes]
+    assert bands[2:4] == [1, 1]
+    assert "from the population" in figure.axes[2].get_title()
+    with pytest.raises(ValueError, match="outline = 'round'; expected None, 'open' or 'closed'"):
+        fitted(EM(num_restarts=1), outline="round", **given)
+
+
+def test_the_difference_that_is_drawn_is_of_the_groups_farthest_apart():
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1, 2], SIZE // 3)
+    x = BASE + np.array([0.0, 1.0, -0.2])[labels, None, None] * APART
+    x = x + rng.normal(scale=0.05, size=x.shape)
+    names = np.array(["a", "b", "c"])[labels]
+    fit = fitted(EM(num_restarts=1), x, num_clusters=3, num_modes=3, known=PartialLabels(names))
+    titles = [axis.get_title() for axis in fit.plot().axes]
+    assert titles[5].startswith("c less b")
+
+
 def test_shapes_are_drawn_in_the_plane_and_in_space(known):
     titles = [axis.get_title() for axis in known.plot().axes]
     assert titles[0] == "individuals and means"
-    assert "from the population" in titles[1]
-    assert "mode 1" in titles[3]
-    solid = [one.isel(axis=[0, 1, 0]) for one in (known.shapes(), known.modes(2))]
-    axes = plot_shapes(*solid, known.responsibilities()).axes
+    assert titles[1] == "which points correspond"
+    assert "from the population" in titles[2]
+    assert titles[4].startswith("1 less 0")
+    assert "mode 1" in titles[5]
+    solid = [
+        one.isel(axis=[0, 1, 0])
+        for one in (known.shapes(), known.modes(2), known.shape_difference(0, 1))
+    ]
+    axes = plot_shapes(*solid[:2], known.responsibilities(), solid[2]).axes
     assert len(axes) == len(titles)
-    for axis in axes:  # one unit is as long on each axis
+    for axis in axes[:-1]:  # one unit is as long on each axis
         sides = np.diff(np.array([axis.get_xlim(), axis.get_ylim(), axis.get_zlim()]))[:, 0]
         np.testing.assert_allclose(sides / axis._box_aspect, (sides / axis._box_aspect)[0])
 
@@ -133,7 +213,8 @@ def test_groups_without_a_name_have_numbers():
 def test_a_chart_of_one_direction_has_one_mode():
     fit = fitted(EM(num_restarts=1), num_modes=1)
     assert fit.modes().sizes["mode"] == 1
-    assert len(fit.plot().axes) == 6  # means, two groups, one mode; two are empty
+    # individuals, correspondence, two groups, their difference with its colours, one mode
+    assert len(fit.plot().axes) == 7
 
 
 def test_size_is_one_more_coordinate():
