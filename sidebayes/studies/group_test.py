@@ -34,7 +34,7 @@ from .group_statistics import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["GroupTest", "group_test"]
+__all__ = ["GroupLabels", "GroupTest", "check_groups", "group_test"]
 
 _MODES = ("pooled", "refit", "naive")
 _WORDS = {
@@ -195,7 +195,7 @@ def group_test(
     number = check_integer("num_permutations", num_permutations)
     rng = np.random.default_rng(check_seed(seed))
     ridge = None if ridge is None else check_number("ridge", ridge, Range(least=0))
-    labels = _check_groups(groups, shapes)
+    labels = check_groups(groups, shapes)
     asked = _check_statistics(statistics, labels.sizes)
 
     def compared(under: NDArray[np.integer], warn: bool = True) -> GroupStatistics:
@@ -224,7 +224,7 @@ def group_test(
     return _result(value, distribution, labels, first.ridges, how, is_exact)
 
 
-class _Labels(NamedTuple):
+class GroupLabels(NamedTuple):
     """Groups of the individuals: their numbers, the names and sizes of the groups."""
 
     codes: NDArray[np.int64]
@@ -235,7 +235,7 @@ class _Labels(NamedTuple):
 def _result(
     value: NDArray,
     distribution: NDArray,
-    labels: _Labels,
+    labels: GroupLabels,
     ridges: dict[str, float],
     mode: str,
     is_exact: bool,
@@ -273,7 +273,8 @@ def _check_mode(mode: Any, is_inferred: bool) -> str:
     return "measured"
 
 
-def _check_groups(groups: Any, shapes: Any) -> _Labels:
+def check_groups(groups: Any, shapes: Any) -> GroupLabels:
+    """Group of each individual; refuse what leaves nothing to compare."""
     names = shapes.names if isinstance(shapes, Landmarks) else None
     if isinstance(groups, str):
         table = shapes.covariates if isinstance(shapes, Landmarks) else None
@@ -296,7 +297,7 @@ def _check_groups(groups: Any, shapes: Any) -> _Labels:
         raise ValueError(
             "every group has one individual, so that nothing shows how shapes vary within; give more"
         )
-    return _Labels(found.codes, found.names, sizes)
+    return GroupLabels(found.codes, found.names, sizes)
 
 
 def _check_statistics(statistics: Any, sizes: NDArray[np.int64]) -> tuple[str, ...]:

@@ -114,6 +114,18 @@ SHAPE_CASES = {
         ridge=NUMBERS,
         seed=NUMBERS,
     ),
+    "pairwise_tests": options(
+        sb.pairwise_tests,
+        {"shapes": X, "groups": LABELS, "num_permutations": 9},
+        60,
+        shapes=(*ARRAYS, MARKS, PLACES, lambda labels: None),
+        groups=(*ARRAYS, "sex"),
+        statistics=(*TEXT, ["goodall"], "james", ["goodall", 3], []),
+        adjustment=(*TEXT, "fdr", "none"),
+        num_permutations=NUMBERS[:16],
+        ridge=NUMBERS,
+        seed=NUMBERS,
+    ),
     "digit_outlines": options(
         sb.digit_outlines, {"num_each": 2}, digits=ARRAYS, num_points=NUMBERS[:16], num_each=NUMBERS
     ),
