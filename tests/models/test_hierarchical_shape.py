@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import arviz as az
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
@@ -93,6 +94,24 @@ def test_the_density_is_that_of_a_mixture_of_the_coordinates():
         "covariance": 0.1 * np.eye(WHOLE) + 0.02,
     }
     np.testing.assert_allclose(log_joint(ours, at), log_joint(plain, at), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("covariance", "prior"), [("full", "flat"), ("tied", "empirical"), ("spherical", "empirical")]
+)
+def test_the_m_step_is_where_slopes_vanish(covariance, prior):
+    """Check 18: by automatic differentiation, for means and covariances, known groups."""
+    options = {"covariance": covariance, "prior": prior, "known": PartialLabels(LABELS)}
+    fit = fitted(EM(tol=1e-13), num_modes=3, **options)
+    problem, at = fit.run.problem, {n: jnp.asarray(v) for n, v in fit.params.items()}
+    sites = [name for name in at if name != "weights"]
+
+    def density(moved):
+        return log_joint(problem, at | moved)
+
+    slopes = jax.grad(density)({name: at[name] for name in sites})
+    for name in sites:  # relative: by how much the log density changes if a value doubles
+        assert abs(slopes[name] * at[name]).max() < 1e-9
 
 
 def arguments(chart):
