@@ -30,16 +30,17 @@ def main() -> None:
     leaves = np.stack([outline(rng.normal(0.55, 0.08), one, rng) for one in blunt])
     marks = sidebayes.Landmarks.from_array(leaves)
     links = sidebayes.simulate_links(species, 25)
-    given = {"num_clusters": 2, "num_modes": 4, "truth": species}
+    given = {"num_clusters": 2, "num_modes": 4, "outline": "closed", "truth": species}
     for name, side in (("without links", None), ("with 25 links", links)):
-        fit = sidebayes.fit(
-            "hierarchical_shape", marks.x, marks.subjects, marks.landmarks, side, **given
-        )
+        fit = sidebayes.fit("hierarchical_shape", marks, links=side, **given)
         right = np.mean(fit.labels() == species)
         print(f"{name}: {100 * max(right, 1 - right):.0f} % of the leaves with their species")
     share = fit.modes()["share"].sel(group="population")
     print("variance along the leading modes of all leaves:", share.to_numpy().round(2))
-    fit.plot().savefig(options.output, dpi=110, bbox_inches="tight")
+    drawn = sidebayes.fit(
+        "hierarchical_shape", marks, links=links, engine="gibbs", init=fit, **given
+    )
+    drawn.plot().savefig(options.output, dpi=110, bbox_inches="tight")
 
 
 if __name__ == "__main__":

@@ -13,14 +13,20 @@ from .blocks.components.gaussian_prior import GaussianPrior
 from .blocks.components.mixture_components import mixture_components
 from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
-from .blocks.manifolds.covariates import covariate_effects
+from .blocks.manifolds.covariates import check_covariates, covariate_effects
 from .blocks.manifolds.population import population_prior
-from .blocks.manifolds.shape_chart import ShapeChart, check_shapes, choose_chart, shape_coordinates
+from .blocks.manifolds.shape_chart import (
+    ShapeChart,
+    check_outline,
+    check_shapes,
+    choose_chart,
+    shape_coordinates,
+)
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.reliability import learned_pair_weights
 from .blocks.mixtures.weights import cluster_weights
-from .blocks.roles import Chosen
+from .blocks.roles import Checked, Chosen
 from .blocks.side_information.links import Links
 from .blocks.side_information.partial_labels import Groups, PartialLabels
 
@@ -33,7 +39,7 @@ def hierarchical_shape(
     landmarks: Annotated[ArrayLike, "rows"],
     links: Annotated[Links | LabelGraph | None, "subjects"] = None,
     known: Annotated[PartialLabels | None, "subjects"] = None,
-    covariates: Annotated[ArrayLike | None, "subjects terms"] = None,
+    covariates: Annotated[ArrayLike | None, "subjects terms", Checked(check_covariates)] = None,
     chart: Annotated[
         ArrayLike | None, "marks axes directions", Chosen(choose_chart, check_shapes)
     ] = None,
@@ -44,6 +50,7 @@ def hierarchical_shape(
     covariance: str = "tied",
     prior: str | GaussianPrior = "empirical",
     population: str = "fixed",
+    outline: str | None = None,
     concentration: float = 1.0,
     weights: ArrayLike | str | None = None,
     reading: str = "field",
@@ -83,8 +90,9 @@ def hierarchical_shape(
         Known groups of some individuals, or of all, in the order of ``subjects.names``.
     covariates : array_like, shape (num_subjects, num_terms), optional
         Columns c without an intercept, such as age, log size, or indicators of groups that are known and not
-        to be labels; in the order of ``subjects.names``. Their slopes :math:`\beta` are the same in all
-        groups. New individuals for whom they are left out have those of the mean.
+        to be labels; in the order of ``subjects.names``. `shape_design` makes them by a formula. Their slopes
+        :math:`\beta` are the same in all groups. New individuals for whom they are left out
+        have those of the mean.
     chart : array_like, shape (num_landmarks, num_axes, 1 + num_modes), optional
         The mean shape M, and the directions B, as `shape_chart` gives them. Chosen from the data by
         default: the Procrustes mean and the principal directions about it.
@@ -102,6 +110,9 @@ def hierarchical_shape(
     population : {"fixed", "learned"}
         Mean and :math:`\kappa` of the population are those of the prior, or sites of their own, for engines
         that draw: a joint mode draws group means together. See `population_prior`.
+    outline : {"open", "closed"}, optional
+        Whether landmarks in the order of their numbers are an outline, for pictures and bands along it; the
+        density does not depend on it.
     concentration, weights, reading, flip_rate, weight_per, inference
         See `ppc`; of groups, and of individuals in place of points.
 
@@ -129,5 +140,11 @@ def hierarchical_shape(
     log_side = None if known is None else jnp.log(1.0 * known.admissible(num_clusters))
     fn = LinkedMixture(labels, density, log_side)
     left = None if coordinates is None else coordinates - shift
-    infer = {"chart": "chart", "covariates": "covariates", "slopes": "slopes", "offset": shift}
+    infer = {
+        "chart": "chart",
+        "covariates": "covariates",
+        "slopes": "slopes",
+        "offset": shift,
+        "outline": check_outline(outline),
+    }
     numpyro.sample("coordinates", fn, obs=left, infer=infer)

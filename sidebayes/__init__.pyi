@@ -20,6 +20,8 @@ from .data.shape_simulators import simulate_tubes as simulate_tubes
 from .data.shapes.landmark_files import read_landmarks as read_landmarks
 from .data.shapes.landmarks import Landmarks as Landmarks
 from .data.shapes.outlines import digit_outlines as digit_outlines
+from .data.shapes.shape_design import ShapeDesign as ShapeDesign
+from .data.shapes.shape_design import shape_design as shape_design
 from .data.simulators import simulate_decline as simulate_decline
 from .data.simulators import simulate_links as simulate_links
 from .diagnostics.debug import debug as debug
@@ -102,6 +104,7 @@ from .studies.component_number import select_components as select_components
 from .studies.dimension_number import select_dimensions as select_dimensions
 from .studies.forecasts import forecast as forecast
 from .studies.group_test import group_test as group_test
+from .studies.pairwise_tests import pairwise_tests as pairwise_tests
 from .studies.prior import prior_predictive as prior_predictive
 from .studies.prototypes import fit_nfgl as fit_nfgl
 from .studies.prototypes import grow_prototypes as grow_prototypes

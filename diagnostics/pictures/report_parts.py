@@ -41,8 +41,11 @@ CAPTIONS = {
     "Lines, where there are draws, are 95 % intervals.",
     "map": "Points are at their posterior means, ellipses hold 90 % of a position. Solid lines are links "
     "that say near, dashed ones links that say far.",
-    "shapes": "Landmarks of individuals and group means; the population deformed to each group, magnified "
-    "as the title says; and the leading modes of all shapes, with steps in both directions.",
+    "shapes": "Landmarks of individuals and group means; landmarks in one colour correspond; the population "
+    "deformed to each group, magnified as the title says, with a band that holds 90 % where there is an "
+    "outline; where the two groups that are farthest apart differ; and the leading modes of all shapes, "
+    "with steps in both directions. A landmark that is hollow, or small and without a rim, does not "
+    "differ with a credibility of 90 %.",
     "sphere": "Each point mixes the colours of its clusters by responsibility. Crosses are mean directions, "
     "curves hold 90 % of a cluster.",
     "subjects": "The grey band holds 90 % of what is predicted for new subjects. The coloured bands are for "

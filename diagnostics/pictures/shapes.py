@@ -19,21 +19,24 @@ __all__ = ["plot_shapes"]
 _MOST_GROUPS = 6
 """Groups whose deformation is drawn."""
 _MOST_MODES = 2
+_SIDE = 2.9
+"""Inches of a panel."""
 _SEEN = 0.07
 """Share of the size of the picture that the largest displacement is magnified to."""
 _LINES = 15
 """Lines of a grid along its longer side."""
-_COLUMNS = 3
-_SIDE = 2.9
-"""Inches of a panel."""
+_SURE = 0.9
+"""Credibility from which a landmark is drawn filled."""
 
 
-def plot_shapes(shapes: xr.Dataset, modes: xr.Dataset, prob: NDArray) -> Figure:
+def plot_shapes(
+    shapes: xr.Dataset, modes: xr.Dataset, prob: NDArray, difference: xr.Dataset | None = None
+) -> Figure:
     """Shapes of the groups: individuals about the means, what sets each group apart, and the leading modes.
 
     In the plane the deformation from the population to a group is drawn as a grid, by the thin-plate
-    spline through the landmarks; in space as arrows. Displacements are magnified, by the factor in the
-    title, so that the largest is well seen.
+    spline through the landmarks, or along the outline with a band, where they are one; in space as
+    arrows. Displacements are magnified, by the factor in the title, so that the largest is well seen.
 
     Parameters
     ----------
@@ -43,35 +46,38 @@ def plot_shapes(shapes: xr.Dataset, modes: xr.Dataset, prob: NDArray) -> Figure:
         Of `Fit.modes`; those of the population are drawn.
     prob : ndarray, shape (num_subjects, num_groups)
         Probabilities of the groups.
+    difference : Dataset, optional
+        Of `Fit.shape_difference`, between the two groups of which a map is drawn.
     """
     num_groups = shapes.sizes["group"]
     grids = range(min(num_groups, _MOST_GROUPS)) if num_groups > 1 else ()
     own = range(min(modes.sizes["mode"], _MOST_MODES))
-    number = 1 + len(grids) + len(own)
-    columns = min(number, _COLUMNS)
+    number = 2 + len(grids) + (difference is not None) + len(own)
+    columns = min(number, 4 if number % 3 == 1 else 3)
     rows = -(-number // columns)
     solid = shapes.sizes["axis"] == 3
     options: dict[str, Any] = {"subplot_kw": {"projection": "3d"}} if solid else {}
     figure, axes = new_figure(
         _SIDE * columns, _SIDE * rows, nrows=rows, ncols=columns, squeeze=False, **options
     )
-    panels = list(axes.ravel())
+    panels = iter(axes.ravel())
     colour = cluster_colours(num_groups)
-    _draw_means(panels[0], shapes, prob, colour)
-    middle = shapes["population"].to_numpy()
-    for number, axis in zip(grids, panels[1:], strict=False):
-        target = shapes["mean"].to_numpy()[number]
-        name = as_label(shapes["group"].to_numpy()[number])
-        _draw_change(axis, middle, target, colour[number], name)
-    for number, axis in zip(own, panels[1 + len(grids) :], strict=False):
-        _draw_mode(axis, middle, modes.isel(mode=number, group=-1))
-    for axis in panels:
+    _draw_means(next(panels), shapes, prob, colour)
+    _draw_correspondence(next(panels), shapes)
+    for number in grids:
+        _draw_change(next(panels), shapes, number, colour[number])
+    if difference is not None:
+        _draw_difference(next(panels), shapes, difference)
+    for number in own:
+        _draw_mode(next(panels), shapes, modes.isel(mode=number, group=-1))
+    for axis in axes.ravel():
         axis.set_axis_off()
         axis.set_aspect("equal")
     return figure
 
 
 def _draw_means(axis: Any, shapes: xr.Dataset, prob: NDArray, colour: NDArray) -> None:
+    """Individuals, coloured by group, about the means of the groups; numbers of the landmarks."""
     every = shapes["individuals"].to_numpy()
     mixed = np.clip(prob @ colour, 0, 1)
     axis.scatter(
@@ -84,6 +90,7 @@ def _draw_means(axis: Any, shapes: xr.Dataset, prob: NDArray, colour: NDArray) -
     for number, mean in enumerate(shapes["mean"].to_numpy()):
         name = as_label(shapes["group"].to_numpy()[number])
         axis.scatter(*mean.T, color=colour[number], s=26, edgecolor=INK, lw=0.6, label=name)
+        _draw_outline(axis, mean, shapes.attrs["outline"], color=colour[number], lw=1.0)
     for number, place in enumerate(shapes["population"].to_numpy()):
         axis.text(*(1.12 * place), str(number), color=MUTED, fontsize=7, ha="center", va="center")
     axis.set_title("individuals and means", fontsize=9)
@@ -93,28 +100,134 @@ def _draw_means(axis: Any, shapes: xr.Dataset, prob: NDArray, colour: NDArray) -
         )
 
 
-def _draw_change(axis: Any, start: NDArray, end: NDArray, colour: Any, name: str) -> None:
-    """Deformation of one shape to another, magnified."""
-    factor = _magnification(end - start)
-    end = start + factor * (end - start)
-    if start.shape[1] == 2:
+def _draw_correspondence(axis: Any, shapes: xr.Dataset) -> None:
+    """Landmarks of all individuals, each landmark in a colour, with lines to the mean of the population."""
+    every, middle = shapes["individuals"].to_numpy(), shapes["population"].to_numpy()
+    hues = _hues(len(middle))
+    axis.scatter(
+        *every.reshape(-1, every.shape[-1]).T,
+        c=np.tile(hues, (len(every), 1)),
+        s=6,
+        lw=0,
+        alpha=0.7,
+    )
+    for number, place in enumerate(middle):
+        lines = np.stack([every[:, number], np.broadcast_to(place, every[:, number].shape)], axis=1)
+        _draw_lines(axis, lines, colors=[hues[number]], linewidths=0.3, alpha=0.5)
+    axis.set_title("which points correspond", fontsize=9)
+
+
+def _draw_change(axis: Any, shapes: xr.Dataset, number: int, colour: Any) -> None:
+    """Change from the population to a group, magnified; along an outline with a band.
+
+    Landmarks whose change is not credibly other than zero are hollow.
+    """
+    start, change = shapes["population"].to_numpy(), shapes["change"].to_numpy()[number]
+    factor = _magnification(change)
+    end = start + factor * change
+    if "normal" in shapes:
+        _draw_outline(axis, start, shapes.attrs["outline"], color=FAINT, lw=1.0, zorder=1)
+        _draw_band(axis, shapes, number, factor, colour)
+        _draw_outline(axis, end, shapes.attrs["outline"], color=colour, lw=1.2)
+    elif start.shape[1] == 2:
         for line in _grid(start, end):
             axis.plot(*line.T, color=FAINT, lw=0.6, zorder=1)
     else:
         axis.scatter(*start.T, color=FAINT, s=8)
         axis.quiver(*start.T, *(end - start).T, color=colour, lw=1.0)
-    axis.scatter(*end.T, color=colour, s=22, edgecolor=INK, lw=0.6, zorder=3)
+    sure = shapes["credibility"].to_numpy()[number]
+    filled = ~(sure < _SURE)  # all of them where there are no draws
+    size = 10 if "normal" in shapes else 22
+    axis.scatter(*end[filled].T, color=colour, s=size, edgecolor=INK, lw=0.6, zorder=3)
+    axis.scatter(*end[~filled].T, color="white", s=size, edgecolor=colour, lw=1.0, zorder=3)
+    name = as_label(shapes["group"].to_numpy()[number])
     axis.set_title(f"{name} from the population, × {factor:g}", fontsize=9)
 
 
-def _draw_mode(axis: Any, middle: NDArray, mode: xr.Dataset) -> None:
+def _draw_difference(axis: Any, shapes: xr.Dataset, difference: xr.Dataset) -> None:
+    """Where the means of two groups differ: landmarks coloured by the length of their difference."""
+    middle, moved = shapes["population"].to_numpy(), difference["mean"].to_numpy()
+    length = difference["length"].to_numpy()
+    factor = _magnification(moved)
+    _draw_outline(axis, middle, shapes.attrs["outline"], color=FAINT, lw=1.0, zorder=1)
+    if middle.shape[1] == 3:
+        axis.quiver(*middle.T, *(factor * moved).T, color=MUTED, lw=0.8)
+    else:
+        lines = np.stack([middle, middle + factor * moved], axis=1)
+        _draw_lines(axis, lines, colors=[MUTED], linewidths=0.9)
+    filled = ~(difference["credibility"].to_numpy() < _SURE)
+    given: dict[str, Any] = {
+        "cmap": "viridis",
+        "vmin": 0.0,
+        "vmax": length.max() or 1.0,
+        "zorder": 3,
+    }
+    drawn = axis.scatter(*middle.T, c=length, s=np.where(filled, 34, 12), lw=0.0, **given)
+    axis.scatter(*middle[filled].T, s=34, facecolor="none", edgecolor=INK, lw=0.8, zorder=4)
+    bar = axis.figure.colorbar(drawn, ax=axis, shrink=0.6, pad=0.02)
+    bar.ax.tick_params(labelsize=7, colors=MUTED)
+    bar.outline.set_visible(False)
+    bar.set_label("length", fontsize=8, color=MUTED)
+    first, second = (as_label(name) for name in difference.attrs["groups"])
+    axis.set_title(f"{second} less {first}, × {factor:g}", fontsize=9)
+
+
+def _hues(number: int) -> NDArray[np.float64]:
+    """Colours of landmarks in turn, as far apart as there are any."""
+    from matplotlib import colormaps
+
+    found: NDArray[np.float64] = colormaps["hsv"](np.arange(number) / number) * [
+        0.85,
+        0.85,
+        0.85,
+        1.0,
+    ]
+    return found
+
+
+def _draw_lines(axis: Any, lines: NDArray, **options: Any) -> None:
+    """Line segments in the plane or in space, as one artist."""
+    from matplotlib.collections import LineCollection
+    from mpl_toolkits.mplot3d.art3d import Line3DCollection
+
+    kind: Any = LineCollection if lines.shape[-1] == 2 else Line3DCollection
+    axis.add_collection(kind(list(lines), **options))
+
+
+def _draw_outline(axis: Any, points: NDArray, outline: str, **options: Any) -> None:
+    """Line through landmarks in order, if they are an outline."""
+    if outline != "none":
+        axis.plot(*_joined(points, outline).T, **options)
+
+
+def _joined(points: NDArray, outline: str) -> NDArray:
+    return np.concatenate([points, points[:1]]) if outline == "closed" else points
+
+
+def _draw_band(axis: Any, shapes: xr.Dataset, number: int, factor: float, colour: Any) -> None:
+    """Interval of the change across an outline, magnified, about the mean of the change."""
+    start, normal = shapes["population"].to_numpy(), shapes["normal"].to_numpy()
+    change = shapes["change"].to_numpy()[number]
+    across = (change * normal).sum(axis=-1)
+    edges = [
+        start + factor * (change + (shapes[name].to_numpy()[number] - across)[:, None] * normal)
+        for name in ("change_lower", "change_upper")
+    ]
+    if np.isfinite(edges).all():
+        inner, outer = (_joined(edge, shapes.attrs["outline"]) for edge in edges)
+        axis.fill(*np.concatenate([inner, outer[::-1]]).T, color=colour, alpha=0.3, lw=0, zorder=2)
+
+
+def _draw_mode(axis: Any, shapes: xr.Dataset, mode: xr.Dataset) -> None:
+    """Two shapes along a mode, on either side of the mean of the population, magnified."""
+    middle = shapes["population"].to_numpy()
     low, high = mode["shape"].to_numpy()[[0, -1]]
     factor = _magnification((high - low) / 2)
     low, high = (middle + factor * (one - middle) for one in (low, high))
     axis.scatter(*middle.T, color=MUTED, s=14)
     for one, style in ((low, "#0072b2"), (high, "#d55e00")):
-        for first, last in zip(middle, one, strict=True):
-            axis.plot(*np.stack([first, last]).T, color=style, lw=1.3)
+        _draw_lines(axis, np.stack([middle, one], axis=1), colors=[style], linewidths=1.3)
+        _draw_outline(axis, one, shapes.attrs["outline"], color=style, lw=1.0)
         axis.scatter(*one.T, color=style, s=14)
     step = float(np.abs(mode["step"]).max())
     title = f"mode {int(mode['mode']) + 1}, {100 * float(mode['share']):.0f} %, ± {step:g} sd"

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.metrics.pairwise import PAIRWISE_KERNEL_FUNCTIONS
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from sidebayes.common.fields import Range, check_integer, check_number, point_table, real_array
+from sidebayes.common.fields import Range, check_integer, check_number, point_table
 from sidebayes.common.magnitudes import listed, refuse_huge, warn_of_far_rows
 from sidebayes.common.warnings import SideBayesWarning
 
+from .kernel_options import checked_number, checked_weights, kernel_arguments
 from .principal_geodesics import Points, intrinsic_mean, principal_directions, tangent_scale
-from .unit_kernels import UnitKernel, pivoted_columns
+from .unit_kernels import UnitKernel, nearest_inputs, pivoted_columns
 
 __all__ = ["KernelPGA"]
 
@@ -27,8 +26,6 @@ _LOST = 0.01
 """Share of the points' squared norms whose loss is worth a warning."""
 _UNLIKE = 1e-8
 """Kernel with every training row below which a row is like none of them."""
-_ENOUGH = 10
-"""Rows from which on none alone should make up half of the variance."""
 
 
 class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -258,7 +255,7 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         if self.kernel != "rbf":
             found = weights @ (self._rows / np.linalg.norm(self._rows, axis=1, keepdims=True))
             return found / np.linalg.norm(found, axis=1, keepdims=True)
-        return _nearest_inputs(weights, self._rows, self._kernel, max_iter)
+        return nearest_inputs(weights, self._rows, self._kernel, max_iter)
 
     def _fit(self, X: ArrayLike, sample_weight: ArrayLike | None) -> Points:
         """Fit, and return the points of the training rows."""
@@ -269,11 +266,11 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
             )
         refuse_huge("X", x)
         warn_of_far_rows("X", x)
-        weights = _checked_weights(sample_weight, len(x))
-        wanted = _checked_number(self.n_components)
+        weights = checked_weights(sample_weight, len(x))
+        wanted = checked_number(self.n_components)
         tol = check_number("tol", self.tol, Range(above=0))
         max_steps = check_integer("max_iter", self.max_iter)
-        self._kernel = UnitKernel(self.kernel, self._arguments(x, weights))
+        self._kernel = UnitKernel(self.kernel, kernel_arguments(self, x, weights))
         self._rows = x
         points = self._points(x)
         mean = intrinsic_mean(points, weights, tol=tol, max_steps=max_steps)
@@ -330,108 +327,3 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
                 "transform"
             )
         return products
-
-    def _arguments(self, x: NDArray, weights: NDArray) -> dict[str, Any]:
-        """Arguments of the kernel, checked, with `gamma` given."""
-        given = self.kernel_params
-        if given is not None and not isinstance(given, Mapping):
-            raise TypeError(f"kernel_params = {given!r:.60}; expected a mapping of arguments")
-        if callable(self.kernel):
-            return dict(given or {})
-        if given:
-            raise ValueError(
-                f"kernel_params are arguments of a function, and kernel = {self.kernel!r:.60}; leave them "
-                "out, and set gamma, degree and coef0"
-            )
-        if self.kernel == "precomputed":
-            return {}
-        if not isinstance(self.kernel, str) or self.kernel not in PAIRWISE_KERNEL_FUNCTIONS:
-            raise ValueError(
-                f"kernel = {self.kernel!r:.60}; expected a function, 'precomputed', or one of "
-                f"{sorted(PAIRWISE_KERNEL_FUNCTIONS)}"
-            )
-        if self.gamma is not None:
-            gamma = check_number("gamma", self.gamma, Range(above=0))
-        elif self.kernel == "rbf":
-            gamma = 1 / (2 * _mean_squared_distance(x, weights))
-        else:  # as scikit-learn sets it
-            gamma = 1.0 if self.kernel == "chi2" else 1 / x.shape[1]
-        return {
-            "gamma": gamma,
-            "degree": check_number("degree", self.degree, Range(above=0)),
-            "coef0": check_number("coef0", self.coef0, Range()),
-        }
-
-
-def _mean_squared_distance(x: NDArray, weights: NDArray) -> float:
-    """Over all pairs of rows: twice the sum of the features' variances."""
-    parts = weights * np.square(x - weights @ x).sum(axis=1)
-    total = float(parts.sum())
-    if total < np.finfo(float).tiny:
-        raise ValueError(
-            "the rows of X are the same, or differ by less than floating-point numbers can square; give "
-            "rows that differ, in smaller units"
-        )
-    row = int(np.argmax(parts))
-    if len(x) >= _ENOUGH and parts[row] > total / 2:
-        warnings.warn(
-            f"row {row} of X alone makes up {parts[row] / total:.0%} of the variance that sets the default "
-            "gamma, so that all other rows count as alike; drop the row, or give gamma",
-            SideBayesWarning,
-            stacklevel=5,
-        )
-    return 2 * total
-
-
-def _checked_number(number: object) -> int | float | None:
-    if number is None:
-        return None
-    if isinstance(number, Real) and 0 < float(number) < 1:
-        return float(number)
-    if isinstance(number, Integral) and not isinstance(number, bool) and int(number) >= 1:
-        return int(number)
-    raise ValueError(
-        f"n_components = {number!r}; expected a number of coordinates, the share of the variance that they "
-        "keep, in (0, 1), or None for all"
-    )
-
-
-def _checked_weights(weights: ArrayLike | None, num_rows: int) -> NDArray[np.float64]:
-    """Weights with sum one."""
-    if weights is None:
-        return np.full(num_rows, 1 / num_rows)
-    given = real_array("sample_weight", weights)
-    if given.shape != (num_rows,):
-        raise ValueError(f"sample_weight has shape {given.shape}; expected ({num_rows},)")
-    if not np.isfinite(given).all() or given.min() < 0 or np.sum(given > 0) < 2:
-        raise ValueError(
-            "sample_weight: expected finite numbers of at least zero, of which two are positive"
-        )
-    return given / given.sum()
-
-
-def _nearest_inputs(
-    weights: NDArray, rows: NDArray, kernel: UnitKernel, max_iter: int
-) -> NDArray[np.float64]:
-    """Inputs whose points have the largest inner products with combinations of points of `rows`."""
-    norms = np.ones(len(rows))
-    found = rows[(weights @ kernel.between(rows, rows, norms)).argmax(axis=1)]
-    near = kernel.between(found, rows, norms)
-    value = (weights * near).sum(axis=1)
-    step = np.ones(len(found))
-    for _ in range(max_iter):
-        pull = weights * near
-        total = pull.sum(axis=1, keepdims=True)
-        target = np.where(total > 0, pull @ rows / np.where(total > 0, total, 1.0), found)
-        moved = found + step[:, None] * (target - found)
-        close = kernel.between(moved, rows, norms)
-        new = (weights * close).sum(axis=1)
-        better = new > value
-        left = np.where(better, new - value, step)  # rows that did not rise take shorter steps
-        found = np.where(better[:, None], moved, found)
-        near = np.where(better[:, None], close, near)
-        value = np.where(better, new, value)
-        step = np.where(better, np.minimum(1.0, 2 * step), step / 2)
-        if left.max() < 1e-12:
-            break
-    return found

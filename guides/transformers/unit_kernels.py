@@ -13,7 +13,7 @@ from sklearn.metrics.pairwise import pairwise_kernels
 
 from sidebayes.common.warnings import SideBayesWarning
 
-__all__ = ["Columns", "UnitKernel", "pivoted_columns"]
+__all__ = ["Columns", "UnitKernel", "nearest_inputs", "pivoted_columns"]
 
 _ALWAYS_POSITIVE = {"rbf", "laplacian", "linear", "cosine"}
 """Kernels that no arguments make indefinite."""
@@ -222,3 +222,30 @@ def _need_semidefinite(gram: NDArray) -> None:
             f"the kernel is not positive semidefinite: its least eigenvalue is {least:.3g}; choose a "
             "kernel that is an inner product, such as 'rbf'"
         ) from None
+
+
+def nearest_inputs(
+    weights: NDArray, rows: NDArray, kernel: UnitKernel, max_iter: int
+) -> NDArray[np.float64]:
+    """Inputs whose points have the largest inner products with combinations of points of `rows`."""
+    norms = np.ones(len(rows))
+    found = rows[(weights @ kernel.between(rows, rows, norms)).argmax(axis=1)]
+    near = kernel.between(found, rows, norms)
+    value = (weights * near).sum(axis=1)
+    step = np.ones(len(found))
+    for _ in range(max_iter):
+        pull = weights * near
+        total = pull.sum(axis=1, keepdims=True)
+        target = np.where(total > 0, pull @ rows / np.where(total > 0, total, 1.0), found)
+        moved = found + step[:, None] * (target - found)
+        close = kernel.between(moved, rows, norms)
+        new = (weights * close).sum(axis=1)
+        better = new > value
+        left = np.where(better, new - value, step)  # rows that did not rise take shorter steps
+        found = np.where(better[:, None], moved, found)
+        near = np.where(better[:, None], close, near)
+        value = np.where(better, new, value)
+        step = np.where(better, np.minimum(1.0, 2 * step), step / 2)
+        if left.max() < 1e-12:
+            break
+    return found

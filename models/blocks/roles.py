@@ -14,7 +14,16 @@ from .label_inference.label_graph import LabelGraph
 from .side_information.links import Links
 from .side_information.partial_labels import Groups, PartialLabels
 
-__all__ = ["Chosen", "Held", "Missing", "Role", "Signature", "Truncation", "signature_of"]
+__all__ = [
+    "Checked",
+    "Chosen",
+    "Held",
+    "Missing",
+    "Role",
+    "Signature",
+    "Truncation",
+    "signature_of",
+]
 
 _KINDS: dict[Any, str] = {
     Links: "links",
@@ -42,6 +51,19 @@ class Chosen:
 
     choose: Callable[[typing.Mapping[str, Any], typing.Mapping[str, Any]], Any]
     check: Callable[[typing.Mapping[str, Any]], None] | None = None
+
+
+@dataclass(frozen=True)
+class Checked:
+    """In the annotation of a table: what is said of it beside the other data, before a fit or a prediction.
+
+    Attributes
+    ----------
+    check : callable
+        ``check(data)``, given all data by name, refuses or warns.
+    """
+
+    check: Callable[[typing.Mapping[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -81,6 +103,7 @@ class Role:
     otherwise : str
         Dimension of links where their own runs over groups that are left out; empty for none.
     chosen : Chosen or None
+    checked : Checked or None
     missing : bool
         Whether values of a table may be missing; see `Missing`.
     """
@@ -92,12 +115,14 @@ class Role:
     declared: bool = True
     otherwise: str = ""
     chosen: Chosen | None = None
+    checked: Checked | None = None
     missing: bool = False
 
     def check(self, data: typing.Mapping[str, Any]) -> None:
-        """Check data beside a table that was not chosen from them; see `Chosen`."""
-        if self.chosen is not None and self.chosen.check is not None and self.name in data:
-            self.chosen.check(data)
+        """Check data beside a table at hand that was not chosen from them; see `Checked` and `Chosen`."""
+        for note in (self.chosen, self.checked):
+            if note is not None and note.check is not None and self.name in data:
+                note.check(data)
 
     def runs_over(self, data: typing.Mapping[str, Any]) -> str:
         """First dimension, given the data at hand; empty without one."""
@@ -253,6 +278,7 @@ def _declared(name: str, hint: Any, required: bool) -> Role | None:
             return None
         first, _, otherwise = dims.partition("|")
         chosen = next((note for note in notes if isinstance(note, Chosen)), None)
+        checked = next((note for note in notes if isinstance(note, Checked)), None)
         own = tuple(first.split())
         missing = any(isinstance(note, Missing) for note in notes)
         return Role(
@@ -262,6 +288,7 @@ def _declared(name: str, hint: Any, required: bool) -> Role | None:
             required,
             otherwise=otherwise,
             chosen=chosen,
+            checked=checked,
             missing=missing,
         )
     parts = [part for part in _members(hint) if part is not type(None)]

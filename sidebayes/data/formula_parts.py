@@ -10,12 +10,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-__all__ = ["EXAMPLE", "OF_SURVIVAL", "Bar", "Columns", "Parts", "naming", "parse", "refuse_words"]
+__all__ = [
+    "EXAMPLE",
+    "OF_SHAPES",
+    "OF_SURVIVAL",
+    "Bar",
+    "Columns",
+    "Parts",
+    "naming",
+    "parse",
+    "refuse_words",
+    "term_of",
+]
 
 EXAMPLE = "'y ~ time + (time | subject)'"
 
 
-_OF_DESIGN, OF_SURVIVAL = 4, 2
+_OF_DESIGN, OF_SHAPES, OF_SURVIVAL = 4, 3, 2
 """Frames between formulae and whoever calls `design` or its method, whose functions a formula may use."""
 
 
@@ -93,6 +104,11 @@ def parse(formula: str) -> Parts:
         bars.append(Bar(columns.strip(), group.strip(), bar == "|"))
     fixed = " ".join(kept).removeprefix("+").strip() or "1"
     return Parts(response.strip(), fixed, tuple(bars))
+
+
+def term_of(column: str) -> str:
+    """Term of a formula that a column is of, without the categories and numbers in brackets."""
+    return re.sub(r"\[[^][]*\](?=:|$)", "", column)
 
 
 def refuse_words(formula: str) -> None:

@@ -21,6 +21,7 @@ from . import curves as of_curves
 from . import effects as of_effects
 from . import features as of_features
 from . import positions as of_positions
+from . import shape_effects as of_covariates
 from . import shape_modes as of_modes
 from . import shapes as of_shapes
 from . import survival as of_survival
@@ -75,7 +76,7 @@ class Fit(FitBase):
     modes = of_modes.modes
     shape_at = of_shapes.shape_at
     shape_difference = of_shapes.shape_difference
-    shape_effects = of_shapes.shape_effects
+    shape_effects = of_covariates.shape_effects
     shape_quality = of_modes.shape_quality
 
     positions = of_positions.positions
@@ -246,7 +247,9 @@ class Fit(FitBase):
         if self.picture == "features":
             return plot_features(self)
         if self.picture == "shapes":
-            return plot_shapes(self.shapes(), self.modes(), self.responsibilities())
+            apart = of_shapes.farthest_apart(self)
+            difference = None if apart is None else self.shape_difference(*apart)
+            return plot_shapes(self.shapes(), self.modes(), self.responsibilities(), difference)
         if self.picture == "sphere":
             return plot_sphere(self)
         along = of_curves.input_of_curves(self)

@@ -19,7 +19,6 @@ from sidebayes.models.blocks.manifolds.shape_chart import ShapeChart
 from sidebayes.models.blocks.side_information.partial_labels import Groups, PartialLabels
 
 from ..common.fields import real_array
-from ..runs.stored import names_of_columns
 from .base.fit_base import FitBase
 from .base.intervals import check_probability
 from .base.predictions import over_draws
@@ -27,12 +26,12 @@ from .base.predictions import over_draws
 __all__ = [
     "band",
     "chart_of",
+    "farthest_apart",
     "group_names",
     "has_shapes",
     "laws_of",
     "shape_at",
     "shape_difference",
-    "shape_effects",
     "shapes",
     "table_of",
 ]
@@ -47,10 +46,13 @@ class FittedChart:
     of : ShapeChart
     site : str
         Observed site of the coordinates.
+    outline : str or None
+        "open" or "closed" where landmarks in their order are an outline.
     """
 
     of: ShapeChart
     site: str
+    outline: str | None
 
     @property
     def num_coordinates(self) -> int:
@@ -69,14 +71,12 @@ def has_shapes(fit: FitBase) -> bool:
     return fit.run.model is not None and _charted(fit) is not None
 
 
-def _charted(fit: FitBase) -> tuple[str, str] | None:
-    """Observed site of shapes, and the name of the argument that holds its chart."""
+def _charted(fit: FitBase) -> tuple[str, dict[str, Any]] | None:
+    """Observed site of shapes, and what it says of them, such as the argument that holds their chart."""
     with fit.run.precision:
         trace = abstract_trace(fit.run.problem)
-    found = (
-        (name, (trace[name].get("infer") or {}).get("chart")) for name in finite_mixtures(trace)
-    )
-    return next(((name, chart) for name, chart in found if chart is not None), None)
+    found = ((name, trace[name].get("infer") or {}) for name in finite_mixtures(trace))
+    return next(((name, infer) for name, infer in found if infer.get("chart") is not None), None)
 
 
 def chart_of(fit: FitBase) -> FittedChart:
@@ -87,9 +87,10 @@ def chart_of(fit: FitBase) -> FittedChart:
             f"{fit.method} has no shapes: no observed site says infer={{'chart': ...}}, the name of the "
             "argument that holds their chart"
         )
-    site, argument = found
+    site, infer = found
     with jax.enable_x64(True):
-        return FittedChart(ShapeChart.of(fit.run.data[argument]), site)
+        table = ShapeChart.of(fit.run.data[infer["chart"]])
+    return FittedChart(table, site, infer.get("outline"))
 
 
 def laws_of(fit: FitBase) -> tuple[NDArray, NDArray, NDArray]:
@@ -159,8 +160,11 @@ def shapes(fit: FitBase, *, probability: float = 0.9) -> xr.Dataset:
     Dataset
         ``mean``, ``sd``, ``lower`` and ``upper`` by group, landmark and axis; ``population``, the mean of
         the groups by their weights; and ``individuals`` by subject, as the chart describes them. All are
-        aligned with the reference of the chart and of centroid size one. Without draws, as after
-        EM, there are no bands: they are NaN.
+        aligned with the reference of the chart and of centroid size one. ``change`` is the mean of a
+        group less that of the population, with the ``credibility`` of each landmark, as in
+        `shape_difference`. Where landmarks in the plane are an outline, ``change_lower`` and
+        ``change_upper`` are intervals of the change along ``normal``, which is across the outline of
+        the population. Without draws, as after EM, there are no bands: they are NaN.
 
     Raises
     ------
@@ -170,21 +174,61 @@ def shapes(fit: FitBase, *, probability: float = 0.9) -> xr.Dataset:
     check_probability(probability)
     chart = chart_of(fit)
     weights, means, _ = laws_of(fit)
-    sd, lower, upper = band(chart.shapes(means), probability)
-    population = (weights[..., None] * means).sum(axis=1).mean(axis=0)
+    drawn = chart.shapes(means)
+    sd, lower, upper = band(drawn, probability)
+    middle = (weights[..., None] * means).sum(axis=1)
+    population = chart.shapes(middle.mean(axis=0))
+    moved = drawn - chart.shapes(middle)[:, None]
     groups = "group", "landmark", "axis"
     subjects = next(v.names for v in fit.run.data.values() if isinstance(v, Groups))
-    return xr.Dataset(
+    found = xr.Dataset(
         {
             "mean": (groups, chart.shapes(means.mean(axis=0))),
             "sd": (groups, sd),
             "lower": (groups, lower),
             "upper": (groups, upper),
-            "population": (groups[1:], chart.shapes(population)),
+            "population": (groups[1:], population),
+            "change": (groups, moved.mean(axis=0)),
+            "credibility": (groups[:2], _credibility(moved)),
             "individuals": (("subject", *groups[1:]), chart.shapes(table_of(fit, chart))),
         },
         {"group": group_names(fit, means.shape[1]), "subject": np.asarray(subjects)},
+        {"outline": chart.outline or "none"},
     )
+    if chart.outline is None or population.shape[1] != 2:
+        return found
+    normal = _normals(population, chart.outline)
+    _, least, most = band((moved * normal).sum(axis=-1), probability)
+    across = {"change_lower": (groups[:2], least), "change_upper": (groups[:2], most)}
+    return found.assign({"normal": (groups[1:], normal), **across})
+
+
+def _credibility(moved: NDArray) -> NDArray[np.float64]:
+    """Share of draws nearer to their mean than zero is, in the metric of their covariance; NaN of one draw.
+
+    Displacements have axes of draws in front, and coordinates of one landmark last.
+    """
+    if len(moved) == 1:
+        return np.full(moved.shape[1:-1], np.nan)
+    mean = moved.mean(axis=0)
+    apart = moved - mean
+    metric = np.linalg.pinv(
+        np.einsum("s...i,s...j->...ij", apart, apart) / len(moved), rcond=1e-9, hermitian=True
+    )
+    distances = np.einsum("s...i,...ij,s...j->s...", apart, metric, apart)
+    of_zero = np.einsum("...i,...ij,...j->...", mean, metric, mean)
+    share: NDArray[np.float64] = (distances < of_zero).mean(axis=0)
+    return share
+
+
+def _normals(outline: NDArray, kind: str) -> NDArray[np.float64]:
+    """Unit vectors across an outline in the plane at its points; zero where neighbours coincide."""
+    if kind == "closed":
+        along = np.roll(outline, -1, axis=0) - np.roll(outline, 1, axis=0)
+    else:
+        along = np.gradient(outline, axis=0)
+    length = np.linalg.norm(along, axis=1, keepdims=True)
+    return np.stack([along[:, 1], -along[:, 0]], axis=1) / np.where(length > 0, length, 1.0)
 
 
 def shape_at(fit: FitBase, coordinates: ArrayLike) -> NDArray[np.float64]:
@@ -223,64 +267,6 @@ def shape_at(fit: FitBase, coordinates: ArrayLike) -> NDArray[np.float64]:
     return chart.shapes(points)
 
 
-def shape_effects(fit: FitBase, *, probability: float = 0.9) -> xr.Dataset:
-    r"""What each covariate does to shapes, and how much of their variance it accounts for.
-
-    Parameters
-    ----------
-    probability : float
-        Of the central intervals.
-
-    Returns
-    -------
-    Dataset
-        By term: ``change`` of the mean shape of the population, by landmark and axis, for one more unit of
-        the covariate, with ``sd``, ``lower`` and ``upper``; and ``share``, the variance of
-        :math:`\beta_j c_{ij}` over the individuals as a share of that of their coordinates, all added up,
-        with ``share_lower`` and ``share_upper``. Shares of correlated covariates overlap, and they
-        are positive in every draw; a size beside the shape has none. Without draws, as after EM,
-        intervals are NaN.
-
-    Raises
-    ------
-    ValueError
-        If the model has no shapes, or no covariates were given.
-    """
-    check_probability(probability)
-    chart = chart_of(fit)
-    with fit.run.precision:
-        infer = abstract_trace(fit.run.problem)[chart.site]["infer"]
-    data = fit.run.data.get(infer.get("covariates", ""))
-    if data is None:
-        raise ValueError(
-            "the fit has no covariates of shapes; pass covariates=..., a column for each"
-        )
-    weights, means, _ = laws_of(fit)
-    slopes = matched_draws(*fit.relabelled)[infer["slopes"]]
-    middle = (weights[..., None] * means).sum(axis=1)
-    moved = chart.shapes(middle[:, None] + slopes) - chart.shapes(middle)[:, None]
-    sd, lower, upper = band(moved, probability)
-    table = table_of(fit, chart)
-    own = slice(chart.num_coordinates)  # a size is no part of the shape
-    total = table[:, own].var(axis=0).sum()
-    share = data.var(axis=0) * (slopes[..., own] ** 2).sum(axis=-1) / total
-    _, least, most = band(share, probability)
-    axes = "term", "landmark", "axis"
-    names = names_of_columns(fit.run, infer["covariates"])
-    return xr.Dataset(
-        {
-            "change": (axes, moved.mean(axis=0)),
-            "sd": (axes, sd),
-            "lower": (axes, lower),
-            "upper": (axes, upper),
-            "share": ("term", share.mean(axis=0)),
-            "share_lower": ("term", least),
-            "share_upper": ("term", most),
-        },
-        {"term": np.arange(data.shape[1]) if names is None else np.asarray(names, dtype=object)},
-    )
-
-
 def shape_difference(
     fit: FitBase, first: Any, second: Any, *, probability: float = 0.9
 ) -> xr.Dataset:
@@ -297,8 +283,11 @@ def shape_difference(
     -------
     Dataset
         ``mean``, ``sd``, ``lower`` and ``upper`` of second minus first, by landmark and axis; ``length``
-        of the difference at each landmark, with ``length_lower`` and ``length_upper``; and ``distance`` of
-        the two shapes, the Riemannian one in radians, with ``distance_lower`` and ``distance_upper``.
+        of the difference at each landmark, with ``length_lower`` and ``length_upper``; ``credibility`` of
+        each landmark, the probability of the ellipse about the mean difference, in the metric of its
+        posterior covariance, on whose edge zero lies, so that landmarks near 1 differ; and
+        ``distance`` of the two shapes, the Riemannian one in radians, with ``distance_lower`` and
+        ``distance_upper``. Each landmark is taken alone, without regard to how many there are.
         Lengths and distances are positive in every draw, so that their intervals never hold zero: whether
         groups differ is said by those of the coordinates, or by `group_test`. Without draws, as after
         EM, intervals are NaN.
@@ -333,8 +322,22 @@ def shape_difference(
             "length": ("landmark", lengths.mean(axis=0)),
             "length_lower": ("landmark", shortest),
             "length_upper": ("landmark", longest),
+            "credibility": ("landmark", _credibility(moved)),
             "distance": ((), angles.mean()),
             "distance_lower": ((), nearest),
             "distance_upper": ((), farthest),
-        }
+        },
+        attrs={"groups": [first, second]},
     )
+
+
+def farthest_apart(fit: FitBase) -> tuple[Any, Any] | None:
+    """The two groups whose mean shapes are farthest apart in the chart, None of a single group."""
+    _, means, _ = laws_of(fit)
+    middle = means.mean(axis=0)[:, : chart_of(fit).num_coordinates]
+    if len(middle) < 2:
+        return None
+    apart = np.linalg.norm(middle[:, None] - middle, axis=-1)
+    first, second = sorted(np.unravel_index(apart.argmax(), apart.shape))
+    names = group_names(fit, len(middle))
+    return names[first], names[second]

@@ -22,6 +22,8 @@ from sidebayes.models.blocks.side_information.partial_labels import (
 )
 
 from ..common.fields import check_integer
+from ..data.shapes.landmark_checks import covariate_column
+from ..data.shapes.landmarks import Landmarks
 from ..data.tables import as_plain, check_data, shape_of
 from .cards import CARDS, takes_links
 
@@ -55,6 +57,7 @@ def sort_arguments(
     TypeError, ValueError
         If there are too many data, some are given twice, or some are missing.
     """
+    data, arguments = _by_role(signature, data, arguments, method)
     _refuse_undeclared(signature, data, arguments, method)
     positional = [role.name for role in signature.data[: signature.positional]]
     while len(data) > len(positional) and data[-1] is None:
@@ -87,6 +90,33 @@ def sort_arguments(
     if rest.get("links", False) is None:
         del rest["links"]  # no links are none for any method
     return given, rest
+
+
+def _by_role(
+    signature: Signature, data: tuple, arguments: Mapping[str, Any], method: str
+) -> tuple[tuple, Mapping[str, Any]]:
+    """Data by name in place of landmarks, which hold several; their covariates may be named by text."""
+    if not data or not isinstance(data[0], Landmarks):
+        return data, arguments
+    marks, rest = data[0], data[1:]
+    held = marks.by_role()
+    surplus = sorted(held.keys() - {role.name for role in signature.data})
+    if surplus:
+        raise TypeError(
+            f"{method} takes no {surplus}, which landmarks have; pass an array, or use 'hierarchical_shape'"
+        )
+    if rest:
+        raise TypeError(
+            f"{method} is given {len(rest)} data by position beside landmarks; pass these by name"
+        )
+    twice = sorted(held.keys() & arguments.keys())
+    if twice:
+        raise TypeError(f"{method} got {twice} by name and in the landmarks; pass each once")
+    named = dict(arguments)
+    for role in signature.of_kind("labels"):
+        if isinstance(named.get(role.name), str):
+            named[role.name] = covariate_column(role.name, named[role.name], marks.covariates)
+    return (), held | named
 
 
 def _refuse_undeclared(

@@ -20,6 +20,7 @@ from sidebayes.models.blocks.side_information.partial_labels import Groups, refu
 
 from ..common.fields import Range, check_integer, check_number, check_seed, real_array
 from ..common.warnings import SideBayesWarning
+from ..data.shapes.landmark_checks import covariate_column
 from ..data.shapes.landmarks import Landmarks
 from .group_statistics import (
     STATISTICS,
@@ -33,7 +34,7 @@ from .group_statistics import (
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["GroupTest", "group_test"]
+__all__ = ["GroupLabels", "GroupTest", "check_groups", "group_test"]
 
 _MODES = ("pooled", "refit", "naive")
 _WORDS = {
@@ -194,7 +195,7 @@ def group_test(
     number = check_integer("num_permutations", num_permutations)
     rng = np.random.default_rng(check_seed(seed))
     ridge = None if ridge is None else check_number("ridge", ridge, Range(least=0))
-    labels = _check_groups(groups, shapes)
+    labels = check_groups(groups, shapes)
     asked = _check_statistics(statistics, labels.sizes)
 
     def compared(under: NDArray[np.integer], warn: bool = True) -> GroupStatistics:
@@ -223,7 +224,7 @@ def group_test(
     return _result(value, distribution, labels, first.ridges, how, is_exact)
 
 
-class _Labels(NamedTuple):
+class GroupLabels(NamedTuple):
     """Groups of the individuals: their numbers, the names and sizes of the groups."""
 
     codes: NDArray[np.int64]
@@ -234,7 +235,7 @@ class _Labels(NamedTuple):
 def _result(
     value: NDArray,
     distribution: NDArray,
-    labels: _Labels,
+    labels: GroupLabels,
     ridges: dict[str, float],
     mode: str,
     is_exact: bool,
@@ -272,17 +273,12 @@ def _check_mode(mode: Any, is_inferred: bool) -> str:
     return "measured"
 
 
-def _check_groups(groups: Any, shapes: Any) -> _Labels:
+def check_groups(groups: Any, shapes: Any) -> GroupLabels:
+    """Group of each individual; refuse what leaves nothing to compare."""
     names = shapes.names if isinstance(shapes, Landmarks) else None
     if isinstance(groups, str):
         table = shapes.covariates if isinstance(shapes, Landmarks) else None
-        if table is None or groups not in table:
-            known = [] if table is None else list(map(str, table))
-            raise ValueError(
-                f"groups = {groups!r:.60} is no covariate of the landmarks, which have {known}; give one of "
-                "these, or the group of each individual"
-            )
-        groups = table[groups].to_numpy()
+        groups = covariate_column("groups", groups, table).to_numpy()
     refuse_other_order("groups", groups, names)
     found = groups if isinstance(groups, Groups) else Groups(groups)
     if found.names is None:
@@ -301,7 +297,7 @@ def _check_groups(groups: Any, shapes: Any) -> _Labels:
         raise ValueError(
             "every group has one individual, so that nothing shows how shapes vary within; give more"
         )
-    return _Labels(found.codes, found.names, sizes)
+    return GroupLabels(found.codes, found.names, sizes)
 
 
 def _check_statistics(statistics: Any, sizes: NDArray[np.int64]) -> tuple[str, ...]:

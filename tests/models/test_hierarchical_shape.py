@@ -1,4 +1,4 @@
-"""Groups of shapes: the chart, the density of a mixture of coordinates, what a fit says of shapes."""
+"""Groups of shapes: the chart, the density of a mixture of coordinates, what is refused."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import arviz as az
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import norm
-from sidebayes.diagnostics.pictures.shapes import plot_shapes
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.problem.density import log_joint
 from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
@@ -21,43 +21,22 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 import sidebayes as sb
 from sidebayes import EM, NUTS, BlockedGibbs, Links, PartialLabels, shape_chart
+from tests.support.two_groups import (
+    APART,
+    AXES,
+    BASE,
+    LABELS,
+    MARKS,
+    SHAPES,
+    SIZE,
+    WHOLE,
+    coordinates_of,
+    fitted,
+    posed,
+    rows,
+)
 
-MARKS, AXES, SIZE = 6, 2, 24
-LABELS = np.repeat([0, 1], SIZE // 2)
-RNG = np.random.default_rng(0)
-BASE = RNG.normal(size=(MARKS, AXES))
-APART = RNG.normal(scale=0.25, size=(MARKS, AXES))
-SHAPES = BASE + LABELS[:, None, None] * APART + RNG.normal(scale=0.1, size=(SIZE, MARKS, AXES))
-WHOLE = preshape.num_dimensions(MARKS, AXES)
-
-
-def posed(shapes, seed=1):
-    """Shapes moved, scaled and turned, each in its own way."""
-    rng = np.random.default_rng(seed)
-    angle = rng.uniform(0, 2 * np.pi, len(shapes))
-    turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
-    size, place = rng.uniform(1, 9, len(shapes)), rng.normal(size=(len(shapes), 1, 2)) * 50
-    return size[:, None, None] * shapes @ turn.transpose(2, 0, 1) + place
-
-
-def rows(shapes):
-    """Arguments of the model."""
-    number, marks, axes = shapes.shape
-    return {
-        "x": shapes.reshape(-1, axes),
-        "subjects": sb.Groups(np.repeat(np.arange(number), marks)),
-        "landmarks": np.tile(np.arange(marks), number),
-    }
-
-
-def coordinates_of(shapes, chart):
-    return np.asarray(ShapeChart.of(chart).coordinates(shapes))
-
-
-def fitted(engine=None, shapes=SHAPES, **options):
-    given = {"num_clusters": 2, "num_modes": WHOLE, **options}
-    engine = EM(num_restarts=4) if engine is None else engine
-    return sb.fit("hierarchical_shape", **rows(shapes), engine=engine, progress=False, **given)
+RNG = np.random.default_rng(1)
 
 
 @pytest.fixture(autouse=True)
@@ -69,12 +48,6 @@ def _double():
 @pytest.fixture(scope="module")
 def known():
     return fitted(known=PartialLabels(LABELS))
-
-
-@pytest.fixture(scope="module")
-def drawn():
-    engine = BlockedGibbs(num_warmup=100, num_samples=300, num_chains=2)
-    return fitted(engine, known=PartialLabels(np.array(["a", "b"])[LABELS]))
 
 
 def test_a_chart_is_orthonormal_and_its_shapes_are_aligned():
@@ -123,6 +96,24 @@ def test_the_density_is_that_of_a_mixture_of_the_coordinates():
     np.testing.assert_allclose(log_joint(ours, at), log_joint(plain, at), rtol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("covariance", "prior"), [("full", "flat"), ("tied", "empirical"), ("spherical", "empirical")]
+)
+def test_the_m_step_is_where_slopes_vanish(covariance, prior):
+    """Check 18: by automatic differentiation, for means and covariances, known groups."""
+    options = {"covariance": covariance, "prior": prior, "known": PartialLabels(LABELS)}
+    fit = fitted(EM(tol=1e-13), num_modes=3, **options)
+    problem, at = fit.run.problem, {n: jnp.asarray(v) for n, v in fit.params.items()}
+    sites = [name for name in at if name != "weights"]
+
+    def density(moved):
+        return log_joint(problem, at | moved)
+
+    slopes = jax.grad(density)({name: at[name] for name in sites})
+    for name in sites:  # relative: by how much the log density changes if a value doubles
+        assert abs(slopes[name] * at[name]).max() < 1e-9
+
+
 def arguments(chart):
     given = rows(SHAPES)
     return given["x"], given["subjects"], given["landmarks"], None, None, None, chart
@@ -165,12 +156,6 @@ def test_samplers_agree_about_a_learned_population():
         assert (abs(means[0] - means[1]) < 4 * np.hypot(*errors)).all()
 
 
-def test_a_chart_of_one_direction_has_one_mode():
-    fit = fitted(EM(num_restarts=1), num_modes=1)
-    assert fit.modes().sizes["mode"] == 1
-    assert len(fit.plot().axes) == 6  # means, two groups, one mode; two are empty
-
-
 def test_place_size_and_rotation_of_individuals_do_not_matter(known):
     other = fitted(known=PartialLabels(LABELS), shapes=posed(SHAPES))
     np.testing.assert_allclose(np.nanmax(other.objective), np.nanmax(known.objective), rtol=1e-7)
@@ -201,77 +186,6 @@ def test_unknown_groups_are_found_and_links_tie_them():
     agree = (alone.labels() == LABELS).mean()
     assert max(agree, 1 - agree) == 1.0
     assert linked.labels()[0] != linked.labels()[1]
-
-
-def test_size_is_one_more_coordinate():
-    sizes = np.where(LABELS == 0, 3.0, 30.0) * RNG.uniform(0.9, 1.1, SIZE)
-    scaled = preshape.to_preshape(SHAPES).shape * sizes[:, None, None]
-    fit = fitted(shapes=np.asarray(scaled), known=PartialLabels(LABELS), size=True, prior="flat")
-    expected = [np.log(sizes)[k == LABELS].mean() for k in (0, 1)]
-    np.testing.assert_allclose(fit.params["mean"][:, -1], expected, atol=1e-6)
-    assert fit.shapes()["mean"].shape == (2, MARKS, AXES)
-    assert fit.modes(2)["shape"].shape == (3, 2, 2, MARKS, AXES)
-
-
-def test_slopes_are_those_of_least_squares_and_covariates_explain_what_they_added(known):
-    rng = np.random.default_rng(3)
-    age = rng.normal(size=SIZE) * 4 + 30
-    along = rng.normal(scale=0.03, size=(MARKS, AXES))
-    shapes = SHAPES + (age[:, None, None] - 30) * along
-    table = pd.DataFrame({"age": age, "noise": rng.normal(size=SIZE)})
-    fit = fitted(shapes=shapes, known=PartialLabels(LABELS), prior="flat", covariates=table)
-    rows_of = coordinates_of(shapes, fit.run.data["chart"])
-    columns = np.column_stack([np.eye(2)[LABELS], table])
-    slopes = np.linalg.lstsq(columns, rows_of, rcond=None)[0][2:]
-    # shrunken towards zero by a prior of 2.5 standard deviations of a coordinate
-    np.testing.assert_allclose(fit.params["slopes"], slopes, atol=0.05 * np.abs(slopes).max())
-    found = fit.shape_effects()
-    assert list(found["term"].to_numpy()) == ["age", "noise"]
-    assert found["share"][0] > 3 * found["share"][1]
-    one = fit.shape_at(fit.params["weights"] @ fit.params["mean"] + fit.params["slopes"][0])
-    np.testing.assert_allclose(found["change"][0] + fit.shapes()["population"], one, atol=1e-12)
-    own, other = (
-        fit.log_prob(**rows(shapes), covariates=one).sum()
-        for one in (table, table[::-1].to_numpy())
-    )
-    assert own > other + 10
-    predicted = [
-        fit.predictive(subjects=[0] * MARKS, landmarks=np.arange(MARKS), covariates=[[value, 0.0]])[
-            "predictions"
-        ]["coordinates"].to_numpy()
-        for value in (30.0, 40.0)
-    ]
-    moved = np.broadcast_to(10 * fit.params["slopes"][0], predicted[0].shape[-2:])
-    np.testing.assert_allclose((predicted[1] - predicted[0])[0, 0], moved, atol=1e-9)
-    observed = fit.predictive()["observed_data"]["coordinates"]
-    np.testing.assert_allclose(observed, rows_of, atol=1e-9)
-    with pytest.raises(ValueError, match="no covariates of shapes"):
-        known.shape_effects()
-
-
-def test_a_size_is_no_part_of_what_covariates_explain():
-    rng = np.random.default_rng(5)
-    age = rng.normal(size=SIZE)
-    whole = np.asarray(preshape.to_preshape(SHAPES).shape)
-    given = {"num_modes": 3, "known": PartialLabels(LABELS), "covariates": age[:, None]}
-    alone = fitted(shapes=whole * np.exp(rng.normal(size=(SIZE, 1, 1))), **given)
-    sized = fitted(shapes=whole * np.exp(3 * age)[:, None, None], size=True, **given)
-    found = [fit.shape_effects()["share"].item() for fit in (alone, sized)]
-    assert found[1] < 1
-    slopes = sized.params["slopes"][0, :3]
-    table = coordinates_of(SHAPES, sized.run.data["chart"])
-    np.testing.assert_allclose(
-        found[1], age.var() * (slopes**2).sum() / table.var(axis=0).sum(), rtol=1e-6
-    )
-
-
-def test_groups_without_a_name_have_numbers():
-    names = np.where(np.arange(SIZE) < 4, "a", None)
-    names[20:] = "b"
-    fit = fitted(known=PartialLabels(names), num_clusters=3, num_modes=2)
-    assert fit.shapes()["group"].to_numpy().tolist() == ["a", "b", 2]
-    assert fit.modes(1)["group"].to_numpy().tolist() == ["a", "b", 2, "population"]
-    assert fit.shape_difference("a", 2)["distance"] > 0
 
 
 @pytest.mark.parametrize("name", ["known", "truth", "covariates"])
@@ -310,85 +224,6 @@ def test_a_model_without_data_draws_coordinates():
         num_draws=5,
     )
     assert found["prior_predictive"]["coordinates"].shape[-2:] == (SIZE, 3)
-
-
-def test_individuals_and_means_are_shapes_of_the_data(known):
-    found = known.shapes()
-    whole = np.asarray(preshape.to_preshape(SHAPES).shape)
-    individuals = found["individuals"].to_numpy()
-    np.testing.assert_allclose(preshape.shape_angle(individuals, whole), 0.0, atol=1e-7)
-    np.testing.assert_allclose(
-        found["mean"].to_numpy(), known.shape_at(known.params["mean"]), atol=1e-12
-    )
-    assert np.isnan(found["lower"]).all()
-
-
-def test_modes_are_those_of_the_covariance(known):
-    found = known.modes(2, deviations=(-1.0, 0.0, 1.0))
-    values = np.linalg.eigvalsh(known.params["covariance"])[::-1]
-    np.testing.assert_allclose(found["variance"][0], values[:2])
-    np.testing.assert_allclose(found["share"][1], values[:2] / values.sum())
-    np.testing.assert_allclose(found["shape"][0, :, 1], np.stack([known.shapes()["mean"][0]] * 2))
-    chart = ShapeChart.of(known.run.data["chart"])
-    steps = np.asarray(chart.coordinates(found["shape"].to_numpy()[0, 1]))
-    np.testing.assert_allclose(np.linalg.norm(steps[2] - steps[0]), 2 * np.sqrt(values[1]))
-    # of the population: within groups and between their means
-    weight, mean = known.params["weights"], known.params["mean"]
-    apart = mean[1] - mean[0]
-    total = known.params["covariance"] + weight.prod() * np.outer(apart, apart)
-    np.testing.assert_allclose(found["variance"][2], np.linalg.eigvalsh(total)[::-1][:2])
-
-
-def test_draws_give_bands_and_differences_that_hold_the_truth(drawn):
-    found = drawn.shape_difference("a", "b", probability=0.95)
-    table = coordinates_of(SHAPES, drawn.run.data["chart"])
-    means = [drawn.shape_at(table[k == LABELS].mean(axis=0)) for k in (0, 1)]
-    inside = (found["lower"] < means[1] - means[0]) & (means[1] - means[0] < found["upper"])
-    assert inside.all()
-    assert 0 < found["distance_lower"] < found["distance"] < found["distance_upper"]
-    back = drawn.shape_difference("b", "a")
-    np.testing.assert_allclose(back["mean"], -found["mean"])
-    bands = drawn.shapes()
-    assert (bands["lower"] <= bands["upper"]).all()
-    assert list(bands["group"].to_numpy()) == ["a", "b"]
-
-
-def test_quality_of_few_modes_equals_a_loop_over_individuals(known):
-    found = known.shape_quality(num_samples=200)
-    table = coordinates_of(SHAPES, known.run.data["chart"])
-    missed = []
-    for row in range(SIZE):
-        others = np.delete(table, row, axis=0)
-        own = table[row] - others.mean(axis=0)
-        leading = np.linalg.svd(others - others.mean(axis=0))[2][:3]
-        missed.append(np.linalg.norm(own - own @ leading.T @ leading))
-    np.testing.assert_allclose(found["generalisation"][3], np.mean(missed))
-    variance = np.linalg.eigvalsh(np.cov(table.T))[::-1]
-    np.testing.assert_allclose(found["compactness"][3], variance[:3].sum() / variance.sum())
-    assert found["specificity"].is_monotonic_increasing
-    few = fitted(num_modes=2, known=PartialLabels(LABELS)).shape_quality(num_samples=200)
-    pd.testing.assert_frame_equal(few, found)  # of shapes, not of what a chart holds of them
-    assert (found["generalisation"].diff().dropna() < 0).all()
-
-
-def test_files_keep_shapes(known, tmp_path):
-    known.save(tmp_path / "fit.nc")
-    again = sb.load(tmp_path / "fit.nc")
-    np.testing.assert_array_equal(again.shapes()["mean"], known.shapes()["mean"])
-    assert again.picture == "shapes"
-
-
-def test_shapes_are_drawn_in_the_plane_and_in_space(known):
-    titles = [axis.get_title() for axis in known.plot().axes]
-    assert titles[0] == "individuals and means"
-    assert "from the population" in titles[1]
-    assert "mode 1" in titles[3]
-    solid = [one.isel(axis=[0, 1, 0]) for one in (known.shapes(), known.modes(2))]
-    axes = plot_shapes(*solid, known.responsibilities()).axes
-    assert len(axes) == len(titles)
-    for axis in axes:  # one unit is as long on each axis
-        sides = np.diff(np.array([axis.get_xlim(), axis.get_ylim(), axis.get_zlim()]))[:, 0]
-        np.testing.assert_allclose(sides / axis._box_aspect, (sides / axis._box_aspect)[0])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -10,12 +14,17 @@ from jax import Array
 from jax.core import Tracer
 from jax.typing import ArrayLike
 
+from sidebayes.common.warnings import SideBayesWarning
+
 from ..mixtures.data_units import data_units, fitted_statistic
 
-__all__ = ["covariate_effects"]
+__all__ = ["check_covariates", "covariate_effects"]
 
 _WIDTH = 2.5
 """Prior standard deviation of what a covariate's standard deviation changes, in those of a coordinate."""
+
+_SAME = 1e-9
+"""Deviation from the mean of a group, in standard deviations of a column, below which it is constant."""
 
 
 def covariate_effects(covariates: ArrayLike | None, coordinates: Array | None) -> Array | float:
@@ -76,3 +85,46 @@ def _refuse_collinear(covariates: ArrayLike) -> None:
             f"covariates have {table.shape[1]} columns, centred of rank {rank}: some are linear functions of "
             "others, and have no slopes of their own; leave them out (of all indicators of a factor, one)"
         )
+
+
+def check_covariates(data: Mapping[str, Any]) -> None:
+    """Warn of covariates whose effects cannot be told from differences between groups.
+
+    These are columns that do not vary, alone or together, within the groups of the individuals whose group
+    is known. Of as few individuals as there are columns nothing is said.
+
+    Parameters
+    ----------
+    data : mapping
+        Data of `hierarchical_shape` by name; looks at ``covariates`` and ``known``.
+
+    Warns
+    -----
+    SideBayesWarning
+        Naming the columns that are constant in each group.
+    """
+    if data.get("known") is None or data.get("covariates") is None:
+        return
+    table, values = np.asarray(data["covariates"], float), np.asarray(data["known"].values)
+    if values.ndim == 2:
+        values = np.where(values.sum(axis=1) == 1, values.argmax(axis=1), -1)
+    members = values[values >= 0] == np.unique(values[values >= 0])[:, None]
+    if len(members) < 2 or members.shape[1] - len(members) <= table.shape[1]:
+        return
+    table = table[values >= 0]
+    spread = table.std(axis=0)
+    table = table[:, spread > 0] / spread[spread > 0]
+    within = table - members.T @ (members @ table / members.sum(axis=1, keepdims=True))
+    if np.linalg.matrix_rank(within, tol=_SAME * np.sqrt(len(table))) == table.shape[1]:
+        return
+    still = np.flatnonzero(spread > 0)[np.abs(within).max(axis=0) < _SAME].tolist()
+    which = (
+        f"columns {still} are constant" if still else "some of their columns together do not vary"
+    )
+    warnings.warn(
+        f"covariates repeat the known groups: {which} within each, so that their slopes and the differences "
+        "between groups cannot be told apart, and the prior alone divides them; leave the columns out, or "
+        "known",
+        SideBayesWarning,
+        stacklevel=5,
+    )

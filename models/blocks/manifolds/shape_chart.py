@@ -21,6 +21,7 @@ from .alignment import align_landmarks, refuse_degenerate, warn_of_reflected
 
 __all__ = [
     "ShapeChart",
+    "check_outline",
     "check_shapes",
     "choose_chart",
     "configurations",
@@ -288,3 +289,10 @@ def check_shapes(data: Mapping[str, Any]) -> None:
         warn_of_reflected(
             np.asarray(preshape.to_preshape(whole).shape), np.asarray(chart.reference), names
         )
+
+
+def check_outline(outline: str | None) -> str | None:
+    """Check how landmarks in order are joined: None, "open" or "closed"."""
+    if outline is not None and outline not in ("open", "closed"):
+        raise ValueError(f"outline = {outline!r:.60}; expected None, 'open' or 'closed'")
+    return outline

@@ -16,6 +16,7 @@ from ...common.fields import name_array, refuse_unwritable
 __all__ = [
     "check_landmark_names",
     "check_subjects",
+    "covariate_column",
     "covariate_table",
     "covariates_by_name",
     "individual_names",
@@ -142,4 +143,16 @@ def covariates_by_name(covariates: Any, names: NDArray) -> pd.DataFrame | None:
     index = pd.Index(names)
     is_named = not isinstance(table.index, pd.RangeIndex) and set(table.index) == set(names)
     found: pd.DataFrame = table.loc[index] if is_named else table.set_axis(index, axis=0)
+    return found
+
+
+def covariate_column(argument: str, name: str, covariates: pd.DataFrame | None) -> pd.Series:
+    """Covariate that stands, by its name, for the values of an argument."""
+    if covariates is None or name not in covariates:
+        known = [] if covariates is None else list(map(str, covariates))
+        raise ValueError(
+            f"{argument} = {name!r:.60} is no covariate of the landmarks, which have {known}; give one of "
+            "these, or a value for each individual"
+        )
+    found: pd.Series = covariates[name]
     return found

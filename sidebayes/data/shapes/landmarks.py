@@ -197,6 +197,11 @@ class Landmarks:
         found[self.subjects.codes, codes] = self.x
         return found
 
+    def by_role(self) -> dict[str, Any]:
+        """Data by name of the argument, as models of shapes take them; see `sidebayes.fit`."""
+        found = {"x": self.x, "subjects": self.subjects, "landmarks": self.landmarks}
+        return {name: value for name, value in found.items() if value is not None}
+
     def to_frame(self) -> pd.DataFrame:
         """Long table: individual, landmark, x, y (and z), and the covariates of the individual."""
         individuals = np.asarray(self.names)[self.subjects.codes]

@@ -37,11 +37,33 @@ def weighted():
     return gram, weights / weights.sum()
 
 
+def test_logarithms_of_points_of_a_kernel(weighted):
+    """Check 1: of all pairs, in explicit coordinates; lengths are angles between the points."""
+    gram, _ = weighted
+    values, vectors = np.linalg.eigh(gram)
+    with jax.enable_x64(True):
+        y = jnp.asarray(vectors * np.sqrt(np.clip(values, 0, None)))
+        first, second = y[:, None], y[None]
+        tangent = sphere.log(first, second)
+        np.testing.assert_allclose(
+            sphere.exp(first, tangent), jnp.broadcast_to(second, (40, 40, 40)), atol=1e-10
+        )
+        np.testing.assert_allclose((tangent * first).sum(axis=-1), 0, atol=1e-12)
+        apart = ~np.eye(40, dtype=bool)
+        lengths = np.linalg.norm(tangent, axis=-1)
+        np.testing.assert_allclose(lengths[apart], np.arccos(gram[apart]), atol=1e-10)
+        slope = jax.jacobian(lambda point: sphere.log(y[0], point))(y[0])
+        assert np.isfinite(slope).all()
+        assert (np.asarray(sphere.log(y[0], y[0])) == 0).all()
+
+
 def test_the_mean_is_stationary(weighted):
     """Check 2: the weighted tangents sum to zero, those without weights do not."""
     gram, weights = weighted
     mean = intrinsic_mean(Points(gram, is_gram=True), weights)
     assert mean.slope < 1e-9
+    tenfold = intrinsic_mean(Points(gram, is_gram=True), 10 * weights)
+    np.testing.assert_allclose(tenfold.coefficients, mean.coefficients, atol=1e-9)
     np.testing.assert_allclose(mean.coefficients @ gram @ mean.coefficients, 1, rtol=1e-12)
     cosines = gram @ mean.coefficients
     angle = np.arccos(cosines)

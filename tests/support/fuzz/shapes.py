@@ -10,11 +10,23 @@ from numpyro import handlers
 import sidebayes as sb
 from tests.support.fuzz.cards import quick
 from tests.support.fuzz.cases import options
-from tests.support.fuzz.odd import ARRAYS, COLUMNS, LABELS, NUMBERS, OBJECTS, PATHS, TABLES, TEXT, X
+from tests.support.fuzz.odd import (
+    ARRAYS,
+    COLUMNS,
+    FORMULAS,
+    LABELS,
+    NUMBERS,
+    OBJECTS,
+    PATHS,
+    TABLES,
+    TEXT,
+    X,
+)
 
 PLACES = np.random.default_rng(1).normal(size=(3, 4, 2))
 MARKS = sb.Landmarks.from_array(PLACES)
 COVARIATES = (*TABLES, *COLUMNS)
+NAMED = sb.Landmarks.from_array(PLACES, covariates={"sex": list("fmf"), "age": [1.0, 2.0, 4.0]})
 
 
 def seeded(call):
@@ -74,6 +86,22 @@ SHAPE_CASES = {
         population=TEXT,
         covariates=ARRAYS,
     ),
+    "ShapeDesign": options(
+        sb.ShapeDesign,
+        {"formula": "~ sex", "landmarks": NAMED},
+        formula=TEXT,
+    ),
+    "shape_design": options(
+        sb.shape_design,
+        {"formula": "~ sex", "landmarks": NAMED},
+        formula=(*FORMULAS, "~ log_size", "~ age"),
+        landmarks=(*OBJECTS, *TABLES, MARKS),
+    ),
+    "ShapeDesign.at": options(
+        lambda **given: sb.shape_design("~ sex + log_size", NAMED).at(**given),
+        {"landmarks": NAMED},
+        landmarks=(*OBJECTS, *TABLES, MARKS),
+    ),
     "group_test": options(
         sb.group_test,
         {"shapes": X, "groups": LABELS, "num_permutations": 9},
@@ -82,6 +110,18 @@ SHAPE_CASES = {
         groups=(*ARRAYS, "sex"),
         statistics=(*TEXT, ["goodall"], "james", ["goodall", 3], []),
         mode=TEXT,
+        num_permutations=NUMBERS[:16],
+        ridge=NUMBERS,
+        seed=NUMBERS,
+    ),
+    "pairwise_tests": options(
+        sb.pairwise_tests,
+        {"shapes": X, "groups": LABELS, "num_permutations": 9},
+        60,
+        shapes=(*ARRAYS, MARKS, PLACES, lambda labels: None),
+        groups=(*ARRAYS, "sex"),
+        statistics=(*TEXT, ["goodall"], "james", ["goodall", 3], []),
+        adjustment=(*TEXT, "fdr", "none"),
         num_permutations=NUMBERS[:16],
         ridge=NUMBERS,
         seed=NUMBERS,

@@ -1,0 +1,120 @@
+"""Which groups differ in mean shape: a test of each pair, adjusted for their number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import false_discovery_control
+
+from sidebayes.models.blocks.side_information.partial_labels import Groups
+
+from ..common.fields import real_array
+from ..data.shapes.landmarks import Landmarks
+from .group_test import check_groups, group_test
+
+__all__ = ["pairwise_tests"]
+
+_ADJUSTMENTS = ("holm", "fdr", "none")
+
+
+def pairwise_tests(
+    shapes: Landmarks | ArrayLike,
+    groups: str | Groups | ArrayLike,
+    *,
+    statistics: Sequence[str] | None = None,
+    adjustment: Literal["holm", "fdr", "none"] = "holm",
+    num_permutations: int = 9999,
+    ridge: float | None = None,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Test each pair of groups for the same mean shape, as `group_test` does, with adjusted p-values.
+
+    The individuals of a pair are laid on their own mean, and their labels are permuted among them, so that
+    each test is valid whatever the other groups are. P-values are adjusted over the pairs, for each
+    statistic by itself. No adjusted p-value of Holm is below the number of pairs divided by that of
+    labelings: take more permutations where there are many groups.
+
+    Parameters
+    ----------
+    shapes : Landmarks or array_like
+        As in `group_test`, as they were measured.
+    groups : str, Groups or array_like, shape (individuals,)
+        As in `group_test`.
+    statistics : sequence of {"goodall", "hotelling", "james"}, optional
+    adjustment : {"holm", "fdr", "none"}
+        "holm" keeps the probability of any wrong rejection (Holm 1979); "fdr" the expected share of wrong
+        ones among rejections (Benjamini and Yekutieli 2001). Both allow for tests that depend on each other.
+    num_permutations, ridge, seed
+        As in `group_test`, of each pair.
+
+    Returns
+    -------
+    DataFrame
+        A row per pair and statistic, indexed by ``first``, ``second`` and ``statistic``: ``value``, ``p``,
+        its Monte-Carlo standard ``error``, and ``adjusted``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        For bad input, as in `group_test`.
+
+    Examples
+    --------
+    >>> import numpy as np, sidebayes
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.normal(size=(6, 2)) + 0.1 * rng.normal(size=(30, 6, 2))
+    >>> x[:10, 0] += 0.3
+    >>> found = sidebayes.pairwise_tests(x, np.repeat(["a", "b", "c"], 10), statistics=["goodall"])
+    >>> (found["adjusted"] < 0.05).tolist()
+    [True, True, False]
+    """
+    if not isinstance(adjustment, str) or adjustment not in _ADJUSTMENTS:
+        raise ValueError(f"adjustment = {adjustment!r:.60}; expected one of {list(_ADJUSTMENTS)}")
+    if callable(shapes):
+        raise TypeError(
+            "shapes is a function; pass shapes as they were measured, or call group_test for each pair"
+        )
+    labels = check_groups(groups, shapes)
+    given = shapes if isinstance(shapes, Landmarks) else real_array("shapes", shapes)
+    size = len(np.atleast_1d(given)) if isinstance(given, np.ndarray) else len(given)
+    if size != len(labels.codes):
+        raise ValueError(
+            f"shapes has {size} individuals and groups has {len(labels.codes)}; give one group to each"
+        )
+    tables = {}
+    for first, second in combinations(range(len(labels.names)), 2):
+        rows = np.flatnonzero(np.isin(labels.codes, (first, second)))
+        part = given.take(rows) if isinstance(given, Landmarks) else given[rows]
+        names = np.asarray(labels.names)[labels.codes[rows]]
+        test = group_test(
+            part,
+            names,
+            statistics=statistics,
+            num_permutations=num_permutations,
+            ridge=ridge,
+            seed=seed,
+        )
+        tables[labels.names[first], labels.names[second]] = test.table.drop(columns="ridge")
+    found = pd.concat(tables, names=["first", "second"])
+    adjusted = found.groupby("statistic")["p"].transform(
+        lambda p: _adjusted(p.to_numpy(), adjustment)
+    )
+    return found.assign(adjusted=adjusted)
+
+
+def _adjusted(p: NDArray[np.float64], adjustment: str) -> NDArray[np.float64]:
+    """P-values of several tests, each to be compared with the level that all should have."""
+    if adjustment == "none":
+        return p
+    if adjustment == "fdr":
+        return np.asarray(false_discovery_control(p, method="by"))
+    order = np.argsort(p)
+    stepped = np.maximum.accumulate((len(p) - np.arange(len(p))) * p[order])
+    found = np.empty_like(p)
+    found[order] = np.minimum(stepped, 1.0)
+    return found

@@ -1,0 +1,45 @@
+"""Tests of all pairs of groups: each is the test of the pair, and p-values are adjusted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from statsmodels.stats.multitest import multipletests
+
+import sidebayes as sb
+
+GROUPS = np.repeat(["a", "b", "c", "d"], 8)
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(6, 2)) + 0.1 * RNG.normal(size=(32, 6, 2))
+X[GROUPS == "d", 0] += 0.1
+GIVEN = {"num_permutations": 199, "statistics": ["goodall", "hotelling"]}
+
+
+@pytest.mark.parametrize(("adjustment", "theirs"), [("holm", "holm"), ("fdr", "fdr_by")])
+def test_p_values_are_those_of_each_pair_and_adjusted_over_pairs(adjustment, theirs):
+    names = [f"s{number}" for number in range(32)]  # s10 comes before s2
+    marks = sb.Landmarks.from_array(X, subjects=names, covariates={"group": GROUPS})
+    found = sb.pairwise_tests(marks, "group", adjustment=adjustment, **GIVEN)
+    assert len(found) == 12
+    assert found.index.names == ["first", "second", "statistic"]
+    pair = marks.take(marks.covariates["group"].isin(["b", "d"]).to_numpy())
+    alone = sb.group_test(pair, "group", **GIVEN).table
+    np.testing.assert_array_equal(found.loc["b", "d"]["p"], alone["p"])
+    np.testing.assert_array_equal(found.loc["b", "d"]["value"], alone["value"])
+    for statistic in GIVEN["statistics"]:
+        own = found.xs(statistic, level="statistic")
+        expected = multipletests(own["p"], method=theirs)[1]
+        np.testing.assert_allclose(own["adjusted"], expected)
+    assert (found["adjusted"] >= found["p"]).all()
+    plain = sb.pairwise_tests(X, GROUPS, adjustment="none", **GIVEN)
+    np.testing.assert_array_equal(plain["adjusted"], plain["p"])
+    np.testing.assert_allclose(plain["value"], found["value"])
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(ValueError, match="adjustment = 'tukey'; expected one of"):
+        sb.pairwise_tests(X, GROUPS, adjustment="tukey")
+    with pytest.raises(TypeError, match="shapes is a function"):
+        sb.pairwise_tests(lambda labels: X, GROUPS)
+    with pytest.raises(ValueError, match="32 individuals and groups has 31"):
+        sb.pairwise_tests(X, GROUPS[1:])
