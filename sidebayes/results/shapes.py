@@ -70,7 +70,7 @@ def has_shapes(fit: FitBase) -> bool:
 
 
 def _charted(fit: FitBase) -> tuple[str, str] | None:
-    """Observed site of shapes, and the name of the argument that holds its chart."""
+    """Site of shapes, and the name of the argument that holds its chart."""
     with fit.run.precision:
         trace = abstract_trace(fit.run.problem)
     found = (
@@ -122,6 +122,8 @@ def laws_of(fit: FitBase) -> tuple[NDArray, NDArray, NDArray]:
 
 def table_of(fit: FitBase, chart: FittedChart) -> NDArray[np.float64]:
     """Coordinates of the individuals."""
+    if chart.site in fit.params:  # latent shapes, at their mean
+        return np.asarray(fit.params[chart.site])
     with fit.run.precision:
         table = observed_table(fit.run.problem, chart.site)
     assert table is not None  # coordinates of shapes are a table

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import jax
 import numpy as np
 
-from sidebayes.common.fields import Count, NonNegative, Range
+from sidebayes.common.fields import Count, NonNegative, OneOf, Positive, Range
 
 from ..base import KEEPS_NOTHING, EngineResult, Keeper, KeptEngine, Problem, Status
 from ..plumbing.clock import Clock
 from ..plumbing.progress import progress_bar
+from ..problem.declared import individual_sites, schedule_of
 from ..problem.density import approximation, latent_supports
+from ..problem.options import with_option
 from ..steps.starts import initial_values, starting_point
 from ..steps.update_checks import check_updates
 from ..steps.updates import Plan, plan_updates
@@ -51,13 +53,26 @@ class MonteCarloEM(KeptEngine):
     Parameters
     ----------
     sampled : tuple of str
-        Latent sites that are drawn.
+        Latent sites that are drawn. By default those of which the data give a rough idea, such as the
+        coordinates of latent shapes.
     num_samples, max_samples : int
         Number of draws in the first step, and its maximum in later ones.
     num_chains : int
     num_warmup : int
         Number of transitions of each chain in which NUTS adapts; those before the first step are
         discarded.
+    kernel : {"auto", "nuts", "hmc"}
+        "nuts" moves all sampled sites at once. "hmc" is for a single site with a row for each individual:
+        the connected sets of individuals move side by side, and each accepts its own trajectory. They share
+        a step size, and a mass matrix that is estimated anew from the draws of every step. "auto" is "hmc"
+        where the model declares such a site, else "nuts".
+    num_leapfrog : int
+        Steps of a trajectory of "hmc".
+    schedule : tuple of float, optional
+        Values of the option `scheduled` of the model in the first steps, one for each; later ones have the
+        model's own. By default what the model declares, such as a kernel whose width falls; () is none.
+    scheduled : str
+        Name of that option.
     tol : float
         Rise of the surrogate, in nats, below which the run ends.
     max_steps : int
@@ -80,6 +95,10 @@ class MonteCarloEM(KeptEngine):
     max_samples: Annotated[int, Range(least=4, below=2**31)] = 6400
     num_chains: Count = 4
     num_warmup: Count = 200
+    kernel: Annotated[str, OneOf(("auto", "nuts", "hmc"))] = "auto"
+    num_leapfrog: Count = 8
+    schedule: tuple[Positive, ...] | None = None
+    scheduled: str = "width"
     tol: NonNegative = 0.01
     max_steps: Count = 300
     num_final: Annotated[int, Range(least=2, below=2**31)] = 20
@@ -111,6 +130,34 @@ class MonteCarloEM(KeptEngine):
         FitError
             If the log density is not finite at the start.
         """
+        return self._resolved(problem)._run(
+            problem, seed=seed, init=init, progress=progress, keep=keep
+        )
+
+    def _resolved(self, problem: Problem) -> MonteCarloEM:
+        """What is left to the model decided."""
+        individuals = individual_sites(problem)
+        sampled = self.sampled or individuals
+        alone = len(sampled) == 1 and sampled[0] in individuals
+        if self.kernel == "hmc" and not alone:
+            raise ValueError(
+                f"MonteCarloEM(kernel='hmc', sampled={sampled}): expected one site with a row for each "
+                f"individual, which the model declares; it declares {individuals}: use kernel='nuts'"
+            )
+        kernel = self.kernel if self.kernel != "auto" else ("hmc" if alone else "nuts")
+        found = schedule_of(problem, sampled) if self.schedule is None else None
+        name, values = found or (self.scheduled, self.schedule or ())
+        return replace(self, sampled=sampled, kernel=kernel, schedule=values, scheduled=name)
+
+    def _run(
+        self,
+        problem: Problem,
+        *,
+        seed: int,
+        init: Mapping[str, Any] | None,
+        progress: bool,
+        keep: Keeper,
+    ) -> EngineResult:
         approximate = approximation(problem)
         self._check_sites(list(latent_supports(problem)))
         plan = self._plan(problem)
@@ -119,11 +166,13 @@ class MonteCarloEM(KeptEngine):
         else:
             start = starting_point(problem, init)
         clock = Clock()
-        length = self.max_steps + _NEWTON_STEPS * self.num_final
+        length = len(self.schedule or ()) + self.max_steps + _NEWTON_STEPS * self.num_final
         with (
             clock.running(),
             progress_bar("Monte-Carlo EM", length, shown=progress) as bar,
         ):
+            if self.schedule:
+                start = self._anneal(problem, start, seed, clock, bar)
             check_updates(problem, plan, start, clock)
             walk = Walk(self, problem, plan, start, seed, clock)
             walk.resume(keep.restore(walk.state))
@@ -149,6 +198,30 @@ class MonteCarloEM(KeptEngine):
         inside = {name for part in parts for name in part.sites.values()} | sampled
         rest = tuple(name for name in latent_supports(problem) if name not in inside)
         return Plan(parts, rest, whole.lacking, {})
+
+    def _anneal(
+        self,
+        problem: Problem,
+        start: Mapping[str, Any],
+        seed: int,
+        clock: Clock,
+        advance: Callable[[int, str], None],
+    ) -> dict[str, Any]:
+        """Values after a step at each value of the schedule."""
+        name, values = self.scheduled, self.schedule or ()
+        staged = with_option(problem, name, values[0])
+        sites = latent_supports(staged)
+        begin = {site: value for site, value in start.items() if site in sites}
+        walk = Walk(self, staged, self._plan(staged), begin, seed, clock)
+        walk.draw(self.num_samples)  # chains settle
+        for value in values:
+            walk.problem = with_option(problem, name, value)
+            walk.theta, gain = walk.maximise(walk.draw(self.num_samples))
+            advance(1, f"{name} = {value:g}, rise {gain.mean:.3g} ± {gain.error:.2g}")
+        middle = {site: found.mean(axis=0) for site, found in walk.draw(self.num_samples).items()}
+        inputs = middle, walk.theta, walk.problem.args
+        found, _ = walk.compiled("mcem-end", described, *inputs)(*inputs)
+        return dict(start) | {site: np.asarray(found[site]) for site in sites}
 
     def _climb(self, walk: Walk, advance: Callable[[int, str], None], keep: Keeper) -> None:
         """Take steps until the surrogate no longer rises."""
@@ -183,10 +256,14 @@ class MonteCarloEM(KeptEngine):
         errors = None
         if not walk.is_singular:
             errors = {n: v.std(axis=0, ddof=1) / np.sqrt(len(v)) for n, v in walk.moved.items()}
+        stages = sorted(set(self.schedule or ()), reverse=True)
         message = (
             f"Monte-Carlo EM {'converged' if walk.settled else 'stopped at max_steps'} after "
             f"{len(walk.gains)} steps with {walk.count} draws"
         )
+        if stages:
+            shown = ", ".join(f"{value:.3g}" for value in stages)
+            message += f", after {len(self.schedule or ())} with {self.scheduled} = {shown}"
         if errors is None:
             message += (
                 f"; after {walk.num_newton} Newton steps the observed information is singular, so that "

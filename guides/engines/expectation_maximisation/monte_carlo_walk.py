@@ -16,7 +16,9 @@ from ..base import FitError, Problem
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..problem.density import explain_nonfinite, place, sum_log_prob, unconstrained_start
+from ..problem.units import Layout, lay_out_units, log_joint_by_unit
 from ..samplers.chains import nuts_given, recording
+from ..samplers.unit_hmc import adapted, unit_hmc
 from ..steps.starts import random_keys
 from ..steps.updates import Plan
 from .monte_carlo_steps import maximise, moved, score
@@ -46,6 +48,10 @@ class Settings(Protocol):
     def num_chains(self) -> int: ...
     @property
     def num_warmup(self) -> int: ...
+    @property
+    def kernel(self) -> str: ...
+    @property
+    def num_leapfrog(self) -> int: ...
     @property
     def num_inner_steps(self) -> int: ...
 
@@ -92,6 +98,13 @@ class Walk:
         self.settled, self.num_newton, self.is_singular = False, 0, False
         self.moved: dict[str, NDArray] = {n: np.zeros(0) for n in self.theta}
         self._programs: dict[Any, Callable] = {}
+        self._units: tuple = ()
+        """Owners of terms and of rows, for a sampler of one site with a row per individual."""
+        if config.kernel == "hmc":
+            self._layout = lay_out_units(problem)
+            (site,) = config.sampled
+            dim = str(self._layout.site_dims[site])
+            self._units = self._layout.owners, self._layout.unit[dim]
         keys = random_keys(seed, config.num_chains)
         first = {n: jnp.asarray(start[n]) for n in config.sampled}
         inputs = keys, first, self.theta, problem.args
@@ -129,7 +142,7 @@ class Walk:
     def draw(self, count: int) -> dict[str, NDArray]:
         """Draw the sampled sites given the others: unconstrained values, (draw, ...), chain by chain."""
         each = -(-count // self.config.num_chains)
-        inputs = self._chains, (self.problem.args, self.theta), np.asarray(1)
+        inputs = self._chains, (self.problem.args, self.theta, *self._units), np.asarray(1)
         march = self.compiled("mcem-march", self._march, *inputs)
         pieces = []
         while each > 0:
@@ -139,7 +152,10 @@ class Walk:
             pieces.append({name: np.asarray(value)[:steps] for name, value in found.items()})
             each -= steps
         whole = {n: np.concatenate([piece[n] for piece in pieces]) for n in pieces[0]}
-        return {n: v.swapaxes(0, 1).reshape(-1, *v.shape[2:]) for n, v in whole.items()}
+        draws = {n: v.swapaxes(0, 1).reshape(-1, *v.shape[2:]) for n, v in whole.items()}
+        if self.config.kernel == "hmc":
+            self._chains = adapted(self._chains, draws, self.config.num_chains)
+        return draws
 
     def joined(self, draws: dict[str, NDArray], more: dict[str, NDArray]) -> dict[str, NDArray]:
         """Draws of both, chain by chain."""
@@ -188,7 +204,9 @@ class Walk:
         self.num_newton += 1
 
     def _kernel(self, problem: Problem) -> tuple[Callable, Callable]:
-        """NUTS on the sampled sites given the parameters."""
+        """Sampler of the sampled sites given the parameters."""
+        if self.config.kernel == "hmc":
+            return unit_hmc(partial(_energies, problem, self._layout), self.config.num_leapfrog)
 
         def potential(args: tuple, theta: dict) -> Callable[[dict], Array]:
             return partial(_energy, problem, args, theta)
@@ -213,6 +231,18 @@ class Walk:
             return state, state.z
 
         return recording(transition)
+
+
+def _energies(
+    problem: Problem, layout: Layout, args: tuple, theta: dict, owners: dict
+) -> Callable[[dict], Array]:
+    """Negative log joint density of the sampled site by unit."""
+
+    def at(free: dict[str, Array]) -> Array:
+        trace, _ = place(problem, free, args, theta)
+        return -log_joint_by_unit(trace, layout, owners, *free)
+
+    return at
 
 
 def _energy(problem: Problem, args: tuple, theta: dict, free: dict[str, Array]) -> Array:
