@@ -107,7 +107,7 @@ class LowRankComponents(Block):
                 "loadings",
                 "loadings",
                 normal.expand([size, self.rank]).to_event(2),
-                ("features", "directions"),
+                ("features", "factors"),
             )
             inverse = dist.InverseGamma(2.0, _REST * self._variance)
             variance = self.declare("spread", "variance", inverse)

@@ -90,7 +90,8 @@ class LatentCoordinates(Block):
 
     def sample(self, individuals: Distribution) -> Array:
         """Sample the coordinates of all individuals, shape (num_subjects, num_directions)."""
-        return self.declare("coordinates", "coordinates", individuals, chart="chart")
+        dims = ("subjects", "features")
+        return self.declare("coordinates", "coordinates", individuals, dims, chart="chart")
 
     def guess(self) -> Array:
         """Coordinates of shapes whose points are the means of the rows near them."""
