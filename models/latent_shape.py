@@ -9,14 +9,14 @@ import numpyro
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
-from .blocks.components.low_rank import WEAK_PRIOR, LowRankComponents, LowRankPrior
 from .blocks.label_inference.approximate import Inference
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
+from .blocks.manifolds.point_clouds.low_rank import WEAK_PRIOR, LowRankComponents, LowRankPrior
 from .blocks.manifolds.point_clouds.point_sets import rows_about
 from .blocks.manifolds.point_clouds.rough_shapes import (
     LatentCoordinates,
+    chart_of_means,
     check_registered,
-    need_chart,
 )
 from .blocks.manifolds.shape_chart import ShapeChart, spacing
 from .blocks.mixtures.linked_categorical import LinkedCategorical
@@ -37,7 +37,7 @@ def latent_shape(
     links: Annotated[Links | LabelGraph | None, "subjects"] = None,
     known: Annotated[PartialLabels | None, "subjects"] = None,
     chart: Annotated[
-        ArrayLike | None, "marks axes directions", Chosen(need_chart, check_registered)
+        ArrayLike | None, "marks axes directions", Chosen(chart_of_means, check_registered)
     ] = None,
     *,
     num_clusters: int = 1,
@@ -85,8 +85,9 @@ def latent_shape(
         Links between individuals, by their numbers in ``subjects.names``, which are sorted.
     known : PartialLabels, optional
         Known groups of some individuals, or of all, in the order of ``subjects.names``.
-    chart : array_like, shape (num_points, num_axes, 1 + num_modes)
-        The reference M, and the directions B, as `register_points` and `shape_chart` give them.
+    chart : array_like, shape (num_points, num_axes, 1 + num_modes), optional
+        The reference M, and the directions B, as `register_points` and `shape_chart` give them. Of landmarks
+        that are in one frame, M is their mean by default, with all directions.
     num_clusters : int
         Number of groups.
     rank : int
@@ -109,7 +110,8 @@ def latent_shape(
     ----------
     Yu (2016), PhD thesis, University of Utah, sections 3.4-3.6.
     """
-    shapes = ShapeChart.of(need_chart({}, {}) if chart is None else chart)
+    given = {"x": x, "subjects": subjects, "landmarks": landmarks}
+    shapes = ShapeChart.of(chart_of_means(given, {}) if chart is None else chart)
     graph = as_label_graph(links, subjects.num_groups, num_clusters, inference)
     pi = cluster_weights(graph, num_clusters, concentration, weights, reading, inference)
     density = LowRankComponents(num_clusters, shapes.num_directions, rank, prior).sample()

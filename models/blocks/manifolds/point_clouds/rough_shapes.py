@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 from numpyro.distributions import Distribution
 
 from ...block import Block
 from ...side_information.partial_labels import Groups
+from .. import preshape
 from ..shape_chart import ShapeChart, spacing
 
-__all__ = ["LatentCoordinates", "check_registered", "nearby", "need_chart", "rough_shapes"]
+__all__ = ["LatentCoordinates", "chart_of_means", "check_registered", "nearby", "rough_shapes"]
 
 _REACH = 2.0
 """Width, in distances between neighbours on the reference, of rough correspondences."""
@@ -113,12 +115,32 @@ class LatentCoordinates(Block):
         return "width", jnp.asarray(_SCHEDULE) * spacing(self.chart.reference)
 
 
-def need_chart(data: Mapping[str, Any], options: Mapping[str, Any]) -> NoReturn:
-    """Refuse to choose a chart: rows have to be laid in its frame first."""
-    raise ValueError(
-        "latent_shape needs the chart in whose frame the rows are; take both from "
-        "sidebayes.register_points(x, subjects)"
-    )
+def chart_of_means(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArray[np.float64]:
+    """Chart at the mean of each landmark, of rows that are in one frame already.
+
+    Raises
+    ------
+    ValueError
+        If rows have no numbers of landmarks, or are not in one frame.
+    """
+    x, landmarks = data.get("x"), data.get("landmarks")
+    if x is None or landmarks is None:
+        raise ValueError(
+            "points without numbers need the chart in whose frame they are; take both from "
+            "sidebayes.register_points(x, subjects)"
+        )
+    rows, numbers = np.asarray(x, float), np.asarray(landmarks).astype(int)
+    size = int(numbers.max(initial=0)) + 1
+    count = np.bincount(numbers, minlength=size)
+    sums = [np.bincount(numbers, column, size) for column in rows.T]
+    mean = np.stack(sums, axis=1) / np.maximum(count, 1)[:, None]
+    mean -= mean.mean(axis=0)
+    mean /= np.linalg.norm(mean)
+    with jax.enable_x64(True):
+        basis = np.asarray(preshape.horizontal_basis(jnp.asarray(mean)))
+    chart = np.concatenate([mean.reshape(-1, 1), basis], axis=1).reshape(*mean.shape, -1)
+    check_registered({**data, "chart": chart})
+    return chart
 
 
 def check_registered(data: Mapping[str, Any]) -> None:
