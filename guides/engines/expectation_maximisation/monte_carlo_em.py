@@ -17,6 +17,7 @@ from ..plumbing.progress import progress_bar
 from ..problem.declared import individual_sites, schedule_of
 from ..problem.density import approximation, latent_supports
 from ..problem.options import with_option
+from ..problem.units import lay_out_units
 from ..steps.starts import initial_values, starting_point
 from ..steps.update_checks import check_updates
 from ..steps.updates import Plan, plan_updates
@@ -212,7 +213,9 @@ class MonteCarloEM(KeptEngine):
         staged = with_option(problem, name, values[0])
         sites = latent_supports(staged)
         begin = {site: value for site, value in start.items() if site in sites}
-        walk = Walk(self, staged, self._plan(staged), begin, seed, clock)
+        # data of the staged problem have no roles
+        layout = lay_out_units(problem) if self.kernel == "hmc" else None
+        walk = Walk(self, staged, self._plan(staged), begin, seed, clock, layout)
         walk.draw(self.num_samples)  # chains settle
         for value in values:
             walk.problem = with_option(problem, name, value)

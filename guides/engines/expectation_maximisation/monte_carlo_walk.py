@@ -90,6 +90,7 @@ class Walk:
         start: Mapping[str, Any],
         seed: int,
         clock: Clock,
+        layout: Layout | None = None,
     ) -> None:
         self.config, self.problem, self.plan, self.clock = config, problem, plan, clock
         self.theta = {n: jnp.asarray(v) for n, v in start.items() if n not in config.sampled}
@@ -101,20 +102,26 @@ class Walk:
         self._units: tuple = ()
         """Owners of terms and of rows, for a sampler of one site with a row per individual."""
         if config.kernel == "hmc":
-            self._layout = lay_out_units(problem)
+            self._layout = lay_out_units(problem) if layout is None else layout
             (site,) = config.sampled
             dim = str(self._layout.site_dims[site])
             self._units = self._layout.owners, self._layout.unit[dim]
         keys = random_keys(seed, config.num_chains)
         first = {n: jnp.asarray(start[n]) for n in config.sampled}
-        inputs = keys, first, self.theta, problem.args
+        inputs = keys, first, self.theta, problem.args, self._units
         begin = self.compiled("mcem-begin", self._begin, *inputs)
-        self._chains, energy = begin(*inputs)
+        self._chains, energy, others = begin(*inputs)
         if not np.isfinite(energy).all():
             point = {name: np.asarray(value) for name, value in start.items()}
             blame = explain_nonfinite(problem, point) or "its value is not a number"
             raise FitError(
                 f"MonteCarloEM: the log density is not finite at the start ({blame})", point
+            )
+
+        if not np.isclose(others, 0.0, atol=1e-6 * (1 + abs(float(energy)))):
+            raise ValueError(
+                "MonteCarloEM(kernel='hmc'): the log density is no sum over individuals, as some "
+                f"term joins them ({float(others):.3g} nats at the start); use kernel='nuts'"
             )
 
     @property
@@ -216,10 +223,18 @@ class Walk:
     def _begin(self, problem: Problem) -> Callable:
         ready, _ = self._kernel(problem)
 
-        def begin(keys: Array, first: dict, theta: dict, args: tuple) -> tuple[Any, Array]:
+        def begin(
+            keys: Array, first: dict, theta: dict, args: tuple, units: tuple
+        ) -> tuple[Any, Array, Array]:
             free = unconstrained_start(problem, {**theta, **first}, args, tuple(first))
             states = jax.vmap(partial(ready, free))(jax.random.wrap_key_data(keys))
-            return states, _energy(problem, args, theta, free)
+            energy = _energy(problem, args, theta, free)
+            if not units:
+                return states, energy, jnp.zeros(())
+            moved = jax.tree.map(lambda rows: 0.99 * rows + 1e-3, free)
+            by_unit = _energies(problem, self._layout, args, theta, units[0])
+            change = _energy(problem, args, theta, moved) - energy
+            return states, energy, change - (by_unit(moved) - by_unit(free)).sum()
 
         return begin
 

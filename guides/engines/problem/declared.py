@@ -13,7 +13,7 @@ from numpyro.distributions import constraints
 from sidebayes.models.blocks.block import Block, Individual
 
 from ..base import Problem
-from .density import abstract_trace, finite_mixtures, is_latent, latent_sites
+from .density import abstract_trace, finite_mixtures, is_individual, is_latent, latent_sites
 from .values import evaluated, trace_anywhere
 
 __all__ = [
@@ -112,9 +112,7 @@ def observed_table(problem: Problem, name: str) -> NDArray | None:
 def individual_sites(problem: Problem) -> tuple[str, ...]:
     """Latent sites with a row for each individual; see `Individual`."""
     return tuple(
-        name
-        for name, site in latent_sites(abstract_trace(problem)).items()
-        if isinstance((site.get("infer") or {}).get("block"), Individual)
+        name for name, site in latent_sites(abstract_trace(problem)).items() if is_individual(site)
     )
 
 

@@ -15,7 +15,7 @@ from jax.core import Tracer
 from numpyro import handlers
 from numpyro.distributions import biject_to
 from numpyro.distributions.transforms import Transform
-from sidebayes.models.blocks.block import HasUnits
+from sidebayes.models.blocks.block import HasUnits, Individual
 from sidebayes.models.blocks.collapsed import Collapsed, unexpanded
 from sidebayes.models.blocks.independent_mixture import as_collapsed
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
@@ -38,6 +38,7 @@ __all__ = [
     "filling",
     "finite_mixtures",
     "free_shapes",
+    "is_individual",
     "is_latent",
     "latent_sites",
     "latent_supports",
@@ -162,6 +163,11 @@ def _refuse_unset(trace: Mapping[str, dict], given: Collection[str]) -> None:
             f"the model has latent sites without a value: {unset}; values were given for "
             f"{sorted(given)}. Is it the model that was fitted?"
         )
+
+
+def is_individual(site: Mapping[str, Any]) -> bool:
+    """Whether a site has a row of latent values for each individual; see `Individual`."""
+    return isinstance((site.get("infer") or {}).get("block"), Individual)
 
 
 def is_latent(site: dict) -> bool:

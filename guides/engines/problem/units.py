@@ -18,7 +18,7 @@ from sidebayes.models.blocks.side_information.hard_links import connected_sets
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from ..base import Problem
-from .density import abstract_trace, collapsed_of, collapsed_sites
+from .density import abstract_trace, collapsed_of, collapsed_sites, is_individual, is_latent
 from .honoured import is_factor, is_outcome
 
 __all__ = [
@@ -195,12 +195,12 @@ def _observed(trace: Mapping[str, dict]) -> dict[str, tuple[dict, Collapsed | No
 
 
 def _described(trace: Mapping[str, dict]) -> dict[str, tuple[dict, Collapsed | None]]:
-    """Observed data of a trace, and latent sites that integrate others out."""
+    """Observed data of a trace, and latent sites of individuals or such that integrate others out."""
     sources = {name: (site, collapsed_of(site)) for name, site in trace.items()}
     return {
         name: (site, fn)
         for name, (site, fn) in sources.items()
-        if is_outcome(site) or (fn is not None and not site["is_observed"])
+        if is_outcome(site) or (is_latent(site) and (fn is not None or is_individual(site)))
     }
 
 
@@ -296,8 +296,8 @@ def log_joint_by_unit(
 ) -> Array:
     """Terms of the log joint density by unit of a latent site, one for each of its rows.
 
-    They are those of data, and of latent sites that integrate others out. There may be fewer units than
-    rows: terms beyond are zero.
+    They are those of data, and of latent sites of individuals or such that integrate others out. There may
+    be fewer units than rows: terms beyond are zero.
     """
     number = jnp.shape(trace[site]["value"])[0]
     dim = layout.site_dims[site]
