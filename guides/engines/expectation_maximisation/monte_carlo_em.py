@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
@@ -17,6 +18,7 @@ from ..plumbing.progress import progress_bar
 from ..problem.declared import individual_sites, schedule_of
 from ..problem.density import approximation, latent_supports
 from ..problem.options import with_option
+from ..problem.posterior import latent_shapes
 from ..problem.units import lay_out_units
 from ..steps.starts import initial_values, starting_point
 from ..steps.update_checks import check_updates
@@ -27,6 +29,15 @@ from .monte_carlo_walk import Walk
 __all__ = ["MonteCarloEM"]
 
 _NEWTON_STEPS = 3
+
+_BATCHES = 20
+"""Batches of draws of a Newton step."""
+
+_TOL, _TOL_EACH = 0.01, 1e-3
+"""Rise at which runs end, in nats: of all, and for each number of rows of individuals."""
+
+_MOST_NUMBERS = 2**25
+"""Numbers that the draws of a step hold at most; a quarter of a gigabyte."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +85,13 @@ class MonteCarloEM(KeptEngine):
         model's own. By default what the model declares, such as a kernel whose width falls; () is none.
     scheduled : str
         Name of that option.
-    tol : float
-        Rise of the surrogate, in nats, below which the run ends.
+    tol : float, optional
+        Rise of the surrogate, in nats, below which the run ends. By default 0.01, or 1e-3 for each number
+        of the sampled rows of individuals, if that is more: of many rows it is less than their noise.
     max_steps : int
-    num_final : int
-        Number of batches of draws, each as large as the last step's, for a Newton step.
+    num_final : int, optional
+        Number of batches of draws, each as large as the last step's, for a Newton step; 0 takes none. By
+        default 20, and 0 after "hmc", whose models have too many parameters.
     num_inner_steps : int
         Maximum number of gradients of L-BFGS in an M-step.
     confidence : float
@@ -100,9 +113,9 @@ class MonteCarloEM(KeptEngine):
     num_leapfrog: Count = 8
     schedule: tuple[Positive, ...] | None = None
     scheduled: str = "width"
-    tol: NonNegative = 0.01
+    tol: NonNegative | None = None
     max_steps: Count = 300
-    num_final: Annotated[int, Range(least=2, below=2**31)] = 20
+    num_final: Annotated[int, Range(least=0, below=2**31)] | None = None
     num_inner_steps: Count = 30
     confidence: NonNegative = 1.645
     name: ClassVar[str] = "monte_carlo_em"
@@ -148,7 +161,19 @@ class MonteCarloEM(KeptEngine):
         kernel = self.kernel if self.kernel != "auto" else ("hmc" if alone else "nuts")
         found = schedule_of(problem, sampled) if self.schedule is None else None
         name, values = found or (self.scheduled, self.schedule or ())
-        return replace(self, sampled=sampled, kernel=kernel, schedule=values, scheduled=name)
+        shapes = latent_shapes(problem)
+        size = sum(math.prod(shapes.get(site, ())) for site in sampled)
+        by_row = kernel == "hmc"
+        return replace(
+            self,
+            sampled=sampled,
+            kernel=kernel,
+            schedule=values,
+            scheduled=name,
+            tol=(max(_TOL, _TOL_EACH * size * by_row) if self.tol is None else self.tol),
+            num_final=((0 if by_row else _BATCHES) if self.num_final is None else self.num_final),
+            max_samples=max(min(self.max_samples, _MOST_NUMBERS // size), self.num_samples),
+        )
 
     def _run(
         self,
@@ -167,7 +192,7 @@ class MonteCarloEM(KeptEngine):
         else:
             start = starting_point(problem, init)
         clock = Clock()
-        length = len(self.schedule or ()) + self.max_steps + _NEWTON_STEPS * self.num_final
+        length = len(self.schedule or ()) + self.max_steps + _NEWTON_STEPS * (self.num_final or 0)
         with (
             clock.running(),
             progress_bar("Monte-Carlo EM", length, shown=progress) as bar,
@@ -178,8 +203,9 @@ class MonteCarloEM(KeptEngine):
             walk = Walk(self, problem, plan, start, seed, clock)
             walk.resume(keep.restore(walk.state))
             self._climb(walk, bar, keep)
-            while not walk.is_singular and walk.num_newton < _NEWTON_STEPS:
-                walk.newton(self.num_final, bar)
+            final = self.num_final or 0
+            while final and not walk.is_singular and walk.num_newton < _NEWTON_STEPS:
+                walk.newton(final, bar)
                 keep.offer(walk.state)
             return self._result(problem, walk, approximate)
 
@@ -228,6 +254,7 @@ class MonteCarloEM(KeptEngine):
 
     def _climb(self, walk: Walk, advance: Callable[[int, str], None], keep: Keeper) -> None:
         """Take steps until the surrogate no longer rises."""
+        tol = self.tol or 0.0
         if not walk.gains:
             walk.draw(self.num_samples)  # chains settle
         while not walk.settled and len(walk.gains) < self.max_steps:
@@ -235,7 +262,7 @@ class MonteCarloEM(KeptEngine):
             theta, gain = walk.maximise(draws)
             while (
                 gain.mean - self.confidence * gain.error < 0
-                and gain.mean + self.confidence * gain.error > self.tol
+                and gain.mean + self.confidence * gain.error > tol
                 and walk.count < self.max_samples
             ):
                 more = min(walk.count, self.max_samples - walk.count)
@@ -245,7 +272,7 @@ class MonteCarloEM(KeptEngine):
             walk.theta = theta
             walk.gains.append(gain.mean)
             advance(1, f"rise {gain.mean:.3g} ± {gain.error:.2g}, {walk.count} draws")
-            if gain.mean + self.confidence * gain.error < self.tol:
+            if gain.mean + self.confidence * gain.error < tol:
                 walk.settled = True
             keep.offer(walk.state)
 
@@ -257,7 +284,7 @@ class MonteCarloEM(KeptEngine):
             np.asarray, walk.compiled("mcem-end", described, *inputs)(*inputs)
         )
         errors = None
-        if not walk.is_singular:
+        if self.num_final and not walk.is_singular:
             errors = {n: v.std(axis=0, ddof=1) / np.sqrt(len(v)) for n, v in walk.moved.items()}
         stages = sorted(set(self.schedule or ()), reverse=True)
         message = (
@@ -267,13 +294,13 @@ class MonteCarloEM(KeptEngine):
         if stages:
             shown = ", ".join(f"{value:.3g}" for value in stages)
             message += f", after {len(self.schedule or ())} with {self.scheduled} = {shown}"
-        if errors is None:
+        if errors is None and self.num_final:
             message += (
                 f"; after {walk.num_newton} Newton steps the observed information is singular, so that "
                 "further ones and Monte Carlo errors are left out: a parameter lies at its limit, or there "
                 "are too few draws"
             )
-        else:
+        elif errors is not None:
             worst = max(errors, key=lambda name: float(errors[name].max(initial=0.0)))
             largest = float(errors[worst].max(initial=0.0))
             message += f"; Monte Carlo standard errors are at most {largest:.2g} ({worst})"
