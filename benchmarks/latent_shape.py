@@ -1,8 +1,8 @@
 """Latent shapes seen through points: what simulated shapes are found to be, and seconds.
 
 Run: python -m benchmarks.latent_shape [--only boxes|ellipsoids|tubes|missing|speed|leaves|speed3d]
-Shapes are those of Yu (2016, section 3.7), as the simulators of the library make them. "speed" fits in a fresh
-process that starts with no program compiled; "speed3d" is long, and runs only where it is named.
+Shapes are those of Yu (2016, section 3.7), as the simulators of the library make them. "speed" fits in a
+fresh process that starts with no program compiled; "speed3d" is long, and runs only where it is named.
 """
 
 import argparse
@@ -211,8 +211,7 @@ def measure(only):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     wall, cpu = time.perf_counter(), time.process_time()
     laid = sb.register_points(x, subjects, num_points=size)
-    engine = sb.MonteCarloEM() if only == "speed" else ENGINE
-    fit, _ = fitted(laid, classes, engine=engine)
+    fit, _ = fitted(laid, classes)
     print(
         json.dumps(
             {

@@ -20,12 +20,12 @@ def main(out):
     is_seen = np.arange(24) % 12 < SEEN
     old, new = is_seen[individual], ~is_seen[individual]
 
-    laid = sb.register_points(data.x[old], individual[old], num_points=32)
+    laid = sb.register_points(data.x[old], individual[old], num_points=16)
     print(laid)
     fit = sb.fit(
         "latent_shape", laid.x, laid.subjects, chart=laid.chart, num_clusters=2, rank=2,
         known=sb.PartialLabels(np.array(NAMES)[data.classes[is_seen]]),
-        engine=sb.MonteCarloEM(num_samples=40, max_samples=40, max_steps=8, num_final=2),
+        engine=sb.MonteCarloEM(num_samples=40, max_samples=40, max_steps=30, num_final=2),
         progress=False,
     )  # fmt: skip
     print("variance along the leading modes:", fit.modes()["share"].to_numpy().round(2).tolist())
