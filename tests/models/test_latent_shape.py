@@ -308,3 +308,67 @@ def test_other_engines_and_prediction():
     with pytest.raises(ValueError, match="use fit.group_log_likelihood"):
         fit.predict(FRAME.x, **given)
     assert fit.group_log_likelihood(FRAME.x, **given)["pareto_k"].shape == (8, 1)
+
+
+def leading(table):
+    """Singular values of coordinates about their mean, and the first direction."""
+    _, values, directions = np.linalg.svd(table - table.mean(axis=0), full_matrices=False)
+    return values, directions[0]
+
+
+@pytest.mark.slow
+def test_box_bump():
+    """Check 21 of the dossier: shapes vary along one direction, from points in any order."""
+    data = sb.simulate_box_bumps()
+    frame = sb.register_points(data.x, data.subjects, reference=data.shapes.mean(axis=0))
+    fit = sb.fit(
+        "latent_shape",
+        frame.x,
+        subjects=frame.subjects,
+        known=data.classes,
+        chart=frame.chart,
+        num_clusters=2,
+        rank=1,
+        observation="kernel",
+        progress=False,
+    )
+    assert "width = 0.0965, 0.0594, 0.0401, 0.0297" in fit.status.message
+    chart = ShapeChart.of(frame.chart)
+    true = np.asarray(chart.coordinates(jnp.asarray(data.shapes)))
+    found = fit.params["coordinates"]
+    apart = np.asarray(chart.shapes(jnp.asarray(found)) - chart.shapes(jnp.asarray(true)))
+    assert np.sqrt((apart**2).mean()) < 0.02
+    for group in (0, 1):
+        own = np.asarray(data.classes) == group
+        values, direction = leading(found[own])
+        assert 0.08 < values[0] < 0.15
+        assert values[1] < 0.1 * values[0]
+        assert abs(direction @ leading(true[own])[1]) > 0.75
+    assert 0.55 < leading(found)[0][0] < 0.85
+
+
+@pytest.mark.slow
+def test_leaves_are_told_apart():
+    """Check 24 of the dossier: groups of new individuals, from three of each."""
+    data = sb.simulate_leaves(13, seed=1)
+    classes, codes = np.asarray(data.classes), data.subjects.codes
+    place = np.concatenate([np.flatnonzero(classes == group)[:3] for group in (0, 1)])
+    train = np.isin(codes, place)
+    given = {"engine": FAST, "progress": False, "num_clusters": 2, "rank": 1}
+    frame = sb.register_points(data.x[train], codes[train], num_points=32)
+    new = frame.register(data.x[~train], codes[~train])
+    answer = np.delete(classes, place)
+    found = []
+    for labels in (classes[np.sort(place)], 1 - classes[np.sort(place)]):
+        fit = sb.fit(
+            "latent_shape",
+            frame.x,
+            subjects=frame.subjects,
+            chart=frame.chart,
+            known=labels,
+            **given,
+        )
+        told = fit.group_log_likelihood(new.x, subjects=new.subjects, num_draws=1000)
+        found.append(told["log_likelihood"].to_numpy() @ [-1, 1])
+    assert ((found[0] > 0) == answer).mean() >= 0.95
+    assert (np.sign(found[0]) == -np.sign(found[1])).mean() > 0.9

@@ -30,6 +30,9 @@ __all__ = ["MonteCarloEM"]
 
 _NEWTON_STEPS = 3
 
+_MOST, _MOST_BY_ROW = 6400, 400
+"""Draws of a step at most."""
+
 _BATCHES = 20
 """Batches of draws of a Newton step."""
 
@@ -68,7 +71,8 @@ class MonteCarloEM(KeptEngine):
         Latent sites that are drawn. By default those of which the data give a rough idea, such as the
         coordinates of latent shapes.
     num_samples, max_samples : int
-        Number of draws in the first step, and its maximum in later ones.
+        Number of draws in the first step, and its maximum in later ones: 6400 by default, 400 with "hmc",
+        and fewer where they would take more than a quarter of a gigabyte.
     num_chains : int
     num_warmup : int
         Number of transitions of each chain in which NUTS adapts; those before the first step are
@@ -106,7 +110,7 @@ class MonteCarloEM(KeptEngine):
 
     sampled: tuple[str, ...] = ()
     num_samples: Annotated[int, Range(least=4, below=2**31)] = 100
-    max_samples: Annotated[int, Range(least=4, below=2**31)] = 6400
+    max_samples: Annotated[int, Range(least=4, below=2**31)] | None = None
     num_chains: Count = 4
     num_warmup: Count = 200
     kernel: Annotated[str, OneOf(("auto", "nuts", "hmc"))] = "auto"
@@ -164,6 +168,7 @@ class MonteCarloEM(KeptEngine):
         shapes = latent_shapes(problem)
         size = sum(math.prod(shapes.get(site, ())) for site in sampled)
         by_row = kernel == "hmc"
+        most = _MOST_BY_ROW if by_row else _MOST
         return replace(
             self,
             sampled=sampled,
@@ -172,7 +177,7 @@ class MonteCarloEM(KeptEngine):
             scheduled=name,
             tol=(max(_TOL, _TOL_EACH * size * by_row) if self.tol is None else self.tol),
             num_final=((0 if by_row else _BATCHES) if self.num_final is None else self.num_final),
-            max_samples=max(min(self.max_samples, _MOST_NUMBERS // size), self.num_samples),
+            max_samples=max(min(self.max_samples or most, _MOST_NUMBERS // size), self.num_samples),
         )
 
     def _run(
@@ -254,7 +259,7 @@ class MonteCarloEM(KeptEngine):
 
     def _climb(self, walk: Walk, advance: Callable[[int, str], None], keep: Keeper) -> None:
         """Take steps until the surrogate no longer rises."""
-        tol = self.tol or 0.0
+        tol, most = self.tol or 0.0, self.max_samples or _MOST
         if not walk.gains:
             walk.draw(self.num_samples)  # chains settle
         while not walk.settled and len(walk.gains) < self.max_steps:
@@ -262,10 +267,10 @@ class MonteCarloEM(KeptEngine):
             theta, gain = walk.maximise(draws)
             while (
                 gain.mean - self.confidence * gain.error < 0
-                and gain.mean + self.confidence * gain.error > tol
-                and walk.count < self.max_samples
+                and (gain.mean + self.confidence * gain.error > tol or gain.mean < -tol)
+                and walk.count < most
             ):
-                more = min(walk.count, self.max_samples - walk.count)
+                more = min(walk.count, most - walk.count)
                 draws = walk.joined(draws, walk.draw(more))
                 walk.count += more
                 theta, gain = walk.maximise(draws)

@@ -30,9 +30,9 @@ _BATCH = 64
 
 
 def maximise(plan: Plan, num_steps: int, problem: Problem) -> Callable:
-    """Parameters that maximise the mean surrogate over draws, and the rise at each draw."""
+    """Parameters that maximise the mean surrogate over draws, and the rise at each of `others`."""
 
-    def step(draws: dict, theta: dict, args: tuple) -> tuple[dict[str, Array], Array]:
+    def step(draws: dict, others: dict, theta: dict, args: tuple) -> tuple[dict[str, Array], Array]:
         def at(theta: dict[str, Array], free: dict[str, Array]) -> dict:
             return place(problem, free, args, theta)[0]
 
@@ -47,7 +47,7 @@ def maximise(plan: Plan, num_steps: int, problem: Problem) -> Callable:
         if plan.rest:
             new = _numeric(problem, plan.rest, new, draws, posterior, args, num_steps)
         rise = _over(
-            lambda free: sum_log_prob(at(new, free)) - sum_log_prob(at(theta, free)), draws
+            lambda free: sum_log_prob(at(new, free)) - sum_log_prob(at(theta, free)), others
         )
         return new, rise
 

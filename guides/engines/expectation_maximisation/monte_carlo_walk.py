@@ -176,8 +176,15 @@ class Walk:
         return jax.tree.map(one, draws, more)
 
     def maximise(self, draws: dict[str, NDArray]) -> tuple[dict[str, Array], Gain]:
-        """Parameters that maximise the surrogate of some draws, and its rise."""
-        inputs = draws, self.theta, self.problem.args
+        """Parameters that maximise the surrogate of some draws, and its rise.
+
+        There are as many parameters as latent numbers of an individual, which fit the noise of draws as
+        well: of individuals, the rise is that at draws that have no part in the step.
+        """
+        others = draws
+        if self.config.kernel == "hmc":
+            draws, others = self._halves(draws)
+        inputs = draws, others, self.theta, self.problem.args
         build = partial(maximise, self.plan, self.config.num_inner_steps)
         theta, rise = self.compiled("mcem-maximise", build, *inputs)(*inputs)
         chains = np.asarray(rise).reshape(self.config.num_chains, -1)
@@ -187,6 +194,21 @@ class Walk:
 
             ess = max(float(array_stats.ess(chains, chain_axis=0, draw_axis=1)), 1.0)
         return theta, Gain(float(chains.mean()), float(spread / np.sqrt(min(ess, chains.size))))
+
+    def _halves(self, draws: dict[str, NDArray]) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
+        """Earlier and later draws of each chain, as many of both."""
+        chains = self.config.num_chains
+
+        def part(values: NDArray, late: bool) -> NDArray:
+            whole = values.reshape(chains, -1, *values.shape[1:])
+            half = whole.shape[1] // 2
+            piece = whole[:, -half:] if late else whole[:, :half]
+            return piece.reshape(-1, *values.shape[1:])
+
+        early, late = (
+            {name: part(values, late) for name, values in draws.items()} for late in (False, True)
+        )
+        return early, late
 
     def newton(self, num_batches: int, advance: Callable[[int, str], None]) -> None:
         """Take a Newton step, unless the observed information is singular."""
