@@ -247,6 +247,8 @@ class MonteCarloEM(KeptEngine):
         # data of the staged problem have no roles
         layout = lay_out_units(problem) if self.kernel == "hmc" else None
         walk = Walk(self, staged, self._plan(staged), begin, seed, clock, layout)
+        if self.kernel == "hmc":
+            walk.step_from_start()
         walk.draw(self.num_samples)  # chains settle
         for value in values:
             walk.problem = with_option(problem, name, value)
@@ -261,6 +263,8 @@ class MonteCarloEM(KeptEngine):
         """Take steps until the surrogate no longer rises."""
         tol, most = self.tol or 0.0, self.max_samples or _MOST
         if not walk.gains:
+            if self.kernel == "hmc" and not self.schedule:
+                walk.step_from_start()
             walk.draw(self.num_samples)  # chains settle
         while not walk.settled and len(walk.gains) < self.max_steps:
             draws = walk.draw(walk.count)

@@ -164,6 +164,16 @@ class Walk:
             self._chains = adapted(self._chains, draws, self.config.num_chains)
         return draws
 
+    def step_from_start(self) -> None:
+        """Maximise at the rough rows of individuals, so that these are not drawn about other parameters."""
+        each = -(-self.count // self.config.num_chains)
+        self.theta, _ = self.maximise(
+            {
+                name: np.repeat(np.asarray(rows), each, axis=0)
+                for name, rows in self._chains.z.items()
+            }
+        )
+
     def joined(self, draws: dict[str, NDArray], more: dict[str, NDArray]) -> dict[str, NDArray]:
         """Draws of both, chain by chain."""
         chains = self.config.num_chains

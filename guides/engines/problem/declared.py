@@ -10,7 +10,7 @@ import numpy as np
 from jax.core import Tracer
 from numpy.typing import NDArray
 from numpyro.distributions import constraints
-from sidebayes.models.blocks.block import Block, Individual
+from sidebayes.models.blocks.block import Block
 
 from ..base import Problem
 from .density import abstract_trace, finite_mixtures, is_individual, is_latent, latent_sites
@@ -124,8 +124,8 @@ def schedule_of(problem: Problem, sites: tuple[str, ...]) -> tuple[str, tuple[fl
 
     def schedules() -> dict[str, Any]:
         trace = trace_anywhere(problem)
-        blocks = [trace[name]["infer"]["block"] for name in sites]
-        found = [block.schedule() for block in blocks if isinstance(block, Individual)]
+        blocks = [trace[name]["infer"]["block"] for name in sites if is_individual(trace[name])]
+        found = [block.schedule() for block in blocks]
         return dict(filter(None, found))
 
     for name, values in evaluated(schedules).items():

@@ -191,7 +191,7 @@ class KernelPotential(AboutShapes):
         """Refuse."""
         raise NotImplementedError(
             "the kernel potential is no density of points, and cannot simulate them; use "
-            "observation='points'"
+            "observation='density'"
         )
 
 
