@@ -60,6 +60,20 @@ CURVES = {
     "amplitude": 1.0,
 }
 
+_SQUARE = sb.register_points(
+    sb.Landmarks.from_array(
+        np.array([[0, 0], [1, 0], [1, 1], [0, 1.0]])
+        + 0.1 * np.random.default_rng(0).normal(size=(8, 4, 2))
+    ),
+    num_modes=2,
+)
+MARKED = {
+    "subjects": _SQUARE.subjects,
+    "landmarks": _SQUARE.landmarks,
+    "chart": _SQUARE.chart,
+    "rank": 1,
+}
+
 
 def directed(x, *, num_points=None):
     """Points about two multiples of a point of the sphere, which of the two is latent."""
@@ -130,6 +144,7 @@ CASES = {
     "trajectories, noise given": ("trajectories", CURVES | {"noise": 0.4}),
     "mixed_effects": ("mixed_effects", DESIGN),
     "mixed_effects_mixture": ("mixed_effects_mixture", DESIGN | TWO),
+    "latent_shape": ("latent_shape", MARKED),
     "joint_survival": ("joint_survival", DESIGN | {"hazard": HAZARD}),
     "point of a sphere": (directed, {"num_points": POINTS}),
 }

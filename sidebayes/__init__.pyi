@@ -20,6 +20,8 @@ from .data.shape_simulators import simulate_tubes as simulate_tubes
 from .data.shapes.landmark_files import read_landmarks as read_landmarks
 from .data.shapes.landmarks import Landmarks as Landmarks
 from .data.shapes.outlines import digit_outlines as digit_outlines
+from .data.shapes.registered import RegisteredPoints as RegisteredPoints
+from .data.shapes.registered import register_points as register_points
 from .data.shapes.shape_design import ShapeDesign as ShapeDesign
 from .data.shapes.shape_design import shape_design as shape_design
 from .data.simulators import simulate_decline as simulate_decline

@@ -20,6 +20,7 @@ from ..common.files import check_writable, sealed, write_whole
 from . import curves as of_curves
 from . import effects as of_effects
 from . import features as of_features
+from . import latent_shapes as of_latent
 from . import positions as of_positions
 from . import shape_effects as of_covariates
 from . import shape_modes as of_modes
@@ -72,6 +73,7 @@ class Fit(FitBase):
     forecast = of_curves.forecast
     survival = of_survival.survival
 
+    group_log_likelihood = of_latent.group_log_likelihood
     shapes = of_shapes.shapes
     modes = of_modes.modes
     shape_at = of_shapes.shape_at

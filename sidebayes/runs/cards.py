@@ -330,6 +330,15 @@ CARDS: dict[str, Card] = {
             tags=("shapes", "mixture", "groups", "links", "partial labels"),
         ),
         Card(
+            name="latent_shape",
+            title="Shapes in groups, seen through points without correspondence or landmarks in noise",
+            model_path="sidebayes.models.latent_shape:latent_shape",
+            engines=("monte_carlo_em", "svi", "nuts", "hmc", "map"),
+            links="any",
+            reference="Yu (2016), PhD thesis, University of Utah, sections 3.4-3.6",
+            tags=("shapes", "mixture", "groups", "links", "partial labels"),
+        ),
+        Card(
             name="trajectories",
             title="Curves that points or subjects follow: Gaussian processes under a Dirichlet process",
             model_path="sidebayes.models.trajectories:trajectories",

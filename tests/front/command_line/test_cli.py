@@ -41,6 +41,10 @@ HOW = {
         *("shapes.csv", "--group", "who", "--columns", "x=x,y", "--columns", "landmarks=mark"),
         *("--label", "kind", "--known", "kind"),
     ),
+    "latent_shape": (
+        *("frame.csv", "--group", "who", "--columns", "x=x,y", "--columns", "landmarks=mark"),
+        *("--label", "kind", "--known", "kind"),
+    ),
     "trajectories": ("long.csv", "--group", "who", "--columns", "y=y", "--columns", "inputs=t"),
     "joint_survival": ("long.csv", *MIXED, "--survival", "Surv(time, event) ~ 1"),
     "geodesic_embedding": (
@@ -80,6 +84,9 @@ def tables(tmp_path, monkeypatch):
     shapes = pd.DataFrame(np.swapaxes(square, 0, 1).reshape(40, 2), columns=["x", "y"])
     shapes = shapes.assign(who=long["who"], mark=np.tile(np.arange(4), 10), kind=long["kind"])
     shapes.to_csv("shapes.csv", index=False)
+    landmarks = sidebayes.Landmarks(shapes[["x", "y"]], shapes["who"], shapes["mark"])
+    shapes[["x", "y"]] = sidebayes.register_points(landmarks).x
+    shapes.to_csv("frame.csv", index=False)
 
 
 def refused(*arguments):
@@ -183,7 +190,8 @@ def test_every_card_is_fitted(name, tables):
     if out:
         assert len(pd.read_csv("labels.csv")) == (
             40
-            if name not in ("trajectories", "mixed_effects_mixture", "hierarchical_shape")
+            if name
+            not in ("trajectories", "mixed_effects_mixture", "hierarchical_shape", "latent_shape")
             else 10
         )
 

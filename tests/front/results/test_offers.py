@@ -107,6 +107,10 @@ REFUSED |= {
         "shapes": lambda fit: fit.shapes(),
     }.items()
 }
+REFUSED["group_log_likelihood"] = (
+    lambda fit: fit.group_log_likelihood(X),
+    "line has no latent shapes of individuals",
+)
 REFUSED |= {
     name: (call, "the model has no saliencies of features")
     for name, call in {

@@ -1,0 +1,31 @@
+"""Options of a model that change while it is fitted."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax.numpy as jnp
+
+from ..base import Problem
+from .units import Named
+
+__all__ = ["with_option"]
+
+
+def with_option(problem: Problem, name: str, value: float) -> Problem:
+    """Problem with another value of an option, which is an argument: all values share compiled code."""
+    if isinstance(problem.model, Named) and name in problem.model.names:
+        place = problem.model.names.index(name)
+        args = (*problem.args[:place], jnp.asarray(value), *problem.args[place + 1 :])
+        return replace(problem, args=args)
+    options = {key: given for key, given in problem.kwargs.items() if key != name}
+    model = functools.partial(_given, name, problem.model)
+    return Problem(model, (*problem.args, jnp.asarray(value)), options)
+
+
+def _given(name: str, model: Callable[..., None], *args: Any, **options: Any) -> None:
+    *data, value = args
+    model(*data, **{name: value}, **options)
