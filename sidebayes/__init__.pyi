@@ -105,8 +105,8 @@ from .studies.cluster_number import select_clusters as select_clusters
 from .studies.component_number import select_components as select_components
 from .studies.dimension_number import select_dimensions as select_dimensions
 from .studies.forecasts import forecast as forecast
-from .studies.group_test import group_test as group_test
-from .studies.pairwise_tests import pairwise_tests as pairwise_tests
+from .studies.group_tests.group_test import group_test as group_test
+from .studies.group_tests.pairwise_tests import pairwise_tests as pairwise_tests
 from .studies.prior import prior_predictive as prior_predictive
 from .studies.prototypes import fit_nfgl as fit_nfgl
 from .studies.prototypes import grow_prototypes as grow_prototypes
