@@ -1,5 +1,7 @@
 """Monte-Carlo EM with a trajectory per individual: a model whose answers are known."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +14,13 @@ from sidebayes.models.blocks.block import Block
 
 import sidebayes as sb
 
-jax.config.update("jax_enable_x64", True)
-
 NOISE = 0.3
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    with jax.enable_x64(True):
+        yield
 
 
 class Rows(Block):
@@ -127,3 +133,5 @@ def test_a_schedule_is_run_and_told():
     )
     fit = sb.fit(flat, x, engine=engine, progress=False)
     assert "after 2 with noise = 2, 1" in fit.status.message
+    with pytest.raises(ValueError, match="flat has no option 'heat'"):
+        sb.fit(flat, x, engine=replace(engine, scheduled="heat"), progress=False)

@@ -21,13 +21,17 @@ from sidebayes.models.latent_shape import latent_shape
 
 import sidebayes as sb
 
-jax.config.update("jax_enable_x64", True)
-
 RNG = np.random.default_rng(3)
 SQUARE = np.array([[0.0, 0], [1, 0], [1, 1], [0, 1]])
 MARKS = sb.Landmarks.from_array(SQUARE + 0.1 * RNG.normal(size=(8, 4, 2)))
 FRAME = sb.register_points(MARKS, num_modes=2)
 FAST = sb.MonteCarloEM(num_samples=32, max_samples=32, max_steps=4, num_warmup=20, num_final=2)
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    with jax.enable_x64(True):
+        yield
 
 
 def naive_mixture(x, subjects, shapes, scale):
