@@ -54,10 +54,12 @@ def geodesic_embedding(
 ) -> None:
     r"""Positions of points whose distances are those of the data, in noise (Oh and Raftery 2001).
 
-    .. math:: x_i \sim \mathcal N(0, s^2 I_q), \qquad \sigma^2 \sim \text{IG}(1, \sigma_0^2 / 2), \qquad
+    .. math:: x_i \sim \mathcal N(0, s^2 I_q) \mid \textstyle\sum_i x_i = 0, \qquad
+              \sigma^2 \sim \text{IG}(1, \sigma_0^2 / 2), \\
               \log d_{ij} \sim \mathcal N(\log\|x_i - x_j\|, \sigma^2)
 
-    for landmarks j. Positions are known up to rotation and reflection, and their centre by the prior only.
+    for landmarks j. Positions are known up to rotation and reflection; their mean, of which distances say
+    nothing, is zero.
 
     Distances along the graph of a table of points are sums of the same edges, and depend strongly on one
     another, which this density does not know: taken as independent, they give a posterior that is much too

@@ -72,9 +72,13 @@ class Orbits:
         for axis in dict.fromkeys(found.values()):
             parts = []
             for name in (name for name, own in found.items() if own == axis):
-                _refuse_curved(name, np.asarray(free[name]), np.asarray(sites[name]))
-                own = np.moveaxis(np.asarray(places[name]), dims[name].index(axis), -1)
-                parts.append(own.reshape(-1, own.shape[-1]))
+                own = _rows(np.asarray(places[name]), dims[name].index(axis))
+                _refuse_curved(
+                    name,
+                    np.asarray(flat)[own.astype(int)],
+                    _rows(sites[name], dims[name].index(axis)),
+                )
+                parts.append(own)
             rows = np.concatenate(parts).astype(int)
             axes.append(rows)
             volume += _log_volume(np.asarray(flat)[rows], axis, sites)
@@ -109,10 +113,17 @@ class Orbits:
         return self.log_volume + np.linalg.slogdet(inner)[1]
 
 
+def _rows(values: Any, place: int) -> NDArray:
+    """Vectors along one axis, a row each."""
+    last = np.moveaxis(np.asarray(values), place, -1)
+    return last.reshape(-1, last.shape[-1])
+
+
 def _refuse_curved(name: str, free: NDArray, value: NDArray) -> None:
     """Refuse coordinates that transforms of the site do not transform likewise."""
-    unit = np.linalg.norm(value) / max(np.linalg.norm(free), np.finfo(float).tiny)
-    if not np.allclose(value, unit * free, rtol=1e-6, atol=1e-9 * np.abs(value).max(initial=0.0)):
+    ours, theirs = free.T @ free, value.T @ value
+    unit = np.linalg.norm(theirs) / max(np.linalg.norm(ours), np.finfo(float).tiny)
+    if not np.allclose(theirs, unit * ours, rtol=1e-6, atol=1e-6 * np.linalg.norm(theirs)):
         raise ValueError(
             f"site {name!r} is known up to an orthogonal transform, but its unconstrained coordinates are "
             "not, so that no Gaussian is near it across the orbits; use NUTS or SVI"

@@ -20,6 +20,7 @@ from sidebayes.common.magnitudes import listed
 
 from ..block import Block, TakesMissing
 from ..mixtures.data_units import fitted_statistic
+from .centred import CentredNormal, Centring
 
 __all__ = ["Positions", "landmark_scaling", "point_scale"]
 
@@ -45,9 +46,9 @@ def point_scale(distances: Array | None, num_dimensions: int, scale: float | Non
 
 
 class Positions(Block, TakesMissing):
-    r"""Positions of points, of independent normal coordinates; points of a class about its centre.
+    r"""Positions of points, of independent normal coordinates about their mean, or about centres of classes.
 
-    .. math:: x_i \sim \mathcal N(0, s^2 I), \qquad \text{or} \quad
+    .. math:: x_i \sim \mathcal N(0, s^2 I) \mid \textstyle\sum_i x_i = 0, \qquad \text{or} \quad
               m_c \sim \mathcal N(0, (1 - h) s^2 I), \quad x_i \mid c \sim \mathcal N(m_c, h s^2 I)
 
     where classes are partly known: the class of a point is uniform among those that are admissible, and
@@ -80,12 +81,13 @@ class Positions(Block, TakesMissing):
         known : array_like of bool, shape (num_points, num_classes), optional
             Admissible classes.
         """
-        plain = dist.Normal(0.0, self.scale).expand([num_dimensions]).to_event(1)
-        fn = plain if known is None else self._about_centers(jnp.asarray(known), num_dimensions)
+        turns = {"dimensions": "orthogonal"}
+        if known is None:
+            fn: dist.Distribution = CentredNormal(self.scale, num_points, num_dimensions)
+            return self.declare("position", "positions", fn, ["points", "dimensions"], turns)
+        fn = self._about_centers(jnp.asarray(known), num_dimensions)
         with numpyro.plate("points", num_points):
-            return self.declare(
-                "position", "positions", fn, ["dimensions"], symmetry={"dimensions": "orthogonal"}
-            )
+            return self.declare("position", "positions", fn, ["dimensions"], turns)
 
     def _about_centers(self, admissible: Array, num_dimensions: int) -> dist.Distribution:
         within = numpyro.sample("within", dist.Beta(2.0, 2.0))
@@ -102,6 +104,8 @@ class Positions(Block, TakesMissing):
 
     def bijector(self, role: str, bijector: Transform) -> Transform:
         """Positions move in units of their prior deviation."""
+        if isinstance(bijector, Centring):
+            return Centring(self.scale)
         return AffineTransform(0.0, self.scale)
 
     def check(self, name: str, value: Any) -> None:
@@ -127,6 +131,7 @@ class Positions(Block, TakesMissing):
         first = landmark_scaling(value, shapes["position"][1])
         noise = np.random.default_rng(seed).normal(size=(num_starts, *first.shape))
         noise[0] = 0.0
+        noise -= noise.mean(axis=1, keepdims=True)
         return {"position": first + _JITTER * first.std() * noise}
 
 
