@@ -118,12 +118,11 @@ class CentredNormal(dist.Distribution):
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw tables."""
         drawn = jax.random.normal(key, (*sample_shape, *self.event_shape))
-        return self.scale * (drawn - drawn.mean(axis=-2, keepdims=True))
+        return jnp.asarray(self.scale) * (drawn - drawn.mean(axis=-2, keepdims=True))
 
     def log_prob(self, value: Array) -> Array:
         """Log density of tables."""
         rows, columns = self.event_shape
         normal = -0.5 * jnp.sum((value / self.scale) ** 2, axis=(-2, -1))
         norm = (rows - 1) * columns * (jnp.log(self.scale) + 0.5 * jnp.log(2 * jnp.pi))
-        found: Array = jnp.subtract(normal, norm)
-        return found
+        return jnp.asarray(normal) - jnp.asarray(norm)
