@@ -156,6 +156,8 @@ class MonteCarloEM(KeptEngine):
         """What is left to the model decided."""
         individuals = individual_sites(problem)
         sampled = self.sampled or individuals
+        shapes = latent_shapes(problem)
+        self._check_sites(sampled, list(shapes))
         alone = len(sampled) == 1 and sampled[0] in individuals
         if self.kernel == "hmc" and not alone:
             raise ValueError(
@@ -165,8 +167,7 @@ class MonteCarloEM(KeptEngine):
         kernel = self.kernel if self.kernel != "auto" else ("hmc" if alone else "nuts")
         found = schedule_of(problem, sampled) if self.schedule is None else None
         name, values = found or (self.scheduled, self.schedule or ())
-        shapes = latent_shapes(problem)
-        size = sum(math.prod(shapes.get(site, ())) for site in sampled)
+        size = sum(math.prod(shapes[site]) for site in sampled)
         by_row = kernel == "hmc"
         most = _MOST_BY_ROW if by_row else _MOST
         return replace(
@@ -190,7 +191,6 @@ class MonteCarloEM(KeptEngine):
         keep: Keeper,
     ) -> EngineResult:
         approximate = approximation(problem)
-        self._check_sites(list(latent_supports(problem)))
         plan = self._plan(problem)
         if init is None:
             start = {n: v[0] for n, v in initial_values(problem, seed, 1).items()}
@@ -214,11 +214,11 @@ class MonteCarloEM(KeptEngine):
                 keep.offer(walk.state)
             return self._result(problem, walk, approximate)
 
-    def _check_sites(self, latent: list[str]) -> None:
-        unknown = [name for name in self.sampled if name not in latent]
-        if unknown or not self.sampled or len(set(self.sampled)) == len(latent):
+    def _check_sites(self, sampled: tuple[str, ...], latent: list[str]) -> None:
+        unknown = [name for name in sampled if name not in latent]
+        if unknown or not sampled or len(set(sampled)) == len(latent):
             raise ValueError(
-                f"MonteCarloEM(sampled={self.sampled!r}): expected some, not all, of the latent sites "
+                f"MonteCarloEM(sampled={sampled!r}): expected some, not all, of the latent sites "
                 f"{latent}; the rest is maximised. To sample all use 'nuts', to maximise all 'map'"
             )
 

@@ -27,8 +27,8 @@ def with_option(problem: Problem, name: str, value: float) -> Problem:
     model = problem.model.model if isinstance(problem.model, Named) else problem.model
     if name not in inspect.signature(model).parameters:
         raise ValueError(
-            f"{getattr(model, '__name__', 'the model')} has no option {name!r} that could change from step to "
-            "step; name another, or leave the schedule out"
+            f"{getattr(model, '__name__', 'the model')} has no option {name!r} that could change from step "
+            "to step; name another, or leave the schedule out"
         )
     if isinstance(problem.model, Named) and name in problem.model.names:
         place = problem.model.names.index(name)

@@ -25,7 +25,8 @@ from tests.support.fuzz.odd import (
 
 PLACES = np.random.default_rng(1).normal(size=(3, 4, 2))
 MARKS = sb.Landmarks.from_array(PLACES)
-FRAME = sb.register_points(MARKS, num_modes=2)
+SQUARES = np.array([[0, 0], [1, 0], [1, 1], [0, 1]]) + PLACES / 20
+FRAME = sb.register_points(sb.Landmarks.from_array(SQUARES), num_modes=2)
 COVARIATES = (*TABLES, *COLUMNS)
 NAMED = sb.Landmarks.from_array(PLACES, covariates={"sex": list("fmf"), "age": [1.0, 2.0, 4.0]})
 
