@@ -110,7 +110,8 @@ def register_points(
     Raises
     ------
     ValueError
-        If an individual has fewer than three distinct points, or fewer points than axes.
+        If an individual has no more points than axes, or all at one place; or the reference has another
+        shape, or none.
     """
     points = _points(x, subjects)
     if points.num_landmarks is not None:
@@ -120,11 +121,9 @@ def register_points(
     rows, codes, number = _centred(points)
     if reference is None:
         num_points = check_integer("num_points", num_points, 3)
-        found = _spread(_typical(rows, codes, number), num_points)
+        found = _normed(_spread(_typical(rows, codes, number), num_points))
     else:
-        found = real_array("reference", reference)
-    found = found - found.mean(axis=0)
-    found = found / np.linalg.norm(found)
+        found = _checked(reference, rows.shape[1])
     unit = np.sqrt(len(found))
     with jax.enable_x64(True):
         given = jnp.asarray(rows / unit), jnp.asarray(codes), jnp.asarray(found)
@@ -180,15 +179,38 @@ def _in_frame(
         return np.asarray(register(*given, number)), points.subjects, None
 
 
+def _checked(reference: ArrayLike, axes: int, size: int | None = None) -> NDArray[np.float64]:
+    """A reference that is given, centred and of norm one."""
+    points = real_array("reference", reference)
+    wanted = points.ndim == 2 and points.shape[1] == axes and len(points) >= 3
+    if not wanted or (size is not None and len(points) != size) or not np.isfinite(points).all():
+        raise ValueError(
+            f"reference has shape {points.shape}; expected ({size or 'three points at least'}, {axes}), all "
+            "numbers finite"
+        )
+    found = points - points.mean(axis=0)
+    if np.linalg.matrix_rank(found, tol=1e-9 * np.abs(points).max()) < 2:
+        raise ValueError(
+            "points of the reference lie on a line, or coincide; give a reference that has a shape"
+        )
+    return _normed(found)
+
+
+def _normed(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Points about their middle, of norm one."""
+    found = points - points.mean(axis=0)
+    normed: NDArray[np.float64] = found / np.linalg.norm(found)
+    return normed
+
+
 def _of_landmarks(
     points: Landmarks, num_modes: int | None, reference: ArrayLike | None
 ) -> RegisteredPoints:
     """Landmarks, some of which may be missing, on their mean or a reference that is given."""
     found = points.aligned()
     if reference is not None:
-        centre = real_array("reference", reference)
-        centre = centre - centre.mean(axis=0)
-        completed = _laid_on(found.completed, centre / np.linalg.norm(centre))
+        given = _checked(reference, found.mean.shape[1], len(found.mean))
+        completed = _laid_on(found.completed, given)
     else:
         completed = found.completed
     chart = shape_chart(completed, num_modes)
