@@ -20,7 +20,7 @@ from sidebayes.models.blocks.manifolds.shape_chart import ShapeChart
 import sidebayes as sb
 
 RIDGES = (1e-3, 1e-4, 1e-7, 1e-10)
-ENGINE = sb.MonteCarloEM(num_samples=64, max_samples=64, max_steps=20, num_final=2)
+ENGINE = "monte_carlo_em"
 AIM_SECONDS = {"speed": 180, "speed3d": 900}
 
 
