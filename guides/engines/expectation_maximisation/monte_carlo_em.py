@@ -129,6 +129,11 @@ class MonteCarloEM(KeptEngine):
         if isinstance(self.sampled, str):
             object.__setattr__(self, "sampled", (self.sampled,))
         super().__post_init__()
+        if self.num_final == 1:
+            raise ValueError(
+                "MonteCarloEM(num_final=1): expected 0, for no Newton steps, or two batches at least, whose "
+                "differences are their error"
+            )
 
     def run(
         self,

@@ -76,6 +76,7 @@ def test_wrong_values_are_refused(kind, name):
         (lambda: sb.MonteCarloEM(sampled=("b", 3)), "expected names"),
         (lambda: sb.MonteCarloEM(schedule=(1.0, -2.0)), "expected finite numbers > 0"),
         (lambda: sb.MonteCarloEM(scheduled=3), "expected"),
+        (lambda: sb.MonteCarloEM(num_final=1), "two batches at least"),
     ],
 )
 def test_messages(make, message):
