@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LINKS = {
     "any": "hard, soft, mixed",
     "hard": "hard",
-    "priced": "priced pairs, groups",
+    "priced": "priced pairs",
 }
 
 
@@ -32,8 +32,9 @@ def source(card: Card) -> str:
 def side(card: Card) -> str:
     """Links that a method takes, and whether some classes may be known."""
     links = [LINKS[card.links]] if card.links != "none" else []
+    links += ["groups"] if card.signature.of_kind("sets") else []
     classes = ["known classes"] if card.signature.of_kind("labels") else []
-    return "; ".join(links + classes) or "none"
+    return "; ".join([", ".join(links)] * bool(links) + classes) or "none"
 
 
 def methods(text: str) -> str:

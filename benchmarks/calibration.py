@@ -12,6 +12,7 @@ ranks are written to a folder, and pairs that lie there already are not run agai
 
 import argparse
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -57,6 +58,20 @@ CURVES = {
     "num_clusters": 2,
     "length_scale": 1.0,
     "amplitude": 1.0,
+}
+
+_SQUARE = sb.register_points(
+    sb.Landmarks.from_array(
+        np.array([[0, 0], [1, 0], [1, 1], [0, 1.0]])
+        + 0.1 * np.random.default_rng(0).normal(size=(8, 4, 2))
+    ),
+    num_modes=2,
+)
+MARKED = {
+    "subjects": _SQUARE.subjects,
+    "landmarks": _SQUARE.landmarks,
+    "chart": _SQUARE.chart,
+    "rank": 1,
 }
 
 
@@ -119,13 +134,17 @@ CASES = {
             "prior": PRIOR,
             "selection": "sparse",
             "concentration": 1.0,
-            "saliency_prior": (2.0, 2.0),  # under Beta(1/2, 1/2) so few sweeps do not mix
         },
+    ),
+    "geodesic_embedding": (
+        "geodesic_embedding",
+        {"num_points": 8, "scale": 1.0, "noise_level": 0.2},
     ),
     "trajectories": ("trajectories", CURVES | {"noise": dist.LogNormal(-1.0, 0.5)}),
     "trajectories, noise given": ("trajectories", CURVES | {"noise": 0.4}),
     "mixed_effects": ("mixed_effects", DESIGN),
     "mixed_effects_mixture": ("mixed_effects_mixture", DESIGN | TWO),
+    "latent_shape": ("latent_shape", MARKED),
     "joint_survival": ("joint_survival", DESIGN | {"hazard": HAZARD}),
     "point of a sphere": (directed, {"num_points": POINTS}),
 }
@@ -144,6 +163,12 @@ ENGINES = {
     "nested": sb.NestedSlice(num_live=100, num_delete=25, num_runs=2, num_samples=100),
 }
 """Bayesian engines, with settings that make many fits affordable."""
+
+LONGER = {
+    ("feature_saliency", "gibbs"): replace(ENGINES["gibbs"], thinning=10),
+    ("feature_saliency", "nuts"): replace(ENGINES["nuts"], num_warmup=500, num_samples=2000),
+}
+"""Where these settings do not mix: which values are relevant changes rarely."""
 
 REFUSED = {("ppc, field", "cavi"), ("pfgl", "cavi"), ("trajectories", "cavi")}
 """Some sites are points there: weights that a partition function depends on, prototypes, noise."""
@@ -168,7 +193,7 @@ def run(case, engine, num_simulations, seed=0):
     card, options = CASES[case]
     return sb.calibrate(
         card,
-        ENGINES[engine],
+        LONGER.get((case, engine), ENGINES[engine]),
         num_simulations=num_simulations,
         seed=seed,
         progress=False,

@@ -56,6 +56,8 @@ class SalientFeatures:
         relevant = int((self.frame["saliency"] > _RELEVANT).sum())
         found = f"{relevant} of {len(self.frame)} features have a saliency above {_RELEVANT:g}; "
         if len(self.num_clusters) == 1:
+            if self.likeliest == 1:
+                return "one cluster, so that there is nothing that features could tell apart"
             return f"{found}{self.likeliest} clusters"
         shown = [f"{k} ({p:.2f})" for k, p in self.num_clusters.items() if p >= 0.01]
         return f"{found}numbers of clusters by probability: {', '.join(shown)}"

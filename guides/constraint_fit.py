@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -34,6 +33,7 @@ from .engines.plumbing.clock import Clock
 from .engines.plumbing.programs import compiled
 from .engines.problem.declared import observed_table
 from .engines.problem.density import approximation, latent_supports, trace_model
+from .engines.problem.options import with_option
 from .engines.steps.starts import initial_values
 from .fisher import natural_newton
 
@@ -113,7 +113,7 @@ class Continuation(KeptEngine):
         clock = Clock()
         for number, (temperature, tol) in enumerate(stages):
             found = ascend(
-                _at_temperature(problem, temperature),
+                with_option(problem, "temperature", temperature),
                 title=f"Continuation at temperature {temperature:g}",
                 seed=seed,
                 init=init,
@@ -160,18 +160,6 @@ def _own_temperature(problem: Problem) -> float:
             "Continuation lowers; use 'map'"
         )
     return float(problem.kwargs.get("temperature", known.default))
-
-
-def _at_temperature(problem: Problem, temperature: float) -> Problem:
-    """Problem whose temperature is an argument, so that all stages share compiled code."""
-    options = {name: v for name, v in problem.kwargs.items() if name != "temperature"}
-    model = functools.partial(_heated, problem.model)
-    return Problem(model, (*problem.args, jnp.asarray(temperature)), options)
-
-
-def _heated(model: Callable[..., None], *args: Any, **options: Any) -> None:
-    *data, temperature = args
-    model(*data, temperature=temperature, **options)
 
 
 @dataclass(frozen=True)

@@ -217,11 +217,16 @@ class ComponentwiseEM(KeptEngine):
         used = int((params[names.weights] > 0).sum())
         steps, saliency = int(state.steps[best]) - 1, params[names.saliency]
         stopped = int(code[best]) != SETTLED
+        clusters = "1 cluster" if used == 1 else f"{used} clusters"
         message = (
             f"component-wise EM took {steps} steps from {len(params[names.weights])} clusters; the shortest "
-            f"message of {len(value)} starts, {-value[best]:.6g} nats, has {used} clusters and "
+            f"message of {len(value)} starts, {-value[best]:.6g} nats, has {clusters} and "
             f"{int((saliency > 0).sum())} of {len(saliency)} features"
         )
+        if used == 1:
+            message += "; with one cluster there is nothing that features could tell apart"
+        elif not (saliency > 0).any():
+            message += "; no feature tells the clusters apart"
         if stopped:
             message += f"; it stopped at max_steps={self.max_steps}, raise it"
         return EngineResult(
@@ -238,11 +243,12 @@ class ComponentwiseEM(KeptEngine):
 def _at_known_rows(
     problem: Problem, names: Sites, starts: dict[str, NDArray]
 ) -> dict[str, NDArray]:
-    """Starts whose clusters are at the mean of the rows that partial labels give them, as far as they do."""
+    """Starts whose clusters have the means of normal features of the rows that partial labels give them."""
     data = observed_table(problem, names.observed)
     known = next((arg for arg in problem.args if isinstance(arg, PartialLabels)), None)
-    if known is None or data is None:
+    if known is None or data is None or not names.normal:
         return starts
+    data = data[:, np.array(names.normal)]
     location = starts[names.location].copy()
     classes = np.asarray(known.classes)
     for cluster in np.unique(classes[classes >= 0]):

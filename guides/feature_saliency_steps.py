@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike
 from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.saliency.feature_block import SalientFeatures
+from sidebayes.models.blocks.saliency.layout import Used
 from sidebayes.models.blocks.saliency.message_length import PER_DENSITY
-from sidebayes.models.blocks.saliency.passes import Used, salient_densities, salient_moments
+from sidebayes.models.blocks.saliency.mixed_block import MixedFeatures
 from sidebayes.models.blocks.saliency.saliency_mixture import SaliencyMixture
 
 from .engines.base import Problem
@@ -31,11 +33,12 @@ _TRIED = 33
 
 
 class Sites(NamedTuple):
-    """Names of the observed site, of the weights, and of those of the features by role."""
+    """Names of the observed site, of the weights, of those of the features by role; normal columns."""
 
     observed: str
     weights: str
     roles: tuple[tuple[str, str], ...]
+    normal: tuple[int, ...]
 
     @property
     def saliency(self) -> str:
@@ -57,7 +60,11 @@ class Sites(NamedTuple):
             If the model is another one.
         """
         trace = abstract_trace(problem)
-        blocks = [(b, s) for b, s in declared_blocks(trace) if isinstance(b, SalientFeatures)]
+        blocks = [
+            (b, s)
+            for b, s in declared_blocks(trace)
+            if isinstance(b, SalientFeatures | MixedFeatures)
+        ]
         sources = [
             n for n, (fn, _) in collapsed_sites(trace).items() if isinstance(fn, SaliencyMixture)
         ]
@@ -78,7 +85,11 @@ class Sites(NamedTuple):
                 f"component-wise EM does not learn {sorted(others)}; state their values, or pass "
                 "selection='sparse' and use engine='em'"
             )
-        return cls(sources[0], weights[0], tuple(sorted(sites.items())))
+        if isinstance(block, MixedFeatures):
+            normal = block.columns.normal
+        else:
+            normal = tuple(range(block.num_features))
+        return cls(sources[0], weights[0], tuple(sorted(sites.items())), normal)
 
 
 class Weighed(NamedTuple):
@@ -86,7 +97,8 @@ class Weighed(NamedTuple):
 
     names: Sites
     fn: SaliencyMixture
-    block: SalientFeatures
+    block: SalientFeatures | MixedFeatures
+    params: dict[str, Array]
     value: Array
     weights: Array
     log_prior: Array
@@ -104,13 +116,16 @@ class Weighed(NamedTuple):
             if one["type"] == "sample" and name != names.observed
         ]
         used = Used(jnp.argsort(weights <= 0, stable=True), (weights > 0).sum())
-        unary = salient_densities(site["value"], fn.components.features, used)
+        unary = fn.components.by_cluster(site["value"], used)
         if fn.log_side is not None:
             unary = unary + jnp.maximum(jnp.asarray(fn.log_side).T, partition.FORBIDDEN)
         unary = jnp.where(weights[:, None] > 0, unary, partition.FORBIDDEN)
         block = trace[names.saliency]["infer"]["block"]
         value = site["value"]
-        return cls(names, fn, block, value, weights, sum(prior, start=jnp.zeros(())), used, unary)
+        params = {name: trace[name]["value"] for _, name in names.roles}
+        return cls(
+            names, fn, block, params, value, weights, sum(prior, start=jnp.zeros(())), used, unary
+        )
 
     @property
     def saliency(self) -> Array:
@@ -127,9 +142,17 @@ class Weighed(NamedTuple):
         """Minus the length of the message."""
         labels = self._labels(self.weights)
         if labels.is_shared:
-            joint = self.unary + labels.log_weights[:, None]
-            return self.log_prior + jax.nn.logsumexp(joint, axis=0).sum()
+            density, top = self.density()
+            return self.log_prior + (jnp.log(self.weights @ density) + top).sum()
         return self.log_prior + labels.log_evidence(self.unary.T)
+
+    def density(self) -> tuple[Array, Array]:
+        """Densities of the rows in the clusters relative to the greatest, and the logarithm of that."""
+        top = self.unary.max(axis=0)
+        # where all have vanished beside a cluster that is taken out, they are alike
+        least = jnp.sqrt(jnp.finfo(top.dtype).tiny)
+        found = jnp.maximum(jnp.exp(self.unary - top), least)
+        return lax.optimization_barrier((jnp.where(self.weights[:, None] > 0, found, 0.0), top))
 
     def _labels(self, weights: Array) -> LinkedCategorical:
         """Joint prior of the labels at other weights, whose logarithms are numbers where they are zero."""
@@ -160,23 +183,11 @@ class Weighed(NamedTuple):
     def without(self, cluster: Array) -> dict[str, Array]:
         """The parameters with a cluster left out."""
         rest = self.weights.at[cluster].set(0.0)
-        values = dict(self._values())
-        return values | {self.names.weights: rest / jnp.maximum(rest.sum(), 1e-300)}
-
-    def _values(self) -> dict[str, Array]:
-        own = self.fn.components.features
-        by_role = {
-            "saliency": own.saliency,
-            "location": own.mean,
-            "spread": own.variance,
-            "common_location": own.common_mean,
-            "common_spread": own.common_variance,
-        }
-        return {name: by_role[role] for role, name in self.names.roles}
+        return self.params | {self.names.weights: rest / jnp.maximum(rest.sum(), 1e-300)}
 
     def moved(self, min_clusters: int, plain: Array) -> dict[str, Array]:
         """Update the weights one after another, then densities and saliencies."""
-        price = PER_DENSITY / 2 * (self.saliency > 0).sum()
+        price = (self.block.num_parameters * (self.saliency > 0)).sum() / 2
         held = self.held()
         counts, shares = self._expected()
 
@@ -191,10 +202,7 @@ class Weighed(NamedTuple):
     def _expected(self) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
         """Expected sizes of the clusters, and responsibilities (num_clusters, num_points), given weights."""
         if self.fn.labels.is_shared:
-            density = jnp.exp(self.unary - self.unary.max(axis=0))
-            # where all have vanished beside a cluster that is taken out, they are alike
-            least = jnp.sqrt(jnp.finfo(density.dtype).tiny)
-            density = jnp.where(self.weights[:, None] > 0, jnp.maximum(density, least), 0.0)
+            density, _ = self.density()
             return (
                 lambda weights: weights * (density @ (1 / (weights @ density))),
                 lambda weights: weights[:, None] * density / (weights @ density),
@@ -218,12 +226,13 @@ class Weighed(NamedTuple):
     def _features(self, share: Array, weights: Array, plain: Array) -> dict[str, Array]:
         """Modes of densities and saliencies."""
         used = Used(jnp.argsort(weights <= 0, stable=True), (weights > 0).sum())
-        features, block = self.fn.components.features, self.block
-        moments = salient_moments(self.value, share, features, block.centre, used)
+        block: Any = self.block
+        moments = self.fn.components.moments(self.value, share, block.centre, used)
         found = block.update(moments, ())
-        saliency = _saliency_updated(features.saliency, moments, used.number, plain)
-        values = {role: self._values()[name] for role, name in self.names.roles}
-        new = {"saliency": saliency, **block.normal_mode(found.normal, values)}
+        price = block.num_parameters / 2
+        saliency = _saliency_updated(self.saliency, moments, used.number, plain, price)
+        values = {role: self.params[name] for role, name in self.names.roles}
+        new = {"saliency": saliency, **block.density_mode(found, values)}
         return {name: new[role] for role, name in self.names.roles}
 
 
@@ -249,7 +258,9 @@ def _weight_updated(
     return jnp.where(number > 1, scaled.at[cluster].set(new), weights)
 
 
-def _saliency_updated(saliency: Array, moments: Any, num_used: Array, plain: Array) -> Array:
+def _saliency_updated(
+    saliency: Array, moments: Any, num_used: Array, plain: Array, price: ArrayLike = PER_DENSITY / 2
+) -> Array:
     r"""Saliencies after a step.
 
     The plain step is eq. 4.30. Where densities of relevant values are like the common ones, all that
@@ -260,8 +271,9 @@ def _saliency_updated(saliency: Array, moments: Any, num_used: Array, plain: Arr
     :math:`t \ge -1/2`). Here :math:`D = \sum w (r - \rho) / \rho(1 - \rho)`, and :math:`J = \sum w (r -
     \rho)^2 / \rho^2(1 - \rho)^2`, of values that are relevant with probability r.
     """
-    relevant, others = moments.total[:-1].sum(axis=0), moments.total[-1]
-    price_on, price_off = num_used * PER_DENSITY / 2, PER_DENSITY / 2
+    relevant, others = moments.on, moments.off
+    price_off = jnp.asarray(price)
+    price_on = num_used * price_off
     on, off = jnp.maximum(relevant - price_on, 0.0), jnp.maximum(others - price_off, 0.0)
     total = on + off
     best = jnp.where(total > 0, on / jnp.where(total > 0, total, 1.0), 0.0)

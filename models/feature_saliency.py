@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ from .blocks.mixtures.weights import cluster_weights
 from .blocks.roles import Missing
 from .blocks.saliency.feature_block import SalientFeatures
 from .blocks.saliency.message_length import check_selection, improper_weights, structure_length
+from .blocks.saliency.mixed_block import MixedFeatures
 from .blocks.saliency.saliency_mixture import SaliencyMixture
 from .blocks.side_information.links import Links
 from .blocks.side_information.partial_labels import PartialLabels
@@ -40,6 +42,7 @@ def feature_saliency(
     flip_rate: dist.Distribution | str | None = None,
     weight_per: str = "point",
     inference: str | Inference = "exact",
+    kinds: Sequence[str] | None = None,
     num_points: int | None = None,
 ) -> None:
     r"""Mixture of diagonal Gaussians with a saliency for every feature (Law 2006, chapter 4).
@@ -74,6 +77,10 @@ def feature_saliency(
         a and b.
     reading, flip_rate, weight_per, inference
         See `ppc`; links are read as statements by default.
+    kinds : sequence of str, optional
+        What each feature is: "normal", the default, "count" (Poisson), "category:C" (one of C categories)
+        or "ordered:C" (C ordered levels, binomial). Categories and levels are coded 0, 1, ...; see
+        `MixedFeatures` for their priors. They need x, and a proper `prior`.
     num_points : int, optional
 
     References
@@ -85,15 +92,21 @@ def feature_saliency(
     size = num_rows(x, num_points)
     graph = as_label_graph(links, size, num_clusters, inference)
     proper = check_selection(selection, graph, reading)
-    features = SalientFeatures(x, num_clusters, prior, saliency_prior if proper else None)
+    own = saliency_prior if proper else None
+    features: SalientFeatures | MixedFeatures
+    if kinds is None:
+        features = SalientFeatures(x, num_clusters, prior, own)
+    else:
+        features = MixedFeatures(x, num_clusters, prior, own, kinds)
     density = features.sample()
     if proper:
         weight = 1 / num_clusters if concentration is None else concentration
         pi = cluster_weights(graph, num_clusters, weight, None, reading, inference)
     else:
         pi = improper_weights(num_clusters)
-        length = structure_length(pi, density.features.saliency, size)
-        numpyro.factor("structure", -length - features.density_length(density.features, pi))
+        saliency = density.features.saliency
+        length = structure_length(pi, saliency, size, features.num_parameters)
+        numpyro.factor("structure", -length - features.density_length(density, pi))
     labels = LinkedCategorical(
         jnp.log(pi),
         graph,

@@ -11,6 +11,8 @@ from .data.datasets import load_dataset as load_dataset
 from .data.domains import simulate_domains as simulate_domains
 from .data.formulas import Design as Design
 from .data.formulas import design as design
+from .data.mixed_tables import MixedTable as MixedTable
+from .data.mixed_tables import mixed_table as mixed_table
 from .data.shape_simulators import simulate_box_bumps as simulate_box_bumps
 from .data.shape_simulators import simulate_ellipsoids as simulate_ellipsoids
 from .data.shape_simulators import simulate_leaves as simulate_leaves
@@ -18,6 +20,8 @@ from .data.shape_simulators import simulate_tubes as simulate_tubes
 from .data.shapes.landmark_files import read_landmarks as read_landmarks
 from .data.shapes.landmarks import Landmarks as Landmarks
 from .data.shapes.outlines import digit_outlines as digit_outlines
+from .data.shapes.registered import RegisteredPoints as RegisteredPoints
+from .data.shapes.registered import register_points as register_points
 from .data.shapes.shape_design import ShapeDesign as ShapeDesign
 from .data.shapes.shape_design import shape_design as shape_design
 from .data.simulators import simulate_decline as simulate_decline
@@ -99,9 +103,10 @@ from .studies.adaptation import select_adaptation as select_adaptation
 from .studies.calibration import calibrate as calibrate
 from .studies.cluster_number import select_clusters as select_clusters
 from .studies.component_number import select_components as select_components
+from .studies.dimension_number import select_dimensions as select_dimensions
 from .studies.forecasts import forecast as forecast
-from .studies.group_test import group_test as group_test
-from .studies.pairwise_tests import pairwise_tests as pairwise_tests
+from .studies.group_tests.group_test import group_test as group_test
+from .studies.group_tests.pairwise_tests import pairwise_tests as pairwise_tests
 from .studies.prior import prior_predictive as prior_predictive
 from .studies.prototypes import fit_nfgl as fit_nfgl
 from .studies.prototypes import grow_prototypes as grow_prototypes

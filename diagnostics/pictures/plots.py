@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MOST_POINTS",
     "draw_links",
+    "draw_pairs",
     "link_legend",
     "plot_clusters",
     "plot_coclustering",
@@ -264,12 +265,20 @@ def draw_links(axis: Axes, fit: AskedFit, where: NDArray) -> int:
     fit : Fit
     where : ndarray, shape (num_points, 2)
     """
-    from matplotlib.collections import LineCollection
-
     group = fit.tree["constant_data"]
     pairs = group["links"].to_numpy().reshape(-1, 2).astype(int)
     weights = group["link_weights"].to_numpy()
     broken = violated(fit.labels(), pairs, weights)
+    draw_pairs(axis, where, pairs, weights, broken)
+    return int(broken.sum())
+
+
+def draw_pairs(
+    axis: Axes, where: NDArray, pairs: NDArray, weights: NDArray, broken: NDArray[np.bool_]
+) -> None:
+    """Draw at most 400 links, must-links solid and cannot-links dashed, those that are `broken` first."""
+    from matplotlib.collections import LineCollection
+
     shown = np.zeros(len(pairs), bool)
     shown[np.argsort(~broken, kind="stable")[:_MOST_LINKS]] = True  # violated ones first
     for must, style in ((True, "solid"), (False, (0, (3.5, 2.5)))):
@@ -284,7 +293,6 @@ def draw_links(axis: Axes, fit: AskedFit, where: NDArray) -> int:
                 zorder=1.5 if bad else 1,
             )
             axis.add_collection(lines)
-    return int(broken.sum())
 
 
 def link_legend(axis: Axes, num_violated: int, title: str | None) -> None:

@@ -26,6 +26,7 @@ _HEADINGS = {
     "clusters": "Data, links and soft assignments",
     "curves": "Curves of the clusters",
     "features": "Saliencies of the features, and the number of clusters",
+    "map": "Positions of the points",
     "shapes": "Shapes of the groups, and how they vary",
     "sphere": "Directions, links and soft assignments",
     "subjects": "Measurements, with bands of what the model predicts",
@@ -38,6 +39,8 @@ CAPTIONS = {
     "of its cluster.",
     "features": "A bar is the probability that a value of the feature says something about its cluster. "
     "Lines, where there are draws, are 95 % intervals.",
+    "map": "Points are at their posterior means, ellipses hold 90 % of a position. Solid lines are links "
+    "that say near, dashed ones links that say far.",
     "shapes": "Landmarks of individuals and group means; landmarks in one colour correspond; the population "
     "deformed to each group, magnified as the title says, with a band that holds 90 % where there is an "
     "outline; where the two groups that are farthest apart differ; and the leading modes of all shapes, "

@@ -32,6 +32,7 @@ __all__ = [
     "HasMeans",
     "HasUnits",
     "Improper",
+    "Individual",
     "Observation",
     "Obstructed",
     "OnePass",
@@ -87,8 +88,8 @@ class Block:
     """What to do where a cluster has collapsed; see `Collapsible`."""
 
     @property
-    def factors(self) -> tuple[str, ...]:
-        """Log-factors that the sites enter, where they are several; in place of `factor`."""
+    def factors(self) -> tuple[str | None, ...]:
+        """Log-factors that the sites enter, in place of `factor`; None is a density of a site itself."""
         return (self.factor,)
 
     @property
@@ -104,12 +105,16 @@ class Block:
         event_dims: Sequence[str] = (),
         symmetry: Mapping[str, str] | None = None,
         manifold: str | None = None,
+        chart: str | None = None,
     ) -> Array:
         """Sample a site of the block.
 
-        `event_dims` name its last axes, `symmetry` says which permute, `manifold` what its points lie on.
+        `event_dims` name its last axes, `symmetry` says which permute, `manifold` what its points lie on,
+        `chart` the argument that holds the chart of shapes whose coordinates they are.
         """
         infer: dict[str, Any] = {"block": self, "role": role}
+        if chart is not None:
+            infer["chart"] = chart
         if manifold is not None:
             infer["manifold"] = manifold
         if symmetry is not None:
@@ -274,6 +279,23 @@ class Starting(Protocol):
 
 class TakesMissing:
     """Base of `Starting` blocks whose data may have missing values, NaN."""
+
+
+@runtime_checkable
+class Individual(Protocol):
+    """Has a site with a row of latent values for each individual, of which the data give a rough idea.
+
+    Runs start there. Where the site sums labels out, the blocks that learn from it start at partitions of
+    these values. Rows are alike, and those of different units independent given all else.
+    """
+
+    def guess(self) -> Array:
+        """Rough values of the site."""
+        ...
+
+    def schedule(self) -> tuple[str, Array] | None:
+        """Option of the model, and its values in the first steps of a climb; None without any."""
+        ...
 
 
 @runtime_checkable

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +14,11 @@ from scipy.special import expit, logit
 
 from sidebayes.diagnostics.features import SalientFeatures, salient_features
 from sidebayes.diagnostics.sites import labelled_table, site_of
+from sidebayes.guides.engines.problem.declared import declared_blocks
+from sidebayes.guides.engines.problem.density import abstract_trace, collapsed_sites, trace_model
 from sidebayes.models.blocks.mixtures.row_densities import row_log_densities
-from sidebayes.models.blocks.saliency.passes import Salient
-from sidebayes.models.blocks.saliency.salient_normal import SalientNormal
+from sidebayes.models.blocks.saliency.feature_block import SalientFeatures as SalientBlock
+from sidebayes.models.blocks.saliency.mixed_block import MixedFeatures
 
 from .base.fit_base import FitBase
 
@@ -22,8 +26,6 @@ __all__ = ["contrast_saliencies", "features", "imputed"]
 
 _INSIDE = 1e-6
 """Distance that contrasted saliencies keep from zero and one."""
-
-_ROLES = ("saliency", "location", "spread", "common_location", "common_spread")
 
 
 def features(fit: FitBase) -> SalientFeatures:
@@ -54,44 +56,67 @@ def imputed(fit: FitBase) -> pd.DataFrame:
     -------
     DataFrame
         A row for each missing value: its ``row``, ``feature``, posterior ``mean`` and standard deviation
-        ``sd``.
+        ``sd``. Of a category these are NaN; ``level`` is then the most probable one, and ``probability``
+        how probable it is.
 
     Raises
     ------
     ValueError
         If the model has no saliencies.
     """
-    salient_features(fit.tree)  # refuses models without
+    block, sites = _block(fit)
     x = labelled_table(fit.tree)
     row, column = np.nonzero(np.isnan(x))
     prob = fit.tree["responsibilities"]["prob"]
     draws = fit.tree["posterior"].to_dataset().sel(draw=prob["draw"])
-    saliency, mean, variance, common_mean, common_variance = (
-        draws[site_of(fit.tree, role)].to_numpy() for role in _ROLES
-    )
+    values = {role: draws[name].to_numpy() for role, name in sites.items()}
     share = prob.to_numpy()[:, :, row]  # (chain, draw, missing, cluster)
-    relevant = saliency[:, :, column]
+    relevant = values["saliency"][:, :, column]
 
-    def moment(within: NDArray, common: NDArray) -> NDArray:
-        inside: NDArray = np.einsum("cdmk,cdkm->cdm", share, within[..., column])
-        found: NDArray = relevant * inside + (1 - relevant) * common[..., column]
+    def mixed(within: NDArray, common: NDArray, where: Any, cells: Any) -> NDArray:
+        """Average over clusters, relevance and draws of what a value has in each case."""
+        own = relevant[..., where, *(None,) * (within.ndim - 4)]
+        inside = np.einsum("cdmk,cdkm...->cdm...", share[:, :, where], within[:, :, :, cells])
+        found: NDArray = (own * inside + (1 - own) * common[:, :, cells]).mean(axis=(0, 1))
         return found
 
-    first = moment(mean, common_mean)
-    second = moment(variance + mean**2, common_variance + common_mean**2)
-    middle = first.mean(axis=(0, 1))
-    spread = second.mean(axis=(0, 1)) - middle**2
+    within, others = block.value_moments(values), block.value_moments(values, "common_")
+    middle, square = (
+        mixed(np.asarray(own), np.asarray(other), slice(None), column)
+        for own, other in zip(within, others, strict=True)
+    )
     names = (
         fit.tree["features"]["features"].to_numpy() if len(fit.tree["features"].coords) else None
     )
-    return pd.DataFrame(
+    frame = pd.DataFrame(
         {
             "row": row,
             "feature": column if names is None or names.shape != x.shape[1:] else names[column],
             "mean": middle,
-            "sd": np.sqrt(np.maximum(spread, 0.0)),
+            "sd": np.sqrt(np.maximum(square - middle**2, 0.0)),
         }
     )
+    kinds = block.columns.kinds if isinstance(block, MixedFeatures) else ()
+    for kind in (one for one in kinds if one.name == "category"):
+        where = np.isin(column, kind.columns)
+        cells = np.searchsorted(kind.columns, column[where])
+        levels = mixed(values[kind.site], values[f"common_{kind.site}"], where, cells)
+        frame.loc[where, "level"] = levels.argmax(axis=1)
+        frame.loc[where, "probability"] = levels.max(axis=1)
+    return frame
+
+
+def _block(fit: FitBase) -> tuple[SalientBlock | MixedFeatures, dict[str, str]]:
+    """The block that has the saliencies, and its sites by role.
+
+    Raises
+    ------
+    ValueError
+        If the model has none.
+    """
+    salient_features(fit.tree)  # refuses models without
+    found = declared_blocks(abstract_trace(fit.run.problem))
+    return next((b, s) for b, s in found if isinstance(b, SalientBlock | MixedFeatures))
 
 
 def contrast_saliencies(fit: FitBase) -> pd.Series:
@@ -113,17 +138,18 @@ def contrast_saliencies(fit: FitBase) -> pd.Series:
     ValueError
         If the model has no saliencies.
     """
-    table = salient_features(fit.tree).frame
-    sites = [site_of(fit.tree, role) for role in (*_ROLES, "mixing_weights")]
-    saliency, *rest, weights = (np.asarray(fit.params[str(name)]) for name in sites)
+    _, sites = _block(fit)
+    index = salient_features(fit.tree).frame.index
+    saliency = np.asarray(fit.params[sites["saliency"]])
+    weights = np.asarray(fit.params[str(site_of(fit.tree, "mixing_weights"))])
     used = weights > 0
     with jax.enable_x64(True):
-        x = jnp.asarray(labelled_table(fit.tree))
-        mean, variance, common_mean, common_variance = map(jnp.asarray, rest)
+        params = {name: jnp.asarray(value) for name, value in fit.params.items()}
 
         def log_share(rho: jax.Array) -> jax.Array:
-            own = Salient(mean[used], variance[used], common_mean, common_variance, rho)
-            joint = row_log_densities(SalientNormal(own), x) + jnp.log(weights[used])
+            trace = trace_model(fit.run.problem, params | {sites["saliency"]: rho})
+            ((fn, value),) = collapsed_sites(trace).values()
+            joint = row_log_densities(fn.components, value)[:, used] + jnp.log(weights[used])
             return jax.nn.log_softmax(joint, axis=1)
 
         start = logit(np.clip(saliency, _INSIDE, 1 - _INSIDE))  # slopes are steep near zero and one
@@ -141,4 +167,4 @@ def contrast_saliencies(fit: FitBase) -> pd.Series:
 
         bounds = [(logit(_INSIDE), -logit(_INSIDE))] * len(start)
         found = minimize(at, start, jac=True, method="L-BFGS-B", bounds=bounds)
-    return pd.Series(expit(found.x), index=table.index, name="saliency")
+    return pd.Series(expit(found.x), index=index, name="saliency")

@@ -20,6 +20,8 @@ from ..common.files import check_writable, sealed, write_whole
 from . import curves as of_curves
 from . import effects as of_effects
 from . import features as of_features
+from . import latent_shapes as of_latent
+from . import positions as of_positions
 from . import shape_effects as of_covariates
 from . import shape_modes as of_modes
 from . import shapes as of_shapes
@@ -71,12 +73,17 @@ class Fit(FitBase):
     forecast = of_curves.forecast
     survival = of_survival.survival
 
+    group_log_likelihood = of_latent.group_log_likelihood
     shapes = of_shapes.shapes
     modes = of_modes.modes
     shape_at = of_shapes.shape_at
     shape_difference = of_shapes.shape_difference
     shape_effects = of_covariates.shape_effects
     shape_quality = of_modes.shape_quality
+
+    positions = of_positions.positions
+    place = of_positions.place
+    loo_points = of_positions.loo_points
 
     loo = of_scores.loo
     kfold = of_scores.kfold
@@ -195,13 +202,16 @@ class Fit(FitBase):
     def picture(self) -> str | None:
         """Picture that `plot` draws; None without any.
 
-        One of "features", "subjects", "shapes", "sphere", "curves" and "clusters".
+        One of "map", "features", "subjects", "shapes", "sphere", "curves" and "clusters".
         """
         from sidebayes.diagnostics.pictures.spheres import has_sphere
         from sidebayes.diagnostics.pictures.subjects import has_subjects
+        from sidebayes.diagnostics.positions import has_positions
 
         if has_subjects(self):
             return "subjects"
+        if has_positions(self.tree):
+            return "map"
         if not self.has_labels:
             return None
         if has_features(self.tree):
@@ -217,8 +227,8 @@ class Fit(FitBase):
 
         Points with links and soft assignments (`plot_clusters`), the rows of a long table with bands
         (`plot_subjects`), saliencies of features (`plot_features`), shapes of groups with deformations
-        and modes (`plot_shapes`), points on a circle or a sphere (`plot_sphere`), or the curves of
-        clusters along one input.
+        and modes (`plot_shapes`), positions on a map (`plot_positions`), points on a circle or a sphere
+        (`plot_sphere`), or the curves of clusters along one input.
 
         Raises
         ------
@@ -229,9 +239,12 @@ class Fit(FitBase):
         from sidebayes.diagnostics.pictures.shapes import plot_shapes
         from sidebayes.diagnostics.pictures.spheres import plot_sphere
         from sidebayes.diagnostics.pictures.subjects import plot_subjects
+        from sidebayes.diagnostics.positions import plot_positions
 
         if self.picture == "subjects":
             return plot_subjects(self)
+        if self.picture == "map":
+            return plot_positions(self.aligned[0])
         need_labels(self, "clusters to draw")
         if self.picture == "features":
             return plot_features(self)

@@ -13,7 +13,7 @@ from sidebayes.models.blocks.manifolds.shape_chart import whole_coordinates
 from ..common.fields import check_integer, check_seed, real_array
 from .base.fit_base import FitBase
 from .base.intervals import check_probability
-from .shapes import band, chart_of, group_names, laws_of
+from .shapes import band, chart_of, group_names, laws_of, table_of
 
 __all__ = ["modes", "shape_quality"]
 
@@ -136,7 +136,10 @@ def shape_quality(fit: FitBase, *, num_samples: int = 1000, seed: int = 0) -> pd
     """
     number = check_integer("num_samples", num_samples, 2, 2**31)
     chart = chart_of(fit)
-    table = whole_coordinates(fit.run.data, chart.of.reference)
+    if chart.site in fit.params:  # latent shapes, which have no directions but those of the chart
+        table = table_of(fit, chart)
+    else:
+        table = whole_coordinates(fit.run.data, chart.of.reference)
     if len(table) < 3:
         raise ValueError(f"there are {len(table)} individuals; generalisation needs three at least")
     _, lengths, directions = np.linalg.svd(table - table.mean(axis=0), full_matrices=False)

@@ -72,7 +72,7 @@ def has_shapes(fit: FitBase) -> bool:
 
 
 def _charted(fit: FitBase) -> tuple[str, dict[str, Any]] | None:
-    """Observed site of shapes, and what it says of them, such as the argument that holds their chart."""
+    """Site of shapes, and what it says of them, such as the argument that holds their chart."""
     with fit.run.precision:
         trace = abstract_trace(fit.run.problem)
     found = ((name, trace[name].get("infer") or {}) for name in finite_mixtures(trace))
@@ -123,6 +123,8 @@ def laws_of(fit: FitBase) -> tuple[NDArray, NDArray, NDArray]:
 
 def table_of(fit: FitBase, chart: FittedChart) -> NDArray[np.float64]:
     """Coordinates of the individuals."""
+    if chart.site in fit.params:  # latent shapes, at their mean
+        return np.asarray(fit.params[chart.site])
     with fit.run.precision:
         table = observed_table(fit.run.problem, chart.site)
     assert table is not None  # coordinates of shapes are a table

@@ -292,6 +292,16 @@ CARDS: dict[str, Card] = {
             tags=("mixture", "features", "unknown number of clusters", "links", "partial labels"),
         ),
         Card(
+            name="geodesic_embedding",
+            title="Positions on a map whose distances are geodesics observed in noise: Isomap as a model",
+            model_path="sidebayes.models.geodesic_embedding:geodesic_embedding",
+            engines=("map", "laplace", "svi", "nuts", "hmc"),
+            links="priced",
+            reference="Oh and Raftery (2001), J. Am. Stat. Assoc. 96, 1031-1044",
+            doi="10.1198/016214501753208690",
+            tags=("embedding", "manifold", "links", "partial labels"),
+        ),
+        Card(
             name="mixed_effects",
             title="Regression whose coefficients differ between subjects: REML, ML, draws",
             model_path="sidebayes.models.mixed_effects:mixed_effects",
@@ -317,6 +327,15 @@ CARDS: dict[str, Card] = {
             engines=tuple(name for name in _ENGINES_OF_MIXTURES if name != "stochastic_em"),
             links="any",
             reference="Yu (2016), PhD thesis, University of Utah, chapter 3",
+            tags=("shapes", "mixture", "groups", "links", "partial labels"),
+        ),
+        Card(
+            name="latent_shape",
+            title="Shapes in groups, seen through points without correspondence or landmarks in noise",
+            model_path="sidebayes.models.latent_shape:latent_shape",
+            engines=("monte_carlo_em", "svi", "nuts", "hmc", "map"),
+            links="any",
+            reference="Yu (2016), PhD thesis, University of Utah, sections 3.4-3.6",
             tags=("shapes", "mixture", "groups", "links", "partial labels"),
         ),
         Card(

@@ -103,7 +103,7 @@ def _by_role(
     surplus = sorted(held.keys() - {role.name for role in signature.data})
     if surplus:
         raise TypeError(
-            f"{method} takes no {surplus}, which landmarks have; pass an array, or use 'hierarchical_shape'"
+            f"{method} takes no {surplus}, which landmarks have; pass an array, or use a model of shapes"
         )
     if rest:
         raise TypeError(

@@ -188,7 +188,7 @@ def _rows_of_points(
     if "num_clusters" in signature.options:
         checks.check_num_clusters(options.get("num_clusters"), num_points)
     checks.check_options(signature, options, name)
-    table, ties = _roles(signature, links, name)
+    table, ties = _roles(signature, links, name, _outcome(model, x, num_points, options))
     partial = signature.of_kind("labels")
 
     def run_on(rows: NDArray, links: Links | None, seed: int = blank.seed, **drawn: Any) -> Run:
@@ -197,7 +197,7 @@ def _rows_of_points(
 
     template = run_on(np.zeros((num_points, 1)), links)
     graph = template.graph(signature.of_kind("links")[0], num_points) if ties else None
-    truths, data, agree = _simulate(model, x, graph, num_points, options, size, blank.seed)
+    truths, data, agree = _simulate(model, x, graph, num_points, options, size, blank.seed, table)
     if agree is not None and links is not None and links.hard.any():
         raise ValueError(
             "hard links cannot be simulated as statements; make them soft, links.with_strength(2.0)"
@@ -260,6 +260,7 @@ def _simulate(
     options: Mapping[str, Any],
     size: int,
     seed: int,
+    table: str = "",
 ) -> tuple[dict[str, NDArray], NDArray, NDArray | None]:
     """Draw parameters, data, and whether labels of statements agree; the first axis numbers simulations."""
     options, name = dict(options), getattr(model, "__name__", "the model")
@@ -281,9 +282,12 @@ def _simulate(
             sites = traced(handlers.seed(Honoured(bare.model), key_model), args, bare.kwargs)
             sampled = {n: s for n, s in sites.items() if s["type"] == "sample"}
             fixed = {n: s | {"is_observed": True} for n, s in sampled.items()}
-            mixed = list(collapsed_sites(fixed))
+            mixed = list(collapsed_sites(fixed)) or [table] * (table in sampled)
             if not mixed:
-                raise ValueError("the model draws no data from a mixture; use a LinkedMixture")
+                raise ValueError(
+                    f"the model draws no data from a mixture, nor at a site called {table!r}; use a "
+                    "LinkedMixture"
+                )
             data = sampled.pop(mixed[-1])
             params = {n: s["value"] for n, s in sampled.items()} | deterministics(sites)
             if not isinstance(data["fn"], FiniteMixture) or len(args) < 2:
@@ -330,9 +334,31 @@ def _stated(links: Links, agree: NDArray) -> Links:
     return links.with_weights(np.where(told, 1.0, -1.0) * np.abs(links.weights))
 
 
-def _roles(signature: Signature, links: Links | None, name: str) -> tuple[str, str | None]:
+def _outcome(
+    model: Callable[..., None], x: NDArray | None, num_points: int, options: Mapping[str, Any]
+) -> str | None:
+    """The one table of several that the model draws at a site of its name, None if there is none."""
+    tables = [role.name for role in signature_of(model).of_kind("table")]
+    if len(tables) < 2 or x is not None or "num_points" not in signature_of(model).options:
+        return None
+    given = {**options, "num_points": num_points}
+    sites = jax.eval_shape(
+        lambda key: {
+            name: site["value"]
+            for name, site in traced(handlers.seed(model, key), (), given).items()
+        },
+        jax.random.key(0),
+    )
+    drawn = [name for name in tables if name in sites]
+    return drawn[0] if len(drawn) == 1 else None
+
+
+def _roles(
+    signature: Signature, links: Links | None, name: str, outcome: str | None
+) -> tuple[str, str | None]:
     """Arguments that hold the table of points and the links among them."""
     tables, ties = signature.of_kind("table"), signature.of_kind("links")
+    tables = tuple(role for role in tables if outcome in (None, role.name))
     if len(tables) != 1:
         raise TypeError(f"calibrate draws one table of points; {name} has {len(tables)} tables")
     if links is not None and not ties:

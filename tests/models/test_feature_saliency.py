@@ -13,14 +13,15 @@ from scipy.stats import norm
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.programs import counted_compilations
 from sidebayes.guides.feature_saliency_steps import _saliency_updated, _weight_updated
+from sidebayes.models.blocks.saliency.layout import Used
 from sidebayes.models.blocks.saliency.message_length import structure_length
 from sidebayes.models.blocks.saliency.passes import (
     Salient,
     SalientMoments,
-    Used,
     salient_densities,
     salient_moments,
 )
+from sidebayes.models.blocks.saliency.repeated import repeated_columns
 from sidebayes.models.blocks.saliency.salient_normal import SalientNormal
 from sidebayes.models.feature_saliency import feature_saliency
 
@@ -69,9 +70,9 @@ def test_density_sums_over_which_features_are_relevant():
     np.testing.assert_allclose(found, np.log(expected), atol=1e-12)
 
 
-@pytest.mark.parametrize("chunk", [4, 16, 2048])
+@pytest.mark.parametrize("chunk", [4, 16, 4096])
 def test_passes_over_chunks_are_the_sums(monkeypatch, chunk):
-    monkeypatch.setattr(passes, "_CHUNK", chunk)
+    monkeypatch.setattr(passes, "CHUNK", chunk)
     rng = np.random.default_rng(0)
     saliency = rng.uniform(size=11)
     saliency[[1, 3]], saliency[7] = 0.0, 1.0
@@ -297,6 +298,46 @@ def test_what_cannot_be_done_is_said():
         )
     with pytest.raises(ValueError, match="constant features, in columns 1"):
         sb.fit("feature_saliency", np.where(np.arange(10) == 1, 2.0, x), num_clusters=3)
+
+
+def test_repeated_features_are_told():
+    x, _ = four_gaussians(5, 40)
+    x[3, 2], x[:, 4] = np.nan, -2.0 * x[:, 1] + 3.0
+    assert repeated_columns(x[:, :4]) == []
+    assert repeated_columns(x) == [(1, 4)]
+    gaps = np.where(np.arange(40)[:, None] == 7, np.nan, x[:, 1:2])
+    assert repeated_columns(np.column_stack([x, gaps])) == [(1, 4)]
+    engine = sb.ComponentwiseEM(num_restarts=1, max_steps=3)
+    with pytest.warns(sb.SideBayesWarning, match="up to place and scale: 1 and 4. All") as told:
+        sb.fit("feature_saliency", x, num_clusters=3, engine=engine)
+    assert told[0].filename == __file__
+
+
+def test_fewer_rows_than_features_are_told():
+    x, _ = four_gaussians(5, 9)
+    engine = sb.ComponentwiseEM(num_restarts=1)
+    with pytest.warns(sb.SideBayesWarning, match="x has 9 rows, and a cluster needs more than 10"):
+        fit = sb.fit("feature_saliency", x, num_clusters=3, engine=engine)
+    assert np.isfinite(fit.params["saliency"]).all()
+
+
+def test_one_cluster_has_no_features_that_matter():
+    x = np.random.default_rng(0).normal(size=(100, 4))
+    fit = sb.fit("feature_saliency", x, num_clusters=5, progress=False)
+    assert (fit.params["weights"] > 0).sum() == 1
+    assert "has 1 cluster and " in str(fit.status)
+    assert "nothing that features could tell apart" in str(fit.status)
+    assert "nothing that features could tell apart" in fit.features().sentence
+
+
+def test_a_start_without_any_saliency_ends_with_one_cluster():
+    x, _ = four_gaussians(0, 120)
+    other = sb.fit("feature_saliency", x, num_clusters=3, engine=sb.ComponentwiseEM(num_restarts=1))
+    init = other.params | {"saliency": np.zeros(10), "weights": np.full(3, 1 / 3)}
+    fit = sb.fit("feature_saliency", x, num_clusters=3, init=init)
+    assert (fit.params["weights"] > 0).sum() == 1
+    assert not fit.params["saliency"].any()
+    assert "with one cluster" in str(fit.status)
 
 
 def test_features_of_a_mode(found, tmp_path):

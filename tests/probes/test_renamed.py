@@ -97,6 +97,7 @@ def test_no_engine_or_diagnostic_names_a_site():
         'plot(grid, own["mean"]',
         'plot(grid, one["mean"]',
         'shapes["mean"]',
+        'difference["mean"]',
         "_SHOWN_ELSEWHERE = (",
     )
     code = [line for line in found.stdout.splitlines() if not any(o in line for o in others)]

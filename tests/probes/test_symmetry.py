@@ -8,6 +8,7 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 import xarray as xr
+from scipy import stats
 from sidebayes.diagnostics.sites import symmetries_of
 from sidebayes.diagnostics.symmetry.invariants import convergence, invariants
 
@@ -127,6 +128,49 @@ def test_false_declarations_are_refused(options, message):
         sb.fit(declared, X, engine="map", progress=False, **options)
 
 
-def test_laplace_says_that_no_gaussian_is_near():
-    with pytest.raises(ValueError, match=r"sites \['loadings'\] are known up to an orthogonal"):
-        sb.fit(models.factors, X, num_dimensions=2, engine="laplace", progress=False)
+def crossed(y, *, num_dimensions):
+    """Inner products of vectors, in noise."""
+    shape = [len(y), num_dimensions]
+    infer = {"event_dims": ["rows", "dimensions"], "symmetry": {"dimensions": "orthogonal"}}
+    z = numpyro.sample("z", dist.Normal().expand(shape).to_event(2), infer=infer)
+    numpyro.sample("y", dist.Normal(z @ z.T, 0.1).to_event(2), obs=y)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("surplus", [0, 1])
+def test_laplace_has_the_volume_of_the_orbits(size, surplus):
+    """Inner products of normal vectors are Wishart, so that the evidence is an integral over these."""
+    rng = np.random.default_rng(size)
+    z = 2 * np.eye(size) + 0.5 * rng.normal(size=(size, size))
+    y, degrees = z @ z.T, size + surplus
+    off = np.where(np.eye(size), 1.0, np.sqrt(0.5))
+    noise = np.triu(0.1 * off * rng.normal(size=(100_000, size, size)))
+    near = y + noise + np.triu(noise, 1).mT
+    weights = stats.wishart(degrees, np.eye(size)).pdf(np.moveaxis(near, 0, -1))
+    exact = np.log(weights.mean()) - size * (size - 1) / 2 * np.log(2 * np.sqrt(np.pi) * 0.1)
+    error = weights.std() / weights.mean() / np.sqrt(len(weights))
+    given = {"num_dimensions": degrees, "progress": False}
+    close = sb.fit(crossed, y, engine=sb.Laplace(importance=True), **given).log_evidence
+    assert abs(close.value - exact) < 4 * np.hypot(close.standard_error, error)
+    found = sb.fit(crossed, y, engine=sb.Laplace(), **given)
+    assert abs(found.log_evidence.value - exact) < 0.1
+    spread = found.tree["posterior"]["z"].to_numpy().std(axis=(0, 1))
+    assert spread.max() < 0.2
+
+
+def test_laplace_refuses_orbits_of_too_few_dimensions():
+    with pytest.raises(sb.FitError, match="span 1 of 3 dimensions"):
+        sb.fit(crossed, np.eye(1), num_dimensions=3, engine="laplace", progress=False)
+
+
+def test_laplace_is_near_draws(found):
+    """Covariances that loadings make are as those of a sampler."""
+    given = {"num_dimensions": 2, "progress": False}
+    gaussian = sb.fit(models.factors, X, engine="laplace", **given)
+    covers = [
+        np.einsum("cdik,cdjk->cdij", one, one).reshape(-1, 25)
+        for one in (fit.tree["posterior"]["loadings"].to_numpy() for fit in (gaussian, found))
+    ]
+    sizes = covers[1].std(axis=0)
+    np.testing.assert_array_less(np.abs(covers[0].mean(axis=0) - covers[1].mean(axis=0)), sizes)
+    np.testing.assert_allclose(covers[0].std(axis=0), sizes, rtol=0.25)

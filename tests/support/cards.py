@@ -29,5 +29,10 @@ def rows_for(name: str, x: NDArray) -> NDArray:
     return centred / np.linalg.norm(centred, axis=1, keepdims=True)
 
 
-CLUSTERING = {n: card for n, card in CARDS.items() if n not in {**LONGITUDINAL, **CLASSIFYING}}
+EMBEDDING = {name: card for name, card in CARDS.items() if "embedding" in card.tags}
+"""Cards that place points; they have tests of their own over all engines."""
+
+CLUSTERING = {
+    n: card for n, card in CARDS.items() if n not in {**LONGITUDINAL, **CLASSIFYING, **EMBEDDING}
+}
 """Cards that label points: a table of points by features, with or without links."""

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
 import jax
 import numpy as np
 
-from sidebayes.common.fields import Count, NonNegative, Range
+from sidebayes.common.fields import Count, NonNegative, OneOf, Positive, Range
 
 from ..base import KEEPS_NOTHING, EngineResult, Keeper, KeptEngine, Problem, Status
 from ..plumbing.clock import Clock
 from ..plumbing.progress import progress_bar
+from ..problem.declared import individual_sites, schedule_of
 from ..problem.density import approximation, latent_supports
+from ..problem.options import with_option
+from ..problem.posterior import latent_shapes
+from ..problem.units import lay_out_units
 from ..steps.starts import initial_values, starting_point
 from ..steps.update_checks import check_updates
 from ..steps.updates import Plan, plan_updates
@@ -24,6 +29,18 @@ from .monte_carlo_walk import Walk
 __all__ = ["MonteCarloEM"]
 
 _NEWTON_STEPS = 3
+
+_MOST, _MOST_BY_ROW = 6400, 400
+"""Draws of a step at most."""
+
+_BATCHES = 20
+"""Batches of draws of a Newton step."""
+
+_TOL, _TOL_EACH = 0.01, 1e-3
+"""Rise at which runs end, in nats: of all, and for each number of rows of individuals."""
+
+_MOST_NUMBERS = 2**25
+"""Numbers that the draws of a step hold at most; a quarter of a gigabyte."""
 
 
 @dataclass(frozen=True)
@@ -51,18 +68,34 @@ class MonteCarloEM(KeptEngine):
     Parameters
     ----------
     sampled : tuple of str
-        Latent sites that are drawn.
+        Latent sites that are drawn. By default those of which the data give a rough idea, such as the
+        coordinates of latent shapes.
     num_samples, max_samples : int
-        Number of draws in the first step, and its maximum in later ones.
+        Number of draws in the first step, and its maximum in later ones: 6400 by default, 400 with "hmc",
+        and fewer where they would take more than a quarter of a gigabyte.
     num_chains : int
     num_warmup : int
         Number of transitions of each chain in which NUTS adapts; those before the first step are
         discarded.
-    tol : float
-        Rise of the surrogate, in nats, below which the run ends.
+    kernel : {"auto", "nuts", "hmc"}
+        "nuts" moves all sampled sites at once. "hmc" is for a single site with a row for each individual:
+        the connected sets of individuals move side by side, and each accepts its own trajectory. They share
+        a step size, and a mass matrix that is estimated anew from the draws of every step. "auto" is "hmc"
+        where the model declares such a site, else "nuts".
+    num_leapfrog : int
+        Steps of a trajectory of "hmc".
+    schedule : tuple of float, optional
+        Values of the option `scheduled` of the model in the first steps, one for each; later ones have the
+        model's own. By default what the model declares, such as a kernel whose width falls; () is none.
+    scheduled : str
+        Name of that option.
+    tol : float, optional
+        Rise of the surrogate, in nats, below which the run ends. By default 0.01, or 1e-3 for each number
+        of the sampled rows of individuals, if that is more: of many rows it is less than their noise.
     max_steps : int
-    num_final : int
-        Number of batches of draws, each as large as the last step's, for a Newton step.
+    num_final : int, optional
+        Number of batches of draws, each as large as the last step's, for a Newton step; 0 takes none. By
+        default 20, and 0 after "hmc", whose models have too many parameters.
     num_inner_steps : int
         Maximum number of gradients of L-BFGS in an M-step.
     confidence : float
@@ -77,12 +110,16 @@ class MonteCarloEM(KeptEngine):
 
     sampled: tuple[str, ...] = ()
     num_samples: Annotated[int, Range(least=4, below=2**31)] = 100
-    max_samples: Annotated[int, Range(least=4, below=2**31)] = 6400
+    max_samples: Annotated[int, Range(least=4, below=2**31)] | None = None
     num_chains: Count = 4
     num_warmup: Count = 200
-    tol: NonNegative = 0.01
+    kernel: Annotated[str, OneOf(("auto", "nuts", "hmc"))] = "auto"
+    num_leapfrog: Count = 8
+    schedule: tuple[Positive, ...] | None = None
+    scheduled: str = "width"
+    tol: NonNegative | None = None
     max_steps: Count = 300
-    num_final: Annotated[int, Range(least=2, below=2**31)] = 20
+    num_final: Annotated[int, Range(least=0, below=2**31)] | None = None
     num_inner_steps: Count = 30
     confidence: NonNegative = 1.645
     name: ClassVar[str] = "monte_carlo_em"
@@ -111,33 +148,77 @@ class MonteCarloEM(KeptEngine):
         FitError
             If the log density is not finite at the start.
         """
+        return self._resolved(problem)._run(
+            problem, seed=seed, init=init, progress=progress, keep=keep
+        )
+
+    def _resolved(self, problem: Problem) -> MonteCarloEM:
+        """What is left to the model decided."""
+        individuals = individual_sites(problem)
+        sampled = self.sampled or individuals
+        shapes = latent_shapes(problem)
+        self._check_sites(sampled, list(shapes))
+        alone = len(sampled) == 1 and sampled[0] in individuals
+        if self.kernel == "hmc" and not alone:
+            raise ValueError(
+                f"MonteCarloEM(kernel='hmc', sampled={sampled}): expected one site with a row for each "
+                f"individual, which the model declares; it declares {individuals}: use kernel='nuts'"
+            )
+        kernel = self.kernel if self.kernel != "auto" else ("hmc" if alone else "nuts")
+        found = schedule_of(problem, sampled) if self.schedule is None else None
+        name, values = found or (self.scheduled, self.schedule or ())
+        size = sum(math.prod(shapes[site]) for site in sampled)
+        by_row = kernel == "hmc"
+        most = _MOST_BY_ROW if by_row else _MOST
+        return replace(
+            self,
+            sampled=sampled,
+            kernel=kernel,
+            schedule=values,
+            scheduled=name,
+            tol=(max(_TOL, _TOL_EACH * size * by_row) if self.tol is None else self.tol),
+            num_final=((0 if by_row else _BATCHES) if self.num_final is None else self.num_final),
+            max_samples=max(min(self.max_samples or most, _MOST_NUMBERS // size), self.num_samples),
+        )
+
+    def _run(
+        self,
+        problem: Problem,
+        *,
+        seed: int,
+        init: Mapping[str, Any] | None,
+        progress: bool,
+        keep: Keeper,
+    ) -> EngineResult:
         approximate = approximation(problem)
-        self._check_sites(list(latent_supports(problem)))
         plan = self._plan(problem)
         if init is None:
             start = {n: v[0] for n, v in initial_values(problem, seed, 1).items()}
         else:
             start = starting_point(problem, init)
         clock = Clock()
-        length = self.max_steps + _NEWTON_STEPS * self.num_final
+        length = len(self.schedule or ()) + self.max_steps + _NEWTON_STEPS * (self.num_final or 0)
         with (
             clock.running(),
             progress_bar("Monte-Carlo EM", length, shown=progress) as bar,
         ):
+            if self.schedule:
+                start = self._anneal(problem, start, seed, clock, bar)
             check_updates(problem, plan, start, clock)
             walk = Walk(self, problem, plan, start, seed, clock)
             walk.resume(keep.restore(walk.state))
             self._climb(walk, bar, keep)
-            while not walk.is_singular and walk.num_newton < _NEWTON_STEPS:
-                walk.newton(self.num_final, bar)
+            final = self.num_final or 0
+            while final and not walk.is_singular and walk.num_newton < _NEWTON_STEPS:
+                walk.newton(final, bar)
                 keep.offer(walk.state)
             return self._result(problem, walk, approximate)
 
-    def _check_sites(self, latent: list[str]) -> None:
-        unknown = [name for name in self.sampled if name not in latent]
-        if unknown or not self.sampled or len(set(self.sampled)) == len(latent):
+    def _check_sites(self, sampled: tuple[str, ...], latent: list[str]) -> None:
+        unknown = [name for name in sampled if name not in latent]
+        if unknown or not sampled or len(set(sampled)) == len(latent):
             raise ValueError(
-                f"MonteCarloEM(sampled={self.sampled!r}): expected some, not all, of the latent sites "
+                f"MonteCarloEM(sampled={sampled!r}): expected some, not all, of the latent sites "
                 f"{latent}; the rest is maximised. To sample all use 'nuts', to maximise all 'map'"
             )
 
@@ -150,26 +231,57 @@ class MonteCarloEM(KeptEngine):
         rest = tuple(name for name in latent_supports(problem) if name not in inside)
         return Plan(parts, rest, whole.lacking, {})
 
+    def _anneal(
+        self,
+        problem: Problem,
+        start: Mapping[str, Any],
+        seed: int,
+        clock: Clock,
+        advance: Callable[[int, str], None],
+    ) -> dict[str, Any]:
+        """Values after a step at each value of the schedule."""
+        name, values = self.scheduled, self.schedule or ()
+        staged = with_option(problem, name, values[0])
+        sites = latent_supports(staged)
+        begin = {site: value for site, value in start.items() if site in sites}
+        # data of the staged problem have no roles
+        layout = lay_out_units(problem) if self.kernel == "hmc" else None
+        walk = Walk(self, staged, self._plan(staged), begin, seed, clock, layout)
+        if self.kernel == "hmc":
+            walk.step_from_start()
+        walk.draw(self.num_samples)  # chains settle
+        for value in values:
+            walk.problem = with_option(problem, name, value)
+            walk.theta, gain = walk.maximise(walk.draw(self.num_samples))
+            advance(1, f"{name} = {value:g}, rise {gain.mean:.3g} ± {gain.error:.2g}")
+        middle = {site: found.mean(axis=0) for site, found in walk.draw(self.num_samples).items()}
+        inputs = middle, walk.theta, walk.problem.args
+        found, _ = walk.compiled("mcem-end", described, *inputs)(*inputs)
+        return dict(start) | {site: np.asarray(found[site]) for site in sites}
+
     def _climb(self, walk: Walk, advance: Callable[[int, str], None], keep: Keeper) -> None:
         """Take steps until the surrogate no longer rises."""
+        tol, most = self.tol or 0.0, self.max_samples or _MOST
         if not walk.gains:
+            if self.kernel == "hmc" and not self.schedule:
+                walk.step_from_start()
             walk.draw(self.num_samples)  # chains settle
         while not walk.settled and len(walk.gains) < self.max_steps:
             draws = walk.draw(walk.count)
             theta, gain = walk.maximise(draws)
             while (
                 gain.mean - self.confidence * gain.error < 0
-                and gain.mean + self.confidence * gain.error > self.tol
-                and walk.count < self.max_samples
+                and (gain.mean + self.confidence * gain.error > tol or gain.mean < -tol)
+                and walk.count < most
             ):
-                more = min(walk.count, self.max_samples - walk.count)
+                more = min(walk.count, most - walk.count)
                 draws = walk.joined(draws, walk.draw(more))
                 walk.count += more
                 theta, gain = walk.maximise(draws)
             walk.theta = theta
             walk.gains.append(gain.mean)
             advance(1, f"rise {gain.mean:.3g} ± {gain.error:.2g}, {walk.count} draws")
-            if gain.mean + self.confidence * gain.error < self.tol:
+            if gain.mean + self.confidence * gain.error < tol:
                 walk.settled = True
             keep.offer(walk.state)
 
@@ -181,19 +293,23 @@ class MonteCarloEM(KeptEngine):
             np.asarray, walk.compiled("mcem-end", described, *inputs)(*inputs)
         )
         errors = None
-        if not walk.is_singular:
+        if self.num_final and not walk.is_singular:
             errors = {n: v.std(axis=0, ddof=1) / np.sqrt(len(v)) for n, v in walk.moved.items()}
+        stages = sorted(set(self.schedule or ()), reverse=True)
         message = (
             f"Monte-Carlo EM {'converged' if walk.settled else 'stopped at max_steps'} after "
             f"{len(walk.gains)} steps with {walk.count} draws"
         )
-        if errors is None:
+        if stages:
+            shown = ", ".join(f"{value:.3g}" for value in stages)
+            message += f", after {len(self.schedule or ())} with {self.scheduled} = {shown}"
+        if errors is None and self.num_final:
             message += (
                 f"; after {walk.num_newton} Newton steps the observed information is singular, so that "
                 "further ones and Monte Carlo errors are left out: a parameter lies at its limit, or there "
                 "are too few draws"
             )
-        else:
+        elif errors is not None:
             worst = max(errors, key=lambda name: float(errors[name].max(initial=0.0)))
             largest = float(errors[worst].max(initial=0.0))
             message += f"; Monte Carlo standard errors are at most {largest:.2g} ({worst})"

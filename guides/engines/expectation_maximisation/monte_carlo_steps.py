@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
@@ -31,9 +30,9 @@ _BATCH = 64
 
 
 def maximise(plan: Plan, num_steps: int, problem: Problem) -> Callable:
-    """Parameters that maximise the mean surrogate over draws, and the rise at each draw."""
+    """Parameters that maximise the mean surrogate over draws, and the rise at each of `others`."""
 
-    def step(draws: dict, theta: dict, args: tuple) -> tuple[dict[str, Array], Array]:
+    def step(draws: dict, others: dict, theta: dict, args: tuple) -> tuple[dict[str, Array], Array]:
         def at(theta: dict[str, Array], free: dict[str, Array]) -> dict:
             return place(problem, free, args, theta)[0]
 
@@ -41,21 +40,43 @@ def maximise(plan: Plan, num_steps: int, problem: Problem) -> Callable:
             sources = collapsed_sites(at(theta, free)).items()
             return {n: jax.grad(fn.log_partition)(fn.log_factors(v)) for n, (fn, v) in sources}
 
-        over = partial(lax.map, batch_size=_BATCH)
-        posterior = over(slopes, draws)
+        posterior = _over(slopes, draws)
         new = dict(theta)
         for part in plan.parts:
-            new |= _closed(part, at, new, draws, posterior, over)
+            new |= _closed(part, at, new, draws, posterior)
         if plan.rest:
             new = _numeric(problem, plan.rest, new, draws, posterior, args, num_steps)
-        rise = over(lambda free: sum_log_prob(at(new, free)) - sum_log_prob(at(theta, free)), draws)
+        rise = _over(
+            lambda free: sum_log_prob(at(new, free)) - sum_log_prob(at(theta, free)), others
+        )
         return new, rise
 
     return step
 
 
+def _over(function: Callable, inputs: Any) -> Any:
+    """Values of a function for each entry of the leading axis, several side by side.
+
+    `lax.map` fails where some of the values have no entries, such as weights of no links.
+    """
+    blank, tree = jax.tree.flatten(
+        jax.eval_shape(function, jax.tree.map(lambda leaf: leaf[0], inputs))
+    )
+
+    def entries(one: Any) -> list[Array]:
+        return [leaf for leaf in jax.tree.leaves(function(one)) if leaf.size]
+
+    found = iter(lax.map(entries, inputs, batch_size=_BATCH))
+    number = len(jax.tree.leaves(inputs)[0])
+    whole = [
+        next(found) if shape.size else jnp.zeros((number, *shape.shape), shape.dtype)
+        for shape in blank
+    ]
+    return jax.tree.unflatten(tree, whole)
+
+
 def _closed(
-    part: Part, at: Callable, theta: dict, draws: dict, posterior: dict, over: Callable
+    part: Part, at: Callable, theta: dict, draws: dict, posterior: dict
 ) -> dict[str, Array]:
     """Mode of a block given statistics averaged over draws."""
 
@@ -65,7 +86,7 @@ def _closed(
         block = block_of(trace, part)
         return pooled([block.statistics(one) for one in observations(trace, part, slopes)])
 
-    mean = jax.tree.map(lambda leaf: leaf.mean(axis=0), over(statistics, (draws, posterior)))
+    mean = jax.tree.map(lambda leaf: leaf.mean(axis=0), _over(statistics, (draws, posterior)))
     first = {name: value[0] for name, value in draws.items()}
     trace = at(theta, first)
     block = block_of(trace, part)

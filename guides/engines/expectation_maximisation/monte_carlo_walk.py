@@ -16,7 +16,9 @@ from ..base import FitError, Problem
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..problem.density import explain_nonfinite, place, sum_log_prob, unconstrained_start
+from ..problem.units import Layout, lay_out_units, log_joint_by_unit
 from ..samplers.chains import nuts_given, recording
+from ..samplers.unit_hmc import adapted, unit_hmc
 from ..steps.starts import random_keys
 from ..steps.updates import Plan
 from .monte_carlo_steps import maximise, moved, score
@@ -46,6 +48,10 @@ class Settings(Protocol):
     def num_chains(self) -> int: ...
     @property
     def num_warmup(self) -> int: ...
+    @property
+    def kernel(self) -> str: ...
+    @property
+    def num_leapfrog(self) -> int: ...
     @property
     def num_inner_steps(self) -> int: ...
 
@@ -84,6 +90,7 @@ class Walk:
         start: Mapping[str, Any],
         seed: int,
         clock: Clock,
+        layout: Layout | None = None,
     ) -> None:
         self.config, self.problem, self.plan, self.clock = config, problem, plan, clock
         self.theta = {n: jnp.asarray(v) for n, v in start.items() if n not in config.sampled}
@@ -92,16 +99,29 @@ class Walk:
         self.settled, self.num_newton, self.is_singular = False, 0, False
         self.moved: dict[str, NDArray] = {n: np.zeros(0) for n in self.theta}
         self._programs: dict[Any, Callable] = {}
+        self._units: tuple = ()
+        """Owners of terms and of rows, for a sampler of one site with a row per individual."""
+        if config.kernel == "hmc":
+            self._layout = lay_out_units(problem) if layout is None else layout
+            (site,) = config.sampled
+            dim = str(self._layout.site_dims[site])
+            self._units = self._layout.owners, self._layout.unit[dim]
         keys = random_keys(seed, config.num_chains)
         first = {n: jnp.asarray(start[n]) for n in config.sampled}
-        inputs = keys, first, self.theta, problem.args
+        inputs = keys, first, self.theta, problem.args, self._units
         begin = self.compiled("mcem-begin", self._begin, *inputs)
-        self._chains, energy = begin(*inputs)
+        self._chains, energy, others = begin(*inputs)
         if not np.isfinite(energy).all():
             point = {name: np.asarray(value) for name, value in start.items()}
             blame = explain_nonfinite(problem, point) or "its value is not a number"
             raise FitError(
                 f"MonteCarloEM: the log density is not finite at the start ({blame})", point
+            )
+
+        if not np.isclose(others, 0.0, atol=1e-6 * (1 + abs(float(energy)))):
+            raise ValueError(
+                "MonteCarloEM(kernel='hmc'): the log density is no sum over individuals, as some "
+                f"term joins them ({float(others):.3g} nats at the start); use kernel='nuts'"
             )
 
     @property
@@ -129,7 +149,7 @@ class Walk:
     def draw(self, count: int) -> dict[str, NDArray]:
         """Draw the sampled sites given the others: unconstrained values, (draw, ...), chain by chain."""
         each = -(-count // self.config.num_chains)
-        inputs = self._chains, (self.problem.args, self.theta), np.asarray(1)
+        inputs = self._chains, (self.problem.args, self.theta, *self._units), np.asarray(1)
         march = self.compiled("mcem-march", self._march, *inputs)
         pieces = []
         while each > 0:
@@ -139,7 +159,20 @@ class Walk:
             pieces.append({name: np.asarray(value)[:steps] for name, value in found.items()})
             each -= steps
         whole = {n: np.concatenate([piece[n] for piece in pieces]) for n in pieces[0]}
-        return {n: v.swapaxes(0, 1).reshape(-1, *v.shape[2:]) for n, v in whole.items()}
+        draws = {n: v.swapaxes(0, 1).reshape(-1, *v.shape[2:]) for n, v in whole.items()}
+        if self.config.kernel == "hmc":
+            self._chains = adapted(self._chains, draws, self.config.num_chains)
+        return draws
+
+    def step_from_start(self) -> None:
+        """Maximise at the rough rows of individuals, so that these are not drawn about other parameters."""
+        each = -(-self.count // self.config.num_chains)
+        self.theta, _ = self.maximise(
+            {
+                name: np.repeat(np.asarray(rows), each, axis=0)
+                for name, rows in self._chains.z.items()
+            }
+        )
 
     def joined(self, draws: dict[str, NDArray], more: dict[str, NDArray]) -> dict[str, NDArray]:
         """Draws of both, chain by chain."""
@@ -153,8 +186,15 @@ class Walk:
         return jax.tree.map(one, draws, more)
 
     def maximise(self, draws: dict[str, NDArray]) -> tuple[dict[str, Array], Gain]:
-        """Parameters that maximise the surrogate of some draws, and its rise."""
-        inputs = draws, self.theta, self.problem.args
+        """Parameters that maximise the surrogate of some draws, and its rise.
+
+        There are as many parameters as latent numbers of an individual, which fit the noise of draws as
+        well: of individuals, the rise is that at draws that have no part in the step.
+        """
+        others = draws
+        if self.config.kernel == "hmc":
+            draws, others = self._halves(draws)
+        inputs = draws, others, self.theta, self.problem.args
         build = partial(maximise, self.plan, self.config.num_inner_steps)
         theta, rise = self.compiled("mcem-maximise", build, *inputs)(*inputs)
         chains = np.asarray(rise).reshape(self.config.num_chains, -1)
@@ -164,6 +204,21 @@ class Walk:
 
             ess = max(float(array_stats.ess(chains, chain_axis=0, draw_axis=1)), 1.0)
         return theta, Gain(float(chains.mean()), float(spread / np.sqrt(min(ess, chains.size))))
+
+    def _halves(self, draws: dict[str, NDArray]) -> tuple[dict[str, NDArray], dict[str, NDArray]]:
+        """Earlier and later draws of each chain, as many of both."""
+        chains = self.config.num_chains
+
+        def part(values: NDArray, late: bool) -> NDArray:
+            whole = values.reshape(chains, -1, *values.shape[1:])
+            half = whole.shape[1] // 2
+            piece = whole[:, -half:] if late else whole[:, :half]
+            return piece.reshape(-1, *values.shape[1:])
+
+        early, late = (
+            {name: part(values, late) for name, values in draws.items()} for late in (False, True)
+        )
+        return early, late
 
     def newton(self, num_batches: int, advance: Callable[[int, str], None]) -> None:
         """Take a Newton step, unless the observed information is singular."""
@@ -188,7 +243,9 @@ class Walk:
         self.num_newton += 1
 
     def _kernel(self, problem: Problem) -> tuple[Callable, Callable]:
-        """NUTS on the sampled sites given the parameters."""
+        """Sampler of the sampled sites given the parameters."""
+        if self.config.kernel == "hmc":
+            return unit_hmc(partial(_energies, problem, self._layout), self.config.num_leapfrog)
 
         def potential(args: tuple, theta: dict) -> Callable[[dict], Array]:
             return partial(_energy, problem, args, theta)
@@ -198,10 +255,18 @@ class Walk:
     def _begin(self, problem: Problem) -> Callable:
         ready, _ = self._kernel(problem)
 
-        def begin(keys: Array, first: dict, theta: dict, args: tuple) -> tuple[Any, Array]:
+        def begin(
+            keys: Array, first: dict, theta: dict, args: tuple, units: tuple
+        ) -> tuple[Any, Array, Array]:
             free = unconstrained_start(problem, {**theta, **first}, args, tuple(first))
             states = jax.vmap(partial(ready, free))(jax.random.wrap_key_data(keys))
-            return states, _energy(problem, args, theta, free)
+            energy = _energy(problem, args, theta, free)
+            if not units:
+                return states, energy, jnp.zeros(())
+            moved = jax.tree.map(lambda rows: 0.99 * rows + 1e-3, free)
+            by_unit = _energies(problem, self._layout, args, theta, units[0])
+            change = _energy(problem, args, theta, moved) - energy
+            return states, energy, change - (by_unit(moved) - by_unit(free)).sum()
 
         return begin
 
@@ -213,6 +278,18 @@ class Walk:
             return state, state.z
 
         return recording(transition)
+
+
+def _energies(
+    problem: Problem, layout: Layout, args: tuple, theta: dict, owners: dict
+) -> Callable[[dict], Array]:
+    """Negative log joint density of the sampled site by unit."""
+
+    def at(free: dict[str, Array]) -> Array:
+        trace, _ = place(problem, free, args, theta)
+        return -log_joint_by_unit(trace, layout, owners, *free)
+
+    return at
 
 
 def _energy(problem: Problem, args: tuple, theta: dict, free: dict[str, Array]) -> Array:

@@ -39,9 +39,9 @@ from ..problem.importance import (
     visit,
     visit_ahead,
 )
-from ..steps.symmetry import site_symmetries
 from .ascent import Ascent, ascend
 from .optimise import need_curvature
+from .orbits import Orbits
 
 __all__ = ["Laplace"]
 
@@ -63,6 +63,10 @@ class Laplace(KeptEngine):
     negative Hessian where the ascent ended; what gradient is left there moves the mean to the peak
     of that quadratic. Draws are mapped into the supports. It describes one mode: a mixture has at
     least K! of them, so that its evidence is larger by about log K!, which is not added.
+
+    Sites that a model declares to be known up to an orthogonal transform have no single mode, but orbits
+    of them. The Gaussian is then one across the orbits, draws are all turned as the mode is, and the
+    volume of the orbit enters the evidence.
 
     Parameters
     ----------
@@ -112,7 +116,7 @@ class Laplace(KeptEngine):
         ------
         ValueError
             If labels are summed out by fixed points, which have no exact second derivatives, or sites
-            are declared to be known up to an orthogonal transform.
+            that are known up to an orthogonal transform have unconstrained coordinates that are not.
         FitError
             If no start has a finite density, or the mode found is flat or a saddle.
         """
@@ -134,15 +138,19 @@ class Laplace(KeptEngine):
         given = mode.free, problem.args
         found = clock.run("laplace", problem, _COLUMNS, _second_order, *given)
         gradient, hessian = map(np.asarray, found)
-        hessian = (hessian + hessian.T) / 2
-        lower = _factor(mode, hessian)
-        step = cho_solve((lower, True), gradient)
+        orbits = Orbits.through(problem, mode.free, mode.sites)
+        across = orbits.normal
+        hessian = across.T @ ((hessian + hessian.T) / 2) @ across
+        lower = _factor(mode, hessian, across)
+        step = cho_solve((lower, True), across.T @ gradient)
         noise = np.random.default_rng(seed).normal(size=(self.num_draws, len(step)))
-        draws = mode.point + step + solve_triangular(lower.T, noise.T).T
+        draws = mode.point + (step + solve_triangular(lower.T, noise.T).T) @ across.T
         log_density, sites = visit(problem, mode.free, draws, clock)
         log_volume = len(step) / 2 * np.log(2 * np.pi) - np.log(np.diag(lower)).sum()
-        peak = mode.value[mode.best] + step @ gradient / 2
+        peak = mode.value[mode.best] + step @ across.T @ gradient / 2
+        peak += orbits.log_weights(mode.point[None])[0]
         log_weights = log_density + log_volume + (noise**2).sum(axis=1) / 2
+        log_weights += orbits.log_weights(draws)
         close, verdict = quality(pareto_k(log_weights), self.num_draws)
         return EngineResult(
             engine=self.name,
@@ -158,15 +166,9 @@ class Laplace(KeptEngine):
 
     @staticmethod
     def _refuse(problem: Problem) -> str | None:
-        """Refuse what has no Gaussian near it; returns the approximation that labels are summed out by."""
+        """Refuse what has no curvature; returns the approximation that labels are summed out by."""
         approximate = approximation(problem)
         need_curvature(problem, "Laplace", "SVI or NUTS")
-        turned = sorted(site_symmetries(problem))
-        if turned:
-            raise ValueError(
-                f"sites {turned} are known up to an orthogonal transform, along which the density is "
-                "constant, so that no Gaussian is near it; use NUTS or SVI"
-            )
         return approximate
 
     def _evidence(self, problem: Problem, value: float, log_weights: NDArray) -> Evidence | None:
@@ -195,8 +197,8 @@ def _second_order(problem: Problem) -> Callable:
     return go
 
 
-def _factor(mode: Ascent, hessian: NDArray) -> NDArray:
-    """Cholesky factor of the negative Hessian.
+def _factor(mode: Ascent, hessian: NDArray, across: NDArray) -> NDArray:
+    """Cholesky factor of the negative Hessian in the coordinates `across` the orbits.
 
     Raises
     ------
@@ -216,7 +218,9 @@ def _factor(mode: Ascent, hessian: NDArray) -> NDArray:
         return np.linalg.cholesky(hessian)
     share = {
         name: float(np.sum(np.square(value)))
-        for name, value in ravel_pytree(mode.free)[1](jnp.asarray(directions[:, 0])).items()
+        for name, value in ravel_pytree(mode.free)[1](
+            jnp.asarray(across @ directions[:, 0])
+        ).items()
     }
     site = max(share, key=share.__getitem__)
     what = "a saddle" if curvature[0] < -_FLAT else "flat"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,10 +13,17 @@ from numpyro.distributions import constraints
 from sidebayes.models.blocks.block import Block
 
 from ..base import Problem
-from .density import abstract_trace, finite_mixtures, is_latent, latent_sites
+from .density import abstract_trace, finite_mixtures, is_individual, is_latent, latent_sites
 from .values import evaluated, trace_anywhere
 
-__all__ = ["declared_blocks", "observed_table", "site_dims", "site_roles"]
+__all__ = [
+    "declared_blocks",
+    "individual_sites",
+    "observed_table",
+    "schedule_of",
+    "site_dims",
+    "site_roles",
+]
 
 
 def site_dims(problem: Problem) -> dict[str, tuple[str, ...]]:
@@ -99,3 +107,27 @@ def observed_table(problem: Problem, name: str) -> NDArray | None:
             problem.notes["tables"][name] = np.asarray(value, float)
         return problem.notes["tables"][name]
     return np.asarray(value, float)
+
+
+def individual_sites(problem: Problem) -> tuple[str, ...]:
+    """Latent sites with a row for each individual; see `Individual`."""
+    return tuple(
+        name for name, site in latent_sites(abstract_trace(problem)).items() if is_individual(site)
+    )
+
+
+def schedule_of(problem: Problem, sites: tuple[str, ...]) -> tuple[str, tuple[float, ...]] | None:
+    """Option of the model that changes in the first steps of a climb, and its values there.
+
+    Blocks of latent individuals declare them; None without any.
+    """
+
+    def schedules() -> dict[str, Any]:
+        trace = trace_anywhere(problem)
+        blocks = [trace[name]["infer"]["block"] for name in sites if is_individual(trace[name])]
+        found = [block.schedule() for block in blocks]
+        return dict(filter(None, found))
+
+    for name, values in evaluated(schedules).items():
+        return name, tuple(np.asarray(values).tolist())
+    return None

@@ -15,8 +15,8 @@ from jax.core import Tracer
 from numpyro import handlers
 from numpyro.distributions import biject_to
 from numpyro.distributions.transforms import Transform
-from sidebayes.models.blocks.block import HasUnits
-from sidebayes.models.blocks.collapsed import Collapsed
+from sidebayes.models.blocks.block import HasUnits, Individual
+from sidebayes.models.blocks.collapsed import Collapsed, unexpanded
 from sidebayes.models.blocks.independent_mixture import as_collapsed
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
@@ -30,6 +30,7 @@ __all__ = [
     "approximation",
     "as_numpy",
     "bijector_of",
+    "collapsed_of",
     "collapsed_sites",
     "deterministics",
     "explain_nonfinite",
@@ -37,6 +38,7 @@ __all__ = [
     "filling",
     "finite_mixtures",
     "free_shapes",
+    "is_individual",
     "is_latent",
     "latent_sites",
     "latent_supports",
@@ -161,6 +163,11 @@ def _refuse_unset(trace: Mapping[str, dict], given: Collection[str]) -> None:
             f"the model has latent sites without a value: {unset}; values were given for "
             f"{sorted(given)}. Is it the model that was fitted?"
         )
+
+
+def is_individual(site: Mapping[str, Any]) -> bool:
+    """Whether a site has a row of latent values for each individual; see `Individual`."""
+    return isinstance((site.get("infer") or {}).get("block"), Individual)
 
 
 def is_latent(site: dict) -> bool:
@@ -383,19 +390,28 @@ def explain_nonfinite(problem: Problem, params: Mapping[str, Any]) -> str:
     return "; ".join(bad)
 
 
+def collapsed_of(site: Mapping[str, Any]) -> Collapsed | None:
+    """Distribution of a site that integrates latent variables out, None if it does not.
+
+    The site may be latent itself, such as coordinates whose prior is a linked mixture. NumPyro's mixtures
+    count where they are observed only.
+    """
+    if site["type"] != "sample":
+        return None
+    if site["is_observed"]:
+        return as_collapsed(site["fn"], site["value"])
+    fn = unexpanded(site["fn"])
+    return fn if isinstance(fn, Collapsed) else None
+
+
 def collapsed_sites(trace: Mapping[str, dict]) -> dict[str, tuple[Collapsed, Any]]:
-    """Observed sites that integrate latent variables out, with their data."""
-    found = {}
-    for name, site in trace.items():
-        if site["type"] == "sample" and site["is_observed"]:
-            fn = as_collapsed(site["fn"], site["value"])
-            if fn is not None:
-                found[name] = fn, site["value"]
-    return found
+    """Sites that integrate latent variables out, with their values."""
+    sources = ((name, collapsed_of(site), site) for name, site in trace.items())
+    return {name: (fn, site["value"]) for name, fn, site in sources if fn is not None}
 
 
 def finite_mixtures(trace: Mapping[str, dict]) -> dict[str, tuple[FiniteMixture, Any]]:
-    """Observed sites whose labels are summed out, with their data."""
+    """Sites whose labels are summed out, with their values."""
     return {
         name: (fn, value)
         for name, (fn, value) in collapsed_sites(trace).items()

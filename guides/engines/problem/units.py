@@ -12,14 +12,13 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 from sidebayes.models.blocks.collapsed import Collapsed, NamedArray
-from sidebayes.models.blocks.independent_mixture import as_collapsed
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.roles import Signature, signature_of
 from sidebayes.models.blocks.side_information.hard_links import connected_sets
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from ..base import Problem
-from .density import abstract_trace, collapsed_sites
+from .density import abstract_trace, collapsed_of, collapsed_sites, is_individual, is_latent
 from .honoured import is_factor, is_outcome
 
 __all__ = [
@@ -29,6 +28,7 @@ __all__ = [
     "given_data",
     "join_units",
     "lay_out_units",
+    "log_joint_by_unit",
     "log_terms",
     "refuse_dependent_units",
     "refuse_powers",
@@ -134,7 +134,7 @@ def _lay_out(problem: Problem) -> Layout:
     owners: dict[str, NDArray | None] = {}
     points: dict[str, str | None] = {}
     unit: dict[str, NDArray] = {}
-    observed = _observed(abstract_trace(problem))
+    observed = _described(abstract_trace(problem))
     units = {name: fn.units() for name, (_, fn) in observed.items() if fn is not None}
     tied = {name: own.owner for name, own in units.items() if own.owner is not None}
     for name, (site, fn) in observed.items():
@@ -191,10 +191,16 @@ def join_units(unit: NDArray, pairs: NDArray) -> NDArray[np.int64]:
 
 def _observed(trace: Mapping[str, dict]) -> dict[str, tuple[dict, Collapsed | None]]:
     """Observed data of a trace."""
+    return {name: found for name, found in _described(trace).items() if is_outcome(found[0])}
+
+
+def _described(trace: Mapping[str, dict]) -> dict[str, tuple[dict, Collapsed | None]]:
+    """Observed data of a trace, and latent sites of individuals or such that integrate others out."""
+    sources = {name: (site, collapsed_of(site)) for name, site in trace.items()}
     return {
-        name: (site, as_collapsed(site["fn"], site["value"]))
-        for name, site in trace.items()
-        if is_outcome(site)
+        name: (site, fn)
+        for name, (site, fn) in sources.items()
+        if is_outcome(site) or (is_latent(site) and (fn is not None or is_individual(site)))
     }
 
 
@@ -276,18 +282,53 @@ def log_terms(
 ) -> tuple[dict[str, Array], dict[str, dict[str, NamedArray]]]:
     """Terms of the log likelihood by unit, and what is known of latent variables, by observed site."""
     terms, summaries = {}, {}
-    for name, (site, fn) in _observed(trace).items():
+    for name, (site, fn) in _described(trace).items():
+        summary, found = _terms_of(site, fn, name, layout, owners, layout.num_units(name))
         if fn is not None:
-            summaries[name], found = fn.summaries(site["value"])
-            found = found if site.get("scale") is None else site["scale"] * found
-        else:
-            density = site["fn"].log_prob(site["value"])
-            if site.get("scale") is not None:
-                density = site["scale"] * density
-            found = density.reshape(1, -1) if layout.site_dims[name] is None else density
-            found = found.reshape(found.shape[0], -1).sum(axis=1)
-        owner = owners[name]
-        if owner is not None:
-            found = jax.ops.segment_sum(found, owner, layout.num_units(name))
-        terms[name] = found
+            summaries[name] = summary
+        if site["is_observed"]:
+            terms[name] = found
     return terms, summaries
+
+
+def log_joint_by_unit(
+    trace: Mapping[str, dict], layout: Layout, owners: Mapping[str, Array | None], site: str
+) -> Array:
+    """Terms of the log joint density by unit of a latent site, one for each of its rows.
+
+    They are those of data, and of latent sites of individuals or such that integrate others out. There may
+    be fewer units than rows: terms beyond are zero.
+    """
+    number = jnp.shape(trace[site]["value"])[0]
+    dim = layout.site_dims[site]
+    total = jnp.zeros(number)
+    for name, (one, fn) in _described(trace).items():
+        if layout.site_dims[name] == dim:
+            terms = _terms_of(one, fn, name, layout, owners, number)[1][:number]
+            total = total.at[: len(terms)].add(terms)
+    return total
+
+
+def _terms_of(
+    site: dict,
+    fn: Collapsed | None,
+    name: str,
+    layout: Layout,
+    owners: Mapping[str, Array | None],
+    number: int,
+) -> tuple[dict[str, NamedArray], Array]:
+    """What is known of the latent variables of a site, and its terms by unit."""
+    summary: dict[str, NamedArray] = {}
+    if fn is not None:
+        summary, found = fn.summaries(site["value"])
+        found = found if site.get("scale") is None else site["scale"] * found
+    else:
+        density = site["fn"].log_prob(site["value"])
+        if site.get("scale") is not None:
+            density = site["scale"] * density
+        found = density.reshape(1, -1) if layout.site_dims[name] is None else density
+        found = found.reshape(found.shape[0], -1).sum(axis=1)
+    owner = owners[name]
+    if owner is not None:
+        found = jax.ops.segment_sum(found, owner, number)
+    return summary, found

@@ -20,7 +20,7 @@ from ..base import Problem
 from ..plumbing.clock import Clock
 from ..plumbing.memory import most_within, refuse_beyond_memory
 from ..plumbing.programs import compiled
-from ..problem.declared import observed_table
+from ..problem.declared import individual_sites, observed_table
 from ..problem.density import (
     abstract_trace,
     as_numpy,
@@ -31,6 +31,7 @@ from ..problem.density import (
     traced,
 )
 from ..problem.prior_draws import prior_draws
+from ..problem.values import evaluated, trace_anywhere
 from .surrogate import allot, expectation, raise_surrogate
 from .updates import block_of, plan_updates
 
@@ -155,15 +156,17 @@ def _distinct(starts: dict[str, NDArray]) -> dict[str, NDArray]:
 def _of_blocks(
     problem: Problem, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
 ) -> tuple[dict[str, NDArray], bool]:
-    """Starts that blocks declare, from the data of the first observed site that they learn from.
+    """Starts that blocks declare, from the data, or a guess, of the first site that they learn from.
 
     Also whether these tell clusters apart.
     """
-    found: dict[str, NDArray] = {}
+    guesses = _guesses(problem)
+    found: dict[str, NDArray] = dict(guesses)
     located = False
     trace = abstract_trace(problem)
     for part in plan_updates(problem).starting:
-        data = observed_table(problem, part.sources[0])
+        source = part.sources[0]
+        data = guesses[source] if source in guesses else observed_table(problem, source)
         block = block_of(trace, part)
         if data is not None and (np.isfinite(data).all() or isinstance(block, TakesMissing)):
             sizes = {role: shapes[name] for role, name in part.sites.items()}
@@ -174,6 +177,19 @@ def _of_blocks(
             elif isinstance(block, Typical):
                 found |= part.named(block.typical(sizes))
     return found, located
+
+
+def _guesses(problem: Problem) -> dict[str, NDArray]:
+    """Rough values of latent rows of individuals."""
+    names = individual_sites(problem)
+    if not names:
+        return {}
+
+    def guesses() -> dict[str, Array]:
+        trace = trace_anywhere(problem)
+        return {name: trace[name]["infer"]["block"].guess() for name in names}
+
+    return as_numpy(evaluated(guesses))
 
 
 def _seeded(

@@ -23,11 +23,17 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from sidebayes.models.blocks.block import Tightening
 from sidebayes.models.blocks.collapsed import Collapsed
-from sidebayes.models.blocks.independent_mixture import as_collapsed
 
 from ..base import Problem
 from ..problem.declared import declared_blocks
-from ..problem.density import collapsed_sites, place, site_log_prob, trace_model, unconstrain
+from ..problem.density import (
+    collapsed_of,
+    collapsed_sites,
+    place,
+    site_log_prob,
+    trace_model,
+    unconstrain,
+)
 from .edges import coordinates_of
 from .lbfgs import minimise
 
@@ -259,8 +265,7 @@ def cluster_sizes(posterior: Mapping[str, Any]) -> Array:
 
 def _linear(site: dict) -> Collapsed | None:
     """Distribution that EM linearises; a site under a scale is left as the density that it is."""
-    plain = site["is_observed"] and site.get("scale") is None
-    return as_collapsed(site["fn"], site["value"]) if plain else None
+    return collapsed_of(site) if site.get("scale") is None else None
 
 
 def inner(slope: Any, factors: Any) -> Array:

@@ -27,6 +27,7 @@ __all__ = [
     "configurations",
     "shape_chart",
     "shape_coordinates",
+    "spacing",
     "whole_coordinates",
 ]
 
@@ -66,6 +67,11 @@ class ShapeChart(NamedTuple):
         """Number of landmarks."""
         return self.reference.shape[0]
 
+    @property
+    def num_directions(self) -> int:
+        """Number of coordinates."""
+        return self.directions.shape[1]
+
     def shapes(self, coordinates: Array) -> Array:
         """Preshapes, aligned with the reference, shape (..., num_landmarks, num_axes)."""
         tangent = coordinates @ self.directions.T
@@ -80,6 +86,13 @@ class ShapeChart(NamedTuple):
         """
         tangent = preshape.log(self.reference, preshape.to_preshape(landmarks).shape)
         return tangent.reshape(*tangent.shape[:-2], -1) @ self.directions
+
+
+def spacing(points: Array) -> Array:
+    """Mean distance between a point and its nearest neighbour, shape ()."""
+    square = jnp.square(points[:, None] - points).sum(axis=-1)
+    apart = jnp.where(jnp.eye(len(points)) > 0, jnp.inf, square)
+    return jnp.sqrt(apart.min(axis=1)).mean()
 
 
 def configurations(

@@ -21,8 +21,6 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
-from sidebayes.common.fields import Range, check_number
-
 from ..block import Augmented, Block, Observation, TakesMissing
 from ..collapsed import Collapsed
 from ..components import normal_inverse_gamma
@@ -30,11 +28,20 @@ from ..components.gaussian_prior import GaussianPrior, agreed_features
 from ..components.gaussian_stats import Moments
 from ..components.normal_inverse_gamma import NormalInverseGamma
 from ..components.shift_prior import ComponentPriors
-from ..mixtures.data_units import refuse_constant
-from .passes import Salient, SalientMoments, salient_moments
+from .message_length import PER_DENSITY
+from .passes import Salient, SalientMoments
+from .repeated import look_at
+from .saliencies import (
+    EDGE,
+    draw_saliency,
+    known_moments,
+    saliency_mode,
+    saliency_prior,
+    two_positive,
+)
 from .salient_normal import SalientNormal
 
-__all__ = ["SalientFeatures", "known_moments"]
+__all__ = ["SalientFeatures"]
 
 _WEAK = 0.01
 """Weight, in values, of the prior mean in priors set from the data, as in `GaussianPrior.empirical`."""
@@ -47,9 +54,6 @@ _START = 0.5
 
 _LATTICE = -0.5 * math.log(2.0) + 1.0 - math.log(12.0)
 """Constants of the length of a mean and a variance."""
-
-_EDGE = 1e-10
-"""Distance of a mode of a saliency from zero and one, where the prior has no bound there."""
 
 
 class _Found(NamedTuple):
@@ -101,10 +105,15 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         saliency_prior: tuple[float, float] | None = (0.5, 0.5),
     ) -> None:
         self.num_clusters = num_clusters
-        self.saliency_prior = None if saliency_prior is None else _two_positive(saliency_prior)
+        self.saliency_prior = None if saliency_prior is None else two_positive(saliency_prior)
         self.cells = _cell_priors(x, num_clusters, prior)
         self.centre, variance = known_moments(x, _num_features(x, prior))
         self.unit = jnp.sqrt(variance)
+
+    @property
+    def num_parameters(self) -> np.ndarray:
+        """Free parameters of the density of each feature."""
+        return np.full(self.num_features, PER_DENSITY)
 
     @property
     def num_features(self) -> int:
@@ -113,26 +122,24 @@ class SalientFeatures(Block, Augmented, TakesMissing):
 
     def sample(self) -> SalientNormal:
         """Sample all sites; return the density of a row in each cluster."""
-        names = ("features",)
-        saliency = self.declare("saliency", "saliency", self._saliency_prior(), names)
+        prior = saliency_prior(self.saliency_prior, self.num_features)
+        saliency = self.declare("saliency", "saliency", prior, ("features",))
+        return SalientNormal(self.sample_normal(self, saliency, "features"))
+
+    def sample_normal(self, owner: Block, saliency: Array, axis: str) -> Salient:
+        """Sample means and variances as sites of a block, over an axis of some name."""
+        names = (axis,)
         cells = None if self.saliency_prior is None else self.cells
         spread, means = _site_priors(cells, 0, self.num_features)
         with numpyro.plate("clusters", self.num_clusters):
-            variance = self.declare("spread", "variance", spread, names)
-            mean = self.declare("location", "mean", means(variance), names)
+            variance = owner.declare("spread", "variance", spread, names)
+            mean = owner.declare("location", "mean", means(variance), names)
         spread, means = _site_priors(cells, -1, self.num_features)
-        common_variance = self.declare("common_spread", "common_variance", spread, names)
-        common_mean = self.declare("common_location", "common_mean", means(common_variance), names)
-        return SalientNormal(Salient(mean, variance, common_mean, common_variance, saliency))
+        common_variance = owner.declare("common_spread", "common_variance", spread, names)
+        common_mean = owner.declare("common_location", "common_mean", means(common_variance), names)
+        return Salient(mean, variance, common_mean, common_variance, saliency)
 
-    def _saliency_prior(self) -> dist.Distribution:
-        size = (self.num_features,)
-        if self.saliency_prior is None:
-            support = constraints.independent(constraints.unit_interval, 1)
-            return dist.ImproperUniform(support, (), size)
-        return dist.Beta(*self.saliency_prior).expand(size).to_event(1)
-
-    def density_length(self, features: Salient, weights: Array) -> Array:
+    def density_length(self, density: Any, weights: Array) -> Array:
         r"""Nats that means and variances in use cost in a message, beside `structure_length`.
 
         .. math:: -\log p(\mu, \sigma^2) + \tfrac12 \log |I(\mu, \sigma^2)|, \qquad
@@ -145,6 +152,7 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         """
         if self.cells is None:
             return jnp.zeros(())
+        features: Salient = density.features
         mean = jnp.concatenate([features.mean, features.common_mean[None]])
         variance = jnp.concatenate([features.variance, features.common_variance[None]])
         cells = (part.reshape(*mean.shape) for part in self.cells)
@@ -168,18 +176,11 @@ class SalientFeatures(Block, Augmented, TakesMissing):
 
     def statistics(self, observation: Observation) -> SalientMoments:
         """Expected moments of relevant and of other values; those of drawn ones where these are drawn."""
-        fn: Any = observation.fn
+        density = observation.fn.components  # type: ignore[attr-defined]
         x, share = jnp.asarray(observation.value), observation.expected["unary"].T
         if "relevant" not in observation.expected:
-            return salient_moments(x, share, fn.components.features, self.centre)
-        known = ~jnp.isnan(x)
-        relevant = observation.expected["relevant"] & known
-        deviation = jnp.where(known, x, self.centre) - self.centre
-        powers = jnp.stack([jnp.ones_like(deviation), deviation, deviation**2])
-        within = share @ (powers * relevant)
-        common = (powers * (known & ~relevant)).sum(axis=1, keepdims=True)
-        total, first, second = jnp.concatenate([within, common], axis=1)
-        return SalientMoments(total, first, second, relevant.sum(axis=0))
+            return density.moments(x, share, self.centre)
+        return density.drawn_moments(x, share, observation.expected["relevant"], self.centre)
 
     def update(self, statistics: SalientMoments, sources: Sequence[Collapsed]) -> _Found:
         """Posterior given relevant values by cluster, and the others."""
@@ -188,25 +189,22 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         about = jnp.tile(self.centre, self.num_clusters + 1)[:, None]
         normal = normal_inverse_gamma.update(moments, about, self.cells, spherical=False)
         a, b = self.saliency_prior or (1.0, 1.0)
-        on = statistics.total[:-1].sum(axis=0)
-        return _Found(normal, a + on, b + statistics.total[-1])
+        return _Found(normal, a + statistics.on, b + statistics.off)
 
     def mode(self, found: _Found, values: Mapping[str, Array]) -> dict[str, Array]:
         """Joint mode of means, variances and saliencies; what has no values keeps its density."""
-        on, off = (jnp.maximum(count - 1.0, _EDGE) for count in (found.on, found.off))
-        return {"saliency": on / (on + off), **self.normal_mode(found.normal, values)}
+        saliency = saliency_mode(found.on, found.off)
+        return {"saliency": saliency, **self.density_mode(found, values)}
 
-    def normal_mode(
-        self, found: NormalInverseGamma, values: Mapping[str, Array]
-    ) -> dict[str, Array]:
+    def density_mode(self, found: _Found, values: Mapping[str, Array]) -> dict[str, Array]:
         """Joint mode of means and variances, which are kept apart from zero."""
-        mean, variance = normal_inverse_gamma.mode(found)
+        mean, variance = normal_inverse_gamma.mode(found.normal)
         if self.saliency_prior is None and self.cells is not None:
-            variance = found.rate / found.shape  # where `density_length` is least
+            variance = found.normal.rate / found.normal.shape  # where `density_length` is least
         mean, variance = self._by_row(mean), self._by_row(variance)
         variance = jnp.maximum(variance, _FLOOR * self.unit**2)
         if self.cells is None:
-            empty = self._by_row(found.shrinkage) < jnp.finfo(mean.dtype).eps
+            empty = self._by_row(found.normal.shrinkage) < jnp.finfo(mean.dtype).eps
             mean = jnp.where(empty, _stacked(values, "location"), mean)
             variance = jnp.where(empty, _stacked(values, "spread"), variance)
         return _unstacked(mean, variance)
@@ -238,18 +236,30 @@ class SalientFeatures(Block, Augmented, TakesMissing):
     def draw(self, rng_key: Array, found: _Found) -> dict[str, Array]:
         """Draw saliencies, variances, then means."""
         key_saliency, key_normal = jax.random.split(rng_key)
-        mean, variance = normal_inverse_gamma.draw(key_normal, found.normal)
-        saliency = dist.Beta(found.on, found.off).sample(key_saliency)
-        normal = _unstacked(self._by_row(mean), self._by_row(variance))
-        return {"saliency": jnp.clip(saliency, _EDGE, 1 - _EDGE), **normal}
+        saliency = draw_saliency(key_saliency, found.on, found.off)
+        return {"saliency": saliency, **self.draw_normal(key_normal, found.normal)}
+
+    def draw_normal(self, rng_key: Array, found: NormalInverseGamma) -> dict[str, Array]:
+        """Draw variances, then means."""
+        mean, variance = normal_inverse_gamma.draw(rng_key, found)
+        return _unstacked(self._by_row(mean), self._by_row(variance))
 
     def log_density(self, found: _Found, values: Mapping[str, Array]) -> Array:
         """Log density of all sites."""
+        saliency = dist.Beta(found.on, found.off, validate_args=False)
+        own = saliency.log_prob(values["saliency"]).sum()
+        return own + self.normal_log_density(found.normal, values)
+
+    def normal_log_density(self, found: NormalInverseGamma, values: Mapping[str, Array]) -> Array:
+        """Log density of means and variances."""
         mean = _stacked(values, "location").reshape(-1, 1)
         variance = _stacked(values, "spread").reshape(-1, 1)
-        saliency = dist.Beta(found.on, found.off, validate_args=False)
-        normal = normal_inverse_gamma.log_density(found.normal, mean, variance)
-        return normal + saliency.log_prob(values["saliency"]).sum()
+        return normal_inverse_gamma.log_density(found, mean, variance)
+
+    def value_moments(self, values: Mapping[str, Any], common: str = "") -> tuple[Any, Any]:
+        """Means and mean squares of values in the clusters, or with ``common="common_"`` of the others."""
+        mean = values[f"{common}location"]
+        return mean, values[f"{common}spread"] + mean**2
 
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
@@ -275,25 +285,12 @@ class SalientFeatures(Block, Augmented, TakesMissing):
             return None
         spread, common = np.asarray(values["spread"]), np.asarray(values["common_spread"])
         widest = np.maximum(spread.max(axis=0), common)
-        low = ((spread <= 10 * _FLOOR * widest) & (values["saliency"] > _EDGE)).any(axis=1)
+        low = ((spread <= 10 * _FLOOR * widest) & (values["saliency"] > EDGE)).any(axis=1)
         return (int(np.argmax(low)), "a feature has no variance in it") if low.any() else None
 
     def check(self, name: str, value: Any) -> None:
-        """Refuse features that are constant or never known."""
-        refuse_constant(name, np.asarray(value, float))
-
-
-def known_moments(x: ArrayLike | None, num_features: int) -> tuple[Array, Array]:
-    """Mean and variance of each feature over its known values; zero and one where there are none."""
-    if x is None:
-        return jnp.zeros(num_features), jnp.ones(num_features)
-    values = jnp.asarray(x)
-    known = ~jnp.isnan(values)
-    number = jnp.maximum(known.sum(axis=0), 1)
-    mean = jnp.where(known, values, 0.0).sum(axis=0) / number
-    variance = jnp.where(known, values - mean, 0.0) ** 2
-    variance = variance.sum(axis=0) / number
-    return mean, jnp.where(variance > 0, variance, 1.0)
+        """Refuse features that are constant or never known; warn of repeated ones, and of few rows."""
+        look_at(self, name, np.asarray(value, float))
 
 
 def _num_features(x: ArrayLike | None, prior: str | GaussianPrior) -> int:
@@ -308,22 +305,6 @@ def _num_features(x: ArrayLike | None, prior: str | GaussianPrior) -> int:
             "shrinkage, df, scale)"
         )
     return jnp.shape(x)[1]
-
-
-def _two_positive(value: Any) -> tuple[float, float]:
-    """Parameters of a Beta distribution.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If these are not two positive numbers.
-    """
-    if isinstance(value, str) or not np.iterable(value) or len(tuple(value)) != 2:
-        raise TypeError(
-            f"saliency_prior = {value!r:.60}; pass the two positive numbers a and b of a Beta prior"
-        )
-    a, b = (check_number("saliency_prior", one, Range(above=0.0)) for one in value)
-    return a, b
 
 
 def _cell_priors(

@@ -50,14 +50,19 @@ def improper_weights(num_clusters: int) -> Array:
     return numpyro.sample("weights", _Flat(num_clusters))
 
 
-def structure_length(weights: ArrayLike, saliency: ArrayLike, num_points: int) -> Array:
+def structure_length(
+    weights: ArrayLike,
+    saliency: ArrayLike,
+    num_points: int,
+    per_density: ArrayLike = PER_DENSITY,
+) -> Array:
     r"""Length of the parameters in nats, beside minus the log likelihood of the data.
 
-    .. math:: \tfrac12 (k + |A \cap U|) \log n + \tfrac r2 \sum_{l \in A} \sum_j \log(n \alpha_j \rho_l)
-              + \tfrac s2 \sum_{l \in U} \log(n (1 - \rho_l))
+    .. math:: \tfrac12 (k + |A \cap U|) \log n + \sum_{l \in A} \tfrac{r_l}2 \sum_j \log(n \alpha_j \rho_l)
+              + \sum_{l \in U} \tfrac{r_l}2 \log(n (1 - \rho_l))
 
     (Law 2006, eq. 4.24), with the sums over the k clusters that have weight, the features A whose
-    saliency is not zero and U whose saliency is not one, and r = s = 2. The thesis writes it for
+    saliency is not zero and U whose saliency is not one. The thesis writes it for
     parameters none of which is on a bound, and only says that parameters beyond are removed; this is
     what is left then. Minus this length is the logarithm of an improper prior. It has no bound as weights
     or saliencies go to zero, or saliencies to one: parameters on a bound are not likelier, but cost
@@ -68,7 +73,10 @@ def structure_length(weights: ArrayLike, saliency: ArrayLike, num_points: int) -
     weights : array_like, shape (num_clusters,)
     saliency : array_like, shape (num_features,)
     num_points : int
+    per_density : array_like, shape (num_features,) or ()
+        :math:`r_l`, the free parameters of one density of each feature.
     """
+    per_density = jnp.broadcast_to(jnp.asarray(per_density), jnp.shape(saliency))
     weights, saliency = jnp.asarray(weights), jnp.asarray(saliency)
     used, on, off = weights > 0, saliency > 0, saliency < 1
     log_n = jnp.log(num_points)
@@ -76,5 +84,5 @@ def structure_length(weights: ArrayLike, saliency: ArrayLike, num_points: int) -
     log_on = jnp.where(on, jnp.log(jnp.where(on, saliency, 1.0)), 0.0)
     log_off = jnp.where(off, log_n + jnp.log1p(-jnp.where(off, saliency, 0.0)), 0.0)
     free = used.sum() + (on & off).sum()
-    within = on.sum() * log_weights.sum() + used.sum() * log_on.sum()
-    return 0.5 * (free * log_n + PER_DENSITY * (within + log_off.sum()))
+    by_feature = on * log_weights.sum() + used.sum() * log_on + log_off
+    return 0.5 * (free * log_n + per_density @ by_feature)

@@ -1,37 +1,42 @@
 r"""Passes over the data of a mixture with feature saliencies.
 
 Rows are visited in chunks that stay in the processor's cache, with the rows along the last axis, and
-clusters one after the other: no array of shape (num_points, num_clusters, num_features) is ever held.
-Clusters that are not used are skipped, and so are features of saliency zero, eight at a time, which have
-the same density in every cluster. Missing values, NaN, have a density of one, which sums them out exactly.
+clusters and features a few at a time: no array of shape (num_points, num_clusters, num_features) is ever
+held. Missing values, NaN, have a density of one, which sums them out exactly.
 
-One logarithm is taken for eight features: :math:`\sum_l \log(1 + e^{-|s_l|})` is that of a product of
-factors between one and two.
+Clusters that are not used are skipped. So are features of saliency zero, which have the same density in
+every cluster. Features of saliency one have no common density: their log densities and moments are
+matrix products. For the others one logarithm is taken for many features: :math:`\sum_l \log(1 +
+e^{-|s_l|})` is that of a product of factors between one and two.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from .layout import ABREAST, Layout, Places, Used
+
 __all__ = [
+    "CHUNK",
     "Salient",
     "SalientMoments",
-    "Used",
     "log_saliency",
     "salient_densities",
     "salient_moments",
 ]
 
-_CHUNK = 2048
+CHUNK = 4096
 """Rows visited at a time."""
 
-_TOGETHER = 8
-"""Features visited at a time."""
+_UNDER_ONE_LOG = 24
+"""Visits whose factors are multiplied under one logarithm: two to their number is finite in 32 bits."""
 
 _NEVER = -1e30
 """Logarithm of a saliency of zero: a number, so that differences are numbers as well."""
@@ -57,21 +62,6 @@ class Salient(NamedTuple):
     saliency: Array
 
 
-class Used(NamedTuple):
-    """Which clusters are used.
-
-    Attributes
-    ----------
-    order : Array of int, shape (num_clusters,)
-        Numbers of the clusters, those that are used first.
-    number : int or Array
-        How many are used.
-    """
-
-    order: Array
-    number: Any
-
-
 class SalientMoments(NamedTuple):
     """Expected statistics of the values of all features, about a given centre.
 
@@ -88,6 +78,28 @@ class SalientMoments(NamedTuple):
     first: Array
     second: Array
     certainty: Array
+
+    @property
+    def on(self) -> Array:
+        """Expected numbers of relevant values."""
+        return self.total[:-1].sum(axis=0)
+
+    @property
+    def off(self) -> Array:
+        """Expected numbers of other values."""
+        return self.total[-1]
+
+    @classmethod
+    def of_drawn(cls, x: Array, share: Array, relevant: Array, about: Array) -> SalientMoments:
+        """Statistics where it was drawn which values are relevant."""
+        known = ~jnp.isnan(x)
+        relevant = relevant & known
+        deviation = jnp.where(known, x, about) - about
+        powers = jnp.stack([jnp.ones_like(deviation), deviation, deviation**2])
+        within = share @ (powers * relevant)
+        common = (powers * (known & ~relevant)).sum(axis=1, keepdims=True)
+        total, first, second = jnp.concatenate([within, common], axis=1)
+        return cls(total, first, second, relevant.sum(axis=0))
 
 
 def log_saliency(saliency: Array) -> tuple[Array, Array]:
@@ -112,24 +124,39 @@ def salient_densities(x: ArrayLike, given: Salient, used: Used | None = None) ->
     used : Used, optional
         Clusters that are used, all by default; densities in the others are zero.
     """
-    num_clusters = len(given.mean)
-    order, number = _all(given) if used is None else used
+    places = Places.of(len(given.mean), used)
 
-    def visit(rows: _Rows) -> Array:
-        def one(place: Any, found: Array) -> Array:
-            def few(block: Any, total: Array) -> Array:
-                log_on, gap = rows.compared(order[place], block)
-                top = jnp.maximum(log_on, rows.log_off[block]).sum(axis=0)
-                return total + top + jnp.log(jnp.prod(1.0 + gap, axis=0))
+    def visit(rows: _Rows, begin: Array, joint: Array) -> Array:
+        num_free = rows.layout.num_free
 
-            return found.at[order[place]].set(lax.fori_loop(0, rows.number, few, rows.base()))
+        def some(group: Any, found: Array) -> Array:
+            def few(block: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
+                total, product = state
+                log_on, gap = rows.compared(group, block)
+                top = jnp.maximum(log_on, rows.log_off[block])
+                return _over_lanes(jnp.add, total, top), _over_lanes(jnp.multiply, product, 1 + gap)
 
-        blank = jnp.zeros((num_clusters, rows.value.shape[-1]), rows.value.dtype)
-        return lax.fori_loop(0, number, one, blank)
+            def many(turn: Any, total: Array) -> Array:
+                begin = turn * _UNDER_ONE_LOG
+                end = jnp.minimum(begin + _UNDER_ONE_LOG, num_free)
+                total, product = lax.fori_loop(begin, end, few, (total, jnp.ones_like(total)))
+                return total + jnp.log(product)
 
-    found, rest = _in_chunks(jnp.asarray(x), given, visit)
-    joined = jnp.moveaxis(found, 0, 1).reshape(num_clusters, len(found) * _CHUNK)
-    return jnp.concatenate([joined, rest], axis=1)
+            def certain(block: Any, total: Array) -> Array:
+                return total + rows.quadratic(group, block)
+
+            total = jnp.broadcast_to(rows.base(), (ABREAST, rows.value.shape[-1]))
+            total = lax.fori_loop(0, -(-num_free // _UNDER_ONE_LOG), many, total)
+            total = lax.fori_loop(num_free, rows.layout.number, certain, total)
+            return found.at[group].set(total)
+
+        shape = (places.most, ABREAST, rows.value.shape[-1])
+        found = lax.fori_loop(0, places.number, some, jnp.zeros(shape, joint.dtype))
+        return lax.dynamic_update_slice(joint, places.joined(found), (0, begin))
+
+    value = jnp.asarray(x)
+    blank = jnp.zeros((places.size, len(value)), jnp.result_type(value, given.mean))
+    return _in_chunks(value, given, places, given.common_mean, visit, blank)
 
 
 def salient_moments(
@@ -149,128 +176,158 @@ def salient_moments(
     used : Used, optional
         Clusters that are used, all by default.
     """
-    num_clusters = len(given.mean)
-    order, number = _all(given) if used is None else used
-    layout = _Layout.of(given.saliency)
-    centre = layout.cut(jnp.asarray(about))[..., None]
+    places = Places.of(len(given.mean), used)
 
-    def visit(rows: _Rows) -> tuple[Array, Array]:
-        deviation = (rows.value - centre) * rows.known
-        powers = jnp.stack([rows.known, deviation, deviation**2], axis=1)
+    def visit(rows: _Rows, begin: Array, before: tuple[Array, ...]) -> tuple[Array, ...]:
+        return jax.tree.map(jnp.add, before, _visited_moments(rows, places))
 
-        def one(place: Any, state: tuple[Array, ...]) -> tuple[Array, ...]:
-            def few(block: Any, state: tuple[Array, ...]) -> tuple[Array, ...]:
-                found, others, certainty = state
-                k = order[place]
-                log_on, gap = rows.compared(k, block)
-                relevant = jnp.where(log_on > rows.log_off[block], 1.0, gap) / (1.0 + gap)
-                own = rows.share[k]
-                return (
-                    found.at[k, block].set((powers[block] * relevant) @ own),
-                    others.at[block].add(own * (1.0 - relevant)),
-                    certainty.at[block].add(own * relevant**2),
-                )
-
-            return lax.fori_loop(0, rows.number, few, state)
-
-        # features of saliency zero are relevant nowhere
-        skipped = jnp.arange(len(rows.value))[:, None, None] >= rows.number
-        others = jnp.where(skipped, rows.share.sum(axis=0), jnp.zeros_like(rows.value))
-        blank = jnp.zeros((num_clusters + 1, *powers.shape[:3]), rows.value.dtype)
-        found, others, certainty = lax.fori_loop(
-            0, number, one, (blank, others, jnp.zeros_like(others))
-        )
-        found = found.at[-1].set((powers * others[:, None]).sum(axis=-1))
-        return found, (certainty * rows.known).sum(axis=-1)
-
-    blocks, rest = _in_chunks(jnp.asarray(x), given, visit, jnp.asarray(share))
-    found, certainty = (one.sum(axis=0) + two for one, two in zip(blocks, rest, strict=True))
-    total, first, second = (layout.joined(found[:, :, part]) for part in range(3))
+    layout = Layout.of(given.saliency)
+    value, own = jnp.asarray(x), jnp.asarray(share)
+    size, real = layout.certain.shape, jnp.result_type(value, own, given.mean)
+    shapes = (places.most, ABREAST, 3, *size), (3, *size), size
+    none = tuple(jnp.zeros(shape, real) for shape in shapes)
+    found, common, certainty = _in_chunks(value, given, places, about, visit, none, own)
+    moments = layout.joined(jnp.concatenate([places.joined(found), common[None]]))
+    total, first, second = (moments[:, power] for power in range(3))
     return SalientMoments(total, first, second, layout.joined(certainty))
 
 
-def _all(given: Salient) -> Used:
-    return Used(jnp.arange(len(given.mean)), len(given.mean))
+def _visited_moments(rows: _Rows, places: Places) -> tuple[Array, Array, Array]:
+    """Moments of relevant values by cluster, of the others, and `certainty`, of some rows."""
+    layout = rows.layout
 
+    def some(group: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        own = rows.share[group]
 
-class _Layout(NamedTuple):
-    """Features in blocks, those of saliency zero in the last ones, which are filled up."""
+        def few(block: Any, state: tuple[Array, ...]) -> tuple[Array, Array, Array]:
+            found, total, certainty = state
+            log_on, gap = rows.compared(group, block)
+            chance = jnp.where(log_on > rows.log_off[block], 1.0, gap) / (1.0 + gap)
+            relevant, chance = lax.optimization_barrier((chance * own[:, None], chance))
+            moments = jnp.einsum("lpr,klr->kpl", rows.powers[block], relevant)
+            return (
+                found.at[group, :, :, block].set(moments),
+                total.at[block].add(relevant.sum(axis=0)),
+                certainty.at[block].add((relevant * chance).sum(axis=0)),
+            )
 
-    order: Array
-    back: Array
-    number: Array
+        def certain(block: Any, found: Array) -> Array:
+            moments = jnp.einsum("lpr,kr->kpl", rows.powers[block], own)
+            moments = jnp.where(layout.certain[block], moments, 0.0)
+            return found.at[group, :, :, block].set(moments)
 
-    @classmethod
-    def of(cls, saliency: Array) -> _Layout:
-        """Lay features out."""
-        order = jnp.argsort(saliency <= 0, stable=True)
-        active = (saliency > 0).sum()
-        return cls(order, jnp.argsort(order), (active + _TOGETHER - 1) // _TOGETHER)
+        found, total, certainty = lax.fori_loop(0, layout.num_free, few, state)
+        found = lax.fori_loop(layout.num_free, layout.number, certain, found)
+        return found, total, certainty
 
-    def cut(self, values: Array, fill: float = 0.0) -> Array:
-        """Values by feature (last axis) in blocks, shape (..., num_blocks, num_together)."""
-        spare = [(0, 0)] * (values.ndim - 1) + [(0, -len(self.order) % _TOGETHER)]
-        filled = jnp.pad(values[..., self.order], spare, constant_values=fill)
-        return filled.reshape(*values.shape[:-1], -1, _TOGETHER)
-
-    def joined(self, values: Array) -> Array:
-        """Values in blocks (last two axes) by feature."""
-        return values.reshape(*values.shape[:-2], -1)[..., self.back]
+    blank = jnp.zeros_like(rows.value)
+    shape = (places.most, ABREAST, 3, *blank.shape[:2])
+    state = jnp.zeros(shape, blank.dtype), blank, blank
+    found, relevant, certainty = lax.fori_loop(0, places.number, some, state)
+    whole = rows.share.sum(axis=(0, 1))
+    unvisited = jnp.where(layout.certain[..., None], whole, 0.0)
+    free = layout.free[:, None, None]
+    others = jnp.maximum(whole - jnp.where(free, relevant, unvisited), 0.0)
+    certainty = jnp.where(free, certainty, unvisited) * rows.powers[:, :, 0]
+    common = jnp.einsum("blpr,blr->pbl", rows.powers, others)
+    return found, common, certainty.sum(axis=-1)
 
 
 class _Rows(NamedTuple):
-    """Some rows: arrays of shape (num_blocks, num_together, num_rows), and parameters in blocks."""
+    """Some rows and all parameters.
 
-    number: Array
+    Rows are along the last axis, of shape (num_blocks, num_together, num_rows), `powers` with an axis of
+    three before it. Parameters of clusters have the shape (num_groups, num_abreast, num_blocks,
+    num_together).
+    """
+
+    layout: Layout
     value: Array
-    known: Array
+    powers: Array
     share: Array
     log_off: Array
     log_on: Array
     mean: Array
     precision: Array
     constant: Array
+    about: Array
 
     def base(self) -> Array:
         """Log density of the features that are skipped, shape (num_rows,)."""
-        skipped = jnp.arange(len(self.value))[:, None, None] >= self.number
-        return jnp.where(skipped, self.log_off, 0.0).sum(axis=(0, 1))
+        return jnp.where(self.layout.nowhere[..., None], self.log_off, 0.0).sum(axis=(0, 1))
 
-    def compared(self, k: Any, block: Any) -> tuple[Array, Array]:
+    def compared(self, group: Any, block: Any) -> tuple[Array, Array]:
         """Log densities of relevant values, and the lesser of both densities relative to the greater."""
-        square = (self.value[block] - self.mean[k, block][:, None]) ** 2
-        within = self.constant[k, block][:, None] - self.precision[k, block][:, None] * square
-        log_on = self.log_on[block][:, None] + self.known[block] * within
+        mean, precision, constant = (
+            part[group, :, block][..., None] for part in (self.mean, self.precision, self.constant)
+        )
+        within = constant - precision * (self.value[block] - mean) ** 2
+        log_on = self.log_on[block][:, None] + self.powers[block, :, 0] * within
+        log_on = lax.optimization_barrier(log_on)  # else every use computes it again
         return log_on, jnp.exp(-jnp.abs(log_on - self.log_off[block]))
+
+    def quadratic(self, group: Any, block: Any) -> Array:
+        """Log density of features of saliency one, shape (num_abreast, num_rows)."""
+        mean, precision, constant = (
+            part[group, :, block] for part in (self.mean, self.precision, self.constant)
+        )
+        shift = mean - self.about[block]
+        terms = [constant - precision * shift**2, 2 * precision * shift, -precision]
+        slopes = jnp.where(self.layout.certain[block][:, None], jnp.stack(terms, axis=-1), 0.0)
+        return jnp.einsum("klp,lpr->kr", slopes, self.powers[block])
+
+
+def _over_lanes(join: Callable[[Array, Array], Array], start: Array, values: Array) -> Array:
+    """Join the few features of a block (axis 1), written out, which XLA's reductions do not vectorise."""
+    return reduce(join, jnp.moveaxis(values, 1, 0), start)
 
 
 def _in_chunks(
-    x: Array, given: Salient, visit: Callable[[_Rows], Any], share: Array | None = None
-) -> tuple[Any, Any]:
-    """What `visit` finds of every full chunk of rows, and of the remaining ones."""
-    layout = _Layout.of(given.saliency)
+    x: Array,
+    given: Salient,
+    places: Places,
+    about: ArrayLike,
+    visit: Callable[[_Rows, Array, Any], Any],
+    state: Any,
+    share: Array | None = None,
+) -> Any:
+    """Visit all chunks of rows; the last one has rows of the one before it, whose share is then zero."""
+    layout = Layout.of(given.saliency)
     # features that fill blocks up are missing ones of saliency one half, whose density is one
     log_on, log_off = log_saliency(layout.cut(given.saliency, 0.5))
-    mean, variance = layout.cut(given.mean), layout.cut(given.variance, 1.0)
-    centre = layout.cut(given.common_mean)[..., None]
+    mean, variance = places.cut(layout.cut(given.mean)), places.cut(layout.cut(given.variance, 1.0))
+    common = layout.cut(given.common_mean)[..., None]
     width = layout.cut(given.common_variance, 1.0)[..., None]
-    full = max(len(x) - 1, 0) // _CHUNK
+    peak, precision = -0.5 * (_LOG_2PI + jnp.log(width)), 0.5 / width
+    constant = -0.5 * (_LOG_2PI + jnp.log(variance))
+    centre = layout.cut(jnp.asarray(about))
+    size = min(CHUNK, len(x))
+    none = jnp.zeros((places.size, 0), x.dtype)
 
-    def at(rows: Array, own: Array) -> Array:
-        known = ~jnp.isnan(rows)
-        values = jnp.where(known, rows, 0.0)
-        value, known = (
-            jnp.moveaxis(layout.cut(part.astype(rows.dtype)), 0, -1) for part in (values, known)
+    def at(number: Array, state: Any) -> Any:
+        first = number * size
+        begin = jnp.minimum(first, len(x) - size)
+        rows = lax.dynamic_slice_in_dim(x, begin, size)
+        new = begin + jnp.arange(size) >= first
+        given_as = jnp.moveaxis(layout.cut(rows, jnp.nan), 0, -1)
+        known = (~jnp.isnan(given_as)).astype(rows.dtype)
+        value = jnp.where(known > 0, given_as, 0.0)
+        deviation = (value - centre[..., None]) * known
+        shown = (
+            none if share is None else lax.dynamic_slice_in_dim(share, begin, size, axis=1) * new
         )
-        outside = -0.5 * (_LOG_2PI + jnp.log(width) + (value - centre) ** 2 / width)
-        off = log_off[..., None] + known * outside
-        constant = -0.5 * (_LOG_2PI + jnp.log(variance))
-        return visit(
-            _Rows(layout.number, value, known, own, off, log_on, mean, 0.5 / variance, constant)
+        each = _Rows(
+            layout=layout,
+            value=value,
+            powers=jnp.stack([known, deviation, deviation**2], axis=2),
+            share=jnp.where(places.used.reshape(-1, ABREAST, 1), places.cut(shown), 0.0),
+            log_off=log_off[..., None] + known * (peak - precision * (value - common) ** 2),
+            log_on=log_on,
+            mean=mean,
+            precision=0.5 / variance,
+            constant=constant,
+            about=centre,
         )
+        return visit(each, begin, state)
 
-    share = jnp.zeros((0, len(x)), x.dtype) if share is None else share
-    rest = at(x[full * _CHUNK :], share[:, full * _CHUNK :])
-    blocks = x[: full * _CHUNK].reshape(full, _CHUNK, x.shape[1])
-    cut = share[:, : full * _CHUNK].reshape(len(share), full, _CHUNK)
-    return lax.map(lambda both: at(*both), (blocks, jnp.moveaxis(cut, 1, 0))), rest
+    return lax.fori_loop(0, -(-len(x) // max(size, 1)), at, state)

@@ -11,6 +11,7 @@ from jax import Array
 from ..mixtures.linked_categorical import LinkedCategorical
 from ..mixtures.linked_mixture import LinkedMixture
 from ..side_information.partial_labels import Groups
+from .salient_mixed import SalientMixed
 from .salient_normal import SalientNormal
 
 __all__ = ["SaliencyMixture"]
@@ -24,7 +25,7 @@ class SaliencyMixture(LinkedMixture):
     """
 
     arg_constraints: ClassVar[dict] = {}
-    components: SalientNormal
+    components: SalientNormal | SalientMixed
 
     def draw(self, rng_key: Array, value: Array) -> tuple[Array, Array]:
         """Draw all labels jointly, then which values are relevant."""

@@ -11,24 +11,19 @@ from jax import Array
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from .passes import Salient, log_saliency
+from ..missing import RealOrMissing
+from .layout import Used
+from .passes import (
+    Salient,
+    SalientMoments,
+    log_saliency,
+    salient_densities,
+    salient_moments,
+)
 
 __all__ = ["SalientNormal"]
 
 _LOG_2PI = 1.8378770664093453
-
-
-class _RealOrMissing(constraints.Constraint):
-    """Real numbers, and NaN for what is not known."""
-
-    def __call__(self, x: ArrayLike) -> Array:
-        return ~jnp.isinf(jnp.asarray(x))
-
-    def feasible_like(self, prototype: ArrayLike) -> Array:
-        return jnp.zeros_like(jnp.asarray(prototype))
-
-    def tree_flatten(self) -> tuple[tuple, tuple]:
-        return (), ((), {})
 
 
 class SalientNormal(dist.Distribution):
@@ -47,7 +42,7 @@ class SalientNormal(dist.Distribution):
 
     arg_constraints: ClassVar[dict] = {}
     pytree_data_fields: ClassVar[tuple[str, ...]] = ("features",)
-    support = constraints.independent(_RealOrMissing(), 1)
+    support = constraints.independent(RealOrMissing(), 1)
 
     def __init__(self, features: Salient, *, validate_args: bool | None = None) -> None:
         self.features = features
@@ -69,6 +64,21 @@ class SalientNormal(dist.Distribution):
         on = log_on + _log_normal(value, own.mean[labels], own.variance[labels])
         off = log_off + _log_normal(value, own.common_mean, own.common_variance)
         return jax.nn.sigmoid(on - off)
+
+    def by_cluster(self, value: Array, used: Used | None = None) -> Array:
+        """Log density of every row in every cluster, see `salient_densities`."""
+        return salient_densities(value, self.features, used)
+
+    def moments(
+        self, value: Array, share: Array, about: Array, used: Used | None = None
+    ) -> SalientMoments:
+        """Expected statistics given the shares of the rows in the clusters, see `salient_moments`."""
+        return salient_moments(value, share, self.features, about, used)
+
+    @staticmethod
+    def drawn_moments(value: Array, share: Array, relevant: Array, about: Array) -> SalientMoments:
+        """Statistics where it was drawn which values are relevant."""
+        return SalientMoments.of_drawn(value, share, relevant, about)
 
     def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
         """Draw a row of every cluster."""

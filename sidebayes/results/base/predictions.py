@@ -17,7 +17,7 @@ from sidebayes.diagnostics.symmetry.matched import matched_draws
 from sidebayes.diagnostics.tree import pooled_draws
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.programs import compiled
-from sidebayes.guides.engines.problem.declared import site_dims
+from sidebayes.guides.engines.problem.declared import individual_sites, site_dims
 from sidebayes.guides.engines.problem.density import (
     abstract_trace,
     finite_mixtures,
@@ -75,6 +75,11 @@ def predict_proba(fit: FitBase, *data: Any, **named: Any) -> NDArray[np.float64]
         If no cluster gives a row a density above zero, or the new links contradict each other.
     """
     need_labels(fit, "labels to predict")
+    if individual_sites(fit.run.problem):
+        raise ValueError(
+            f"{fit.method} has latent shapes of individuals, so that the probabilities of groups are "
+            "integrals over them; use fit.group_log_likelihood, which has them with their errors"
+        )
 
     def probabilities(trace: dict, layout: Any, owners: dict) -> Any:
         sources = finite_mixtures(trace).values()
@@ -180,8 +185,9 @@ def _stored_draws(fit: FitBase) -> xr.Dataset:
 def over_draws(
     fit: FitBase, function: Callable, run: Run, draws: Mapping[str, NDArray]
 ) -> NDArray[np.float64]:
-    """Apply a function of the model's trace on other data to draws of the parameters."""
-    fixed = {n: v for n, v in draws.items() if n not in fit.run.sized_by_units}
+    """Apply a function of the model's trace, on the data of the fit or others, to draws of the parameters."""
+    own = set() if run is fit.run else fit.run.sized_by_units  # of units that other data lack
+    fixed = {n: v for n, v in draws.items() if n not in own}
     with run.precision:
         problem = run.problem
         layout = lay_out_units(problem)

@@ -41,10 +41,19 @@ HOW = {
         *("shapes.csv", "--group", "who", "--columns", "x=x,y", "--columns", "landmarks=mark"),
         *("--label", "kind", "--known", "kind"),
     ),
+    "latent_shape": (
+        *("frame.csv", "--group", "who", "--columns", "x=x,y", "--columns", "landmarks=mark"),
+        *("--label", "kind", "--known", "kind"),
+    ),
     "trajectories": ("long.csv", "--group", "who", "--columns", "y=y", "--columns", "inputs=t"),
     "joint_survival": ("long.csv", *MIXED, "--survival", "Surv(time, event) ~ 1"),
+    "geodesic_embedding": (
+        *("table.csv", "--label", "kind", "--drop", "told"),
+        *("--option", "num_neighbors=30", "--option", "num_dimensions=1"),
+    ),
 }
 """How a card is fitted from the command line, where it is not to points with links."""
+WITHOUT_LABELS = {"mixed_effects", "joint_survival", "geodesic_embedding"}
 
 
 @pytest.fixture
@@ -75,6 +84,9 @@ def tables(tmp_path, monkeypatch):
     shapes = pd.DataFrame(np.swapaxes(square, 0, 1).reshape(40, 2), columns=["x", "y"])
     shapes = shapes.assign(who=long["who"], mark=np.tile(np.arange(4), 10), kind=long["kind"])
     shapes.to_csv("shapes.csv", index=False)
+    landmarks = sidebayes.Landmarks(shapes[["x", "y"]], shapes["who"], shapes["mark"])
+    shapes[["x", "y"]] = sidebayes.register_points(landmarks).x
+    shapes.to_csv("frame.csv", index=False)
 
 
 def refused(*arguments):
@@ -171,14 +183,15 @@ def test_every_card_is_fitted(name, tables):
     fields = make_engine(None, CARDS[name]).__dataclass_fields__
     small = {"num_restarts": 1, "max_steps": 5, "num_draws": 20}
     settings = [f"--setting={key}={value}" for key, value in small.items() if key in fields]
-    out = ("--labels", "labels.csv") if name not in ("mixed_effects", "joint_survival") else ()
+    out = () if name in WITHOUT_LABELS else ("--labels", "labels.csv")
     text = run("fit", name, *HOW.get(name, LINKED), *settings, "-o", "fit.nc", *out)
     assert "saved fit.nc" in text
     assert sidebayes.load("fit.nc").method == name
     if out:
         assert len(pd.read_csv("labels.csv")) == (
             40
-            if name not in ("trajectories", "mixed_effects_mixture", "hierarchical_shape")
+            if name
+            not in ("trajectories", "mixed_effects_mixture", "hierarchical_shape", "latent_shape")
             else 10
         )
 

@@ -44,7 +44,7 @@ CASES = [
     (kind, field.name)
     for kind in KINDS.values()
     for field in fields(kind)
-    if field.name not in ("sampled", "temperatures")
+    if field.name not in ("sampled", "temperatures", "schedule", "scheduled")
 ]
 
 
@@ -74,6 +74,8 @@ def test_wrong_values_are_refused(kind, name):
             r"\(4.0, '1'\).*expected finite numbers > 0",
         ),
         (lambda: sb.MonteCarloEM(sampled=("b", 3)), "expected names"),
+        (lambda: sb.MonteCarloEM(schedule=(1.0, -2.0)), "expected finite numbers > 0"),
+        (lambda: sb.MonteCarloEM(scheduled=3), "expected"),
     ],
 )
 def test_messages(make, message):

@@ -108,6 +108,18 @@ REFUSED |= {
     }.items()
 }
 REFUSED |= {
+    name: (call, "line has no positions of points")
+    for name, call in {
+        "loo_points": lambda fit: fit.loo_points(),
+        "place": lambda fit: fit.place(X),
+        "positions": lambda fit: fit.positions(),
+    }.items()
+}
+REFUSED["group_log_likelihood"] = (
+    lambda fit: fit.group_log_likelihood(X),
+    "line has no latent shapes of individuals",
+)
+REFUSED |= {
     name: (call, "the model has no saliencies of features")
     for name, call in {
         "contrast_saliencies": lambda fit: fit.contrast_saliencies(),

@@ -12,8 +12,8 @@ import pytest
 from scipy.stats import binom
 
 import sidebayes as sb
-from sidebayes.studies import group_statistics
-from sidebayes.studies.group_statistics import all_labelings, num_labelings
+from sidebayes.studies.group_tests import group_statistics
+from sidebayes.studies.group_tests.group_statistics import all_labelings, num_labelings
 from tests.support.shapes import Flat, ellipsoids, level_p_values
 
 RNG = np.random.default_rng(0)

@@ -243,6 +243,15 @@ CASES = {
     "design": options(
         sb.design, {"formula": FORMULA, "table": TABLE}, formula=FORMULAS, table=TABLES
     ),
+    "mixed_table": options(
+        sb.mixed_table,
+        {"frame": TABLE},
+        frame=TABLES,
+        kinds=(*OBJECTS, {"y": "count"}, {"who": "normal"}, {"z": "count"}, {"y": "ordered"}),
+    ),
+    "MixedTable": options(
+        lambda frame: sb.mixed_table(TABLE).at(frame), {"frame": TABLE}, frame=TABLES
+    ),
     "Design": options(
         sb.Design, {"formulas": [FORMULA], "table": TABLE}, formulas=FORMULAS, table=TABLES
     ),

@@ -25,6 +25,8 @@ from tests.support.fuzz.odd import (
 
 PLACES = np.random.default_rng(1).normal(size=(3, 4, 2))
 MARKS = sb.Landmarks.from_array(PLACES)
+SQUARES = np.array([[0, 0], [1, 0], [1, 1], [0, 1]]) + PLACES / 20
+FRAME = sb.register_points(sb.Landmarks.from_array(SQUARES), num_modes=2)
 COVARIATES = (*TABLES, *COLUMNS)
 NAMED = sb.Landmarks.from_array(PLACES, covariates={"sex": list("fmf"), "age": [1.0, 2.0, 4.0]})
 
@@ -63,6 +65,41 @@ SHAPE_CASES = {
         {"shapes": PLACES},
         shapes=(*ARRAYS, PLACES[:1], PLACES[0], np.where(PLACES > 1, np.nan, PLACES), 0 * PLACES),
         num_modes=NUMBERS,
+    ),
+    "register_points": options(
+        sb.register_points,
+        {
+            "x": PLACES.reshape(-1, 2),
+            "subjects": np.repeat(np.arange(len(PLACES)), 4),
+            "num_points": 3,
+        },
+        x=ARRAYS,
+        subjects=ARRAYS,
+        num_points=NUMBERS,
+        num_modes=NUMBERS,
+        reference=ARRAYS,
+    ),
+    "fit.latent_shape": options(
+        quick("latent_shape"),
+        {
+            "x": FRAME.x,
+            "subjects": FRAME.subjects,
+            "landmarks": FRAME.landmarks,
+            "num_clusters": 1,
+            "rank": 1,
+        },
+        60,
+        x=ARRAYS,
+        subjects=ARRAYS,
+        landmarks=(*ARRAYS, np.tile([0, 1, 2, 1e9], 3)),
+        links=OBJECTS[1:],
+        known=ARRAYS,
+        chart=ARRAYS,
+        num_clusters=NUMBERS,
+        rank=NUMBERS,
+        observation=TEXT,
+        width=NUMBERS,
+        temperature=NUMBERS,
     ),
     "fit.hierarchical_shape": options(
         quick("hierarchical_shape"),

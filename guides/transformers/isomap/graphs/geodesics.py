@@ -8,11 +8,12 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components, dijkstra
+from sidebayes.models.blocks.embedding.landmarks import spread_landmarks
 
 from .adjacency import Adjacency, Edges, Links
 from .growing import Growing
 
-__all__ = ["Geodesics", "load", "spread_landmarks"]
+__all__ = ["Geodesics", "load"]
 
 
 def load() -> Callable[..., int]:
@@ -26,39 +27,6 @@ def load() -> Callable[..., int]:
     from .paths import update_rows
 
     return update_rows
-
-
-def spread_landmarks(
-    graph: scipy.sparse.csr_array, number: int
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Landmarks far from one another: each is the vertex that is furthest from those before it.
-
-    Parameters
-    ----------
-    graph : sparse array, shape (num_vertices, num_vertices)
-    number : int
-        Fewer are returned if the largest connected set has fewer vertices.
-
-    Returns
-    -------
-    landmarks : ndarray of int, shape (num_landmarks,)
-        In ascending order, in the largest connected set.
-    rows : ndarray, shape (num_landmarks, num_vertices)
-        Their distances to all vertices.
-    """
-    _, parts = connected_components(graph, directed=False)
-    inside = np.flatnonzero(parts == np.bincount(parts).argmax())
-    number = min(number, len(inside))
-    landmarks = np.empty(number, np.int64)
-    rows = np.empty((number, graph.shape[0]))
-    nearest = np.full(len(inside), np.inf)
-    for one in range(number):
-        landmarks[one] = inside[np.argmax(nearest)]
-        rows[one] = dijkstra(graph, indices=landmarks[one])
-        nearest = np.minimum(nearest, rows[one, inside])
-        nearest[inside == landmarks[one]] = -1  # equal points have distance zero too
-    order = np.argsort(landmarks)
-    return landmarks[order], rows[order]
 
 
 class Geodesics:

@@ -9,9 +9,10 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import dijkstra
+from sidebayes.models.blocks.embedding.landmarks import spread_landmarks
 
 from .adjacency import Edges
-from .geodesics import Geodesics, load, spread_landmarks
+from .geodesics import Geodesics, load
 from .neighbors import Neighbors, Radius
 from .rows import DistanceRows, GraphRows, Rows
 

@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import shortest_path
 from sidebayes.guides.transformers.isomap.graphs.adjacency import Edges
-from sidebayes.guides.transformers.isomap.graphs.geodesics import Geodesics, spread_landmarks
+from sidebayes.guides.transformers.isomap.graphs.geodesics import Geodesics
 from sidebayes.guides.transformers.isomap.graphs.manifold import Manifold
 from sidebayes.guides.transformers.isomap.graphs.neighbors import KNearest, Radius
 from sidebayes.guides.transformers.isomap.graphs.rows import TableRows
+from sidebayes.models.blocks.embedding.landmarks import spread_landmarks
 
 from tests.reference.swiss_roll import swiss_roll
 

@@ -13,8 +13,8 @@ from scipy.stats import false_discovery_control
 
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
-from ..common.fields import real_array
-from ..data.shapes.landmarks import Landmarks
+from ...common.fields import real_array
+from ...data.shapes.landmarks import Landmarks
 from .group_test import check_groups, group_test
 
 __all__ = ["pairwise_tests"]

@@ -18,10 +18,10 @@ from sidebayes.models.blocks.manifolds.alignment import align_landmarks
 from sidebayes.models.blocks.side_information.cells import cell
 from sidebayes.models.blocks.side_information.partial_labels import Groups, refuse_other_order
 
-from ..common.fields import Range, check_integer, check_number, check_seed, real_array
-from ..common.warnings import SideBayesWarning
-from ..data.shapes.landmark_checks import covariate_column
-from ..data.shapes.landmarks import Landmarks
+from ...common.fields import Range, check_integer, check_number, check_seed, real_array
+from ...common.warnings import SideBayesWarning
+from ...data.shapes.landmark_checks import covariate_column
+from ...data.shapes.landmarks import Landmarks
 from .group_statistics import (
     STATISTICS,
     GroupStatistics,

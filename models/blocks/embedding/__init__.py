@@ -1,0 +1,1 @@
+"""Positions of points, and distances between them that are observed in noise."""

@@ -1,0 +1,106 @@
+"""Distances between points and landmarks, observed in noise."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array
+from jax.typing import ArrayLike
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import ExpTransform
+
+from ..missing import RealOrMissing
+
+__all__ = ["NOISES", "NoisyDistances", "distance_law"]
+
+NOISES = ("log_normal", "log_t", "normal")
+
+_DEGREES = 4.0
+"""Degrees of freedom of Student's t."""
+
+
+def distance_law(between: Array, noise: ArrayLike, law: str) -> dist.Distribution:
+    """Law of each observed distance, given that between the positions; see `NoisyDistances`."""
+    if law == "normal":
+        return dist.TruncatedNormal(between, noise, low=0.0)
+    middle = jnp.log(between)
+    if law == "log_normal":
+        return dist.LogNormal(middle, noise)
+    return dist.TransformedDistribution(dist.StudentT(_DEGREES, middle, noise), ExpTransform())
+
+
+class NoisyDistances(dist.Distribution):
+    r"""Distances of points from landmarks, of which each pair of points counts once.
+
+    .. math:: \log d_{ij} \sim \mathcal N(\log\|x_i - x_j\|, \sigma^2), \qquad
+              \log d_{ij} \sim t_4(\log\|x_i - x_j\|, \sigma), \qquad
+              d_{ij} \sim \mathcal N(\|x_i - x_j\|, \sigma^2)\,[d_{ij} \ge 0]
+
+    The distance of two landmarks stands in the table twice, and each time counts half, so that no term
+    depends on the order of the points. That of a point from itself, and missing ones (NaN), count nothing.
+
+    Parameters
+    ----------
+    positions : Array, shape (num_points, num_dimensions)
+    landmarks : Array of int, shape (num_landmarks,)
+        Numbers of points.
+    noise : Array, shape ()
+        :math:`\sigma`: without unit, or in that of distances for "normal".
+    law : {"log_normal", "log_t", "normal"}
+    """
+
+    arg_constraints: ClassVar[dict] = {}
+    support = constraints.independent(RealOrMissing(), 1)
+    pytree_data_fields: ClassVar[tuple[str, ...]] = ("positions", "landmarks", "noise")
+    pytree_aux_fields: ClassVar[tuple[str, ...]] = ("law",)
+
+    def __init__(
+        self,
+        positions: Array,
+        landmarks: Array,
+        noise: ArrayLike,
+        law: str,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        self.positions, self.landmarks, self.noise, self.law = positions, landmarks, noise, law
+        shapes = jnp.shape(positions)[:1], jnp.shape(landmarks)
+        super().__init__(*shapes, validate_args=validate_args)
+
+    @property
+    def between(self) -> Array:
+        """Distances of the positions, shape (num_points, num_landmarks); one of a point from itself."""
+        apart = self.positions[:, None] - self.positions[self.landmarks]
+        square = jnp.where(self._own, 1.0, jnp.sum(apart**2, axis=-1))
+        return jnp.sqrt(jnp.maximum(square, jnp.finfo(square.dtype).tiny))
+
+    @property
+    def _own(self) -> Array:
+        return jnp.arange(len(self.positions))[:, None] == self.landmarks
+
+    def _single(self) -> dist.Distribution:
+        return distance_law(self.between, self.noise, self.law)
+
+    def counts(self, value: Array) -> Array:
+        """How much each entry of a table counts: one, a half, or nothing."""
+        known = ~jnp.isnan(value)
+        among = known[self.landmarks]
+        weights = known.astype(self.positions.dtype)
+        weights = weights.at[self.landmarks].multiply(jnp.where(among & among.T, 0.5, 1.0))
+        return jnp.where(self._own, 0.0, weights)
+
+    def log_prob(self, value: Array) -> Array:
+        """Log density by point, shape (num_points,)."""
+        counts = self.counts(value)
+        terms = self._single().log_prob(jnp.where(counts > 0, value, 1.0))
+        return jnp.sum(jnp.where(counts > 0, counts * terms, 0.0), axis=-1)
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Draw a table, symmetric between landmarks."""
+        drawn = jnp.where(self._own, 0.0, self._single().sample(key, sample_shape))
+        among = drawn[..., self.landmarks, :]
+        upper = jnp.triu(among, 1)
+        whole = upper + jnp.swapaxes(upper, -1, -2)
+        return drawn.at[..., self.landmarks, :].set(whole)

@@ -1,0 +1,171 @@
+"""Positions of points in few dimensions: their prior, and where runs start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import scipy.sparse
+from jax import Array
+from jax.typing import ArrayLike
+from numpy.typing import NDArray
+from numpyro.distributions.transforms import AffineTransform, Transform
+from scipy.sparse.csgraph import dijkstra
+
+from sidebayes.common.magnitudes import listed
+
+from ..block import Block, TakesMissing
+from ..mixtures.data_units import fitted_statistic
+from .centred import CentredNormal, Centring
+
+__all__ = ["Positions", "landmark_scaling", "point_scale"]
+
+_JITTER = 0.2
+"""Deviation of further starts from the first, in deviations of the positions."""
+
+
+def point_scale(distances: Array | None, num_dimensions: int, scale: float | None) -> Array:
+    r"""Record the prior deviation of positions, as given or by the distances.
+
+    Points of that deviation in each of q dimensions are at mean squared distance :math:`2 q s^2`.
+    """
+    if scale is not None:
+        if not (isinstance(scale, int | float) and 0 < scale < np.inf):
+            raise ValueError(f"scale = {scale!r:.60}; expected a number > 0, or None")
+        return jnp.asarray(float(scale))
+    if distances is None:
+        return jnp.ones(())
+    known = jnp.isfinite(distances) & (distances > 0)
+    square = jnp.where(known, distances, 0.0) ** 2
+    mean = square.sum() / jnp.maximum(known.sum(), 1) / (2 * num_dimensions)
+    return fitted_statistic("scale", jnp.sqrt(mean))
+
+
+class Positions(Block, TakesMissing):
+    r"""Positions of points, of independent normal coordinates about their mean, or about centres of classes.
+
+    .. math:: x_i \sim \mathcal N(0, s^2 I) \mid \textstyle\sum_i x_i = 0, \qquad \text{or} \quad
+              m_c \sim \mathcal N(0, (1 - h) s^2 I), \quad x_i \mid c \sim \mathcal N(m_c, h s^2 I)
+
+    where classes are partly known: the class of a point is uniform among those that are admissible, and
+    summed out. The share h of the variance that is within classes is learned.
+
+    Parameters
+    ----------
+    scale : Array, shape ()
+        s, in the unit of distances.
+    has_zeros : bool
+        Whether distances between different points may be zero.
+    """
+
+    roles: ClassVar[tuple[str, ...]] = ("position",)
+
+    def __init__(self, scale: Array, has_zeros: bool = False) -> None:
+        self.scale, self.has_zeros = scale, has_zeros
+
+    @property
+    def factors(self) -> tuple[str | None, ...]:
+        """They enter the density of the distances."""
+        return (None,)
+
+    def sample(self, num_points: int, num_dimensions: int, known: ArrayLike | None = None) -> Array:
+        """Sample positions, shape (num_points, num_dimensions).
+
+        Parameters
+        ----------
+        num_points, num_dimensions : int
+        known : array_like of bool, shape (num_points, num_classes), optional
+            Admissible classes.
+        """
+        turns = {"dimensions": "orthogonal"}
+        if known is None:
+            fn: dist.Distribution = CentredNormal(self.scale, num_points, num_dimensions)
+            return self.declare("position", "positions", fn, ["points", "dimensions"], turns)
+        fn = self._about_centers(jnp.asarray(known), num_dimensions)
+        with numpyro.plate("points", num_points):
+            return self.declare("position", "positions", fn, ["dimensions"], turns)
+
+    def _about_centers(self, admissible: Array, num_dimensions: int) -> dist.Distribution:
+        within = numpyro.sample("within", dist.Beta(2.0, 2.0))
+        between = dist.Normal(0.0, self.scale * jnp.sqrt(1 - within))
+        with numpyro.plate("classes", admissible.shape[1]):
+            centers = numpyro.sample(
+                "centers",
+                between.expand([num_dimensions]).to_event(1),
+                infer={"event_dims": ["dimensions"]},
+            )
+        classes = admissible / jnp.maximum(admissible.sum(axis=1, keepdims=True), 1)
+        parts = dist.Normal(centers, self.scale * jnp.sqrt(within)).to_event(1)
+        return dist.MixtureSameFamily(dist.Categorical(classes), parts)
+
+    def bijector(self, role: str, bijector: Transform) -> Transform:
+        """Positions move in units of their prior deviation."""
+        if isinstance(bijector, Centring):
+            return Centring(self.scale)
+        return AffineTransform(0.0, self.scale)
+
+    def check(self, name: str, value: Any) -> None:
+        """Refuse distances that are all zero or missing, and equal points where noise is relative."""
+        table = np.asarray(value)
+        if table.ndim < 2:  # statements of links
+            return
+        if not (table > 0).any():
+            raise ValueError(f"{name} holds no distance above zero; there is nothing to place")
+        zeros = np.argwhere(table == 0)
+        if not self.has_zeros and len(zeros) > table.shape[1]:
+            column = np.bincount(zeros[:, 1]).argmax()
+            equal = zeros[zeros[:, 1] == column, 0]
+            raise ValueError(
+                f"{name} is zero in column {column} for the points {listed(equal)}: "
+                "points at distance zero have one position; keep one of them, or take noise='normal'"
+            )
+
+    def starts(
+        self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int
+    ) -> dict[str, Any]:
+        """Classical scaling of the distances, and positions near it."""
+        first = landmark_scaling(value, shapes["position"][1])
+        noise = np.random.default_rng(seed).normal(size=(num_starts, *first.shape))
+        noise[0] = 0.0
+        noise -= noise.mean(axis=1, keepdims=True)
+        return {"position": first + _JITTER * first.std() * noise}
+
+
+def landmark_scaling(distances: NDArray, num_dimensions: int) -> NDArray[np.float64]:
+    """Positions by classical scaling of the landmarks, and least squares for the other points.
+
+    A missing distance is that of the shortest way over landmarks.
+
+    Parameters
+    ----------
+    distances : ndarray, shape (num_points, num_landmarks)
+        Zero of a landmark from itself.
+
+    Returns
+    -------
+    ndarray, shape (num_points, num_dimensions)
+        With mean zero.
+
+    References
+    ----------
+    De Silva and Tenenbaum (2004), Sparse multidimensional scaling using landmark points.
+    """
+    table = np.array(distances, float)
+    landmarks = np.where(np.isnan(table), np.inf, table).argmin(axis=0)
+    if (missing := np.isnan(table)).any():
+        row, column = np.nonzero(~missing)
+        ends = row, landmarks[column]
+        known = scipy.sparse.csr_array((table[row, column], ends), (len(table),) * 2)
+        table[missing] = dijkstra(known, directed=False, indices=landmarks).T[missing]
+    square = table[landmarks] ** 2
+    mean = square.mean(axis=0)
+    inner = -0.5 * (square - mean - mean[:, None] + mean.mean())
+    values, vectors = np.linalg.eigh((inner + inner.T) / 2)
+    values, vectors = values[::-1][:num_dimensions], vectors[:, ::-1][:, :num_dimensions]
+    root = np.sqrt(np.maximum(values, 1e-6 * max(values[0], 1e-300)))
+    found = -0.5 * (table**2 - mean) @ (vectors / root)
+    return found - found.mean(axis=0)

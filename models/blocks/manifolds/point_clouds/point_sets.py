@@ -1,0 +1,298 @@
+"""Points and landmarks of individuals about their latent shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+from jax import Array
+from jax.typing import ArrayLike
+from numpyro.distributions import constraints
+from numpyro.distributions.transforms import AffineTransform, ComposeTransform, Transform
+
+from ...block import Block, Observation
+from ...collapsed import Collapsed, Fitted, NamedArray
+from ...side_information.partial_labels import Groups
+from ..kernel_distance import kernel_distance
+from .point_mixture import log_point_mixture
+
+__all__ = [
+    "AboutShapes",
+    "KernelPotential",
+    "LandmarkErrors",
+    "PointMixture",
+    "PointNoise",
+    "rows_about",
+]
+
+
+OBSERVATIONS = ("density", "kernel")
+
+_KERNEL_WIDTH = 2.0
+"""Width of the kernel, in distances between neighbouring points, where none is given."""
+
+
+class AboutShapes(Collapsed):
+    """Rows of individuals about their shapes, with nothing latent left to tell of.
+
+    Parameters
+    ----------
+    shapes : Array, shape (num_subjects, num_landmarks, num_axes)
+    scale : Array, shape ()
+        In units of the shapes.
+    subjects : Groups
+        Individual of each row.
+    """
+
+    arg_constraints: ClassVar[dict] = {}
+    pytree_data_fields: ClassVar[tuple[str, ...]] = ("shapes", "scale", "groups")
+    support = constraints.real_matrix
+    groups: Groups
+
+    def __init__(
+        self, shapes: Array, scale: Array, subjects: Groups, *, validate_args: bool | None = None
+    ) -> None:
+        self.shapes, self.scale, self.groups = shapes, scale, subjects
+        self.num_units = subjects.num_groups
+        size = len(subjects), shapes.shape[-1]
+        super().__init__(event_shape=size, validate_args=validate_args)
+
+    def log_factors(self, value: Array) -> dict[str, Array]:
+        """Log densities ``points`` of the individuals, shape (num_subjects,)."""
+        return {"points": self.by_unit(value)}
+
+    def log_partition(self, factors: dict[str, Array]) -> Array:
+        """Log density of all rows, shape ()."""
+        return factors["points"].sum()
+
+    def posterior(self, value: Array) -> dict[str, NamedArray]:
+        """Nothing: correspondences are many, and of no interest by themselves."""
+        return {}
+
+    def draw(self, rng_key: Array, value: Array) -> None:
+        """Nothing is left to draw."""
+
+    def statistic(self, latent: None) -> dict[str, Array]:
+        """Each individual counts once."""
+        return {"points": jnp.ones(self.num_units)}
+
+    def mode(self, value: Array) -> None:
+        """Nothing is left to choose."""
+
+    def draw_data(self, rng_key: Array, fitted: Fitted | None = None) -> Array:
+        """Draw rows of the same individuals."""
+        return self.sample(rng_key)
+
+    def _about(self, key: Array, sample_shape: tuple[int, ...], centres: Array) -> Array:
+        return centres + self.scale * jax.random.normal(key, (*sample_shape, *self.event_shape))
+
+
+class PointMixture(AboutShapes):
+    r"""Points that do not correspond: each lies about one of the points of the shape, all as probable.
+
+    .. math:: p(x_n) = \frac1T \sum_t N(x_n; u_{i(n), t}, s^2 I)
+
+    An individual may have any number of points. This is the normalised counterpart of `KernelPotential`,
+    whose normaliser depends on the shape.
+    """
+
+    def by_unit(self, value: Array) -> Array:
+        """Log density of the points of each individual."""
+        return log_point_mixture(
+            value, jnp.asarray(self.groups.codes), self.shapes, jnp.asarray(self.scale)
+        )
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Draw correspondences, then points."""
+        key_point, key_noise = jax.random.split(key)
+        rows = (*sample_shape, len(self.groups))
+        own = jax.random.randint(key_point, rows, 0, self.shapes.shape[1])
+        return self._about(key_noise, sample_shape, self.shapes[self.groups.codes, own])
+
+
+class LandmarkErrors(AboutShapes):
+    r"""Landmarks in noise: :math:`x_n \sim N(u_{i(n), t(n)}, s^2 I)`; an individual may lack some.
+
+    Parameters
+    ----------
+    shapes, scale, subjects
+        See `PointMixture`.
+    landmarks : Array of int, shape (num_rows,)
+        Landmark t of each row, from 0.
+    """
+
+    pytree_data_fields: ClassVar[tuple[str, ...]] = ("landmarks",)
+
+    def __init__(
+        self,
+        shapes: Array,
+        scale: Array,
+        subjects: Groups,
+        landmarks: Array,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        self.landmarks = landmarks
+        super().__init__(shapes, scale, subjects, validate_args=validate_args)
+
+    @property
+    def _centres(self) -> Array:
+        return self.shapes[jnp.asarray(self.groups.codes), jnp.asarray(self.landmarks).astype(int)]
+
+    def by_unit(self, value: Array) -> Array:
+        """Log density of the rows of each individual."""
+        rows = dist.Normal(self._centres, self.scale).log_prob(value).sum(axis=1)
+        return jax.ops.segment_sum(rows, jnp.asarray(self.groups.codes), self.num_units)
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Draw rows."""
+        return self._about(key, sample_shape, self._centres)
+
+
+class KernelPotential(AboutShapes):
+    r"""Points that do not correspond: the potential :math:`-\beta d^2` of their kernel distance.
+
+    See `kernel_distance` (Yu 2016, eqs. 3.3-3.4). It is no density of the points: what normalises it depends
+    on the shape, is not known, and left out. Differences between models of other widths, or other numbers
+    of landmarks, mean nothing.
+
+    Parameters
+    ----------
+    shapes, scale, subjects
+        See `PointMixture`; the scale is the width of the kernel.
+    temperature : float
+        :math:`1 / \beta`.
+    """
+
+    pytree_data_fields: ClassVar[tuple[str, ...]] = ("temperature",)
+
+    def __init__(
+        self,
+        shapes: Array,
+        scale: Array,
+        subjects: Groups,
+        temperature: Any,
+        *,
+        validate_args: bool | None = None,
+    ) -> None:
+        self.temperature = temperature
+        super().__init__(shapes, scale, subjects, validate_args=validate_args)
+
+    def by_unit(self, value: Array) -> Array:
+        """Potential of each individual."""
+        codes = jnp.asarray(self.groups.codes)
+        return -kernel_distance(value, codes, self.shapes, self.scale) / self.temperature
+
+    def sample(self, key: Array, sample_shape: tuple[int, ...] = ()) -> Array:
+        """Refuse."""
+        raise NotImplementedError(
+            "the kernel potential is no density of points, and cannot simulate them; use "
+            "observation='density'"
+        )
+
+
+class Spread(NamedTuple):
+    """Squared distances of rows from what they lie about, and the number of their coordinates."""
+
+    square: Array
+    num_coordinates: Array
+
+
+class PointNoise(Block):
+    r"""Variance of rows about the points of the shapes.
+
+    .. math:: s^2 \sim \text{InvGamma}(1, e^2)
+
+    Parameters
+    ----------
+    unit : Array, shape ()
+        e, such as the distance between neighbouring points of a shape.
+    """
+
+    factor: ClassVar[str] = "points"
+    roles: ClassVar[tuple[str, ...]] = ("spread",)
+
+    def __init__(self, unit: Array) -> None:
+        self.unit = unit
+
+    def sample(self) -> Array:
+        """Sample the variance; return the standard deviation."""
+        prior = dist.InverseGamma(1.0, self.unit**2)
+        return jnp.sqrt(self.declare("spread", "noise_variance", prior))
+
+    def bijector(self, role: str, bijector: Transform) -> Transform:
+        """Coordinates in units of the shapes."""
+        units = AffineTransform(0.0, self.unit**2, constraints.positive)
+        return ComposeTransform([bijector, units])
+
+    def statistics(self, observation: Observation) -> Spread:
+        """Expected squared distances, from the slope of the log density in the scale."""
+        fn: Any = observation.fn
+        codes = jnp.asarray(fn.groups.codes)
+        count = jax.ops.segment_sum(jnp.ones(len(codes)), codes, fn.num_units)
+        count = observation.expected["points"] @ count * fn.event_shape[1]
+
+        def log_density(scale: Array) -> Array:
+            moved = copy(fn)
+            moved.scale = scale
+            return observation.expected["points"] @ moved.by_unit(observation.value)
+
+        # d log N / d log s = (x - u)^2 / s^2 - 1 in each coordinate
+        slope = jax.grad(log_density)(fn.scale) * fn.scale
+        return Spread((slope + count) * fn.scale**2, count)
+
+    def update(self, statistics: Spread, sources: Sequence[Collapsed]) -> Spread:
+        """The statistics themselves: `mode` raises the density given them."""
+        return statistics
+
+    def mode(self, found: Spread, values: Mapping[str, Array]) -> dict[str, Array]:
+        """Best variance, with correspondences as they are expected."""
+        return {"spread": (self.unit**2 + found.square / 2) / (2.0 + found.num_coordinates / 2)}
+
+
+def rows_about(
+    shapes: Array,
+    spacing: Array,
+    subjects: Groups,
+    landmarks: ArrayLike | None,
+    observation: str,
+    width: ArrayLike | None,
+    temperature: float | None,
+) -> AboutShapes:
+    """Distribution of rows about latent shapes; samples the variance of the noise unless it is given.
+
+    Parameters
+    ----------
+    shapes : Array, shape (num_subjects, num_landmarks, num_axes)
+    spacing : Array, shape ()
+        Distance between neighbouring points of a shape, the unit of noise and kernel.
+    subjects, landmarks, observation, width, temperature
+        See `latent_shape`.
+
+    Raises
+    ------
+    ValueError
+        For another `observation`, landmarks under the kernel potential, or a temperature without it.
+    """
+    if observation not in OBSERVATIONS:
+        raise ValueError(f"observation = {observation!r:.60}; expected one of {OBSERVATIONS}")
+    if observation == "kernel":
+        if landmarks is not None:
+            raise ValueError(
+                "observation='kernel' is of points without numbers; leave landmarks out, or the observation"
+            )
+        heat = shapes.shape[1] ** -2 if temperature is None else temperature
+        scale = _KERNEL_WIDTH * spacing if width is None else jnp.asarray(width)
+        return KernelPotential(shapes, scale, subjects, heat)
+    if temperature is not None:
+        raise ValueError(
+            f"temperature = {temperature:g} is of observation='kernel' only; leave it out"
+        )
+    scale = PointNoise(spacing).sample() if width is None else jnp.asarray(width)
+    if landmarks is None:
+        return PointMixture(shapes, scale, subjects)
+    return LandmarkErrors(shapes, scale, subjects, jnp.asarray(landmarks))

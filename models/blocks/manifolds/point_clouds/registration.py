@@ -1,0 +1,42 @@
+"""Clouds of points turned to a common reference."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from ..shape_chart import spacing
+from .rough_shapes import nearby
+
+__all__ = ["register"]
+
+_WIDTHS = (6.0, 6.0, 4.0, 4.0, 3.0, 3.0, 2.0, 2.0, 2.0, 2.0)
+"""Widths of correspondences in the rounds, in distances between neighbours on the reference."""
+
+
+@partial(jax.jit, static_argnames="num_subjects")
+def register(rows: Array, subjects: Array, reference: Array, num_subjects: int) -> Array:
+    """Turn individuals to a reference; return their rows, shape (num_rows, num_axes).
+
+    Parameters
+    ----------
+    rows : Array, shape (num_rows, num_axes)
+        Centred points of size one, as the reference has; of all individuals.
+    subjects : Array of int, shape (num_rows,)
+    reference : Array, shape (num_points, num_axes)
+        Centred, of norm one.
+    num_subjects : int
+    """
+
+    def turn(rows: Array, width: Array) -> tuple[Array, None]:
+        target = nearby(rows, reference, width) @ reference
+        cross = jax.ops.segment_sum(rows[:, :, None] * target[:, None], subjects, num_subjects)
+        left, _, right = jnp.linalg.svd(cross)
+        sign = jnp.sign(jnp.linalg.det(left) * jnp.linalg.det(right))
+        rotation = left.at[..., -1].multiply(sign[:, None]) @ right
+        return jnp.einsum("na,nab->nb", rows, rotation[subjects]), None
+
+    return jax.lax.scan(turn, rows, spacing(reference) * jnp.asarray(_WIDTHS))[0]

@@ -1,0 +1,192 @@
+"""Coordinates of latent shapes, and what rows near a reference tell of them at a glance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
+from numpy.typing import NDArray
+from numpyro.distributions import Distribution
+
+from ...block import Block
+from ...side_information.partial_labels import Groups
+from .. import preshape
+from ..shape_chart import ShapeChart, spacing
+
+__all__ = ["LatentCoordinates", "chart_of_means", "check_registered", "nearby", "rough_shapes"]
+
+_REACH = 2.0
+"""Width, in distances between neighbours on the reference, of rough correspondences."""
+
+_SCHEDULE = (*(6.5,) * 6, *(4.0,) * 6, *(2.7,) * 6, *(2.0,) * 6)
+"""Widths of the kernel in the first steps of a climb, in the same unit."""
+
+_FAR = 0.5
+"""Share of the size of the reference by which registered individuals may be off."""
+
+
+def rough_shapes(
+    x: Array, subjects: Array, num_subjects: int, reference: Array, share: Array
+) -> Array:
+    """Shapes whose points are moved from the reference by the mean of their rows.
+
+    Parameters
+    ----------
+    x : Array, shape (num_rows, num_axes)
+        In the frame of the reference.
+    subjects : Array of int, shape (num_rows,)
+    num_subjects : int
+    reference : Array, shape (num_landmarks, num_axes)
+    share : Array, shape (num_rows, num_landmarks)
+        Probability that a row belongs to a point; see `nearby`.
+
+    Returns
+    -------
+    Array, shape (num_subjects, num_landmarks, num_axes)
+    """
+    weight = jax.ops.segment_sum(share, subjects, num_subjects)
+    moved = share[:, :, None] * (x[:, None] - reference)
+    shift = jax.ops.segment_sum(moved, subjects, num_subjects)
+    # a point of the reference without rows near by stays
+    return reference + shift / (weight[..., None] + 1e-3 * weight.mean())
+
+
+def nearby(x: Array, reference: Array, width: ArrayLike) -> Array:
+    """Probability that a row belongs to each point of a reference, by normal densities of this width."""
+    square = jnp.square(x[:, None] - reference).sum(axis=-1)
+    return jax.nn.softmax(-square / (2 * jnp.square(width)), axis=1)
+
+
+class LatentCoordinates(Block):
+    """Coordinates of latent shapes, of which the rows give a rough idea.
+
+    Parameters
+    ----------
+    x : array_like, shape (num_rows, num_axes), or None
+    subjects : Groups
+    landmarks : array_like of int, shape (num_rows,), or None
+    chart : ShapeChart
+    annealed : bool
+        Whether the width of rows is large at first.
+    """
+
+    factor: ClassVar[str] = "points"
+    roles: ClassVar[tuple[str, ...]] = ("coordinates",)
+
+    def __init__(
+        self,
+        x: ArrayLike | None,
+        subjects: Groups,
+        landmarks: ArrayLike | None,
+        chart: ShapeChart,
+        *,
+        annealed: bool = False,
+    ) -> None:
+        self.x, self.subjects, self.landmarks, self.chart = x, subjects, landmarks, chart
+        self.annealed = annealed
+
+    def sample(self, individuals: Distribution) -> Array:
+        """Sample the coordinates of all individuals, shape (num_subjects, num_directions)."""
+        dims = ("subjects", "features")
+        return self.declare("coordinates", "coordinates", individuals, dims, chart="chart")
+
+    def guess(self) -> Array:
+        """Coordinates of shapes whose points are the means of the rows near them."""
+        number, reference = self.subjects.num_groups, self.chart.reference
+        if self.x is None:
+            return jnp.zeros((number, self.chart.num_directions))
+        x = jnp.asarray(self.x)
+        if self.landmarks is None:
+            share = nearby(x, reference, _REACH * spacing(self.chart.reference))
+        else:
+            share = jax.nn.one_hot(jnp.asarray(self.landmarks).astype(int), len(reference))
+        codes = jnp.asarray(self.subjects.codes)
+        return self.chart.coordinates(rough_shapes(x, codes, number, reference, share))
+
+    def schedule(self) -> tuple[str, Array] | None:
+        """Widths that fall from the size of displacements to that between neighbouring points."""
+        if not self.annealed:
+            return None
+        return "width", jnp.asarray(_SCHEDULE) * spacing(self.chart.reference)
+
+
+def chart_of_means(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArray[np.float64]:
+    """Chart at the mean of each landmark, of rows that are in one frame already.
+
+    Raises
+    ------
+    ValueError
+        If rows have no numbers of landmarks, or are not in one frame.
+    """
+    x, landmarks = data.get("x"), data.get("landmarks")
+    if x is None or landmarks is None:
+        raise ValueError(
+            "points without numbers need the chart in whose frame they are; take both from "
+            "sidebayes.register_points(x, subjects)"
+        )
+    rows, numbers = np.asarray(x, float), np.asarray(landmarks).astype(int)
+    size = int(numbers.max(initial=0)) + 1
+    count = np.bincount(numbers, minlength=size)
+    sums = [np.bincount(numbers, column, size) for column in rows.T]
+    mean = np.stack(sums, axis=1) / np.maximum(count, 1)[:, None]
+    mean -= mean.mean(axis=0)
+    mean /= np.linalg.norm(mean)
+    with jax.enable_x64(True):
+        basis = np.asarray(preshape.horizontal_basis(jnp.asarray(mean)))
+    chart = np.concatenate([mean.reshape(-1, 1), basis], axis=1).reshape(*mean.shape, -1)
+    check_registered({**data, "chart": chart})
+    return chart
+
+
+def check_registered(data: Mapping[str, Any]) -> None:
+    """Refuse individuals that do not lie in the frame of their chart.
+
+    Parameters
+    ----------
+    data : mapping
+        Data of `latent_shape` by name.
+
+    Raises
+    ------
+    ValueError
+        If an individual lies, or is as large, unlike the reference; or landmarks are out of range.
+    """
+    x, landmarks = data.get("x"), data.get("landmarks")
+    if x is None:
+        return
+    reference = np.asarray(data["chart"], float)[..., 0]
+    if landmarks is not None:
+        numbers = np.asarray(landmarks)
+        wrong = (numbers < 0) | (numbers >= len(reference)) | (numbers % 1 != 0)
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise ValueError(
+                f"landmarks[{row}] = {numbers[row]:g}; expected a whole number from 0 to "
+                f"{len(reference) - 1}, as the chart has {len(reference)} points"
+            )
+        expected = reference[numbers.astype(int)]
+    else:
+        expected = np.zeros((len(np.asarray(x)), reference.shape[1]))
+    subjects = data["subjects"]
+    codes, count = subjects.codes, np.bincount(subjects.codes, minlength=subjects.num_groups)
+    size = np.sqrt((reference**2).sum(axis=1).mean())
+
+    def mean(rows: np.ndarray) -> np.ndarray:
+        return np.bincount(codes, rows, subjects.num_groups) / count
+
+    apart = np.asarray(x, float) - expected
+    shift = np.linalg.norm([mean(column) for column in apart.T], axis=0) / size
+    scale = np.sqrt(mean((apart**2).sum(axis=1))) / size
+    off = scale if landmarks is not None else np.abs(np.log(scale))
+    if max(shift.max(), off.max()) > _FAR:
+        worst = int(np.maximum(shift, off).argmax())
+        raise ValueError(
+            f"rows of individual {subjects.names[worst]} do not lie on the reference of the chart: their "
+            f"mean is {shift[worst]:.2g} of its size away, and their spread is off by {off[worst]:.2g}; lay "
+            "them there by sidebayes.register_points"
+        )

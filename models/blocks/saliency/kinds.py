@@ -1,0 +1,229 @@
+"""Kinds of features beside normal ones: counts, categories, ordered levels; with conjugate priors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+from jax import Array
+from jax.scipy.special import gammaln, xlogy
+
+__all__ = ["Columns", "Kind"]
+
+_LEAST = 1e-10
+"""Least rate, and least probability of a level, of a mode."""
+
+
+class Kind(NamedTuple):
+    r"""Features with one kind of density.
+
+    Attributes
+    ----------
+    name : {"count", "category", "ordered"}
+        Poisson with rate :math:`\lambda \sim \text{Gamma}`; categorical with probabilities that are
+        Dirichlet; or binomial on the levels 0, 1, ..., whose probability is a Beta variable.
+    levels : int
+        Number of levels, zero for counts.
+    columns : tuple of int
+        Of the table.
+    """
+
+    name: str
+    levels: int
+    columns: tuple[int, ...]
+
+    @property
+    def site(self) -> str:
+        """Name of the site of its parameters, and their role."""
+        return {
+            "count": "rate",
+            "category": f"category_{self.levels}",
+            "ordered": f"ordered_{self.levels}",
+        }[self.name]
+
+    @property
+    def num_parameters(self) -> int:
+        """Free parameters of one density."""
+        return self.levels - 1 if self.name == "category" else 1
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Names of the axes of the parameters of all its features."""
+        own = f"{self.site}_features"
+        return (own, f"levels_{self.levels}") if self.name == "category" else (own,)
+
+    def of(self, x: Array) -> tuple[Array, Array]:
+        """Its columns of a table, zero where they are missing, and whether they are known."""
+        own = x[..., np.array(self.columns)]
+        known = ~jnp.isnan(own)
+        return jnp.where(known, own, 0.0), known
+
+    def log_prob(self, x: Array, params: Array) -> Array:
+        """Log probability of values, shape (..., num_features)."""
+        if self.name == "count":
+            return xlogy(x, params) - params - gammaln(x + 1.0)
+        if self.name == "ordered":
+            most = self.levels - 1
+            log_ways = gammaln(most + 1.0) - gammaln(x + 1.0) - gammaln(most - x + 1.0)
+            return log_ways + xlogy(x, params) + xlogy(most - x, 1.0 - params)
+        return (self._hot(x) * jnp.log(jnp.maximum(params, _LEAST))).sum(axis=-1)
+
+    def _hot(self, x: Array) -> Array:
+        return jax.nn.one_hot(x.astype(int), self.levels, dtype=x.dtype)
+
+    def statistics(self, x: Array, weights: Array) -> Array:
+        """Weighted sums over rows (first axis), shape (num_features, num_statistics)."""
+        if self.name == "category":
+            return jnp.einsum("ndl,nd->dl", self._hot(x), weights)
+        rest = jnp.ones_like(x) if self.name == "count" else self.levels - 1 - x
+        return jnp.stack([(weights * x).sum(axis=0), (weights * rest).sum(axis=0)], axis=-1)
+
+    def prior(self, mean: Array) -> dist.Distribution:
+        """Conjugate prior by feature: exponential with the mean of the counts, or uniform."""
+        if self.name == "count":
+            return dist.Gamma(jnp.ones_like(mean), 1.0 / mean)
+        ones = jnp.ones((len(self.columns), self.levels or 2))
+        return (
+            dist.Dirichlet(ones) if self.name == "category" else dist.Beta(ones[:, 0], ones[:, 1])
+        )
+
+    def posterior(self, statistics: Array, mean: Array) -> dist.Distribution:
+        """Posterior by feature given statistics."""
+        if self.name == "category":
+            return dist.Dirichlet(1.0 + statistics, validate_args=False)
+        first, second = statistics[..., 0], statistics[..., 1]
+        if self.name == "count":
+            return dist.Gamma(1.0 + first, 1.0 / mean + second, validate_args=False)
+        return dist.Beta(1.0 + first, 1.0 + second, validate_args=False)
+
+    def mode(self, found: dist.Distribution, extra: float) -> Array:
+        """Mode; `extra` is added to numbers of events, as the Fisher information of a message does."""
+        if isinstance(found, dist.Gamma):
+            return jnp.maximum(found.concentration - 1.0 + extra, _LEAST) / found.rate
+        if isinstance(found, dist.Beta):
+            ends = jnp.stack([found.concentration1, found.concentration0])
+            counts = jnp.maximum(ends - 1.0 + extra, _LEAST)
+            return counts[0] / counts.sum(axis=0)
+        counts = jnp.maximum(found.concentration - 1.0 + extra, _LEAST)
+        return counts / counts.sum(axis=-1, keepdims=True)
+
+    def length(self, params: Array, mean: Array) -> Array:
+        r"""Nats that parameters cost, :math:`-\log p + \tfrac12 \log |I| + \tfrac r2 (1 - \log 12)`.
+
+        :math:`|I|` is :math:`1 / \lambda` of a count, :math:`\prod_j p_j^{-1}` of a category, and
+        :math:`m / p (1 - p)` of m + 1 ordered levels.
+        """
+        held = jnp.maximum(params, _LEAST)
+        if self.name == "count":
+            information = -jnp.log(held)
+        elif self.name == "category":
+            information = -jnp.log(held).sum(axis=-1)
+        else:
+            rest = jnp.maximum(1.0 - params, _LEAST)
+            information = np.log(self.levels - 1) - jnp.log(held) - jnp.log(rest)
+        constant = 0.5 * self.num_parameters * (1.0 - np.log(12.0))
+        return constant + 0.5 * information - self.prior(mean).log_prob(held)
+
+    def draw(self, key: Array, params: Array) -> Array:
+        """Draw values of all features."""
+        if self.name == "count":
+            return dist.Poisson(params).sample(key) + 0.0
+        if self.name == "ordered":
+            return dist.Binomial(self.levels - 1, params).sample(key) + 0.0
+        return dist.Categorical(params).sample(key) + 0.0
+
+    def moments(self, params: Any) -> tuple[Any, Any]:
+        """Mean and mean square of values; categories have none, NaN."""
+        if self.name == "category":
+            nothing = np.full(params.shape[:-1], np.nan)
+            return nothing, nothing
+        if self.name == "count":
+            return params, params + params**2
+        most = self.levels - 1
+        return most * params, most * params * (1.0 - params) + (most * params) ** 2
+
+    def starts(self, values: Array, overall: Array) -> Array:
+        """Parameters half-way between single values (..., num_features) and those of all data."""
+        if self.name == "category":
+            return (self._hot(values) + overall) / 2.0
+        scale = 1.0 if self.name == "count" else self.levels - 1.0
+        return (values / scale + overall) / 2.0
+
+    def check(self, name: str, x: np.ndarray) -> None:
+        """Refuse values that are no counts or codes of levels.
+
+        Raises
+        ------
+        ValueError
+            Naming the column.
+        """
+        for column in self.columns:
+            own = x[:, column][~np.isnan(x[:, column])]
+            wrong = (own < 0) | (own != np.round(own))
+            if self.levels:
+                wrong |= own >= self.levels
+            if wrong.any():
+                wanted = (
+                    f"codes 0 to {self.levels - 1}" if self.levels else "counts, integers from zero"
+                )
+                raise ValueError(
+                    f"{name} has the value {own[wrong][0]:g} in column {column}, whose kind is {self}; "
+                    f"its values must be {wanted}"
+                )
+
+    def __str__(self) -> str:
+        return repr(self.name if not self.levels else f"{self.name}:{self.levels}")
+
+
+class Columns(NamedTuple):
+    """Which columns of a table have which kind of density."""
+
+    normal: tuple[int, ...]
+    kinds: tuple[Kind, ...]
+    size: int
+
+    @classmethod
+    def of(cls, kinds: Sequence[str], num_features: int | None) -> Columns:
+        """Read a kind for each column: "normal", "count", "category:3" or "ordered:5".
+
+        Raises
+        ------
+        TypeError, ValueError
+            If one is something else, or they are not as many as columns.
+        """
+        if isinstance(kinds, str) or not all(isinstance(one, str) for one in kinds):
+            raise TypeError(f"kinds = {kinds!r:.80}; pass a sequence of text, one for each column")
+        if num_features is not None and len(kinds) != num_features:
+            raise ValueError(
+                f"kinds has {len(kinds)} entries, and x has {num_features} columns; pass one for each"
+            )
+        found: dict[tuple[str, int], list[int]] = {}
+        for column, kind in enumerate(kinds):
+            read = re.fullmatch(r"(normal|count)|(category|ordered):(\d+)", kind)
+            levels = int(read[3] or 0) if read else 1
+            if read is None or levels == 1 or (read[2] and levels < 2):
+                raise ValueError(
+                    f"kinds[{column}] = {kind!r:.40}; expected 'normal', 'count', 'category:C' or "
+                    "'ordered:C', with at least two levels C"
+                )
+            found.setdefault((read[1] or read[2], levels), []).append(column)
+        normal = tuple(found.pop(("normal", 0), ()))
+        return cls(normal, tuple(Kind(*k, tuple(c)) for k, c in found.items()), len(kinds))
+
+    @property
+    def num_parameters(self) -> np.ndarray:
+        """Free parameters of the density of each feature."""
+        number = np.full(self.size, 2)
+        for kind in self.kinds:
+            number[list(kind.columns)] = kind.num_parameters
+        return number
+
+    def joined(self, normal: Array, parts: Sequence[Array]) -> Array:
+        """Values by feature (last axis), of normal ones and of each kind, in the order of the table."""
+        order = np.concatenate([self.normal, *(kind.columns for kind in self.kinds)]).astype(int)
+        return jnp.concatenate([normal, *parts], axis=-1)[..., np.argsort(order)]

@@ -1,0 +1,108 @@
+"""Where clusters and features lie while data are passed over: in groups, those that matter first."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import Array
+
+__all__ = ["ABREAST", "Layout", "Places", "Used"]
+
+TOGETHER = 4
+"""Features visited at a time."""
+
+ABREAST = 4
+"""Clusters visited at a time, which is enough work for XLA to share it between cores."""
+
+
+class Used(NamedTuple):
+    """Which clusters are used.
+
+    Attributes
+    ----------
+    order : Array of int, shape (num_clusters,)
+        Numbers of the clusters, those that are used first.
+    number : int or Array
+        How many are used.
+    """
+
+    order: Array
+    number: Any
+
+
+class Places(NamedTuple):
+    """Clusters in groups, those that are used first; the last group is filled up."""
+
+    order: Array
+    used: Array
+    size: int
+
+    @classmethod
+    def of(cls, size: int, used: Used | None) -> Places:
+        """Lay clusters out."""
+        order, number = Used(jnp.arange(size), size) if used is None else used
+        filled = jnp.pad(order, (0, -size % ABREAST))
+        return cls(filled, jnp.arange(len(filled)) < number, size)
+
+    @property
+    def most(self) -> int:
+        """Number of groups."""
+        return len(self.order) // ABREAST
+
+    @property
+    def number(self) -> Array:
+        """Number of groups with a cluster that is used."""
+        return -(-self.used.sum() // ABREAST)
+
+    def cut(self, values: Array) -> Array:
+        """Values by cluster (first axis) in groups, shape (num_groups, num_abreast, ...)."""
+        return values[self.order].reshape(self.most, ABREAST, *values.shape[1:])
+
+    def joined(self, values: Array) -> Array:
+        """Values in groups by cluster, zero for clusters that are not used."""
+        back = jnp.argsort(self.order[: self.size])
+        flat = values.reshape(-1, *values.shape[2:])
+        shown = self.used.reshape(-1, *(1,) * (flat.ndim - 1))
+        return jnp.where(shown, flat, 0.0)[back]
+
+
+class Layout(NamedTuple):
+    """Features in blocks: those whose saliency is between its bounds, then those of one, then of zero."""
+
+    order: Array
+    num_free: Array
+    number: Array
+    certain: Array
+    nowhere: Array
+
+    @classmethod
+    def of(cls, saliency: Array) -> Layout:
+        """Lay features out."""
+        order = jnp.argsort(jnp.where(saliency <= 0, 2, saliency >= 1), stable=True)
+        free = ((saliency > 0) & (saliency < 1)).sum()
+        ends = -(-jnp.stack([free, (saliency > 0).sum()]) // TOGETHER)
+        ranked = jnp.pad(saliency[order], (0, _spare(len(order))), constant_values=0.5)
+        blocks = ranked.reshape(-1, TOGETHER)
+        beyond = jnp.arange(len(blocks))[:, None] >= ends[0]
+        return cls(order, ends[0], ends[1], beyond & (blocks >= 1), beyond & (blocks <= 0))
+
+    @property
+    def free(self) -> Array:
+        """Whether a block has a feature whose saliency is between its bounds."""
+        return jnp.arange(len(self.certain)) < self.num_free
+
+    def cut(self, values: Array, fill: float = 0.0) -> Array:
+        """Values by feature (last axis) in blocks, shape (..., num_blocks, num_together)."""
+        spare = [(0, 0)] * (values.ndim - 1) + [(0, _spare(len(self.order)))]
+        filled = jnp.pad(values[..., self.order], spare, constant_values=fill)
+        return filled.reshape(*values.shape[:-1], -1, TOGETHER)
+
+    def joined(self, values: Array) -> Array:
+        """Values in blocks (last two axes) by feature."""
+        return values.reshape(*values.shape[:-2], -1)[..., jnp.argsort(self.order)]
+
+
+def _spare(size: int) -> int:
+    """Features that fill blocks up, of which there is one at least."""
+    return max(size, 1) + -max(size, 1) % TOGETHER - size

@@ -1,0 +1,165 @@
+"""Data frames of numbers, counts, categories and ordered levels, as arrays with a kind for each column."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from .tables import column_names
+
+__all__ = ["MixedTable", "mixed_table"]
+
+_KINDS = ("normal", "count", "category", "ordered")
+
+
+@dataclass(frozen=True)
+class MixedTable:
+    """A data frame as an array of numbers, and what its columns are.
+
+    Attributes
+    ----------
+    x : ndarray, shape (num_rows, num_columns)
+        Categories and levels are coded 0, 1, ..., and NaN is a missing value.
+    kinds : tuple of str
+        For each column "normal", "count", "category:C" or "ordered:C", with C levels.
+    names : tuple of str
+        Of the columns.
+    levels : tuple
+        What the codes of each column stand for; empty for numbers.
+    """
+
+    x: NDArray[np.float64]
+    kinds: tuple[str, ...]
+    names: tuple[str, ...]
+    levels: tuple[tuple, ...]
+
+    def at(self, frame: pd.DataFrame) -> NDArray[np.float64]:
+        """Other rows with the same columns, coded in the same way.
+
+        Parameters
+        ----------
+        frame : DataFrame
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a column is missing or no numbers, or has a level that the table did not have.
+        """
+        given = column_names(_checked(frame))
+        lacking = sorted(set(self.names) - set(given or ()))
+        if lacking:
+            raise ValueError(f"frame has no columns {lacking}; pass those of the first table")
+        by_name = {str(name): frame[name] for name in frame.columns}
+        return np.stack(
+            [_coded(by_name[n], own) for n, own in zip(self.names, self.levels, strict=True)],
+            axis=1,
+        )
+
+
+def mixed_table(frame: pd.DataFrame, kinds: Mapping[str, str] | None = None) -> MixedTable:
+    """Read kinds of features off the columns of a data frame, for `feature_saliency`.
+
+    Floats are "normal", integers none of which is negative "count", ordered categoricals "ordered", and
+    other categoricals, text and booleans "category".
+
+    Parameters
+    ----------
+    frame : DataFrame
+    kinds : mapping of str to str, optional
+        Kinds of some columns by name, in place of those by type. Levels of a column that is no
+        categorical are its values in sorted order.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is no data frame, a kind or its column does not exist, or a column has no such kind.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> table = mixed_table(pd.DataFrame({"visits": [0, 3, 1], "group": ["a", "b", "a"]}))
+    >>> table.kinds
+    ('count', 'category:2')
+    """
+    names = column_names(_checked(frame), "frame") or ()
+    given = dict(kinds or {}) if isinstance(kinds, Mapping | None) else None
+    if given is None:
+        raise TypeError(f"kinds = {kinds!r:.60}; pass a mapping from column to kind")
+    strangers = sorted(set(map(str, given)) - set(names))
+    if strangers:
+        raise ValueError(f"kinds names {strangers}, which are no columns of the frame")
+    wrong = [one for one in given.values() if one not in _KINDS]
+    if wrong:
+        raise ValueError(f"kinds has {wrong[0]!r:.40}; expected one of {', '.join(_KINDS)}")
+    read, levels = [], []
+    for position, name in enumerate(names):
+        column = frame.iloc[:, position]
+        kind = given.get(name) or _by_type(column)
+        own = _levels(column) if kind in ("category", "ordered") else ()
+        if len(own) == 1:
+            raise ValueError(f"column {name!r} has one level, {own[0]!r:.40}; drop it")
+        read.append(f"{kind}:{len(own)}" if own else kind)
+        levels.append(own)
+    columns = [frame.iloc[:, position] for position in range(len(names))]
+    coded = [_coded(column, own) for column, own in zip(columns, levels, strict=True)]
+    return MixedTable(np.stack(coded, axis=1), tuple(read), names, tuple(levels))
+
+
+def _checked(frame: Any) -> pd.DataFrame:
+    """A data frame with rows and columns."""
+    if not isinstance(frame, pd.DataFrame):
+        raise TypeError(f"frame is a {type(frame).__name__}; pass a pandas DataFrame")
+    if not frame.size:
+        raise ValueError(f"frame has shape {frame.shape}: there is nothing to read")
+    return frame
+
+
+def _by_type(column: pd.Series) -> str:
+    """Kind by the type of a column."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return "ordered" if column.dtype.ordered else "category"
+    if pd.api.types.is_bool_dtype(column) or not pd.api.types.is_numeric_dtype(column):
+        return "category"
+    integers = pd.api.types.is_integer_dtype(column)
+    return "count" if integers and not (column.dropna() < 0).any() else "normal"
+
+
+def _levels(column: pd.Series) -> tuple:
+    """Levels of a column, in their order."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return tuple(column.cat.categories)
+    try:
+        found = tuple(sorted(pd.unique(column.dropna())))
+    except TypeError as error:
+        raise TypeError(
+            f"column {column.name!r} has levels that have no order ({error}); make it a categorical"
+        ) from None
+    if not found:
+        raise ValueError(f"column {column.name!r} has no value; drop it")
+    return found
+
+
+def _coded(column: pd.Series, levels: tuple) -> NDArray[np.float64]:
+    """Numbers of a column, or codes of its levels; NaN where it has no value."""
+    if not levels:
+        try:
+            return column.to_numpy(float, na_value=np.nan)
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"column {column.name!r} holds {column.dtype}, expected numbers; name its kind, "
+                "'category' or 'ordered'"
+            ) from None
+    codes = pd.Index(levels).get_indexer(pd.Index(column.astype(object)))
+    missing = column.isna().to_numpy()
+    unknown = (codes < 0) & ~missing
+    if unknown.any():
+        raise ValueError(
+            f"column {column.name!r} has the level {column[unknown].iloc[0]!r:.40}, which is none of "
+            f"{list(levels)[:10]}"
+        )
+    return np.where(missing, np.nan, codes)

@@ -1,0 +1,284 @@
+"""Points of individuals in one frame, as `latent_shape` takes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.cluster import KMeans
+
+from sidebayes.models.blocks.manifolds.kernel_distance import kernel_distance
+from sidebayes.models.blocks.manifolds.point_clouds.registration import register
+from sidebayes.models.blocks.manifolds.preshape import horizontal_basis
+from sidebayes.models.blocks.manifolds.shape_chart import shape_chart
+from sidebayes.models.blocks.side_information.partial_labels import Groups
+
+from ...common.fields import check_integer, real_array
+from .landmark_checks import check_subjects
+from .landmarks import Landmarks
+
+__all__ = ["RegisteredPoints", "register_points"]
+
+_CANDIDATES = 16
+"""Individuals among which the most typical is looked for."""
+
+_MOST_POINTS = 256
+"""Points of an individual that are looked at for this."""
+
+_WIDTH = 0.2
+"""Width of the kernel for this, in sizes of the individuals."""
+
+
+@dataclass(frozen=True, eq=False)
+class RegisteredPoints:
+    """Points or landmarks of individuals in the frame of a chart.
+
+    Attributes
+    ----------
+    x : ndarray, shape (num_rows, num_axes)
+        Rows of all individuals that are not missing, centred, turned to the reference, and scaled so that
+        their spread is that of the reference.
+    subjects : Groups
+        Individual of each row.
+    landmarks : ndarray of int, shape (num_rows,), or None
+        Landmark of each row; None for points without numbers.
+    chart : ndarray, shape (num_points, num_axes, 1 + num_directions)
+        The reference, and directions; see `shape_chart`.
+    """
+
+    x: NDArray[np.float64]
+    subjects: Groups
+    landmarks: NDArray[np.int64] | None
+    chart: NDArray[np.float64]
+
+    def __repr__(self) -> str:
+        """Say how many individuals, rows, points and directions there are."""
+        points, axes, more = self.chart.shape
+        return (
+            f"RegisteredPoints({self.subjects.num_groups} individuals, {len(self.x)} rows, reference of "
+            f"{points} points in {axes} dimensions, {more - 1} directions)"
+        )
+
+    def register(self, x: Any, subjects: Any = None) -> Self:
+        """Lay further individuals in the same frame; see `register_points`."""
+        points = _points(x, subjects)
+        if (points.num_landmarks is None) != (self.landmarks is None):
+            raise ValueError(
+                "x has landmarks and the frame is of points without numbers, or the reverse; give data of "
+                "the same kind"
+            )
+        return type(self)(*_in_frame(points, self.chart[..., 0]), self.chart)
+
+
+def register_points(
+    x: Landmarks | ArrayLike,
+    subjects: Any = None,
+    *,
+    num_points: int = 64,
+    num_modes: int | None = None,
+    reference: ArrayLike | None = None,
+) -> RegisteredPoints:
+    """Lay clouds of points on a common reference, for `latent_shape`.
+
+    The reference has `num_points` points, spread evenly over the most typical individual. Individuals are
+    centred, scaled, and turned to it, by correspondences in probability that become narrower. This is a
+    local search: individuals that lie more than some 45 degrees apart have to be turned by other means
+    first. Landmarks are laid on their Procrustes mean, and may be missing.
+
+    Parameters
+    ----------
+    x : Landmarks or array_like, shape (num_rows, 2) or (num_rows, 3)
+        Points in any unit, in any order and number per individual; or landmarks.
+    subjects : Groups or array_like, shape (num_rows,)
+        Individual of each row; not with `Landmarks`, which have their own.
+    num_points : int
+        Points of the reference; that of landmarks is their number.
+    num_modes : int, optional
+        Directions of the chart for landmarks, see `shape_chart`. Charts of points have all directions of
+        the space of shapes.
+    reference : array_like, shape (num_points, num_axes), optional
+        Points of a reference that is given and stays, in any unit, turned as the result is to be.
+
+    Returns
+    -------
+    RegisteredPoints
+
+    Raises
+    ------
+    ValueError
+        If an individual has no more points than axes, or all at one place; or the reference has another
+        shape, or none.
+    """
+    points = _points(x, subjects)
+    if points.num_landmarks is not None:
+        return _of_landmarks(points, num_modes, reference)
+    if num_modes is not None:
+        raise ValueError("num_modes is of landmarks; charts of points have all directions")
+    rows, codes, number = _centred(points)
+    if reference is None:
+        num_points = check_integer("num_points", num_points, 3)
+        found = _normed(_spread(_typical(rows, codes, number), num_points))
+    else:
+        found = _checked(reference, rows.shape[1])
+    unit = np.sqrt(len(found))
+    with jax.enable_x64(True):
+        given = jnp.asarray(rows / unit), jnp.asarray(codes), jnp.asarray(found)
+        laid = np.asarray(register(*given, number))
+        basis = np.asarray(horizontal_basis(jnp.asarray(found)))
+    chart = np.concatenate([found.reshape(-1, 1), basis], axis=1).reshape(*found.shape, -1)
+    return RegisteredPoints(laid, points.subjects, None, chart)
+
+
+def _points(x: Any, subjects: Any) -> Landmarks:
+    """Data of either form as landmarks, which may have no numbers."""
+    if isinstance(x, Landmarks):
+        if subjects is not None:
+            raise ValueError("subjects are part of Landmarks; leave them out")
+        return x
+    rows = real_array("x", x)
+    return Landmarks(rows, check_subjects(subjects, len(rows)))
+
+
+def _centred(points: Landmarks) -> tuple[NDArray, NDArray, int]:
+    """Rows about the middle of their individual, with mean square one; the individuals; their number."""
+    rows = np.asarray(points.x, float)
+    codes, number = points.subjects.codes, points.subjects.num_groups
+    count = np.bincount(codes, minlength=number)
+
+    def mean(table: NDArray) -> NDArray:
+        return (
+            np.stack([np.bincount(codes, column, number) for column in table.T], axis=1)
+            / (count[:, None])
+        )
+
+    apart = rows - mean(rows)[codes]
+    size = np.sqrt(mean(apart**2).sum(axis=1))
+    worst = int(np.argmin(np.where(count > rows.shape[1], size, 0.0)))
+    if count[worst] <= rows.shape[1] or size[worst] <= 1e-9 * np.abs(rows).max():
+        raise ValueError(
+            f"individual {points.subjects.names[worst]} has {count[worst]} points, {size[worst]:.2g} apart; "
+            f"expected more than {rows.shape[1]}, at distinct places: drop it"
+        )
+    return apart / size[codes][:, None], codes, number
+
+
+def _in_frame(
+    points: Landmarks, reference: NDArray
+) -> tuple[NDArray[np.float64], Groups, NDArray[np.int64] | None]:
+    """Rows of individuals in the frame of a reference that stays, their individuals and landmarks."""
+    if points.num_landmarks is not None:
+        return _rows_of(points, _laid_on(points.to_array(), reference))
+    rows, codes, number = _centred(points)
+    with jax.enable_x64(True):
+        unit = np.sqrt(len(reference))
+        given = jnp.asarray(rows / unit), jnp.asarray(codes), jnp.asarray(reference)
+        return np.asarray(register(*given, number)), points.subjects, None
+
+
+def _checked(reference: ArrayLike, axes: int, size: int | None = None) -> NDArray[np.float64]:
+    """A reference that is given, centred and of norm one."""
+    points = real_array("reference", reference)
+    wanted = points.ndim == 2 and points.shape[1] == axes and len(points) >= 3
+    if not wanted or (size is not None and len(points) != size) or not np.isfinite(points).all():
+        raise ValueError(
+            f"reference has shape {points.shape}; expected ({size or 'three points at least'}, {axes}), all "
+            "numbers finite"
+        )
+    found = points - points.mean(axis=0)
+    if np.linalg.matrix_rank(found, tol=1e-9 * np.abs(points).max()) < 2:
+        raise ValueError(
+            "points of the reference lie on a line, or coincide; give a reference that has a shape"
+        )
+    return _normed(found)
+
+
+def _normed(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Points about their middle, of norm one."""
+    found = points - points.mean(axis=0)
+    normed: NDArray[np.float64] = found / np.linalg.norm(found)
+    return normed
+
+
+def _of_landmarks(
+    points: Landmarks, num_modes: int | None, reference: ArrayLike | None
+) -> RegisteredPoints:
+    """Landmarks, some of which may be missing, on their mean or a reference that is given."""
+    found = points.aligned()
+    if reference is not None:
+        given = _checked(reference, found.mean.shape[1], len(found.mean))
+        completed = _laid_on(found.completed, given)
+    else:
+        completed = found.completed
+    chart = shape_chart(completed, num_modes)
+    return RegisteredPoints(*_rows_of(points, _laid_on(points.to_array(), chart[..., 0])), chart)
+
+
+def _rows_of(
+    points: Landmarks, laid: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], Groups, NDArray[np.int64] | None]:
+    """Rows, as they come, of individuals that were laid somewhere."""
+    landmarks = points.landmarks
+    assert landmarks is not None  # they correspond
+    return laid[points.subjects.codes, landmarks], points.subjects, landmarks
+
+
+def _laid_on(x: NDArray[np.float64], reference: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Individuals moved, turned and scaled to a reference by the landmarks that they have."""
+    present = np.isfinite(x).all(axis=2)[..., None]
+    count = present.sum(axis=1, keepdims=True)
+
+    def centred(table: NDArray) -> tuple[NDArray, NDArray]:
+        middle = np.where(present, table, 0.0).sum(axis=1, keepdims=True) / count
+        return np.where(present, table - middle, 0.0), middle
+
+    rows, _ = centred(x)
+    target, middle = centred(np.broadcast_to(reference, x.shape))
+    left, sizes, right = np.linalg.svd(rows.swapaxes(1, 2) @ target)
+    sign = np.sign(np.linalg.det(left) * np.linalg.det(right))
+    left[..., -1] *= sign[:, None]
+    sizes[:, -1] *= sign
+    scale = sizes.sum(axis=1) / (rows**2).sum(axis=(1, 2))
+    laid = scale[:, None, None] * rows @ (left @ right) + middle
+    return np.where(present, laid, np.nan)
+
+
+def _typical(rows: NDArray, codes: NDArray, number: int) -> NDArray[np.float64]:
+    """Rows of the individual that is nearest to others by the kernel distance."""
+    rng = np.random.default_rng(0)
+    chosen = np.sort(rng.permutation(number)[:_CANDIDATES])
+    few = []
+    for individual in chosen:  # sixteen at most
+        own = np.flatnonzero(codes == individual)
+        few.append(rows[rng.permutation(own)[:_MOST_POINTS]])
+    size = min(map(len, few))
+    shapes = jnp.asarray(np.stack([cloud[:size] for cloud in few]))
+    every = jnp.concatenate(list(shapes))
+    with jax.enable_x64(True):
+        owners = jnp.repeat(jnp.arange(len(few)), size)
+        apart = jax.vmap(
+            lambda one: kernel_distance(
+                every, owners, jnp.broadcast_to(one, shapes.shape), _WIDTH
+            ).sum()
+        )(shapes)
+    found: NDArray[np.float64] = rows[codes == chosen[int(np.argmin(apart))]]
+    return found
+
+
+def _spread(rows: NDArray, num_points: int) -> NDArray[np.float64]:
+    """Points that are spread evenly over a cloud."""
+    distinct = np.unique(rows, axis=0)
+    if len(distinct) <= num_points:
+        if len(distinct) < num_points:
+            raise ValueError(
+                f"num_points = {num_points}, and the most typical individual has {len(distinct)} distinct "
+                "points; ask for fewer, or give a reference"
+            )
+        return np.asarray(distinct)
+    centres: NDArray[np.float64] = (
+        KMeans(num_points, n_init=1, random_state=0).fit(distinct).cluster_centers_
+    )
+    return centres

@@ -1,0 +1,248 @@
+"""Positions of points on a map, fitted and new, with their uncertainty."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+from jax import Array
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import logsumexp
+
+from sidebayes.diagnostics.positions import Moments, has_positions, moments, principal_frame
+from sidebayes.guides.engines.problem.density import abstract_trace, trace_model
+from sidebayes.models.blocks.collapsed import unexpanded
+from sidebayes.models.blocks.embedding.distances import NoisyDistances
+from sidebayes.models.blocks.embedding.geodesics import geodesics_from
+from sidebayes.models.blocks.embedding.placement import Placement, place_points
+
+from ..common.fields import point_table, real_array
+from ..common.warnings import SideBayesWarning
+from .base.fit_base import FitBase
+
+__all__ = ["WIDE", "loo_points", "place", "placements", "positions"]
+
+_MOST_DRAWS = 100
+"""Draws at which new points are placed."""
+WIDE = 0.7
+"""Pareto k above which draws are too narrow to leave a point out."""
+_FEWEST_DRAWS = 50
+"""Draws whose weights can be smoothed."""
+
+
+def positions(fit: FitBase) -> pd.DataFrame:
+    """Positions of the points, with their posterior standard deviations.
+
+    Draws are turned to agree, moved so that the mean of all points is zero, and laid along the principal
+    axes of their mean.
+
+    Returns
+    -------
+    DataFrame
+        A row for each point, with columns ``position_0``, ``sd_0`` and so on; deviations of a single
+        mode are NaN.
+
+    Raises
+    ------
+    ValueError
+        If the model has no positions.
+    """
+    _need_positions(fit)
+    return _frame(moments(fit.aligned[0]))
+
+
+def place(
+    fit: FitBase, x: ArrayLike | None = None, *, distances: ArrayLike | None = None
+) -> pd.DataFrame:
+    """Positions of new points, which do not move those of the fit.
+
+    At up to 100 draws of the landmarks' positions and of the noise, the position of a new point is taken
+    as normal about its mode, by its curvature; means and covariances over draws are by the law of total
+    variance.
+
+    Parameters
+    ----------
+    x : array_like, shape (num_new, num_features)
+        New points, joined to their nearest neighbours among those of the fit, if that was of a table.
+    distances : array_like, shape (num_new, num_landmarks)
+        In place of `x`: distances from the landmarks, NaN where missing.
+
+    Returns
+    -------
+    DataFrame
+        As `positions` has them, in the same frame.
+
+    Raises
+    ------
+    ValueError
+        If the model has no positions, or not one of `x` and `distances` is given, of the right width.
+    """
+    _need_positions(fit)
+    table = _new_distances(fit, x, distances)
+    draws, center, axes = principal_frame(fit.aligned[0])
+    kept = _kept(len(draws))
+    found = placements(fit, table)
+    modes = (np.asarray(found.mode) - center[kept]) @ axes
+    within = np.einsum("ka,snkl,lb->snab", axes, np.asarray(found.covariance), axes)
+    apart = modes - modes.mean(axis=0)
+    between = np.einsum("sna,snb->nab", apart, apart) / len(kept)
+    return _frame(Moments(modes.mean(axis=0), within.mean(axis=0) + between))
+
+
+def loo_points(fit: FitBase) -> pd.DataFrame:
+    r"""Log predictive densities of the distances of each point, left out with all of them.
+
+    .. math:: \log p(d_i \mid d_{-i}) = -\log E[1 / p(d_i \mid x_{-i}, \sigma)], \qquad
+              p(d_i \mid x_{-i}, \sigma) = \int p(d_i \mid x_i, x_{-i}, \sigma) \, p(x_i) \, dx_i
+
+    over up to 100 draws, whose weights are Pareto-smoothed. The position of the point is integrated out by
+    Laplace's method, where `loo` has it among the parameters, which hardly any draws allow. Landmarks are
+    left out of the table unless all points are landmarks, since other points rest on them. Where the
+    density of the distances is raised to a power, so are these.
+
+    Returns
+    -------
+    DataFrame
+        By number of the point: ``elpd`` and ``pareto_k``, above .7 where the draws are too narrow.
+
+    Warns
+    -----
+    SideBayesWarning
+        If the draws are too narrow for some points.
+
+    Raises
+    ------
+    ValueError
+        If the model has no positions, or the fit is a mode.
+    """
+    from arviz_stats.base import array_stats
+
+    _need_positions(fit)
+    table = np.array(fit.run.data["distances"], float)
+    landmarks = (
+        table.argmin(axis=0) if "landmarks" not in fit.run.data else fit.run.data["landmarks"]
+    )
+    landmarks = np.asarray(landmarks).astype(int)
+    table[landmarks, np.arange(len(landmarks))] = np.nan
+    rows = np.arange(len(table))
+    if len(landmarks) < len(table):
+        rows = np.setdiff1d(rows, landmarks)
+    else:  # a pair may be known in one of its two places only
+        ordered = np.empty_like(table)
+        ordered[:, landmarks] = table
+        table = np.where(np.isnan(table), ordered.T[:, landmarks], table)
+    terms = np.asarray(placements(fit, table[rows]).log_density)
+    if len(terms) < _FEWEST_DRAWS:
+        raise ValueError(
+            f"{fit.engine} gave {len(terms)} draws, too few to leave points out by their weights; use an "
+            "engine that draws, such as 'laplace' or 'nuts'"
+        )
+    elpd, shape = np.empty(len(rows)), np.empty(len(rows))
+    for number, own in enumerate(terms.T):
+        log_weights, shape[number] = array_stats.psislw(own)
+        elpd[number] = logsumexp(own + log_weights)
+    if wide := int((shape > WIDE).sum()):
+        warnings.warn(
+            f"Pareto k is above {WIDE} at {wide} of {len(rows)} points: without them the posterior is "
+            "another, and the estimate is not to be trusted",
+            SideBayesWarning,
+            stacklevel=2,
+        )
+    return pd.DataFrame({"elpd": elpd, "pareto_k": shape}, index=pd.Index(rows, name="point"))
+
+
+def placements(fit: FitBase, table: NDArray) -> Placement:
+    """Where points are by draw, given distances from the landmarks; in the frame of the aligned draws."""
+    draws, _, _ = principal_frame(fit.aligned[0])
+    kept = _kept(len(draws))
+    group = fit.aligned[0]["posterior"].to_dataset()
+    values = {
+        str(name): jnp.asarray(site.to_numpy().reshape(-1, *site.shape[2:])[kept])
+        for name, site in group.items()
+    }
+    with fit.run.precision:
+        problem = fit.run.problem
+        trace = abstract_trace(problem)
+        name, site = _distances_of(trace)
+        block = next(s["infer"]["block"] for s in trace.values() if _is_position(s))
+        power = site.get("scale")
+
+        def at(draw: dict[str, Array]) -> tuple[Array, Array, Array]:
+            found = trace_model(problem, draw)
+            fn = unexpanded(found[name]["fn"])
+            own = next(s["infer"]["block"] for s in found.values() if _is_position(s))
+            return fn.positions[fn.landmarks], fn.noise, own.scale
+
+        anchors, noise, scale = jax.lax.map(at, values)
+        law = unexpanded(site["fn"]).law
+        if not block.has_zeros:  # on a landmark; its logarithm is infinite
+            table = np.where(table > 0, table, np.nan)
+        share = jnp.asarray(1.0 if power is None else power)
+        found: Placement = place_points(jnp.asarray(table), anchors, noise, scale[0], share, law)
+        return found
+
+
+def _kept(number: int) -> NDArray[np.int64]:
+    """Draws that are used."""
+    return np.linspace(0, number - 1, min(number, _MOST_DRAWS)).astype(int)
+
+
+def _is_position(site: dict) -> bool:
+    return (site.get("infer") or {}).get("role") == "position"
+
+
+def _distances_of(trace: Any) -> tuple[str, dict]:
+    """Observed site of distances, and its name."""
+    return next(
+        (name, site)
+        for name, site in trace.items()
+        if isinstance(unexpanded(site.get("fn")), NoisyDistances)
+    )
+
+
+def _need_positions(fit: FitBase) -> None:
+    if not has_positions(fit.tree):
+        raise ValueError(
+            f"{fit.method} has no positions of points; fit 'geodesic_embedding', or a model of its blocks"
+        )
+
+
+def _new_distances(
+    fit: FitBase, x: ArrayLike | None, distances: ArrayLike | None
+) -> NDArray[np.float64]:
+    """Distances of new points from the landmarks, checked."""
+    if (x is None) == (distances is None):
+        raise ValueError("pass new points either as x or by their distances from the landmarks")
+    known = np.asarray(fit.run.data["distances"])
+    if distances is not None:
+        table = real_array("distances", distances)
+        if table.ndim != 2 or table.shape[1] != known.shape[1]:
+            raise ValueError(
+                f"distances has shape {table.shape}; expected (num_new, {known.shape[1]}), a column for "
+                "each landmark"
+            )
+        if np.isinf(table).any() or (table < 0).any():
+            raise ValueError(
+                "distances holds negative or infinite numbers; NaN is for missing ones"
+            )
+        return table
+    if "x" not in fit.run.data:
+        raise ValueError("the fit is of distances, not of a table x; pass distances")
+    old = np.asarray(fit.run.data["x"])
+    new = point_table("x", x)
+    if new.shape[1] != old.shape[1]:
+        raise ValueError(f"x has {new.shape[1]} features; the fit has {old.shape[1]}")
+    return geodesics_from(new, old, known, fit.options)
+
+
+def _frame(found: Moments) -> pd.DataFrame:
+    sd = np.sqrt(np.diagonal(found.covariance, axis1=1, axis2=2))
+    columns = {}
+    for number in range(found.mean.shape[1]):
+        columns[f"position_{number}"] = found.mean[:, number]
+        columns[f"sd_{number}"] = sd[:, number]
+    return pd.DataFrame(columns)

@@ -1,0 +1,146 @@
+"""Choice of the number of dimensions of a map: by evidence, or by points that are left out."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from sidebayes.guides.engines.base import Engine, SideBayesWarning
+from sidebayes.guides.engines.plumbing.progress import progress_bar
+
+from ..api import fit
+from ..common.fields import check_integer, check_seed
+from ..results.fit import Fit
+from ..results.positions import WIDE
+
+__all__ = ["DimensionChoice", "select_dimensions"]
+
+
+@dataclass(frozen=True)
+class DimensionChoice:
+    """Result of `select_dimensions`.
+
+    Attributes
+    ----------
+    fit : Fit
+        The fit with the chosen number of dimensions.
+    path : DataFrame
+        A row for every number of dimensions tried: ``log_evidence``; ``elpd``, the expected log predictive
+        density of points left out, with the standard error ``difference_se`` of its difference to the best
+        one; ``wide``, the number of points for which the draws are too narrow to tell; the typical ``noise``
+        and whether it is the one ``chosen``.
+    """
+
+    fit: Fit
+    path: pd.DataFrame
+
+    @property
+    def num_dimensions(self) -> int:
+        """Number of dimensions chosen."""
+        return int(self.path.index[self.path["chosen"]][0])
+
+
+def select_dimensions(
+    *data: Any,
+    num_dimensions: Sequence[int] = (1, 2, 3, 4),
+    criterion: Literal["evidence", "loo"] = "evidence",
+    engine: str | Engine = "laplace",
+    seed: int = 0,
+    progress: bool = True,
+    **arguments: Any,
+) -> DimensionChoice:
+    """Fit `geodesic_embedding` with several numbers of dimensions, and choose one.
+
+    Parameters
+    ----------
+    *data
+        Data as for `sidebayes.fit`.
+    num_dimensions : sequence of int
+        Numbers to try.
+    criterion : {"evidence", "loo"}
+        The largest `Fit.log_evidence`; or the fewest dimensions whose `Fit.loo_points` is at most one
+        standard error of the difference below the best. Where ``wide`` counts many points, go by evidence.
+    engine : str or engine
+        One that draws; one with an evidence for criterion "evidence".
+    seed : int
+    progress : bool
+    **arguments
+        Arguments of `sidebayes.fit`, such as ``distances=`` or ``num_neighbors=6``. All fits have the
+        same data and, by default, prior scales at which mean squared distances are those of the data.
+
+    Returns
+    -------
+    DimensionChoice
+
+    Notes
+    -----
+    On a line points cannot pass one another while distances are fitted, so that one dimension often ends in
+    a poor mode, and two dimensions are chosen where one is true: see whether the map of two is a curve.
+
+    Raises
+    ------
+    ValueError
+        For bad input, or an engine without draws or evidence.
+
+    References
+    ----------
+    Oh and Raftery (2001), section 4, choose by an approximation of the evidence. The rule of one standard
+    error is that of Breiman, Friedman, Olshen and Stone (1984), Classification and Regression Trees.
+    """
+    tried = _numbers(num_dimensions)
+    if not isinstance(criterion, str) or criterion not in ("loo", "evidence"):
+        raise ValueError(f"criterion = {criterion!r:.60}; expected 'loo' or 'evidence'")
+    if surplus := sorted(arguments.keys() & {"num_dimensions", "method"}):
+        raise TypeError(f"{surplus} cannot be given: select_dimensions chooses them")
+    run = partial(fit, "geodesic_embedding", engine=engine, seed=check_seed(seed), progress=False)
+    fits: dict[int, Fit] = {}
+    rows: dict[int, dict[str, float]] = {}
+    by_point: dict[int, NDArray[np.float64]] = {}
+    with progress_bar("dimensions", len(tried), shown=progress) as advance:
+        for number in tried:
+            found = run(*data, num_dimensions=number, **arguments)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", SideBayesWarning)  # counted in the table
+                scores = found.loo_points()
+            evidence = found.log_evidence
+            fits[number], by_point[number] = found, scores["elpd"].to_numpy()
+            rows[number] = {
+                "log_evidence": np.nan if evidence is None else evidence.value,
+                "elpd": scores["elpd"].sum(),
+                "wide": int((scores["pareto_k"] > WIDE).sum()),
+                "noise": float(np.sqrt(found.params["noise_variance"])),
+            }
+            advance(1, f"{number} dimensions")
+    path = pd.DataFrame.from_dict(rows, orient="index").rename_axis("num_dimensions")
+    best = by_point[tried[int(path["elpd"].argmax())]]
+    error = {n: np.sqrt(len(best)) * np.std(best - own) for n, own in by_point.items()}
+    path.insert(2, "difference_se", pd.Series(error))
+    if criterion == "evidence" and path["log_evidence"].isna().all():
+        raise ValueError(
+            f"engine {engine!r:.60} has no evidence; use 'laplace', or criterion='loo'"
+        )
+    if criterion == "loo":
+        near = path["elpd"] + path["difference_se"] >= path["elpd"].max()
+        chosen = tried[int(near.argmax())]
+    else:
+        chosen = tried[int(path["log_evidence"].argmax())]
+    return DimensionChoice(fits[chosen], path.assign(chosen=path.index == chosen))
+
+
+def _numbers(given: Any) -> list[int]:
+    """Numbers of dimensions in rising order."""
+    if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
+        raise TypeError(
+            f"num_dimensions = {given!r:.60}; pass several numbers, such as range(1, 5)"
+        )
+    tried = sorted({check_integer("num_dimensions", one) for one in given})
+    if not tried:
+        raise ValueError("num_dimensions is empty; give one at least, such as range(1, 5)")
+    return tried

@@ -1,0 +1,1 @@
+"""Tests of whether groups of shapes differ, by permutation."""
