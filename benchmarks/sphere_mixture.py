@@ -1,6 +1,6 @@
 """Mixtures on the sphere of a kernel beside mixtures in the flat space, and their seconds.
 
-Run: python -m benchmarks.sphere_mixture [--only clusters|speed|density] [--sets iris,wine]
+Run: python -m benchmarks.sphere_mixture [--only clusters|speed|density|peer] [--sets iris,wine]
      [--dimensions 1,2,3,4] [--repeats 20]
 
 Clusters (Yu 2016, section 2.9.2.1, Figs. 2.13-2.20): of each class 70 % of the rows at random, a Gaussian
@@ -12,14 +12,24 @@ Density: the mean log density of rows left out, under mixtures of each family on
 
 Speed: whole fits of ten starts each, once the program is compiled, beside scikit-learn's GaussianMixture of
 tangent coordinates.
+
+Peer: geomstats, by the interpreter that SIDEBAYES_GEOMSTATS names, see `sphere_peer`.
 """
 
 import argparse
+import json
+import os
+import subprocess
+import tempfile
 import time
 import warnings
+from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import linear_sum_assignment
+from sidebayes.models.blocks.manifolds import sphere
 from sklearn.cluster import SpectralClustering
 from sklearn.decomposition import KernelPCA
 from sklearn.metrics.pairwise import euclidean_distances
@@ -148,9 +158,65 @@ def show_speed():
             )
 
 
+def geomstats(x, number):
+    """Seconds and findings of geomstats by name, None where its interpreter is not named."""
+    python = os.environ.get("SIDEBAYES_GEOMSTATS")
+    if python is None:
+        return None
+    script = Path(__file__).with_name("sphere_peer.py")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "points.npy"
+        np.save(file, x)
+        said = subprocess.run(
+            [python, script, file, str(number)], check=True, capture_output=True, text=True
+        )
+    return json.loads(said.stdout.splitlines()[-1])
+
+
+def show_peer():
+    """Print errors and seconds beside geomstats, and how far its mean is from ours."""
+    print("| rows | Q | clusters | method | error | seconds | seconds by one start of ours |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for dimension, number, deviation in ((2, 3, 0.25), (2, 3, 0.6), (9, 5, 0.25)):
+        x = clusters(np.random.default_rng(0), dimension + 1, number, deviation, 2_000)
+        labels = np.repeat(np.arange(number), 2_000 // number)
+        x = x[: len(labels)]
+        theirs = geomstats(x, number)
+        if theirs is None:
+            print("SIDEBAYES_GEOMSTATS names no Python that has geomstats")
+            return
+
+        def ours(starts):
+            engine = sb.EM(num_restarts=starts)
+            given = {"covariance": "spherical", "engine": engine, "progress": False}
+            return sb.fit("sphere_mixture", x, num_clusters=number, **given).labels()  # noqa: B023
+
+        ours(1)
+        once = seconds(lambda: ours(1))
+        rows = {"sphere_mixture, 10 starts": (seconds(lambda: ours(10)), ours(10))}
+        rows["sphere_mixture, 1 start"] = once, ours(1)
+        rows |= {f"geomstats, {name}": theirs[name] for name in ("EM", "k-means")}
+        for name, (used, found) in rows.items():
+            shown = f"{used} | |"
+            if found is not None:
+                shown = f"{error(labels, np.asarray(found)):.3f} | {used:.3f} | {used / once:.2f} |"
+            print(f"| {len(x):,} | {dimension} | {number} | {name} | {shown}", flush=True)
+        with jax.enable_x64(True):
+            mean = jax.jit(sphere.karcher_mean)
+            points, weights = jnp.asarray(x), jnp.ones(len(x))
+            found = mean(points, weights).mean
+            own = seconds(lambda: jax.block_until_ready(mean(points, weights)))  # noqa: B023
+        used, other = theirs["mean"]
+        apart = np.abs(np.asarray(found) - other).max()
+        print(
+            f"| | | | Karcher mean, {apart:.0e} apart | | {own:.4f}, theirs {used:.4f} | |",
+            flush=True,
+        )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=("clusters", "speed", "density"), default=None)
+    parser.add_argument("--only", choices=("clusters", "speed", "density", "peer"), default=None)
     parser.add_argument("--sets", default="iris,wine")
     parser.add_argument("--dimensions", default="1,2,3,4")
     parser.add_argument("--repeats", type=int, default=20)
@@ -163,6 +229,8 @@ def main():
         show_density(sets, options.repeats)
     if options.only in (None, "speed"):
         show_speed()
+    if options.only in (None, "peer"):
+        show_peer()
 
 
 if __name__ == "__main__":
