@@ -25,7 +25,7 @@ def main(out):
     fit = sb.fit(
         "latent_shape", laid.x, laid.subjects, chart=laid.chart, num_clusters=2, rank=2,
         known=sb.PartialLabels(np.array(NAMES)[data.classes[is_seen]]),
-        engine=sb.MonteCarloEM(num_samples=40, max_samples=40, max_steps=30, num_final=2),
+        engine=sb.MonteCarloEM(num_samples=40, max_samples=80, max_steps=30),
         progress=False,
     )  # fmt: skip
     print("variance along the leading modes:", fit.modes()["share"].to_numpy().round(2).tolist())

@@ -160,6 +160,8 @@ def shape_coordinates(
 
     With `size` the logarithm of the centroid size, in units of `x`, is one more column.
     """
+    if size not in (True, False):
+        raise ValueError(f"size = {size!r:.60}; expected True or False")
     if x is None:
         return None
     whole = configurations(x, subjects, landmarks, chart.num_landmarks)
