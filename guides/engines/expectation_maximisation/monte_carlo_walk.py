@@ -25,6 +25,9 @@ from .monte_carlo_steps import maximise, moved, score
 
 __all__ = ["Walk"]
 
+_ROUGH = 0.5
+"""Deviation of first draws about rough rows, relative to that of these rows."""
+
 _PIECE = 50
 """Transitions that one call records at most."""
 
@@ -165,14 +168,19 @@ class Walk:
         return draws
 
     def step_from_start(self) -> None:
-        """Maximise at the rough rows of individuals, so that these are not drawn about other parameters."""
+        """Maximise at draws about the rough rows of individuals, so that these lie near their own groups.
+
+        The rows alone would give variances of what few rows leave, near zero, from where they grow slowly.
+        """
         each = -(-self.count // self.config.num_chains)
-        self.theta, _ = self.maximise(
-            {
-                name: np.repeat(np.asarray(rows), each, axis=0)
-                for name, rows in self._chains.z.items()
-            }
-        )
+        rng = np.random.default_rng(0)
+
+        def spread(rows: Array) -> NDArray:
+            whole = np.repeat(np.asarray(rows), each, axis=0)
+            deviation = np.sqrt(np.square(rows[0] - rows[0].mean(axis=0)).mean())
+            return whole + _ROUGH * float(deviation) * rng.normal(size=whole.shape)
+
+        self.theta, _ = self.maximise({n: spread(rows) for n, rows in self._chains.z.items()})
 
     def joined(self, draws: dict[str, NDArray], more: dict[str, NDArray]) -> dict[str, NDArray]:
         """Draws of both, chain by chain."""
