@@ -1,5 +1,7 @@
 """Latent shapes: densities, blocks, registration, and limit cases."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -196,7 +198,7 @@ def test_missing_landmarks_are_found():
         chart=frame.chart,
         num_clusters=1,
         rank=1,
-        engine=FAST,
+        engine=replace(FAST, max_steps=20),
         progress=False,
     )
     shapes = fit.shapes()["individuals"].to_numpy()
