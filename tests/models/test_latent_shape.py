@@ -98,7 +98,7 @@ def test_density(observation):
     else:
         apart = np.linalg.norm(chart.reference[:, None] - chart.reference, axis=-1)
         spacing = np.where(np.eye(4) > 0, np.inf, apart).min(axis=1).mean()
-        expected += stats.invgamma(1, scale=spacing**2).logpdf(0.03)
+        expected += stats.invgamma(1, scale=(0.03 * spacing) ** 2).logpdf(0.03)
     if observation == "density":
         expected += naive_mixture(FRAME.x, subjects.codes, u, np.sqrt(0.03)).sum()
     elif observation == "landmarks":
@@ -185,7 +185,7 @@ def test_missing_landmarks_are_found():
     whole = SQUARE + np.linspace(-0.2, 0.2, 12)[:, None, None] * np.array(
         [[0, 0], [1, 0], [1, 0], [0, 0]]
     )
-    whole += 0.002 * RNG.normal(size=whole.shape)
+    whole += 0.002 * np.random.default_rng(7).normal(size=whole.shape)
     some = whole.copy()
     some[3, 1] = some[8, 2] = np.nan
     frame = sb.register_points(sb.Landmarks.from_array(some), num_modes=2)

@@ -36,6 +36,10 @@ _KERNEL_WIDTH = 2.0
 """Width of the kernel, in distances between neighbouring points, where none is given."""
 
 
+_NOISE = 0.03
+"""Scale of the prior of the noise, in the same unit: small, as its tail towards large noise is heavy."""
+
+
 class AboutShapes(Collapsed):
     """Rows of individuals about their shapes, with nothing latent left to tell of.
 
@@ -210,7 +214,7 @@ class PointNoise(Block):
     Parameters
     ----------
     unit : Array, shape ()
-        e, such as the distance between neighbouring points of a shape.
+        e, small beside the distance between neighbouring points of a shape.
     """
 
     factor: ClassVar[str] = "points"
@@ -292,7 +296,7 @@ def rows_about(
         raise ValueError(
             f"temperature = {temperature:g} is of observation='kernel' only; leave it out"
         )
-    scale = PointNoise(spacing).sample() if width is None else jnp.asarray(width)
+    scale = PointNoise(_NOISE * spacing).sample() if width is None else jnp.asarray(width)
     if landmarks is None:
         return PointMixture(shapes, scale, subjects)
     return LandmarkErrors(shapes, scale, subjects, jnp.asarray(landmarks))
