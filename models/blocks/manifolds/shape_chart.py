@@ -28,6 +28,7 @@ __all__ = [
     "shape_chart",
     "shape_coordinates",
     "spacing",
+    "whole_chart",
     "whole_coordinates",
 ]
 
@@ -223,8 +224,19 @@ def _chart(whole: NDArray, names: NDArray, num_modes: int | None) -> NDArray[np.
         number = max(min(number, len(whole) // _INDIVIDUALS_EACH, basis.shape[1]), 1)
     else:
         number = check_integer("num_modes", num_modes, 1, basis.shape[1] + 1)
-    table = np.concatenate([np.reshape(mean, (-1, 1)), basis @ directions[:number].T], axis=1)
-    return table.reshape(*mean.shape, -1)
+    return _table(mean, basis @ directions[:number].T)
+
+
+def whole_chart(reference: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Table of the chart at a preshape along all directions of the space of shapes."""
+    with jax.enable_x64(True):
+        basis = np.asarray(preshape.horizontal_basis(jnp.asarray(reference)))
+    return _table(reference, basis)
+
+
+def _table(reference: NDArray, directions: NDArray) -> NDArray[np.float64]:
+    table = np.concatenate([np.reshape(reference, (-1, 1)), directions], axis=1)
+    return table.reshape(*reference.shape, -1)
 
 
 def _everywhere(mean: NDArray, whole: NDArray) -> tuple[NDArray, NDArray]:

@@ -13,8 +13,8 @@ from sklearn.cluster import KMeans
 
 from sidebayes.models.blocks.manifolds.kernel_distance import kernel_distance
 from sidebayes.models.blocks.manifolds.point_clouds.registration import register
-from sidebayes.models.blocks.manifolds.preshape import horizontal_basis
-from sidebayes.models.blocks.manifolds.shape_chart import shape_chart
+from sidebayes.models.blocks.manifolds.preshape import nearest_rotation
+from sidebayes.models.blocks.manifolds.shape_chart import shape_chart, whole_chart
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from ...common.fields import check_integer, real_array
@@ -128,9 +128,7 @@ def register_points(
     with jax.enable_x64(True):
         given = jnp.asarray(rows / unit), jnp.asarray(codes), jnp.asarray(found)
         laid = np.asarray(register(*given, number))
-        basis = np.asarray(horizontal_basis(jnp.asarray(found)))
-    chart = np.concatenate([found.reshape(-1, 1), basis], axis=1).reshape(*found.shape, -1)
-    return RegisteredPoints(laid, points.subjects, None, chart)
+    return RegisteredPoints(laid, points.subjects, None, whole_chart(found))
 
 
 def _points(x: Any, subjects: Any) -> Landmarks:
@@ -237,12 +235,11 @@ def _laid_on(x: NDArray[np.float64], reference: NDArray[np.float64]) -> NDArray[
 
     rows, _ = centred(x)
     target, middle = centred(np.broadcast_to(reference, x.shape))
-    left, sizes, right = np.linalg.svd(rows.swapaxes(1, 2) @ target)
-    sign = np.sign(np.linalg.det(left) * np.linalg.det(right))
-    left[..., -1] *= sign[:, None]
-    sizes[:, -1] *= sign
-    scale = sizes.sum(axis=1) / (rows**2).sum(axis=(1, 2))
-    laid = scale[:, None, None] * rows @ (left @ right) + middle
+    cross = rows.swapaxes(1, 2) @ target
+    with jax.enable_x64(True):
+        rotation = np.asarray(nearest_rotation(jnp.asarray(cross)))
+    scale = (rotation * cross).sum(axis=(1, 2)) / (rows**2).sum(axis=(1, 2))
+    laid = scale[:, None, None] * rows @ rotation + middle
     return np.where(present, laid, np.nan)
 
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from ..preshape import nearest_rotation
 from ..shape_chart import spacing
 from .rough_shapes import nearby
 
@@ -34,9 +35,6 @@ def register(rows: Array, subjects: Array, reference: Array, num_subjects: int) 
     def turn(rows: Array, width: Array) -> tuple[Array, None]:
         target = nearby(rows, reference, width) @ reference
         cross = jax.ops.segment_sum(rows[:, :, None] * target[:, None], subjects, num_subjects)
-        left, _, right = jnp.linalg.svd(cross)
-        sign = jnp.sign(jnp.linalg.det(left) * jnp.linalg.det(right))
-        rotation = left.at[..., -1].multiply(sign[:, None]) @ right
-        return jnp.einsum("na,nab->nb", rows, rotation[subjects]), None
+        return jnp.einsum("na,nab->nb", rows, nearest_rotation(cross)[subjects]), None
 
     return jax.lax.scan(turn, rows, spacing(reference) * jnp.asarray(_WIDTHS))[0]

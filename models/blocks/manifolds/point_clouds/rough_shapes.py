@@ -15,8 +15,7 @@ from numpyro.distributions import Distribution
 
 from ...block import Block
 from ...side_information.partial_labels import Groups
-from .. import preshape
-from ..shape_chart import ShapeChart, spacing
+from ..shape_chart import ShapeChart, spacing, whole_chart
 
 __all__ = ["LatentCoordinates", "chart_of_means", "check_registered", "nearby", "rough_shapes"]
 
@@ -136,9 +135,7 @@ def chart_of_means(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArr
     mean = np.stack(sums, axis=1) / np.maximum(count, 1)[:, None]
     mean -= mean.mean(axis=0)
     mean /= np.linalg.norm(mean)
-    with jax.enable_x64(True):
-        basis = np.asarray(preshape.horizontal_basis(jnp.asarray(mean)))
-    chart = np.concatenate([mean.reshape(-1, 1), basis], axis=1).reshape(*mean.shape, -1)
+    chart = whole_chart(mean)
     check_registered({**data, "chart": chart})
     return chart
 
