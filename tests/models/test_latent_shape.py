@@ -268,6 +268,7 @@ def test_registered_points_do_not_depend_on_place_size_and_turn():
         ({"observation": "kernel"}, "leave landmarks out"),
         ({"observation": "distance"}, "expected one of"),
         ({"temperature": 2.0}, "observation='kernel' only"),
+        ({"width": -0.1}, "width = -0.1; expected a finite number > 0"),
         ({"rank": 9}, "rank"),
         ({"landmarks": None, "chart": None}, "points without numbers need the chart"),
     ],

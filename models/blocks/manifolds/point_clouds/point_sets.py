@@ -14,6 +14,8 @@ from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 from numpyro.distributions.transforms import AffineTransform, ComposeTransform, Transform
 
+from sidebayes.common.fields import Range, check_number
+
 from ...block import Block, Observation
 from ...collapsed import Collapsed, Fitted, NamedArray
 from ...side_information.partial_labels import Groups
@@ -280,10 +282,14 @@ def rows_about(
     Raises
     ------
     ValueError
-        For another `observation`, landmarks under the kernel potential, or a temperature without it.
+        For another `observation`, a width or temperature that is not positive, landmarks under the kernel
+        potential, or a temperature without it.
     """
     if observation not in OBSERVATIONS:
         raise ValueError(f"observation = {observation!r:.60}; expected one of {OBSERVATIONS}")
+    for name, value in (("width", width), ("temperature", temperature)):
+        if value is not None and not isinstance(value, Array):  # those of a schedule are traced
+            check_number(name, value, Range(above=0))
     if observation == "kernel":
         if landmarks is not None:
             raise ValueError(
