@@ -269,7 +269,7 @@ def ridge():
         prior = stats.halfnorm(scale=3.0)
         return prior.logpdf(one) + prior.logpdf(two) + stats.norm.logpdf(2.0, one * two, 0.3)
 
-    nodes = np.linspace(1e-4, 15, 6001)
+    nodes = np.geomspace(1e-4, 15, 1501)
     return _gridded(_product, (np.array([2.0]),), log_density, {"one": nodes, "two": nodes})
 
 
