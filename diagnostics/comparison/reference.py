@@ -134,7 +134,7 @@ def log_mass(fit: Fitted) -> tuple[float, int]:
     """
     if "log_prior" not in fit.tree or "log_likelihood" not in fit.tree:
         return np.nan, 0
-    with warnings.catch_warnings():  # clusters that do not match are told by the fit itself
+    with warnings.catch_warnings():  # the fit itself says that clusters do not match
         warnings.simplefilter("ignore", SideBayesWarning)
         tree = fit.relabelled[0]
     prior = tree["log_prior"].data_vars
