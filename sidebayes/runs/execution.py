@@ -26,11 +26,12 @@ from sidebayes.guides.engines.problem.declared import site_dims, site_roles
 from sidebayes.guides.engines.problem.density import latent_supports
 from sidebayes.guides.engines.problem.units import lay_out_units
 from sidebayes.guides.engines.problem.values import check_start, check_values
-from sidebayes.guides.engines.steps.symmetry import (
+from sidebayes.guides.engines.symmetries.declared import (
     check_symmetries,
     clusters_permute,
     site_symmetries,
 )
+from sidebayes.guides.engines.symmetries.signs import with_one_sign
 
 from . import problems, stored
 from .run import Run
@@ -114,7 +115,7 @@ def _found(run: Run, init: Mapping[str, Any] | None, progress: bool) -> _Found:
         if is_known(type(engine)):  # the user's may run NumPyro in this thread
             engine.prepare(problem)
             posterior.derive_ahead(problem, single=engine.gives_point, hard=hard)
-        result = _result(run, init, progress)
+        result = with_one_sign(problem, _result(run, init, progress))
         kept = posterior.thin(result.sample_stats["lp"].shape[1])
         flat = {n: v[:, kept].reshape(-1, *v.shape[2:]) for n, v in result.draws.items()}
         return _Found(result, posterior.derive(problem, flat, hard=hard), kept)

@@ -6,10 +6,10 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from sidebayes.diagnostics.comparison.compare import compare_fits
 from sidebayes.diagnostics.pictures import plots, run_plots
 from sidebayes.diagnostics.pictures.colours import cluster_colours
 from sidebayes.diagnostics.pictures.report import render_report, write_report
-from sidebayes.diagnostics.trust.compare import compare_fits
 from sidebayes.diagnostics.trust.verdict import verdict
 
 from tests.diagnostics.fakes import TRUTH, FakeFit, make_tree, soft_labels
