@@ -14,6 +14,7 @@ from sidebayes.common.fields import refuse_unwritable
 
 from ..fitted import AskedFit
 from ..trust.modes import lower_modes, same_data
+from .headline import headline
 from .measure import measure
 from .rows import row_of
 
@@ -52,6 +53,8 @@ _OUTCOME = ("method", "engine", "ari", "nmi", "accuracy", "links", "kind", "viol
 _ON_LINKS = ("links", "kind", "violated")
 _COST = ("compile_s", "run_s", "total_s", "ess_per_s", "approximate")
 _CAPTIONS = ("What came out", "How sure it is", "What it cost")
+_WIDE = 110
+"""Characters of a line from which on a table in text is folded into its parts."""
 _BEST = {"ari": max, "nmi": max, "accuracy": max}
 _SUSPECT = ("differs", "no", "lower mode")
 
@@ -83,6 +86,8 @@ class Comparison:
     data : tuple of int
         Number of the data set of each fit, by rows of `frame`. The best scores are marked within a
         data set only.
+    headline : str
+        Which run to use, and why, in one sentence.
 
     Notes
     -----
@@ -101,10 +106,21 @@ class Comparison:
     frame: pd.DataFrame
     notes: tuple[str, ...] = ()
     data: tuple[int, ...] = ()
+    headline: str = ""
 
     def __str__(self) -> str:
-        """Table as text, and the notes below it."""
-        return "\n".join([self._texts().rename(columns=_HEADINGS).to_string(), *self.notes])
+        """Headline, table as text, folded where it is wide, and the notes below it."""
+        texts = self._texts()
+        table = texts.rename(columns=_HEADINGS).to_string()
+        if len(table.split("\n", 1)[0]) > _WIDE:
+            parts = zip(_CAPTIONS, self._parts(), strict=True)
+            blocks = [
+                f"{caption}\n{texts[columns].rename(columns=_HEADINGS).to_string()}"
+                for caption, columns in parts
+                if columns
+            ]
+            table = "\n\n".join(blocks)
+        return "\n\n".join(filter(None, (self.headline, table, "\n".join(self.notes))))
 
     __repr__ = __str__
 
@@ -131,17 +147,21 @@ class Comparison:
             for name, row in zip(texts.index, texts[columns].to_numpy(), strict=True):
                 table.add_row(str(name), *row)
             parts += [table, ""] if columns else []
-        return Group(*parts, *map(Text, self.notes))
+        head: list[Any] = [Text(self.headline, style="bold"), ""] if self.headline else []
+        return Group(*head, *parts, *map(Text, self.notes))
 
     def html(self) -> str:
         """HTML tables of class ``comparison``: results, their uncertainty, and their cost.
 
-        Every cell carries its heading as ``data-heading``, so that a narrow page can show a row as a
-        list. The notes follow as paragraphs of class ``reading``.
+        The headline comes first, in a paragraph of class ``headline``, and the cost is folded. Every cell
+        carries its heading as ``data-heading``, so that a narrow page can show a row as a list. The notes
+        follow as paragraphs of class ``reading``.
         """
-        tables = map(self._html, _CAPTIONS, self._parts())
+        *tables, cost = map(self._html, _CAPTIONS, self._parts())
+        head = f'<p class="headline"><b>{escape(self.headline)}</b></p>' if self.headline else ""
         notes = "".join(f'<p class="reading">{escape(note)}</p>' for note in self.notes)
-        return "".join(tables) + notes
+        folded = f"<details><summary>{_CAPTIONS[-1]}</summary>{cost}</details>" if cost else ""
+        return head + "".join(tables) + notes + folded
 
     def _html(self, caption: str, columns: list[str]) -> str:
         if not columns:
@@ -233,7 +253,8 @@ def compare_fits(fits: Mapping[str, AskedFit]) -> Comparison:
     sets = [same_data(fit) for fit in fits.values()]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(sets))}
     notes = *lower.values(), *passed_over
-    return Comparison(frame.drop(columns=empty), notes, tuple(numbers[key] for key in sets))
+    said = headline(fits, frame)
+    return Comparison(frame.drop(columns=empty), notes, tuple(numbers[key] for key in sets), said)
 
 
 def _is_text(column: str) -> bool:

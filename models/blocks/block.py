@@ -43,6 +43,7 @@ __all__ = [
     "Tightening",
     "Typical",
     "Unbounded",
+    "UpToSigns",
     "Updatable",
     "WholeData",
 ]
