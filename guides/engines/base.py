@@ -126,6 +126,8 @@ class EngineResult:
         Sites whose draws only repeat a point estimate, while other sites have draws.
     factor_means : dict of ndarray
         Exact means of sites, where the engine has them beside its draws.
+    remarks : tuple of str
+        Sentences that call for caution, without the full stop.
     """
 
     engine: str
@@ -140,6 +142,7 @@ class EngineResult:
     standard_errors: dict[str, NDArray] | None = None
     points: tuple[str, ...] = ()
     factor_means: dict[str, NDArray] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
 
     @property
     def params(self) -> dict[str, NDArray]:
