@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from sidebayes.common.fields import check_fields
 from sidebayes.common.warnings import SideBayesWarning
 
+from .modes import Modes
+
 __all__ = [
     "KEEPS_NOTHING",
     "Engine",
@@ -128,6 +130,8 @@ class EngineResult:
         Exact means of sites, where the engine has them beside its draws.
     conditional_draws : dict of ndarray
         Draws of some sites given the point estimate of all others, shape (chain, draw, ...).
+    modes : Modes or None
+        Distinct modes that climbs from several starts found.
     remarks : tuple of str
         Sentences that call for caution, without the full stop.
     """
@@ -145,6 +149,7 @@ class EngineResult:
     points: tuple[str, ...] = ()
     factor_means: dict[str, NDArray] = field(default_factory=dict)
     conditional_draws: dict[str, NDArray] = field(default_factory=dict)
+    modes: Modes | None = None
     remarks: tuple[str, ...] = ()
 
     @property
