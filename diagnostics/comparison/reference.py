@@ -32,7 +32,8 @@ def choose_reference(fits: Mapping[str, Fitted]) -> tuple[str | None, dict[str, 
     A reference is a sampler of several chains that moved, and whose run shows no fault. It has 400
     effective draws, or 100 per chain of a few chains; no lower bound of another fit exceeds its log
     evidence; and its draws do not hold far less mass than those of another (`log_mass`). Of those that
-    are left, one that started at draws of the prior comes first, then the one of lowest R-hat.
+    are left, a run of `sidebayes.reference` comes first, then one that started at draws of the prior, then
+    the one of lowest R-hat.
 
     Parameters
     ----------
@@ -63,8 +64,10 @@ def starts_at_prior(fit: Fitted) -> bool:
     return fit.tree["posterior"].sizes["chain"] > 1 and not np.isnan(error)
 
 
-def _rank(fit: Fitted) -> tuple[bool, float]:
-    return not starts_at_prior(fit), fit.convergence["rhat"]
+def _rank(fit: Fitted) -> tuple[bool, bool, float]:
+    """A run of `sidebayes.reference` first, then starts at the prior, then by R-hat."""
+    long_run = "reference" in fit.tree["fit_info"].attrs
+    return not long_run, not starts_at_prior(fit), fit.convergence["rhat"]
 
 
 def _shortfall(name: str, fit: Fitted, fits: Mapping[str, Fitted]) -> str:

@@ -37,6 +37,11 @@ from .zoo import make_engine
 __all__ = ["execute", "starting_values"]
 
 
+_APART, _RIVAL = 0.5, 3.0
+"""Differences in log joint density between which another mode than the best is pointed out: nearer, a climb
+may have stopped early; farther, it hardly matters."""
+
+
 class _Found(NamedTuple):
     """What an engine returned, and what the model says of some of its draws."""
 
@@ -71,18 +76,41 @@ def execute(
 
 def starting_values(run: Run, init: Mapping[str, Any] | None) -> dict[str, NDArray] | None:
     """Check starting values; a sampler without any starts near a mode that the default engine finds."""
+    return _start(run, init)[0]
+
+
+def _start(
+    run: Run, init: Mapping[str, Any] | None
+) -> tuple[dict[str, NDArray] | None, tuple[str, ...]]:
+    """Starting values, and what to remark on them."""
     problem = run.problem
     shapes = posterior.latent_shapes(problem)
     if init is not None:
-        return check_start(problem, init)
+        return check_start(problem, init), ()
     if not run.engine.starts_at_mode:
-        return None
+        return None, ()
     finder = make_engine(None, run.card).roughly()
     try:
         mode = finder.run(problem, seed=run.seed, progress=False)
     except FitError:
-        return None
-    return {name: mode.params[name] for name in shapes}
+        return None, ()
+    return {name: mode.params[name] for name in shapes}, _rivals(mode.objective)
+
+
+def _rivals(objective: NDArray) -> tuple[str, ...]:
+    """Whether a climb found other modes near the height of the best, which chains from there do not see."""
+    ends = np.array([row[np.isfinite(row)][-1] for row in objective if np.isfinite(row).any()])
+    if not ends.size:
+        return ()
+    below = ends.max() - ends
+    near = below[(below > _APART) & (below < _RIVAL)]
+    if not near.size:
+        return ()
+    return (
+        f"The search for a start found another mode, {near.min():.1f} below the highest in log joint "
+        "density; all chains started at the highest, and agree whether or not the other matters: compare "
+        "with an engine that starts from the prior, such as SMC",
+    )
 
 
 def _check(run: Run) -> None:
@@ -121,7 +149,7 @@ def _found(run: Run, init: Mapping[str, Any] | None, progress: bool) -> _Found:
 def _result(run: Run, init: Mapping[str, Any] | None, progress: bool) -> EngineResult:
     """Run the engine; a sampler that cannot start at the mode starts without one."""
     began = time.perf_counter()
-    start = starting_values(run, init)
+    start, remarks = _start(run, init)
     search = time.perf_counter() - began
     try:
         result = _engine_result(run, start, progress)
@@ -130,8 +158,10 @@ def _result(run: Run, init: Mapping[str, Any] | None, progress: bool) -> EngineR
         if start is None or init is not None:
             raise
         search = time.perf_counter() - began
+        remarks = ()
         result = _engine_result(run, None, progress)
-    return replace(result, seconds={**result.seconds, "search": search})
+    remarks = (*result.remarks, *remarks)
+    return replace(result, seconds={**result.seconds, "search": search}, remarks=remarks)
 
 
 def _engine_result(run: Run, start: Mapping[str, Any] | None, progress: bool) -> EngineResult:
@@ -208,6 +238,6 @@ def _tree_without_labels(run: Run, found: _Found) -> xr.DataTree:
         roles=site_roles(problem),
         symmetries=site_symmetries(problem),
         ordered=axes.ordered,
-        remarks=problems.remarks(problem, result.draws),
+        remarks=[*result.remarks, *problems.remarks(problem, result.draws)],
         attrs=stored.attributes(run),
     )

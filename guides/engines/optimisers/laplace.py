@@ -34,12 +34,11 @@ from ..problem.importance import (
     has_improper_prior,
     in_batches,
     log_mean_weight,
-    pareto_k,
-    quality,
     visit,
     visit_ahead,
 )
 from .ascent import Ascent, ascend
+from .moments import judge_draws
 from .optimise import need_curvature
 from .orbits import Orbits
 
@@ -151,15 +150,16 @@ class Laplace(KeptEngine):
         peak += orbits.log_weights(mode.point[None])[0]
         log_weights = log_density + log_volume + (noise**2).sum(axis=1) / 2
         log_weights += orbits.log_weights(draws)
-        close, verdict = quality(pareto_k(log_weights), self.num_draws)
+        judged = judge_draws(problem, mode.free, draws, sites, log_weights, clock, seed)
         return EngineResult(
             engine=self.name,
             draws={name: v[None] for name, v in sites.items()},
             sample_stats={"lp": log_density[None], "log_weight": log_weights[None]},
             objective=mode.history,
-            status=Status(mode.settled and close, f"{mode.message}; {verdict}"),
+            status=Status(mode.settled and judged.close, f"{mode.message}; {judged.sentence}"),
             seconds=clock.seconds,
             approximate=approximate,
+            remarks=judged.remarks,
             density_space="unconstrained",
             log_evidence=self._evidence(problem, float(peak + log_volume), log_weights),
         )

@@ -39,7 +39,7 @@ from ..problem.density import (
     trace_model,
     unconstrain,
 )
-from ..problem.importance import pareto_k, quality, run_at
+from ..problem.importance import effective_share, pareto_k, quality, run_at
 from ..steps.climbs import (
     SETTLED,
     at_rest,
@@ -366,7 +366,8 @@ class CoordinateAscent(KeptEngine):
                 "joint density there"
             )
         if self.num_draws >= _ENOUGH:
-            close, verdict = quality(pareto_k(stats["log_weight"][0]), self.num_draws)
+            weights = stats["log_weight"][0]
+            close, verdict = quality(pareto_k(weights), self.num_draws, effective_share(weights))
             given = "given the points, " if plan.rest else ""
             converged, message = converged and close, f"{message}; {given}{verdict}"
         exact = approximate is None and not plan.rest
