@@ -20,10 +20,10 @@ from sidebayes.diagnostics.trust.verdict import num_starts_at_best
 from sidebayes.guides.engines.base import EngineResult, FitError, KeptEngine
 from sidebayes.guides.engines.modes import Modes, modes_missed
 from sidebayes.guides.engines.plumbing.checkpoint import keeping
-from sidebayes.guides.engines.plumbing.identity import is_known
+from sidebayes.guides.engines.plumbing.identity import content, digest, is_known
 from sidebayes.guides.engines.plumbing.programs import nothing_left_ahead
 from sidebayes.guides.engines.problem import posterior
-from sidebayes.guides.engines.problem.declared import site_roles
+from sidebayes.guides.engines.problem.declared import observed_values, site_roles
 from sidebayes.guides.engines.problem.density import latent_supports
 from sidebayes.guides.engines.problem.units import lay_out_units
 from sidebayes.guides.engines.problem.values import check_start, check_values
@@ -182,6 +182,9 @@ def _describe(
         group = draws.tree["responsibilities"]
         group.attrs["label_sites"] = problems.label_slices(run.problem)
         group.dataset = group.to_dataset().assign(labels=("points", _labels(run, found, draws)))
+    if "log_likelihood" in draws.tree:
+        scored = observed_values(run.problem, found.derived.log_likelihood)
+        draws.tree["log_likelihood"].attrs["scored"] = digest(*map(content, scored))
     write_features(draws.tree)
     info = draws.tree["fit_info"].attrs
     if init is not None:
