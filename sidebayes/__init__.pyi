@@ -110,6 +110,7 @@ from .studies.group_tests.pairwise_tests import pairwise_tests as pairwise_tests
 from .studies.prior import prior_predictive as prior_predictive
 from .studies.prototypes import fit_nfgl as fit_nfgl
 from .studies.prototypes import grow_prototypes as grow_prototypes
+from .studies.reference import reference as reference
 from .studies.suggestions import suggest_links as suggest_links
 
 __version__: str

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
 
-from sidebayes.diagnostics.trust.compare import Comparison, compare_fits
+from sidebayes.diagnostics.comparison.compare import Comparison, compare_fits
 from sidebayes.guides.engines.base import Engine
 from sidebayes.guides.engines.plumbing.checkpoint import check_checkpoint
 from sidebayes.models.blocks.roles import signature_of

@@ -94,9 +94,11 @@ def _chains(fit: Fitted) -> tuple[str, str] | None:
         )
     rhat, ess = fit.convergence["rhat"], fit.convergence["ess"]
     if rhat > 1.05:
+        renumbered = "responsibilities" in fit.tree and not is_ordered(fit.tree)
+        whatever = ", whatever the numbering of the clusters" if renumbered else ""
         return "bad", (
-            f"The chains disagree, whatever the numbering of the clusters (R-hat {rhat:.2f}): they "
-            "found different answers; run longer, or tighten the prior."
+            f"The chains disagree{whatever} (R-hat {rhat:.2f}): they found different answers; run "
+            "longer, or tighten the prior."
         )
     if rhat > _RHAT or ess < _ESS_PER_CHAIN * sizes["chain"]:
         worst = f"R-hat {rhat:.3f}, ESS {ess:.0f}" if np.isfinite(rhat) else f"ESS {ess:.0f}"

@@ -128,6 +128,8 @@ class EngineResult:
         Exact means of sites, where the engine has them beside its draws.
     remarks : tuple of str
         Sentences that call for caution, without the full stop.
+    conditional_draws : dict of ndarray
+        Draws of some sites given the point estimate of all others, shape (chain, draw, ...).
     """
 
     engine: str
@@ -143,6 +145,7 @@ class EngineResult:
     points: tuple[str, ...] = ()
     factor_means: dict[str, NDArray] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
+    conditional_draws: dict[str, NDArray] = field(default_factory=dict)
 
     @property
     def params(self) -> dict[str, NDArray]:

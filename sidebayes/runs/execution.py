@@ -22,15 +22,13 @@ from sidebayes.guides.engines.plumbing.checkpoint import keeping
 from sidebayes.guides.engines.plumbing.identity import is_known
 from sidebayes.guides.engines.plumbing.programs import nothing_left_ahead
 from sidebayes.guides.engines.problem import posterior
-from sidebayes.guides.engines.problem.declared import site_dims, site_roles
+from sidebayes.guides.engines.problem.declared import site_roles
 from sidebayes.guides.engines.problem.density import latent_supports
 from sidebayes.guides.engines.problem.units import lay_out_units
 from sidebayes.guides.engines.problem.values import check_start, check_values
-from sidebayes.guides.engines.steps.symmetry import (
-    check_symmetries,
-    clusters_permute,
-    site_symmetries,
-)
+from sidebayes.guides.engines.symmetries.declared import check_symmetries, site_symmetries
+from sidebayes.guides.engines.symmetries.exchangeable import cluster_axes
+from sidebayes.guides.engines.symmetries.signs import with_one_sign
 
 from . import problems, stored
 from .run import Run
@@ -142,7 +140,7 @@ def _found(run: Run, init: Mapping[str, Any] | None, progress: bool) -> _Found:
         if is_known(type(engine)):  # the user's may run NumPyro in this thread
             engine.prepare(problem)
             posterior.derive_ahead(problem, single=engine.gives_point, hard=hard)
-        result = _result(run, init, progress)
+        result = with_one_sign(problem, _result(run, init, progress))
         kept = posterior.thin(result.sample_stats["lp"].shape[1])
         flat = {n: v[:, kept].reshape(-1, *v.shape[2:]) for n, v in result.draws.items()}
         return _Found(result, posterior.derive(problem, flat, hard=hard), kept)
@@ -214,6 +212,7 @@ def _tree_without_labels(run: Run, found: _Found) -> xr.DataTree:
     problem, (result, derived, kept) = run.problem, found
     chains = len(result.sample_stats["lp"])
     layout = lay_out_units(problem)
+    axes = cluster_axes(problem, result.draws)
 
     def by_chain(values: NDArray) -> NDArray:
         return values.reshape(chains, len(kept), *values.shape[1:])
@@ -231,11 +230,11 @@ def _tree_without_labels(run: Run, found: _Found) -> xr.DataTree:
         },
         latents={n: (dims, by_chain(v)) for n, (dims, v) in derived.latents.items()},
         log_prior={n: by_chain(v) for n, v in derived.log_prior.items()},
-        dims=site_dims(problem),
+        dims=axes.dims,
         names=stored.coordinates(run),
         roles=site_roles(problem),
         symmetries=site_symmetries(problem),
-        ordered=not clusters_permute(problem),
+        ordered=axes.ordered,
         remarks=[*result.remarks, *problems.remarks(problem, result.draws)],
         attrs=stored.attributes(run),
     )

@@ -366,6 +366,17 @@ CASES = {
         engine=TEXT,
         links=OBJECTS[1:9],
     ),
+    "reference": options(
+        sb.reference,
+        {"method": "gmm", "num_clusters": 1, "x": X, "prior": PRIOR, "progress": False},
+        10,
+        # a run takes seconds, so that none of these is good
+        num_clusters=(0, -1, 2.5, "2", None, np.nan, 13),
+        seed=(-1, 2.5, "2", None),
+        ess=(0, -1, "2", None, np.nan),
+        max_draws=(0, -1, 2.5, "2", None, np.nan),
+        engine=TEXT,
+    ),
     "prior_predictive": options(
         sb.prior_predictive,
         {"method": "gmm", "num_clusters": 2, "num_draws": 2, "x": X, "prior": PRIOR},

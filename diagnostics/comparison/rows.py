@@ -1,0 +1,58 @@
+"""What a comparison says of each fit by itself."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+
+from ..fitted import AskedFit
+from ..sites import link_kind, site_of
+from ..trust.scores import score_labels, violated_links
+
+__all__ = ["row_of"]
+
+
+def row_of(fit: AskedFit) -> dict[str, Any]:
+    """Columns of a comparison that need no other fit; see `Comparison`."""
+    stats = fit.tree["sample_stats"]
+    links = fit.tree["constant_data"]
+    found, seconds = fit.convergence, fit.seconds
+    row = {
+        "method": fit.method,
+        "engine": fit.engine,
+        "log_joint": np.nan if fit.config.hard_labels else float(stats["lp"].max()),
+        "log_evidence": fit.tree["fit_info"].attrs.get("log_evidence", np.nan),
+        "evidence": fit.tree["fit_info"].attrs.get("log_evidence_kind", ""),
+        **_leave_one_out(fit),
+        **found,
+        "divergences": float(stats["diverging"].sum()) if "diverging" in stats else np.nan,
+        "links": links.sizes.get("link", 0),
+        "kind": link_kind(fit.tree),
+        "compile_s": seconds["compile"],
+        "run_s": seconds["run"],
+        "total_s": seconds["total"],
+        "ess_per_s": found["ess"] / max(seconds["run"], 1e-9),
+        "approximate": fit.approximate or "",
+    }
+    rate = site_of(fit.tree, "reliability")
+    if rate is not None:
+        row["flip"] = float(fit.tree["posterior"][rate].mean())
+    if fit.has_labels:
+        labels = fit.tree["responsibilities"]["labels"].to_numpy()
+        row["violated"] = violated_links(labels, links["links"], links["link_weights"])
+        if "truth" in fit.tree["observed_data"]:
+            row |= score_labels(fit.tree["observed_data"]["truth"].to_numpy(), labels)
+    return row
+
+
+def _leave_one_out(fit: AskedFit) -> dict[str, float]:
+    """What `Fit.loo` says, if it can."""
+    try:
+        with warnings.catch_warnings():  # large Pareto k are counted instead
+            warnings.simplefilter("ignore")
+            found = fit.loo()
+    except ValueError:
+        return {"elpd_loo": np.nan, "bad_k": np.nan}
+    return {"elpd_loo": float(found.elpd), "bad_k": float((found.pareto_k > found.good_k).mean())}
