@@ -15,6 +15,7 @@ from sidebayes.common.fields import refuse_unwritable
 from ..fitted import AskedFit
 from ..trust.modes import lower_modes, same_data
 from .headline import headline
+from .left_out import leave_one_out
 from .measure import measure
 from .rows import row_of
 
@@ -70,8 +71,8 @@ class Comparison:
         ``log_joint`` of the best point found, with the change-of-variables term for engines that
         work in unconstrained space, so compare it within an engine only; ``log_evidence``
         and whether ``evidence`` is an estimate or a lower bound;
-        ``elpd_loo``, leaving out one connected set at a time, and ``bad_k``,
-        the share of them whose Pareto k is too high for the number of draws (see `Fit.loo`);
+        ``elpd_loo``, leaving out one connected set at a time, NaN ("do not use") where ``bad_k``, the share
+        of them whose Pareto k is too high for the number of draws, is not zero (see `Fit.loo`);
         worst ``rhat`` and least ``ess`` over label-invariant functionals; ``divergences``;
         ``links``, the ``kind`` they were taken as (hard, soft, learned), and those ``violated`` by
         the labels; ``flip``, posterior mean of a flip rate;
@@ -82,7 +83,8 @@ class Comparison:
         posteriors over label-invariant functionals of the parameters, ``shift_of`` which, in
         standard deviations (see `sidebayes.diagnostics.symmetry.distance.wasserstein`); and ``trust``.
     notes : tuple of str
-        A sentence for every fit that holds a lower mode than another one of the same posterior.
+        Sentences: which fits hold a lower mode than another one of the same posterior, which samplers are
+        no reference, and which scores cannot be used or compared.
     data : tuple of int
         Number of the data set of each fit, by rows of `frame`. The best scores are marked within a
         data set only.
@@ -208,10 +210,13 @@ class Comparison:
         return len(rivals) > 1 and values.iloc[row] == best(rivals)
 
     def _texts(self) -> pd.DataFrame:
-        return pd.DataFrame(
+        texts = pd.DataFrame(
             {c: [_text(c, v) for v in self.frame[c]] for c in self.frame.columns},
             index=self.frame.index,
         )
+        if "bad_k" in texts:
+            texts.loc[self.frame["bad_k"] > 0, "elpd_loo"] = "do not use"
+        return texts
 
 
 def named_fits[F](fits: Mapping[str, F]) -> dict[str, F]:
@@ -243,17 +248,20 @@ def compare_fits(fits: Mapping[str, AskedFit]) -> Comparison:
     fits = named_fits(fits)
     lower = lower_modes(fits)
     measured, passed_over = measure(fits)
-    rows = {name: row_of(fit) | measured[name] for name, fit in fits.items()}
+    left_out, said_of_these, usable = leave_one_out(fits)
+    rows = {name: row_of(fit) | left_out[name] | measured[name] for name, fit in fits.items()}
     frame = pd.DataFrame.from_dict(rows, orient="index")
     texts = [name for name in frame if _is_text(str(name))]
     frame = frame.fillna(dict.fromkeys(texts, ""))
     frame.loc[[name for name in lower if frame.loc[name, "trust"] != "no"], "trust"] = "lower mode"
     frame = frame[[name for name in _HEADINGS if name in frame]]
     empty = [c for c in frame if frame[c].isna().all() or (frame[c] == "").all()]
+    if (frame["bad_k"] > 0).any():  # where it says that the scores are not to be used
+        empty = [c for c in empty if c != "elpd_loo"]
     sets = [same_data(fit) for fit in fits.values()]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(sets))}
-    notes = *lower.values(), *passed_over
-    said = headline(fits, frame)
+    notes = *lower.values(), *passed_over, *said_of_these
+    said = headline(fits, frame, usable)
     return Comparison(frame.drop(columns=empty), notes, tuple(numbers[key] for key in sets), said)
 
 

@@ -21,7 +21,7 @@ _SAID = {
 """What fits do that are measured against a reference, one of them or several."""
 
 
-def headline(fits: Mapping[str, Fitted], frame: pd.DataFrame) -> str:
+def headline(fits: Mapping[str, Fitted], frame: pd.DataFrame, scored: Sequence[str] = ()) -> str:
     """Which run to use, and why, in one sentence; of several models or data sets, a part for each.
 
     Parameters
@@ -29,13 +29,15 @@ def headline(fits: Mapping[str, Fitted], frame: pd.DataFrame) -> str:
     fits : mapping of str to Fit
     frame : DataFrame
         Rows of the fits, with a column ``trust``.
+    scored : sequence of str
+        Fits whose leave-one-out scores can be compared.
     """
     questions: dict[tuple, list[str]] = {}
     for name, fit in fits.items():
         questions.setdefault(same_question(fit), []).append(name)
     parts = [_advice({name: fits[name] for name in names}, frame) for names in questions.values()]
-    if len(parts) > 1 and "elpd_loo" in frame and frame["elpd_loo"].notna().sum() > 1:
-        parts.append(_prediction(frame["elpd_loo"].dropna(), fits))
+    if len(parts) > 1 and len(scored) > 1:
+        parts.append(_prediction(frame.loc[list(scored), "elpd_loo"]))
     text = "; ".join(filter(None, parts))
     return f"{text[0].upper()}{text[1:]}."
 
@@ -81,7 +83,7 @@ def _badge(fit: Fitted) -> str:
     return BADGES[fit.verdict[0]]
 
 
-def _prediction(scores: pd.Series, fits: Mapping[str, Fitted]) -> str:
+def _prediction(scores: pd.Series) -> str:
     """What leaving data out says of fits that are compared by it."""
     order = scores.sort_values(ascending=False)
     return (

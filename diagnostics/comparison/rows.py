@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ def row_of(fit: AskedFit) -> dict[str, Any]:
         "log_joint": np.nan if fit.config.hard_labels else float(stats["lp"].max()),
         "log_evidence": fit.tree["fit_info"].attrs.get("log_evidence", np.nan),
         "evidence": fit.tree["fit_info"].attrs.get("log_evidence_kind", ""),
-        **_leave_one_out(fit),
         **found,
         "divergences": float(stats["diverging"].sum()) if "diverging" in stats else np.nan,
         "links": links.sizes.get("link", 0),
@@ -45,14 +43,3 @@ def row_of(fit: AskedFit) -> dict[str, Any]:
         if "truth" in fit.tree["observed_data"]:
             row |= score_labels(fit.tree["observed_data"]["truth"].to_numpy(), labels)
     return row
-
-
-def _leave_one_out(fit: AskedFit) -> dict[str, float]:
-    """What `Fit.loo` says, if it can."""
-    try:
-        with warnings.catch_warnings():  # large Pareto k are counted instead
-            warnings.simplefilter("ignore")
-            found = fit.loo()
-    except ValueError:
-        return {"elpd_loo": np.nan, "bad_k": np.nan}
-    return {"elpd_loo": float(found.elpd), "bad_k": float((found.pareto_k > found.good_k).mean())}

@@ -26,10 +26,11 @@ from . import shape_effects as of_covariates
 from . import shape_modes as of_modes
 from . import shapes as of_shapes
 from . import survival as of_survival
-from . import validation as of_scores
 from .base import labels as of_labels
 from .base import predictions as of_new_data
 from .base.fit_base import FitBase, need_labels
+from .scores import leave_one_out as of_loo
+from .scores import validation as of_scores
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,7 +86,7 @@ class Fit(FitBase):
     place = of_positions.place
     loo_points = of_positions.loo_points
 
-    loo = of_scores.loo
+    loo = of_loo.loo
     kfold = of_scores.kfold
 
     @property
