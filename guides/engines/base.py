@@ -201,6 +201,9 @@ class Engine:
     corners: ClassVar[tuple[str, ...]] = ()
     """Roles of sites on simplices that the engine holds at zeros and ones."""
 
+    independent_draws: ClassVar[bool] = False
+    """Whether draws are independent of each other, so that one chain of them can be judged."""
+
     length: ClassVar[str] = "max_steps"
     """Field that says how long a run goes on."""
 

@@ -84,13 +84,16 @@ def judge_draws(
         Of the approximation, in unconstrained coordinates.
     sites : mapping of str to ndarray, shape (num_draws, ...)
         The same in their supports.
-    log_weights : ndarray, shape (num_draws,)
+    log_weights : ndarray, shape (num_weights,)
+        Of the draws, or of more of them, by which these were chosen.
     clock : Clock
     seed : int
     """
     k = pareto_k(log_weights)
-    close, sentence = quality(k, len(draws), effective_share(log_weights))
+    close, sentence = quality(k, len(log_weights), effective_share(log_weights))
     others, weights, reliable = sites, smoothed_weights(log_weights), False
+    if len(weights) != len(draws):  # those of a pool that the draws were taken from
+        weights = np.full(len(draws), 1 / len(draws))
     farther = _farther(draws, seed)
     if farther is not None:
         looked = [visit(problem, template, part, clock, anywhere=True) for part in farther.parts]
