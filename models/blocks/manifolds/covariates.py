@@ -236,7 +236,7 @@ def _known_groups(known: Any) -> NDArray[np.int64]:
 
 
 def warn_of_nothing_left(data: Mapping[str, Any]) -> None:
-    """Warn of individuals that say nothing of the variance within groups.
+    """Warn where groups and covariates leave nothing of the individuals unexplained.
 
     Each of them is known to be alone in its group, or there are no more than groups and covariates together.
 
