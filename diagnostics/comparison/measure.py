@@ -79,7 +79,8 @@ def _draws(fit: Fitted) -> bool:
 
 def _against(row: dict[str, Any], fit: Fitted, leader: Fitted) -> None:
     """Fill in the row of a fit that is measured against another."""
-    row["distance"] = _distance(fit, leader) if fit.has_labels else np.nan
+    labelled = fit.has_labels and leader.has_labels
+    row["distance"] = _distance(fit, leader) if labelled else np.nan
     if not _draws(fit):
         return
     row["shift"], row["shift_of"] = farthest(fit.tree, leader.tree)

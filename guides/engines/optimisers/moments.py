@@ -14,7 +14,7 @@ from ..plumbing.clock import Clock
 from ..problem.declared import site_dims
 from ..problem.density import abstract_trace, latent_sites
 from ..problem.importance import effective_share, pareto_k, quality, smoothed_weights, visit
-from ..steps.symmetry import clusters_permute, site_symmetries
+from ..symmetries.declared import clusters_permute, site_symmetries
 
 __all__ = ["Judgement", "judge_draws", "judge_moments"]
 

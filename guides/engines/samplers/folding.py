@@ -24,7 +24,7 @@ from ..plumbing.clock import Clock
 from ..problem.declared import site_dims
 from ..problem.density import abstract_trace, latent_sites, place, sum_log_prob, unconstrain
 from ..steps.starts import random_keys
-from ..steps.symmetry import clusters_permute
+from ..symmetries.declared import clusters_permute
 from .particle_moves import each_particle
 from .particles import Tails, draw_prior, unraveller
 
