@@ -49,6 +49,7 @@ from .guides.engines.samplers.mcmc import NUTS as NUTS
 from .guides.engines.samplers.nested import NestedSlice as NestedSlice
 from .guides.engines.samplers.smc import SMC as SMC
 from .guides.engines.variational.coordinate_ascent import CoordinateAscent as CoordinateAscent
+from .guides.engines.variational.pathfinder import Pathfinder as Pathfinder
 from .guides.engines.variational.svi import SVI as SVI
 from .guides.feature_saliency import ComponentwiseEM as ComponentwiseEM
 from .guides.moe import HardClasses as HardClasses

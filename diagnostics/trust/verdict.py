@@ -86,7 +86,8 @@ def _chains(fit: Fitted) -> tuple[str, str] | None:
     sizes = fit.tree["posterior"].sizes
     # an engine of one's own may give a point without an objective
     draws = not fit.tree["posterior"].attrs["point_estimate"] or fit.config.length == "num_samples"
-    is_sampler = draws and not np.size(fit.objective)
+    independent = getattr(fit.config, "independent_draws", False)
+    is_sampler = draws and not np.size(fit.objective) and not independent
     if is_sampler and sizes["draw"] < _FEWEST_DRAWS:
         return "bad", (
             f"{sizes['draw']} draws per chain cannot be judged; draw some hundreds from each of "

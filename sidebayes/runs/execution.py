@@ -19,6 +19,7 @@ from sidebayes.diagnostics.tree import to_datatree
 from sidebayes.diagnostics.trust.verdict import num_starts_at_best
 from sidebayes.guides.engines.base import EngineResult, FitError, KeptEngine
 from sidebayes.guides.engines.given import GivenDraws, given_result
+from sidebayes.guides.engines.modes import Modes, modes_missed
 from sidebayes.guides.engines.plumbing.checkpoint import keeping
 from sidebayes.guides.engines.plumbing.identity import content, digest, is_known
 from sidebayes.guides.engines.plumbing.programs import nothing_left_ahead
@@ -36,11 +37,6 @@ from .run import Run
 from .zoo import make_engine
 
 __all__ = ["describe_given", "execute", "starting_values"]
-
-
-_APART, _RIVAL = 0.5, 3.0
-"""Differences in log joint density between which another mode than the best is pointed out: nearer, a climb
-may have stopped early; farther, it hardly matters."""
 
 
 class _Found(NamedTuple):
@@ -103,35 +99,36 @@ def starting_values(run: Run, init: Mapping[str, Any] | None) -> dict[str, NDArr
 
 def _start(
     run: Run, init: Mapping[str, Any] | None
-) -> tuple[dict[str, NDArray] | None, tuple[str, ...]]:
-    """Starting values, and what to remark on them."""
+) -> tuple[dict[str, NDArray] | None, Modes | None]:
+    """Starting values, and the modes that the search for them found."""
     problem = run.problem
     shapes = posterior.latent_shapes(problem)
     if init is not None:
-        return check_start(problem, init), ()
+        return check_start(problem, init), None
     if not run.engine.starts_at_mode:
-        return None, ()
+        return None, None
     finder = make_engine(None, run.card).roughly()
     try:
         mode = finder.run(problem, seed=run.seed, progress=False)
     except FitError:
-        return None, ()
-    return {name: mode.params[name] for name in shapes}, _rivals(mode.objective)
+        return None, None
+    return {name: mode.params[name] for name in shapes}, mode.modes
 
 
-def _rivals(objective: NDArray) -> tuple[str, ...]:
-    """Whether a climb found other modes near the height of the best, which chains from there do not see."""
-    ends = np.array([row[np.isfinite(row)][-1] for row in objective if np.isfinite(row).any()])
-    if not ends.size:
-        return ()
-    below = ends.max() - ends
-    near = below[(below > _APART) & (below < _RIVAL)]
-    if not near.size:
-        return ()
+def _remarks(run: Run, result: EngineResult) -> tuple[str, ...]:
+    """What the engine and the model say of the draws, and whether the draws missed a mode."""
+    said = *result.remarks, *problems.remarks(run.problem, result.draws)
+    turns = site_symmetries(run.problem)  # along these, other places are the same mode
+    below = None
+    if result.modes is not None and not run.engine.gives_point and not turns:
+        below = modes_missed(result.modes, result.draws)
+    if below is None:
+        return said
     return (
-        f"The search for a start found another mode, {near.min():.1f} below the highest in log joint "
-        "density; all chains started at the highest, and agree whether or not the other matters: compare "
-        "with an engine that starts from the prior, such as SMC",
+        *said,
+        f"No draw came near a mode that the search for a start found, {below:.1f} below the highest in log "
+        "density, so that its share of the posterior is missing; run an engine that starts from the prior, "
+        "such as SMC",
     )
 
 
@@ -175,7 +172,7 @@ def _derived(run: Run, result: EngineResult) -> _Found:
 def _result(run: Run, init: Mapping[str, Any] | None, progress: bool) -> EngineResult:
     """Run the engine; a sampler that cannot start at the mode starts without one."""
     began = time.perf_counter()
-    start, remarks = _start(run, init)
+    start, modes = _start(run, init)
     search = time.perf_counter() - began
     try:
         result = _engine_result(run, start, progress)
@@ -184,10 +181,10 @@ def _result(run: Run, init: Mapping[str, Any] | None, progress: bool) -> EngineR
         if start is None or init is not None:
             raise
         search = time.perf_counter() - began
-        remarks = ()
+        modes = None
         result = _engine_result(run, None, progress)
-    remarks = (*result.remarks, *remarks)
-    return replace(result, seconds={**result.seconds, "search": search}, remarks=remarks)
+    seconds = {**result.seconds, "search": search}
+    return replace(result, seconds=seconds, modes=result.modes or modes)
 
 
 def _engine_result(run: Run, start: Mapping[str, Any] | None, progress: bool) -> EngineResult:
@@ -264,6 +261,6 @@ def _tree_without_labels(run: Run, found: _Found) -> xr.DataTree:
         roles=site_roles(problem),
         symmetries=site_symmetries(problem),
         ordered=axes.ordered,
-        remarks=[*result.remarks, *problems.remarks(problem, result.draws)],
+        remarks=_remarks(run, result),
         attrs=stored.attributes(run),
     )

@@ -154,11 +154,16 @@ class Laplace(KeptEngine):
         return EngineResult(
             engine=self.name,
             draws={name: v[None] for name, v in sites.items()},
-            sample_stats={"lp": log_density[None], "log_weight": log_weights[None]},
+            sample_stats={
+                "lp": log_density[None],
+                "log_weight": log_weights[None],
+                "gradient": np.full((1, self.num_draws), np.abs(gradient).max(initial=0.0)),
+            },
             objective=mode.history,
             status=Status(mode.settled and judged.close, f"{mode.message}; {judged.sentence}"),
             seconds=clock.seconds,
             approximate=approximate,
+            modes=mode.modes,
             remarks=judged.remarks,
             density_space="unconstrained",
             log_evidence=self._evidence(problem, float(peak + log_volume), log_weights),

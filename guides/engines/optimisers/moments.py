@@ -11,10 +11,10 @@ from scipy.special import gammaln
 
 from ..base import Problem
 from ..plumbing.clock import Clock
-from ..problem.declared import site_dims
 from ..problem.density import abstract_trace, latent_sites
 from ..problem.importance import effective_share, pareto_k, quality, smoothed_weights, visit
-from ..symmetries.declared import clusters_permute, site_symmetries
+from ..symmetries.declared import site_symmetries, sites_up_to_signs
+from ..symmetries.exchangeable import ClusterAxes, cluster_axes
 
 __all__ = ["Judgement", "judge_draws", "judge_moments"]
 
@@ -84,13 +84,16 @@ def judge_draws(
         Of the approximation, in unconstrained coordinates.
     sites : mapping of str to ndarray, shape (num_draws, ...)
         The same in their supports.
-    log_weights : ndarray, shape (num_draws,)
+    log_weights : ndarray, shape (num_weights,)
+        Of the draws, or of more of them, by which these were chosen.
     clock : Clock
     seed : int
     """
     k = pareto_k(log_weights)
-    close, sentence = quality(k, len(draws), effective_share(log_weights))
+    close, sentence = quality(k, len(log_weights), effective_share(log_weights))
     others, weights, reliable = sites, smoothed_weights(log_weights), False
+    if len(weights) != len(draws):  # those of a pool that the draws were taken from
+        weights = np.full(len(draws), 1 / len(draws))
     farther = _farther(draws, seed)
     if farther is not None:
         looked = [visit(problem, template, part, clock, anywhere=True) for part in farther.parts]
@@ -100,7 +103,10 @@ def judge_draws(
             others = {name: np.concatenate([part[1][name] for part in looked]) for name in sites}
             weights = found
             reliable = pareto_k(density - farther.log_q) <= _LIMIT
-    gap = judge_moments(_comparable(problem, sites), _comparable(problem, others), weights)
+    axes = cluster_axes(problem, {name: value[None] for name, value in sites.items()})
+    gap = judge_moments(
+        _comparable(problem, axes, sites), _comparable(problem, axes, others), weights
+    )
     if gap is not None and gap.size > _WRONG:
         sentence = f"Pareto k-hat {k:.2f}; {gap.what}: do not trust its draws; try NUTS"
         return Judgement(False, sentence)
@@ -184,20 +190,23 @@ def _farther(draws: NDArray, seed: int) -> _Farther | None:
     return _Farther(points.reshape(_BATCHES, number, width), log_q)
 
 
-def _comparable(problem: Problem, sites: Mapping[str, NDArray]) -> dict[str, NDArray]:
+def _comparable(
+    problem: Problem, axes: ClusterAxes, sites: Mapping[str, NDArray]
+) -> dict[str, NDArray]:
     """Latent sites; of those that may be renumbered, means and spreads over the clusters.
 
-    Sites that are known up to an orthogonal transform are left out.
+    Sites that are known up to an orthogonal transform or to signs are left out.
     """
-    dims, turned = site_dims(problem), site_symmetries(problem)
-    permute, found = clusters_permute(problem), {}
+    turned = {*site_symmetries(problem), *sites_up_to_signs(problem)}
+    found = {}
     for name in latent_sites(abstract_trace(problem)):
         if name in turned:
             continue
-        axes = tuple(1 + axis for axis, dim in enumerate(dims[name]) if dim == "clusters")
-        if permute and axes:
-            found[f"{name}, averaged over clusters"] = sites[name].mean(axis=axes)
-            found[f"the spread of {name} over clusters"] = sites[name].std(axis=axes)
+        own = axes.dims[name]
+        over = tuple(1 + at for at, dim in enumerate(own) if dim.startswith("clusters"))
+        if over and not axes.ordered:
+            found[f"{name}, averaged over clusters"] = sites[name].mean(axis=over)
+            found[f"the spread of {name} over clusters"] = sites[name].std(axis=over)
         else:
             found[name] = sites[name]
     return found

@@ -33,11 +33,11 @@ from .particles import (
     check_prior_draws,
     draw_prior,
     finish,
-    foretell,
     light_tails,
     load_blackjax,
     pool_evidence,
     split_density,
+    warn_of_length,
 )
 
 __all__ = ["NestedSlice", "num_replacements"]
@@ -164,7 +164,7 @@ class NestedSlice(KeptEngine):
                 "less with the number of coordinates"
             )
             left = min(left, self.max_steps)
-            foretell("NestedSlice", left, clock.seconds["run"], "replacements", advice)
+            warn_of_length("NestedSlice", left, clock.seconds["run"], "replacements", advice)
             with clock.running():
                 state, _ = in_pieces(
                     lambda state, limit: (march(state, *fixed, limit), None),

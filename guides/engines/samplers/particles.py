@@ -37,7 +37,6 @@ __all__ = [
     "check_prior_draws",
     "draw_prior",
     "finish",
-    "foretell",
     "light_tails",
     "load_blackjax",
     "log_densities",
@@ -45,6 +44,7 @@ __all__ = [
     "pool_evidence",
     "split_density",
     "unraveller",
+    "warn_of_length",
 ]
 
 _HEAVY = 7.0
@@ -235,7 +235,7 @@ def finish(renumbered: Callable[[Problem, tuple], Callable] | None, problem: Pro
     return at
 
 
-def foretell(engine: str, number: float, seconds: float, what: str, advice: str) -> None:
+def warn_of_length(engine: str, number: float, seconds: float, what: str, advice: str) -> None:
     """Warn of a run that will be long.
 
     Parameters

@@ -39,12 +39,12 @@ from .particles import (
     check_prior_draws,
     draw_prior,
     finish,
-    foretell,
     light_tails,
     load_blackjax,
     num_temperatures,
     pool_evidence,
     split_density,
+    warn_of_length,
 )
 
 __all__ = ["SMC"]
@@ -212,7 +212,7 @@ class SMC(KeptEngine):
                 "engine='nuts', which sees one mode"
             )
             left = min(left, self.max_steps)
-            foretell("SMC", left, clock.seconds["run"], "temperatures", advice)
+            warn_of_length("SMC", left, clock.seconds["run"], "temperatures", advice)
             with clock.running():
                 state, _ = in_pieces(
                     lambda state, limit: (march(state, problem.args, limit), None),

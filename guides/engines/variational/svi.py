@@ -229,7 +229,6 @@ class SVI(KeptEngine):
             message = f"settled after {search.steps} steps"
         else:
             message = f"stopped at num_steps={self.num_steps}; raise it, or learning_rate"
-        message = f"SVI ({self.guide}) {message}; {bound}; {judged.sentence}"
         return EngineResult(
             engine=self.name,
             draws={name: v[None] for name, v in sites.items()},
@@ -241,6 +240,7 @@ class SVI(KeptEngine):
             ),
             seconds=clock.seconds,
             approximate=approximate,
+            modes=mode.modes,
             remarks=judged.remarks,
             density_space="unconstrained",
             log_evidence=None if has_improper_prior(problem) else bound,

@@ -278,7 +278,7 @@ def test_bad_settings(make, message):
         make()
 
 
-def test_length_of_nested_sampling_is_foretold(monkeypatch):
+def test_length_of_nested_sampling_is_predicted(monkeypatch):
     def ten(y):
         centre = numpyro.sample("centre", dist.Normal(0.0, 10.0).expand([4]).to_event(1))
         numpyro.sample("y", dist.Normal(centre, 1.0).to_event(1), obs=y)
@@ -300,7 +300,7 @@ def test_pooled_evidence():
     assert pool_evidence(np.log([1.0, 3.0]), 2.0).standard_error == 1.0
 
 
-def test_a_long_run_is_foretold(monkeypatch):
+def test_a_long_run_is_predicted(monkeypatch):
     """After the first temperature, by how many more a normal posterior needs."""
 
     def ten(y):
