@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -159,7 +159,8 @@ class Comparison:
         carries its heading as ``data-heading``, so that a narrow page can show a row as a list. The notes
         follow as paragraphs of class ``reading``.
         """
-        *tables, cost = map(self._html, _CAPTIONS, self._parts())
+        captions = *_CAPTIONS[:-1], ""  # the last is the summary of what is folded
+        *tables, cost = map(self._html, captions, self._parts())
         head = f'<p class="headline"><b>{escape(self.headline)}</b></p>' if self.headline else ""
         notes = "".join(f'<p class="reading">{escape(note)}</p>' for note in self.notes)
         folded = f"<details><summary>{_CAPTIONS[-1]}</summary>{cost}</details>" if cost else ""
@@ -182,7 +183,7 @@ class Comparison:
             )
             rows.append(f"<tr><th>{escape(str(name))}</th>{cells}</tr>")
         return (
-            f'<table class="comparison"><caption>{caption}</caption>'
+            f'<table class="comparison">{caption and f"<caption>{caption}</caption>"}'
             f"<thead><tr><th>fit</th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
         )
 
@@ -238,12 +239,14 @@ def named_fits[F](fits: Mapping[str, F]) -> dict[str, F]:
     return dict(zip(names, fits.values(), strict=True))
 
 
-def compare_fits(fits: Mapping[str, AskedFit]) -> Comparison:
+def compare_fits(fits: Mapping[str, AskedFit], elsewhere: Sequence[Any] = ()) -> Comparison:
     """Compare fits; see `sidebayes.compare`.
 
     Parameters
     ----------
     fits : mapping of str to Fit
+    elsewhere : sequence of str
+        Those of them that are draws without a model.
     """
     fits = named_fits(fits)
     lower = lower_modes(fits)
@@ -260,9 +263,16 @@ def compare_fits(fits: Mapping[str, AskedFit]) -> Comparison:
         empty = [c for c in empty if c != "elpd_loo"]
     sets = [same_data(fit) for fit in fits.values()]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(sets))}
-    notes = *lower.values(), *passed_over, *said_of_these
+    notes = [*lower.values(), *passed_over, *said_of_these]
+    notes += [
+        f"{name} was drawn elsewhere: labels, log densities and evidence need the model, and are blank; "
+        "sidebayes.Fit.from_draws(model, data, draws) gives a full fit."
+        for name in map(str, elsewhere)
+    ]
     said = headline(fits, frame, usable)
-    return Comparison(frame.drop(columns=empty), notes, tuple(numbers[key] for key in sets), said)
+    return Comparison(
+        frame.drop(columns=empty), tuple(notes), tuple(numbers[key] for key in sets), said
+    )
 
 
 def _is_text(column: str) -> bool:

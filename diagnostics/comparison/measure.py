@@ -52,8 +52,8 @@ def measure(fits: Mapping[str, Fitted]) -> tuple[dict[str, dict[str, Any]], list
 
 def _measure_peers(peers: Mapping[str, Fitted], rows: dict[str, dict[str, Any]]) -> list[str]:
     """Fill in the rows of fits of one posterior; what there is to say about its reference."""
-    best, passed_over = choose_reference(peers)
-    notes = list(passed_over.values())
+    best, few, misplaced = choose_reference(peers)
+    notes = [*few.values(), *misplaced.values()]
     if best is None:
         for name, fit in peers.items():
             rows[name]["trust"] = rows[name]["trust"] or ("no reference" if _draws(fit) else "")
@@ -63,7 +63,8 @@ def _measure_peers(peers: Mapping[str, Fitted], rows: dict[str, dict[str, Any]])
     for name, fit in peers.items():
         if name != best:
             _against(rows[name], fit, leader)
-    rivals = [name for name, fit in peers.items() if name != best and starts_at_prior(fit)]
+    others = [name for name in peers if name != best and name not in misplaced]
+    rivals = [name for name in others if starts_at_prior(peers[name])]
     if starts_at_prior(leader) or is_long_run(leader):
         return notes
     if not rivals and _num_numbers(leader) <= _FEW:
@@ -93,7 +94,8 @@ def _draws(fit: Fitted) -> bool:
 
 def _against(row: dict[str, Any], fit: Fitted, leader: Fitted) -> None:
     """Fill in the row of a fit that is measured against another."""
-    row["distance"] = _distance(fit, leader) if fit.has_labels else np.nan
+    labelled = fit.has_labels and leader.has_labels
+    row["distance"] = _distance(fit, leader) if labelled else np.nan
     if not _draws(fit):
         return
     row["shift"], row["shift_of"] = farthest(fit.tree, leader.tree)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +13,14 @@ from sidebayes.common.warnings import SideBayesWarning
 
 from ..fitted import Fitted
 
-__all__ = ["choose_reference", "is_long_run", "log_mass", "may_lead", "starts_at_prior"]
+__all__ = [
+    "Reference",
+    "choose_reference",
+    "is_long_run",
+    "log_mass",
+    "may_lead",
+    "starts_at_prior",
+]
 
 _ESS, _ESS_PER_CHAIN = 400, 100
 """Effective draws that a reference needs: in all, or of each of a few chains."""
@@ -26,7 +34,25 @@ _FLAT = 1e-12
 """Variance, relative to the largest, of directions in which parameters cannot vary."""
 
 
-def choose_reference(fits: Mapping[str, Fitted]) -> tuple[str | None, dict[str, str]]:
+class Reference(NamedTuple):
+    """The fit that others are measured against, and why samplers that ended well are not.
+
+    Attributes
+    ----------
+    best : str or None
+        None where no fit deserves it.
+    few : dict of str
+        A sentence for each sampler that is short of draws.
+    misplaced : dict of str
+        A sentence for each sampler whose draws or evidence hold less mass than another fit found.
+    """
+
+    best: str | None
+    few: dict[str, str]
+    misplaced: dict[str, str]
+
+
+def choose_reference(fits: Mapping[str, Fitted]) -> Reference:
     """Fit that others are measured against, and why samplers that ended well are not.
 
     A reference is a sampler of several chains that moved, and whose run shows no fault. It has 400
@@ -39,18 +65,13 @@ def choose_reference(fits: Mapping[str, Fitted]) -> tuple[str | None, dict[str, 
     ----------
     fits : mapping of str to Fit
         Of one posterior.
-
-    Returns
-    -------
-    str or None
-        None where no fit deserves it.
-    dict of str
-        A sentence for each sampler that was passed over for its draws.
     """
     able = {n: fit for n, fit in fits.items() if may_lead(fit) and fit.verdict[0] != "bad"}
-    why = {n: text for n, fit in able.items() if (text := _shortfall(n, fit, fits))}
-    left = [name for name in able if name not in why]
-    return min(left, key=lambda name: _rank(able[name]), default=None), why
+    misplaced = {n: text for n, fit in able.items() if (text := _misplaced(n, fit, fits))}
+    rest = {n: fit for n, fit in able.items() if n not in misplaced}
+    few = {n: text for n, fit in rest.items() if (text := _few_draws(n, fit))}
+    left = [name for name in rest if name not in few]
+    return Reference(min(left, key=lambda name: _rank(able[name]), default=None), few, misplaced)
 
 
 def may_lead(fit: Fitted) -> bool:
@@ -73,17 +94,22 @@ def _rank(fit: Fitted) -> tuple[bool, bool, float]:
     return not is_long_run(fit), not starts_at_prior(fit), fit.convergence["rhat"]
 
 
-def _shortfall(name: str, fit: Fitted, fits: Mapping[str, Fitted]) -> str:
-    """Why a sampler that ended well is no reference; empty for one that may be."""
+def _few_draws(name: str, fit: Fitted) -> str:
+    """How many effective draws a sampler has of those needed; empty where these are enough."""
+    need = min(_ESS, _ESS_PER_CHAIN * fit.tree["posterior"].sizes["chain"])
+    ess = fit.convergence["ess"]
+    if ess >= need:
+        return ""
+    return f"{name} is no reference: it has {ess:.0f} effective draws of the {need} needed."
+
+
+def _misplaced(name: str, fit: Fitted, fits: Mapping[str, Fitted]) -> str:
+    """How another fit shows that a sampler missed most of the mass; empty where none does."""
     others = {
         other: its
         for other, its in fits.items()
         if other != name and its.approximate == fit.approximate
     }
-    need = min(_ESS, _ESS_PER_CHAIN * fit.tree["posterior"].sizes["chain"])
-    ess = fit.convergence["ess"]
-    if ess < need:
-        return f"{name} is no reference: it has {ess:.0f} effective draws of the {need} needed."
     value, error, kind = _evidence(fit)
     for other, its in others.items():
         bound, scatter, its_kind = _evidence(its)

@@ -18,6 +18,7 @@ from sidebayes.diagnostics.symmetry.matched import MatchedDraws, mean_responsibi
 from sidebayes.diagnostics.tree import to_datatree
 from sidebayes.diagnostics.trust.verdict import num_starts_at_best
 from sidebayes.guides.engines.base import EngineResult, FitError, KeptEngine
+from sidebayes.guides.engines.given import GivenDraws, given_result
 from sidebayes.guides.engines.modes import Modes, modes_missed
 from sidebayes.guides.engines.plumbing.checkpoint import keeping
 from sidebayes.guides.engines.plumbing.identity import content, digest, is_known
@@ -35,7 +36,7 @@ from . import problems, stored
 from .run import Run
 from .zoo import make_engine
 
-__all__ = ["execute", "starting_values"]
+__all__ = ["describe_given", "execute", "starting_values"]
 
 
 class _Found(NamedTuple):
@@ -68,6 +69,27 @@ def execute(
     with run.precision:
         _check(run)
         return _describe(run, _found(run, values, progress), init, began)
+
+
+def describe_given(
+    run: Run, draws: Mapping[str, NDArray], diverging: NDArray | None
+) -> MatchedDraws:
+    """Describe draws of the latent sites that were made elsewhere, as those of an engine.
+
+    Parameters
+    ----------
+    run : Run
+        Its engine is a `GivenDraws`.
+    draws : mapping of str to ndarray, shape (chain, draw, ...)
+    diverging : ndarray of bool, shape (chain, draw), or None
+    """
+    began = time.perf_counter()
+    assert isinstance(run.engine, GivenDraws)  # whose draws these are
+    with run.precision:
+        _check(run)
+        result = given_result(run.problem, draws, diverging, run.engine.by)
+        found = _derived(run, with_one_sign(run.problem, result))
+        return _describe(run, found, None, began)
 
 
 def starting_values(run: Run, init: Mapping[str, Any] | None) -> dict[str, NDArray] | None:
@@ -137,10 +159,14 @@ def _found(run: Run, init: Mapping[str, Any] | None, progress: bool) -> _Found:
         if is_known(type(engine)):  # the user's may run NumPyro in this thread
             engine.prepare(problem)
             posterior.derive_ahead(problem, single=engine.gives_point, hard=hard)
-        result = with_one_sign(problem, _result(run, init, progress))
-        kept = posterior.thin(result.sample_stats["lp"].shape[1])
-        flat = {n: v[:, kept].reshape(-1, *v.shape[2:]) for n, v in result.draws.items()}
-        return _Found(result, posterior.derive(problem, flat, hard=hard), kept)
+        return _derived(run, with_one_sign(problem, _result(run, init, progress)))
+
+
+def _derived(run: Run, result: EngineResult) -> _Found:
+    """A result with labels and densities at some draws."""
+    kept = posterior.thin(result.sample_stats["lp"].shape[1])
+    flat = {n: v[:, kept].reshape(-1, *v.shape[2:]) for n, v in result.draws.items()}
+    return _Found(result, posterior.derive(run.problem, flat, hard=run.engine.hard_labels), kept)
 
 
 def _result(run: Run, init: Mapping[str, Any] | None, progress: bool) -> EngineResult:

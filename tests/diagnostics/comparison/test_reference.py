@@ -48,17 +48,22 @@ def test_a_sampler_short_of_draws_is_no_reference():
 def test_a_bound_above_its_evidence_unseats_a_reference():
     low = sampled(1, engine="smc", evidence=-764.0, error=0.5)
     bound = sampled(2, engine="svi", evidence=-723.0, kind="bound")
-    best, why = choose_reference({"smc": low, "svi": bound})
+    best, _, why = choose_reference({"smc": low, "svi": bound})
     assert best == "svi"
     assert "-723.0, a lower bound that svi found" in why["smc"]
     for value in (-766.0, -762.0):  # below it, or no more above than both errors allow
         other = sampled(2, engine="svi", evidence=value, kind="bound")
-        assert choose_reference({"smc": low, "svi": other}) == ("smc", {})
+        assert choose_reference({"smc": low, "svi": other}) == ("smc", {}, {})
 
 
 def test_a_mode_of_little_mass_is_no_reference():
     low = with_densities(sampled(1, engine="smc", evidence=-764.0, error=0.5), -770.0)
-    best, why = choose_reference({"smc": low, "nuts": with_densities(sampled(2), -720.0)})
+    moved = FakeFit(low.tree.copy(deep=True))
+    moved.tree["posterior"]["flip_rate"] = 0.3 * moved.tree["posterior"]["flip_rate"]
+    nuts = with_densities(sampled(2), -720.0)
+    trust = compare_fits({"smc": moved, "nuts": nuts}).frame["trust"]
+    assert trust.to_dict() == {"smc": "differs", "nuts": "reference"}
+    best, _, why = choose_reference({"smc": low, "nuts": nuts})
     assert best == "nuts"
     assert "log mass is about 50 below that of the mode that nuts found" in why["smc"]
     # a spike is higher by 15, and holds less

@@ -408,6 +408,16 @@ CASES = {
         flip_rate=TEXT[1:],
         no_such_option=TEXT,
     ),
+    "Fit.from_draws": options(
+        lambda model, data, draws: sb.Fit.from_draws(
+            model, data, draws.tree if isinstance(draws, sb.Fit) else draws, num_clusters=2
+        ),
+        {"model": "ppc", "data": {"x": X, "links": LINKS}, "draws": FIT},
+        20,
+        model=(*TEXT, None, 3),
+        data=(*ARRAYS[:20], {}, {"x": X, "y": X}),
+        draws=(*OBJECTS, {"mean": X}, {"mean": None}, *PATHS[:5]),
+    ),
     "Fit.predict": options(of_fit("predict"), {"x": X}, x=ARRAYS),
     "Fit.same_cluster": options(of_fit("same_cluster"), {"pairs": PAIRS}, pairs=ARRAYS),
     "Fit.resume": options(of_fit("resume"), {"more": 1}, 20, more=NUMBERS),
