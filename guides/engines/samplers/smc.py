@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,6 @@ from sidebayes.common.fields import Count, OneOf, Range, Share
 from ..base import (
     KEEPS_NOTHING,
     EngineResult,
-    Evidence,
     FitError,
     Keeper,
     KeptEngine,
@@ -30,6 +28,7 @@ from ..plumbing.programs import compiled
 from ..plumbing.progress import in_pieces, progress_bar
 from ..plumbing.side_by_side import compiled_batch
 from ..problem.density import approximation, as_numpy
+from ..problem.importance import evidence_below
 from ..steps.starts import random_keys
 from .folding import Folding, find_folding, numberings
 from .particle_moves import KERNELS, each_particle, first_step, move_particles
@@ -51,9 +50,6 @@ __all__ = ["SMC"]
 
 _SPREAD = 1.0
 """Standard deviation of the runs' log evidence above which they have not converged."""
-
-_RISK = 0.05
-"""Probability that the lower bound of runs that differ exceeds the evidence."""
 
 
 class _Cloud(NamedTuple):
@@ -212,7 +208,8 @@ class SMC(KeptEngine):
                 "engine='nuts', which sees one mode"
             )
             left = min(left, self.max_steps)
-            warn_of_length("SMC", left, clock.seconds["run"], "temperatures", advice)
+            most = clock.seconds["run"] * self.num_mutations / float(np.max(state.moves))
+            warn_of_length("SMC", left, most, "temperatures", advice)
             with clock.running():
                 state, _ = in_pieces(
                     lambda state, limit: (march(state, problem.args, limit), None),
@@ -357,7 +354,7 @@ class SMC(KeptEngine):
         settled = bool((reached >= 1).all())
         spread = float(np.std(state.log_evidence, ddof=1))
         if spread > _SPREAD:
-            log_evidence = Evidence(log_evidence.value + math.log(_RISK), "bound")
+            log_evidence = evidence_below(log_evidence.value)
         message = (
             f"SMC drew {self.num_runs} x {self.num_particles} over {steps} temperatures, "
             f"{float(np.mean(state.moves / state.steps)):.1f} moves at each; {log_evidence}; last "

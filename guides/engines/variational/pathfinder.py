@@ -16,13 +16,23 @@ from scipy.linalg import solve_triangular
 
 from sidebayes.common.fields import Count, Range
 
-from ..base import Engine, EngineResult, Evidence, FitError, Problem, Status
+from ..base import (
+    KEEPS_NOTHING,
+    EngineResult,
+    Evidence,
+    FitError,
+    Keeper,
+    KeptEngine,
+    Problem,
+    Status,
+)
 from ..optimisers.moments import judge_draws
 from ..plumbing.clock import Clock
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import compiled_batch
 from ..problem.density import approximation, free_shapes, unconstrained_start
 from ..problem.importance import (
+    evidence_below,
     flat_density,
     has_improper_prior,
     in_batches,
@@ -41,7 +51,7 @@ _AT_ONCE = 16
 
 
 @dataclass(frozen=True)
-class Pathfinder(Engine):
+class Pathfinder(KeptEngine):
     r"""Multi-path Pathfinder (Zhang et al. 2022), with the quasi-Newton paths of blackjax.
 
     L-BFGS climbs from several starts. At every point of a path its estimate of the inverse Hessian makes
@@ -90,6 +100,7 @@ class Pathfinder(Engine):
         seed: int = 0,
         init: Mapping[str, Any] | None = None,
         progress: bool = True,
+        keep: Keeper = KEEPS_NOTHING,
     ) -> EngineResult:
         """Fit; see `Engine.run`. An `init` replaces all starts by one.
 
@@ -108,15 +119,24 @@ class Pathfinder(Engine):
             starts = initial_values(problem, seed, self.num_paths, seeded=True, clock=clock)
         else:
             starts = {name: v[None] for name, v in starting_point(problem, init).items()}
-        keys = random_keys(seed, len(next(iter(starts.values()))))
-        shape = self.max_steps, self.memory, self.num_bound_draws, version
-        members = keys, starts
-        with progress_bar("Pathfinder", shown=progress) as advance:
-            advance(0, "climbing")
-            asked = compiled_batch("pathfinder", problem, shape, self._path, members, problem.args)
-            climb = clock.counted(asked)
-            with clock.running():
-                mean, root, bound = map(np.asarray, climb(members, problem.args))
+        template = {n: jnp.zeros(s.shape, s.dtype) for n, s in free_shapes(problem).items()}
+        number = len(next(iter(starts.values())))
+        width = sum(value.size for value in template.values())
+        shapes = (number, width), (number, width, width), (number,)
+        blank = tuple(np.full(shape, np.nan, jnp.result_type(float)) for shape in shapes)
+        mean, root, bound = map(np.asarray, keep.restore(blank))
+        if np.isnan(bound).all():
+            members = random_keys(seed, number), starts
+            config = self.max_steps, self.memory, self.num_bound_draws, version
+            with progress_bar("Pathfinder", shown=progress) as advance:
+                advance(0, "climbing")
+                asked = compiled_batch(
+                    "pathfinder", problem, config, self._path, members, problem.args
+                )
+                climb = clock.counted(asked)
+                with clock.running():
+                    mean, root, bound = map(np.asarray, climb(members, problem.args))
+            keep.offer((mean, root, bound))
         usable = np.isfinite(bound)
         if not usable.any():
             raise FitError(
@@ -127,7 +147,6 @@ class Pathfinder(Engine):
         rng = np.random.default_rng([seed, 4])
         noise = rng.normal(size=(len(mean), self.num_draws, mean.shape[1]))
         pool = mean[:, None] + noise @ np.swapaxes(root, 1, 2)
-        template = {n: jnp.zeros(s.shape, s.dtype) for n, s in free_shapes(problem).items()}
         looked = [visit(problem, template, part, clock, anywhere=True) for part in pool]
         flat = pool.reshape(-1, mean.shape[1])
         log_density = np.concatenate([part[0] for part in looked])
@@ -136,10 +155,13 @@ class Pathfinder(Engine):
         sites = {n: np.concatenate([part[1][n] for part in looked])[chosen] for n in looked[0][1]}
         judged = judge_draws(problem, template, flat[chosen], sites, log_weights, clock, seed)
         value, error = log_mean_weight(log_weights)
-        evidence = Evidence(value, "estimate", error)
+        if judged.close:
+            evidence = Evidence(value, "estimate", error)
+        else:
+            evidence = evidence_below(value)
         effective = 1 / np.square(smoothed_weights(log_weights)).sum()
         message = (
-            f"Pathfinder pooled {len(mean)} of {len(keys)} paths; {evidence}; {self.num_draws} draws from "
+            f"Pathfinder pooled {len(mean)} of {number} paths; {evidence}; {self.num_draws} draws from "
             f"{effective:.0f} effective of {len(flat)}; {judged.sentence}"
         )
         return EngineResult(
