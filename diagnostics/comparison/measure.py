@@ -11,7 +11,7 @@ from ..fitted import Fitted
 from ..symmetry.distance import farthest
 from ..symmetry.invariants import same_cluster
 from ..trust.modes import same_question
-from .reference import choose_reference, may_lead, starts_at_prior
+from .reference import choose_reference, is_long_run, may_lead, starts_at_prior
 
 __all__ = ["measure"]
 
@@ -19,6 +19,8 @@ _SHIFT, _ERRORS = 0.1, 3.0
 """Shift that matters, in posterior standard deviations, and Monte Carlo errors that it must exceed."""
 _CLEAR = 0.25
 """Largest multiple of the Monte Carlo error at which a fit that does not differ is said to agree."""
+_FEW = 20
+"""Numbers of the parameters up to which particles from the prior are quick."""
 
 
 def measure(fits: Mapping[str, Fitted]) -> tuple[dict[str, dict[str, Any]], list[str]]:
@@ -62,8 +64,15 @@ def _measure_peers(peers: Mapping[str, Fitted], rows: dict[str, dict[str, Any]])
         if name != best:
             _against(rows[name], fit, leader)
     rivals = [name for name, fit in peers.items() if name != best and starts_at_prior(fit)]
+    if starts_at_prior(leader) or is_long_run(leader):
+        return notes
+    if not rivals and _num_numbers(leader) <= _FEW:
+        notes.append(
+            "No fit here started at draws of the prior, so that none shows whether all missed a mode: add "
+            "one by SMC, or where the prior is improper a second run from other values (init)."
+        )
     unlike = [name for name in rivals if rows[name]["trust"] == "differs"]
-    if unlike and not starts_at_prior(leader):
+    if unlike:
         rows[best]["trust"] = "differs"
         notes.append(
             f"{best} started at a mode, {unlike[0]} at the prior, and they differ in "
@@ -71,6 +80,11 @@ def _measure_peers(peers: Mapping[str, Fitted], rows: dict[str, dict[str, Any]])
             "particles or live points."
         )
     return notes
+
+
+def _num_numbers(fit: Fitted) -> int:
+    """How many numbers a draw holds."""
+    return sum(site[0, 0].size for site in fit.tree["posterior"].data_vars.values())
 
 
 def _draws(fit: Fitted) -> bool:

@@ -12,7 +12,7 @@ from sidebayes.common.warnings import SideBayesWarning
 
 from ..fitted import Fitted
 
-__all__ = ["choose_reference", "log_mass", "may_lead", "starts_at_prior"]
+__all__ = ["choose_reference", "is_long_run", "log_mass", "may_lead", "starts_at_prior"]
 
 _ESS, _ESS_PER_CHAIN = 400, 100
 """Effective draws that a reference needs: in all, or of each of a few chains."""
@@ -64,10 +64,13 @@ def starts_at_prior(fit: Fitted) -> bool:
     return fit.tree["posterior"].sizes["chain"] > 1 and not np.isnan(error)
 
 
+def is_long_run(fit: Fitted) -> bool:
+    """Whether `sidebayes.reference` made a fit, and so found that starts at the prior agree with it."""
+    return "reference" in fit.tree["fit_info"].attrs
+
+
 def _rank(fit: Fitted) -> tuple[bool, bool, float]:
-    """A run of `sidebayes.reference` first, then starts at the prior, then by R-hat."""
-    long_run = "reference" in fit.tree["fit_info"].attrs
-    return not long_run, not starts_at_prior(fit), fit.convergence["rhat"]
+    return not is_long_run(fit), not starts_at_prior(fit), fit.convergence["rhat"]
 
 
 def _shortfall(name: str, fit: Fitted, fits: Mapping[str, Fitted]) -> str:

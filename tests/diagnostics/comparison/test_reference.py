@@ -123,3 +123,24 @@ def test_two_models_of_one_name_are_two_questions(tmp_path):
     one.save(tmp_path / "one.nc")
     assert same_question(sidebayes.load(tmp_path / "one.nc")) == same_question(one)
     assert compare_fits({"narrow": one, "wide": other}).notes == ()
+
+
+def test_a_mode_that_all_may_have_missed_is_spoken_of():
+    def small(seed, **given):
+        fit = sampled(seed, **given)
+        kept = fit.tree["posterior"].to_dataset()[["flip_rate"]]
+        fit.tree["posterior"] = xr.DataTree(kept)
+        return fit
+
+    missed = "No fit here started at draws of the prior"
+    assert missed in str(compare_fits({"nuts": small(1), "hmc": small(2)}))
+    prior = small(3, engine="smc", evidence=-700.0, error=0.5)
+    assert missed not in str(compare_fits({"nuts": small(1), "smc": prior}))
+    long_run = small(1)
+    long_run.tree["fit_info"].attrs["reference"] = "NUTS and SMC agree"
+    assert missed not in str(compare_fits({"long": long_run, "hmc": small(2)}))
+    # what differs from a long run is wrong itself, wherever it started
+    wide = small(3, engine="smc", evidence=-700.0, error=0.5)
+    wide.tree["posterior"]["flip_rate"] = 3 * wide.tree["posterior"]["flip_rate"]
+    trust = compare_fits({"long": long_run, "smc": wide}).frame["trust"].to_dict()
+    assert trust == {"long": "reference", "smc": "differs"}
