@@ -201,15 +201,7 @@ class SMC(KeptEngine):
             march = clock.counted(asked)
             with clock.running():
                 state = march(state, problem.args, np.asarray(int(np.max(state.steps)) + 1))
-            reached, width = float(np.min(state.temperature)), state.particles.shape[-1]
-            left = num_temperatures(reached, width, self.target_ess)
-            advice = (
-                f"give fewer particles, such as SMC(num_particles={self.num_particles // 4}), or use "
-                "engine='nuts', which sees one mode"
-            )
-            left = min(left, self.max_steps)
-            most = clock.seconds["run"] * self.num_mutations / float(np.max(state.moves))
-            warn_of_length("SMC", left, most, "temperatures", advice)
+            self._predict_length(state, clock.seconds["run"])
             with clock.running():
                 state, _ = in_pieces(
                     lambda state, limit: (march(state, problem.args, limit), None),
@@ -227,6 +219,17 @@ class SMC(KeptEngine):
             look = clock.counted(compiled("particles", problem, known, build, *given))
             values, lp = look(*given)
         return self._result(state, as_numpy(values), np.asarray(lp), clock.seconds, approximate)
+
+    def _predict_length(self, state: _Cloud, seconds: float) -> None:
+        """Warn of a long run, after its first temperature, as if all moves were made at each."""
+        reached, width = float(np.min(state.temperature)), state.particles.shape[-1]
+        left = min(num_temperatures(reached, width, self.target_ess), self.max_steps)
+        most = seconds * self.num_mutations / float(np.max(state.moves))
+        advice = (
+            f"give fewer particles, such as SMC(num_particles={self.num_particles // 4}), or use "
+            "engine='nuts', which sees one mode"
+        )
+        warn_of_length("SMC", left, most, "temperatures", advice)
 
     def _begin(self, folding: Folding | None, problem: Problem) -> Callable:
         def begin(key: Array, args: tuple) -> _Cloud:

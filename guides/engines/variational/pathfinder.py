@@ -111,7 +111,7 @@ class Pathfinder(KeptEngine):
         FitError
             If no path has a finite density.
         """
-        version = load_blackjax("Pathfinder").__version__
+        load_blackjax("Pathfinder")
         refuse_restricted(problem)
         approximate = approximation(problem)
         clock = Clock()
@@ -119,31 +119,13 @@ class Pathfinder(KeptEngine):
             starts = initial_values(problem, seed, self.num_paths, seeded=True, clock=clock)
         else:
             starts = {name: v[None] for name, v in starting_point(problem, init).items()}
-        template = {n: jnp.zeros(s.shape, s.dtype) for n, s in free_shapes(problem).items()}
         number = len(next(iter(starts.values())))
-        width = sum(value.size for value in template.values())
-        shapes = (number, width), (number, width, width), (number,)
-        blank = tuple(np.full(shape, np.nan, jnp.result_type(float)) for shape in shapes)
-        mean, root, bound = map(np.asarray, keep.restore(blank))
-        if np.isnan(bound).all():
-            members = random_keys(seed, number), starts
-            config = self.max_steps, self.memory, self.num_bound_draws, version
-            with progress_bar("Pathfinder", shown=progress) as advance:
-                advance(0, "climbing")
-                asked = compiled_batch(
-                    "pathfinder", problem, config, self._path, members, problem.args
-                )
-                climb = clock.counted(asked)
-                with clock.running():
-                    mean, root, bound = map(np.asarray, climb(members, problem.args))
-            keep.offer((mean, root, bound))
-        usable = np.isfinite(bound)
-        if not usable.any():
-            raise FitError(
-                "Pathfinder: no path has a normal approximation at whose draws the density is finite; pass "
-                "init= with values inside the supports, or use NUTS"
-            )
-        mean, root = mean[usable], root[usable]
+        template = {n: jnp.zeros(s.shape, s.dtype) for n, s in free_shapes(problem).items()}
+        members = random_keys(seed, number), starts
+        with progress_bar("Pathfinder", shown=progress) as advance:
+            advance(0, "climbing")
+            width = sum(value.size for value in template.values())
+            mean, root = self._normals(problem, members, width, clock, keep)
         rng = np.random.default_rng([seed, 4])
         noise = rng.normal(size=(len(mean), self.num_draws, mean.shape[1]))
         pool = mean[:, None] + noise @ np.swapaxes(root, 1, 2)
@@ -176,6 +158,41 @@ class Pathfinder(KeptEngine):
             log_evidence=None if has_improper_prior(problem) else evidence,
             remarks=judged.remarks,
         )
+
+    def _normals(
+        self,
+        problem: Problem,
+        members: tuple[NDArray, dict],
+        width: int,
+        clock: Clock,
+        keep: Keeper,
+    ) -> tuple[NDArray, NDArray]:
+        """Means and Cholesky factors of the approximations of paths, as far as they are finite.
+
+        Raises
+        ------
+        FitError
+            If there is none.
+        """
+        number, version = len(members[0]), load_blackjax("Pathfinder").__version__
+        shapes = (number, width), (number, width, width), (number,)
+        blank = tuple(np.full(shape, np.nan, jnp.result_type(float)) for shape in shapes)
+        found = keep.restore(blank)
+        if np.isnan(found[2]).all():
+            config = self.max_steps, self.memory, self.num_bound_draws, version
+            asked = compiled_batch("pathfinder", problem, config, self._path, members, problem.args)
+            climb = clock.counted(asked)
+            with clock.running():
+                found = climb(members, problem.args)
+            keep.offer(found)
+        mean, root, bound = map(np.asarray, found)
+        usable = np.isfinite(bound)
+        if not usable.any():
+            raise FitError(
+                "Pathfinder: no path has a normal approximation at whose draws the density is finite; pass "
+                "init= with values inside the supports, or use NUTS"
+            )
+        return mean[usable], root[usable]
 
     def _path(self, problem: Problem) -> Callable:
         """Program of one path: the best of its normal approximations, and its lower bound."""
