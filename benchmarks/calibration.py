@@ -152,6 +152,7 @@ CASES = {
 
 ENGINES = {
     "laplace": sb.Laplace(num_draws=200, num_restarts=4),
+    "pathfinder": sb.Pathfinder(num_draws=200, num_paths=4),
     "svi mean_field": sb.SVI(guide="mean_field", num_draws=200, num_restarts=4, tol=1e-3),
     "svi full_rank": sb.SVI(guide="full_rank", num_draws=200, num_restarts=4, tol=1e-3),
     "cavi": sb.CoordinateAscent(num_draws=200, num_restarts=4),

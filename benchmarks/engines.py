@@ -26,6 +26,7 @@ from tests.reference.make_posteriors import FOLDER
 
 ENGINES = {
     "Laplace": sb.Laplace(),
+    "Pathfinder": sb.Pathfinder(),
     "SVI mean field": sb.SVI(guide="mean_field"),
     "SVI full rank": sb.SVI(),
     "CoordinateAscent": sb.CoordinateAscent(),

@@ -59,6 +59,11 @@ def main() -> None:
             "hierarchical_shape", **design, num_modes=12, engine=ENGINE, progress=False
         )
         seconds = time.perf_counter() - began
+        mode = sidebayes.fit(
+            "hierarchical_shape", **design, num_modes=12, engine="em", progress=False
+        )
+        shares = mode.shape_effects()["share"].to_numpy().round(4)
+        print(f"{formula}, mode by EM: shares {shares}; {mode.status}")
         found = fit.shape_effects()
         by_term = zip(
             found["term"].to_numpy(), least_squares(marks, design["covariates"]), strict=True

@@ -77,7 +77,8 @@ def to_datatree(
     xarray.DataTree
         Groups ``posterior``, ``sample_stats``, ``log_likelihood``, ``log_prior``,
         ``observed_data``, ``constant_data``, ``fit_info``; ``responsibilities`` and ``latents`` where
-        there are some.
+        there are some; and ``conditional_posterior``, draws of sites given the point estimate of all
+        others, where an engine has such.
 
     Raises
     ------
@@ -116,6 +117,9 @@ def to_datatree(
         posterior[name].attrs["orthogonal"] = axis
     tree["posterior"] = xr.DataTree(posterior)
     tree["sample_stats"] = xr.DataTree(dict_to_dataset(dict(result.sample_stats)))
+    if result.conditional_draws:
+        given = dict_to_dataset(dict(result.conditional_draws), dims=named)
+        tree["conditional_posterior"] = xr.DataTree(given)
     for group in dict.fromkeys(group for group, *_ in derived):
         own = [(name, np.asarray(values), axes) for g, name, values, axes in derived if g == group]
         data = dict_to_dataset(
@@ -124,8 +128,8 @@ def to_datatree(
             coords={"draw": draw},
         )
         tree[group] = xr.DataTree(data)
-    for group, given in (("observed_data", observed), ("constant_data", constant)):
-        tree[group] = xr.DataTree(xr.Dataset(dict(given)))
+    for group, columns in (("observed_data", observed), ("constant_data", constant)):
+        tree[group] = xr.DataTree(xr.Dataset(dict(columns)))
     info = xr.Dataset({"objective": (("restart", "step"), result.objective)})
     packages = ("jax", "numpyro", "arviz", "numpy")
     info.attrs.update(

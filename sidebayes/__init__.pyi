@@ -49,6 +49,7 @@ from .guides.engines.samplers.mcmc import NUTS as NUTS
 from .guides.engines.samplers.nested import NestedSlice as NestedSlice
 from .guides.engines.samplers.smc import SMC as SMC
 from .guides.engines.variational.coordinate_ascent import CoordinateAscent as CoordinateAscent
+from .guides.engines.variational.pathfinder import Pathfinder as Pathfinder
 from .guides.engines.variational.svi import SVI as SVI
 from .guides.feature_saliency import ComponentwiseEM as ComponentwiseEM
 from .guides.moe import HardClasses as HardClasses
@@ -110,6 +111,7 @@ from .studies.group_tests.pairwise_tests import pairwise_tests as pairwise_tests
 from .studies.prior import prior_predictive as prior_predictive
 from .studies.prototypes import fit_nfgl as fit_nfgl
 from .studies.prototypes import grow_prototypes as grow_prototypes
+from .studies.reference import reference as reference
 from .studies.suggestions import suggest_links as suggest_links
 
 __version__: str

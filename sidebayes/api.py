@@ -5,28 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike
 
-from sidebayes.diagnostics.trust.compare import Comparison, compare_fits
+from sidebayes.diagnostics.comparison.compare import Comparison, compare_fits
+from sidebayes.diagnostics.comparison.draws_elsewhere import draws_elsewhere
+from sidebayes.diagnostics.elsewhere import is_draws, read_draws
 from sidebayes.guides.engines.base import Engine
 from sidebayes.guides.engines.plumbing.checkpoint import check_checkpoint
-from sidebayes.models.blocks.roles import signature_of
 
-from .common.fields import Range, check_number, check_seed
+from .common.fields import Range, check_number
 from .common.files import as_path, is_damaged, is_swollen
-from .common.magnitudes import check_precision, warn_of_far_rows
-from .data.tables import check_names, check_truth
 from .results.fit import Fit
 from .runs import checks, record
-from .runs.arguments import find_method, read_arguments
+from .runs.arguments import check_dtype, read_run
 from .runs.problems import shapes_of
 from .runs.run import Run
 from .runs.stored import stored_run
-from .runs.zoo import find_card, make_engine
+from .runs.zoo import find_card
+
+if TYPE_CHECKING:
+    from numpyro.infer import MCMC
 
 __all__ = ["compare", "fit", "load"]
 
@@ -110,54 +112,36 @@ def fit(
     >>> result.labels().shape
     (150,)
     """
-    card, model, name = find_method(method)
-    runner = make_engine(engine, card)
-    signature = signature_of(model)
-    read = read_arguments(model, name, data, arguments)
-    columns = dict(read.columns)
-    tables = {r.name: read.data[r.name] for r in signature.of_kind("table") if r.name in read.data}
-    # names of features are of the first table with columns
-    wide = next((one for one, values in tables.items() if values.ndim == 2), "")
-    given_names = columns.get(wide) if feature_names is None else feature_names
-    features = check_names(given_names, tables[wide].shape[1] if wide else 1)
-    if given_names is not None and wide:
-        columns[wide] = features
-    check_seed(seed)
-    _check_dtype(dtype)
     path = None if checkpoint is None else check_checkpoint(checkpoint)
     every = check_number("checkpoint_every", checkpoint_every, Range(least=0))
-    for one, values in tables.items():
-        check_precision(one, values, dtype)
-        warn_of_far_rows(one, values)
     if init is not None and not isinstance(init, Fit | Mapping):
         raise TypeError(
             f"init is a {type(init).__name__}; pass a mapping of site values, or another Fit"
         )
-    unit = signature.unit_of(read.data) or ""
-    checks.check_order("truth", truth, unit, read.data)
-    run = Run(
-        method=name,
-        model=model,
-        data=read.data,
-        options=read.options,
-        engine=runner,
+    run = read_run(
+        method,
+        data,
+        arguments,
+        engine,
         seed=seed,
         dtype=dtype,
-        truth=check_truth(truth, read.sizes.get(unit, 0)),
-        feature_names=features,
-        columns=columns,
+        truth=truth,
+        feature_names=feature_names,
         checkpoint=path,
         checkpoint_every=every,
     )
     return Fit.of(run, init, progress=progress)
 
 
-def compare(fits: Mapping[str, Fit]) -> Comparison:
+def compare(fits: Mapping[str, Fit | xr.DataTree | xr.Dataset | str | Path | MCMC]) -> Comparison:
     """Compare fits: what they found, how certain they are, and what they cost.
 
     Parameters
     ----------
-    fits : mapping of str to Fit
+    fits : mapping of str to Fit, or to draws made elsewhere
+        Beside fits, what ArviZ reads from NumPyro, nutpie, PyMC or CmdStan (a DataTree or InferenceData
+        of the same variables), NumPyro's `MCMC`, or the path of ArviZ's file. What cannot be judged
+        without the model is blank; `Fit.from_draws` gives such draws a full fit.
 
     Returns
     -------
@@ -167,16 +151,24 @@ def compare(fits: Mapping[str, Fit]) -> Comparison:
     Raises
     ------
     TypeError, ValueError
-        If there is nothing to compare, something is not a fit, or two fits have the same name.
+        If there is nothing to compare, something is neither a fit nor draws, or two have the same name.
     """
     if not isinstance(fits, Mapping):
         raise TypeError(f"fits is a {type(fits).__name__}; pass a mapping, {{'em': fit_1, ...}}")
     if not fits:
         raise ValueError("fits is empty; pass {name: fit, ...}")
     for name, one in fits.items():
-        if not isinstance(one, Fit):
-            raise TypeError(f"fits[{name!r}] is a {type(one).__name__}; expected a Fit")
-    return compare_fits(fits)
+        if not isinstance(one, Fit) and not is_draws(one):
+            raise TypeError(
+                f"fits[{name!r}] is a {type(one).__name__}; expected a Fit, or draws as ArviZ has them"
+            )
+    own = {name: one for name, one in fits.items() if isinstance(one, Fit)}
+    drawn = {
+        name: draws_elsewhere(read_draws(one, f"fits[{name!r}]"), own)
+        for name, one in fits.items()
+        if name not in own
+    }
+    return compare_fits({name: own.get(name) or drawn[name] for name in fits}, elsewhere=[*drawn])
 
 
 def load(path: str | Path, model: Callable[..., None] | None = None, **options: Any) -> Fit:
@@ -222,7 +214,7 @@ def load(path: str | Path, model: Callable[..., None] | None = None, **options: 
             engine=config["engine"] if "engine" in config else options["engine"],
         )
         run = Run(**fields)
-        _check_dtype(run.dtype)
+        check_dtype(run.dtype)
         _check_whole(tree, run)
     if run.model is not None and (model is not None or options):
         _check_sites(tree, run)
@@ -310,8 +302,3 @@ def _check_sites(tree: xr.DataTree, run: Run) -> None:
             f"the file holds links for {surplus}, and the model takes {sorted(taken) or 'no links'}; "
             "pass the model that was fitted"
         )
-
-
-def _check_dtype(dtype: str) -> None:
-    if not isinstance(dtype, str) or dtype not in ("float32", "float64"):
-        raise ValueError(f"dtype = {dtype!r}; expected 'float64' or 'float32'")

@@ -12,9 +12,9 @@ from string import Template
 
 from sidebayes.common.files import check_writable, write_whole
 
+from ..comparison.compare import Comparison, compare_fits, named_fits
 from ..fitted import AskedFit, Fitted
 from ..sites import link_kind
-from ..trust.compare import Comparison, compare_fits, named_fits
 from ..trust.doubts import converged, doubts, is_sampler
 from ..trust.facts import BADGES
 from ..trust.findings import lead_of

@@ -37,6 +37,7 @@ def plot_shapes(
     In the plane the deformation from the population to a group is drawn as a grid, by the thin-plate
     spline through the landmarks, or along the outline with a band, where they are one; in space as
     arrows. Displacements are magnified, by the factor in the title, so that the largest is well seen.
+    Of latent shapes with draws, the individual that is known least is drawn with its bands.
 
     Parameters
     ----------
@@ -52,7 +53,8 @@ def plot_shapes(
     num_groups = shapes.sizes["group"]
     grids = range(min(num_groups, _MOST_GROUPS)) if num_groups > 1 else ()
     own = range(min(modes.sizes["mode"], _MOST_MODES))
-    number = 2 + len(grids) + (difference is not None) + len(own)
+    has_bands = "individuals_sd" in shapes
+    number = 2 + has_bands + len(grids) + (difference is not None) + len(own)
     columns = min(number, 4 if number % 3 == 1 else 3)
     rows = -(-number // columns)
     solid = shapes.sizes["axis"] == 3
@@ -64,6 +66,8 @@ def plot_shapes(
     colour = cluster_colours(num_groups)
     _draw_means(next(panels), shapes, prob, colour)
     _draw_correspondence(next(panels), shapes)
+    if has_bands:
+        _draw_individual(next(panels), shapes, prob, colour)
     for number in grids:
         _draw_change(next(panels), shapes, number, colour[number])
     if difference is not None:
@@ -115,6 +119,24 @@ def _draw_correspondence(axis: Any, shapes: xr.Dataset) -> None:
         lines = np.stack([every[:, number], np.broadcast_to(place, every[:, number].shape)], axis=1)
         _draw_lines(axis, lines, colors=[hues[number]], linewidths=0.3, alpha=0.5)
     axis.set_title("which points correspond", fontsize=9)
+
+
+def _draw_individual(axis: Any, shapes: xr.Dataset, prob: NDArray, colour: NDArray) -> None:
+    """Individual whose landmarks have the largest deviations, with intervals along each axis, magnified."""
+    worst = int(shapes["individuals_sd"].to_numpy().mean(axis=(1, 2)).argmax())
+    one = shapes.isel(subject=worst)
+    middle = one["individuals"].to_numpy()
+    low, high = (one[f"individuals_{name}"].to_numpy() - middle for name in ("lower", "upper"))
+    factor = _magnification(high - low)
+    own = np.clip(prob[worst] @ colour, 0, 1)
+    for along in np.eye(middle.shape[1]):
+        ends = np.stack([middle + factor * along * low, middle + factor * along * high], axis=1)
+        _draw_lines(axis, ends, colors=[own], linewidths=1.6, alpha=0.6)
+    _draw_outline(axis, middle, shapes.attrs["outline"], color=FAINT, lw=1.0)
+    axis.scatter(*middle.T, color=INK, s=5, zorder=3)
+    name, given = as_label(one["subject"].item()), shapes.attrs["individuals"]
+    share = f"{100 * shapes.attrs['probability']:g} % bands, × {factor:g}"
+    axis.set_title(f"{name}, known least: {share}\n({given})", fontsize=9)
 
 
 def _draw_change(axis: Any, shapes: xr.Dataset, number: int, colour: Any) -> None:

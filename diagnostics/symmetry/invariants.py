@@ -194,7 +194,9 @@ def _of_parameters(tree: xr.DataTree) -> dict[str, NDArray]:
     dims = {str(name): site.dims for name, site in sites}
     roles = {str(name): role_of(site) for name, site in sites}
     found = of_parameters(draws, dims, roles, symmetries_of(tree))
-    return {"lp": tree["sample_stats"]["lp"].to_numpy()} | found
+    density = tree["sample_stats"]["lp"].to_numpy()
+    known = {} if np.isnan(density).all() else {"lp": density}  # draws may come without a density
+    return known | found
 
 
 def _of_labels(tree: xr.DataTree, num_pairs: int) -> dict[str, NDArray]:

@@ -12,7 +12,7 @@ from sidebayes.guides.engines.problem.posterior import thin
 
 from sidebayes.common.warnings import SideBayesWarning
 
-from ..sites import TRUSTED_MATCH, has_labels
+from ..sites import TRUSTED_MATCH, has_labels, is_ordered
 from ..tree import pooled_draws
 from .orthogonal import align
 from .relabelling import relabel
@@ -34,10 +34,15 @@ class MatchedDraws:
 
     @cached_property
     def relabelled(self) -> tuple[xr.DataTree, float]:
-        """The tree with label switching undone, and the quality score of the matching."""
+        """The tree with label switching undone, and the quality score of the matching.
+
+        Clusters that have an order, or are told apart by the model, need no match: averages are of them.
+        """
         if not has_labels(self.tree):
             return self.tree, 1.0
         tree, score = relabel(self.tree)
+        if is_ordered(self.tree):
+            return tree, 1.0
         if score < TRUSTED_MATCH:
             warnings.warn(
                 f"clusters cannot be matched across draws (score {score:.2f}); estimates by cluster "

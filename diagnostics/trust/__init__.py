@@ -1,1 +1,1 @@
-"""Whether a fit may be believed, and how fits compare."""
+"""Whether a fit may be believed."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sidebayes.guides.engines.plumbing.identity import freeze
 
 from ..fitted import Fitted
 from .verdict import num_starts_at_best
@@ -29,7 +30,7 @@ def same_data(fit: Fitted) -> tuple:
 
 
 def same_question(fit: Fitted) -> tuple:
-    """Key of method, options, data and links: equal for fits that can be measured on each other.
+    """Key of model, options, data and links: equal for fits that can be measured on each other.
 
     Parameters
     ----------
@@ -39,8 +40,11 @@ def same_question(fit: Fitted) -> tuple:
     known = ("truth", "feature_names")
     arrays = [v for n, v in observed.data_vars.items() if n not in known]
     arrays += [v for n, v in constant.data_vars.items() if n not in known]
+    # of what has no name in another process, functions that were given are the same by themselves
+    model = fit.tree.attrs.get("sidebayes_identity") or freeze(getattr(fit.run, "model", None))
     return (
         fit.method,
+        model,
         fit.tree.attrs.get("sidebayes_options", ""),
         fit.tree.attrs.get("sidebayes_sets", ""),
         *map(_content, arrays),

@@ -86,7 +86,8 @@ def _chains(fit: Fitted) -> tuple[str, str] | None:
     sizes = fit.tree["posterior"].sizes
     # an engine of one's own may give a point without an objective
     draws = not fit.tree["posterior"].attrs["point_estimate"] or fit.config.length == "num_samples"
-    is_sampler = draws and not np.size(fit.objective)
+    independent = getattr(fit.config, "independent_draws", False)
+    is_sampler = draws and not np.size(fit.objective) and not independent
     if is_sampler and sizes["draw"] < _FEWEST_DRAWS:
         return "bad", (
             f"{sizes['draw']} draws per chain cannot be judged; draw some hundreds from each of "
@@ -94,9 +95,11 @@ def _chains(fit: Fitted) -> tuple[str, str] | None:
         )
     rhat, ess = fit.convergence["rhat"], fit.convergence["ess"]
     if rhat > 1.05:
+        renumbered = "responsibilities" in fit.tree and not is_ordered(fit.tree)
+        whatever = ", whatever the numbering of the clusters" if renumbered else ""
         return "bad", (
-            f"The chains disagree, whatever the numbering of the clusters (R-hat {rhat:.2f}): they "
-            "found different answers; run longer, or tighten the prior."
+            f"The chains disagree{whatever} (R-hat {rhat:.2f}): they found different answers; run "
+            "longer, or tighten the prior."
         )
     if rhat > _RHAT or ess < _ESS_PER_CHAIN * sizes["chain"]:
         worst = f"R-hat {rhat:.3f}, ESS {ess:.0f}" if np.isfinite(rhat) else f"ESS {ess:.0f}"

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from sidebayes.common.fields import check_fields
 from sidebayes.common.warnings import SideBayesWarning
 
+from .modes import Modes
+
 __all__ = [
     "KEEPS_NOTHING",
     "Engine",
@@ -126,6 +128,12 @@ class EngineResult:
         Sites whose draws only repeat a point estimate, while other sites have draws.
     factor_means : dict of ndarray
         Exact means of sites, where the engine has them beside its draws.
+    conditional_draws : dict of ndarray
+        Draws of some sites given the point estimate of all others, shape (chain, draw, ...).
+    modes : Modes or None
+        Distinct modes that climbs from several starts found.
+    remarks : tuple of str
+        Sentences that call for caution, without the full stop.
     """
 
     engine: str
@@ -140,6 +148,9 @@ class EngineResult:
     standard_errors: dict[str, NDArray] | None = None
     points: tuple[str, ...] = ()
     factor_means: dict[str, NDArray] = field(default_factory=dict)
+    conditional_draws: dict[str, NDArray] = field(default_factory=dict)
+    modes: Modes | None = None
+    remarks: tuple[str, ...] = ()
 
     @property
     def params(self) -> dict[str, NDArray]:
@@ -189,6 +200,9 @@ class Engine:
 
     corners: ClassVar[tuple[str, ...]] = ()
     """Roles of sites on simplices that the engine holds at zeros and ones."""
+
+    independent_draws: ClassVar[bool] = False
+    """Whether draws are independent of each other, so that one chain of them can be judged."""
 
     length: ClassVar[str] = "max_steps"
     """Field that says how long a run goes on."""

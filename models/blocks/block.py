@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 import numpyro
 import numpyro.distributions as dist
 from jax import Array
+from numpy.typing import NDArray
 from numpyro.distributions.transforms import Transform
 
 from .collapsed import Collapsed
@@ -42,6 +43,7 @@ __all__ = [
     "Tightening",
     "Typical",
     "Unbounded",
+    "UpToSigns",
     "Updatable",
     "WholeData",
 ]
@@ -199,6 +201,31 @@ class HasMeans(Protocol):
 
     def means(self, found: Any) -> dict[str, Array]:
         """Means of the sites under the posterior, by role."""
+        ...
+
+
+@runtime_checkable
+class UpToSigns(Protocol):
+    """Has sites whose columns may change sign and mean the same, as those of a factor of a covariance."""
+
+    def canonical(
+        self, values: Mapping[str, NDArray]
+    ) -> tuple[dict[str, NDArray], tuple[str, NDArray]]:
+        """Values that the sites stand for, one of those that mean the same.
+
+        Parameters
+        ----------
+        values : mapping of str to ndarray, shape (chain, draw, ...)
+            By role.
+
+        Returns
+        -------
+        dict of ndarray
+            Sites that were changed, by role.
+        tuple of str and ndarray, shape (chain, draw, ..., column)
+            Name of the axis of the columns, and their signs. Other sites that declare
+            ``symmetry={axis: "signs"}`` take the same signs.
+        """
         ...
 
 

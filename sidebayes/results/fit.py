@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -20,16 +21,18 @@ from ..common.files import check_writable, sealed, write_whole
 from . import curves as of_curves
 from . import effects as of_effects
 from . import features as of_features
+from . import given_draws as of_given
 from . import latent_shapes as of_latent
 from . import positions as of_positions
 from . import shape_effects as of_covariates
 from . import shape_modes as of_modes
 from . import shapes as of_shapes
 from . import survival as of_survival
-from . import validation as of_scores
 from .base import labels as of_labels
 from .base import predictions as of_new_data
 from .base.fit_base import FitBase, need_labels
+from .scores import leave_one_out as of_loo
+from .scores import validation as of_scores
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,8 +89,42 @@ class Fit(FitBase):
     place = of_positions.place
     loo_points = of_positions.loo_points
 
-    loo = of_scores.loo
+    loo = of_loo.loo
     kfold = of_scores.kfold
+
+    @classmethod
+    def from_draws(
+        cls, model: str | Callable[..., None], data: Any, draws: Any, **arguments: Any
+    ) -> Fit:
+        """A fit of draws that were made elsewhere, with all that the model says of them.
+
+        Labels, predictions, leave-one-out scores and convergence are those of a fit by an engine. What needs
+        the engine again (`resume`, `kfold`, ``loo(refit=True)``) is refused.
+
+        Parameters
+        ----------
+        model : str or callable
+            The NumPyro model that the draws are of, or the name of a card.
+        data : array_like, tuple or mapping
+            The first argument of the model; several in their order; or data by name of the argument.
+        draws : DataTree, Dataset, InferenceData, MCMC, mapping or path
+            Draws of every latent site under its name, shape (chain, draw, ...), in its support: what ArviZ
+            reads from NumPyro, nutpie, PyMC or CmdStan, NumPyro's `MCMC` itself, a mapping of arrays, or a
+            file.
+        **arguments
+            Options of the model.
+
+        Returns
+        -------
+        Fit
+
+        Raises
+        ------
+        TypeError, ValueError
+            If draws of a site are missing or of another shape, or the model gives draws no density.
+        """
+        run, found = of_given.described(model, data, draws, arguments)
+        return cls(found.tree, run, found)
 
     @property
     def has_classes(self) -> bool:

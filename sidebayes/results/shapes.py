@@ -131,6 +131,19 @@ def table_of(fit: FitBase, chart: FittedChart) -> NDArray[np.float64]:
     return table
 
 
+def _draws_of_individuals(fit: FitBase, chart: FittedChart) -> tuple[NDArray, str] | None:
+    """Coordinates of latent shapes, draws in front, and what they are draws of; None without any."""
+    if chart.site not in fit.params:
+        return None
+    draws = matched_draws(*fit.relabelled)[chart.site]
+    if len(draws) > 1:
+        return draws, "posterior"
+    if "conditional_posterior" not in fit.tree:
+        return None
+    given = fit.tree["conditional_posterior"][chart.site].to_numpy()
+    return given.reshape(-1, *given.shape[2:]), "given the estimated parameters"
+
+
 def group_names(fit: FitBase, number: int) -> NDArray:
     """Names of the groups, where known labels have names; else their numbers."""
     known = (v.names for v in fit.run.data.values() if isinstance(v, PartialLabels))
@@ -168,6 +181,11 @@ def shapes(fit: FitBase, *, probability: float = 0.9) -> xr.Dataset:
         ``change_upper`` are intervals of the change along ``normal``, which is across the outline of
         the population. Without draws, as after EM, there are no bands: they are NaN.
 
+        Where shapes of individuals are latent and there are draws of them, ``individuals_sd``,
+        ``individuals_lower`` and ``individuals_upper`` are their bands. The attribute ``individuals``
+        says what of: "posterior", or "given the estimated parameters" after `MonteCarloEM`. The
+        latter are those of empirical Bayes, too narrow by what is not known of means and covariances.
+
     Raises
     ------
     ValueError
@@ -195,8 +213,15 @@ def shapes(fit: FitBase, *, probability: float = 0.9) -> xr.Dataset:
             "individuals": (("subject", *groups[1:]), chart.shapes(table_of(fit, chart))),
         },
         {"group": group_names(fit, means.shape[1]), "subject": np.asarray(subjects)},
-        {"outline": chart.outline or "none"},
+        {"outline": chart.outline or "none", "probability": probability},
     )
+    own = _draws_of_individuals(fit, chart)
+    if own is not None:
+        edges = dict(
+            zip(("sd", "lower", "upper"), band(chart.shapes(own[0]), probability), strict=True)
+        )
+        bands = {f"individuals_{name}": (("subject", *groups[1:]), v) for name, v in edges.items()}
+        found = found.assign(bands).assign_attrs(individuals=own[1])
     if chart.outline is None or population.shape[1] != 2:
         return found
     normal = _normals(population, chart.outline)

@@ -7,13 +7,17 @@ import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
+from sidebayes.guides.engines.base import Engine
 from sidebayes.models.blocks.roles import signature_of
 
-from ..data.tables import column_names
+from ..common.fields import check_seed
+from ..common.magnitudes import check_precision, warn_of_far_rows
+from ..data.tables import check_names, check_truth, column_names
 from . import checks
-from .zoo import CARDS, Card, find_card
+from .run import Run
+from .zoo import CARDS, Card, find_card, make_engine
 
-__all__ = ["Arguments", "find_method", "read_arguments"]
+__all__ = ["Arguments", "check_dtype", "find_method", "read_arguments", "read_run"]
 
 
 class Arguments(NamedTuple):
@@ -95,3 +99,64 @@ def read_arguments(
         if (names := column_names(given.get(role.name), role.name)) is not None
     }
     return Arguments(given, checked, checks.check_dims(signature, checked), options, columns)
+
+
+def read_run(
+    method: str | Callable[..., None],
+    data: tuple,
+    arguments: Mapping[str, Any],
+    engine: str | Engine | None,
+    *,
+    seed: int = 0,
+    dtype: str = "float64",
+    truth: Any = None,
+    feature_names: Any = None,
+    checkpoint: str | None = None,
+    checkpoint_every: float = 60.0,
+) -> Run:
+    """Check what was given for a fit, and make its run; see `sidebayes.fit`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Naming the argument, what it was and what to do.
+    """
+    card, model, name = find_method(method)
+    runner = make_engine(engine, card)
+    signature = signature_of(model)
+    read = read_arguments(model, name, data, arguments)
+    columns = dict(read.columns)
+    tables = {r.name: read.data[r.name] for r in signature.of_kind("table") if r.name in read.data}
+    # names of features are of the first table with columns
+    wide = next((one for one, values in tables.items() if values.ndim == 2), "")
+    given_names = columns.get(wide) if feature_names is None else feature_names
+    features = check_names(given_names, tables[wide].shape[1] if wide else 1)
+    if given_names is not None and wide:
+        columns[wide] = features
+    check_seed(seed)
+    check_dtype(dtype)
+    for one, values in tables.items():
+        check_precision(one, values, dtype)
+        warn_of_far_rows(one, values)
+    unit = signature.unit_of(read.data) or ""
+    checks.check_order("truth", truth, unit, read.data)
+    return Run(
+        method=name,
+        model=model,
+        data=read.data,
+        options=read.options,
+        engine=runner,
+        seed=seed,
+        dtype=dtype,
+        truth=check_truth(truth, read.sizes.get(unit, 0)),
+        feature_names=features,
+        columns=columns,
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+    )
+
+
+def check_dtype(dtype: str) -> None:
+    """Refuse what is no precision."""
+    if not isinstance(dtype, str) or dtype not in ("float32", "float64"):
+        raise ValueError(f"dtype = {dtype!r}; expected 'float64' or 'float32'")

@@ -106,6 +106,7 @@ _ENGINES_OF_MIXTURES = (
     "em",
     "map",
     "laplace",
+    "pathfinder",
     "svi",
     "cavi",
     "nuts",

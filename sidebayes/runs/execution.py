@@ -18,25 +18,25 @@ from sidebayes.diagnostics.symmetry.matched import MatchedDraws, mean_responsibi
 from sidebayes.diagnostics.tree import to_datatree
 from sidebayes.diagnostics.trust.verdict import num_starts_at_best
 from sidebayes.guides.engines.base import EngineResult, FitError, KeptEngine
+from sidebayes.guides.engines.given import GivenDraws, given_result
+from sidebayes.guides.engines.modes import Modes, modes_missed
 from sidebayes.guides.engines.plumbing.checkpoint import keeping
-from sidebayes.guides.engines.plumbing.identity import is_known
+from sidebayes.guides.engines.plumbing.identity import content, digest, is_known
 from sidebayes.guides.engines.plumbing.programs import nothing_left_ahead
 from sidebayes.guides.engines.problem import posterior
-from sidebayes.guides.engines.problem.declared import site_dims, site_roles
+from sidebayes.guides.engines.problem.declared import observed_values, site_roles
 from sidebayes.guides.engines.problem.density import latent_supports
 from sidebayes.guides.engines.problem.units import lay_out_units
 from sidebayes.guides.engines.problem.values import check_start, check_values
-from sidebayes.guides.engines.steps.symmetry import (
-    check_symmetries,
-    clusters_permute,
-    site_symmetries,
-)
+from sidebayes.guides.engines.symmetries.declared import check_symmetries, site_symmetries
+from sidebayes.guides.engines.symmetries.exchangeable import cluster_axes
+from sidebayes.guides.engines.symmetries.signs import with_one_sign
 
 from . import problems, stored
 from .run import Run
 from .zoo import make_engine
 
-__all__ = ["execute", "starting_values"]
+__all__ = ["describe_given", "execute", "starting_values"]
 
 
 class _Found(NamedTuple):
@@ -71,20 +71,65 @@ def execute(
         return _describe(run, _found(run, values, progress), init, began)
 
 
+def describe_given(
+    run: Run, draws: Mapping[str, NDArray], diverging: NDArray | None
+) -> MatchedDraws:
+    """Describe draws of the latent sites that were made elsewhere, as those of an engine.
+
+    Parameters
+    ----------
+    run : Run
+        Its engine is a `GivenDraws`.
+    draws : mapping of str to ndarray, shape (chain, draw, ...)
+    diverging : ndarray of bool, shape (chain, draw), or None
+    """
+    began = time.perf_counter()
+    assert isinstance(run.engine, GivenDraws)  # whose draws these are
+    with run.precision:
+        _check(run)
+        result = given_result(run.problem, draws, diverging, run.engine.by)
+        found = _derived(run, with_one_sign(run.problem, result))
+        return _describe(run, found, None, began)
+
+
 def starting_values(run: Run, init: Mapping[str, Any] | None) -> dict[str, NDArray] | None:
     """Check starting values; a sampler without any starts near a mode that the default engine finds."""
+    return _start(run, init)[0]
+
+
+def _start(
+    run: Run, init: Mapping[str, Any] | None
+) -> tuple[dict[str, NDArray] | None, Modes | None]:
+    """Starting values, and the modes that the search for them found."""
     problem = run.problem
     shapes = posterior.latent_shapes(problem)
     if init is not None:
-        return check_start(problem, init)
+        return check_start(problem, init), None
     if not run.engine.starts_at_mode:
-        return None
+        return None, None
     finder = make_engine(None, run.card).roughly()
     try:
         mode = finder.run(problem, seed=run.seed, progress=False)
     except FitError:
-        return None
-    return {name: mode.params[name] for name in shapes}
+        return None, None
+    return {name: mode.params[name] for name in shapes}, mode.modes
+
+
+def _remarks(run: Run, result: EngineResult) -> tuple[str, ...]:
+    """What the engine and the model say of the draws, and whether the draws missed a mode."""
+    said = *result.remarks, *problems.remarks(run.problem, result.draws)
+    turns = site_symmetries(run.problem)  # along these, other places are the same mode
+    below = None
+    if result.modes is not None and not run.engine.gives_point and not turns:
+        below = modes_missed(result.modes, result.draws)
+    if below is None:
+        return said
+    return (
+        *said,
+        f"No draw came near a mode that the search for a start found, {below:.1f} below the highest in log "
+        "density, so that its share of the posterior is missing; run an engine that starts from the prior, "
+        "such as SMC",
+    )
 
 
 def _check(run: Run) -> None:
@@ -114,16 +159,20 @@ def _found(run: Run, init: Mapping[str, Any] | None, progress: bool) -> _Found:
         if is_known(type(engine)):  # the user's may run NumPyro in this thread
             engine.prepare(problem)
             posterior.derive_ahead(problem, single=engine.gives_point, hard=hard)
-        result = _result(run, init, progress)
-        kept = posterior.thin(result.sample_stats["lp"].shape[1])
-        flat = {n: v[:, kept].reshape(-1, *v.shape[2:]) for n, v in result.draws.items()}
-        return _Found(result, posterior.derive(problem, flat, hard=hard), kept)
+        return _derived(run, with_one_sign(problem, _result(run, init, progress)))
+
+
+def _derived(run: Run, result: EngineResult) -> _Found:
+    """A result with labels and densities at some draws."""
+    kept = posterior.thin(result.sample_stats["lp"].shape[1])
+    flat = {n: v[:, kept].reshape(-1, *v.shape[2:]) for n, v in result.draws.items()}
+    return _Found(result, posterior.derive(run.problem, flat, hard=run.engine.hard_labels), kept)
 
 
 def _result(run: Run, init: Mapping[str, Any] | None, progress: bool) -> EngineResult:
     """Run the engine; a sampler that cannot start at the mode starts without one."""
     began = time.perf_counter()
-    start = starting_values(run, init)
+    start, modes = _start(run, init)
     search = time.perf_counter() - began
     try:
         result = _engine_result(run, start, progress)
@@ -132,8 +181,10 @@ def _result(run: Run, init: Mapping[str, Any] | None, progress: bool) -> EngineR
         if start is None or init is not None:
             raise
         search = time.perf_counter() - began
+        modes = None
         result = _engine_result(run, None, progress)
-    return replace(result, seconds={**result.seconds, "search": search})
+    seconds = {**result.seconds, "search": search}
+    return replace(result, seconds=seconds, modes=result.modes or modes)
 
 
 def _engine_result(run: Run, start: Mapping[str, Any] | None, progress: bool) -> EngineResult:
@@ -157,6 +208,9 @@ def _describe(
         group = draws.tree["responsibilities"]
         group.attrs["label_sites"] = problems.label_slices(run.problem)
         group.dataset = group.to_dataset().assign(labels=("points", _labels(run, found, draws)))
+    if "log_likelihood" in draws.tree:
+        scored = observed_values(run.problem, found.derived.log_likelihood)
+        draws.tree["log_likelihood"].attrs["scored"] = digest(*map(content, scored))
     write_features(draws.tree)
     info = draws.tree["fit_info"].attrs
     if init is not None:
@@ -184,6 +238,7 @@ def _tree_without_labels(run: Run, found: _Found) -> xr.DataTree:
     problem, (result, derived, kept) = run.problem, found
     chains = len(result.sample_stats["lp"])
     layout = lay_out_units(problem)
+    axes = cluster_axes(problem, result.draws)
 
     def by_chain(values: NDArray) -> NDArray:
         return values.reshape(chains, len(kept), *values.shape[1:])
@@ -201,11 +256,11 @@ def _tree_without_labels(run: Run, found: _Found) -> xr.DataTree:
         },
         latents={n: (dims, by_chain(v)) for n, (dims, v) in derived.latents.items()},
         log_prior={n: by_chain(v) for n, v in derived.log_prior.items()},
-        dims=site_dims(problem),
+        dims=axes.dims,
         names=stored.coordinates(run),
         roles=site_roles(problem),
         symmetries=site_symmetries(problem),
-        ordered=not clusters_permute(problem),
-        remarks=problems.remarks(problem, result.draws),
+        ordered=axes.ordered,
+        remarks=_remarks(run, result),
         attrs=stored.attributes(run),
     )

@@ -13,6 +13,7 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.guides.engines.base import Engine
+from sidebayes.guides.engines.plumbing.identity import NamelessError, digest, freeze, written
 from sidebayes.guides.engines.problem.units import Layout
 from sidebayes.models.blocks.roles import Role, signature_of
 from sidebayes.models.blocks.side_information.links import Links
@@ -117,6 +118,7 @@ def attributes(run: Run) -> dict[str, Any]:
         "sidebayes_method": run.method,
         "sidebayes_own_model": int(run.card is None),
         "sidebayes_options": record.dump(run.options),
+        "sidebayes_identity": _identity(run),
         "sidebayes_sets": record.dump(sets),
         "sidebayes_links": json.dumps(_link_names(run.links)),
         "sidebayes_engine": record.dump({"engine": run.engine}),
@@ -126,6 +128,18 @@ def attributes(run: Run) -> dict[str, Any]:
         "sidebayes_version": version("sidebayes"),
         "jax_version": jax.__version__,
     }
+
+
+def _identity(run: Run) -> str:
+    """Digest of the model with its options, the code of the user included; empty where it has no name.
+
+    Two models that go by one name differ here, and one model that is defined again does not.
+    """
+    options = sorted(run.options.items())
+    try:
+        return digest(written(freeze((run.model, options)), own_code=True))
+    except NamelessError:
+        return ""
 
 
 def stored_run(

@@ -37,6 +37,7 @@ ENGINES: dict[str, str] = {
     "newton": "sidebayes.guides.engines.optimisers.optimise:Newton",
     "nested": "sidebayes.guides.engines.samplers.nested:NestedSlice",
     "nuts": "sidebayes.guides.engines.samplers.mcmc:NUTS",
+    "pathfinder": "sidebayes.guides.engines.variational.pathfinder:Pathfinder",
     "svi": "sidebayes.guides.engines.variational.svi:SVI",
     "smc": "sidebayes.guides.engines.samplers.smc:SMC",
     "stochastic_em": "sidebayes.guides.engines.expectation_maximisation.stochastic_em:StochasticEM",

@@ -29,7 +29,7 @@ from sidebayes.guides.engines.problem.density import (
     traced,
 )
 from sidebayes.guides.engines.problem.honoured import Honoured
-from sidebayes.guides.engines.steps.symmetry import site_symmetries
+from sidebayes.guides.engines.symmetries.declared import site_symmetries
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 from sidebayes.models.blocks.roles import Signature, signature_of

@@ -21,13 +21,13 @@ from sidebayes.models.blocks.side_information.links import Links
 
 from ..api import fit
 from ..common.fields import Range, check_integer, check_number, check_seed, point_table
-from ..results.fit import Fit
+from .choice import NumberChoice
 
 __all__ = ["ClusterChoice", "select_clusters"]
 
 
-@dataclass(frozen=True)
-class ClusterChoice:
+@dataclass(frozen=True, repr=False)
+class ClusterChoice(NumberChoice):
     """Result of `select_clusters`.
 
     Attributes
@@ -38,10 +38,9 @@ class ClusterChoice:
         A row for every number of components: ``num_clusters`` that own one, ``strength`` chosen,
         ``violation`` (expected share of violated links), ``misfit``, ``log_likelihood``, ``bic``, and
         whether it is the one ``chosen``.
+    edge : str
+        Whether growth ended at the most components that it was given; empty where BIC ended it.
     """
-
-    fit: Fit
-    path: pd.DataFrame
 
     @property
     def num_clusters(self) -> int:
@@ -51,7 +50,7 @@ class ClusterChoice:
     @property
     def num_components(self) -> int:
         """Number of components found."""
-        return int(self.path.index[self.path["chosen"]][0])
+        return self.number
 
 
 def select_clusters(
@@ -183,7 +182,11 @@ def select_clusters(
         progress=progress,
         **options,
     )
-    return ClusterChoice(found, _table(path, chosen))
+    table = _table(path, chosen)
+    worth = int(table.index[int(table["bic"].argmin())])
+    if worth < most:  # BIC ended growth
+        return ClusterChoice(found, table)
+    return ClusterChoice.of(found, table, argument="most_components", reached=worth)
 
 
 def _strengths(given: Any) -> list[float]:

@@ -15,15 +15,16 @@ from sidebayes.guides.engines.base import Engine, FitError
 from sidebayes.guides.engines.plumbing.progress import progress_bar
 
 from ..api import fit
-from ..common.fields import check_integer, check_seed
+from ..common.fields import check_seed
 from ..results.fit import Fit
 from ..runs.zoo import find_card
+from .choice import NumberChoice, read_numbers
 
 __all__ = ["ComponentChoice", "select_components"]
 
 
-@dataclass(frozen=True)
-class ComponentChoice:
+@dataclass(frozen=True, repr=False)
+class ComponentChoice(NumberChoice):
     """Result of `select_components`.
 
     Attributes
@@ -33,15 +34,14 @@ class ComponentChoice:
     path : DataFrame
         A row for every number of components tried: ``bic``, or ``log_evidence`` and its
         ``standard_error``, NaN where every start collapsed; and whether it is the one ``chosen``.
+    edge : str
+        Why the choice may lie outside the numbers that were tried; empty where it lies between others.
     """
-
-    fit: Fit
-    path: pd.DataFrame
 
     @property
     def num_clusters(self) -> int:
         """Number of components chosen."""
-        return int(self.path.index[self.path["chosen"]][0])
+        return self.number
 
 
 def select_components(
@@ -100,7 +100,7 @@ def select_components(
     >>> sidebayes.select_components("gmm", iris.x, num_clusters=range(1, 4)).num_clusters
     2
     """
-    tried = _numbers(num_clusters)
+    tried = read_numbers("num_clusters", num_clusters, "range(1, 7)")
     if not isinstance(criterion, str) or criterion not in ("bic", "evidence"):
         raise ValueError(f"criterion = {criterion!r:.60}; expected 'bic' or 'evidence'")
     card = find_card(method) if isinstance(method, str) else None
@@ -154,17 +154,10 @@ def select_components(
     else:
         worth = path["log_evidence"] if by_evidence else -path["bic"]
         chosen = list(rows)[int(np.nanargmax(worth.to_numpy()))]
-    return ComponentChoice(fits[chosen], path.assign(chosen=path.index == chosen))
-
-
-def _numbers(given: Any) -> list[int]:
-    """Numbers of components in rising order."""
-    if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
-        raise TypeError(f"num_clusters = {given!r:.60}; pass several numbers, such as range(1, 7)")
-    tried = sorted({check_integer("num_clusters", one) for one in given})
-    if not tried:
-        raise ValueError("num_clusters is empty; give one at least, such as range(1, 7)")
-    return tried
+    path = path.assign(chosen=path.index == chosen)
+    if limit is not None:  # numbers were tried until one was beyond the limit
+        return ComponentChoice(fits[chosen], path)
+    return ComponentChoice.of(fits[chosen], path, argument="num_clusters")
 
 
 def _score(found: Fit, by_evidence: bool) -> dict[str, float]:

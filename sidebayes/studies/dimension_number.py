@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
@@ -16,15 +16,16 @@ from sidebayes.guides.engines.base import Engine, SideBayesWarning
 from sidebayes.guides.engines.plumbing.progress import progress_bar
 
 from ..api import fit
-from ..common.fields import check_integer, check_seed
+from ..common.fields import check_seed
 from ..results.fit import Fit
 from ..results.positions import WIDE
+from .choice import NumberChoice, read_numbers
 
 __all__ = ["DimensionChoice", "select_dimensions"]
 
 
-@dataclass(frozen=True)
-class DimensionChoice:
+@dataclass(frozen=True, repr=False)
+class DimensionChoice(NumberChoice):
     """Result of `select_dimensions`.
 
     Attributes
@@ -36,15 +37,16 @@ class DimensionChoice:
         density of points left out, with the standard error ``difference_se`` of its difference to the best
         one; ``wide``, the number of points for which the draws are too narrow to tell; the typical ``noise``
         and whether it is the one ``chosen``.
+    edge : str
+        Why the choice may lie outside the numbers that were tried; empty where it lies between others.
     """
 
-    fit: Fit
-    path: pd.DataFrame
+    what: ClassVar[str] = "dimensions"
 
     @property
     def num_dimensions(self) -> int:
         """Number of dimensions chosen."""
-        return int(self.path.index[self.path["chosen"]][0])
+        return self.number
 
 
 def select_dimensions(
@@ -94,7 +96,7 @@ def select_dimensions(
     Oh and Raftery (2001), section 4, choose by an approximation of the evidence. The rule of one standard
     error is that of Breiman, Friedman, Olshen and Stone (1984), Classification and Regression Trees.
     """
-    tried = _numbers(num_dimensions)
+    tried = read_numbers("num_dimensions", num_dimensions, "range(1, 5)")
     if not isinstance(criterion, str) or criterion not in ("loo", "evidence"):
         raise ValueError(f"criterion = {criterion!r:.60}; expected 'loo' or 'evidence'")
     if surplus := sorted(arguments.keys() & {"num_dimensions", "method"}):
@@ -131,16 +133,5 @@ def select_dimensions(
         chosen = tried[int(near.argmax())]
     else:
         chosen = tried[int(path["log_evidence"].argmax())]
-    return DimensionChoice(fits[chosen], path.assign(chosen=path.index == chosen))
-
-
-def _numbers(given: Any) -> list[int]:
-    """Numbers of dimensions in rising order."""
-    if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
-        raise TypeError(
-            f"num_dimensions = {given!r:.60}; pass several numbers, such as range(1, 5)"
-        )
-    tried = sorted({check_integer("num_dimensions", one) for one in given})
-    if not tried:
-        raise ValueError("num_dimensions is empty; give one at least, such as range(1, 5)")
-    return tried
+    path = path.assign(chosen=path.index == chosen)
+    return DimensionChoice.of(fits[chosen], path, argument="num_dimensions")

@@ -18,7 +18,7 @@ from sidebayes.diagnostics.tree import to_datatree
 from sidebayes.diagnostics.trust.verdict import verdict
 from sidebayes.guides.engines.base import Engine, EngineResult, Status
 
-from sidebayes.results import validation
+from sidebayes.results.scores import leave_one_out, validation
 
 TRUTH = np.repeat([0, 1, 2], [20, 14, 6])
 CENTRES = np.array([[0.0, 0.0, 1.0], [6.0, 0.0, 2.0], [0.0, 7.0, 3.0]])
@@ -44,7 +44,7 @@ class FakeFit:
     )
     has_labels = True
     picture = "clusters"
-    loo = validation.loo
+    loo = leave_one_out.loo
     unit_terms = property(validation.unit_terms)
 
     def plot(self):

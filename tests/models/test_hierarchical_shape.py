@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import arviz as az
@@ -15,7 +16,7 @@ from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.problem.density import log_joint
 from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.manifolds import preshape
-from sidebayes.models.blocks.manifolds.shape_chart import ShapeChart
+from sidebayes.models.blocks.manifolds.shape_chart import ShapeChart, choose_chart
 from sidebayes.models.hierarchical_shape import hierarchical_shape
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
@@ -38,16 +39,7 @@ from tests.support.two_groups import (
 
 RNG = np.random.default_rng(1)
 
-
-@pytest.fixture(autouse=True)
-def _double():
-    with jax.enable_x64(True):
-        yield
-
-
-@pytest.fixture(scope="module")
-def known():
-    return fitted(known=PartialLabels(LABELS))
+pytestmark = pytest.mark.usefixtures("double")
 
 
 def test_a_chart_is_orthonormal_and_its_shapes_are_aligned():
@@ -156,10 +148,12 @@ def test_samplers_agree_about_a_learned_population():
         assert (abs(means[0] - means[1]) < 4 * np.hypot(*errors)).all()
 
 
-def test_place_size_and_rotation_of_individuals_do_not_matter(known):
+def test_place_size_and_rotation_of_individuals_do_not_matter(known_groups):
     other = fitted(known=PartialLabels(LABELS), shapes=posed(SHAPES))
-    np.testing.assert_allclose(np.nanmax(other.objective), np.nanmax(known.objective), rtol=1e-7)
-    one, two = (fit.shape_difference(0, 1)["distance"] for fit in (known, other))
+    np.testing.assert_allclose(
+        np.nanmax(other.objective), np.nanmax(known_groups.objective), rtol=1e-7
+    )
+    one, two = (fit.shape_difference(0, 1)["distance"] for fit in (known_groups, other))
     np.testing.assert_allclose(one, two, rtol=1e-5)
 
 
@@ -198,18 +192,20 @@ def test_values_of_individuals_in_another_order_are_refused(name):
         sb.fit("hierarchical_shape", **given, **{name: value}, progress=False)
 
 
-def test_new_individuals_need_all_landmarks_and_the_same_side(known):
+def test_new_individuals_need_all_landmarks_and_the_same_side(known_groups):
     given = rows(SHAPES[:2])
     for number in (-1, -MARKS):
         few = {"x": given["x"][:number], "landmarks": given["landmarks"][:number]}
         few["landmarks"] = few["landmarks"] + (number == -MARKS)
         subjects = np.asarray(given["subjects"].codes)[:number]
         with pytest.raises(ValueError, match=r"0 rows of landmark 5|landmarks\[5\] = 6"):
-            known.predict_proba(**few, subjects=subjects)
+            known_groups.predict_proba(**few, subjects=subjects)
     with pytest.raises(ValueError, match="individual 1 lie in one point"):
-        known.predict_proba(**given | {"x": np.r_[SHAPES[0], np.tile(SHAPES[1, 0], (MARKS, 1))]})
+        known_groups.predict_proba(
+            **given | {"x": np.r_[SHAPES[0], np.tile(SHAPES[1, 0], (MARKS, 1))]}
+        )
     with pytest.warns(sb.SideBayesWarning, match="look reflected: 0, 1"):
-        known.predict_proba(**given | {"x": given["x"] * [-1, 1]})
+        known_groups.predict_proba(**given | {"x": given["x"] * [-1, 1]})
 
 
 def test_a_model_without_data_draws_coordinates():
@@ -257,7 +253,7 @@ def test_bad_input_is_refused(change, message):
         sb.fit("hierarchical_shape", **given, progress=False)
 
 
-def test_shapes_without_a_chart_and_lines_are_refused(known):
+def test_shapes_without_a_chart_and_lines_are_refused(known_groups):
     line = np.linspace(0, 1, MARKS)[:, None] * np.array([1.0, 2.0, 0.5]) + np.zeros((4, 1, 1))
     with pytest.raises(ValueError, match="lie on a line"):
         shape_chart(line)
@@ -269,8 +265,46 @@ def test_shapes_without_a_chart_and_lines_are_refused(known):
     with pytest.raises(ValueError, match="gmm has no shapes"):
         sb.fit("gmm", SHAPES[:, :, 0], num_clusters=2, progress=False).shapes()
     with pytest.raises(ValueError, match="expected 8 in the last axis"):
-        known.shape_at(np.zeros(3))
+        known_groups.shape_at(np.zeros(3))
     with pytest.raises(ValueError, match="the chart ends"):
-        known.shape_at(np.full(WHOLE, 1.0))
+        known_groups.shape_at(np.full(WHOLE, 1.0))
     with pytest.raises(ValueError, match="first = 'c'; expected one of the groups"):
-        known.shape_difference("c", 1)
+        known_groups.shape_difference("c", 1)
+
+
+@pytest.mark.parametrize("axes", [1, 4])
+def test_landmarks_are_in_the_plane_or_in_space(axes):
+    with pytest.raises(ValueError, match=f"x has {axes} columns; expected 2 or 3"):
+        fitted(shapes=RNG.normal(size=(6, 7, axes)), num_clusters=1)
+
+
+def test_flat_shapes_in_space_are_said():
+    flat = np.concatenate([SHAPES, np.zeros((SIZE, MARKS, 1))], axis=2)
+    with pytest.warns(sb.SideBayesWarning, match="lie in a plane"):
+        shape_chart(flat)
+    flat[0, 0, 2] = 0.5
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        shape_chart(flat)
+
+
+@pytest.mark.parametrize(
+    ("known", "columns", "message"),
+    [
+        (np.arange(SIZE), 0, f"{SIZE} groups leave nothing of {SIZE} individuals"),
+        (None, SIZE - 1, f"1 groups and {SIZE - 1} covariates leave nothing"),
+        (LABELS, SIZE - 2, f"2 groups and {SIZE - 2} covariates leave nothing"),
+        (LABELS, SIZE - 3, None),
+        (np.where(np.arange(SIZE) == 3, -1, np.arange(SIZE)), 0, None),
+    ],
+)
+def test_groups_and_covariates_that_leave_nothing_unexplained_are_said(known, columns, message):
+    given = rows(SHAPES) | {"known": None if known is None else PartialLabels(known)}
+    given["covariates"] = RNG.normal(size=(SIZE, columns)) if columns else None
+    if message is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            choose_chart(given, {})
+    else:
+        with pytest.warns(sb.SideBayesWarning, match=message):
+            choose_chart(given, {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -23,19 +22,10 @@ from tests.support.two_groups import (
     rows,
 )
 
-
-@pytest.fixture(autouse=True)
-def _double():
-    with jax.enable_x64(True):
-        yield
+pytestmark = pytest.mark.usefixtures("double")
 
 
-@pytest.fixture(scope="module")
-def known():
-    return fitted(known=PartialLabels(LABELS))
-
-
-def test_slopes_are_those_of_least_squares_and_covariates_explain_what_they_added(known):
+def test_slopes_are_those_of_least_squares_and_covariates_explain_what_they_added(known_groups):
     rng = np.random.default_rng(3)
     age = rng.normal(size=SIZE) * 4 + 30
     along = rng.normal(scale=0.03, size=(MARKS, AXES))
@@ -68,7 +58,7 @@ def test_slopes_are_those_of_least_squares_and_covariates_explain_what_they_adde
     observed = fit.predictive()["observed_data"]["coordinates"]
     np.testing.assert_allclose(observed, rows_of, atol=1e-9)
     with pytest.raises(ValueError, match="no covariates of shapes"):
-        known.shape_effects()
+        known_groups.shape_effects()
 
 
 def test_a_size_is_no_part_of_what_covariates_explain():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -29,16 +28,7 @@ from tests.support.two_groups import (
 
 RNG = np.random.default_rng(1)
 
-
-@pytest.fixture(autouse=True)
-def _double():
-    with jax.enable_x64(True):
-        yield
-
-
-@pytest.fixture(scope="module")
-def known():
-    return fitted(known=PartialLabels(LABELS))
+pytestmark = pytest.mark.usefixtures("double")
 
 
 @pytest.fixture(scope="module")
@@ -47,30 +37,32 @@ def drawn():
     return fitted(engine, known=PartialLabels(np.array(["a", "b"])[LABELS]))
 
 
-def test_individuals_and_means_are_shapes_of_the_data(known):
-    found = known.shapes()
+def test_individuals_and_means_are_shapes_of_the_data(known_groups):
+    found = known_groups.shapes()
     whole = np.asarray(preshape.to_preshape(SHAPES).shape)
     individuals = found["individuals"].to_numpy()
     np.testing.assert_allclose(preshape.shape_angle(individuals, whole), 0.0, atol=1e-7)
     np.testing.assert_allclose(
-        found["mean"].to_numpy(), known.shape_at(known.params["mean"]), atol=1e-12
+        found["mean"].to_numpy(), known_groups.shape_at(known_groups.params["mean"]), atol=1e-12
     )
     assert np.isnan(found["lower"]).all()
 
 
-def test_modes_are_those_of_the_covariance(known):
-    found = known.modes(2, deviations=(-1.0, 0.0, 1.0))
-    values = np.linalg.eigvalsh(known.params["covariance"])[::-1]
+def test_modes_are_those_of_the_covariance(known_groups):
+    found = known_groups.modes(2, deviations=(-1.0, 0.0, 1.0))
+    values = np.linalg.eigvalsh(known_groups.params["covariance"])[::-1]
     np.testing.assert_allclose(found["variance"][0], values[:2])
     np.testing.assert_allclose(found["share"][1], values[:2] / values.sum())
-    np.testing.assert_allclose(found["shape"][0, :, 1], np.stack([known.shapes()["mean"][0]] * 2))
-    chart = ShapeChart.of(known.run.data["chart"])
+    np.testing.assert_allclose(
+        found["shape"][0, :, 1], np.stack([known_groups.shapes()["mean"][0]] * 2)
+    )
+    chart = ShapeChart.of(known_groups.run.data["chart"])
     steps = np.asarray(chart.coordinates(found["shape"].to_numpy()[0, 1]))
     np.testing.assert_allclose(np.linalg.norm(steps[2] - steps[0]), 2 * np.sqrt(values[1]))
     # of the population: within groups and between their means
-    weight, mean = known.params["weights"], known.params["mean"]
+    weight, mean = known_groups.params["weights"], known_groups.params["mean"]
     apart = mean[1] - mean[0]
-    total = known.params["covariance"] + weight.prod() * np.outer(apart, apart)
+    total = known_groups.params["covariance"] + weight.prod() * np.outer(apart, apart)
     np.testing.assert_allclose(found["variance"][2], np.linalg.eigvalsh(total)[::-1][:2])
 
 
@@ -88,9 +80,9 @@ def test_draws_give_bands_and_differences_that_hold_the_truth(drawn):
     assert list(bands["group"].to_numpy()) == ["a", "b"]
 
 
-def test_quality_of_few_modes_equals_a_loop_over_individuals(known):
-    found = known.shape_quality(num_samples=200)
-    table = coordinates_of(SHAPES, known.run.data["chart"])
+def test_quality_of_few_modes_equals_a_loop_over_individuals(known_groups):
+    found = known_groups.shape_quality(num_samples=200)
+    table = coordinates_of(SHAPES, known_groups.run.data["chart"])
     missed = []
     for row in range(SIZE):
         others = np.delete(table, row, axis=0)
@@ -106,10 +98,10 @@ def test_quality_of_few_modes_equals_a_loop_over_individuals(known):
     assert (found["generalisation"].diff().dropna() < 0).all()
 
 
-def test_files_keep_shapes(known, tmp_path):
-    known.save(tmp_path / "fit.nc")
+def test_files_keep_shapes(known_groups, tmp_path):
+    known_groups.save(tmp_path / "fit.nc")
     again = sb.load(tmp_path / "fit.nc")
-    np.testing.assert_array_equal(again.shapes()["mean"], known.shapes()["mean"])
+    np.testing.assert_array_equal(again.shapes()["mean"], known_groups.shapes()["mean"])
     assert again.picture == "shapes"
 
 
@@ -183,8 +175,8 @@ def test_the_difference_that_is_drawn_is_of_the_groups_farthest_apart():
     assert titles[5].startswith("c less b")
 
 
-def test_shapes_are_drawn_in_the_plane_and_in_space(known):
-    titles = [axis.get_title() for axis in known.plot().axes]
+def test_shapes_are_drawn_in_the_plane_and_in_space(known_groups):
+    titles = [axis.get_title() for axis in known_groups.plot().axes]
     assert titles[0] == "individuals and means"
     assert titles[1] == "which points correspond"
     assert "from the population" in titles[2]
@@ -192,9 +184,13 @@ def test_shapes_are_drawn_in_the_plane_and_in_space(known):
     assert "mode 1" in titles[5]
     solid = [
         one.isel(axis=[0, 1, 0])
-        for one in (known.shapes(), known.modes(2), known.shape_difference(0, 1))
+        for one in (
+            known_groups.shapes(),
+            known_groups.modes(2),
+            known_groups.shape_difference(0, 1),
+        )
     ]
-    axes = plot_shapes(*solid[:2], known.responsibilities(), solid[2]).axes
+    axes = plot_shapes(*solid[:2], known_groups.responsibilities(), solid[2]).axes
     assert len(axes) == len(titles)
     for axis in axes[:-1]:  # one unit is as long on each axis
         sides = np.diff(np.array([axis.get_xlim(), axis.get_ylim(), axis.get_zlim()]))[:, 0]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sidebayes.common.fields import Count, NonNegative, check_seed
 
 from ..base import KEEPS_NOTHING, EngineResult, Keeper, KeptEngine, Problem, Status, check_state
+from ..modes import distinct_modes
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
@@ -39,7 +40,7 @@ from ..steps.climbs import (
     until_stopped,
 )
 from ..steps.edges import Ends, Points, climbed_inside
-from ..steps.shortlist import modes_found, shortlisted
+from ..steps.shortlist import shortlisted
 from ..steps.starts import initial_values, num_candidates, starting_point
 from ..steps.surrogate import expectation, raise_surrogate, slope_at, tightened
 from ..steps.update_checks import check_updates
@@ -363,12 +364,12 @@ class EM(KeptEngine):
         if not sound.any():
             raise all_collapsed(problem, collapsed[best], points[best], state.params)
         is_mode, remark = ends.remark(best, points[best])
+        modes = distinct_modes(value, sound, {n: params[n] for n in state.params})
         converged = bool(code[best] == SETTLED) and is_mode
         message = (
             f"EM found no mode in {steps[best]} steps"
             if not is_mode
-            else f"EM converged in {steps[best]} steps; the best of "
-            f"{modes_found(value, sound, {n: params[n] for n in state.params})} reached "
+            else f"EM converged in {steps[best]} steps; the best of {modes} reached "
             f"log joint {value[best]:.6g}"
             if converged
             else f"EM stopped at max_steps={self.max_steps} with more than tol={self.tol} to gain; "
@@ -386,4 +387,5 @@ class EM(KeptEngine):
             status=Status(converged, message),
             seconds=seconds,
             approximate=approximate,
+            modes=modes,
         )

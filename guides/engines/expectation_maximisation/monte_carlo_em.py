@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 import jax
 import numpy as np
+from numpy.typing import NDArray
 
 from sidebayes.common.fields import Count, NonNegative, OneOf, Positive, Range
 
@@ -18,12 +19,12 @@ from ..plumbing.progress import progress_bar
 from ..problem.declared import individual_sites, schedule_of
 from ..problem.density import approximation, latent_supports
 from ..problem.options import with_option
-from ..problem.posterior import latent_shapes
+from ..problem.posterior import latent_shapes, thin
 from ..problem.units import lay_out_units
 from ..steps.starts import initial_values, starting_point
 from ..steps.update_checks import check_updates
 from ..steps.updates import Plan, plan_updates
-from .monte_carlo_steps import described
+from .monte_carlo_steps import constrained, described
 from .monte_carlo_walk import Walk
 
 __all__ = ["MonteCarloEM"]
@@ -41,6 +42,9 @@ _TOL, _TOL_EACH = 0.01, 1e-3
 
 _MOST_NUMBERS = 2**25
 """Numbers that the draws of a step hold at most; a quarter of a gigabyte."""
+
+_KEPT, _KEPT_NUMBERS = 400, 2**23
+"""Draws at the estimate that a result holds at least, and numbers in them at most; 64 megabytes."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,10 @@ class MonteCarloEM(KeptEngine):
 
     from `num_final` batches of draws each; the differences between batches give Monte Carlo standard
     errors.
+
+    The result is the estimate of :math:`\theta`, the mean of b there, and draws of b from
+    :math:`p(b \mid x, \hat\theta)`, the group ``conditional_posterior`` of the tree: the posterior of
+    empirical Bayes, which leaves out that :math:`\theta` is estimated.
 
     Parameters
     ----------
@@ -292,7 +300,10 @@ class MonteCarloEM(KeptEngine):
 
     def _result(self, problem: Problem, walk: Walk, approximate: str | None) -> EngineResult:
         theta = {name: np.asarray(value) for name, value in walk.theta.items()}
-        middle = {name: value.mean(axis=0) for name, value in walk.draw(walk.count).items()}
+        size = sum(math.prod(latent_shapes(problem)[site]) for site in self.sampled)
+        draws = walk.draw(max(walk.count, min(_KEPT, _KEPT_NUMBERS // size)))
+        middle = {name: value.mean(axis=0) for name, value in draws.items()}
+        kept = self._kept(walk, draws, _KEPT_NUMBERS // (size * self.num_chains))
         inputs = middle, theta, problem.args
         values, lp = jax.tree.map(
             np.asarray, walk.compiled("mcem-end", described, *inputs)(*inputs)
@@ -329,4 +340,19 @@ class MonteCarloEM(KeptEngine):
             seconds=walk.clock.seconds,
             approximate=approximate,
             standard_errors=errors,
+            conditional_draws=kept,
         )
+
+    def _kept(
+        self, walk: Walk, draws: dict[str, NDArray], most: int
+    ) -> dict[str, NDArray[np.float64]]:
+        """Draws at the estimate, shape (chain, draw, ...), at most so many of each chain."""
+
+        def thinned(values: NDArray) -> NDArray:
+            by_chain = values.reshape(self.num_chains, -1, *values.shape[1:])
+            kept = by_chain[:, thin(by_chain.shape[1], max(most, 1))]
+            return kept.reshape(-1, *values.shape[1:])
+
+        inputs = jax.tree.map(thinned, draws), walk.theta, walk.problem.args
+        found = walk.compiled("mcem-kept", constrained, *inputs)(*inputs)
+        return {n: np.reshape(v, (self.num_chains, -1, *v.shape[1:])) for n, v in found.items()}

@@ -23,7 +23,7 @@ from ..steps.lbfgs import minimise
 from ..steps.surrogate import linearised
 from ..steps.updates import Part, Plan, block_of, observations, pooled, sources_of
 
-__all__ = ["described", "maximise", "moved", "score"]
+__all__ = ["constrained", "described", "maximise", "moved", "score"]
 
 _BATCH = 64
 """Draws at which the model is run side by side."""
@@ -133,6 +133,19 @@ def described(problem: Problem) -> Callable:
         trace, _ = place(problem, free, args, theta)
         values = {name: trace[name]["value"] for name in (*theta, *free)}
         return values | deterministics(trace), sum_log_prob(trace)
+
+    return at
+
+
+def constrained(problem: Problem) -> Callable:
+    """Values of the sampled sites at each of their unconstrained draws."""
+
+    def at(draws: dict, theta: dict, args: tuple) -> dict[str, Array]:
+        def values(free: dict) -> dict[str, Array]:
+            trace, _ = place(problem, free, args, theta)
+            return {name: trace[name]["value"] for name in free}
+
+        return lax.map(values, draws, batch_size=_BATCH)
 
     return at
 

@@ -15,6 +15,7 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from ..base import KEEPS_NOTHING, FitError, Keeper, Problem
+from ..modes import Modes, distinct_modes
 from ..plumbing.clock import Clock
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import compiled_batch, one_member
@@ -32,7 +33,7 @@ from ..steps.batches import Batches, estimated_log_prob
 from ..steps.climbs import SETTLED, STALLED, climbed, history_length, stop_code, until_stopped
 from ..steps.edges import Ends, climbed_inside, coordinates_of, judged
 from ..steps.lbfgs import Search, search_step, start_search
-from ..steps.shortlist import first_of, modes_found, shortlisted
+from ..steps.shortlist import first_of, shortlisted
 from ..steps.starts import initial_values, num_candidates, starting_point
 
 __all__ = ["Ascent", "ascend"]
@@ -78,6 +79,8 @@ class Ascent:
         The same by latent site; latent and deterministic sites.
     ends : dict of ndarray
         The same sites where every start ended, with an axis of starts in front.
+    modes : Modes
+        Those among the ends that differ.
     history : ndarray, shape (num_starts, step)
         Log density by step, NaN after the end.
     gradient : callable
@@ -96,6 +99,7 @@ class Ascent:
     free: dict[str, NDArray]
     sites: dict[str, NDArray]
     ends: dict[str, NDArray]
+    modes: Modes
     history: NDArray
     gradient: Callable[[NDArray], NDArray]
     message: str
@@ -305,14 +309,14 @@ def _ended(
     here = {name: v[best] for name, v in sites.items()}
     code = int(np.asarray(state.code)[best])
     is_mode, remark = ends.remark(best, here)
+    modes = distinct_modes(value, sound, {n: sites[n] for n in free})
     size = f"gradient at most {slope[best]:.2g}"
     if not is_mode:
         message = f"{title} found no mode in {steps[best]} steps"
     elif code == SETTLED:
         message = (
-            f"{title} converged in {steps[best]} steps ({size}); the best of "
-            f"{modes_found(value, sound, {n: sites[n] for n in free})} reached log joint "
-            f"{value[best]:.6g}"
+            f"{title} converged in {steps[best]} steps ({size}); the best of {modes} reached "
+            f"log joint {value[best]:.6g}"
         )
     elif code == STALLED:
         message = (
@@ -338,6 +342,7 @@ def _ended(
         free={name: v[best] for name, v in free.items()},
         sites=here,
         ends=sites,
+        modes=modes,
         history=np.where(np.isfinite(state.history), state.history, np.nan)[:, : int(steps.max())],
         gradient=gradient,
         message=message,

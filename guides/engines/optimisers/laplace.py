@@ -30,16 +30,16 @@ from ..plumbing.clock import Clock
 from ..plumbing.programs import compile_ahead
 from ..problem.density import approximation, free_shapes
 from ..problem.importance import (
+    evidence_below,
     flat_density,
     has_improper_prior,
     in_batches,
     log_mean_weight,
-    pareto_k,
-    quality,
     visit,
     visit_ahead,
 )
 from .ascent import Ascent, ascend
+from .moments import judge_draws
 from .optimise import need_curvature
 from .orbits import Orbits
 
@@ -79,7 +79,7 @@ class Laplace(KeptEngine):
         Maximum number of gradients in that search.
     importance : bool
         Report as evidence the mean importance weight of the draws, with its standard error, in
-        place of the formula above.
+        place of the formula above; a lower bound where the draws are not to be trusted.
 
     References
     ----------
@@ -151,17 +151,25 @@ class Laplace(KeptEngine):
         peak += orbits.log_weights(mode.point[None])[0]
         log_weights = log_density + log_volume + (noise**2).sum(axis=1) / 2
         log_weights += orbits.log_weights(draws)
-        close, verdict = quality(pareto_k(log_weights), self.num_draws)
+        judged = judge_draws(problem, mode.free, draws, sites, log_weights, clock, seed)
         return EngineResult(
             engine=self.name,
             draws={name: v[None] for name, v in sites.items()},
-            sample_stats={"lp": log_density[None], "log_weight": log_weights[None]},
+            sample_stats={
+                "lp": log_density[None],
+                "log_weight": log_weights[None],
+                "gradient": np.full((1, self.num_draws), np.abs(gradient).max(initial=0.0)),
+            },
             objective=mode.history,
-            status=Status(mode.settled and close, f"{mode.message}; {verdict}"),
+            status=Status(mode.settled and judged.close, f"{mode.message}; {judged.sentence}"),
             seconds=clock.seconds,
             approximate=approximate,
+            modes=mode.modes,
+            remarks=judged.remarks,
             density_space="unconstrained",
-            log_evidence=self._evidence(problem, float(peak + log_volume), log_weights),
+            log_evidence=self._evidence(
+                problem, float(peak + log_volume), log_weights, even=judged.close
+            ),
         )
 
     @staticmethod
@@ -171,12 +179,14 @@ class Laplace(KeptEngine):
         need_curvature(problem, "Laplace", "SVI or NUTS")
         return approximate
 
-    def _evidence(self, problem: Problem, value: float, log_weights: NDArray) -> Evidence | None:
+    def _evidence(
+        self, problem: Problem, value: float, log_weights: NDArray, *, even: bool
+    ) -> Evidence | None:
         if has_improper_prior(problem):
             return None
         if self.importance:
             mean, error = log_mean_weight(log_weights)
-            return Evidence(mean, "estimate", error)
+            return Evidence(mean, "estimate", error) if even else evidence_below(mean)
         return Evidence(value)
 
 

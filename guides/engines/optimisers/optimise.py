@@ -183,4 +183,5 @@ def mode_result(engine: str, found: Ascent, approximate: str | None, clock: Cloc
         status=Status(found.settled, found.message),
         seconds=clock.seconds,
         approximate=approximate,
+        modes=found.modes,
     )

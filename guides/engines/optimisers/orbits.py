@@ -15,7 +15,7 @@ from scipy.special import gammaln
 
 from ..base import FitError, Problem
 from ..problem.declared import site_dims
-from ..steps.symmetry import site_symmetries
+from ..symmetries.declared import site_symmetries
 
 __all__ = ["Orbits"]
 

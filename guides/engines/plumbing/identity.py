@@ -23,13 +23,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from numpy.typing import NDArray
 from numpyro.distributions.constraints import Constraint
 from numpyro.distributions.transforms import Transform
 
 from ..base import Problem
 from .references import closed_over, code_digest, globals_of, is_of_python, members_of
 
-__all__ = ["NamelessError", "digest", "freeze", "is_known", "structure", "written"]
+__all__ = ["NamelessError", "content", "digest", "freeze", "is_known", "structure", "written"]
 
 _KNOWN = ("sidebayes", "numpyro", "jax", "jaxlib", "numpy")
 """Packages whose code is known by its name and their versions, as Python's own is."""
@@ -210,6 +211,12 @@ def digest(*parts: str) -> str:
         told.update(len(encoded).to_bytes(8, "big"))
         told.update(encoded)
     return told.hexdigest()
+
+
+def content(array: NDArray) -> str:
+    """Digest of the numbers of an array in single precision, so that it does not depend on theirs."""
+    values = np.ascontiguousarray(array, np.float32)
+    return hashlib.sha256(repr(values.shape).encode() + values.tobytes()).hexdigest()
 
 
 def _name(value: Any, own_code: bool) -> str:

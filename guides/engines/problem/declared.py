@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ __all__ = [
     "declared_blocks",
     "individual_sites",
     "observed_table",
+    "observed_values",
     "schedule_of",
     "site_dims",
     "site_roles",
@@ -107,6 +108,17 @@ def observed_table(problem: Problem, name: str) -> NDArray | None:
             problem.notes["tables"][name] = np.asarray(value, float)
         return problem.notes["tables"][name]
     return np.asarray(value, float)
+
+
+def observed_values(problem: Problem, names: Collection[str]) -> list[NDArray]:
+    """Data of observed sites, as the model observes them.
+
+    Parameters that they depend on are at zero in unconstrained space.
+    """
+    found = [abstract_trace(problem)[name]["value"] for name in names]
+    if any(isinstance(value, Tracer) for value in found):
+        found = evaluated(lambda: [trace_anywhere(problem)[name]["value"] for name in names])
+    return [np.asarray(value) for value in found]
 
 
 def individual_sites(problem: Problem) -> tuple[str, ...]:

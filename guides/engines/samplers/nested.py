@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import jax
@@ -14,32 +15,50 @@ from numpy.typing import NDArray
 
 from sidebayes.common.fields import Count, NonNegative, Range
 
-from ..base import KEEPS_NOTHING, EngineResult, Keeper, KeptEngine, Problem, Status
+from ..base import (
+    KEEPS_NOTHING,
+    EngineResult,
+    Keeper,
+    KeptEngine,
+    Problem,
+    Status,
+)
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import in_pieces, progress_bar
 from ..problem.density import approximation, as_numpy
 from .particles import (
+    Tails,
     check_prior,
     check_prior_draws,
     draw_prior,
     finish,
+    light_tails,
     load_blackjax,
-    log_densities,
     pool_evidence,
-    unraveller,
+    split_density,
+    warn_of_length,
 )
 
-__all__ = ["NestedSlice"]
+__all__ = ["NestedSlice", "num_replacements"]
 
 _VOLUMES = 100
 """Sequences of prior volumes that are simulated."""
+
+
+_SPREAD = 1.0
+"""Standard deviation of the runs' log evidence above which they have not converged."""
+
+
+_LAST = 8.0
+"""Logarithm by which the volume shrinks from the bulk of the posterior on, until `tol` is left."""
 
 
 class _Nest(NamedTuple):
     """Live points, and all that died; the first axis of each array but `steps` numbers the runs."""
 
     key: Array
+    tails: Tails
     live: Any
     dead: Array
     dead_likelihood: Array
@@ -128,12 +147,16 @@ class NestedSlice(KeptEngine):
             begin = clock.counted(compiled("nested-begin", problem, shape, self._begin, *given))
             state = begin(*given)
             live = state.live.particles
-            check_prior_draws(problem, "NestedSlice", live.position, live.loglikelihood)
+            outer, _ = jax.vmap(lambda tails, u: tails.outward(u))(state.tails, live.position)
+            check_prior_draws(problem, "NestedSlice", outer, live.loglikelihood)
             state = keep.restore(state)
             fixed = problem.args, jnp.asarray(float(self.tol))
             limit = jnp.asarray(0)
             asked = compiled("nested", problem, shape, self._march, state, *fixed, limit)
             march = clock.counted(asked)
+            with clock.running():
+                state = march(state, *fixed, jnp.asarray(int(state.steps) + 1))
+            self._predict_length(state, clock.seconds["run"])
             with clock.running():
                 state, _ = in_pieces(
                     lambda state, limit: (march(state, *fixed, limit), None),
@@ -143,8 +166,10 @@ class NestedSlice(KeptEngine):
                     keep.offer,
                 )
                 draws, log_evidence, variance, effective = self._weigh(state, seed)
-            asked = compiled("particles", problem, None, finish, draws, problem.args)
-            values, lp = clock.counted(asked)(draws, problem.args)
+            unnumbered = np.zeros((*draws.shape[:2], 0), int)
+            chosen = draws, state.tails, unnumbered, problem.args
+            asked = compiled("particles", problem, None, partial(finish, None), *chosen)
+            values, lp = clock.counted(asked)(*chosen)
         pooled = pool_evidence(log_evidence, variance)
         left = float(_remaining(state).max())
         stopped = left < self.tol
@@ -153,28 +178,44 @@ class NestedSlice(KeptEngine):
             f"{pooled}; {self.num_runs} x "
             f"{self.num_samples} draws from {effective:.0f} effective ones per run"
         )
+        spread = float(log_evidence.std(ddof=1))
         if not stopped:
             message += f"; stopped at max_steps={self.max_steps} before tol={self.tol}: raise it"
+        elif spread > _SPREAD:
+            message += (
+                f"; the runs' log evidence spreads by {spread:.2g}: raise num_live or num_slices"
+            )
         return EngineResult(
             engine=self.name,
             draws=as_numpy(values),
             sample_stats={"lp": np.asarray(lp)},
             objective=np.zeros((0, 0)),
-            status=Status(stopped, message),
+            status=Status(stopped and spread <= _SPREAD, message),
             seconds=clock.seconds,
             approximate=approximate,
             density_space="unconstrained",
             log_evidence=pooled if stopped else None,
         )
 
-    def _algorithm(self, problem: Problem, args: tuple, width: int) -> Any:
+    def _predict_length(self, state: _Nest, seconds: float) -> None:
+        """Warn of a long run, after its first replacement."""
+        live, few = state.live.particles, max(self.num_live // 4, self.num_delete + 1)
+        width = live.position.shape[-1]
+        left = num_replacements(np.asarray(live.loglikelihood), width, self.num_delete)
+        advice = (
+            f"give fewer live points, such as NestedSlice(num_live={few}), or use SMC, whose time grows less "
+            "with the number of coordinates"
+        )
+        warn_of_length("NestedSlice", min(left, self.max_steps), seconds, "replacements", advice)
+
+    def _algorithm(self, problem: Problem, args: tuple, tails: Tails, width: int) -> Any:
         """Nested slice sampling of vectors of length `width`."""
         from blackjax.ns import nss
 
-        unravel = unraveller(problem, args)
+        split = split_density(problem, args, tails)
         return nss.as_top_level_api(
-            lambda v: log_densities(problem, unravel(v), args)[0],
-            lambda v: log_densities(problem, unravel(v), args)[1],
+            lambda u: split(u)[0],
+            lambda u: split(u)[1],
             num_inner_steps=self.num_slices or max(5, 2 * width),
             num_delete=self.num_delete,
         )
@@ -182,14 +223,16 @@ class NestedSlice(KeptEngine):
     def _begin(self, problem: Problem) -> Callable:
         def one(key: Array, args: tuple) -> tuple:
             key, use = jax.random.split(key)
-            points = draw_prior(problem, jax.random.split(use, self.num_live), args)
-            live = self._algorithm(problem, args, points.shape[1]).init(points, use)
+            outer = draw_prior(problem, jax.random.split(use, self.num_live), args)
+            tails = light_tails(outer)
+            points = tails.inward(outer)
+            live = self._algorithm(problem, args, tails, points.shape[1]).init(points, use)
             dead = jnp.zeros((self.max_steps, self.num_delete, points.shape[1]), points.dtype)
-            return key, live, dead, dead[..., 0]
+            return key, tails, live, dead, dead[..., 0]
 
         def begin(keys: Array, args: tuple) -> _Nest:
-            key, live, dead, value = jax.vmap(one, in_axes=(0, None))(keys, args)
-            return _Nest(key, live, dead, value, jnp.asarray(0))
+            key, tails, live, dead, value = jax.vmap(one, in_axes=(0, None))(keys, args)
+            return _Nest(key, tails, live, dead, value, jnp.asarray(0))
 
         return begin
 
@@ -198,7 +241,11 @@ class NestedSlice(KeptEngine):
 
         def march(state: _Nest, args: tuple, tol: Array, limit: Array) -> _Nest:
             width = state.dead.shape[-1]
-            replace = jax.vmap(self._algorithm(problem, args, width).step)
+            replace = jax.vmap(
+                lambda tails, key, live: self._algorithm(problem, args, tails, width).step(
+                    key, live
+                )
+            )
 
             def unfinished(state: _Nest) -> Array:
                 most = jnp.minimum(limit, self.max_steps)
@@ -206,10 +253,11 @@ class NestedSlice(KeptEngine):
 
             def step(state: _Nest) -> _Nest:
                 key, use = jnp.moveaxis(jax.vmap(jax.random.split)(state.key), 1, 0)
-                live, info = replace(use, state.live)
+                live, info = replace(state.tails, use, state.live)
                 lost = info.particles
                 return _Nest(
                     key=key,
+                    tails=state.tails,
                     live=live,
                     dead=state.dead.at[:, state.steps].set(lost.position),
                     dead_likelihood=state.dead_likelihood.at[:, state.steps].set(
@@ -258,3 +306,24 @@ def _remaining(state: _Nest) -> Array:
     """Share of the evidence that the live points hold, shape (num_runs,)."""
     done = state.live.integrator
     return jnp.exp(done.logZ_live - jnp.logaddexp(done.logZ, done.logZ_live))
+
+
+def num_replacements(log_likelihood: NDArray, num_coordinates: int, num_delete: int) -> float:
+    r"""How many replacements there will be, as for a normal likelihood in a flat prior.
+
+    Live points fill a ball of radius r, in standard deviations of the likelihood, whose logarithm has
+    a standard deviation s of about :math:`r^2 / d`. The posterior lies at a radius of about
+    :math:`\sqrt d`, so that :math:`\tfrac d2 \log s` is the logarithm by which the volume has to shrink.
+
+    Parameters
+    ----------
+    log_likelihood : ndarray, shape (num_runs, num_live)
+        Of the live points.
+    num_coordinates : int
+    num_delete : int
+        See `NestedSlice`.
+    """
+    first, third = np.quantile(log_likelihood[np.isfinite(log_likelihood)], [0.25, 0.75])
+    spread = (third - first) / 1.35
+    shrinkage = num_coordinates / 2 * np.log(max(spread, 1.0)) + _LAST
+    return float(log_likelihood.shape[1] / num_delete * shrinkage)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from numpyro import handlers
 from sidebayes.models.blocks.block import Improper
 
-from ..base import Evidence, FitError, Problem
+from ..base import Evidence, FitError, Problem, SideBayesWarning
 from ..problem.causes import known_cause
 from ..problem.density import (
     abstract_trace,
@@ -31,15 +32,69 @@ from ..problem.density import (
 from ..problem.honoured import Honoured, is_improper
 
 __all__ = [
+    "Tails",
     "check_prior",
     "check_prior_draws",
     "draw_prior",
     "finish",
+    "light_tails",
     "load_blackjax",
     "log_densities",
+    "num_temperatures",
     "pool_evidence",
+    "split_density",
     "unraveller",
+    "warn_of_length",
 ]
+
+_HEAVY = 7.0
+"""Ratio of the ranges that hold 98 and 50 per cent of prior draws, from which on tails are heavy.
+
+It is 3.4 for a normal density, 5.6 for Laplace's, and 32 for Cauchy's.
+"""
+
+
+_LONG = 120.0
+"""Seconds of a run from which on a warning predicts its length."""
+
+
+class Tails(NamedTuple):
+    """Coordinates u in which prior draws have light tails: ``centre + scale * sinh(u)``.
+
+    Moves shaped by the covariance of particles fail where a few of these lie far out.
+
+    Attributes
+    ----------
+    centre, scale : Array, shape (num_coordinates,)
+        A scale of zero leaves a coordinate as it is.
+    """
+
+    centre: Array
+    scale: Array
+
+    def outward(self, vector: Array) -> tuple[Array, Array]:
+        """Unconstrained coordinates, and the log Jacobian determinant of the map to them."""
+        heavy = self.scale > 0
+        inner = jnp.where(heavy, vector, 0.0)
+        scale = jnp.where(heavy, self.scale, 1.0)
+        log_cosh = jnp.abs(inner) + jnp.log1p(jnp.exp(-2 * jnp.abs(inner))) - math.log(2)
+        log_det = jnp.where(heavy, jnp.log(scale) + log_cosh, 0.0).sum(axis=-1)
+        return jnp.where(heavy, self.centre + scale * jnp.sinh(inner), vector), log_det
+
+    def inward(self, vector: Array) -> Array:
+        """Coordinates u of unconstrained ones."""
+        heavy = self.scale > 0
+        inner = jnp.arcsinh((vector - self.centre) / jnp.where(heavy, self.scale, 1.0))
+        return jnp.where(heavy, inner, vector)
+
+
+def light_tails(draws: Array) -> Tails:
+    """Coordinates for a prior, from draws of it, shape (num_draws, num_coordinates)."""
+    low, first, centre, third, high = jnp.quantile(
+        draws, jnp.asarray([0.01, 0.25, 0.5, 0.75, 0.99]), axis=0
+    )
+    spread = third - first
+    return Tails(centre, jnp.where(high - low > _HEAVY * spread, spread / 2, 0.0))
 
 
 def load_blackjax(engine: str) -> ModuleType:
@@ -118,6 +173,21 @@ def log_densities(
     return prior, jnp.where(jnp.isnan(likelihood), -jnp.inf, likelihood), values
 
 
+def split_density(
+    problem: Problem, args: tuple, tails: Tails
+) -> Callable[[Array], tuple[Array, Array]]:
+    """Log prior, Jacobian included, and log likelihood of one vector of the coordinates of `tails`."""
+    unravel = unraveller(problem, args)
+
+    def at(vector: Array) -> tuple[Array, Array]:
+        outer, log_det = tails.outward(vector)
+        prior, likelihood, _ = log_densities(problem, unravel(outer), args)
+        prior = prior + log_det
+        return jnp.where(jnp.isnan(prior), -jnp.inf, prior), likelihood
+
+    return at
+
+
 def check_prior_draws(
     problem: Problem, engine: str, particles: Array, log_likelihood: Array
 ) -> None:
@@ -141,22 +211,53 @@ def check_prior_draws(
     )
 
 
-def finish(problem: Problem) -> Callable:
-    """Program that says what lies at particles of shape (run, draw, num_unconstrained).
+def finish(renumbered: Callable[[Problem, tuple], Callable] | None, problem: Problem) -> Callable:
+    """Program that says what lies at particles of shape (run, draw, num_coordinates).
 
-    It returns the latent and deterministic sites, and the log density in unconstrained space.
+    It is given particles, the tails of each run, and numberings of the clusters, for ``renumbered`` where
+    there is one. It returns the latent and deterministic sites, and the log density in unconstrained space.
     """
 
-    def at(particles: Array, args: tuple) -> tuple[dict[str, Array], Array]:
+    def at(
+        particles: Array, tails: Tails, orders: Array, args: tuple
+    ) -> tuple[dict[str, Array], Array]:
         unravel = unraveller(problem, args)
+        move = None if renumbered is None else renumbered(problem, args)
 
-        def one(vector: Array) -> tuple[dict[str, Array], Array]:
-            prior, likelihood, values = log_densities(problem, unravel(vector), args)
+        def one(tails: Tails, vector: Array, order: Array) -> tuple[dict[str, Array], Array]:
+            outer, _ = tails.outward(vector)
+            outer = outer if move is None else move(outer, order)
+            prior, likelihood, values = log_densities(problem, unravel(outer), args)
             return values, prior + likelihood
 
-        return jax.vmap(jax.vmap(one))(particles)
+        return jax.vmap(jax.vmap(one, in_axes=(None, 0, 0)))(tails, particles, orders)
 
     return at
+
+
+def warn_of_length(engine: str, number: float, seconds: float, what: str, advice: str) -> None:
+    """Warn of a run that will be long.
+
+    Parameters
+    ----------
+    engine : str
+    number : float
+        Of the steps that are left.
+    seconds : float
+        That each of them takes at most.
+    what : str
+        What the steps are.
+    advice : str
+        What to do instead.
+    """
+    wait = number * seconds
+    if wait > _LONG:
+        warnings.warn(
+            f"{engine} will take up to {wait / 60:.0f} minutes: {number:.0f} {what} of {seconds:.2g} s; "
+            f"{advice}",
+            SideBayesWarning,
+            stacklevel=3,
+        )
 
 
 def pool_evidence(log_evidence: NDArray, own_variance: float = 0.0) -> Evidence:
@@ -173,3 +274,23 @@ def pool_evidence(log_evidence: NDArray, own_variance: float = 0.0) -> Evidence:
     value = float(np.logaddexp.reduce(log_evidence)) - math.log(number)
     variance = max(float(log_evidence.var(ddof=1)), own_variance)
     return Evidence(value, "estimate", math.sqrt(variance / number))
+
+
+def num_temperatures(temperature: float, num_coordinates: int, target_ess: float) -> float:
+    r"""How many temperatures there will be from one on, as for a normal posterior.
+
+    Between temperatures the log-weights, of variance v, leave a share :math:`e^{-v}` of the particles
+    effective. At power t of the likelihood its logarithm has variance :math:`d / (2 t^2)`, so that
+    there are :math:`\sqrt{d / 2} \log(1 / t) / \sqrt{-\log \text{share}}` steps to power one.
+
+    Parameters
+    ----------
+    temperature : float
+        Power of the likelihood that has been reached, in (0, 1].
+    num_coordinates : int
+        Unconstrained dimension d.
+    target_ess : float
+        See `SMC`.
+    """
+    steps = -np.log(temperature) * np.sqrt(num_coordinates / 2) / np.sqrt(-np.log(target_ess))
+    return 1.0 + float(steps)  # a last move at the posterior itself

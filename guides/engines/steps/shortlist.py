@@ -1,9 +1,9 @@
-"""Shortlist of starts that are climbed to the end, and the number of distinct modes found."""
+"""Shortlist of starts that are climbed to the end."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from ..plumbing.clock import Clock
 from ..plumbing.progress import in_pieces, piece_length
 from ..plumbing.side_by_side import num_processors
 
-__all__ = ["first_of", "modes_found", "shortlisted"]
+__all__ = ["first_of", "shortlisted"]
 
 _ROUNDS = ((30, 3), (60, 1))
 """Steps after which starts are compared, and how many are kept then, in numbers of restarts."""
@@ -26,12 +26,6 @@ _TRIAL = 4
 
 _ALIKE = 0.3
 """Nats between starts that are taken to climb to the same mode."""
-
-_NEAR = 0.01
-"""Nats between ends at the same mode."""
-
-_SAME_PLACE = 0.05
-"""Difference of sites there, in standard deviations of their entries."""
 
 
 def _picked(state: Any, rows: NDArray[np.int64]) -> Any:
@@ -148,34 +142,3 @@ def _promising(top: NDArray, order: NDArray[np.int64], kept: int, number: int) -
     differing = [row for row in apart if row not in chosen]
     wanted = [*chosen, *differing[: kept - kept // 4 - len(chosen)], *by_height]
     return np.array(list(dict.fromkeys(wanted))[:kept])
-
-
-def modes_found(value: NDArray, sound: NDArray[np.bool_], sites: Mapping[Any, NDArray]) -> str:
-    """Say how many modes climbs found: "4 distinct modes from 10 starts".
-
-    Ends are the same mode if their heights are, and their sites however clusters are numbered: the
-    entries of each, sorted.
-
-    Parameters
-    ----------
-    value : ndarray, shape (num_starts,)
-    sound : ndarray of bool, shape (num_starts,)
-        Ends that count.
-    sites : mapping to ndarray
-        Values at every end.
-    """
-    places = [np.sort(site.reshape(len(value), -1), axis=1) for site in sites.values()]
-    units = [place[sound].std() + 0.01 * np.abs(place[sound]).mean() for place in places]
-    scaled = [
-        place / (unit or 1.0) for place, unit in zip(places, units, strict=True) if place.size
-    ]
-    found: list[int] = []
-    for row in np.flatnonzero(sound).tolist():
-        if not any(
-            abs(value[row] - value[other]) <= _NEAR
-            and all(np.abs(place[row] - place[other]).max() <= _SAME_PLACE for place in scaled)
-            for other in found
-        ):
-            found.append(row)
-    modes = f"{len(found)} distinct mode{'s' if len(found) != 1 else ''}"
-    return f"{modes} from {len(value)} start{'s' if len(value) != 1 else ''}"

@@ -66,7 +66,7 @@ class Part(NamedTuple):
     sources : tuple of str
         Observed sites whose latent variables the block learns from.
     chained : bool
-        Whether its prior depends on other latent sites.
+        Whether its prior, or the data of its sources, depend on other latent sites.
     """
 
     sites: dict[str, str]
@@ -124,7 +124,7 @@ def _plan(problem: Problem) -> Plan:
     trace = abstract_trace(problem)
     latent, found = latent_sites(trace), declared_blocks(trace)
     parts, lacking, starting = [], [], []
-    uses = _uses(problem) if found else {}
+    uses, shifted = _uses(problem) if found else ({}, {})
     for block, sites in found:
         own = set(sites.values())
         sources: list[str] = []
@@ -137,6 +137,7 @@ def _plan(problem: Problem) -> Plan:
             else:
                 others.append(user if factor is None else f"{user} ({factor})")
         chained = any(uses.get((name, None), own) - own for name in own)
+        chained |= any(shifted[name] - own - {name} for name in sources)
         part = Part(sites, tuple(dict.fromkeys(sources)), chained)
         starting += [part] * bool(sources)
         if others:
@@ -178,12 +179,18 @@ def listed(names: Any) -> str:
     return ", ".join(sorted(map(str, names)))
 
 
-def _uses(problem: Problem) -> dict[tuple[str, str | None], frozenset[str]]:
-    """Latent sites that each density depends on: by site, and by log-factor where it has some."""
+def _uses(
+    problem: Problem,
+) -> tuple[dict[tuple[str, str | None], frozenset[str]], dict[str, frozenset[str]]]:
+    """Latent sites that each density depends on: by site, and by log-factor where it has some.
 
-    def densities(trace: Mapping[str, dict]) -> dict[str, Any]:
+    The second are those that the data of a site with log-factors depend on.
+    """
+
+    def densities(trace: Mapping[str, dict]) -> tuple[dict[str, Any], dict[str, Any]]:
         sources = collapsed_sites(trace)
-        return {
+        data = {name: jax.tree.leaves(value) for name, (_, value) in sources.items()}
+        return data, {
             name: sources[name][0].log_factors(sources[name][1])
             if name in sources
             else {"": site_log_prob(site)}
@@ -191,11 +198,13 @@ def _uses(problem: Problem) -> dict[tuple[str, str | None], frozenset[str]]:
             if site["type"] == "sample"
         }
 
-    return {
+    data, found = provenance(problem, densities)
+    uses = {
         (site, factor or None): needed
-        for site, factors in provenance(problem, densities).items()
+        for site, factors in found.items()
         for factor, needed in factors.items()
     }
+    return uses, {name: frozenset().union(*leaves) for name, leaves in data.items()}
 
 
 def provenance(problem: Problem, numbers: Callable[[Mapping[str, dict]], Any]) -> Any:

@@ -25,6 +25,7 @@ from ..base import (
     Problem,
     Status,
 )
+from ..modes import distinct_modes
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compiled
 from ..plumbing.progress import progress_bar
@@ -39,7 +40,7 @@ from ..problem.density import (
     trace_model,
     unconstrain,
 )
-from ..problem.importance import pareto_k, quality, run_at
+from ..problem.importance import effective_share, pareto_k, quality, run_at
 from ..steps.climbs import (
     SETTLED,
     at_rest,
@@ -49,7 +50,7 @@ from ..steps.climbs import (
     until_stopped,
 )
 from ..steps.edges import Ends, Points, climbed_inside
-from ..steps.shortlist import first_of, modes_found, shortlisted
+from ..steps.shortlist import first_of, shortlisted
 from ..steps.starts import initial_values, num_candidates, random_keys, starting_point
 from ..steps.surrogate import expectation
 from ..steps.update_checks import check_updates
@@ -344,8 +345,9 @@ class CoordinateAscent(KeptEngine):
         steps = np.asarray(state.steps) - 1
         bound = np.asarray(state.value)
         value = float(bound[best])
-        places = dict(enumerate(map(np.asarray, jax.tree.leaves((state.found, state.points)))))
-        modes = modes_found(bound, np.isfinite(bound), places)
+        leaves = map(np.asarray, jax.tree.leaves((state.found, state.points)))
+        places = {str(number): leaf for number, leaf in enumerate(leaves)}
+        modes = distinct_modes(bound, np.isfinite(bound), places)
         points = {name: np.asarray(values)[best] for name, values in state.points.items()}
         is_mode, remark = ends.remark(best, points)
         converged = bool(np.asarray(state.code)[best] == SETTLED) and is_mode
@@ -366,7 +368,8 @@ class CoordinateAscent(KeptEngine):
                 "joint density there"
             )
         if self.num_draws >= _ENOUGH:
-            close, verdict = quality(pareto_k(stats["log_weight"][0]), self.num_draws)
+            weights = stats["log_weight"][0]
+            close, verdict = quality(pareto_k(weights), self.num_draws, effective_share(weights))
             given = "given the points, " if plan.rest else ""
             converged, message = converged and close, f"{message}; {given}{verdict}"
         exact = approximate is None and not plan.rest

@@ -27,6 +27,7 @@ from ..base import (
     Status,
 )
 from ..optimisers.ascent import Ascent, ascend
+from ..optimisers.moments import judge_draws
 from ..plumbing.clock import Clock
 from ..plumbing.programs import compile_ahead, compiled
 from ..plumbing.progress import progress_bar
@@ -35,8 +36,6 @@ from ..problem.importance import (
     along_slopes,
     flat_density,
     has_improper_prior,
-    pareto_k,
-    quality,
     visit,
     visit_ahead,
 )
@@ -224,7 +223,7 @@ class SVI(KeptEngine):
         error = float(log_weights.std(ddof=1) / np.sqrt(self.num_draws))
         kind = "bound" if approximate is None else "estimate"
         bound = Evidence(float(log_weights.mean()), kind, error)
-        close, verdict = quality(pareto_k(log_weights), self.num_draws)
+        judged = judge_draws(problem, mode.free, np.asarray(flat), sites, log_weights, clock, seed)
         settled = int(search.code) == SETTLED
         if settled:
             message = f"settled after {search.steps} steps"
@@ -235,9 +234,14 @@ class SVI(KeptEngine):
             draws={name: v[None] for name, v in sites.items()},
             sample_stats={"lp": log_density[None], "log_weight": log_weights[None]},
             objective=np.asarray(search.history)[None, : int(search.steps) // _WINDOW],
-            status=Status(settled and close, f"SVI ({self.guide}) {message}; {bound}; {verdict}"),
+            status=Status(
+                settled and judged.close,
+                f"SVI ({self.guide}) {message}; {bound}; {judged.sentence}",
+            ),
             seconds=clock.seconds,
             approximate=approximate,
+            modes=mode.modes,
+            remarks=judged.remarks,
             density_space="unconstrained",
             log_evidence=None if has_improper_prior(problem) else bound,
         )

@@ -123,7 +123,7 @@ class MixedParameters(Block):
         """Sample the Cholesky factor of the covariance of the random effects, and note the covariance.
 
         Under a flat prior its entries are any real numbers, so that variances of zero lie inside. The
-        signs of its columns do not matter then.
+        signs of its columns do not matter then, and draws are given those of `canonical`.
         """
         root = self._factor()
         with numpyro.plate("effects", len(root), dim=-2), numpyro.plate("effects_1", len(root)):
@@ -149,6 +149,17 @@ class MixedParameters(Block):
                 own = self.declare(name, name, lkj, ["effects", "effects_1"] if alone else ())
             root = root.at[..., block, block].set(own)
         return deviation[..., None] * root
+
+    def canonical(
+        self, values: Mapping[str, NDArray]
+    ) -> tuple[dict[str, NDArray], tuple[str, NDArray]]:
+        """The Cholesky factor whose diagonal is not negative: the factor stands for the covariance."""
+        if "factor" not in values:
+            return {}, ("effects", np.ones(1))
+        entries = np.asarray(values["factor"])
+        rows, columns = self.structure.entries
+        signs = np.where(entries[..., rows == columns] < 0, -1.0, 1.0)
+        return {"factor": entries * signs[..., columns]}, ("effects", signs)
 
     def noise(self) -> Array:
         """Sample the standard deviation of the noise of every output, shape (num_outputs,)."""

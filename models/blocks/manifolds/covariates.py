@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jax import Array
 from jax.core import Tracer
+from jax.scipy.linalg import cho_solve, solve_triangular
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 
 from sidebayes.common.warnings import SideBayesWarning
 
+from ..block import Block, Observation
 from ..mixtures.data_units import data_units, fitted_statistic
 
-__all__ = ["check_covariates", "covariate_effects"]
+__all__ = ["Slopes", "check_covariates", "covariate_effects", "warn_of_nothing_left"]
 
 _WIDTH = 2.5
 """Prior standard deviation of what a covariate's standard deviation changes, in those of a coordinate."""
@@ -61,11 +65,106 @@ def covariate_effects(covariates: ArrayLike | None, coordinates: Array | None) -
     mean = fitted_statistic("covariate_mean", mean)
     unit = fitted_statistic("covariate_sd", unit)
     spread = fitted_statistic("coordinate_sd", data_units(coordinates, coordinates.shape[1])[1])
-    prior = dist.Normal(0.0, _WIDTH * jnp.broadcast_to(spread, (table.shape[1], len(spread))))
-    infer = {"event_dims": ["terms", "features"]}
-    standard = numpyro.sample("standard_slopes", prior.to_event(2), infer=infer)
+    standard = Slopes((table - mean) / unit, _WIDTH * spread).sample()
     slopes = numpyro.deterministic("slopes", standard / unit[:, None])
     return (table - mean) @ slopes
+
+
+class Slopes(Block):
+    r"""Slopes of rows in covariates that are the same in all components; normal, independent about zero.
+
+    The observed site has the rows less what the covariates add to them. Given labels, means and covariances
+    the slopes :math:`\beta` are normal; with responsibilities r, the prior variances v of a column, and
+    :math:`\Lambda_g` the precision of a component,
+
+    .. math:: \sum_{ig} r_{ig} c_i c_i^\top \otimes \Lambda_g + I \otimes \text{diag}(v)^{-1}
+
+    is their precision. Without the prior the best ones are those of generalised least squares (Zellner 1962,
+    J. Am. Stat. Assoc. 57, 348-368).
+
+    Parameters
+    ----------
+    table : Array, shape (num_rows, num_terms)
+        Covariates.
+    deviation : Array, shape (num_features,)
+        Prior standard deviation of the slopes of each column of the rows.
+    """
+
+    factor: ClassVar[str] = "unary"
+    roles: ClassVar[tuple[str, ...]] = ("slopes",)
+
+    def __init__(self, table: Array, deviation: Array) -> None:
+        self.table, self.deviation = table, deviation
+        self.slopes: Array
+        """Current values."""
+
+    def sample(self) -> Array:
+        """Sample the slopes, shape (num_terms, num_features)."""
+        size = self.table.shape[1], len(self.deviation)
+        prior = dist.Normal(0.0, jnp.broadcast_to(self.deviation, size)).to_event(2)
+        self.slopes = self.declare("slopes", "standard_slopes", prior, ("terms", "features"))
+        return self.slopes
+
+    def statistics(self, observation: Observation) -> _Products:
+        """Products of covariates with themselves and with rows, by component."""
+        member = observation.expected["unary"]
+        rows = jnp.asarray(observation.value) + self.table @ self.slopes
+        own = jnp.einsum("ig,ip->gpi", member, self.table)
+        return _Products(own.sum(axis=2), own @ self.table, own @ rows)
+
+    def update(self, statistics: _Products, sources: Sequence[Any]) -> _Conditional:
+        """Full conditional of the slopes, one after another."""
+        (fn,) = sources
+        mean, precision = fn.components.mean, _precision(fn.components)
+        apart = statistics.rows - statistics.first[:, :, None] * mean[:, None]
+        pull = jnp.einsum("gpj,gjk->pk", apart, precision).ravel()
+        bend = jnp.einsum("gpq,gjk->pjqk", statistics.square, precision)
+        prior = jnp.tile(self.deviation**-2.0, self.table.shape[1])
+        root = jnp.linalg.cholesky(bend.reshape(len(pull), -1) + jnp.diag(prior))
+        return _Conditional(cho_solve((root, True), pull), root)
+
+    def mode(self, found: _Conditional, values: Mapping[str, Array]) -> dict[str, Array]:
+        """Slopes of generalised least squares, shrunken by the prior."""
+        return {"slopes": found.mean.reshape(self.slopes.shape)}
+
+    def draw(self, rng_key: Array, found: _Conditional) -> dict[str, Array]:
+        """Draw the slopes."""
+        noise = jax.random.normal(rng_key, found.mean.shape)
+        moved = solve_triangular(found.root, noise, lower=True, trans=1)
+        return {"slopes": (found.mean + moved).reshape(self.slopes.shape)}
+
+    def log_density(self, found: _Conditional, values: Mapping[str, Array]) -> Array:
+        """Log density of slopes."""
+        white = (values["slopes"].ravel() - found.mean) @ found.root
+        log_det = jnp.log(jnp.diagonal(found.root)).sum()
+        return log_det - 0.5 * (white @ white + len(white) * jnp.log(2 * jnp.pi))
+
+
+class _Conditional(NamedTuple):
+    """Normal law of the slopes, as a vector: its mean, and the Cholesky factor of its precision."""
+
+    mean: Array
+    root: Array
+
+
+class _Products(NamedTuple):
+    """Sums over rows by component: of covariates, their products, and those with rows."""
+
+    first: Array
+    square: Array
+    rows: Array
+
+
+def _precision(components: dist.Distribution) -> Array:
+    """Inverse covariance of each component."""
+    mean = components.mean
+    eye = jnp.eye(mean.shape[-1])
+    if isinstance(components, dist.MultivariateNormal):
+        scale_tril = components.scale_tril
+        inverse: Array = cho_solve((scale_tril, True), jnp.broadcast_to(eye, scale_tril.shape))
+    else:
+        inverse = eye / components.variance[..., None]
+    return jnp.broadcast_to(inverse, (*mean.shape, mean.shape[-1]))
 
 
 def _refuse_collinear(covariates: ArrayLike) -> None:
@@ -105,9 +204,7 @@ def check_covariates(data: Mapping[str, Any]) -> None:
     """
     if data.get("known") is None or data.get("covariates") is None:
         return
-    table, values = np.asarray(data["covariates"], float), np.asarray(data["known"].values)
-    if values.ndim == 2:
-        values = np.where(values.sum(axis=1) == 1, values.argmax(axis=1), -1)
+    table, values = np.asarray(data["covariates"], float), _known_groups(data["known"])
     members = values[values >= 0] == np.unique(values[values >= 0])[:, None]
     if len(members) < 2 or members.shape[1] - len(members) <= table.shape[1]:
         return
@@ -128,3 +225,40 @@ def check_covariates(data: Mapping[str, Any]) -> None:
         SideBayesWarning,
         stacklevel=5,
     )
+
+
+def _known_groups(known: Any) -> NDArray[np.int64]:
+    """Group of each individual, -1 where more than one is admissible."""
+    values = np.asarray(known.values)
+    return (
+        values if values.ndim == 1 else np.where(values.sum(axis=1) == 1, values.argmax(axis=1), -1)
+    )
+
+
+def warn_of_nothing_left(data: Mapping[str, Any]) -> None:
+    """Warn where groups and covariates leave nothing of the individuals unexplained.
+
+    Each of them is known to be alone in its group, or there are no more than groups and covariates together.
+
+    Parameters
+    ----------
+    data : mapping
+        Data of `hierarchical_shape` by name; looks at ``subjects``, ``known`` and ``covariates``.
+
+    Warns
+    -----
+    SideBayesWarning
+    """
+    covariates, known = data.get("covariates"), data.get("known")
+    number, groups = data["subjects"].num_groups, 1
+    columns = 0 if covariates is None else np.asarray(covariates).shape[1]
+    if known is not None and (_known_groups(known) >= 0).all():
+        groups = len(np.unique(_known_groups(known)))
+    if groups + columns >= number > 1:
+        given = f" and {columns} covariates" * (columns > 0)
+        warnings.warn(
+            f"{groups} groups{given} leave nothing of {number} individuals unexplained, so that the variance "
+            "within groups is that of the prior alone; give more individuals, or fewer groups or covariates",
+            SideBayesWarning,
+            stacklevel=5,
+        )

@@ -3,7 +3,7 @@
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from sidebayes.guides.engines.steps.shortlist import modes_found
+from sidebayes.guides.engines.modes import distinct_modes, modes_missed
 from sidebayes.models.blocks.components.partition_starts import cell_moments, partitions
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.reliability import FlipRate
@@ -54,10 +54,27 @@ def test_modes_are_counted_whatever_the_numbers_of_clusters():
     value = np.array([-1.0, -1.001, -1.0, -5.0])
     sites = {"mean": np.array([[0.0, 3.0], [3.0, 0.0], [0.5, 2.0], [0.0, 3.0]])}
     sound = np.array([True, True, True, True])
-    assert modes_found(value, sound, sites) == "3 distinct modes from 4 starts"
-    assert modes_found(value[:2], sound[:2], {"mean": sites["mean"][:2]}).startswith(
-        "1 distinct mode "
-    )
+    found = distinct_modes(value, sound, sites)
+    assert str(found) == "3 distinct modes from 4 starts"
+    assert found.height.tolist() == [-1.0, -1.0, -5.0]
+    one = distinct_modes(value[:2], sound[:2], {"mean": sites["mean"][:2]})
+    assert str(one) == "1 distinct mode from 2 starts"
+
+
+def test_a_mode_that_no_draw_reached_is_found():
+    def modes(*heights):
+        places = np.array([[0.0, 5.0], [0.0, 1.0], [4.0, 9.0]])[: len(heights)]
+        return distinct_modes(np.array(heights), np.ones(len(heights), bool), {"mean": places})
+
+    rng = np.random.default_rng(0)
+    draws = {"mean": np.array([5.0, 0.0]) + rng.normal(size=(4, 500, 2))}  # numbered otherwise
+    assert modes_missed(modes(-1.0, -3.5), draws) == 2.5
+    assert modes_missed(modes(-1.0, -5.5), draws) is None  # too low to matter
+    assert modes_missed(modes(-1.0), draws) is None
+    wide = {"mean": draws["mean"] + 4 * rng.normal(size=(4, 500, 2))}
+    assert modes_missed(modes(-1.0, -3.5), wide) is None
+    # where draws do not hold the highest mode, as of a skewed posterior, nothing is known
+    assert modes_missed(modes(-2.0, -3.5, -1.5), draws) is None
 
 
 @pytest.mark.parametrize("prior", [dist.Beta(1.0, 4.0), dist.Uniform(0.0, 0.3)])

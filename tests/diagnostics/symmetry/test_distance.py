@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from scipy.stats import norm
+from sidebayes.diagnostics.comparison.compare import compare_fits
 from sidebayes.diagnostics.symmetry.distance import comparable, farthest, wasserstein
-from sidebayes.diagnostics.trust.compare import compare_fits
 
 from tests.diagnostics.fakes import FakeFit, make_tree
 
@@ -97,18 +97,6 @@ def test_the_table_says_whom_to_trust():
     assert table.frame.loc["point", "distance"] > 0
     assert '<td class="text suspect" data-heading="trust">differs</td>' in table.html()
     assert "differs" in str(table)
-
-
-def test_a_noisy_reference_overrules_none():
-    few = explorer(4).isel(draw=slice(0, 60))  # some 60 effective draws of each of four chains
-    moved = make_tree(4, 400, 50, seed=2)[0]
-    moved["posterior"]["flip_rate"] = 0.3 * moved["posterior"]["flip_rate"]
-    fits = {"few": few, "many": make_tree(4, 400, 50, seed=3)[0], "moved": moved}
-    table = compare_fits({name: FakeFit(tree) for name, tree in fits.items()})
-    assert table.frame.loc["few", "ess"] < 400 < table.frame.loc["moved", "ess"]
-    assert table.frame.loc["few", "trust"] == "reference"
-    assert table.frame.loc["moved", "trust"] == "too noisy to say"
-    assert table.frame.loc["moved", "shift"] > 0.5
 
 
 def test_nothing_to_measure_against():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
-from sidebayes.diagnostics.trust.compare import compare_fits
+from sidebayes.diagnostics.comparison.compare import compare_fits
 from sidebayes.diagnostics.trust.modes import lower_modes
 from sidebayes.diagnostics.trust.verdict import verdict
 

@@ -39,6 +39,7 @@ from sidebayes import (
     LinkedMixture,
     Links,
     NestedSlice,
+    Pathfinder,
     StochasticEM,
 )
 from sidebayes.results.fit import Fit
@@ -55,6 +56,7 @@ TINY = {
     "em": EM(num_restarts=2, max_steps=30),
     "map": MAP(num_restarts=1, max_steps=30),
     "laplace": Laplace(num_restarts=2, num_draws=100),
+    "pathfinder": Pathfinder(num_paths=2, num_draws=100, max_steps=20),
     "svi": SVI(guide="mean_field", num_restarts=2, num_steps=1000, num_draws=100),
     "nuts": NUTS(num_warmup=10, num_samples=10, num_chains=2, max_tree_depth=3),
     "hmc": HMC(num_warmup=10, num_samples=10, num_chains=2, trajectory_length=0.5),
@@ -242,7 +244,7 @@ QUICK = ("em", "map", "kmeans")
 )
 def test_every_card_with_every_engine(name, engine, tmp_path):
     card = CARDS[name]
-    if engine in ("smc", "nested"):
+    if engine in ("smc", "nested", "pathfinder"):
         pytest.importorskip("blackjax")
     links, options = {"none": None, "hard": HARD}.get(card.links, SOFT), {}
     if engine == "cavi":
@@ -269,7 +271,7 @@ def test_every_card_with_every_engine(name, engine, tmp_path):
 )
 def test_one_cluster_is_a_gaussian(engine):
     """The weights of one cluster have no free coordinate."""
-    if engine in ("smc", "nested"):
+    if engine in ("smc", "nested", "pathfinder"):
         pytest.importorskip("blackjax")
     fit = sidebayes.fit("gmm", X, num_clusters=1, engine=TINY[engine])
     np.testing.assert_array_equal(fit.labels(), 0)

@@ -26,7 +26,7 @@ from sidebayes import (
     Links,
     SideBayesWarning,
 )
-from sidebayes.results.validation import deal_folds
+from sidebayes.results.scores.validation import deal_folds
 from tests.reference.brute_force import enumerate_labelings, infer
 
 PRIOR_SCALE = 3.0

@@ -178,10 +178,11 @@ def test_pareto_k_tells_heavy_tails():
     for shape in (0.2, 0.9):
         assert pareto_k(-shape * np.log(uniform)) == pytest.approx(shape, abs=0.15)
     assert pareto_k(np.full(1000, 3.0)) == 0.0
-    assert quality(0.69, 4000)[0]
-    assert not quality(0.71, 4000)[0]
-    assert not quality(0.69, 1000)[0]  # 1 - 1 / log10(1000) = 0.67
-    assert "try NUTS" in quality(0.9, 4000)[1]
+    assert quality(0.69, 4000, 0.5)[0]
+    assert not quality(0.71, 4000, 0.5)[0]
+    assert not quality(0.69, 1000, 0.5)[0]  # 1 - 1 / log10(1000) = 0.67
+    assert "try NUTS" in quality(0.9, 4000, 0.5)[1]
+    assert quality(0.9, 4000, 0.95)[0]
     assert log_mean_weight(np.log([1.0, 3.0]))[0] == pytest.approx(np.log(2))
     assert log_mean_weight(np.log([1.0, 3.0]))[1] == pytest.approx(0.5)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from arviz_stats.base import array_stats
+from scipy.stats import gamma
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.expectation_maximisation import monte_carlo_walk
 
@@ -41,6 +45,29 @@ def test_the_mode_is_found_within_its_monte_carlo_error():
     error = found.standard_errors["mean"]
     assert 0 < error < 0.05
     assert abs(found.draws["mean"][0, 0] - exact) < 4 * error
+
+
+def counts(y):
+    rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
+    with numpyro.plate("rows", len(y)):
+        level = numpyro.sample("effect", dist.Gamma(2.0, rate))
+        numpyro.sample("y", dist.Poisson(level), obs=y)
+
+
+def test_draws_at_the_estimate_are_those_of_the_conditional_posterior():
+    seen = np.array([0, 3, 1, 7, 2])
+    found = replace(QUICK, num_final=0).run(Problem(counts, (seen,)), progress=False)
+    draws, rate = found.conditional_draws["effect"], found.draws["rate"][0, 0]
+    assert list(found.conditional_draws) == ["effect"]
+    assert draws.shape == (4, 100, 5)
+    ess = array_stats.ess(draws, chain_axis=0, draw_axis=1)
+    exact = gamma(2 + seen, scale=1 / (rate + 1))
+    np.testing.assert_array_less(abs(draws.mean((0, 1)) - exact.mean()), 4 * exact.std() / ess**0.5)
+    share = (draws < exact.ppf(0.8)).mean((0, 1))
+    np.testing.assert_array_less(abs(share - 0.8), 4 * 0.4 / ess**0.5)
+    np.testing.assert_allclose(
+        found.draws["effect"][0, 0], np.exp(np.log(draws).mean((0, 1))), rtol=0.1
+    )
 
 
 def test_only_newton_steps_that_were_taken_are_claimed(monkeypatch):

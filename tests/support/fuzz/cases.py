@@ -366,6 +366,17 @@ CASES = {
         engine=TEXT,
         links=OBJECTS[1:9],
     ),
+    "reference": options(
+        sb.reference,
+        {"method": "gmm", "num_clusters": 1, "x": X, "prior": PRIOR, "progress": False},
+        10,
+        # a run takes seconds, so that none of these is good
+        num_clusters=(0, -1, 2.5, "2", None, np.nan, 13),
+        seed=(-1, 2.5, "2", None),
+        ess=(0, -1, "2", None, np.nan),
+        max_draws=(0, -1, 2.5, "2", None, np.nan),
+        engine=TEXT,
+    ),
     "prior_predictive": options(
         sb.prior_predictive,
         {"method": "gmm", "num_clusters": 2, "num_draws": 2, "x": X, "prior": PRIOR},
@@ -396,6 +407,16 @@ CASES = {
         weight_per=TEXT,
         flip_rate=TEXT[1:],
         no_such_option=TEXT,
+    ),
+    "Fit.from_draws": options(
+        lambda model, data, draws: sb.Fit.from_draws(
+            model, data, draws.tree if isinstance(draws, sb.Fit) else draws, num_clusters=2
+        ),
+        {"model": "ppc", "data": {"x": X, "links": LINKS}, "draws": FIT},
+        20,
+        model=(*TEXT, None, 3),
+        data=(*ARRAYS[:20], {}, {"x": X, "y": X}),
+        draws=(*OBJECTS, {"mean": X}, {"mean": None}, *PATHS[:5]),
     ),
     "Fit.predict": options(of_fit("predict"), {"x": X}, x=ARRAYS),
     "Fit.same_cluster": options(of_fit("same_cluster"), {"pairs": PAIRS}, pairs=ARRAYS),

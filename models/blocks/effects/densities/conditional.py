@@ -30,5 +30,6 @@ def sample_effects(num_groups: int, scale_tril: Array, *, centred: bool) -> Arra
             return numpyro.sample("random_effects", fn, infer={"event_dims": ["effects"]})
     normal = dist.Normal(zero, 1.0).to_event(1)
     with numpyro.plate("subjects", num_groups):
-        white = numpyro.sample("white_effects", normal, infer={"event_dims": ["effects"]})
+        infer = {"event_dims": ["effects"], "symmetry": {"effects": "signs"}}
+        white = numpyro.sample("white_effects", normal, infer=infer)
     return white @ scale_tril.T

@@ -5,13 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from arviz_base import dict_to_dataset
 from numpy.typing import NDArray
 from scipy.special import logsumexp
-from xarray import DataArray, DataTree
+from xarray import DataArray
 
 from sidebayes.diagnostics.tree import pooled_draws
 from sidebayes.guides.engines.base import SideBayesWarning
@@ -23,67 +22,16 @@ from sidebayes.guides.engines.problem.units import (
     join_units,
     lay_out_units,
     refuse_dependent_units,
-    refuse_powers,
 )
 
-from ..common.fields import check_integer, check_seed
-from ..runs.run import Run
-from .base.fit_base import FitBase
+from ...common.fields import check_integer, check_seed
+from ...runs.run import Run
+from ..base.fit_base import FitBase
 
 if TYPE_CHECKING:
-    from arviz_stats.utils import ELPDDataLOO, ELPDDataLOOKFold
+    from arviz_stats.utils import ELPDDataLOOKFold
 
-__all__ = ["bic", "deal_folds", "kfold", "loo", "unit_terms"]
-
-
-def loo(fit: FitBase) -> ELPDDataLOO:
-    """Leave out one unit at a time, by Pareto-smoothed importance sampling (PSIS).
-
-    A unit is what is exchangeable: a row, a group, or a connected set of rows.
-
-    Returns
-    -------
-    arviz_stats.utils.ELPDDataLOO
-        With ``elpd_i`` and ``pareto_k`` by unit. A warning counts the units for which the draws are too
-        narrow, and recommends `kfold`.
-
-    Raises
-    ------
-    ValueError
-        If the fit is a point, or gives some units no density.
-
-    References
-    ----------
-    Vehtari, Gelman and Gabry (2017), Stat. Comput. 27, 1413-1432, doi:10.1007/s11222-016-9696-4.
-    """
-    from arviz_stats import loo as psis
-
-    terms = unit_terms(fit)
-    with fit.run.precision:
-        if fit.run.model is not None:
-            refuse_powers(fit.run.problem, "loo")
-    if np.prod(terms.shape[:2]) < 100:
-        raise ValueError(
-            f"{fit.engine} gave {np.prod(terms.shape[:2])} draws, too few to leave data out by "
-            "their weights; use fit.kfold(), or an engine that draws"
-        )
-    if not np.isfinite(terms).all():
-        raise ValueError("the fit gives some rows no density; there is nothing to leave out")
-    data = dict_to_dataset({"unit_terms": terms}, dims={"unit_terms": ["unit"]})
-    tree = DataTree.from_dict({"posterior": fit.tree["posterior"], "log_likelihood": data})
-    with warnings.catch_warnings():  # ArviZ's is told in the terms of units below
-        warnings.simplefilter("ignore")
-        found: ELPDDataLOO = psis(tree, var_name="unit_terms", reff=1.0, pointwise=True)
-    wide = int((found.pareto_k > found.good_k).sum())
-    if wide:
-        warnings.warn(
-            f"Pareto k is above {found.good_k:.2f} at {wide} of {found.n_data_points} units: "
-            "without them the posterior is another, and the estimate is not to be trusted; "
-            "fit.kfold() refits instead",
-            SideBayesWarning,
-            stacklevel=2,
-        )
-    return found
+__all__ = ["Units", "bic", "deal_folds", "density_without", "kfold", "unit_terms", "units_held_out"]
 
 
 def unit_terms(fit: FitBase) -> NDArray[np.float64]:
@@ -153,37 +101,20 @@ def kfold(
     """
     from arviz_stats.utils import ELPDDataLOOKFold
 
-    if fit.config.hard_labels:
-        raise ValueError("K-means has no density of held-out data; fit with 'em' or 'map'")
-    with fit.run.precision:
-        refuse_dependent_units(fit.run.problem, "kfold")
-        layout = lay_out_units(fit.run.problem)
-    unit = _joined_units(fit.run, layout)
-    stored = fit.tree["log_likelihood"].data_vars  # in whose order `loo` has the units
-    own = dict.fromkeys(layout.site_dims[str(name)] for name in stored)
-    unit = {dim: unit[dim] for dim in own if dim in unit}
-    if fit.run.unit_sites:
-        raise ValueError(
-            f"{fit.method}: sites {fit.run.unit_sites} change shape with the data, so that rows "
-            "held out have no density given a fit to the others"
-        )
-    fit.run.rows.refuse_others(fit.method)
-    starts = dict(zip(unit, np.cumsum([0, *(u.max() + 1 for u in unit.values())]), strict=False))
-    size = sum(int(u.max()) + 1 for u in unit.values())
+    units = units_held_out(fit, "kfold")
+    unit, starts = units.of, units.starts
     flat = np.concatenate([starts[dim] + u for dim, u in unit.items()])
     fold = deal_folds(flat, num_folds, seed)
-    elpd = np.full(size, np.nan)
+    elpd = np.full(units.size, np.nan)
     unsettled = []
     base = replace(fit.run.settled(), seed=seed, checkpoint=None)
     with progress_bar("k-fold", num_folds, shown=progress) as advance:
         for number in range(num_folds):
             held = {dim: fold[starts[dim] + u] == number for dim, u in unit.items()}
-            some = fit.of(base.subset({d: ~mask for d, mask in held.items()}), progress=False)
-            rest = replace(base.subset(held), unseen=True)
-            found, draws = _held_out(some, rest, held, unit, fit.run.sized_by_units)
+            found, draws, settled = density_without(fit, base, held, unit)
             for dim, (numbers, density) in found.items():
                 elpd[starts[dim] + numbers] = density
-            if not some.status.converged:
+            if not settled:
                 unsettled.append(number)
             advance(1, f"fold {number + 1}")
     if unsettled:
@@ -192,7 +123,7 @@ def kfold(
             SideBayesWarning,
             stacklevel=2,
         )
-    inside = _by_joined_unit(fit, layout, unit)
+    inside = _by_joined_unit(fit, units.layout, unit)
     return ELPDDataLOOKFold(
         elpd=float(elpd.sum()),
         se=float(np.sqrt(len(elpd) * elpd.var())),
@@ -206,6 +137,83 @@ def kfold(
         n_folds=num_folds,
         p_kfold_i=DataArray(inside - elpd, dims="unit", name="p_kfold_i"),
     )
+
+
+class Units(NamedTuple):
+    """Units that can be held out.
+
+    Attributes
+    ----------
+    layout : Layout
+    of : dict of str to ndarray of int
+        Unit of every element, by dimension, numbered from zero in each.
+    starts : dict of str to int
+        Number of the first unit of each dimension among all, in whose order `loo` has the units.
+    size : int
+    """
+
+    layout: Layout
+    of: dict[str, NDArray[np.int64]]
+    starts: dict[str, int]
+    size: int
+
+
+def units_held_out(fit: FitBase, asked: str) -> Units:
+    """Units of the data of a fit, which can be held out.
+
+    Raises
+    ------
+    ValueError
+        If held-out data have no density given a fit to the others.
+    """
+    if fit.config.hard_labels:
+        raise ValueError("K-means has no density of held-out data; fit with 'em' or 'map'")
+    with fit.run.precision:
+        refuse_dependent_units(fit.run.problem, asked)
+        layout = lay_out_units(fit.run.problem)
+    unit = _joined_units(fit.run, layout)
+    stored = fit.tree["log_likelihood"].data_vars  # in whose order `loo` has the units
+    own = dict.fromkeys(layout.site_dims[str(name)] for name in stored)
+    unit = {dim: unit[dim] for dim in own if dim in unit}
+    if fit.run.unit_sites:
+        raise ValueError(
+            f"{fit.method}: sites {fit.run.unit_sites} change shape with the data, so that rows "
+            "held out have no density given a fit to the others"
+        )
+    fit.run.rows.refuse_others(fit.method)
+    sizes = [int(u.max()) + 1 for u in unit.values()]
+    starts = dict(zip(unit, np.cumsum([0, *sizes]).tolist(), strict=False))
+    return Units(layout, unit, starts, sum(sizes))
+
+
+def density_without(
+    fit: FitBase, base: Run, held: Mapping[str, NDArray], unit: Mapping[str, NDArray]
+) -> tuple[dict[str, tuple[NDArray, NDArray]], int, bool]:
+    """Fit again without some elements; log predictive density of their units.
+
+    Parameters
+    ----------
+    fit : Fit
+    base : Run
+        The run of the fit, its prior fixed.
+    held : mapping of str to ndarray of bool
+        Elements to hold out, by dimension.
+    unit : mapping of str to ndarray of int
+        Unit of every element.
+
+    Returns
+    -------
+    dict of (ndarray, ndarray)
+        Numbers of the units of each dimension, and their densities.
+    int
+        Number of draws.
+    bool
+        Whether the engine converged.
+    """
+    some = fit.of(base.subset({d: ~mask for d, mask in held.items()}), progress=False)
+    rest = replace(base.subset(held), unseen=True)
+    found, draws = _held_out(some, rest, held, unit, fit.run.sized_by_units)
+    return found, draws, some.status.converged
 
 
 def deal_folds(unit: NDArray, num_folds: int, seed: int) -> NDArray[np.int64]:

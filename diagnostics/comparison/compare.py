@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -13,12 +12,12 @@ import pandas as pd
 
 from sidebayes.common.fields import refuse_unwritable
 
-from ..fitted import AskedFit, Fitted
-from ..sites import link_kind, site_of
-from ..symmetry.distance import farthest
-from ..symmetry.invariants import same_cluster
-from .modes import lower_modes, same_data, same_question
-from .scores import score_labels, violated_links
+from ..fitted import AskedFit
+from ..trust.modes import lower_modes, same_data
+from .headline import headline
+from .left_out import leave_one_out
+from .measure import measure
+from .rows import row_of
 
 __all__ = ["Comparison", "compare_fits", "named_fits"]
 
@@ -55,13 +54,10 @@ _OUTCOME = ("method", "engine", "ari", "nmi", "accuracy", "links", "kind", "viol
 _ON_LINKS = ("links", "kind", "violated")
 _COST = ("compile_s", "run_s", "total_s", "ess_per_s", "approximate")
 _CAPTIONS = ("What came out", "How sure it is", "What it cost")
+_WIDE = 110
+"""Characters of a line from which on a table in text is folded into its parts."""
 _BEST = {"ari": max, "nmi": max, "accuracy": max}
-_NOISY = "too noisy to say"
 _SUSPECT = ("differs", "no", "lower mode")
-_ESS, _ESS_PER_CHAIN = 400, 100
-"""Effective draws with which a reference can overrule others: in all, or of each of a few chains."""
-_SHIFT, _ERRORS = 0.1, 3.0
-"""Shift that matters, in posterior standard deviations, and Monte Carlo errors that it must exceed."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,8 +71,8 @@ class Comparison:
         ``log_joint`` of the best point found, with the change-of-variables term for engines that
         work in unconstrained space, so compare it within an engine only; ``log_evidence``
         and whether ``evidence`` is an estimate or a lower bound;
-        ``elpd_loo``, leaving out one connected set at a time, and ``bad_k``,
-        the share of them whose Pareto k is too high for the number of draws (see `Fit.loo`);
+        ``elpd_loo``, leaving out one connected set at a time, NaN ("do not use") where ``bad_k``, the share
+        of them whose Pareto k is too high for the number of draws, is not zero (see `Fit.loo`);
         worst ``rhat`` and least ``ess`` over label-invariant functionals; ``divergences``;
         ``links``, the ``kind`` they were taken as (hard, soft, learned), and those ``violated`` by
         the labels; ``flip``, posterior mean of a flip rate;
@@ -87,35 +83,51 @@ class Comparison:
         posteriors over label-invariant functionals of the parameters, ``shift_of`` which, in
         standard deviations (see `sidebayes.diagnostics.symmetry.distance.wasserstein`); and ``trust``.
     notes : tuple of str
-        A sentence for every fit that holds a lower mode than another one of the same posterior.
+        Sentences: which fits hold a lower mode than another one of the same posterior, which samplers are
+        no reference, and which scores cannot be used or compared.
     data : tuple of int
         Number of the data set of each fit, by rows of `frame`. The best scores are marked within a
         data set only.
+    headline : str
+        Which run to use, and why, in one sentence.
 
     Notes
     -----
-    The reference of ``trust`` is a sampler of several runs: one that started at draws of the prior,
-    and so sees modes that others cannot reach, before one of lower R-hat. Others "agree" with it,
-    or "differ", by a shift of more than a tenth and more than three Monte Carlo errors; "no" means
-    that the run says itself that it failed (`Fit.verdict`). A reference of fewer than 400 effective
-    draws, or 100 per chain, overrules no fit: one that would differ is "too noisy to say".
-    A mode below that of another engine on the same posterior is a "lower mode". The reference is only
-    the best available fit: where two samplers that start at the prior differ, give them more particles
-    or live points.
+    The reference of ``trust`` is a sampler of several chains that deserves it, see
+    `sidebayes.diagnostics.comparison.reference.choose_reference`; one that started at draws of the prior,
+    and so sees modes that others cannot reach, comes before one of lower R-hat. Others "agree" with it,
+    or "differ", by a shift of more than a tenth and more than three Monte Carlo errors; where three of these
+    exceed a quarter of a standard deviation, a fit that does not differ is "too noisy to say". "no" means
+    that the run says itself that it failed (`Fit.verdict`), "no reference" that no fit deserves to be
+    one. Where the reference started at a mode, and a sampler that started at the prior differs from it,
+    both differ, since one of them may have missed a mode. A mode below that of another engine on the
+    same posterior is a "lower mode". The reference is only the best available fit: where two samplers
+    that start at the prior differ, give them more particles or live points.
     """
 
     frame: pd.DataFrame
     notes: tuple[str, ...] = ()
     data: tuple[int, ...] = ()
+    headline: str = ""
 
     def __str__(self) -> str:
-        """Table as text, and the notes below it."""
-        return "\n".join([self._texts().rename(columns=_HEADINGS).to_string(), *self.notes])
+        """Headline, table as text, folded where it is wide, and the notes below it."""
+        texts = self._texts()
+        table = texts.rename(columns=_HEADINGS).to_string()
+        if len(table.split("\n", 1)[0]) > _WIDE:
+            parts = zip(_CAPTIONS, self._parts(), strict=True)
+            blocks = [
+                f"{caption}\n{texts[columns].rename(columns=_HEADINGS).to_string()}"
+                for caption, columns in parts
+                if columns
+            ]
+            table = "\n\n".join(blocks)
+        return "\n\n".join(filter(None, (self.headline, table, "\n".join(self.notes))))
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        from .notebook import comparison_cell
+        from ..trust.notebook import comparison_cell
 
         return comparison_cell(self)
 
@@ -137,17 +149,22 @@ class Comparison:
             for name, row in zip(texts.index, texts[columns].to_numpy(), strict=True):
                 table.add_row(str(name), *row)
             parts += [table, ""] if columns else []
-        return Group(*parts, *map(Text, self.notes))
+        head: list[Any] = [Text(self.headline, style="bold"), ""] if self.headline else []
+        return Group(*head, *parts, *map(Text, self.notes))
 
     def html(self) -> str:
         """HTML tables of class ``comparison``: results, their uncertainty, and their cost.
 
-        Every cell carries its heading as ``data-heading``, so that a narrow page can show a row as a
-        list. The notes follow as paragraphs of class ``reading``.
+        The headline comes first, in a paragraph of class ``headline``, and the cost is folded. Every cell
+        carries its heading as ``data-heading``, so that a narrow page can show a row as a list. The notes
+        follow as paragraphs of class ``reading``.
         """
-        tables = map(self._html, _CAPTIONS, self._parts())
+        captions = *_CAPTIONS[:-1], ""  # the last is the summary of what is folded
+        *tables, cost = map(self._html, captions, self._parts())
+        head = f'<p class="headline"><b>{escape(self.headline)}</b></p>' if self.headline else ""
         notes = "".join(f'<p class="reading">{escape(note)}</p>' for note in self.notes)
-        return "".join(tables) + notes
+        folded = f"<details><summary>{_CAPTIONS[-1]}</summary>{cost}</details>" if cost else ""
+        return head + "".join(tables) + notes + folded
 
     def _html(self, caption: str, columns: list[str]) -> str:
         if not columns:
@@ -166,7 +183,7 @@ class Comparison:
             )
             rows.append(f"<tr><th>{escape(str(name))}</th>{cells}</tr>")
         return (
-            f'<table class="comparison"><caption>{caption}</caption>'
+            f'<table class="comparison">{caption and f"<caption>{caption}</caption>"}'
             f"<thead><tr><th>fit</th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
         )
 
@@ -194,10 +211,13 @@ class Comparison:
         return len(rivals) > 1 and values.iloc[row] == best(rivals)
 
     def _texts(self) -> pd.DataFrame:
-        return pd.DataFrame(
+        texts = pd.DataFrame(
             {c: [_text(c, v) for v in self.frame[c]] for c in self.frame.columns},
             index=self.frame.index,
         )
+        if "bad_k" in texts:
+            texts.loc[self.frame["bad_k"] > 0, "elpd_loo"] = "do not use"
+        return texts
 
 
 def named_fits[F](fits: Mapping[str, F]) -> dict[str, F]:
@@ -219,123 +239,40 @@ def named_fits[F](fits: Mapping[str, F]) -> dict[str, F]:
     return dict(zip(names, fits.values(), strict=True))
 
 
-def compare_fits(fits: Mapping[str, AskedFit]) -> Comparison:
+def compare_fits(fits: Mapping[str, AskedFit], elsewhere: Sequence[Any] = ()) -> Comparison:
     """Compare fits; see `sidebayes.compare`.
 
     Parameters
     ----------
     fits : mapping of str to Fit
+    elsewhere : sequence of str
+        Those of them that are draws without a model.
     """
     fits = named_fits(fits)
-    rows = {name: _row(fit) for name, fit in fits.items()}
     lower = lower_modes(fits)
+    measured, passed_over = measure(fits)
+    left_out, said_of_these, usable = leave_one_out(fits)
+    rows = {name: row_of(fit) | left_out[name] | measured[name] for name, fit in fits.items()}
     frame = pd.DataFrame.from_dict(rows, orient="index")
-    frame = frame.join(_measure(list(fits.values()), frame))
+    texts = [name for name in frame if _is_text(str(name))]
+    frame = frame.fillna(dict.fromkeys(texts, ""))
     frame.loc[[name for name in lower if frame.loc[name, "trust"] != "no"], "trust"] = "lower mode"
     frame = frame[[name for name in _HEADINGS if name in frame]]
     empty = [c for c in frame if frame[c].isna().all() or (frame[c] == "").all()]
+    if (frame["bad_k"] > 0).any():  # where it says that the scores are not to be used
+        empty = [c for c in empty if c != "elpd_loo"]
     sets = [same_data(fit) for fit in fits.values()]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(sets))}
+    notes = [*lower.values(), *passed_over, *said_of_these]
+    notes += [
+        f"{name} was drawn elsewhere: labels, log densities and evidence need the model, and are blank; "
+        "sidebayes.Fit.from_draws(model, data, draws) gives a full fit."
+        for name in map(str, elsewhere)
+    ]
+    said = headline(fits, frame, usable)
     return Comparison(
-        frame.drop(columns=empty), tuple(lower.values()), tuple(numbers[key] for key in sets)
+        frame.drop(columns=empty), tuple(notes), tuple(numbers[key] for key in sets), said
     )
-
-
-def _row(fit: AskedFit) -> dict[str, Any]:
-    stats = fit.tree["sample_stats"]
-    links = fit.tree["constant_data"]
-    found, seconds = fit.convergence, fit.seconds
-    row = {
-        "method": fit.method,
-        "engine": fit.engine,
-        "log_joint": np.nan if fit.config.hard_labels else float(stats["lp"].max()),
-        "log_evidence": fit.tree["fit_info"].attrs.get("log_evidence", np.nan),
-        "evidence": fit.tree["fit_info"].attrs.get("log_evidence_kind", ""),
-        **_leave_one_out(fit),
-        **found,
-        "divergences": float(stats["diverging"].sum()) if "diverging" in stats else np.nan,
-        "links": links.sizes.get("link", 0),
-        "kind": link_kind(fit.tree),
-        "compile_s": seconds["compile"],
-        "run_s": seconds["run"],
-        "total_s": seconds["total"],
-        "ess_per_s": found["ess"] / max(seconds["run"], 1e-9),
-        "approximate": fit.approximate or "",
-    }
-    rate = site_of(fit.tree, "reliability")
-    if rate is not None:
-        row["flip"] = float(fit.tree["posterior"][rate].mean())
-    if fit.has_labels:
-        labels = fit.tree["responsibilities"]["labels"].to_numpy()
-        row["violated"] = violated_links(labels, links["links"], links["link_weights"])
-        if "truth" in fit.tree["observed_data"]:
-            row |= score_labels(fit.tree["observed_data"]["truth"].to_numpy(), labels)
-    return row
-
-
-def _leave_one_out(fit: AskedFit) -> dict[str, float]:
-    """What `Fit.loo` says, if it can."""
-    try:
-        with warnings.catch_warnings():  # large Pareto k are counted instead
-            warnings.simplefilter("ignore")
-            found = fit.loo()
-    except ValueError:
-        return {"elpd_loo": np.nan, "bad_k": np.nan}
-    return {"elpd_loo": float(found.elpd), "bad_k": float((found.pareto_k > found.good_k).mean())}
-
-
-def _measure(fits: list[AskedFit], frame: pd.DataFrame) -> pd.DataFrame:
-    """Columns that say how far each fit lies from the reference of its model, data and links."""
-    keys = [same_question(fit) for fit in fits]
-    rows = []
-    for number, (key, fit) in enumerate(zip(keys, fits, strict=True)):
-        peers = [i for i, other in enumerate(keys) if other == key and _may_lead(fits[i])]
-        failed = fit.verdict[0] == "bad"
-        row: dict[str, Any] = {"trust": "no" if failed else ""}
-        rows.append(row)
-        if not peers or keys.count(key) == 1:
-            continue
-        best = min(peers, key=lambda i: _rank(fits[i]))
-        if best == number:
-            row["trust"] = "no" if failed else "reference"
-            continue
-        leader = fits[best]
-        row["distance"] = _distance(fit, leader) if fit.has_labels else np.nan
-        if fit.tree["posterior"].sizes["draw"] == 1:
-            continue
-        row["shift"], row["shift_of"] = farthest(fit.tree, leader.tree)
-        if np.isnan(row["shift"]):
-            continue
-        ess = frame["ess"].iloc[[number, best]].to_numpy(float)
-        apart = row["shift"] > max(_SHIFT, _ERRORS * np.sqrt((1 / ess).sum()))
-        enough = ess[1] >= min(_ESS, _ESS_PER_CHAIN * leader.tree["posterior"].sizes["chain"])
-        unlike = "differs" if enough else _NOISY
-        row["trust"] = "no" if failed else unlike if apart else "agrees"
-    measured = pd.DataFrame(rows, frame.index)
-    texts = [name for name in measured if _is_text(str(name))]
-    return measured.fillna(dict.fromkeys(texts, ""))
-
-
-def _may_lead(fit: Fitted) -> bool:
-    """Whether others can be measured against a fit: several chains that all moved."""
-    return fit.tree["posterior"].sizes["draw"] > 1 and bool(np.isfinite(fit.convergence["rhat"]))
-
-
-def _rank(fit: Fitted) -> tuple:
-    """Sound runs first, then samplers that start at the prior, then by R-hat.
-
-    Of engines with several chains, those whose evidence has a standard error start at the prior.
-    """
-    error = fit.tree["fit_info"].attrs.get("log_evidence_error", np.nan)
-    return fit.verdict[0] == "bad", np.isnan(error), fit.convergence["rhat"]
-
-
-def _distance(fit: Fitted, leader: Fitted) -> float:
-    """Mean difference in the probability that two points share a cluster."""
-    num_points = fit.tree["responsibilities"].sizes["points"]
-    pairs = np.random.default_rng(0).integers(num_points, size=(2000, 2))
-    gap = np.subtract(*(same_cluster(one.tree, pairs).mean(axis=(0, 1)) for one in (fit, leader)))
-    return float(np.abs(gap).mean())
 
 
 def _is_text(column: str) -> bool:

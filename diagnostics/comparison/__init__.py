@@ -1,0 +1,1 @@
+"""Fits beside one another: which is measured against which, and what the table says."""

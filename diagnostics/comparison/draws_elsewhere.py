@@ -1,0 +1,162 @@
+"""Draws made elsewhere as a row of a comparison, without their model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+from sidebayes.guides.engines.base import Engine
+
+from ..fitted import Fitted
+from ..symmetry.invariants import convergence
+from ..trust.verdict import verdict
+
+if TYPE_CHECKING:
+    from arviz_stats.utils import ELPDData
+
+__all__ = ["draws_elsewhere"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Drawn:
+    """What a comparison asks of a fit, of draws alone."""
+
+    tree: xr.DataTree
+    method: str
+    run: Any = None
+    config: Engine = field(default_factory=Engine)
+    approximate: str | None = None
+    has_labels: bool = False
+
+    @property
+    def engine(self) -> str:
+        return str(self.tree["fit_info"].attrs["engine"])
+
+    @property
+    def objective(self) -> NDArray:
+        return np.empty((0, 0))
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        return dict.fromkeys(("compile", "run", "total"), np.nan)
+
+    @cached_property
+    def convergence(self) -> dict[str, float]:
+        return convergence(self.tree)
+
+    @cached_property
+    def verdict(self) -> tuple[str, str]:
+        return verdict(self)
+
+    @property
+    def relabelled(self) -> tuple[xr.DataTree, float]:
+        return self.tree, 1.0
+
+    @property
+    def params(self) -> dict[str, NDArray]:
+        sites = self.tree["posterior"].data_vars.items()
+        return {str(name): site.to_numpy().mean(axis=(0, 1)) for name, site in sites}
+
+    def loo(self) -> ELPDData:
+        """Leave out one unit of the only log likelihood at a time."""
+        from arviz_stats import loo
+
+        if "log_likelihood" not in self.tree or len(self.tree["log_likelihood"].data_vars) != 1:
+            raise ValueError("there is no single log likelihood")
+        return loo(self.tree, pointwise=True)
+
+
+def draws_elsewhere(tree: xr.DataTree, fits: Mapping[str, Fitted]) -> Any:
+    """Draws as a row of a comparison.
+
+    They are taken for draws of the posterior of the fit with which they share most variables, of equal
+    shapes; names of axes, roles and symmetries of these are the fit's.
+
+    Parameters
+    ----------
+    tree : DataTree
+        Groups ``posterior`` at least.
+    fits : mapping of str to Fit
+
+    Raises
+    ------
+    ValueError
+        If there are fits, and no variable is shared with any.
+    """
+    posterior = tree["posterior"].to_dataset()
+    shared = {name: _shared(posterior, fit.tree["posterior"]) for name, fit in fits.items()}
+    best = max(shared, key=lambda name: len(shared[name]), default=None)
+    if best is not None and not shared[best]:
+        raise ValueError(
+            f"draws of {sorted(map(str, posterior))} share no variable of equal shape with a fit, such as "
+            f"{best}, which has {sorted(map(str, fits[best].tree['posterior']))}; give them the same names"
+        )
+    like = None if best is None else fits[best]
+    out = xr.DataTree()
+    if like is None:
+        out["posterior"] = xr.DataTree(posterior)
+        out["observed_data"] = tree.get("observed_data", xr.DataTree(xr.Dataset()))
+        out["constant_data"] = xr.DataTree(
+            xr.Dataset(
+                {
+                    "links": (("link", "end"), np.zeros((0, 2))),
+                    "link_weights": ("link", np.zeros(0)),
+                }
+            )
+        )
+    else:
+        own = like.tree["posterior"]
+        values = {n: own[n].isel(chain=0, draw=0, drop=True) for n in shared[str(best)]}
+        named = {
+            n: (("chain", "draw", *like_it.dims), posterior[n].to_numpy(), like_it.attrs)
+            for n, like_it in values.items()
+        }
+        out["posterior"] = xr.DataTree(xr.Dataset(named, attrs=dict(own.attrs)))
+        out["observed_data"], out["constant_data"] = (
+            like.tree[group].copy() for group in ("observed_data", "constant_data")
+        )
+        out.attrs.update(like.tree.attrs)
+    _complete(out, tree, like)
+    return _Drawn(out, "" if like is None else like.method)
+
+
+def _shared(posterior: xr.Dataset, own: Any) -> list[str]:
+    return [
+        str(n)
+        for n, site in own.data_vars.items()
+        if n in posterior and posterior[n].shape[2:] == site.shape[2:]
+    ]
+
+
+def _complete(out: xr.DataTree, tree: xr.DataTree, like: Fitted | None) -> None:
+    """Add the groups that every fit has: statistics, log likelihood, and facts about the run."""
+    posterior = out["posterior"]
+    shape = posterior.sizes["chain"], posterior.sizes["draw"]
+    posterior.attrs.setdefault("ordered_clusters", 0)
+    posterior.attrs["point_estimate"] = int(np.prod(shape) == 1)
+    stats = {"lp": (("chain", "draw"), np.full(shape, np.nan))}
+    if "sample_stats" in tree and "diverging" in tree["sample_stats"]:
+        stats["diverging"] = ("chain", "draw"), tree["sample_stats"]["diverging"].to_numpy()
+    out["sample_stats"] = xr.DataTree(xr.Dataset(stats))
+    if "log_likelihood" in tree:
+        out["log_likelihood"] = xr.DataTree(tree["log_likelihood"].to_dataset())
+        if like is not None and "log_likelihood" in like.tree:
+            out["log_likelihood"].attrs.update(like.tree["log_likelihood"].attrs)
+    attrs = tree["posterior"].attrs
+    by = str(attrs.get("inference_library", tree.attrs.get("inference_library", "elsewhere")))
+    info = xr.Dataset({"objective": (("restart", "step"), np.empty((0, 0)))})
+    info.attrs.update(
+        engine=by,
+        status=f"{shape[0]} x {shape[1]} draws that were made elsewhere",
+        converged=1,
+        approximate="",
+        density_space="unconstrained",
+        seconds=json.dumps({}),
+    )
+    out["fit_info"] = xr.DataTree(info)

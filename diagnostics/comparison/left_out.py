@@ -1,0 +1,89 @@
+"""Leave-one-out scores of a comparison, and which of them can be compared."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..fitted import AskedFit, Fitted
+
+__all__ = ["leave_one_out"]
+
+
+def leave_one_out(
+    fits: Mapping[str, AskedFit],
+) -> tuple[dict[str, dict[str, float]], list[str], list[str]]:
+    """Columns ``elpd_loo`` and ``bad_k`` of every fit.
+
+    A score with a unit of high Pareto k is not to be used, and is NaN.
+
+    Parameters
+    ----------
+    fits : mapping of str to Fit
+
+    Returns
+    -------
+    dict of dict
+        By fit.
+    list of str
+        Sentences: which scores are not to be used, and which cannot be compared.
+    list of str
+        Fits whose scores can be used, where all of these can be compared; else none.
+    """
+    rows: dict[str, dict[str, float]] = {}
+    notes = []
+    scored: dict[tuple, dict[str, int]] = {}
+    for name, fit in fits.items():
+        rows[name] = {"elpd_loo": np.nan, "bad_k": np.nan}
+        try:
+            with warnings.catch_warnings():  # large Pareto k are counted instead
+                warnings.simplefilter("ignore")
+                found = fit.loo()
+        except ValueError:
+            continue
+        wide = int((found.pareto_k > found.good_k).sum())
+        rows[name]["bad_k"] = wide / found.n_data_points
+        if wide:
+            notes.append(
+                f"LOO elpd of {name} is not to be used: Pareto k is too high at {wide} of "
+                f"{found.n_data_points} units; .loo(refit=True) fits again without each of them, and "
+                ".kfold() without a tenth of the units at a time."
+            )
+            continue
+        rows[name]["elpd_loo"] = float(found.elpd)
+        scored.setdefault(_what_is_scored(fit), {})[name] = found.n_data_points
+    if len(scored) > 1:
+        groups = [
+            f"{', '.join(names)} ({next(iter(names.values()))} units)" for names in scored.values()
+        ]
+        data = len({what[0] for what in scored}) > 1
+        remedy = (
+            "fit the same outcomes, in the same units, to compare them"
+            if data
+            else ".loo(unit='row') scores rows without their links, so that fits with any links compare"
+        )
+        notes.append(
+            f"LOO elpd cannot be compared between {' and '.join(groups)}: they score other "
+            f"{'data' if data else 'units'}; {remedy}."
+        )
+    usable = [name for names in scored.values() for name in names] if len(scored) == 1 else []
+    return rows, notes, usable
+
+
+def _what_is_scored(fit: Fitted) -> tuple[Any, ...]:
+    """Data whose density is scored, and their units, with the links that are part of the units."""
+    constant = fit.tree["constant_data"]
+    units = [v.to_numpy() for n, v in constant.data_vars.items() if str(n).startswith("unit")]
+    observed = fit.tree["log_likelihood"].attrs.get("scored") or tuple(
+        values.to_numpy().tobytes() if values.dtype != object else tuple(values.to_numpy().ravel())
+        for name, values in fit.tree["observed_data"].data_vars.items()
+        if name != "truth"
+    )
+    tied = any(len(np.unique(unit)) < len(unit) for unit in units)
+    links = (
+        [constant[name].to_numpy().tobytes() for name in ("links", "link_weights")] if tied else []
+    )
+    return observed, *(unit.tobytes() for unit in units), *links

@@ -1,0 +1,87 @@
+"""Draws made elsewhere, read from whatever holds them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from arviz_base import from_dict
+
+__all__ = ["is_draws", "read_draws"]
+
+_READ = ("posterior", "sample_stats", "log_likelihood", "observed_data")
+"""Groups that are read."""
+
+
+def is_draws(given: Any) -> bool:
+    """Whether an object may hold draws: a tree, data set, path, ArviZ's older class, or NumPyro's MCMC."""
+    kinds = xr.DataTree | xr.Dataset | str | os.PathLike
+    return isinstance(given, kinds) or any(hasattr(given, n) for n in ("posterior", "get_samples"))
+
+
+def read_draws(given: Any, name: str = "draws") -> xr.DataTree:
+    """Draws as a tree in ArviZ's schema, with the group ``posterior`` at least.
+
+    Parameters
+    ----------
+    given : DataTree, Dataset, InferenceData, MCMC, mapping or path
+        A data set or a mapping holds the draws by site, shape (chain, draw, ...). Of NumPyro's `MCMC` the
+        draws of each chain are taken. A path is that of a NetCDF file of ArviZ.
+    name : str
+        For messages.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it holds no draws, or a draw is not finite.
+    """
+    if isinstance(given, str | os.PathLike):
+        if not Path(given).is_file():
+            raise ValueError(
+                f"{name}: there is no file {os.fspath(given)}; give one that ArviZ wrote"
+            )
+        try:
+            with xr.open_datatree(given, engine="h5netcdf") as opened:
+                given = opened.load()
+        except Exception as error:  # HDF5 and xarray have errors of many kinds
+            raise ValueError(f"{name}: {os.fspath(given)} is no NetCDF file of ArviZ") from error
+    if hasattr(given, "get_samples"):
+        stats = given.get_extra_fields(group_by_chain=True)
+        tree = from_dict({"posterior": _arrays(given.get_samples(group_by_chain=True))})
+        if "diverging" in stats:
+            found = xr.Dataset({"diverging": (("chain", "draw"), np.asarray(stats["diverging"]))})
+            tree["sample_stats"] = xr.DataTree(found)
+    elif isinstance(given, Mapping) and not isinstance(given, xr.Dataset | xr.DataTree):
+        tree = from_dict({"posterior": _arrays(given)})
+    elif isinstance(given, xr.Dataset):
+        tree = xr.DataTree.from_dict({"posterior": given})
+    elif hasattr(given, "posterior"):
+        groups = {group: getattr(given, group) for group in _READ if hasattr(given, group)}
+        tree = xr.DataTree.from_dict({n: _dataset(one) for n, one in groups.items()})
+    else:
+        raise TypeError(
+            f"{name} is a {type(given).__name__}; pass a DataTree or Dataset of ArviZ, NumPyro's MCMC, a "
+            "path, or a mapping of sites to arrays of shape (chain, draw, ...)"
+        )
+    posterior = tree["posterior"]
+    if {"chain", "draw"} - set(posterior.dims) or not posterior.data_vars:
+        raise ValueError(
+            f"{name} has the axes {list(posterior.dims)}; expected draws by chain and draw"
+        )
+    tree["posterior"] = xr.DataTree(posterior.to_dataset().transpose("chain", "draw", ...))
+    bad = [str(n) for n, v in posterior.data_vars.items() if not np.isfinite(v.to_numpy()).all()]
+    if bad:
+        raise ValueError(f"{name} holds numbers that are not finite at the sites {bad}")
+    return tree
+
+
+def _dataset(group: Any) -> xr.Dataset:
+    return group.to_dataset() if hasattr(group, "to_dataset") else group
+
+
+def _arrays(draws: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    return {str(n): np.asarray(v) for n, v in draws.items()}

@@ -1,0 +1,123 @@
+"""Draws that were made elsewhere, as the result of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from numpy.typing import NDArray
+
+from .base import Engine, EngineResult, Problem, Status
+from .plumbing.programs import compiled
+from .problem.density import approximation, deterministics, place, sum_log_prob, unconstrained_start
+from .problem.posterior import latent_shapes
+
+__all__ = ["GivenDraws", "given_result"]
+
+
+@dataclass(frozen=True)
+class GivenDraws(Engine):
+    """In place of the engine of a fit whose draws were made elsewhere; it cannot be run again.
+
+    Parameters
+    ----------
+    by : str
+        What made the draws.
+    num_samples : int
+        Number of further draws, of which there are none.
+    """
+
+    by: str = "elsewhere"
+    num_samples: int = 0
+
+    name: ClassVar[str] = "given"
+    length: ClassVar[str] = "num_samples"
+
+    def run(
+        self,
+        problem: Problem,
+        *,
+        seed: int = 0,
+        init: Mapping[str, Any] | None = None,
+        progress: bool = True,
+    ) -> EngineResult:
+        """Refuse to run: there are no more draws."""
+        raise ValueError(
+            "the draws of this fit were made elsewhere, so that nothing can be fitted again; fit the model "
+            "by an engine, such as sidebayes.fit(..., engine='nuts')"
+        )
+
+
+def given_result(
+    problem: Problem, draws: Mapping[str, NDArray], diverging: NDArray | None, by: str
+) -> EngineResult:
+    """Result of an engine from draws of the latent sites: log densities and deterministic sites at them.
+
+    Parameters
+    ----------
+    problem : Problem
+    draws : mapping of str to ndarray, shape (chain, draw, ...)
+        Others than latent sites are ignored: deterministic ones are computed.
+    diverging : ndarray of bool, shape (chain, draw), or None
+    by : str
+        What made the draws.
+
+    Raises
+    ------
+    ValueError
+        If a latent site is missing or of another shape, the numbers of chains and draws differ, or draws
+        have no density.
+    """
+    shapes = latent_shapes(problem)
+    missing = sorted(shapes.keys() - draws.keys())
+    if missing:
+        raise ValueError(
+            f"draws hold {sorted(draws)}, and no {missing}; the model has the sites {sorted(shapes)}, each "
+            "of which needs draws of shape (chain, draw, ...) under its name"
+        )
+    latent = {name: np.asarray(draws[name], float) for name in shapes}
+    chains = {value.shape[:2] for value in latent.values()}
+    for name, value in latent.items():
+        if len(chains) > 1 or value.shape[2:] != shapes[name]:
+            raise ValueError(
+                f"draws of {name!r} have shape {value.shape}; expected (chain, draw, "
+                f"{', '.join(map(str, shapes[name]))}), chains and draws the same for all sites"
+            )
+    (size,) = chains
+    flat = {n: v.reshape(-1, *v.shape[2:]) for n, v in latent.items()}
+
+    def build(bare: Problem) -> Callable:
+        def one(values: dict[str, Array], args: tuple) -> tuple[Array, dict[str, Array]]:
+            free = unconstrained_start(bare, values, args)
+            trace, jacobian = place(bare, free, args)
+            return sum_log_prob(trace) + jacobian, deterministics(trace)
+
+        return lambda values, args: jax.lax.map(lambda v: one(v, args), values)
+
+    inputs = {n: jnp.asarray(v) for n, v in flat.items()}, problem.args
+    program, _ = compiled("given", problem, None, build, *inputs, once=True)
+    density, noted = program(*inputs)
+    lp = np.asarray(density)
+    bad = int((~np.isfinite(lp)).sum())
+    if bad:
+        raise ValueError(
+            f"draws: the model gives {bad} of {lp.size} no density with these data; look whether they are of "
+            "this model, of these data, and of its constrained sites"
+        )
+    derived = {n: np.asarray(v).reshape(*size, *v.shape[1:]) for n, v in noted.items()}
+    stats = {"lp": lp.reshape(size)}
+    return EngineResult(
+        engine=by,
+        draws=latent | derived,
+        sample_stats=stats if diverging is None else stats | {"diverging": diverging},
+        objective=np.empty((0, 0)),
+        status=Status(True, f"{size[0]} x {size[1]} draws that were made elsewhere"),
+        seconds={"compile": 0.0, "run": 0.0, "search": 0.0},
+        approximate=approximation(problem),
+        density_space="unconstrained",
+    )

@@ -1,0 +1,105 @@
+"""Distinct modes that climbs from several starts end in, and those that draws did not reach."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Modes", "distinct_modes", "modes_missed"]
+
+_NEAR = 0.01
+"""Nats between ends at the same mode."""
+
+_SAME_PLACE = 0.05
+"""Difference of sites there, in standard deviations of their entries."""
+
+_TINY = 1e-6
+"""Unit where all ends are at zero."""
+
+_MATTERS = 4.0
+"""Nats below the highest mode from which on another one is taken to hold little mass."""
+
+_MOST_ENTRIES = 1000
+"""Entries of a site up to which it is asked where draws went."""
+
+
+class Modes(NamedTuple):
+    """Distinct modes, the highest first.
+
+    Attributes
+    ----------
+    height : ndarray, shape (num_modes,)
+        Log density.
+    sites : dict of ndarray, shape (num_modes, ...)
+    num_starts : int
+    """
+
+    height: NDArray[np.float64]
+    sites: dict[str, NDArray]
+    num_starts: int
+
+    def __str__(self) -> str:
+        """Numbers of modes and starts: "4 distinct modes from 10 starts"."""
+        number = len(self.height)
+        modes = f"{number} distinct mode{'s' if number != 1 else ''}"
+        return f"{modes} from {self.num_starts} start{'s' if self.num_starts != 1 else ''}"
+
+
+def distinct_modes(value: NDArray, sound: NDArray[np.bool_], sites: Mapping[str, NDArray]) -> Modes:
+    """The different modes among the ends of climbs.
+
+    Ends are the same mode if their heights are, and their sites however clusters are numbered: the
+    entries of each, sorted.
+
+    Parameters
+    ----------
+    value : ndarray, shape (num_starts,)
+    sound : ndarray of bool, shape (num_starts,)
+        Ends that count.
+    sites : mapping of str to ndarray, shape (num_starts, ...)
+    """
+    places = [_sorted(site) for site in sites.values()]
+    units = [
+        place[sound].std() + 0.01 * np.abs(place[sound]).mean() + _TINY if sound.any() else 1.0
+        for place in places
+    ]
+    scaled = [place / unit for place, unit in zip(places, units, strict=True) if place.size]
+    found: list[int] = []
+    for row in [row for row in np.argsort(-value, kind="stable").tolist() if sound[row]]:
+        if not any(
+            abs(value[row] - value[other]) <= _NEAR
+            and all(np.abs(place[row] - place[other]).max() <= _SAME_PLACE for place in scaled)
+            for other in found
+        ):
+            found.append(row)
+    return Modes(value[found], {n: site[found] for n, site in sites.items()}, len(value))
+
+
+def modes_missed(modes: Modes, draws: Mapping[str, NDArray]) -> float | None:
+    """How far below the highest mode the best one lies that no draw reached; None if there is none.
+
+    Draws reached a mode if each entry of each site, sorted, lies within their range there. Modes more than
+    four nats below the highest are left out. Nothing can be said where the highest mode itself lies outside.
+
+    Parameters
+    ----------
+    modes : Modes
+    draws : mapping of str to ndarray, shape (chain, draw, ...)
+    """
+    reached = np.ones(len(modes.height), bool)
+    for name, site in modes.sites.items():
+        if 0 < site[0].size <= _MOST_ENTRIES:
+            cloud = _sorted(draws[name].reshape(-1, *site.shape[1:]))
+            place = _sorted(site)
+            reached &= ((place >= cloud.min(axis=0)) & (place <= cloud.max(axis=0))).all(axis=1)
+    below = modes.height[0] - modes.height
+    missed = below[~reached & (below < _MATTERS)]
+    return float(missed.min()) if reached[0] and missed.size else None
+
+
+def _sorted(site: NDArray) -> NDArray:
+    """Rows of the entries of every member, sorted."""
+    return np.sort(site.reshape(len(site), -1), axis=1)

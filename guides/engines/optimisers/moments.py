@@ -1,0 +1,212 @@
+"""Moments of an approximation's draws beside those that draws from farther out, weighted, have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+
+from ..base import Problem
+from ..plumbing.clock import Clock
+from ..problem.density import abstract_trace, latent_sites
+from ..problem.importance import effective_share, pareto_k, quality, smoothed_weights, visit
+from ..symmetries.declared import site_symmetries, sites_up_to_signs
+from ..symmetries.exchangeable import ClusterAxes, cluster_axes
+
+__all__ = ["Judgement", "judge_draws", "judge_moments"]
+
+_DF = 4
+"""Degrees of freedom of the draws from farther out; their weights keep a share effective in any dimension."""
+
+_BATCHES = 4
+"""Sets of draws from farther out, each of as many as the approximation has."""
+
+_ENOUGH = 100
+"""Effective number of weighted draws from which on they are believed."""
+
+_LIMIT = 0.7
+"""Pareto k-hat up to which weights of draws from farther out are believed."""
+
+_WRONG, _DOUBTFUL = 0.3, 0.2
+"""Shift of a mean in standard deviations, or excess of one standard deviation over the other, that makes
+draws wrong, or doubtful."""
+
+_ERRORS = 3.0
+"""Monte Carlo errors that a difference must exceed besides."""
+
+
+class Judgement(NamedTuple):
+    """Whether draws are close to the posterior, a sentence on it, and what is doubtful."""
+
+    close: bool
+    sentence: str
+    remarks: tuple[str, ...] = ()
+
+
+class _Gap(NamedTuple):
+    """Largest difference of moments: its size, and what differs."""
+
+    size: float
+    what: str
+
+
+class _Farther(NamedTuple):
+    """Draws of a t distribution in equal parts, and their log densities."""
+
+    parts: NDArray
+    log_q: NDArray
+
+
+def judge_draws(
+    problem: Problem,
+    template: Mapping[str, Any],
+    draws: NDArray,
+    sites: Mapping[str, NDArray],
+    log_weights: NDArray,
+    clock: Clock,
+    seed: int,
+) -> Judgement:
+    """Judge an approximation by the k-hat of its weights, their effective size, and moments.
+
+    k-hat tells how heavy the tail of the weights is, however little it holds; and it cannot see what
+    lies farther out than the draws. Therefore the moments of all sites are compared with those of draws
+    from a multivariate t distribution of the same centre and shape, weighted to the posterior.
+
+    Parameters
+    ----------
+    problem : Problem
+    template : mapping
+        Unconstrained values of the latent sites, for their shapes.
+    draws : ndarray, shape (num_draws, num_coordinates)
+        Of the approximation, in unconstrained coordinates.
+    sites : mapping of str to ndarray, shape (num_draws, ...)
+        The same in their supports.
+    log_weights : ndarray, shape (num_weights,)
+        Of the draws, or of more of them, by which these were chosen.
+    clock : Clock
+    seed : int
+    """
+    k = pareto_k(log_weights)
+    close, sentence = quality(k, len(log_weights), effective_share(log_weights))
+    others, weights, reliable = sites, smoothed_weights(log_weights), False
+    if len(weights) != len(draws):  # those of a pool that the draws were taken from
+        weights = np.full(len(draws), 1 / len(draws))
+    farther = _farther(draws, seed)
+    if farther is not None:
+        looked = [visit(problem, template, part, clock, anywhere=True) for part in farther.parts]
+        density = np.concatenate([part[0] for part in looked])
+        found = smoothed_weights(density - farther.log_q)
+        if 1 / np.square(found).sum() >= _ENOUGH:
+            others = {name: np.concatenate([part[1][name] for part in looked]) for name in sites}
+            weights = found
+            reliable = pareto_k(density - farther.log_q) <= _LIMIT
+    axes = cluster_axes(problem, {name: value[None] for name, value in sites.items()})
+    gap = judge_moments(
+        _comparable(problem, axes, sites), _comparable(problem, axes, others), weights
+    )
+    if gap is not None and gap.size > _WRONG:
+        sentence = f"Pareto k-hat {k:.2f}; {gap.what}: do not trust its draws; try NUTS"
+        return Judgement(False, sentence)
+    if reliable and not close:
+        close = True
+        sentence = (
+            f"Pareto k-hat {k:.2f}, but its moments are those of weighted draws from farther out: close to "
+            "the posterior around this mode; do not trust evidence by importance"
+        )
+    return Judgement(
+        close, sentence, () if gap is None else (f"{gap.what[0].upper()}{gap.what[1:]}",)
+    )
+
+
+def judge_moments(
+    plain: Mapping[str, NDArray], others: Mapping[str, NDArray], weights: NDArray
+) -> _Gap | None:
+    """Largest difference between moments of draws and those of weighted draws, None if none matters.
+
+    Parameters
+    ----------
+    plain : mapping of str to ndarray, shape (num_draws, ...)
+    others : mapping of str to ndarray, shape (num_others, ...)
+    weights : ndarray, shape (num_others,)
+        Of sum one.
+    """
+    portion = 1 / len(next(iter(plain.values()))) + np.square(weights).sum()  # 1 / ESS, of both
+    found = []
+    for name, draws in plain.items():
+        first = np.asarray(draws, float).reshape(len(draws), -1)
+        second = np.asarray(others[name], float).reshape(len(weights), -1)
+        second = np.where(weights[:, None] > 0, second, 0.0)
+        mean, sd = first.mean(axis=0), first.std(axis=0)
+        mean_of, sd_of, kurtosis = _weighted(second, weights)
+        for at in np.flatnonzero((sd > 1e-12 * (1 + np.abs(mean))) & (sd_of > 0)):
+            shift = abs(mean_of[at] - mean[at]) / sd_of[at]
+            said = f"the mean of {name} is off by {shift:.2f} standard deviations"
+            found.append((shift, np.sqrt(portion), said))
+            excess = max(sd_of[at] / sd[at], sd[at] / sd_of[at]) - 1
+            said = (
+                f"the standard deviation of {name} is {sd[at]:.3g}, where the posterior has about "
+                f"{sd_of[at]:.3g}"
+            )
+            found.append((excess, np.sqrt(max(kurtosis[at] - 1, 2.0) / 4 * portion), said))
+    sure = [each for each in found if each[0] > max(_DOUBTFUL, _ERRORS * each[1])]
+    if not sure:
+        return None
+    size, _, what = max(sure, key=lambda each: each[0] - _ERRORS * each[1])
+    return _Gap(float(size), what)
+
+
+def _weighted(values: NDArray, weights: NDArray) -> tuple[NDArray, NDArray, NDArray]:
+    """Means, standard deviations and kurtosis of weighted columns."""
+    mean = weights @ values
+    apart = values - mean
+    variance = weights @ apart**2
+    kurtosis = weights @ apart**4 / np.where(variance > 0, variance, 1.0) ** 2
+    return mean, np.sqrt(variance), kurtosis
+
+
+def _farther(draws: NDArray, seed: int) -> _Farther | None:
+    """Draws of a t distribution of the centre and shape of some draws; None where these span too little."""
+    number, width = draws.shape
+    if number < 5 * width:
+        return None
+    covariance = np.atleast_2d(np.cov(draws.T))
+    scale = np.sqrt(np.diag(covariance))
+    if not (scale > 0).all():
+        return None
+    correlation = covariance / np.outer(scale, scale)
+    if np.linalg.eigvalsh(correlation)[0] < 1e-8:
+        return None
+    root = scale[:, None] * np.linalg.cholesky(correlation)
+    rng = np.random.default_rng([seed, 3])
+    noise = rng.normal(size=(_BATCHES * number, width))
+    noise /= np.sqrt(rng.chisquare(_DF, size=(len(noise), 1)) / _DF)
+    log_q = gammaln((_DF + width) / 2) - gammaln(_DF / 2) - width / 2 * np.log(_DF * np.pi)
+    log_q -= np.log(np.diag(root)).sum()
+    log_q -= (_DF + width) / 2 * np.log1p((noise**2).sum(axis=1) / _DF)
+    points = draws.mean(axis=0) + noise @ root.T
+    return _Farther(points.reshape(_BATCHES, number, width), log_q)
+
+
+def _comparable(
+    problem: Problem, axes: ClusterAxes, sites: Mapping[str, NDArray]
+) -> dict[str, NDArray]:
+    """Latent sites; of those that may be renumbered, means and spreads over the clusters.
+
+    Sites that are known up to an orthogonal transform or to signs are left out.
+    """
+    turned = {*site_symmetries(problem), *sites_up_to_signs(problem)}
+    found = {}
+    for name in latent_sites(abstract_trace(problem)):
+        if name in turned:
+            continue
+        own = axes.dims[name]
+        over = tuple(1 + at for at, dim in enumerate(own) if dim.startswith("clusters"))
+        if over and not axes.ordered:
+            found[f"{name}, averaged over clusters"] = sites[name].mean(axis=over)
+            found[f"the spread of {name} over clusters"] = sites[name].std(axis=over)
+        else:
+            found[name] = sites[name]
+    return found

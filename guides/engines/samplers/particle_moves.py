@@ -1,0 +1,210 @@
+"""Markov moves of many particles at once, tuned to where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.scipy.linalg import solve_triangular
+
+__all__ = ["KERNELS", "Walk", "each_particle", "first_step", "move_particles"]
+
+_TARGET = {"hmc": 0.7, "random_walk": 0.25}
+"""Acceptance probability that the step size is adapted to, by kernel."""
+
+KERNELS = tuple(_TARGET)
+
+_STEP = {"hmc": -0.25, "random_walk": -0.5}
+"""Power of the number of coordinates that the first step size is."""
+
+_GAIN = 1.0
+"""What an excess of acceptance adds to the log step size, after each move."""
+
+_VARIED = 0.5
+"""Range of the logarithm of steps around their size, to either side."""
+
+_LENGTH = 1.5
+"""Length of a trajectory, in standard deviations of the particles."""
+
+_LONGEST_STEP = 1.8
+"""Steps of the leapfrog diverge from 2 standard deviations on."""
+
+_LEAST_MOVES = 2
+
+_INDEPENDENT = 0.25
+"""Correlation with where they started, of the worst coordinate, below which particles have moved enough."""
+
+_FORGOTTEN = 0.1
+"""Correlation of the log likelihood with what it was where they started, below which they have."""
+
+_SIDE_BY_SIDE = 16
+"""Particles that a processor moves in step; more are slower."""
+
+
+class Walk(NamedTuple):
+    """Particles on their way at one temperature.
+
+    Attributes
+    ----------
+    key : Array
+    state : pytree
+        Of blackjax's kernel, for each particle.
+    step_size, acceptance : Array, shape ()
+    likelihood : Array, shape (num_particles,)
+        Log likelihood where they are.
+    correlation, memory : Array, shape ()
+        With where they started: of the worst coordinate, and of the log likelihood.
+    moves : Array of int, shape ()
+    """
+
+    key: Array
+    state: Any
+    step_size: Array
+    acceptance: Array
+    likelihood: Array
+    correlation: Array
+    memory: Array
+    moves: Array
+
+
+def first_step(kernel: str, num_coordinates: int) -> float:
+    """Step size to begin with, in standard deviations of the particles."""
+    return float(num_coordinates ** _STEP[kernel])
+
+
+def move_particles(
+    split: Callable,
+    temperature: Array,
+    start: Array,
+    likelihood: Array,
+    step_size: Array,
+    key: Array,
+    *,
+    kernel: str,
+    num_mutations: int,
+    num_leapfrog: int,
+) -> tuple[Walk, Array]:
+    """Move particles until they have forgotten where they started.
+
+    Coordinates are those in which the particles have unit covariance.
+
+    Parameters
+    ----------
+    split : callable
+        Log prior and log likelihood of one particle.
+    temperature : Array, shape ()
+    start : Array, shape (num_particles, num_coordinates)
+    likelihood : Array, shape (num_particles,)
+        Log likelihood at `start`.
+    step_size : Array, shape ()
+    key : Array
+    kernel, num_mutations, num_leapfrog
+        See `SMC`.
+
+    Returns
+    -------
+    walk : Walk
+    particles : Array, shape (num_particles, num_coordinates)
+    """
+    from blackjax.mcmc import hmc, random_walk
+
+    number, width = start.shape
+    centre, root = start.mean(axis=0), _root(start)
+    white = solve_triangular(root, (start - centre).T, lower=True).T
+
+    def density(z: Array) -> Array:
+        prior, likelihood = split(centre + root @ z)
+        return prior + temperature * likelihood
+
+    if kernel == "hmc":
+        begin, leap = hmc.init, hmc.build_kernel()
+    else:
+        begin, walk_on = random_walk.init, random_walk.build_additive_step()
+
+    def move(count: Array, key: Array, state: Any, size: Array) -> tuple:
+        if kernel == "hmc":
+            return leap(key, state, density, size, jnp.ones(width), count)
+        return walk_on(
+            key, state, density, lambda k, z: size * jax.random.normal(k, z.shape, z.dtype)
+        )
+
+    def unfinished(walk: Walk) -> Array:
+        # weights depend on the likelihood only, draws on all coordinates
+        held = walk.memory > _FORGOTTEN
+        held |= (temperature >= 1) & (walk.correlation > _INDEPENDENT)
+        few = walk.moves < min(_LEAST_MOVES, num_mutations)
+        return few | (held & (walk.moves < num_mutations))
+
+    def step(walk: Walk) -> Walk:
+        key, vary, use = jax.random.split(walk.key, 3)
+        spread = jax.random.uniform(vary, (number,), minval=-_VARIED, maxval=_VARIED)
+        sizes = walk.step_size * jnp.exp(spread)
+        count = jnp.clip(jnp.ceil(_LENGTH / walk.step_size), 1, num_leapfrog)
+        keys = jax.random.split(use, number)
+        go = partial(move, count.astype(int))
+        state, info = each_particle(lambda given: go(*given), (keys, walk.state, sizes))
+        acceptance = info.acceptance_rate.mean()
+        now = each_particle(lambda z: split(centre + root @ z)[1], state.position)
+        rate = jnp.exp(_GAIN * (acceptance - _TARGET[kernel]))
+        return Walk(
+            key=key,
+            state=state,
+            step_size=jnp.minimum(walk.step_size * rate, _LONGEST_STEP),
+            acceptance=acceptance,
+            correlation=jax.vmap(_correlation, 1)(white, state.position).max(),
+            likelihood=now,
+            memory=_correlation(likelihood, now),
+            moves=walk.moves + 1,
+        )
+
+    first = Walk(
+        key=key,
+        state=each_particle(lambda z: begin(z, density), white),
+        step_size=step_size,
+        acceptance=jnp.zeros(()),
+        likelihood=likelihood,
+        correlation=jnp.ones(()),
+        memory=jnp.ones(()),
+        moves=jnp.asarray(0),
+    )
+    walk = lax.while_loop(unfinished, step, first)
+    return walk, centre + walk.state.position @ root.T
+
+
+def each_particle(function: Callable, rows: Any) -> Any:
+    """Map over particles, on processors few of them in step."""
+    number = len(jax.tree.leaves(rows)[0])
+    if jax.default_backend() != "cpu":
+        return jax.vmap(function)(rows)
+    # a divisor, since a rest would be compiled apart
+    size = max(size for size in range(1, _SIDE_BY_SIDE + 1) if number % size == 0)
+    return lax.map(function, rows, batch_size=size)
+
+
+def _correlation(first: Array, second: Array) -> Array:
+    """Correlation of two vectors, as far as they are finite; 1 where one is constant."""
+    known = jnp.isfinite(first) & jnp.isfinite(second)
+    number = known.sum()
+    first, second = (
+        jnp.where(known, each - jnp.where(known, each, 0.0).sum() / number, 0.0)
+        for each in (first, second)
+    )
+    size = jnp.sqrt(jnp.square(first).sum() * jnp.square(second).sum())
+    return jnp.where(size > 0, (first * second).sum() / jnp.where(size > 0, size, 1.0), 1.0)
+
+
+def _root(particles: Array) -> Array:
+    """Cholesky factor of the covariance, drawn towards its diagonal where particles are few."""
+    number, width = particles.shape
+    apart = particles - particles.mean(axis=0)
+    covariance = apart.T @ apart / number
+    diagonal = jnp.diag(covariance) + 1e-12
+    share = width / (width + number)
+    scale = jnp.sqrt(diagonal)
+    correlation = (1 - share) * covariance / jnp.outer(scale, scale)
+    correlation = correlation.at[jnp.diag_indices(width)].set(1.0)
+    return scale[:, None] * jnp.linalg.cholesky(correlation)

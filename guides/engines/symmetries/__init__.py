@@ -1,0 +1,1 @@
+"""What the data leave open: axes that turn, permute or change sign, and draws brought to one choice."""

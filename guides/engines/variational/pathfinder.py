@@ -1,0 +1,250 @@
+"""Multi-path Pathfinder: normal approximations along quasi-Newton paths, pooled by importance weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+
+from sidebayes.common.fields import Count, Range
+
+from ..base import (
+    KEEPS_NOTHING,
+    EngineResult,
+    Evidence,
+    FitError,
+    Keeper,
+    KeptEngine,
+    Problem,
+    Status,
+)
+from ..optimisers.moments import judge_draws
+from ..plumbing.clock import Clock
+from ..plumbing.progress import progress_bar
+from ..plumbing.side_by_side import compiled_batch
+from ..problem.density import approximation, free_shapes, unconstrained_start
+from ..problem.importance import (
+    evidence_below,
+    flat_density,
+    has_improper_prior,
+    in_batches,
+    log_mean_weight,
+    smoothed_weights,
+    visit,
+)
+from ..samplers.particles import load_blackjax
+from ..steps.starts import initial_values, random_keys, starting_point
+from ..steps.updates import refuse_restricted
+
+__all__ = ["Pathfinder"]
+
+_AT_ONCE = 16
+"""Draws whose densities are computed side by side."""
+
+
+@dataclass(frozen=True)
+class Pathfinder(KeptEngine):
+    r"""Multi-path Pathfinder (Zhang et al. 2022), with the quasi-Newton paths of blackjax.
+
+    L-BFGS climbs from several starts. At every point of a path its estimate of the inverse Hessian makes
+    a normal approximation; the one with the greatest lower bound on the log evidence is kept. Draws of
+    all paths are weighted by the density of the posterior over that of the mixture of their
+    approximations, and resampled, the largest weights smoothed. Modes that several paths end in so
+    have their masses, where the approximations cover them; separate modes that no path ends in are missed.
+
+    Parameters
+    ----------
+    num_paths : int
+    num_draws : int
+        Draws of each path's approximation, and of the result.
+    max_steps : int
+        Maximum number of steps of a path.
+    memory : int
+        Number of pairs of steps and gradients that L-BFGS keeps, and thus half of the rank by which a
+        covariance differs from a diagonal one.
+    num_bound_draws : int
+        Draws that estimate the lower bound at each point of a path.
+
+    Notes
+    -----
+    The paper weights draws by the approximation of their own path. The density of the mixture leaves
+    weights unbiased also where paths end in different modes. Means are :math:`\theta - H \nabla f` at a
+    point of a path, f minus the log density, H the estimated inverse Hessian, as in the paper; blackjax
+    1.7 adds where it should subtract, so that only its paths are used here.
+
+    References
+    ----------
+    Zhang, Carpenter, Gelman and Vehtari (2022), J. Mach. Learn. Res. 23(306), 1-49.
+    """
+
+    num_paths: Count = 8
+    num_draws: Annotated[int, Range(least=100, below=2**31)] = 1000
+    max_steps: Count = 100
+    memory: Count = 6
+    num_bound_draws: Count = 10
+    name: ClassVar[str] = "pathfinder"
+    independent_draws: ClassVar[bool] = True
+
+    def run(
+        self,
+        problem: Problem,
+        *,
+        seed: int = 0,
+        init: Mapping[str, Any] | None = None,
+        progress: bool = True,
+        keep: Keeper = KEEPS_NOTHING,
+    ) -> EngineResult:
+        """Fit; see `Engine.run`. An `init` replaces all starts by one.
+
+        Raises
+        ------
+        ImportError
+            If blackjax is not installed.
+        FitError
+            If no path has a finite density.
+        """
+        load_blackjax("Pathfinder")
+        refuse_restricted(problem)
+        approximate = approximation(problem)
+        clock = Clock()
+        if init is None:
+            starts = initial_values(problem, seed, self.num_paths, seeded=True, clock=clock)
+        else:
+            starts = {name: v[None] for name, v in starting_point(problem, init).items()}
+        number = len(next(iter(starts.values())))
+        template = {n: jnp.zeros(s.shape, s.dtype) for n, s in free_shapes(problem).items()}
+        members = random_keys(seed, number), starts
+        with progress_bar("Pathfinder", shown=progress) as advance:
+            advance(0, "climbing")
+            width = sum(value.size for value in template.values())
+            mean, root = self._normals(problem, members, width, clock, keep)
+        rng = np.random.default_rng([seed, 4])
+        noise = rng.normal(size=(len(mean), self.num_draws, mean.shape[1]))
+        pool = mean[:, None] + noise @ np.swapaxes(root, 1, 2)
+        looked = [visit(problem, template, part, clock, anywhere=True) for part in pool]
+        flat = pool.reshape(-1, mean.shape[1])
+        log_density = np.concatenate([part[0] for part in looked])
+        log_weights = log_density - _log_mixture(flat, mean, root)
+        chosen = _resampled(smoothed_weights(log_weights), self.num_draws, rng)
+        sites = {n: np.concatenate([part[1][n] for part in looked])[chosen] for n in looked[0][1]}
+        judged = judge_draws(problem, template, flat[chosen], sites, log_weights, clock, seed)
+        value, error = log_mean_weight(log_weights)
+        if judged.close:
+            evidence = Evidence(value, "estimate", error)
+        else:
+            evidence = evidence_below(value)
+        effective = 1 / np.square(smoothed_weights(log_weights)).sum()
+        message = (
+            f"Pathfinder pooled {len(mean)} of {number} paths; {evidence}; {self.num_draws} draws from "
+            f"{effective:.0f} effective of {len(flat)}; {judged.sentence}"
+        )
+        return EngineResult(
+            engine=self.name,
+            draws={name: value[None] for name, value in sites.items()},
+            sample_stats={"lp": log_density[chosen][None]},
+            objective=np.zeros((0, 0)),
+            status=Status(judged.close, message),
+            seconds=clock.seconds,
+            approximate=approximate,
+            density_space="unconstrained",
+            log_evidence=None if has_improper_prior(problem) else evidence,
+            remarks=judged.remarks,
+        )
+
+    def _normals(
+        self,
+        problem: Problem,
+        members: tuple[NDArray, dict],
+        width: int,
+        clock: Clock,
+        keep: Keeper,
+    ) -> tuple[NDArray, NDArray]:
+        """Means and Cholesky factors of the approximations of paths, as far as they are finite.
+
+        Raises
+        ------
+        FitError
+            If there is none.
+        """
+        number, version = len(members[0]), load_blackjax("Pathfinder").__version__
+        shapes = (number, width), (number, width, width), (number,)
+        blank = tuple(np.full(shape, np.nan, jnp.result_type(float)) for shape in shapes)
+        found = keep.restore(blank)
+        if np.isnan(found[2]).all():
+            config = self.max_steps, self.memory, self.num_bound_draws, version
+            asked = compiled_batch("pathfinder", problem, config, self._path, members, problem.args)
+            climb = clock.counted(asked)
+            with clock.running():
+                found = climb(members, problem.args)
+            keep.offer(found)
+        mean, root, bound = map(np.asarray, found)
+        usable = np.isfinite(bound)
+        if not usable.any():
+            raise FitError(
+                "Pathfinder: no path has a normal approximation at whose draws the density is finite; pass "
+                "init= with values inside the supports, or use NUTS"
+            )
+        return mean[usable], root[usable]
+
+    def _path(self, problem: Problem) -> Callable:
+        """Program of one path: the best of its normal approximations, and its lower bound."""
+        from blackjax.vi import pathfinder
+
+        def climb(member: tuple[Array, dict], args: tuple) -> tuple[Array, Array, Array]:
+            key, start = member
+            free = unconstrained_start(problem, start, args)
+            point, _ = ravel_pytree(free)
+            plain = flat_density(problem, free, args)
+
+            def density(flat: Array) -> Array:
+                value = plain(flat)
+                return jnp.where(jnp.isnan(value), -jnp.inf, value)
+
+            first, second = jax.random.split(jax.random.wrap_key_data(key))
+            _, info = pathfinder.approximate(
+                first, density, point, 1, maxiter=self.max_steps, maxcor=self.memory
+            )
+            path = info.path
+            inner = jnp.einsum("sij,sjk,slk->sil", path.beta, path.gamma, path.beta)
+            covariance = inner + jax.vmap(jnp.diag)(path.alpha)
+            root = jnp.linalg.cholesky(covariance)
+            mean = path.position - jnp.einsum("sij,sj->si", covariance, path.grad_position)
+            shape = len(mean), self.num_bound_draws, len(point)
+            noise = jax.random.normal(second, shape, point.dtype)
+            draws = mean[:, None] + jnp.einsum("sij,snj->sni", root, noise)
+            found = in_batches(density, draws.reshape(-1, len(point)), _AT_ONCE).reshape(shape[:2])
+            log_q = -jnp.square(noise).sum(axis=2) / 2 - len(point) / 2 * jnp.log(2 * jnp.pi)
+            log_q -= jnp.log(jnp.diagonal(root, axis1=1, axis2=2)).sum(axis=1)[:, None]
+            bound = (found - log_q).mean(axis=1)
+            bound = jnp.where(jnp.isfinite(bound), bound, -jnp.inf)
+            best = jnp.argmax(bound)
+            return mean[best], root[best], bound[best]
+
+        return climb
+
+
+def _log_mixture(points: NDArray, mean: NDArray, root: NDArray) -> NDArray[np.float64]:
+    """Log density of the even mixture of normal densities, by their means and Cholesky factors."""
+    parts = []
+    for centre, lower in zip(mean, root, strict=True):
+        white = solve_triangular(lower, (points - centre).T, lower=True)
+        log_det = np.log(np.diag(lower)).sum()
+        parts.append(-(white**2).sum(axis=0) / 2 - log_det)
+    width = points.shape[1]
+    total = np.logaddexp.reduce(parts, axis=0) - np.log(len(parts))
+    return total - width / 2 * np.log(2 * np.pi)
+
+
+def _resampled(weights: NDArray, number: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Places drawn by systematic resampling, in random order."""
+    at = (np.arange(number) + rng.uniform()) / number
+    chosen = np.searchsorted(np.cumsum(weights), at).clip(max=len(weights) - 1)
+    return rng.permutation(chosen)

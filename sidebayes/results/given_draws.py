@@ -1,0 +1,34 @@
+"""Fits of draws that were made elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sidebayes.diagnostics.elsewhere import read_draws
+from sidebayes.diagnostics.symmetry.matched import MatchedDraws
+from sidebayes.guides.engines.given import GivenDraws
+
+from ..runs.arguments import read_run
+from ..runs.execution import describe_given
+from ..runs.run import Run
+
+__all__ = ["described"]
+
+
+def described(
+    model: str | Callable[..., None], data: Any, draws: Any, arguments: Mapping[str, Any]
+) -> tuple[Run, MatchedDraws]:
+    """Run and described draws; see `Fit.from_draws`."""
+    tree = read_draws(draws)
+    by = str(
+        tree.attrs.get("inference_library", tree["posterior"].attrs.get("inference_library", ""))
+    )
+    engine = GivenDraws(by or "elsewhere")
+    named = dict(data) if isinstance(data, Mapping) else {}
+    given = () if named else data if isinstance(data, tuple) else (data,)
+    run = read_run(model, given, {**named, **arguments}, engine)
+    sites = {str(n): v.to_numpy() for n, v in tree["posterior"].data_vars.items()}
+    told = "sample_stats" in tree and "diverging" in tree["sample_stats"]
+    diverging = tree["sample_stats"]["diverging"].to_numpy() if told else None
+    return run, describe_given(run, sites, diverging)

@@ -1,0 +1,255 @@
+"""Leave-one-out scores: of units, and of single rows with the links of the row dropped."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+from xarray import DataArray
+
+from sidebayes.guides.engines.base import SideBayesWarning
+from sidebayes.guides.engines.plumbing.progress import progress_bar
+from sidebayes.guides.engines.problem import posterior
+from sidebayes.guides.engines.problem.units import (
+    lay_out_units,
+    refuse_dependent_units,
+    refuse_powers,
+)
+from sidebayes.models.blocks.side_information.links import Links
+
+from ...common.fields import check_seed
+from ..base.fit_base import FitBase
+from .validation import density_without, unit_terms, units_held_out
+
+if TYPE_CHECKING:
+    from arviz_stats.utils import ELPDDataLOO
+
+__all__ = ["loo"]
+
+_SAME = 1e-10
+"""Range of log weights, relative to their size, that rounding may leave of equal ones."""
+
+
+def loo(
+    fit: FitBase,
+    *,
+    unit: str = "set",
+    refit: bool = False,
+    seed: int = 0,
+    progress: bool = True,
+) -> ELPDDataLOO:
+    r"""Leave out one unit at a time, by Pareto-smoothed importance sampling (PSIS).
+
+    A unit is what is exchangeable: a row, a group, or a connected set of rows.
+
+    Parameters
+    ----------
+    unit : {"set", "row"}
+        Leave out units; or single rows, also where links tie them. The term of row i is then
+
+        .. math:: \log p(x_i \mid x_{-i}, \ell_{-i}) = \log \int p(x_i \mid \theta)\,
+                  p(\theta \mid x_{-i}, \ell_{-i})\, d\theta
+
+        with the links :math:`\ell_{-i}` that do not join row i: it does not contain its own links, and can be
+        compared between fits with any links and with none.
+    refit : bool
+        Fit again without each unit whose Pareto k is too high, in place of its weights.
+    seed : int
+        Seed of these fits.
+    progress : bool
+
+    Returns
+    -------
+    arviz_stats.utils.ELPDDataLOO
+        With ``elpd_i`` and ``pareto_k`` by unit, zero for those that were left out by a fit. A warning
+        counts the units for which the draws are too narrow, and recommends `refit` for a few of them and
+        `kfold` for many. `arviz_stats.compare` takes it.
+
+    Raises
+    ------
+    ValueError
+        If the fit is a point, gives some units no density, or rows are not what units are made of.
+
+    References
+    ----------
+    Vehtari, Gelman and Gabry (2017), Stat. Comput. 27, 1413-1432, doi:10.1007/s11222-016-9696-4. Its
+    weights for a row, :math:`p(x_{C \setminus i}, \ell_{-i} \mid \theta) / p(x_C, \ell_C \mid \theta)`, C the
+    connected set of row i, are our own.
+    """
+    if not isinstance(unit, str) or unit not in ("set", "row"):
+        raise ValueError(f"unit = {unit!r:.60}; expected 'set' or 'row'")
+    check_seed(seed)
+    terms = _finite_terms(fit)
+    found = _of_units(terms) if unit == "set" else _of_rows(fit, terms)
+    wide = np.flatnonzero(found.pareto_k.to_numpy() > found.good_k)
+    if refit and len(wide):
+        return _refitted(fit, found, wide, unit, seed, progress)
+    if len(wide):
+        warnings.warn(
+            f"Pareto k is above {found.good_k:.2f} at {len(wide)} of {found.n_data_points} units: "
+            "without them the posterior is another, and the estimate is not to be trusted; "
+            "fit.loo(refit=True) fits again without each of them, fit.kfold() without a tenth at a time",
+            SideBayesWarning,
+            stacklevel=2,
+        )
+    return found
+
+
+def _finite_terms(fit: FitBase) -> NDArray[np.float64]:
+    """Terms of the log likelihood by unit, of enough draws."""
+    terms = unit_terms(fit)
+    with fit.run.precision:
+        if fit.run.model is not None:
+            refuse_powers(fit.run.problem, "loo")
+    if np.prod(terms.shape[:2]) < 100:
+        raise ValueError(
+            f"{fit.engine} gave {np.prod(terms.shape[:2])} draws, too few to leave data out by "
+            "their weights; use fit.kfold(), or an engine that draws"
+        )
+    if not np.isfinite(terms).all():
+        raise ValueError("the fit gives some rows no density; there is nothing to leave out")
+    return terms
+
+
+def _of_units(terms: NDArray) -> ELPDDataLOO:
+    flat = terms.reshape(-1, terms.shape[-1]).T
+    return _weighted(-flat, flat)
+
+
+def _of_rows(fit: FitBase, terms: NDArray) -> ELPDDataLOO:
+    """Scores of rows, each without its links; see `loo`."""
+    run = fit.run
+    with run.precision:
+        refuse_dependent_units(run.problem, "loo(unit='row')")
+        layout = lay_out_units(run.problem)
+    if len(layout.dims) != 1 or any(owner is not None for owner in layout.owners.values()):
+        raise ValueError(
+            f"{fit.method} has units of {list(layout.dims)}, which are not rows that links join; use "
+            "unit='set'"
+        )
+    ((dim, unit),) = layout.unit.items()
+    if np.array_equal(unit, np.arange(len(unit))):
+        return _of_units(terms)
+    flat = terms.reshape(-1, terms.shape[-1])
+    ratios, own = np.empty((len(unit), len(flat))), np.empty((len(unit), len(flat)))
+    for dropped in _rounds(unit):
+        rest, alone = _without(fit, dim, unit, dropped)
+        ratios[dropped] = rest[unit[dropped]] - flat.T[unit[dropped]]
+        own[dropped] = alone
+    return _weighted(ratios, own)
+
+
+def _rounds(unit: NDArray[np.int64]) -> Sequence[NDArray[np.int64]]:
+    """Rows by their place in their connected set, so that those of one round are in sets of their own."""
+    order = np.argsort(unit, kind="stable")
+    first = np.searchsorted(unit[order], unit[order])
+    place = np.empty(len(unit), np.int64)
+    place[order] = np.arange(len(unit)) - first
+    return [np.flatnonzero(place == number) for number in range(place.max() + 1)]
+
+
+def _without(
+    fit: FitBase, dim: str, unit: NDArray[np.int64], dropped: NDArray[np.int64]
+) -> tuple[NDArray, NDArray]:
+    """Terms at every draw, links of some rows dropped: of what is left of each set, and of these rows."""
+    run = fit.run
+    links = {
+        name: one.take(np.flatnonzero(~np.isin(one.pairs, dropped).any(axis=1)))
+        for name, one in run.data.items()
+        if isinstance(one, Links)
+    }
+    kept = fit.tree["log_likelihood"]["draw"].to_numpy()
+    keep = np.searchsorted(fit.tree["posterior"]["draw"].to_numpy(), kept)
+    sites = fit.tree["posterior"].data_vars.items()
+    draws = {str(n): v.to_numpy()[:, keep].reshape(-1, *v.shape[2:]) for n, v in sites}
+    bare = replace(run, data={**run.data, **links})
+    with bare.precision:
+        layout = lay_out_units(bare.problem)
+        found = posterior.derive(bare.problem, draws).log_likelihood
+    terms: Any = np.sum(list(found.values()), axis=0).T
+    now = layout.unit[dim]
+    alone = terms[now[dropped]]
+    terms[now[dropped]] = 0.0
+    owner = np.zeros(len(terms), np.int64)
+    owner[now] = unit
+    rest = np.zeros((unit.max() + 1, terms.shape[1]))
+    np.add.at(rest, owner, terms)
+    return rest, alone
+
+
+def _weighted(ratios: NDArray, own: NDArray) -> ELPDDataLOO:
+    """Scores by smoothed weights; the axes of log ratios and log densities are (unit, draw)."""
+    from arviz_stats.base import array_stats
+    from arviz_stats.utils import ELPDDataLOO
+
+    number = ratios.shape[1]
+    weights = ratios - logsumexp(ratios, axis=1, keepdims=True)
+    k = np.full(len(ratios), -np.inf)
+    tail = max(int(min(0.2 * number, 3 * np.sqrt(number))), 1)  # of Vehtari et al., section 2.3
+    largest = np.partition(ratios, -tail, axis=1)[:, -tail:]
+    # the largest weights of some units are all the same: bounded, with no tail to smooth
+    vary = np.ptp(largest, axis=1) > _SAME * (1 + np.abs(largest).max(axis=1))
+    if vary.any():  # it takes log likelihoods
+        weights[vary], k[vary] = array_stats.psislw(-ratios[vary], r_eff=1.0, axis=-1)
+    good = min(1 - 1 / np.log10(number), 0.7)
+    elpd = logsumexp(weights + own, axis=1)
+    inside = logsumexp(own, axis=1) - np.log(number)
+    return ELPDDataLOO(
+        elpd=float(elpd.sum()),
+        se=float(np.sqrt(len(elpd) * elpd.var())),
+        p=float((inside - elpd).sum()),
+        n_samples=number,
+        n_data_points=len(elpd),
+        scale="log",
+        warning=bool((k > good).any()),
+        good_k=good,
+        elpd_i=DataArray(elpd, dims="unit", name="elpd_i"),
+        pareto_k=DataArray(k, dims="unit", name="pareto_k"),
+    )
+
+
+def _refitted(
+    fit: FitBase, found: ELPDDataLOO, wide: NDArray, unit: str, seed: int, progress: bool
+) -> ELPDDataLOO:
+    """Scores of some units replaced by those of fits without them."""
+    held = units_held_out(fit, "loo(refit=True)")
+    own = {d: np.arange(len(u)) for d, u in held.of.items()} if unit == "row" else held.of
+    if sum(int(u.max()) + 1 for u in own.values()) != found.n_data_points:
+        raise ValueError(
+            "links that do not tie labels join what loo leaves out one by one, so that no fit can be made "
+            "without a single unit; use fit.kfold()"
+        )
+    starts = dict(zip(own, np.cumsum([0, *(int(u.max()) + 1 for u in own.values())]), strict=False))
+    base = replace(fit.run.settled(), seed=seed, checkpoint=None)
+    elpd, k = found.elpd_i.to_numpy().copy(), found.pareto_k.to_numpy().copy()
+    unsettled = []
+    with progress_bar("loo", len(wide), shown=progress) as advance:
+        for number in wide:
+            masks = {d: starts[d] + u == number for d, u in own.items()}
+            density, _, settled = density_without(fit, base, masks, own)
+            elpd[number] = sum(float(value.sum()) for _, value in density.values())
+            k[number] = 0.0
+            if not settled:
+                unsettled.append(int(number))
+            advance(1, f"without unit {number}")
+    if unsettled:
+        warnings.warn(
+            f"the engine did not converge without units {unsettled}; run it longer",
+            SideBayesWarning,
+            stacklevel=3,
+        )
+    change = float(elpd.sum()) - found.elpd
+    return replace(
+        found,
+        elpd=float(elpd.sum()),
+        se=float(np.sqrt(len(elpd) * elpd.var())),
+        p=found.p - change,
+        warning=bool(unsettled),
+        elpd_i=found.elpd_i.copy(data=elpd),
+        pareto_k=found.pareto_k.copy(data=k),
+    )

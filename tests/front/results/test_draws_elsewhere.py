@@ -1,0 +1,129 @@
+"""Draws made elsewhere: a row of a comparison without the model, a full fit with it."""
+
+import arviz_base
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax import random
+from numpyro.infer import MCMC, NUTS
+
+import sidebayes
+
+X = np.random.default_rng(0).normal([[0.0]] * 10 + [[6.0]] * 10, 1.0)
+
+
+def normal(x):
+    mean = numpyro.sample("mean", dist.Normal(0.0, 10.0))
+    sd = numpyro.sample("sd", dist.HalfNormal(5.0))
+    numpyro.deterministic("double", 2 * mean)
+    with numpyro.plate("points", len(x)):
+        numpyro.sample("x", dist.Normal(mean, sd).expand([1]).to_event(1), obs=x)
+
+
+@pytest.fixture(scope="module")
+def mcmc():
+    run = MCMC(
+        NUTS(normal), num_warmup=300, num_samples=300, num_chains=4, chain_method="sequential",
+        progress_bar=False,
+    )  # fmt: skip
+    run.run(random.key(0), X)
+    return run
+
+
+@pytest.fixture(scope="module")
+def fit():
+    engine = sidebayes.NUTS(num_warmup=300, num_samples=500, num_chains=4)
+    return sidebayes.fit(normal, X, engine=engine, progress=False)
+
+
+def sites(mcmc):
+    return {n: np.asarray(v) for n, v in mcmc.get_samples(group_by_chain=True).items()}
+
+
+class Older:
+    """What is read of ArviZ's older class."""
+
+    def __init__(self, mcmc):
+        self.posterior = arviz_base.from_dict({"posterior": sites(mcmc)})["posterior"].to_dataset()
+
+
+def test_draws_stand_beside_fits(fit, mcmc, tmp_path):
+    tree = arviz_base.from_numpyro(mcmc, log_likelihood=True)
+    tree.to_netcdf(tmp_path / "draws.nc", engine="h5netcdf")
+    moved = arviz_base.from_dict({"posterior": {n: v + 1.0 for n, v in sites(mcmc).items()}})
+    table = sidebayes.compare(
+        {
+            "ours": fit,
+            "numpyro": tree,
+            "mcmc": mcmc,
+            "older": Older(mcmc),
+            "file": tmp_path / "draws.nc",
+            "moved": moved,
+        }
+    )
+    frame = table.frame
+    same = ["numpyro", "mcmc", "older", "file"]
+    assert frame.loc["moved", "trust"] == "differs"
+    assert set(frame.loc[["ours", *same], "trust"]) == {"reference", "agrees"}
+    assert (frame.loc[same, "rhat"] < 1.05).all()
+    assert frame.loc[same, "log_joint"].isna().all()
+    assert frame.loc["numpyro", "engine"] == "numpyro"
+    assert frame.loc["numpyro", "divergences"] == frame.loc["mcmc", "divergences"]
+    # ArviZ has a log likelihood for each entry, which is here one for each row
+    assert frame.loc["numpyro", "elpd_loo"] == pytest.approx(frame.loc["ours", "elpd_loo"], abs=0.5)
+    assert "moved was drawn elsewhere: labels" in str(table)
+
+
+def test_draws_alone_and_of_something_else(fit, mcmc):
+    tree = arviz_base.from_numpyro(mcmc)
+    assert sidebayes.compare({"a": tree}).frame.loc["a", "ess"] > 100
+    other = arviz_base.from_dict({"posterior": {"slope": np.zeros((2, 10))}})
+    with pytest.raises(ValueError, match="share no variable"):
+        sidebayes.compare({"ours": fit, "other": other})
+    with pytest.raises(ValueError, match="there is no file"):
+        sidebayes.compare({"a": "nowhere.nc"})
+
+
+def test_a_full_fit_of_draws(fit, mcmc, tmp_path):
+    found = sidebayes.Fit.from_draws(normal, X, mcmc)
+    np.testing.assert_allclose(found.tree["posterior"]["mean"], sites(mcmc)["mean"])
+    np.testing.assert_allclose(found.params["double"], 2 * found.params["mean"])
+    assert found.loo().elpd == pytest.approx(fit.loo().elpd, abs=0.5)
+    assert sidebayes.compare({"ours": fit, "theirs": found}).frame["trust"].tolist().count("agrees")
+    lp = fit.tree["sample_stats"]["lp"]
+    assert float(found.tree["sample_stats"]["lp"].mean()) == pytest.approx(
+        float(lp.mean()), abs=0.3
+    )
+    found.save(tmp_path / "fit.nc")
+    again = sidebayes.load(tmp_path / "fit.nc", normal)
+    assert again.config == found.config
+    for ask in (lambda: again.resume(10), lambda: again.kfold(2, progress=False)):
+        with pytest.raises(ValueError, match="made elsewhere"):
+            ask()
+
+
+def test_labels_of_draws_made_elsewhere():
+    start = sidebayes.fit("gmm", X, num_clusters=2, engine="em", progress=False).params
+    rng = np.random.default_rng(1)
+    draws = {n: np.tile(v, (2, 50, *[1] * np.ndim(v))) for n, v in start.items()}
+    draws["mean"] = draws["mean"] + 0.1 * rng.normal(size=draws["mean"].shape)
+    found = sidebayes.Fit.from_draws("gmm", {"x": X}, draws, num_clusters=2)
+    assert len(set(found.labels()[:10])) == 1
+    assert found.labels()[0] != found.labels()[-1]
+    assert found.predict([[0.0], [6.0]]).tolist() == [found.labels()[0], found.labels()[-1]]
+
+
+@pytest.mark.parametrize(
+    ("draws", "said"),
+    [
+        ({"mean": np.zeros((2, 9))}, r"no \['sd'\]"),
+        ({"mean": np.zeros((2, 9)), "sd": np.ones((2, 9, 3))}, "expected \\(chain, draw"),
+        ({"mean": np.zeros((2, 9)), "sd": np.full((2, 9), np.nan)}, "not finite"),
+        ({"mean": np.zeros((2, 9)), "sd": -np.ones((2, 9))}, "no density"),
+        (3, "pass a DataTree"),
+    ],
+)
+def test_what_are_no_draws(draws, said):
+    with pytest.raises((TypeError, ValueError), match=said):
+        sidebayes.Fit.from_draws(normal, X, draws)

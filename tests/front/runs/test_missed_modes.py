@@ -1,0 +1,45 @@
+"""Samplers that start at one mode say so where the search for it found another one."""
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import sidebayes as sb
+from tests.reference.posteriors import EXACT
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [sb.NUTS(num_warmup=200, num_samples=200), sb.SVI(), sb.Laplace()],
+    ids=lambda e: e.name,
+)
+def test_a_fit_of_one_of_two_modes_is_not_called_good(engine):
+    known = EXACT["two_signs"]()
+    fit = sb.fit(known.model, *known.data, engine=engine, progress=False)
+    assert np.abs(np.sign(fit.tree["posterior"]["theta"]).mean()) == 1  # one mode
+    level, why = fit.verdict
+    assert level != "good"
+    assert "No draw came near a mode" in why
+    assert "0.4 below" in why
+
+
+def test_draws_of_both_modes_are_not_warned_of():
+    known = EXACT["two_signs"]()
+    fit = sb.fit(known.model, *known.data, engine=sb.SMC(num_particles=500), progress=False)
+    assert "No draw came near" not in fit.verdict[1]
+
+
+def test_modes_that_hardly_matter_are_not_named():
+    """The other sign is exp(-8) times as probable."""
+
+    def sign(y):
+        theta = numpyro.sample("theta", dist.Normal(2.0, 1.0))
+        numpyro.sample("y", dist.Normal(jnp.abs(theta), 0.2), obs=y)
+
+    y = np.random.default_rng(0).normal(2.0, 0.2, 10)
+    engine = sb.HMC(num_warmup=200, num_samples=200, num_chains=2)
+    fit = sb.fit(sign, y, engine=engine, progress=False)
+    assert (fit.tree["posterior"]["theta"] > 0).all()
+    assert "No draw came near" not in fit.verdict[1]

@@ -1,0 +1,98 @@
+"""Verdicts on approximations: by moments, where k-hat alone is wrong in either direction."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from jax.typing import ArrayLike
+from sidebayes.guides.engines.optimisers.moments import judge_moments
+
+import sidebayes as sb
+
+GROUPS = np.repeat(np.arange(4), 2)
+EIGHT = np.array([-0.44, 0.46, 1.2, 0.84, -0.19, -0.75, -0.54, 0.13])
+
+
+def groups(y: Annotated[ArrayLike, "rows"]):
+    """Eight rows in four groups, whose effects are integrated out."""
+    mean = numpyro.sample("mean", dist.Normal(0.0, 5.0))
+    between = numpyro.sample("between", dist.HalfNormal(2.0))
+    within = numpyro.sample("within", dist.HalfNormal(2.0))
+    cover = between**2 * jnp.asarray(GROUPS[:, None] == GROUPS) + within**2 * jnp.eye(len(GROUPS))
+    numpyro.sample("y", dist.MultivariateNormal(mean, cover), obs=y)
+
+
+def counts(y: Annotated[ArrayLike, "rows"]):
+    gate = numpyro.sample("gate", dist.Beta(1.0, 1.0))
+    rate = numpyro.sample("rate", dist.Gamma(2.0, 0.5))
+    with numpyro.plate("rows", len(y)):
+        numpyro.sample("y", dist.ZeroInflatedPoisson(gate, rate), obs=y)
+
+
+@pytest.mark.parametrize("engine", [sb.Laplace(), sb.SVI()])
+def test_weak_variance_components_are_not_good(engine):
+    """Their sds are a third too small, which k-hat does not see (0.5 for Laplace)."""
+    fit = sb.fit(groups, EIGHT, engine=engine, progress=False)
+    grade, why = fit.verdict
+    assert grade == "bad"
+    assert "standard deviation of" in why
+
+
+def test_moments_from_farther_out_are_those_of_the_posterior():
+    """The sd that the verdict names, against a grid."""
+    fit = sb.fit(groups, EIGHT, engine=sb.Laplace(), progress=False)
+    found = re.search(
+        r"standard deviation of (\w+) is \S+, where .* about ([\d.]+):", fit.verdict[1]
+    )
+    # of some hundred effective draws, and the largest of several differences
+    assert float(found.group(2)) == pytest.approx(exact_sds()[found.group(1)], rel=0.25)
+
+
+def exact_sds():
+    """By a grid of both standard deviations; the mean is normal given these."""
+    axis = np.exp(np.linspace(-7.0, 2.5, 120))
+    between, within = np.meshgrid(axis, axis, indexing="ij")
+    same = GROUPS[:, None] == GROUPS
+    cover = between[..., None, None] ** 2 * same + within[..., None, None] ** 2 * np.eye(8)
+    inverse = np.linalg.inv(cover)
+    precision = 1 / 25 + inverse.sum(axis=(-1, -2))
+    centre = (inverse @ EIGHT).sum(axis=-1) / precision
+    log_density = -np.linalg.slogdet(cover)[1] / 2 - np.log(precision) / 2
+    log_density += (precision * centre**2 - (inverse @ EIGHT) @ EIGHT) / 2
+    log_density += np.log(between * within) - (between**2 + within**2) / 8
+    mass = np.exp(log_density - log_density.max())
+    mass /= mass.sum()
+
+    def sd(value, variance=0.0):
+        return np.sqrt((mass * (value**2 + variance)).sum() - (mass * value).sum() ** 2)
+
+    return {"between": sd(between), "within": sd(within), "mean": sd(centre, 1 / precision)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_heavy_tail_that_holds_nothing_is_no_failure(seed):
+    """k-hat is above 0.7, where nearly all draws are effective and moments are right."""
+    rng = np.random.default_rng(seed)
+    y = np.where(rng.random(60) < 0.3, 0, rng.poisson(3.0, 60)).astype(float)
+    fit = sb.fit(counts, y, engine=sb.SVI(), seed=seed, progress=False)
+    assert fit.verdict[0] == "good", fit.verdict
+
+
+def test_differences_within_monte_carlo_error_do_not_count():
+    rng = np.random.default_rng(0)
+    even = np.full(2000, 1 / 2000)
+    for _ in range(20):
+        first, second = rng.normal(size=(1000, 10)), rng.normal(size=(2000, 10))
+        assert judge_moments({"x": first}, {"x": second}, even) is None
+    assert judge_moments({"x": first}, {"x": second + 0.4}, even).size == pytest.approx(
+        0.4, abs=0.15
+    )
+    gap = judge_moments({"x": first}, {"x": 1.5 * second}, even)
+    assert gap.size == pytest.approx(0.5, abs=0.2)
+    assert "standard deviation of x" in gap.what

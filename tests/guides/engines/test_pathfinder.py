@@ -1,0 +1,100 @@
+"""Multi-path Pathfinder against exact posteriors and evidences."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+from sidebayes.guides.engines.base import FitError, Problem
+from sidebayes.guides.engines.variational.pathfinder import Pathfinder
+
+import sidebayes as sb
+from tests.reference import gaussians
+
+pytest.importorskip("blackjax")
+
+
+@pytest.fixture(autouse=True)
+def _float64():
+    with jax.enable_x64(True):
+        yield
+
+
+def test_conjugate_normal():
+    """Normals are exact there, whose means blackjax has wrong."""
+    problem = Problem(gaussians.correlated, (jnp.asarray(gaussians.Y),), {"correlation": 0.8})
+    result = Pathfinder(num_paths=3).run(problem, seed=1)
+    mean, precision = gaussians.posterior(0.8)
+    found = result.log_evidence
+    assert found.kind == "estimate"
+    assert abs(found.value - gaussians.log_evidence(0.8)) < 4 * found.standard_error + 1e-6
+    assert found.standard_error < 0.05
+    moved = result.draws["mu"][0] - mean
+    squares = np.einsum("si,ij,sj->s", moved, precision, moved)
+    assert stats.kstest(squares, stats.chi2(2).cdf).pvalue > 1e-3
+    assert result.draws["mu"].shape == (1, 1000, 2)
+    assert result.status.converged
+    assert result.density_space == "unconstrained"
+
+
+PEAKS, SHARES = np.array([-4.0, 4.0]), np.array([0.25, 0.75])
+
+
+def two_peaks(y):
+    theta = numpyro.sample("theta", dist.Normal(0.0, 5.0))
+    parts = jnp.log(SHARES) + dist.Normal(theta, 0.3).log_prob(jnp.asarray(PEAKS))
+    numpyro.factor("peaks", jax.nn.logsumexp(parts))
+
+
+def test_modes_have_their_masses():
+    """By the density of the mixture; own normals would give each path the same mass, of one mode."""
+    result = Pathfinder(num_paths=12).run(Problem(two_peaks, (jnp.zeros(1),)), seed=0)
+    above = (result.draws["theta"] > 0).mean()
+    exact = np.log(SHARES @ stats.norm(0, np.hypot(5, 0.3)).pdf(PEAKS))
+    assert abs(above - 0.75) < 4 * np.sqrt(0.75 * 0.25 / 1000)
+    assert abs(result.log_evidence.value - exact) < 4 * result.log_evidence.standard_error + 1e-3
+
+
+def test_seed_decides():
+    problem = Problem(two_peaks, (jnp.zeros(1),))
+    first, same, other = (Pathfinder(num_paths=4).run(problem, seed=s) for s in (3, 3, 4))
+    np.testing.assert_array_equal(first.draws["theta"], same.draws["theta"])
+    assert not np.array_equal(first.draws["theta"], other.draws["theta"])
+
+
+def test_one_start_that_was_given_is_the_only_one():
+    result = Pathfinder().run(Problem(two_peaks, (jnp.zeros(1),)), init={"theta": np.array(-3.0)})
+    assert "1 of 1 paths" in result.status.message
+    assert (result.draws["theta"] < 0).all()
+
+
+def test_impossible_densities_are_said():
+    def never(y):
+        numpyro.factor("never", -jnp.inf * jnp.exp(numpyro.sample("mu", dist.Normal())))
+
+    with pytest.raises(FitError, match="Pathfinder: no path"):
+        Pathfinder(num_paths=2).run(Problem(never, (jnp.zeros(1),)))
+
+
+def test_draws_need_no_second_chain():
+    def model(x):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 3.0))
+        with numpyro.plate("rows", len(x)):
+            numpyro.sample("x", dist.Normal(mean, 1.0), obs=x[:, 0])
+
+    x = np.random.default_rng(0).normal(size=(20, 1))
+    fit = sb.fit(model, x, engine="pathfinder", progress=False)
+    assert fit.verdict[0] == "good", fit.verdict
+    nuts = sb.fit(model, x, engine="nuts", init=fit, progress=False)
+    assert nuts.verdict[0] == "good"
+
+
+@pytest.mark.parametrize("bad", [{"num_draws": 10}, {"num_paths": 0}, {"memory": 0}])
+def test_bad_settings(bad):
+    name = next(iter(bad))
+    with pytest.raises(ValueError, match=rf"Pathfinder\({name}="):
+        Pathfinder(**bad)

@@ -1,0 +1,111 @@
+"""Exchangeable components are found from the density, whatever their axes are called."""
+
+import warnings
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pytest
+
+import sidebayes as sb
+
+RNG = np.random.default_rng(0)
+X = np.concatenate([RNG.normal(-2.0, 1.0, 12), RNG.normal(2.0, 1.0, 12)])
+
+
+def mix(weights, mean, x):
+    fn = dist.MixtureSameFamily(dist.Categorical(probs=weights), dist.Normal(mean, 1.0))
+    with numpyro.plate("points", len(x)):
+        numpyro.sample("x", fn, obs=x)
+
+
+def in_a_plate_of_its_own(x):
+    weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(2)))
+    with numpyro.plate("K", 2):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 3.0))
+    numpyro.deterministic("double", 2 * mean)
+    mix(weights, mean, x)
+
+
+def without_a_plate(x):
+    weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(2)))
+    mean = numpyro.sample("mean", dist.Normal(0.0, 3.0).expand([2]).to_event(1))
+    numpyro.deterministic("double", 2 * mean)
+    mix(weights, mean, x)
+
+
+def beside_another_axis(x):
+    with numpyro.plate("K", 2):
+        mean = numpyro.sample("mean", dist.Normal(0.0, 3.0))
+    shift = numpyro.sample("shift", dist.Normal(jnp.array([0.0, 1.0]), 0.1).to_event(1))
+    mix(jnp.ones(2) / 2, mean + shift.sum(), x)
+
+
+def fixed_components(x):
+    weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(2)))
+    mix(weights, jnp.array([-0.2, 0.2]), x)
+
+
+def unlike_priors(x):
+    with numpyro.plate("clusters", 2):
+        mean = numpyro.sample("mean", dist.Normal(jnp.array([-0.1, 0.1]), 3.0))
+    mix(jnp.ones(2) / 2, mean, x)
+
+
+def in_order(x):
+    weights = numpyro.sample("weights", dist.Dirichlet(jnp.ones(2)))
+    mean = numpyro.sample(
+        "mean",
+        dist.ImproperUniform(dist.constraints.ordered_vector, (), (2,)),
+    )
+    numpyro.factor("prior", dist.Normal(0.0, 3.0).log_prob(mean).sum())
+    mix(weights, mean, x)
+
+
+def drawn(model):
+    engine = sb.SMC(num_particles=100)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sb.SideBayesWarning)
+        return sb.fit(model, X, engine=engine, progress=False)
+
+
+def mode(model):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", sb.SideBayesWarning)
+        return sb.fit(model, X, engine="map", progress=False)
+
+
+@pytest.mark.parametrize("model", [in_a_plate_of_its_own, without_a_plate])
+def test_components_of_any_name_are_matched(model):
+    fit = drawn(model)
+    posterior = fit.tree["posterior"]
+    assert {n: posterior[n].dims[-1] for n in posterior} == dict.fromkeys(posterior, "clusters")
+    assert not posterior.attrs["ordered_clusters"]
+    # particles from the prior have either numbering, whose average is no estimate
+    assert abs(posterior["mean"].mean(("chain", "draw"))).max() < 1.5
+    estimate = np.sort(fit.params["mean"])
+    np.testing.assert_allclose(estimate, [-2.0, 2.0], atol=0.8)
+    np.testing.assert_allclose(np.sort(fit.params["double"]), 2 * estimate, rtol=1e-6)
+
+
+def test_an_axis_of_that_length_that_does_not_permute_keeps_its_name():
+    posterior = mode(beside_another_axis).tree["posterior"]
+    assert posterior["mean"].dims[-1] == "clusters"
+    assert posterior["shift"].dims[-1] == "shift_dim_0"
+
+
+@pytest.mark.parametrize("model", [fixed_components, unlike_priors, in_order])
+def test_components_that_are_told_apart_have_an_order(model):
+    assert mode(model).tree["posterior"].attrs["ordered_clusters"]
+
+
+def test_fixed_components_need_no_match():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "clusters cannot be matched")
+        fit = sb.fit(
+            fixed_components, X[:6], engine=sb.NUTS(num_warmup=100, num_samples=100), progress=False
+        )
+        estimate = fit.params["weights"]
+    mean = fit.tree["posterior"]["weights"].mean(("chain", "draw"))
+    np.testing.assert_allclose(estimate, mean)
