@@ -7,13 +7,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
+from jax.scipy.special import logsumexp
 from jax.typing import ArrayLike
 from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.saliency.feature_block import SalientFeatures
 from sidebayes.models.blocks.saliency.layout import Used
-from sidebayes.models.blocks.saliency.message_length import PER_DENSITY
+from sidebayes.models.blocks.saliency.message_length import PER_DENSITY, structure_length
 from sidebayes.models.blocks.saliency.mixed_block import MixedFeatures
 from sidebayes.models.blocks.saliency.saliency_mixture import SaliencyMixture
 
@@ -26,7 +28,7 @@ from .engines.problem.density import (
     site_log_prob,
 )
 
-__all__ = ["Sites", "Weighed"]
+__all__ = ["Sites", "Weighed", "log_prior"]
 
 _TRIED = 33
 """Lengths of a step of a saliency that are tried."""
@@ -92,6 +94,16 @@ class Sites(NamedTuple):
         return cls(sources[0], weights[0], tuple(sorted(sites.items())), normal)
 
 
+def log_prior(trace: Mapping[str, dict], names: Sites) -> Array:
+    """Minus the length of the parameters in a trace of the model."""
+    terms = [
+        site_log_prob(site)
+        for name, site in trace.items()
+        if site["type"] == "sample" and name != names.observed
+    ]
+    return sum(terms, start=jnp.zeros(()))
+
+
 class Weighed(NamedTuple):
     """The model at parameters: its sites, and the log densities of all rows in the clusters that are used."""
 
@@ -110,11 +122,6 @@ class Weighed(NamedTuple):
         """Compute the densities of all rows, once."""
         site, weights = trace[names.observed], trace[names.weights]["value"]
         fn: Any = site["fn"]
-        prior = [
-            site_log_prob(one)
-            for name, one in trace.items()
-            if one["type"] == "sample" and name != names.observed
-        ]
         used = Used(jnp.argsort(weights <= 0, stable=True), (weights > 0).sum())
         unary = fn.components.by_cluster(site["value"], used)
         if fn.log_side is not None:
@@ -123,9 +130,8 @@ class Weighed(NamedTuple):
         block = trace[names.saliency]["infer"]["block"]
         value = site["value"]
         params = {name: trace[name]["value"] for _, name in names.roles}
-        return cls(
-            names, fn, block, params, value, weights, sum(prior, start=jnp.zeros(())), used, unary
-        )
+        prior = log_prior(trace, names)
+        return cls(names, fn, block, params, value, weights, prior, used, unary)
 
     @property
     def saliency(self) -> Array:
@@ -153,6 +159,40 @@ class Weighed(NamedTuple):
         least = jnp.sqrt(jnp.finfo(top.dtype).tiny)
         found = jnp.maximum(jnp.exp(self.unary - top), least)
         return lax.optimization_barrier((jnp.where(self.weights[:, None] > 0, found, 0.0), top))
+
+    def at_held_precision(self) -> Array:
+        """Log joint density but for the precision to which densities in use are stated.
+
+        That precision, `structure_length`, falls with weights and saliencies. Against it they would be
+        drawn to zero; without it no step of EM lowers this objective.
+        """
+        number = self.block.num_parameters
+        structure = structure_length(self.weights, self.saliency, self.value.shape[0], number)
+        return self.log_joint() + structure
+
+    def log_responsibilities(self) -> Array:
+        """Their logarithms, far below the least number; with links, minus infinity there."""
+        if not self.fn.labels.is_shared:
+            return jnp.log(self.responsibilities())
+        joint = self._joint()
+        return joint - logsumexp(joint, axis=0)
+
+    def _joint(self) -> Array:
+        """Log joint probabilities of rows and clusters where no links tie rows."""
+        log_weights = jnp.log(jnp.where(self.weights > 0, self.weights, 1.0))
+        return self.unary + log_weights[:, None]
+
+    def log_share_of_others(self) -> Array:
+        """Sums over rows of the log probability of not being in each cluster."""
+        if not self.fn.labels.is_shared:
+            rest = jnp.maximum(1.0 - self.responsibilities(), jnp.finfo(self.weights.dtype).eps)
+            return jnp.log(rest).sum(axis=1)
+        joint = self._joint()
+        first = joint.argmax(axis=0) == jnp.arange(len(joint))[:, None]
+        total = logsumexp(joint, axis=0)
+        others = logsumexp(jnp.where(first, partition.FORBIDDEN, joint), axis=0)
+        share = jnp.where(first, 0.0, jnp.exp(joint - total))
+        return jnp.where(first, others - total, jnp.log1p(-share)).sum(axis=1)
 
     def _labels(self, weights: Array) -> LinkedCategorical:
         """Joint prior of the labels at other weights, whose logarithms are numbers where they are zero."""
@@ -183,21 +223,70 @@ class Weighed(NamedTuple):
     def without(self, cluster: Array) -> dict[str, Array]:
         """The parameters with a cluster left out."""
         rest = self.weights.at[cluster].set(0.0)
-        return self.params | {self.names.weights: rest / jnp.maximum(rest.sum(), 1e-300)}
+        return self.all_params() | {self.names.weights: rest / jnp.maximum(rest.sum(), 1e-300)}
+
+    def all_params(self) -> dict[str, Array]:
+        """Values of all sites."""
+        return self.params | {self.names.weights: self.weights}
+
+    def common_densities(self, share: Array) -> dict[str, Array]:
+        """Parameters of the common densities after a step, by site."""
+        found, _ = self._posterior(share, self.weights)
+        return {name: new for name, new in self._modes(found).items() if name in self._common()}
+
+    def _common(self) -> dict[str, str]:
+        """Roles of the parameters of common densities, by site."""
+        return {name: role for role, name in self.names.roles if role.startswith("common_")}
+
+    def mixed_by_feature(self, other: Mapping[str, Array], where: Array) -> dict[str, Array]:
+        """Parameters of common densities, from others for some of the features."""
+        columns = {n: np.array(self.block.columns_of(r)) for n, r in self._common().items()}
+        return {
+            name: jnp.where(
+                jnp.expand_dims(where[own], range(1, other[name].ndim)), other[name], now
+            )
+            for name, own in columns.items()
+            for now in [self.params[name]]
+        }
 
     def moved(self, min_clusters: int, plain: Array) -> dict[str, Array]:
-        """Update the weights one after another, then densities and saliencies."""
-        price = (self.block.num_parameters * (self.saliency > 0)).sum() / 2
+        """Update weights, then densities and saliencies.
+
+        Where densities have a prior, weights and saliencies are their expected shares. A flat prior would
+        let clusters collapse on single rows, against which the thesis' price of a cluster guards: weights
+        are then updated one after another by eq. 4.29, and saliencies by eq. 4.30.
+        """
+        if not self.block.is_flat:
+            share, weights = self._shares()
+            return {self.names.weights: weights} | self._features(share, weights, plain, 0.0)
+        price = jnp.asarray(self.block.num_parameters) / 2
         held = self.held()
         counts, shares = self._expected()
 
         def turn(number: Array, weights: Array) -> Array:
             cluster = self.used.order[number]
-            found = counts(weights)
-            return _weight_updated(weights, cluster, found, price, held[cluster], min_clusters)
+            found, total = counts(weights), (price * (self.saliency > 0)).sum()
+            return _weight_updated(weights, cluster, found, total, held[cluster], min_clusters)
 
         weights = lax.fori_loop(0, self.used.number, turn, self.weights)
-        return {self.names.weights: weights} | self._features(shares(weights), weights, plain)
+        return {self.names.weights: weights} | self._features(
+            shares(weights), weights, plain, price
+        )
+
+    def moved_at_held_saliencies(self) -> dict[str, Array]:
+        """Update weights and densities alone."""
+        share, weights = self._shares()
+        found, _ = self._posterior(share, weights)
+        return self.params | {self.names.weights: weights} | self._modes(found)
+
+    def _shares(self) -> tuple[Array, Array]:
+        """Responsibilities, and the weights that they give."""
+        share = self.responsibilities()
+        return share, share.sum(axis=1) / share.sum()
+
+    def responsibilities(self) -> Array:
+        """Responsibilities, shape (num_clusters, num_points)."""
+        return self._expected()[1](self.weights)
 
     def _expected(self) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
         """Expected sizes of the clusters, and responsibilities (num_clusters, num_points), given weights."""
@@ -223,17 +312,27 @@ class Weighed(NamedTuple):
 
         return counts, lambda weights: self._labels(weights).responsibilities(self.unary.T).T
 
-    def _features(self, share: Array, weights: Array, plain: Array) -> dict[str, Array]:
-        """Modes of densities and saliencies."""
+    def _posterior(self, share: Array, weights: Array) -> tuple[Any, Any]:
+        """Posterior of all densities given responsibilities, and the moments it comes from."""
         used = Used(jnp.argsort(weights <= 0, stable=True), (weights > 0).sum())
         block: Any = self.block
         moments = self.fn.components.moments(self.value, share, block.centre, used)
-        found = block.update(moments, ())
-        price = block.num_parameters / 2
-        saliency = _saliency_updated(self.saliency, moments, used.number, plain, price)
+        return block.update(moments, ()), moments
+
+    def _modes(self, found: Any) -> dict[str, Array]:
+        """Parameters of all densities for which the message is shortest, by site."""
         values = {role: self.params[name] for role, name in self.names.roles}
-        new = {"saliency": saliency, **block.density_mode(found, values)}
-        return {name: new[role] for role, name in self.names.roles}
+        new = self.block.density_mode(found, values)
+        return {name: new[role] for role, name in self.names.roles if role in new}
+
+    def _features(
+        self, share: Array, weights: Array, plain: Array, price: ArrayLike
+    ) -> dict[str, Array]:
+        """Modes of densities and saliencies."""
+        found, moments = self._posterior(share, weights)
+        number = (weights > 0).sum()
+        saliency = _saliency_updated(self.saliency, moments, number, plain, price)
+        return self._modes(found) | {self.names.saliency: saliency}
 
 
 def _weight_updated(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,16 +17,41 @@ from sidebayes.diagnostics.features import SalientFeatures, salient_features
 from sidebayes.diagnostics.sites import labelled_table, site_of
 from sidebayes.guides.engines.problem.declared import declared_blocks
 from sidebayes.guides.engines.problem.density import abstract_trace, collapsed_sites, trace_model
+from sidebayes.guides.feature_saliency_rerun import em_at_held_saliencies
 from sidebayes.models.blocks.mixtures.row_densities import row_log_densities
 from sidebayes.models.blocks.saliency.feature_block import SalientFeatures as SalientBlock
 from sidebayes.models.blocks.saliency.mixed_block import MixedFeatures
 
 from .base.fit_base import FitBase
 
-__all__ = ["contrast_saliencies", "features", "imputed"]
+__all__ = ["Contrast", "contrast", "contrast_saliencies", "features", "imputed"]
 
 _INSIDE = 1e-6
 """Distance that contrasted saliencies keep from zero and one."""
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A mixture whose saliencies tell its clusters apart best.
+
+    Attributes
+    ----------
+    saliency : Series
+        Of `contrast_saliencies`, by feature.
+    params : dict of ndarray
+        All parameters, the others estimated again at these saliencies.
+    responsibilities : ndarray, shape (num_points, num_clusters)
+        Probabilities of the clusters of the rows under them.
+    """
+
+    saliency: pd.Series
+    params: dict[str, NDArray]
+    responsibilities: NDArray
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """Most probable cluster of each row."""
+        return self.responsibilities.argmax(axis=1)
 
 
 def features(fit: FitBase) -> SalientFeatures:
@@ -168,3 +194,19 @@ def contrast_saliencies(fit: FitBase) -> pd.Series:
         bounds = [(logit(_INSIDE), -logit(_INSIDE))] * len(start)
         found = minimize(at, start, jac=True, method="L-BFGS-B", bounds=bounds)
     return pd.Series(expit(found.x), index=index, name="saliency")
+
+
+def contrast(fit: FitBase) -> Contrast:
+    """Saliencies that tell the fitted clusters apart best, and all else estimated again at them.
+
+    The saliencies are those of `contrast_saliencies`; EM is then run again for weights and densities
+    (Law 2006, section 4.3.4). The clusters stay, and what they hold changes little.
+
+    Raises
+    ------
+    ValueError
+        If the model has no saliencies, or was fitted with a proper prior of the structure.
+    """
+    saliency = contrast_saliencies(fit)
+    params, share = em_at_held_saliencies(fit.run.problem, fit.params, saliency.to_numpy())
+    return Contrast(saliency, params, share)

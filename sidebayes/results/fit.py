@@ -67,6 +67,7 @@ class Fit(FitBase):
     features = of_features.features
     imputed = of_features.imputed
     contrast_saliencies = of_features.contrast_saliencies
+    contrast = of_features.contrast
 
     predict = of_new_data.predict
     predict_proba = of_new_data.predict_proba

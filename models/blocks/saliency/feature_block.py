@@ -55,6 +55,9 @@ _START = 0.5
 _LATTICE = -0.5 * math.log(2.0) + 1.0 - math.log(12.0)
 """Constants of the length of a mean and a variance."""
 
+_LATTICE_OF_ONE = 0.5 - 0.5 * math.log(12.0)
+"""Constants of the length of one parameter."""
+
 
 class _Found(NamedTuple):
     """Posterior of normal densities, those common to all clusters last, and of saliencies."""
@@ -84,7 +87,7 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         :math:`\nu - d + 1` degrees of freedom: three for "empirical".
     saliency_prior : (float, float) or None
         a and b. None leaves the prior of all sites to a message length: `structure_length` with
-        `density_length`.
+        `density_length`, for which "empirical" learns the scales :math:`s_l` within clusters.
     """
 
     factor: ClassVar[str] = "unary"
@@ -107,6 +110,7 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         self.num_clusters = num_clusters
         self.saliency_prior = None if saliency_prior is None else two_positive(saliency_prior)
         self.cells = _cell_priors(x, num_clusters, prior)
+        self.learns_scale = self.saliency_prior is None and not isinstance(prior, GaussianPrior)
         self.centre, variance = known_moments(x, _num_features(x, prior))
         self.unit = jnp.sqrt(variance)
 
@@ -114,6 +118,15 @@ class SalientFeatures(Block, Augmented, TakesMissing):
     def num_parameters(self) -> np.ndarray:
         """Free parameters of the density of each feature."""
         return np.full(self.num_features, PER_DENSITY)
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether means and variances have no prior."""
+        return self.cells is None
+
+    def columns_of(self, role: str) -> tuple[int, ...]:
+        """Features that have the parameters of a role, in their order."""
+        return tuple(range(self.num_features))
 
     @property
     def num_features(self) -> int:
@@ -155,14 +168,38 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         features: Salient = density.features
         mean = jnp.concatenate([features.mean, features.common_mean[None]])
         variance = jnp.concatenate([features.variance, features.common_variance[None]])
-        cells = (part.reshape(*mean.shape) for part in self.cells)
-        centre, shrinkage, df, scale = cells
+        on, off = features.saliency > 0, features.saliency < 1
+        used = jnp.concatenate([(weights > 0)[:, None] & on, off[None]])
+        centre, shrinkage, df, scale = (part.reshape(*mean.shape) for part in self.cells)
+        own, total = self._learned_scale(self.cells, features.variance, used[:-1])
+        scale = scale.at[:-1].set(own)
         density = dist.Normal(centre, jnp.sqrt(variance / shrinkage)).log_prob(mean)
         density = density + dist.InverseGamma(df / 2, scale / 2).log_prob(variance)
         length = _LATTICE - density - 1.5 * jnp.log(variance)
-        on, off = features.saliency > 0, features.saliency < 1
-        used = jnp.concatenate([(weights > 0)[:, None] & on, off[None]])
-        return jnp.where(used, length, 0.0).sum()
+        return jnp.where(used, length, 0.0).sum() + jnp.where(on, total, 0.0).sum()
+
+    def _learned_scale(
+        self, cells: ComponentPriors, variance: Array, used: Array
+    ) -> tuple[Array, Array]:
+        r"""Scale s of the variances of a feature where the message is shortest, and what it costs.
+
+        .. math:: s \sim \text{Gamma}(\nu / 2, 1 / 2 v), \qquad
+                  s = \frac{\nu (k + 1)}{\sum_j \sigma_j^{-2} + v^{-1}},
+
+        where :math:`\log p(s) + \sum_j \log p(\sigma_j^2 | s)` of the k variances in use is greatest in
+        :math:`\log s`, about which each has the Fisher information :math:`\nu / 2`. The scale v is that
+        of the data: one cluster more. A prior of the scale is due where narrow densities are as likely as
+        wide ones (Richardson and Green 1997, J. R. Stat. Soc. B 59, section 2.4).
+        """
+        _, _, df, scale = (part.reshape(-1, self.num_features) for part in cells)
+        if not self.learns_scale:
+            return scale[:-1], jnp.zeros(self.num_features)
+        shape, wide, number = df[0] / 2, scale[-1], used.sum(axis=0)
+        precision = jnp.where(used, 1 / variance, 0.0).sum(axis=0) + 1 / wide
+        own = 2 * shape * (number + 1) / precision
+        prior = dist.Gamma(shape, 0.5 / wide).log_prob(own) + jnp.log(own)
+        information = 0.5 * jnp.log(shape * jnp.maximum(number, 1))
+        return own, _LATTICE_OF_ONE - prior + information
 
     def bijector(self, role: str, bijector: Transform) -> Transform:
         """Coordinates in units of the data."""
@@ -200,7 +237,11 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         """Joint mode of means and variances, which are kept apart from zero."""
         mean, variance = normal_inverse_gamma.mode(found.normal)
         if self.saliency_prior is None and self.cells is not None:
-            variance = found.normal.rate / found.normal.shape  # where `density_length` is least
+            used = self._by_row(found.normal.shrinkage - self.cells.shrinkage)[:-1] > 0
+            own, _ = self._learned_scale(self.cells, values["spread"], used)
+            extra = own - self._by_row(self.cells.scale[:, 0, 0])[:-1]
+            rate = self._by_row(found.normal.rate).at[:-1].add(extra / 2)
+            variance = rate.reshape(-1, 1) / found.normal.shape  # where `density_length` is least
         mean, variance = self._by_row(mean), self._by_row(variance)
         variance = jnp.maximum(variance, _FLOOR * self.unit**2)
         if self.cells is None:

@@ -62,11 +62,11 @@ def structure_length(
               + \sum_{l \in U} \tfrac{r_l}2 \log(n (1 - \rho_l))
 
     (Law 2006, eq. 4.24), with the sums over the k clusters that have weight, the features A whose
-    saliency is not zero and U whose saliency is not one. The thesis writes it for
-    parameters none of which is on a bound, and only says that parameters beyond are removed; this is
-    what is left then. Minus this length is the logarithm of an improper prior. It has no bound as weights
-    or saliencies go to zero, or saliencies to one: parameters on a bound are not likelier, but cost
-    nothing.
+    saliency is not zero and U whose saliency is not one. The thesis writes it for parameters none of
+    which is on a bound, and only says that parameters beyond are removed; this is what is left then.
+    Minus this length is the logarithm of an improper prior: parameters on a bound are not likelier, but
+    cost nothing. A density that stands for less than one value is taken to stand for one: otherwise the
+    length would have no bound near zero weights and near saliencies of zero and one.
 
     Parameters
     ----------
@@ -80,9 +80,11 @@ def structure_length(
     weights, saliency = jnp.asarray(weights), jnp.asarray(saliency)
     used, on, off = weights > 0, saliency > 0, saliency < 1
     log_n = jnp.log(num_points)
-    log_weights = jnp.where(used, log_n + jnp.log(jnp.where(used, weights, 1.0)), 0.0)
-    log_on = jnp.where(on, jnp.log(jnp.where(on, saliency, 1.0)), 0.0)
-    log_off = jnp.where(off, log_n + jnp.log1p(-jnp.where(off, saliency, 0.0)), 0.0)
+
+    def precision(share: Array, where: Array) -> Array:
+        return jnp.where(where, jnp.log(jnp.maximum(num_points * share, 1.0)), 0.0)
+
+    within = precision(weights[:, None] * saliency, used[:, None] & on).sum(axis=0)
     free = used.sum() + (on & off).sum()
-    by_feature = on * log_weights.sum() + used.sum() * log_on + log_off
+    by_feature = within + precision(1 - saliency, off)
     return 0.5 * (free * log_n + per_density @ by_feature)

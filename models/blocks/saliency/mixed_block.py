@@ -109,6 +109,16 @@ class MixedFeatures(Block, Augmented, TakesMissing):
         return jnp.zeros(0) if self.normal is None else self.normal.centre
 
     @property
+    def is_flat(self) -> bool:
+        """Never: kinds need a proper prior."""
+        return False
+
+    def columns_of(self, role: str) -> tuple[int, ...]:
+        """Features that have the parameters of a role, in their order."""
+        kinds = {site: kind.columns for kind in self.columns.kinds for site in _roles(kind)}
+        return kinds.get(role, self.columns.normal)
+
+    @property
     def num_parameters(self) -> np.ndarray:
         """Free parameters of the density of each feature."""
         return self.columns.num_parameters

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.scipy.special import logsumexp
 from jax.typing import ArrayLike
 
 from .layout import ABREAST, Layout, Places, Used
@@ -27,6 +28,7 @@ __all__ = [
     "CHUNK",
     "Salient",
     "SalientMoments",
+    "gains_at_bounds",
     "log_saliency",
     "salient_densities",
     "salient_moments",
@@ -109,6 +111,30 @@ def log_saliency(saliency: Array) -> tuple[Array, Array]:
     log_on = jnp.where(inside, jnp.log(held), jnp.where(saliency > 0, 0.0, _NEVER))
     log_off = jnp.where(inside, jnp.log1p(-held), jnp.where(saliency < 1, 0.0, _NEVER))
     return log_on, log_off
+
+
+def gains_at_bounds(
+    saliency: Array, within: Array, common: Array, alone: Array, log_share: Array
+) -> Array:
+    r"""Change of the log likelihood if one feature had a saliency of zero, or of one.
+
+    .. math:: \sum_i \log \sum_j w_{ij} \frac{q^*(x_i)}{\rho p_j(x_i) + (1 - \rho) q(x_i)}
+
+    and the same with :math:`p_j` for :math:`q^*`, all else held; exact where no links tie rows.
+
+    Parameters
+    ----------
+    saliency : Array, shape ()
+    within : Array, shape (num_clusters, num_points)
+        Log densities of its values in the clusters.
+    common, alone : Array, shape (num_points,)
+        Log densities in common to all clusters, now and at a saliency of zero.
+    log_share : Array, shape (num_clusters, num_points)
+        Logarithms of the responsibilities.
+    """
+    log_on, log_off = log_saliency(saliency)
+    ratio = log_share - jnp.logaddexp(log_on + within, log_off + common)
+    return jnp.stack([logsumexp(ratio + one, axis=0).sum() for one in (alone, within)])
 
 
 def salient_densities(x: ArrayLike, given: Salient, used: Used | None = None) -> Array:

@@ -13,7 +13,7 @@ from jax.typing import ArrayLike
 
 from .kinds import Columns, Kind
 from .layout import Used
-from .passes import Salient, SalientMoments, log_saliency
+from .passes import Salient, SalientMoments, gains_at_bounds, log_saliency
 from .salient_normal import SalientNormal
 
 __all__ = ["MixedMoments", "SalientMixed"]
@@ -169,6 +169,31 @@ class SalientMixed(dist.Distribution):
         others = jnp.maximum(share.sum(axis=0)[:, None] * known - total, 0.0)
         every = jnp.concatenate([statistics, kind.statistics(x, others)[None]])
         return every, total.sum(axis=0), others.sum(axis=0), certainty
+
+    def at_bounds(self, value: Array, log_share: Array, alone: SalientMixed) -> tuple[Array, Array]:
+        """Change of the log likelihood at a saliency of zero and of one, by feature; see `SalientNormal`."""
+        table, parts = jnp.asarray(value), []
+        for kind, (within, common), (_, other) in zip(
+            self.columns.kinds, self.params, alone.params, strict=True
+        ):
+            x, known = kind.of(table)
+
+            def gains(one: Any, kind: Kind = kind) -> Array:
+                x, known, saliency, *params = one
+
+                def log_prob(own: Array) -> Array:
+                    return jnp.where(known, kind.log_prob(x[:, None], own[None])[:, 0], 0.0)
+
+                inside, outside, apart = params
+                densities = lax.map(log_prob, inside), log_prob(outside), log_prob(apart)
+                return gains_at_bounds(saliency, *densities, log_share)
+
+            saliency = self.features.saliency[np.array(kind.columns)]
+            rows = x.T, known.T, saliency, jnp.swapaxes(within, 0, 1), common, other
+            parts.append(lax.map(gains, rows).T)
+        normal = self.normal.at_bounds(self._normal_values(table), log_share, alone.normal)
+        found = self.columns.joined(jnp.stack(normal), parts)
+        return found[0], found[1]
 
     def drawn_moments(
         self, value: Array, share: Array, relevant: Array, about: Array

@@ -7,7 +7,7 @@ from typing import ClassVar
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
-from jax import Array
+from jax import Array, lax
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
@@ -16,6 +16,7 @@ from .layout import Used
 from .passes import (
     Salient,
     SalientMoments,
+    gains_at_bounds,
     log_saliency,
     salient_densities,
     salient_moments,
@@ -74,6 +75,27 @@ class SalientNormal(dist.Distribution):
     ) -> SalientMoments:
         """Expected statistics given the shares of the rows in the clusters, see `salient_moments`."""
         return salient_moments(value, share, self.features, about, used)
+
+    def at_bounds(
+        self, value: Array, log_share: Array, alone: SalientNormal
+    ) -> tuple[Array, Array]:
+        """Change of the log likelihood at a saliency of zero and of one, by feature.
+
+        See `gains_at_bounds`. A saliency of zero goes with the common densities of `alone`.
+        """
+        own, other = self.features, alone.features
+
+        def gains(one: tuple[Array, Salient, Array, Array]) -> Array:
+            x, given, mean, variance = one
+            within = _log_normal(x, given.mean[:, None], given.variance[:, None])
+            common = _log_normal(x, given.common_mean, given.common_variance)
+            apart = _log_normal(x, mean, variance)
+            return gains_at_bounds(given.saliency, within, common, apart, log_share)
+
+        by_feature = own._replace(mean=own.mean.T, variance=own.variance.T)
+        table = jnp.asarray(value).T
+        found = lax.map(gains, (table, by_feature, other.common_mean, other.common_variance))
+        return found[:, 0], found[:, 1]
 
     @staticmethod
     def drawn_moments(value: Array, share: Array, relevant: Array, about: Array) -> SalientMoments:

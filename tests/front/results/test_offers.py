@@ -122,6 +122,7 @@ REFUSED["group_log_likelihood"] = (
 REFUSED |= {
     name: (call, "the model has no saliencies of features")
     for name, call in {
+        "contrast": lambda fit: fit.contrast(),
         "contrast_saliencies": lambda fit: fit.contrast_saliencies(),
         "features": lambda fit: fit.features(),
         "imputed": lambda fit: fit.imputed(),

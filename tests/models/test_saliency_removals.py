@@ -1,0 +1,148 @@
+"""Removals of clusters and features: gains are exact, and what pays for itself stays."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sidebayes.guides.engines.problem.density import trace_model
+from sidebayes.guides.feature_saliency_removals import worst_cluster
+from sidebayes.guides.feature_saliency_steps import Sites, Weighed
+from sidebayes.models.blocks.saliency.feature_block import SalientFeatures
+
+import sidebayes as sb
+
+
+@pytest.fixture(autouse=True)
+def x64():
+    with jax.enable_x64(True):
+        yield
+
+
+def mixed_table(num_points=60):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(3, size=num_points)
+    x = np.column_stack(
+        [
+            rng.normal(3.0 * labels),
+            rng.normal(size=num_points),
+            rng.poisson(2.0 + 4.0 * labels),
+            rng.integers(3, size=num_points),
+            rng.binomial(4, 0.2 + 0.3 * labels),
+        ]
+    )
+    x[3, 1], x[4, 2], x[5, 4] = np.nan, np.nan, np.nan
+    return x.astype(float), ["normal", "normal", "count", "category:3", "ordered:5"]
+
+
+def searched(x, **options):
+    """A search that is cut, and the model at any parameters."""
+    cut = sb.ComponentwiseEM(num_restarts=1, max_steps=6)
+    fit = sb.fit("feature_saliency", x, num_clusters=4, engine=cut, **options)
+    weigh, traced = model_of(fit)
+    return weigh(fit.params), weigh, traced
+
+
+def model_of(fit):
+    """The model of a fit at any parameters."""
+    problem = fit.run.problem
+    names = Sites.of(problem)
+
+    def traced(params):
+        return trace_model(problem, {name: jnp.asarray(one) for name, one in params.items()})
+
+    return lambda params: Weighed.of(traced(params), names), traced
+
+
+@pytest.mark.parametrize("with_kinds", [False, True])
+def test_gains_are_differences_of_lengths(with_kinds):
+    x, kinds = mixed_table()
+    at, weigh, traced = searched(x, kinds=kinds) if with_kinds else searched(x[:, :3])
+    number = int(at.used.number)
+    assert number > 1
+    cluster, gain = worst_cluster(at, traced, 1)
+    lengths = [float(weigh(at.without(k)).log_joint()) for k in range(len(at.weights))]
+    allowed = np.where(at.weights > 0, lengths, -np.inf)
+    assert int(cluster) == int(np.argmax(allowed))
+    assert float(gain) == pytest.approx(max(allowed) - float(at.log_joint()), abs=1e-8)
+    assert float(worst_cluster(at, traced, number)[1]) == -np.inf
+    saliency = np.array(at.saliency)
+    other = weigh(at.all_params() | {at.names.saliency: jnp.zeros(len(saliency))})
+    alone = other.common_densities(at.responsibilities())
+    components = weigh(at.all_params() | alone).fn.components
+    bounds = at.fn.components.at_bounds(at.value, at.log_responsibilities(), components)
+    for feature in range(len(saliency)):
+        where = np.arange(len(saliency)) == feature
+        for bound, common in ((0.0, at.mixed_by_feature(alone, where)), (1.0, {})):
+            new = jnp.where(where, bound, saliency)
+            left = weigh(at.all_params() | common | {at.names.saliency: new})
+            told = bounds[int(bound)][feature] + left.log_prior - at.log_prior
+            assert float(told) == pytest.approx(float(left.log_joint() - at.log_joint()), abs=1e-7)
+
+
+def test_small_clusters_that_pay_for_themselves_stay():
+    """Twelve rows are fewer than the features, under which the thesis takes any cluster out."""
+    rng = np.random.default_rng(1)
+    labels = np.repeat(np.arange(6), 12)
+    x = 3 * rng.normal(size=(6, 16))[labels] + 0.5 * rng.normal(size=(72, 16))
+    fit = sb.fit("feature_saliency", x, num_clusters=12, truth=labels)
+    assert (fit.params["weights"] > 0).sum() == 6
+    assert float(sb.compare({"fit": fit}).frame["accuracy"].item()) == 1.0
+    thesis = sb.fit("feature_saliency", x, num_clusters=12, prior="flat")
+    assert (thesis.params["weights"] > 0).sum() < 6
+
+
+def test_narrow_clusters_are_found_beside_wide_ones():
+    """The scale of the variances is learned: at that of the data narrow clusters cost too much."""
+    rng = np.random.default_rng(2)
+    labels = np.repeat(np.arange(5), 30)
+    width = np.array([0.02, 0.02, 0.02, 0.02, 1.0])[labels, None]
+    x = rng.normal(size=(5, 8))[labels] + width * rng.normal(size=(150, 8))
+    fit = sb.fit("feature_saliency", x, num_clusters=12, truth=labels)
+    assert (fit.params["weights"] > 0).sum() == 5
+    assert float(sb.compare({"fit": fit}).frame["accuracy"].item()) > 0.99
+
+
+def test_the_scale_of_variances_is_where_the_message_is_shortest():
+    x = np.random.default_rng(3).normal(size=(40, 2)) * [1.0, 5.0]
+    block = SalientFeatures(x, 3, "empirical", None)
+    variance = jnp.asarray(np.random.default_rng(4).gamma(1.0, size=(3, 2)))
+    used = jnp.array([[True, True], [True, False], [False, True]])
+    own, cost = block._learned_scale(block.cells, variance, used)
+    wide = x.var(axis=0)
+
+    def log_prior(log_scale):  # of the logarithm of the scale and the variances that are used
+        s = np.exp(log_scale)
+        inverse = 1.5 * np.log(s / 2) - s / (2 * np.asarray(variance))
+        return 1.5 * log_scale - s / (2 * wide) + (inverse * np.asarray(used)).sum(axis=0)
+
+    best, near = log_prior(np.log(own)), np.array([-0.01, 0.01])
+    for step in near:
+        assert (log_prior(np.log(own) + step) < best).all()
+    shift = [
+        np.asarray(block._learned_scale(block.cells, variance * c, used)[0]) for c in (1e-9, 1e9)
+    ]
+    assert (shift[0] < own).all()
+    assert (shift[1] > own).all()
+    assert np.isfinite(cost).all()
+
+
+def test_contrast_estimates_all_else_again_at_its_saliencies():
+    rng = np.random.default_rng(5)
+    labels = rng.integers(2, size=120)
+    x = np.column_stack([rng.normal(3.0 * labels), rng.normal(1.5 * labels), rng.normal(size=120)])
+    fit = sb.fit("feature_saliency", x, num_clusters=4, engine=sb.ComponentwiseEM(num_restarts=2))
+    found = fit.contrast()
+    np.testing.assert_allclose(found.params["saliency"], fit.contrast_saliencies(), atol=1e-9)
+    assert ((found.params["weights"] > 0) == (fit.params["weights"] > 0)).all()
+    np.testing.assert_allclose(found.responsibilities.sum(axis=1), 1.0)
+    assert (found.labels == fit.labels()).mean() > 0.95
+    # at rest: expected shares are the weights, as they were not at the saliencies alone
+    share = found.responsibilities.mean(axis=0)
+    np.testing.assert_allclose(found.params["weights"], share, atol=1e-4)
+    p, q = found.params, fit.params | {"saliency": found.params["saliency"]}
+    weigh, _ = model_of(fit)
+    before, after = (float(weigh(values).at_held_precision()) for values in (q, p))
+    assert after > before
+    sparse = sb.fit("feature_saliency", x, num_clusters=2, selection="sparse", engine="em")
+    with pytest.raises(ValueError, match="the prior of this model is a proper one"):
+        sparse.contrast()
