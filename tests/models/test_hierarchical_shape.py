@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import arviz as az
@@ -15,7 +16,7 @@ from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.problem.density import log_joint
 from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior
 from sidebayes.models.blocks.manifolds import preshape
-from sidebayes.models.blocks.manifolds.shape_chart import ShapeChart
+from sidebayes.models.blocks.manifolds.shape_chart import ShapeChart, choose_chart
 from sidebayes.models.hierarchical_shape import hierarchical_shape
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
@@ -269,3 +270,41 @@ def test_shapes_without_a_chart_and_lines_are_refused(known_groups):
         known_groups.shape_at(np.full(WHOLE, 1.0))
     with pytest.raises(ValueError, match="first = 'c'; expected one of the groups"):
         known_groups.shape_difference("c", 1)
+
+
+@pytest.mark.parametrize("axes", [1, 4])
+def test_landmarks_are_in_the_plane_or_in_space(axes):
+    with pytest.raises(ValueError, match=f"x has {axes} columns; expected 2 or 3"):
+        fitted(shapes=RNG.normal(size=(6, 7, axes)), num_clusters=1)
+
+
+def test_flat_shapes_in_space_are_said():
+    flat = np.concatenate([SHAPES, np.zeros((SIZE, MARKS, 1))], axis=2)
+    with pytest.warns(sb.SideBayesWarning, match="lie in a plane"):
+        shape_chart(flat)
+    flat[0, 0, 2] = 0.5
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        shape_chart(flat)
+
+
+@pytest.mark.parametrize(
+    ("known", "columns", "message"),
+    [
+        (np.arange(SIZE), 0, f"{SIZE} groups leave nothing of {SIZE} individuals"),
+        (None, SIZE - 1, f"1 groups and {SIZE - 1} covariates leave nothing"),
+        (LABELS, SIZE - 2, f"2 groups and {SIZE - 2} covariates leave nothing"),
+        (LABELS, SIZE - 3, None),
+        (np.where(np.arange(SIZE) == 3, -1, np.arange(SIZE)), 0, None),
+    ],
+)
+def test_groups_and_covariates_that_leave_nothing_unexplained_are_said(known, columns, message):
+    given = rows(SHAPES) | {"known": None if known is None else PartialLabels(known)}
+    given["covariates"] = RNG.normal(size=(SIZE, columns)) if columns else None
+    if message is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            choose_chart(given, {})
+    else:
+        with pytest.warns(sb.SideBayesWarning, match=message):
+            choose_chart(given, {})

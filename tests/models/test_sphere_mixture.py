@@ -1,6 +1,7 @@
 """Mixtures on the sphere: limits, symmetry, links, numbers of components, what is refused."""
 
 import runpy
+import warnings
 from pathlib import Path
 
 import jax
@@ -12,6 +13,7 @@ from sidebayes.guides.engines.base import FitError, Problem
 from sidebayes.guides.engines.expectation_maximisation.em import EM
 from sidebayes.guides.engines.expectation_maximisation.stochastic_em import StochasticEM
 from sidebayes.models.blocks.directional.directional_prior import DirectionalPrior
+from sidebayes.models.blocks.directional.sphere_starts import check_unit_vectors
 from sidebayes.models.blocks.manifolds import sphere
 from sidebayes.models.blocks.manifolds.directions import Direction
 from sidebayes.models.blocks.side_information.links import Links
@@ -272,3 +274,15 @@ def test_iris_is_clustered_as_the_source_says():
     assert ours < 0.12
     assert ours <= flat
     assert ours < spectral
+
+
+def test_axes_with_both_ends_are_said():
+    ends = np.random.default_rng(2).normal(size=(9, 3))
+    ends /= np.linalg.norm(ends, axis=1, keepdims=True)
+    with pytest.warns(sb.SideBayesWarning, match="18 of 20 points of x have their opposites"):
+        check_unit_vectors("x", np.concatenate([ends, -ends, np.eye(3)[:2]]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_unit_vectors("x", np.concatenate([ends, -ends[:2]]))
+        angle = 2 * np.pi * np.arange(24) / 24
+        check_unit_vectors("x", np.stack([np.cos(angle), np.sin(angle)], axis=1))

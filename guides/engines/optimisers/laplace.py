@@ -30,6 +30,7 @@ from ..plumbing.clock import Clock
 from ..plumbing.programs import compile_ahead
 from ..problem.density import approximation, free_shapes
 from ..problem.importance import (
+    evidence_below,
     flat_density,
     has_improper_prior,
     in_batches,
@@ -78,7 +79,7 @@ class Laplace(KeptEngine):
         Maximum number of gradients in that search.
     importance : bool
         Report as evidence the mean importance weight of the draws, with its standard error, in
-        place of the formula above.
+        place of the formula above; a lower bound where the draws are not to be trusted.
 
     References
     ----------
@@ -166,7 +167,9 @@ class Laplace(KeptEngine):
             modes=mode.modes,
             remarks=judged.remarks,
             density_space="unconstrained",
-            log_evidence=self._evidence(problem, float(peak + log_volume), log_weights),
+            log_evidence=self._evidence(
+                problem, float(peak + log_volume), log_weights, even=judged.close
+            ),
         )
 
     @staticmethod
@@ -176,12 +179,14 @@ class Laplace(KeptEngine):
         need_curvature(problem, "Laplace", "SVI or NUTS")
         return approximate
 
-    def _evidence(self, problem: Problem, value: float, log_weights: NDArray) -> Evidence | None:
+    def _evidence(
+        self, problem: Problem, value: float, log_weights: NDArray, *, even: bool
+    ) -> Evidence | None:
         if has_improper_prior(problem):
             return None
         if self.importance:
             mean, error = log_mean_weight(log_weights)
-            return Evidence(mean, "estimate", error)
+            return Evidence(mean, "estimate", error) if even else evidence_below(mean)
         return Evidence(value)
 
 

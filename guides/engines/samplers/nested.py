@@ -156,15 +156,7 @@ class NestedSlice(KeptEngine):
             march = clock.counted(asked)
             with clock.running():
                 state = march(state, *fixed, jnp.asarray(int(state.steps) + 1))
-            live, few = state.live.particles, max(self.num_live // 4, self.num_delete + 1)
-            width = live.position.shape[-1]
-            left = num_replacements(np.asarray(live.loglikelihood), width, self.num_delete)
-            advice = (
-                f"give fewer live points, such as NestedSlice(num_live={few}), or use SMC, whose time grows "
-                "less with the number of coordinates"
-            )
-            left = min(left, self.max_steps)
-            warn_of_length("NestedSlice", left, clock.seconds["run"], "replacements", advice)
+            self._predict_length(state, clock.seconds["run"])
             with clock.running():
                 state, _ = in_pieces(
                     lambda state, limit: (march(state, *fixed, limit), None),
@@ -204,6 +196,17 @@ class NestedSlice(KeptEngine):
             density_space="unconstrained",
             log_evidence=pooled if stopped else None,
         )
+
+    def _predict_length(self, state: _Nest, seconds: float) -> None:
+        """Warn of a long run, after its first replacement."""
+        live, few = state.live.particles, max(self.num_live // 4, self.num_delete + 1)
+        width = live.position.shape[-1]
+        left = num_replacements(np.asarray(live.loglikelihood), width, self.num_delete)
+        advice = (
+            f"give fewer live points, such as NestedSlice(num_live={few}), or use SMC, whose time grows less "
+            "with the number of coordinates"
+        )
+        warn_of_length("NestedSlice", min(left, self.max_steps), seconds, "replacements", advice)
 
     def _algorithm(self, problem: Problem, args: tuple, tails: Tails, width: int) -> Any:
         """Nested slice sampling of vectors of length `width`."""

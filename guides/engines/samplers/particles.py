@@ -244,7 +244,7 @@ def warn_of_length(engine: str, number: float, seconds: float, what: str, advice
     number : float
         Of the steps that are left.
     seconds : float
-        That each of them takes.
+        That each of them takes at most.
     what : str
         What the steps are.
     advice : str
@@ -253,7 +253,7 @@ def warn_of_length(engine: str, number: float, seconds: float, what: str, advice
     wait = number * seconds
     if wait > _LONG:
         warnings.warn(
-            f"{engine} will take about {wait / 60:.0f} minutes: {number:.0f} {what} of {seconds:.2g} s; "
+            f"{engine} will take up to {wait / 60:.0f} minutes: {number:.0f} {what} of {seconds:.2g} s; "
             f"{advice}",
             SideBayesWarning,
             stacklevel=3,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,6 @@ from sidebayes.common.fields import Count, OneOf, Range, Share
 from ..base import (
     KEEPS_NOTHING,
     EngineResult,
-    Evidence,
     FitError,
     Keeper,
     KeptEngine,
@@ -30,6 +28,7 @@ from ..plumbing.programs import compiled
 from ..plumbing.progress import in_pieces, progress_bar
 from ..plumbing.side_by_side import compiled_batch
 from ..problem.density import approximation, as_numpy
+from ..problem.importance import evidence_below
 from ..steps.starts import random_keys
 from .folding import Folding, find_folding, numberings
 from .particle_moves import KERNELS, each_particle, first_step, move_particles
@@ -51,9 +50,6 @@ __all__ = ["SMC"]
 
 _SPREAD = 1.0
 """Standard deviation of the runs' log evidence above which they have not converged."""
-
-_RISK = 0.05
-"""Probability that the lower bound of runs that differ exceeds the evidence."""
 
 
 class _Cloud(NamedTuple):
@@ -205,14 +201,7 @@ class SMC(KeptEngine):
             march = clock.counted(asked)
             with clock.running():
                 state = march(state, problem.args, np.asarray(int(np.max(state.steps)) + 1))
-            reached, width = float(np.min(state.temperature)), state.particles.shape[-1]
-            left = num_temperatures(reached, width, self.target_ess)
-            advice = (
-                f"give fewer particles, such as SMC(num_particles={self.num_particles // 4}), or use "
-                "engine='nuts', which sees one mode"
-            )
-            left = min(left, self.max_steps)
-            warn_of_length("SMC", left, clock.seconds["run"], "temperatures", advice)
+            self._predict_length(state, clock.seconds["run"])
             with clock.running():
                 state, _ = in_pieces(
                     lambda state, limit: (march(state, problem.args, limit), None),
@@ -230,6 +219,17 @@ class SMC(KeptEngine):
             look = clock.counted(compiled("particles", problem, known, build, *given))
             values, lp = look(*given)
         return self._result(state, as_numpy(values), np.asarray(lp), clock.seconds, approximate)
+
+    def _predict_length(self, state: _Cloud, seconds: float) -> None:
+        """Warn of a long run, after its first temperature, as if all moves were made at each."""
+        reached, width = float(np.min(state.temperature)), state.particles.shape[-1]
+        left = min(num_temperatures(reached, width, self.target_ess), self.max_steps)
+        most = seconds * self.num_mutations / float(np.max(state.moves))
+        advice = (
+            f"give fewer particles, such as SMC(num_particles={self.num_particles // 4}), or use "
+            "engine='nuts', which sees one mode"
+        )
+        warn_of_length("SMC", left, most, "temperatures", advice)
 
     def _begin(self, folding: Folding | None, problem: Problem) -> Callable:
         def begin(key: Array, args: tuple) -> _Cloud:
@@ -357,7 +357,7 @@ class SMC(KeptEngine):
         settled = bool((reached >= 1).all())
         spread = float(np.std(state.log_evidence, ddof=1))
         if spread > _SPREAD:
-            log_evidence = Evidence(log_evidence.value + math.log(_RISK), "bound")
+            log_evidence = evidence_below(log_evidence.value)
         message = (
             f"SMC drew {self.num_runs} x {self.num_particles} over {steps} temperatures, "
             f"{float(np.mean(state.moves / state.steps)):.1f} moves at each; {log_evidence}; last "

@@ -16,13 +16,23 @@ from scipy.linalg import solve_triangular
 
 from sidebayes.common.fields import Count, Range
 
-from ..base import Engine, EngineResult, Evidence, FitError, Problem, Status
+from ..base import (
+    KEEPS_NOTHING,
+    EngineResult,
+    Evidence,
+    FitError,
+    Keeper,
+    KeptEngine,
+    Problem,
+    Status,
+)
 from ..optimisers.moments import judge_draws
 from ..plumbing.clock import Clock
 from ..plumbing.progress import progress_bar
 from ..plumbing.side_by_side import compiled_batch
 from ..problem.density import approximation, free_shapes, unconstrained_start
 from ..problem.importance import (
+    evidence_below,
     flat_density,
     has_improper_prior,
     in_batches,
@@ -41,7 +51,7 @@ _AT_ONCE = 16
 
 
 @dataclass(frozen=True)
-class Pathfinder(Engine):
+class Pathfinder(KeptEngine):
     r"""Multi-path Pathfinder (Zhang et al. 2022), with the quasi-Newton paths of blackjax.
 
     L-BFGS climbs from several starts. At every point of a path its estimate of the inverse Hessian makes
@@ -90,6 +100,7 @@ class Pathfinder(Engine):
         seed: int = 0,
         init: Mapping[str, Any] | None = None,
         progress: bool = True,
+        keep: Keeper = KEEPS_NOTHING,
     ) -> EngineResult:
         """Fit; see `Engine.run`. An `init` replaces all starts by one.
 
@@ -100,7 +111,7 @@ class Pathfinder(Engine):
         FitError
             If no path has a finite density.
         """
-        version = load_blackjax("Pathfinder").__version__
+        load_blackjax("Pathfinder")
         refuse_restricted(problem)
         approximate = approximation(problem)
         clock = Clock()
@@ -108,26 +119,16 @@ class Pathfinder(Engine):
             starts = initial_values(problem, seed, self.num_paths, seeded=True, clock=clock)
         else:
             starts = {name: v[None] for name, v in starting_point(problem, init).items()}
-        keys = random_keys(seed, len(next(iter(starts.values()))))
-        shape = self.max_steps, self.memory, self.num_bound_draws, version
-        members = keys, starts
+        number = len(next(iter(starts.values())))
+        template = {n: jnp.zeros(s.shape, s.dtype) for n, s in free_shapes(problem).items()}
+        members = random_keys(seed, number), starts
         with progress_bar("Pathfinder", shown=progress) as advance:
             advance(0, "climbing")
-            asked = compiled_batch("pathfinder", problem, shape, self._path, members, problem.args)
-            climb = clock.counted(asked)
-            with clock.running():
-                mean, root, bound = map(np.asarray, climb(members, problem.args))
-        usable = np.isfinite(bound)
-        if not usable.any():
-            raise FitError(
-                "Pathfinder: no path has a normal approximation at whose draws the density is finite; pass "
-                "init= with values inside the supports, or use NUTS"
-            )
-        mean, root = mean[usable], root[usable]
+            width = sum(value.size for value in template.values())
+            mean, root = self._normals(problem, members, width, clock, keep)
         rng = np.random.default_rng([seed, 4])
         noise = rng.normal(size=(len(mean), self.num_draws, mean.shape[1]))
         pool = mean[:, None] + noise @ np.swapaxes(root, 1, 2)
-        template = {n: jnp.zeros(s.shape, s.dtype) for n, s in free_shapes(problem).items()}
         looked = [visit(problem, template, part, clock, anywhere=True) for part in pool]
         flat = pool.reshape(-1, mean.shape[1])
         log_density = np.concatenate([part[0] for part in looked])
@@ -136,10 +137,13 @@ class Pathfinder(Engine):
         sites = {n: np.concatenate([part[1][n] for part in looked])[chosen] for n in looked[0][1]}
         judged = judge_draws(problem, template, flat[chosen], sites, log_weights, clock, seed)
         value, error = log_mean_weight(log_weights)
-        evidence = Evidence(value, "estimate", error)
+        if judged.close:
+            evidence = Evidence(value, "estimate", error)
+        else:
+            evidence = evidence_below(value)
         effective = 1 / np.square(smoothed_weights(log_weights)).sum()
         message = (
-            f"Pathfinder pooled {len(mean)} of {len(keys)} paths; {evidence}; {self.num_draws} draws from "
+            f"Pathfinder pooled {len(mean)} of {number} paths; {evidence}; {self.num_draws} draws from "
             f"{effective:.0f} effective of {len(flat)}; {judged.sentence}"
         )
         return EngineResult(
@@ -154,6 +158,41 @@ class Pathfinder(Engine):
             log_evidence=None if has_improper_prior(problem) else evidence,
             remarks=judged.remarks,
         )
+
+    def _normals(
+        self,
+        problem: Problem,
+        members: tuple[NDArray, dict],
+        width: int,
+        clock: Clock,
+        keep: Keeper,
+    ) -> tuple[NDArray, NDArray]:
+        """Means and Cholesky factors of the approximations of paths, as far as they are finite.
+
+        Raises
+        ------
+        FitError
+            If there is none.
+        """
+        number, version = len(members[0]), load_blackjax("Pathfinder").__version__
+        shapes = (number, width), (number, width, width), (number,)
+        blank = tuple(np.full(shape, np.nan, jnp.result_type(float)) for shape in shapes)
+        found = keep.restore(blank)
+        if np.isnan(found[2]).all():
+            config = self.max_steps, self.memory, self.num_bound_draws, version
+            asked = compiled_batch("pathfinder", problem, config, self._path, members, problem.args)
+            climb = clock.counted(asked)
+            with clock.running():
+                found = climb(members, problem.args)
+            keep.offer(found)
+        mean, root, bound = map(np.asarray, found)
+        usable = np.isfinite(bound)
+        if not usable.any():
+            raise FitError(
+                "Pathfinder: no path has a normal approximation at whose draws the density is finite; pass "
+                "init= with values inside the supports, or use NUTS"
+            )
+        return mean[usable], root[usable]
 
     def _path(self, problem: Problem) -> Callable:
         """Program of one path: the best of its normal approximations, and its lower bound."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
+
+from sidebayes.common.warnings import SideBayesWarning
 
 from ..components.partition_starts import partitions
 
@@ -22,6 +26,11 @@ def check_unit_vectors(name: str, value: Any) -> None:
     ------
     ValueError
         Naming the row and the remedy.
+
+    Warns
+    -----
+    SideBayesWarning
+        If most points of a sphere of two dimensions or more have their opposites among them.
     """
     rows = np.asarray(value, float)
     if rows.ndim != 2 or rows.shape[1] < 2:
@@ -33,6 +42,8 @@ def check_unit_vectors(name: str, value: Any) -> None:
     off = np.abs(length - 1)
     worst = int(np.argmax(off))
     if off[worst] <= _ROUNDED:
+        if rows.shape[1] > 2:  # on a circle, hours that are rounded have opposites as well
+            _warn_of_axes(name, rows)
         return
     if (length == 0).any():
         row = int(np.argmin(length))
@@ -41,6 +52,25 @@ def check_unit_vectors(name: str, value: Any) -> None:
         f"row {worst} of {name} has length {length[worst]:.6g}; points on a sphere have length one. If "
         f"only directions matter, pass {name} / np.linalg.norm({name}, axis=1, keepdims=True)"
     )
+
+
+def _warn_of_axes(name: str, rows: NDArray) -> None:
+    """Warn of points most of which have their opposites among them, as both ends of an axis are."""
+    rounded = np.round(rows, 9) + 0.0
+    first = np.take_along_axis(rounded, (rounded != 0).argmax(axis=1)[:, None], axis=1)
+    table = pd.DataFrame(rounded * np.sign(first)).assign(side=first > 0)
+    ends = table.groupby(list(table)[:-1])["side"]
+    opposed = np.flatnonzero(ends.transform("nunique") > 1)
+    if 2 * len(opposed) > len(rows):
+        one = opposed[0]
+        other = int(np.argmin(rows @ rows[one]))
+        warnings.warn(
+            f"{len(opposed)} of {len(rows)} points of {name} have their opposites among them, such as rows "
+            f"{one} and {other}. If both ends of an axis mean the same, no component describes them: give "
+            "one end of each axis, all in one half of the sphere",
+            SideBayesWarning,
+            stacklevel=5,
+        )
 
 
 class SphereCells(NamedTuple):

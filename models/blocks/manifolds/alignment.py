@@ -129,6 +129,7 @@ def align_landmarks(
             "greatest there is, where no rotation is best; look whether its landmarks are right, or drop it"
         )
     if warn:
+        _warn_of_flat(completed)
         _warn_of_same(completed, names)
         _warn_of_odd(completed, distances, names)
     return Alignment(
@@ -145,6 +146,8 @@ def align_landmarks(
 def refuse_degenerate(x: NDArray, present: NDArray[np.bool_], names: NDArray) -> None:
     """Refuse configurations that have no shape, or cannot be laid on others."""
     _, landmarks, axes = x.shape
+    if axes not in (2, 3):
+        raise ValueError(f"x has {axes} columns; expected 2 or 3, the coordinates of landmarks")
     if landmarks <= axes:
         raise ValueError(
             f"there are {landmarks} landmarks in {axes} dimensions, which have no shape; give at least "
@@ -189,6 +192,15 @@ def _warn_of_coincident(x: NDArray, names: NDArray, landmark_names: tuple[str, .
         _warn(
             f"{count} individuals have landmarks in the same place: "
             f"{_few(names[np.unique(one[same])])}; the first {', '.join(pair)}. Look whether one was copied"
+        )
+
+
+def _warn_of_flat(shapes: NDArray) -> None:
+    values = np.linalg.svd(shapes, compute_uv=False)
+    if shapes.shape[2] == 3 and (values[:, 2] <= _FLAT * values[:, 0]).all():
+        _warn(
+            "landmarks of every individual lie in a plane, and in space a flat shape is the same as its "
+            "mirror image; give two coordinates, x[:, :2] if the third is constant"
         )
 
 

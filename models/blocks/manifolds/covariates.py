@@ -15,13 +15,14 @@ from jax import Array
 from jax.core import Tracer
 from jax.scipy.linalg import cho_solve, solve_triangular
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 
 from sidebayes.common.warnings import SideBayesWarning
 
 from ..block import Block, Observation
 from ..mixtures.data_units import data_units, fitted_statistic
 
-__all__ = ["Slopes", "check_covariates", "covariate_effects"]
+__all__ = ["Slopes", "check_covariates", "covariate_effects", "warn_of_nothing_left"]
 
 _WIDTH = 2.5
 """Prior standard deviation of what a covariate's standard deviation changes, in those of a coordinate."""
@@ -203,9 +204,7 @@ def check_covariates(data: Mapping[str, Any]) -> None:
     """
     if data.get("known") is None or data.get("covariates") is None:
         return
-    table, values = np.asarray(data["covariates"], float), np.asarray(data["known"].values)
-    if values.ndim == 2:
-        values = np.where(values.sum(axis=1) == 1, values.argmax(axis=1), -1)
+    table, values = np.asarray(data["covariates"], float), _known_groups(data["known"])
     members = values[values >= 0] == np.unique(values[values >= 0])[:, None]
     if len(members) < 2 or members.shape[1] - len(members) <= table.shape[1]:
         return
@@ -226,3 +225,40 @@ def check_covariates(data: Mapping[str, Any]) -> None:
         SideBayesWarning,
         stacklevel=5,
     )
+
+
+def _known_groups(known: Any) -> NDArray[np.int64]:
+    """Group of each individual, -1 where more than one is admissible."""
+    values = np.asarray(known.values)
+    return (
+        values if values.ndim == 1 else np.where(values.sum(axis=1) == 1, values.argmax(axis=1), -1)
+    )
+
+
+def warn_of_nothing_left(data: Mapping[str, Any]) -> None:
+    """Warn where groups and covariates leave nothing of the individuals unexplained.
+
+    Each of them is known to be alone in its group, or there are no more than groups and covariates together.
+
+    Parameters
+    ----------
+    data : mapping
+        Data of `hierarchical_shape` by name; looks at ``subjects``, ``known`` and ``covariates``.
+
+    Warns
+    -----
+    SideBayesWarning
+    """
+    covariates, known = data.get("covariates"), data.get("known")
+    number, groups = data["subjects"].num_groups, 1
+    columns = 0 if covariates is None else np.asarray(covariates).shape[1]
+    if known is not None and (_known_groups(known) >= 0).all():
+        groups = len(np.unique(_known_groups(known)))
+    if groups + columns >= number > 1:
+        given = f" and {columns} covariates" * (columns > 0)
+        warnings.warn(
+            f"{groups} groups{given} leave nothing of {number} individuals unexplained, so that the variance "
+            "within groups is that of the prior alone; give more individuals, or fewer groups or covariates",
+            SideBayesWarning,
+            stacklevel=5,
+        )

@@ -18,6 +18,7 @@ from sidebayes.common.fields import check_integer, real_array
 from ..side_information.partial_labels import Groups
 from . import preshape
 from .alignment import align_landmarks, refuse_degenerate, warn_of_reflected
+from .covariates import warn_of_nothing_left
 
 __all__ = [
     "ShapeChart",
@@ -145,7 +146,8 @@ def _check_complete(subjects: Groups, landmarks: NDArray, num_landmarks: int) ->
         name = who if subjects.names is None else subjects.names[who]
         raise ValueError(
             f"individual {name} has {count[worst]} rows of landmark {which}; every individual needs "
-            "each landmark once: leave incomplete individuals out, or estimate what they lack first"
+            "each landmark once: leave incomplete individuals out, or take latent_shape, where they may lack "
+            "some"
         )
 
 
@@ -274,6 +276,11 @@ def choose_chart(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArray
         Data of `hierarchical_shape` by name: ``x``, ``subjects`` and ``landmarks``.
     options : mapping
         Options of it by name.
+
+    Warns
+    -----
+    SideBayesWarning
+        As `shape_chart`; and where groups and covariates leave nothing of the individuals unexplained.
     """
     x, landmarks, subjects = data.get("x"), data["landmarks"], data["subjects"]
     if x is None:
@@ -284,6 +291,7 @@ def choose_chart(data: Mapping[str, Any], options: Mapping[str, Any]) -> NDArray
     number = int(np.max(landmarks, initial=0)) + 1
     with jax.enable_x64(True):
         whole = np.asarray(configurations(x, subjects, landmarks, number))
+    warn_of_nothing_left(data)
     return _chart(whole, np.asarray(subjects.names), options.get("num_modes"))
 
 

@@ -43,6 +43,7 @@ from sidebayes import (
     Laplace,
     MonteCarloEM,
     NestedSlice,
+    Pathfinder,
     StochasticEM,
 )
 from sidebayes.runs.cards import resolve
@@ -156,6 +157,7 @@ def engines():
         "em": EM(num_restarts=2, tol=1e-12),
         "stochastic_em": StochasticEM(batch_size=4, max_epochs=3, tol=0.0),
         "laplace": Laplace(num_restarts=2),
+        "pathfinder": Pathfinder(num_paths=2, num_draws=100),
         "svi": SVI(num_restarts=2, num_steps=500),
         "cavi": CoordinateAscent(num_restarts=2, tol=1e-12),
         "nuts": NUTS(**chains),
@@ -217,7 +219,7 @@ OFFERED = {"nuts": 3, "stochastic_em": 2, "continuation": 3, "monte_carlo_em": 2
     [(name, OFFERED.get(name, 0)) for name in engines()] + [("svi", 3), ("monte_carlo_em", None)],
 )
 def test_interrupted_run_ends_the_same(name, after, tmp_path, monkeypatch):
-    if name in ("smc", "nested"):
+    if name in ("smc", "nested", "pathfinder"):
         pytest.importorskip("blackjax")
     build = PROBLEMS.get(name, clusters)
     engine = engines()[name]
