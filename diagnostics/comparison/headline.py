@@ -62,9 +62,10 @@ def _advice(fits: Mapping[str, Fitted], frame: pd.DataFrame) -> str:
     sampled = [*by_trust.get("differs", ()), *by_trust.get("no reference", ())]
     if sampled or "no" in by_trust:
         able = [name for name in by_trust.get("", ()) if fits[name].verdict[0] == "good"]
-        modes = f"; of the modes {_list(able)} can be used" if able else ""
+        drawn = [name for name in fits if name not in by_trust.get("", ())]
+        point = f"; for a point estimate use {able[0]}" if able else ""
         return (
-            f"trust no draws of {_list(fits)} yet, since none deserves to be the reference{modes}"
+            f"trust no draws of {_list(drawn)} yet, since none deserves to be the reference{point}"
         )
     good = [name for name in by_trust.get("", ()) if fits[name].verdict[0] == "good"]
     low = by_trust.get("lower mode")

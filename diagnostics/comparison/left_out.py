@@ -34,7 +34,7 @@ def leave_one_out(
         Fits whose scores can be used, where all of these can be compared; else none.
     """
     rows: dict[str, dict[str, float]] = {}
-    notes = []
+    notes, unusable = [], []
     scored: dict[tuple, dict[str, int]] = {}
     for name, fit in fits.items():
         rows[name] = {"elpd_loo": np.nan, "bad_k": np.nan}
@@ -47,14 +47,16 @@ def leave_one_out(
         wide = int((found.pareto_k > found.good_k).sum())
         rows[name]["bad_k"] = wide / found.n_data_points
         if wide:
-            notes.append(
-                f"LOO elpd of {name} is not to be used: Pareto k is too high at {wide} of "
-                f"{found.n_data_points} units; .loo(refit=True) fits again without each of them, and "
-                ".kfold() without a tenth of the units at a time."
-            )
+            unusable.append(f"{name} ({wide} of {found.n_data_points} units)")
             continue
         rows[name]["elpd_loo"] = float(found.elpd)
         scored.setdefault(_what_is_scored(fit), {})[name] = found.n_data_points
+    if unusable:
+        notes.append(
+            f"LOO elpd is not to be used of {', '.join(unusable)}, where Pareto k is too high; "
+            ".loo(refit=True) fits again without each of these units, and .kfold() without a tenth of all "
+            "at a time."
+        )
     if len(scored) > 1:
         groups = [
             f"{', '.join(names)} ({next(iter(names.values()))} units)" for names in scored.values()

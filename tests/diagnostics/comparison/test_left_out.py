@@ -26,7 +26,7 @@ def test_a_score_with_high_k_is_not_to_be_used():
     assert table.frame.loc["wide", "bad_k"] == 1 / 36
     for text in (str(table), table.html()):
         assert "do not use" in text
-        assert "too high at 1 of 36 units; .loo(refit=True)" in text
+        assert "of wide (1 of 36 units), where Pareto k is too high; .loo(refit=True)" in text
     alone = compare_fits({"wide": wide})
     assert "do not use" in str(alone)
 
