@@ -72,14 +72,6 @@ def reference(
         If a sampler does not get there within `max_draws`, or no two samplers agree.
     TypeError, ValueError
         For bad input, as `sidebayes.fit`.
-
-    Examples
-    --------
-    >>> import sidebayes
-    >>> x = [[-1.2], [-0.8], [-0.9], [0.7], [1.1], [1.0]]
-    >>> known = sidebayes.reference("gmm", x, num_clusters=1)  # doctest: +SKIP
-    >>> laplace = sidebayes.fit("gmm", x, num_clusters=1, engine="laplace", progress=False)
-    >>> print(sidebayes.compare({"known": known, "laplace": laplace}))  # doctest: +SKIP
     """
     if "engine" in arguments:
         raise TypeError("engine cannot be given: reference chooses the samplers")

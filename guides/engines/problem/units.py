@@ -138,7 +138,7 @@ def _lay_out(problem: Problem) -> Layout:
     units = {name: fn.units() for name, (_, fn) in observed.items() if fn is not None}
     tied = {name: own.owner for name, own in units.items() if own.owner is not None}
     for name, (site, fn) in observed.items():
-        extent = _extent(site) if fn is None else units[name].num_points
+        extent = _extent(name, site) if fn is None else units[name].num_points
         dim = None if extent is None else _dimension(site, fn, extent, sizes, signature, data)
         owner = None
         if dim in groups and name in tied:
@@ -204,9 +204,22 @@ def _described(trace: Mapping[str, dict]) -> dict[str, tuple[dict, Collapsed | N
     }
 
 
-def _extent(site: dict) -> int | None:
-    """Number of elements that the density of a site falls apart into, None if it does not."""
-    batch = jnp.shape(site["value"])[: jnp.ndim(site["value"]) - site["fn"].event_dim]
+def _extent(name: str, site: dict) -> int | None:
+    """Number of elements that the density of a site falls apart into, None if it does not.
+
+    Raises
+    ------
+    ValueError
+        If it does not, and the distribution says that it does.
+    """
+    fn, shape = site["fn"], jnp.shape(site["value"])
+    batch = shape[: len(shape) - fn.event_dim]
+    if batch and not jax.eval_shape(fn.log_prob, site["value"]).shape:
+        raise ValueError(
+            f"the distribution of site {name!r} has one log density for data of shape {shape}, and "
+            f"event_shape {fn.event_shape}; give it the event_shape {shape}, since that many numbers are one "
+            "event"
+        )
     return batch[0] if batch else None
 
 

@@ -137,7 +137,7 @@ def _plan(problem: Problem) -> Plan:
             else:
                 others.append(user if factor is None else f"{user} ({factor})")
         chained = any(uses.get((name, None), own) - own for name in own)
-        chained |= any(shifted[name] - own - {name} for name in sources)
+        chained |= any(shifted.get(name, frozenset()) - own - {name} for name in sources)
         part = Part(sites, tuple(dict.fromkeys(sources)), chained)
         starting += [part] * bool(sources)
         if others:

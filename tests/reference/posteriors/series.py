@@ -37,9 +37,9 @@ class HiddenMarkov(dist.Distribution):
 
     support = dist.constraints.real_matrix
 
-    def __init__(self, transition, emission):
+    def __init__(self, transition, emission, shape):
         self.transition, self.emission = transition, emission
-        super().__init__((), ())
+        super().__init__((), shape)
 
     def log_prob(self, value):
         given_state = self.emission(value)  # (times, states)
@@ -77,7 +77,7 @@ def drive(series: TABLE):
         one = dist.Exponential(phi).log_prob(value[:, :1])
         return one + dist.Exponential(rate).log_prob(value[:, 1:])
 
-    numpyro.sample("series", HiddenMarkov(transition, emission), obs=series)
+    numpyro.sample("series", HiddenMarkov(transition, emission, series.shape), obs=series)
 
 
 def hidden_means(y: TABLE):
@@ -88,7 +88,7 @@ def hidden_means(y: TABLE):
     def emission(value):
         return dist.Normal(mu, 1.0).log_prob(value)
 
-    numpyro.sample("y", HiddenMarkov(transition, emission), obs=y)
+    numpyro.sample("y", HiddenMarkov(transition, emission, y.shape), obs=y)
 
 
 def runge_kutta(slope, start, times, num_steps):
