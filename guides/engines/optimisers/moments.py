@@ -133,6 +133,8 @@ def judge_moments(
     weights : ndarray, shape (num_others,)
         Of sum one.
     """
+    if not plain:
+        return None
     portion = 1 / len(next(iter(plain.values()))) + np.square(weights).sum()  # 1 / ESS, of both
     found = []
     for name, draws in plain.items():

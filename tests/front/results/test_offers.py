@@ -29,6 +29,9 @@ def line(x: Annotated[np.ndarray, "points"], y: Annotated[np.ndarray, "points"])
 
 NO_LABELS = "line has no labels, so there are no {}: it observes no mixture. fit.predictive"
 WORKS = {
+    "from_draws": lambda fit: Fit.from_draws(
+        line, {"x": X, "y": Y}, {n: v[None, None] for n, v in fit.params.items()}
+    ),
     "aligned": lambda fit: fit.aligned[0]["posterior"],
     "approximate": lambda fit: fit.approximate is None,
     "bic": lambda fit: fit.bic,
