@@ -15,7 +15,7 @@ __all__ = ["headline"]
 
 _SAID = {
     "agrees": ("agrees with it", "agree with it"),
-    "differs": ("differs", "differ"),
+    "differs": ("differs from it", "differ from it"),
     "lower mode": ("holds a lower mode", "hold a lower mode"),
 }
 """What fits do that are measured against a reference, one of them or several."""
@@ -58,7 +58,7 @@ def _advice(fits: Mapping[str, Fitted], frame: pd.DataFrame) -> str:
         )
         why += " and started at the prior" if starts_at_prior(fit) else ""
         rest = [_do(by_trust[key], *text) for key, text in _SAID.items() if key in by_trust]
-        return ", and ".join([why, *rest])
+        return "; ".join([why, *rest])
     sampled = [*by_trust.get("differs", ()), *by_trust.get("no reference", ())]
     if sampled or "no" in by_trust:
         able = [name for name in by_trust.get("", ()) if fits[name].verdict[0] == "good"]

@@ -36,10 +36,10 @@ SMC = {"engine": "smc", "evidence": -700.0, "error": 0.5}
         ({"a": sampled(1, **SMC), "b": sampled(2)}, "Use a, whose 4 chains agree (R-hat 1.0"),
         (
             {"a": sampled(1, **SMC), "b": sampled(2)},
-            "and started at the prior, and b agrees with it.",
+            "and started at the prior; b agrees with it.",
         ),
         ({"a": sampled(1), "b": sampled(2), "c": sampled(3)}, "agree with it."),
-        ({"a": sampled(1, **SMC), "b": moved()}, "and b differs."),
+        ({"a": sampled(1, **SMC), "b": moved()}, "b differs from it."),
         ({"a": stuck(), "b": stuck()}, "Trust no draws of a and b yet"),
         ({"a": sampled(1)}, "Nothing here can be measured against a, by itself: "),
     ],
