@@ -29,6 +29,7 @@ DEAR = {
     "docs/methods/decline_detection.md",
     "docs/methods/domain_adaptation.md",
     "docs/methods/feature_saliency.md",
+    "docs/methods/geodesic_embedding.md",
     "docs/methods/hierarchical_shape.md",
     "docs/methods/incremental_isomap.md",
     "docs/methods/joint_survival.md",

@@ -61,6 +61,7 @@ def test_slopes_are_those_of_least_squares_and_covariates_explain_what_they_adde
         known_groups.shape_effects()
 
 
+@pytest.mark.slow
 def test_a_size_is_no_part_of_what_covariates_explain():
     rng = np.random.default_rng(5)
     age = rng.normal(size=SIZE)

@@ -132,6 +132,7 @@ def test_groups_that_do_not_differ_are_not_said_to(drawn):
     assert np.isnan(_credibility(moved[:1])).all()
 
 
+@pytest.mark.slow
 def test_bands_along_an_outline_are_intervals_of_the_change_across_it(drawn):
     angle = 2 * np.pi * np.arange(8) / 8
     circle = np.stack([np.cos(angle), np.sin(angle)], axis=1)

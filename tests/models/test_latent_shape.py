@@ -181,6 +181,7 @@ def test_exact_landmarks_are_a_limit():
     assert np.abs(fit.params["coordinates"] - exact).max() < 0.01 * exact.std()
 
 
+@pytest.mark.slow
 def test_missing_landmarks_are_found():
     whole = SQUARE + np.linspace(-0.2, 0.2, 12)[:, None, None] * np.array(
         [[0, 0], [1, 0], [1, 0], [0, 0]]
@@ -299,6 +300,7 @@ def test_points_are_simulated_and_the_potential_is_not():
         latent_shape(None, FRAME.subjects, observation="kernel", **given)
 
 
+@pytest.mark.slow
 def test_other_engines_and_prediction():
     given = {"subjects": FRAME.subjects, "landmarks": FRAME.landmarks}
     fit = sb.fit(

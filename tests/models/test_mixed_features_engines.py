@@ -34,7 +34,7 @@ def table():
 @pytest.mark.parametrize(
     "engine",
     [
-        sb.NUTS(num_warmup=150, num_samples=150),
+        pytest.param(sb.NUTS(num_warmup=150, num_samples=150), marks=pytest.mark.slow),
         sb.BlockedGibbs(num_warmup=100, num_samples=300),
         pytest.param(sb.SMC(num_particles=300), marks=pytest.mark.slow),
     ],

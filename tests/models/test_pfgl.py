@@ -296,6 +296,7 @@ def test_bad_input_is_refused(prototypes, message):
         )
 
 
+@pytest.mark.slow
 def test_a_component_without_labels_has_the_shares_of_the_classes():
     """Three groups, of one of which no class is known: there the classes are as frequent as elsewhere."""
     rng = np.random.default_rng(0)

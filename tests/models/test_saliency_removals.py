@@ -126,6 +126,7 @@ def test_the_scale_of_variances_is_where_the_message_is_shortest():
     assert np.isfinite(cost).all()
 
 
+@pytest.mark.slow
 def test_contrast_estimates_all_else_again_at_its_saliencies():
     rng = np.random.default_rng(5)
     labels = rng.integers(2, size=120)

@@ -44,6 +44,7 @@ def test_observed_is_one_or_zero():
             sb.fit("trajectories", y, inputs, observed=np.full((4, 2), wrong), length_scale=1.0)
 
 
+@pytest.mark.slow
 def test_a_season_is_found_from_other_length_scales():
     """Ten seasons: to the typical length-scale, which spans two of them, they are noise."""
     t = np.linspace(0, 10, 40)

@@ -19,6 +19,7 @@ def flat_location(y):
     numpyro.sample("y", dist.Normal(theta, 2.0), obs=y)
 
 
+@pytest.mark.slow
 def test_two_modes_are_found_from_the_prior(tmp_path):
     known = EXACT["two_signs"]()
     given = {"progress": False, **known.options}
