@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 from arviz_base import from_dict
 
-__all__ = ["is_draws", "read_draws"]
+__all__ = ["is_draws", "made_by", "read_draws"]
 
 _READ = ("posterior", "sample_stats", "log_likelihood", "observed_data")
 """Groups that are read."""
@@ -21,6 +21,12 @@ def is_draws(given: Any) -> bool:
     """Whether an object may hold draws: a tree, data set, path, ArviZ's older class, or NumPyro's MCMC."""
     kinds = xr.DataTree | xr.Dataset | str | os.PathLike
     return isinstance(given, kinds) or any(hasattr(given, n) for n in ("posterior", "get_samples"))
+
+
+def made_by(tree: xr.DataTree) -> str:
+    """What made the draws of a tree, as it says itself."""
+    attrs = {**tree["posterior"].attrs, **tree.attrs}
+    return str(attrs.get("inference_library") or "elsewhere")
 
 
 def read_draws(given: Any, name: str = "draws") -> xr.DataTree:

@@ -13,6 +13,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from sidebayes.guides.engines.base import Engine
 
+from ..elsewhere import made_by
 from ..fitted import Fitted
 from ..symmetry.invariants import convergence
 from ..trust.verdict import verdict
@@ -148,11 +149,9 @@ def _complete(out: xr.DataTree, tree: xr.DataTree, like: Fitted | None) -> None:
         out["log_likelihood"] = xr.DataTree(tree["log_likelihood"].to_dataset())
         if like is not None and "log_likelihood" in like.tree:
             out["log_likelihood"].attrs.update(like.tree["log_likelihood"].attrs)
-    attrs = tree["posterior"].attrs
-    by = str(attrs.get("inference_library", tree.attrs.get("inference_library", "elsewhere")))
     info = xr.Dataset({"objective": (("restart", "step"), np.empty((0, 0)))})
     info.attrs.update(
-        engine=by,
+        engine=made_by(tree),
         status=f"{shape[0]} x {shape[1]} draws that were made elsewhere",
         converged=1,
         approximate="",

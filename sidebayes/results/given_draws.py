@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sidebayes.diagnostics.elsewhere import read_draws
+from sidebayes.diagnostics.elsewhere import made_by, read_draws
 from sidebayes.diagnostics.symmetry.matched import MatchedDraws
 from sidebayes.guides.engines.given import GivenDraws
 
@@ -21,10 +21,7 @@ def described(
 ) -> tuple[Run, MatchedDraws]:
     """Run and described draws; see `Fit.from_draws`."""
     tree = read_draws(draws)
-    by = str(
-        tree.attrs.get("inference_library", tree["posterior"].attrs.get("inference_library", ""))
-    )
-    engine = GivenDraws(by or "elsewhere")
+    engine = GivenDraws(made_by(tree))
     named = dict(data) if isinstance(data, Mapping) else {}
     given = () if named else data if isinstance(data, tuple) else (data,)
     run = read_run(model, given, {**named, **arguments}, engine)

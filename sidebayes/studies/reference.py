@@ -88,18 +88,21 @@ def reference(
 
         prior = _long_enough(by_particles, 1000, _WITNESS, most)
         fits["SMC from the prior"] = prior
-        if alike := _agreement(fits):
-            return _marked(mode, alike)
+        difference = _difference(fits)
+        if not difference:
+            return _marked(mode, fits)
         nested = run(engine=NestedSlice(), seed=seed + 2)
-        if alike := _agreement({"SMC": prior, "nested sampling from the prior": nested}):
+        others = {"SMC": prior, "nested sampling from the prior": nested}
+        if not _difference(others):
             size = prior.config.num_particles  # type: ignore[attr-defined]
-            return _marked(_long_enough(by_particles, size, ess, most), alike)
+            return _marked(_long_enough(by_particles, size, ess, most), others)
     else:
         start = NUTS(num_samples=2000, jitter=_SPREAD)
         fits["NUTS from spread starts"] = run(engine=start, seed=seed + 1)
-        if alike := _agreement(fits):
-            return _marked(mode, alike)
-    raise FitError(f"no reference: {_difference(fits)}", mode.params)
+        difference = _difference(fits)
+        if not difference:
+            return _marked(mode, fits)
+    raise FitError(f"no reference: {difference}", mode.params)
 
 
 def _long_enough(run: Callable[[int], Fit], number: int, ess: float, most: int) -> Fit:
@@ -125,15 +128,11 @@ def _has_proper_prior(found: Fit) -> bool:
     return not any(is_improper(site["fn"]) for site in sites)
 
 
-def _agreement(fits: Mapping[str, Fit]) -> str:
-    """Which samplers agree; empty if they do not."""
-    rows, _ = measure(fits)
-    return " and ".join(fits) if all(row["trust"] in _ALIKE for row in rows.values()) else ""
-
-
 def _difference(fits: Mapping[str, Fit]) -> str:
-    """What tells two fits apart."""
+    """What tells two fits apart; empty if they agree."""
     rows, notes = measure(fits)
+    if all(row["trust"] in _ALIKE for row in rows.values()):
+        return ""
     shifted = next((row for row in rows.values() if row.get("shift_of")), None)
     apart = (
         f"{' and '.join(fits)} differ in {shifted['shift_of']} by {shifted['shift']:.2f} posterior standard "
@@ -144,6 +143,6 @@ def _difference(fits: Mapping[str, Fit]) -> str:
     return f"{apart}. {' '.join(notes)}".strip()
 
 
-def _marked(found: Fit, alike: str) -> Fit:
-    found.tree["fit_info"].attrs["reference"] = f"{alike} agree"
+def _marked(found: Fit, alike: Mapping[str, Fit]) -> Fit:
+    found.tree["fit_info"].attrs["reference"] = f"{' and '.join(alike)} agree"
     return found

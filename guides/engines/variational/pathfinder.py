@@ -133,7 +133,8 @@ class Pathfinder(KeptEngine):
         flat = pool.reshape(-1, mean.shape[1])
         log_density = np.concatenate([part[0] for part in looked])
         log_weights = log_density - _log_mixture(flat, mean, root)
-        chosen = _resampled(smoothed_weights(log_weights), self.num_draws, rng)
+        weights = smoothed_weights(log_weights)
+        chosen = _resampled(weights, self.num_draws, rng)
         sites = {n: np.concatenate([part[1][n] for part in looked])[chosen] for n in looked[0][1]}
         judged = judge_draws(problem, template, flat[chosen], sites, log_weights, clock, seed)
         value, error = log_mean_weight(log_weights)
@@ -141,7 +142,7 @@ class Pathfinder(KeptEngine):
             evidence = Evidence(value, "estimate", error)
         else:
             evidence = evidence_below(value)
-        effective = 1 / np.square(smoothed_weights(log_weights)).sum()
+        effective = 1 / np.square(weights).sum()
         message = (
             f"Pathfinder pooled {len(mean)} of {number} paths; {evidence}; {self.num_draws} draws from "
             f"{effective:.0f} effective of {len(flat)}; {judged.sentence}"
