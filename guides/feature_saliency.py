@@ -221,14 +221,17 @@ class ComponentwiseEM(KeptEngine):
         if at.block.is_flat:
             number, smallest = at.smallest()
             return at.without(smallest), (number <= self.min_clusters) | (smallest < 0), never
-        cluster, saved = worst_cluster(at, traced, self.min_clusters)
-        left, ended = lax.cond(
-            settled,
-            lambda: shortened(at, traced, cluster, saved),
-            lambda: (at.all_params(), never),
-        )
+
+        def fewer() -> tuple[dict[str, Array], Array]:
+            return shortened(at, traced, *worst_cluster(at, traced, self.min_clusters))
+
+        def the_same() -> tuple[dict[str, Array], Array]:
+            return at.all_params(), never
+
         if not at.fn.labels.is_shared:
-            return left, ended, never
+            return *lax.cond(settled, fewer, the_same), never
+        cluster, saved = worst_cluster(at, traced, self.min_clusters)
+        left, ended = lax.cond(settled, lambda: shortened(at, traced, cluster, saved), the_same)
         early = ~settled & apace & (saved > jnp.maximum(_WORTH * gain, 0.0))
         left = jax.tree.map(
             lambda one, other: jnp.where(early, one, other),
