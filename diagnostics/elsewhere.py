@@ -11,6 +11,8 @@ import numpy as np
 import xarray as xr
 from arviz_base import from_dict
 
+from sidebayes.common.fields import real_array
+
 __all__ = ["is_draws", "made_by", "read_draws"]
 
 _READ = ("posterior", "sample_stats", "log_likelihood", "observed_data")
@@ -57,12 +59,12 @@ def read_draws(given: Any, name: str = "draws") -> xr.DataTree:
             raise ValueError(f"{name}: {os.fspath(given)} is no NetCDF file of ArviZ") from error
     if hasattr(given, "get_samples"):
         stats = given.get_extra_fields(group_by_chain=True)
-        tree = from_dict({"posterior": _arrays(given.get_samples(group_by_chain=True))})
+        tree = from_dict({"posterior": _arrays(name, given.get_samples(group_by_chain=True))})
         if "diverging" in stats:
             found = xr.Dataset({"diverging": (("chain", "draw"), np.asarray(stats["diverging"]))})
             tree["sample_stats"] = xr.DataTree(found)
     elif isinstance(given, Mapping) and not isinstance(given, xr.Dataset | xr.DataTree):
-        tree = from_dict({"posterior": _arrays(given)})
+        tree = from_dict({"posterior": _arrays(name, given)})
     elif isinstance(given, xr.Dataset):
         tree = xr.DataTree.from_dict({"posterior": given})
     elif hasattr(given, "posterior"):
@@ -78,8 +80,11 @@ def read_draws(given: Any, name: str = "draws") -> xr.DataTree:
         raise ValueError(
             f"{name} has the axes {list(posterior.dims)}; expected draws by chain and draw"
         )
+    if not posterior.sizes["chain"] * posterior.sizes["draw"]:
+        raise ValueError(f"{name} holds no draws: its sizes are {dict(posterior.sizes)}")
     tree["posterior"] = xr.DataTree(posterior.to_dataset().transpose("chain", "draw", ...))
-    bad = [str(n) for n, v in posterior.data_vars.items() if not np.isfinite(v.to_numpy()).all()]
+    values = {str(n): real_array(_of(name, n), v) for n, v in posterior.data_vars.items()}
+    bad = [n for n, value in values.items() if not np.isfinite(value).all()]
     if bad:
         raise ValueError(f"{name} holds numbers that are not finite at the sites {bad}")
     return tree
@@ -89,5 +94,16 @@ def _dataset(group: Any) -> xr.Dataset:
     return group.to_dataset() if hasattr(group, "to_dataset") else group
 
 
-def _arrays(draws: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    return {str(n): np.asarray(v) for n, v in draws.items()}
+def _arrays(name: str, draws: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Arrays of the sites, whose first axes are chains and draws."""
+    found = {str(n): real_array(_of(name, n), v) for n, v in draws.items()}
+    for n, value in found.items():
+        if value.ndim < 2 or 0 in value.shape[:2]:
+            raise ValueError(
+                f"{_of(name, n)} has shape {value.shape}; expected (chain, draw, ...), one of each at least"
+            )
+    return found
+
+
+def _of(name: str, site: Any) -> str:
+    return f"{name}[{str(site)!r}]"

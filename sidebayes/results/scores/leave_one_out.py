@@ -83,6 +83,8 @@ def loo(
     """
     if not isinstance(unit, str) or unit not in ("set", "row"):
         raise ValueError(f"unit = {unit!r:.60}; expected 'set' or 'row'")
+    if not isinstance(refit, bool | np.bool_):
+        raise TypeError(f"refit = {refit!r:.60}; expected True or False")
     check_seed(seed)
     terms = _finite_terms(fit)
     found = _of_units(terms) if unit == "set" else _of_rows(fit, terms)

@@ -127,3 +127,19 @@ def test_labels_of_draws_made_elsewhere():
 def test_what_are_no_draws(draws, said):
     with pytest.raises((TypeError, ValueError), match=said):
         sidebayes.Fit.from_draws(normal, X, draws)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (np.full((2, 50), "a"), r"draws\['mean'\]"),
+        (np.zeros(50), r"draws\['mean'\] has shape \(50,\); expected \(chain, draw"),
+        ([[1.0, 2.0], [3.0]], r"draws\['mean'\]"),
+        (np.full((2, 50), 1j), r"draws\['mean'\]"),
+        (np.zeros((2, 0)), r"has shape \(2, 0\); expected \(chain, draw, \.\.\.\), one of each"),
+    ],
+    ids=["text", "one axis", "ragged", "complex", "none"],
+)
+def test_what_are_no_draws_is_named(values, said):
+    with pytest.raises((TypeError, ValueError), match=said):
+        sidebayes.Fit.from_draws(normal, X, {"mean": values, "sd": values})
