@@ -71,7 +71,7 @@ def _advice(fits: Mapping[str, Fitted], frame: pd.DataFrame) -> str:
     low = by_trust.get("lower mode")
     lower = f", and {_do(low, *_SAID['lower mode'])}" if low else ""
     if good:
-        return f"use {good[0]}, a mode that its starts agree on{lower}"
+        return f"use {good[0]}, a mode whose search shows no fault{lower}"
     return f"trust none of {_list(fits)} yet: {_badge(next(iter(fits.values())))}{lower}"
 
 
