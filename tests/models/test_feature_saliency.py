@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import product
 
 import jax
@@ -247,6 +248,19 @@ def test_partial_labels_keep_their_clusters():
     assert fit.params["saliency"][:2].min() > 0.95
 
 
+def test_one_start_is_the_mixture_with_all_features():
+    """Where every feature tells clusters apart, the message is no longer than without saliencies."""
+    rng = np.random.default_rng(7)
+    labels = rng.integers(3, size=90)
+    x = 4.0 * labels[:, None] * np.array([1.0, -1.0, 0.5]) + rng.normal(size=(90, 3))
+    engine = sb.ComponentwiseEM(num_restarts=1)
+    fit = sb.fit("feature_saliency", x, num_clusters=6, engine=engine)
+    known = fit.params | {"saliency": np.ones(3)}
+    plain = sb.fit("feature_saliency", x, num_clusters=6, init=known)
+    lengths = [-float(one.tree["sample_stats"]["lp"].item()) for one in (fit, plain)]
+    assert lengths[0] <= lengths[1] + 1e-6
+
+
 def test_hard_links_keep_enough_clusters():
     x, _ = four_gaussians(6, 60)
     links = sb.Links.cannot_link([(0, 1), (1, 2), (0, 2)])
@@ -312,6 +326,22 @@ def test_repeated_features_are_told():
     with pytest.warns(sb.SideBayesWarning, match="up to place and scale: 1 and 4. All") as told:
         sb.fit("feature_saliency", x, num_clusters=3, engine=engine)
     assert told[0].filename == __file__
+
+
+def test_levels_are_told():
+    x, labels = four_gaussians(5, 60)
+    x = np.column_stack([x[:, :2], np.where(labels == 1, 0.3, 0.7)])
+    engine = sb.ComponentwiseEM(num_restarts=1, max_steps=3)
+    with pytest.warns(
+        sb.SideBayesWarning, match="few different values: 2 .kinds 'category:2'."
+    ) as told:
+        sb.fit("feature_saliency", x, num_clusters=3, engine=engine)
+    assert told[0].filename == __file__
+    coded, kinds = x.copy(), ["normal", "normal", "category:2"]
+    coded[:, 2] = labels == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", sb.SideBayesWarning)
+        sb.fit("feature_saliency", coded, num_clusters=3, engine=engine, kinds=kinds)
 
 
 def test_fewer_rows_than_features_are_told():
