@@ -33,7 +33,7 @@ from .engines.plumbing.side_by_side import one_member, run_each
 from .engines.problem.density import approximation, trace_model
 from .engines.steps.climbs import BROKEN, SETTLED, climbed, history_length, stop_code, until_stopped
 from .engines.steps.starts import initial_values, starting_point
-from .feature_saliency_removals import Traced, fewer_clusters, simpler
+from .feature_saliency_removals import Traced, simpler, worst_cluster
 from .feature_saliency_starts import at_known_rows, from_some_rows, with_all_features
 from .feature_saliency_steps import Sites, Weighed
 
@@ -71,7 +71,7 @@ class ComponentwiseEM(KeptEngine):
     r"""Expectation maximisation that takes out clusters and features which do not pay for themselves.
 
     For models with the prior of a message length, `feature_saliency` with ``selection="mml"``. Steps of
-    EM go on until nothing moves. Then clusters are taken out while the message is shorter without them,
+    EM go on until nothing moves. Then a cluster is taken out if the message is shorter without it,
     else all features whose saliency makes it shorter at zero or one, else the cluster that is missed least;
     and so on, down to `min_clusters`. What saves many times what a step gains does not wait so long. The
     shortest message on the way is the result. All of this is one compiled program, which skips the clusters
@@ -240,19 +240,17 @@ class ComponentwiseEM(KeptEngine):
 
         def weighed() -> tuple[dict[str, Array], Array, Array]:
             least = jnp.where(settled, 0.0, jnp.maximum(_WORTH * gain, 0.0))
-            rest, cluster, saved = fewer_clusters(at, traced, self.min_clusters, least)
-            fewer = (rest.weights != at.weights).any()
+            cluster, saved = worst_cluster(at, traced, self.min_clusters)
             turn = settled | (apace & (steps % _BETWEEN == 0))
-            weigh = turn & ~fewer & ~(saved > 0)
-            less, some = lax.cond(weigh, lambda: simpler(at, traced, least), the_same)
-            last = settled & ~fewer & ~some  # the cluster that is missed least goes all the same
+            less, some = lax.cond(turn & ~(saved > 0), lambda: simpler(at, traced, least), the_same)
+            # of a settled search, the cluster that is missed least goes all the same
+            fewer = (saved > least) | (settled & ~some)
             params = jax.tree.map(
-                lambda a, b, c: jnp.where(last, a, jnp.where(fewer, b, c)),
+                lambda one, other: jnp.where(fewer, one, other),
                 at.params | at.without(cluster),
-                rest.all_params(),
                 less,
             )
-            return params, ~settled & (fewer | some), last & jnp.isneginf(saved)
+            return params, ~settled & (fewer | some), fewer & jnp.isneginf(saved)
 
         def unchanged() -> tuple[dict[str, Array], Array, Array]:
             return at.all_params(), never, never

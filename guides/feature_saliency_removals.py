@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from .feature_saliency_steps import Weighed, log_prior
 
-__all__ = ["Traced", "fewer_clusters", "simpler", "worst_cluster"]
+__all__ = ["Traced", "simpler", "worst_cluster"]
 
 _AT_ONCE = 1_000_000
 """Entries of the parameters of structures that are weighed at once."""
@@ -33,34 +33,6 @@ def worst_cluster(at: Weighed, traced: Traced, min_clusters: int) -> tuple[Array
     less_than_a_point = at.weights * at.value.shape[0] < 1.0  # its length means nothing
     gain = jnp.where(allowed, jnp.where(less_than_a_point, jnp.inf, gain), -jnp.inf)
     return gain.argmax(), gain.max()
-
-
-def fewer_clusters(
-    at: Weighed, traced: Traced, min_clusters: int, least: ArrayLike
-) -> tuple[Weighed, Array, Array]:
-    """Clusters taken out one after another while each shortens the message by more than `least` nats.
-
-    Returns
-    -------
-    at : Weighed
-        With the clusters that are left, at the same densities.
-    cluster, saved : Array, shape ()
-        The `worst_cluster` of those, which stays.
-    """
-
-    def left(weights: Array) -> Weighed:
-        prior = log_prior(traced(at.params | {at.names.weights: weights}), at.names)
-        return at.at_weights(weights, prior)
-
-    def next_one(state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        weights, cluster, _ = state
-        rest = left(weights).without(jnp.maximum(cluster, 0))[at.names.weights]
-        weights = jnp.where(cluster < 0, weights, rest)
-        return weights, *worst_cluster(left(weights), traced, min_clusters)
-
-    none_yet = at.weights, jnp.full((), -1, int), jnp.full((), jnp.inf, at.weights.dtype)
-    weights, cluster, saved = lax.while_loop(lambda s: s[2] > least, next_one, none_yet)
-    return left(weights), cluster, saved
 
 
 def simpler(at: Weighed, traced: Traced, least: ArrayLike) -> tuple[dict[str, Array], Array]:

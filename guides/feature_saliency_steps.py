@@ -231,12 +231,6 @@ class Weighed(NamedTuple):
         rest = self.weights.at[cluster].set(0.0)
         return self.all_params() | {self.names.weights: rest / jnp.maximum(rest.sum(), 1e-300)}
 
-    def at_weights(self, weights: Array, prior: Array) -> Weighed:
-        """The same densities of rows under other weights, of no more clusters, with their `log_prior`."""
-        used = Used(jnp.argsort(weights <= 0, stable=True), (weights > 0).sum())
-        unary = jnp.where(weights[:, None] > 0, self.unary, partition.FORBIDDEN)
-        return self._replace(weights=weights, log_prior=prior, used=used, unary=unary)
-
     def all_params(self) -> dict[str, Array]:
         """Values of all sites."""
         return self.params | {self.names.weights: self.weights}
