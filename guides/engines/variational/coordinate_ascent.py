@@ -41,6 +41,7 @@ from ..problem.density import (
     unconstrain,
 )
 from ..problem.importance import effective_share, pareto_k, quality, run_at
+from ..problem.row_tables import in_shares
 from ..steps.climbs import (
     SETTLED,
     at_rest,
@@ -204,12 +205,11 @@ class CoordinateAscent(KeptEngine):
         """Raise the bound from every start until all have stopped."""
         advance(0, "compiling")
         build = partial(self._begin, plan)
-        begin = clock.counted(
-            compiled_batch("cavi-begin", problem, None, build, starts, problem.args)
-        )
+        args = in_shares(problem) if self.num_restarts == 1 else problem.args
+        begin = clock.counted(compiled_batch("cavi-begin", problem, None, build, starts, args))
         points = {name: jnp.asarray(starts[name]) for name in plan.rest}
-        state = self._start(begin(starts, problem.args), points, starts)
-        fixed = problem.args, np.asarray(self.tol, float), np.asarray(self.max_steps)
+        state = self._start(begin(starts, args), points, starts)
+        fixed = args, np.asarray(self.tol, float), np.asarray(self.max_steps)
         given = first_of(state, self.num_restarts), *fixed, np.asarray(0)
         build = partial(self._program, plan)
         climb = clock.counted(compiled_batch("cavi", problem, self.num_inner_steps, build, *given))
