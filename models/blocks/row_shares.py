@@ -1,6 +1,6 @@
 """Rows of a table in equal shares, one per device, where a mesh of devices divides them.
 
-`guides.engines.plumbing.shares` chooses that mesh. Without one, everything here calls its function once,
+`guides.engines.machine.shares` chooses that mesh. Without one, everything here calls its function once,
 with all rows.
 """
 

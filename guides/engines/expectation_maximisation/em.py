@@ -30,7 +30,6 @@ from ..problem.density import (
     trace_model,
     unconstrain,
 )
-from ..problem.row_tables import in_shares
 from ..steps.climbs import (
     BROKEN,
     SETTLED,
@@ -41,6 +40,7 @@ from ..steps.climbs import (
     until_stopped,
 )
 from ..steps.edges import Ends, Points, climbed_inside
+from ..steps.row_tables import in_shares
 from ..steps.shortlist import shortlisted
 from ..steps.starts import initial_values, num_candidates, starting_point
 from ..steps.surrogate import expectation, raise_surrogate, slope_at, tightened

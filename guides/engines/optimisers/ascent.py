@@ -29,11 +29,11 @@ from ..problem.density import (
     place,
     unconstrained_start,
 )
-from ..problem.row_tables import in_shares
 from ..steps.batches import Batches, estimated_log_prob
 from ..steps.climbs import SETTLED, STALLED, climbed, history_length, stop_code, until_stopped
 from ..steps.edges import Ends, climbed_inside, coordinates_of, judged
 from ..steps.lbfgs import Search, search_step, start_search
+from ..steps.row_tables import in_shares
 from ..steps.shortlist import first_of, shortlisted
 from ..steps.starts import initial_values, num_candidates, starting_point
 

@@ -21,11 +21,11 @@ import numpyro
 from numpyro.primitives import _PYRO_STACK
 
 from ..base import FitError, Problem
+from ..machine.background import NoThreadsError, Workers, finished, interruptible
+from ..machine.memory import are_maps_scarce, check_program
+from ..machine.shares import divided, is_spread, replicated, whole
 from . import fingerprint
-from .background import NoThreadsError, Workers, finished, interruptible
 from .identity import freeze, is_known, structure
-from .memory import are_maps_scarce, check_program
-from .shares import divided, is_spread, replicated, whole
 from .store import ProgramStore, compile_anew, current_store
 
 __all__ = [

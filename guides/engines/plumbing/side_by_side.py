@@ -16,10 +16,10 @@ import jax
 import numpy as np
 
 from ..base import Problem
-from .background import NoThreadsError, in_threads
-from .memory import machine_memory, program_memory
+from ..machine.background import NoThreadsError, in_threads
+from ..machine.memory import machine_memory, program_memory
+from ..machine.shares import is_spread
 from .programs import Program, compiled, maker
-from .shares import is_spread
 
 __all__ = ["compiled_batch", "num_processors", "one_member", "run_all", "run_each"]
 

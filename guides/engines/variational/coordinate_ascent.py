@@ -41,7 +41,6 @@ from ..problem.density import (
     unconstrain,
 )
 from ..problem.importance import effective_share, pareto_k, quality, run_at
-from ..problem.row_tables import in_shares
 from ..steps.climbs import (
     SETTLED,
     at_rest,
@@ -51,6 +50,7 @@ from ..steps.climbs import (
     until_stopped,
 )
 from ..steps.edges import Ends, Points, climbed_inside
+from ..steps.row_tables import in_shares
 from ..steps.shortlist import first_of, shortlisted
 from ..steps.starts import initial_values, num_candidates, random_keys, starting_point
 from ..steps.surrogate import expectation

@@ -6,11 +6,11 @@ from typing import Any
 
 import jax
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
+from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
 from ..base import Problem
-from ..plumbing.shares import spread
-from .density import abstract_trace, collapsed_of
+from ..machine.shares import spread
+from ..problem.density import abstract_trace, collapsed_of
 
 __all__ = ["in_shares"]
 
@@ -21,9 +21,9 @@ _LARGE = 2_000_000
 def in_shares(problem: Problem) -> tuple:
     """The data of a problem, divided among all cores where a run on all of them pays.
 
-    That is for a single run; several starts use all cores as they are. The labels of the points must
-    be summed out by a `LinkedMixture` without links, the data be tables of one row per point, and the
-    processor JAX's only device.
+    That is for a single run; several starts use all cores as they are. The model must observe mixtures
+    whose rows neither links nor groups tie, the data be tables of one row per point, and the processor
+    JAX's only device.
     """
     if "shares" not in problem.notes:
         problem.notes["shares"] = spread(problem.args) if _pays(problem) else problem.args
@@ -40,7 +40,7 @@ def _pays(problem: Problem) -> bool:
     sites = abstract_trace(problem).values()
     observed = [site for site in sites if site["type"] == "sample" and site["is_observed"]]
     mixtures = [collapsed_of(site) for site in observed]
-    return all(isinstance(fn, LinkedMixture) and fn.groups is None for fn in mixtures)
+    return all(isinstance(fn, FiniteMixture) and fn.has_apart_rows for fn in mixtures)
 
 
 def _has_no_links(value: Any) -> bool:

@@ -8,10 +8,10 @@ import jax
 import numpy as np
 import pytest
 from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.machine.shares import Spread
 from sidebayes.guides.engines.plumbing.programs import counted_compilations
-from sidebayes.guides.engines.plumbing.shares import Spread
-from sidebayes.guides.engines.problem import row_tables
-from sidebayes.guides.engines.problem.row_tables import in_shares
+from sidebayes.guides.engines.steps import row_tables
+from sidebayes.guides.engines.steps.row_tables import in_shares
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.gmm import gmm
 from sidebayes.models.ppc import ppc
@@ -102,7 +102,7 @@ SCRIPT = """
 import os, sys
 os.sched_setaffinity(0, set(list(os.sched_getaffinity(0))[: int(sys.argv[1])]))
 import numpy as np
-from sidebayes.guides.engines.problem import row_tables
+from sidebayes.guides.engines.steps import row_tables
 import sidebayes as sb
 row_tables._LARGE = 1
 x = np.random.default_rng(0).normal(size=(20_000, 12))
