@@ -70,6 +70,7 @@ from .guides.transformers.detection.series_kernels import SeriesKernel as Series
 from .guides.transformers.detection.table import LongTable as LongTable
 from .guides.transformers.isomap.incremental import IncrementalIsomap as IncrementalIsomap
 from .guides.transformers.kernel_pga import KernelPGA as KernelPGA
+from .many import fit_each as fit_each
 from .models.blocks.classes.anchors import Anchors as Anchors
 from .models.blocks.classes.source_mixture import SourceMixture as SourceMixture
 from .models.blocks.components.gaussian_prior import GaussianPrior as GaussianPrior
