@@ -13,6 +13,8 @@ from .data.formulas import Design as Design
 from .data.formulas import design as design
 from .data.mixed_tables import MixedTable as MixedTable
 from .data.mixed_tables import mixed_table as mixed_table
+from .data.scan import Scan as Scan
+from .data.scan import scan as scan
 from .data.shape_simulators import simulate_box_bumps as simulate_box_bumps
 from .data.shape_simulators import simulate_ellipsoids as simulate_ellipsoids
 from .data.shape_simulators import simulate_leaves as simulate_leaves

@@ -11,7 +11,8 @@ from sidebayes.guides.engines.plumbing.identity import NamelessError, digest, fr
 from .api import fit, load
 from .common.files import as_path
 from .results.fit import Fit
-from .runs.arguments import read_run
+from .runs.arguments import find_method, read_run
+from .streams import scan_among
 from .tasks import Task, run_tasks
 
 __all__ = ["fit_each"]
@@ -144,8 +145,12 @@ def _asked(method: Any, data: tuple, arguments: dict[str, Any]) -> str:
     init = how.get("init")
     how["init"] = init.params if isinstance(init, Fit) else init
     rest = {name: value for name, value in arguments.items() if name not in _BESIDES}
-    run = read_run(method, data, rest, arguments.get("engine"))
-    frozen = freeze((run.model, dict(run.data), dict(run.options), run.engine, how))
+    if scan_among(data, rest) is None:
+        run = read_run(method, data, rest, arguments.get("engine"))
+        told: Any = run.model, dict(run.data), dict(run.options), run.engine
+    else:  # what it holds is not read
+        told = find_method(method)[1], data, rest, arguments.get("engine")
+    frozen = freeze((told, how))
     try:
         return digest(written(frozen, own_code=True))
     except NamelessError as error:

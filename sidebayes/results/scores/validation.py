@@ -47,6 +47,11 @@ def unit_terms(fit: FitBase) -> NDArray[np.float64]:
 
 def bic(fit: FitBase) -> float:
     """See `Fit.bic`."""
+    if fit.run.is_sample:
+        raise ValueError(
+            f"the fit describes a sample of {fit.run.sample_of} rows, and BIC is of all; score rows by "
+            "fit.log_prob(scan)"
+        )
     terms = unit_terms(fit)
     if np.prod(terms.shape[:2]) > 1:
         raise ValueError(
