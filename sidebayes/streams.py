@@ -199,7 +199,7 @@ def _zarr(path: Path, num_rows: int, column: str) -> Iterator[Callable[[NDArray]
         ) from None
     part = path.with_name(f".{path.name}.writing")
     shutil.rmtree(part, ignore_errors=True)
-    group = zarr.open_group(part, mode="w")
+    group: Any = zarr.open_group(part, mode="w")
     begin = 0
 
     def write(values: NDArray) -> None:

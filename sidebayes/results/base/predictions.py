@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -58,9 +58,17 @@ __all__ = [
 ]
 
 
+@overload
+def predict_proba(
+    fit: FitBase, *data: Any, to: None = None, progress: bool = True, **named: Any
+) -> NDArray[np.float64]: ...
+@overload
+def predict_proba(
+    fit: FitBase, *data: Any, to: str | Path, progress: bool = True, **named: Any
+) -> Path: ...
 def predict_proba(
     fit: FitBase, *data: Any, to: str | Path | None = None, progress: bool = True, **named: Any
-) -> Any:
+) -> NDArray[np.float64] | Path:
     """Label probabilities of new points (Lu 2008, eq. 2.24), averaged over draws.
 
     Parameters
@@ -104,9 +112,17 @@ def predict_proba(
     return refuse_impossible(prob, "cluster")
 
 
+@overload
+def predict(
+    fit: FitBase, *data: Any, to: None = None, progress: bool = True, **named: Any
+) -> NDArray[np.int64]: ...
+@overload
+def predict(
+    fit: FitBase, *data: Any, to: str | Path, progress: bool = True, **named: Any
+) -> Path: ...
 def predict(
     fit: FitBase, *data: Any, to: str | Path | None = None, progress: bool = True, **named: Any
-) -> Any:
+) -> NDArray[np.int64] | Path:
     """Most probable label of each new point, shape (num_new,); see `predict_proba`.
 
     A file has the column ``label``.
@@ -114,12 +130,20 @@ def predict(
     if scan_among(data, named) is not None:
         return by_block(partial(predict, fit), data, named, to, "label", progress=progress)
     refuse_target(to)
-    return predict_proba(fit, *data, **named).argmax(axis=1)
+    return np.argmax(predict_proba(fit, *data, **named), axis=1)
 
 
+@overload
+def log_prob(
+    fit: FitBase, *data: Any, to: None = None, progress: bool = True, **named: Any
+) -> NDArray[np.float64]: ...
+@overload
+def log_prob(
+    fit: FitBase, *data: Any, to: str | Path, progress: bool = True, **named: Any
+) -> Path: ...
 def log_prob(
     fit: FitBase, *data: Any, to: str | Path | None = None, progress: bool = True, **named: Any
-) -> Any:
+) -> NDArray[np.float64] | Path:
     """Log predictive density of new data by unit, links left out; shape (num_new,).
 
     Parameters are those of `predict_proba`; a file has the column ``log_prob``.
