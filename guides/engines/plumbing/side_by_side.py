@@ -16,8 +16,9 @@ import jax
 import numpy as np
 
 from ..base import Problem
-from .background import NoThreadsError, in_threads
-from .memory import machine_memory, program_memory
+from ..machine.background import NoThreadsError, in_threads
+from ..machine.memory import machine_memory, program_memory
+from ..machine.shares import is_spread
 from .programs import Program, compiled, maker
 
 __all__ = ["compiled_batch", "num_processors", "one_member", "run_all", "run_each"]
@@ -103,7 +104,7 @@ def run_all(program: Program, members: Sequence[Any], *shared: Any) -> list[Any]
     # nothing is left to be converted by other threads, whose precision is another
     given, common = jax.device_put((list(members), shared))
     works = [partial(program, member, *common) for member in given]
-    at_once = min(len(given), num_processors(), _room(program))
+    at_once = 1 if is_spread(shared) else min(len(given), num_processors(), _room(program))
     if at_once > 1:
         with suppress(NoThreadsError):
             return in_threads(works, at_once)
@@ -116,9 +117,17 @@ def one_member(members: Any, number: int) -> Any:
 
 
 def num_processors() -> int:
-    """Processors that this process may use; 1 for accelerators, which are busy with one program."""
+    """Processors that this process may use; 1 for accelerators, which are busy with one program.
+
+    The variable ``NPROC`` of the environment, which XLA reads too, may allow fewer than there are.
+    """
     if jax.default_backend() != "cpu":
         return 1
+    told = os.environ.get("NPROC", "")
+    return min(_given(), int(told)) if told.isdecimal() and int(told) else _given()
+
+
+def _given() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
