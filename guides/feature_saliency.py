@@ -50,6 +50,9 @@ _WORTH = 10.0
 _BETWEEN = 8
 """Steps after which features are weighed before parameters have settled."""
 
+_ROWS = 50
+"""Rows for each cluster of the start from which they are: of few rows, messages were longer at times."""
+
 
 class _Search(NamedTuple):
     """State of a search from one start."""
@@ -241,7 +244,8 @@ class ComponentwiseEM(KeptEngine):
         def weighed() -> tuple[dict[str, Array], Array, Array]:
             least = jnp.where(settled, 0.0, jnp.maximum(_WORTH * gain, 0.0))
             cluster, saved = worst_cluster(at, traced, self.min_clusters)
-            turn = settled | (apace & (steps % _BETWEEN == 0))
+            many = at.value.shape[0] >= _ROWS * len(at.weights)
+            turn = settled | (many & apace & (steps % _BETWEEN == 0))
             less, some = lax.cond(turn & ~(saved > 0), lambda: simpler(at, traced, least), the_same)
             # of a settled search, the cluster that is missed least goes all the same
             fewer = (saved > least) | (settled & ~some)
