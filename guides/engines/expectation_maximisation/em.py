@@ -173,8 +173,11 @@ class EM(KeptEngine):
             names = _numeric(plan)
             state = self._begin(starts)
             kept = self.num_restarts if init is None else len(state.code)
-            args = in_shares(problem) if kept == 1 else problem.args
-            fixed = args, np.asarray(self.tol, float), np.asarray(self.max_steps)
+            fixed = (
+                in_shares(problem, kept),
+                np.asarray(self.tol, float),
+                np.asarray(self.max_steps),
+            )
             limit = np.asarray(0)
             build = partial(self._program, plan)
             first = one_member(state, 0)

@@ -5,6 +5,9 @@ into several devices, which run one program together, each on its share of the r
 find. Settings of JAX would have to be changed before it starts to have such devices; here they belong to a
 client of their own, so that the user's settings and arrays stay as they are. The number of shares is fixed,
 so that results do not depend on the number of cores.
+
+Where JAX has several devices, such as accelerators or those of several processes under `jax.distributed`,
+the rows are divided among them instead.
 """
 
 from __future__ import annotations
@@ -21,9 +24,10 @@ from jax import Array
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from sidebayes.models.blocks.row_shares import ROWS
 
-__all__ = ["Spread", "divided", "is_spread", "replicated", "spread", "whole"]
+__all__ = ["Spread", "divided", "is_spread", "on_devices", "replicated", "spread", "whole"]
 
 _NUM_SHARES = 8
+"""Devices that a processor is taken for."""
 
 
 @jax.tree_util.register_dataclass
@@ -42,8 +46,15 @@ class Spread:
     num_rows: int = field(metadata={"static": True})
 
 
-@functools.cache
 def _mesh() -> Mesh | None:
+    """JAX's devices where it has several, of all processes; else a processor's own."""
+    if jax.device_count() > 1:
+        return Mesh(np.array(jax.devices()), (ROWS,))
+    return _processor() if jax.default_backend() == "cpu" else None
+
+
+@functools.cache
+def _processor() -> Mesh | None:
     """Devices of a client of their own; None where this version of JAX has no such client."""
     try:
         from jaxlib import xla_client
@@ -64,7 +75,7 @@ def spread(args: tuple) -> tuple:
     def one(arg: Any) -> Any:
         if not hasattr(arg, "shape") or not np.ndim(arg) or len(arg) != num_rows:
             return arg
-        spare = [(0, -num_rows % _NUM_SHARES), *[(0, 0)] * (np.ndim(arg) - 1)]
+        spare = [(0, -num_rows % mesh.size), *[(0, 0)] * (np.ndim(arg) - 1)]
         padded = np.pad(arg, spare) if spare[0][1] else np.asarray(arg)
         return Spread(jax.device_put(padded, NamedSharding(mesh, PartitionSpec(ROWS))), num_rows)
 
@@ -95,6 +106,22 @@ def replicated(args: Any) -> NamedSharding | None:
     """Where results of a program lie: all on every device; None if no argument is `Spread`."""
     mesh = _mesh() if is_spread(args) else None
     return None if mesh is None else NamedSharding(mesh, PartitionSpec())
+
+
+def on_devices(args: Any) -> Any:
+    """Put the arguments of a program where it runs: on JAX's device, or those that share `Spread` tables."""
+    where = replicated(args)
+    if where is None:
+        return jax.device_put(args)
+
+    def place(leaf: Any) -> Any:
+        if _is_spread(leaf):
+            return leaf
+        value = np.asarray(leaf, jax.typeof(leaf).dtype)
+        # unlike `device_put`, this does not ask other processes whether their value is the same
+        return jax.make_array_from_callback(value.shape, where, value.__getitem__)
+
+    return jax.tree.map(place, args, is_leaf=_is_spread)
 
 
 def _table(leaf: Any) -> Any:

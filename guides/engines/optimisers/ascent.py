@@ -174,7 +174,7 @@ def ascend(
         template = one_member(begun, 0)
         kept = num_restarts if searched else len(blank.code)
         first_ones = first_of(blank, kept)
-        args = in_shares(problem) if kept == 1 and batches is None else problem.args
+        args = in_shares(problem, kept) if batches is None else problem.args
         limits = np.asarray(tol, float), np.asarray(max_steps)
         where = coordinates_of(abstract_trace(problem), template)
         fixed = template, where.bounded, args, batches, *limits

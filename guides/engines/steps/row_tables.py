@@ -18,13 +18,20 @@ _LARGE = 2_000_000
 """Numbers in the tables of a model; with fewer, one core is as fast."""
 
 
-def in_shares(problem: Problem) -> tuple:
-    """The data of a problem, divided among all cores where a run on all of them pays.
+def in_shares(problem: Problem, num_runs: int) -> tuple:
+    """The data of a problem, divided among cores or devices where that pays; see `machine.shares`.
 
-    That is for a single run; several starts use all cores as they are. The model must observe mixtures
-    whose rows neither links nor groups tie, the data be tables of one row per point, and the processor
-    JAX's only device.
+    Several runs side by side use all cores of a processor as they are. The model must observe mixtures
+    whose rows neither links nor groups tie, and the data be tables of one row per point.
+
+    Parameters
+    ----------
+    problem : Problem
+    num_runs : int
+        How many runs are to use them, such as starts.
     """
+    if num_runs > 1 and jax.device_count() == 1:
+        return problem.args
     if "shares" not in problem.notes:
         problem.notes["shares"] = spread(problem.args) if _pays(problem) else problem.args
     return problem.notes["shares"]
@@ -34,8 +41,6 @@ def _pays(problem: Problem) -> bool:
     tables = [arg for arg in problem.args if hasattr(arg, "shape")]
     others = [arg for arg in problem.args if arg is not None and not hasattr(arg, "shape")]
     if sum(table.size for table in tables) < _LARGE or not all(map(_has_no_links, others)):
-        return False
-    if jax.default_backend() != "cpu" or jax.device_count() > 1:
         return False
     sites = abstract_trace(problem).values()
     observed = [site for site in sites if site["type"] == "sample" and site["is_observed"]]

@@ -205,7 +205,7 @@ class CoordinateAscent(KeptEngine):
         """Raise the bound from every start until all have stopped."""
         advance(0, "compiling")
         build = partial(self._begin, plan)
-        args = in_shares(problem) if self.num_restarts == 1 else problem.args
+        args = in_shares(problem, self.num_restarts)
         begin = clock.counted(compiled_batch("cavi-begin", problem, None, build, starts, args))
         points = {name: jnp.asarray(starts[name]) for name in plan.rest}
         state = self._start(begin(starts, args), points, starts)

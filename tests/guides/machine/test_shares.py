@@ -77,7 +77,7 @@ def problem(x, *args):
 @pytest.mark.parametrize("number", [240, 243])
 def test_shares_are_equal_and_keep_the_rows(number, always):
     x = rows(number).astype(np.float32)
-    (table,) = in_shares(problem(x))
+    (table,) = in_shares(problem(x), 1)
     assert isinstance(table, Spread)
     assert table.num_rows == number
     shares = [np.asarray(shard.data) for shard in table.table.addressable_shards]
@@ -88,14 +88,19 @@ def test_shares_are_equal_and_keep_the_rows(number, always):
 
 def test_small_tables_stay_whole():
     x = rows(100)
-    assert in_shares(problem(x))[0] is x
+    assert in_shares(problem(x), 1)[0] is x
+
+
+def test_several_starts_use_all_cores_as_they_are(always):
+    x = rows(100)
+    assert in_shares(problem(x), 2)[0] is x
 
 
 def test_linked_points_stay_whole(always):
     x, links = rows(100), sb.Links.must_link([(0, 1)])
     graph = LabelGraph.build(links, 100)
     linked = Problem(ppc, (x, graph), {"num_clusters": 3})
-    assert in_shares(linked)[0] is x
+    assert in_shares(linked, 1)[0] is x
 
 
 SCRIPT = """
