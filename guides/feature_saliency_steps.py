@@ -364,7 +364,11 @@ def _weight_updated(
 
 
 def _saliency_updated(
-    saliency: Array, moments: Any, num_used: Array, plain: Array, price: ArrayLike = PER_DENSITY / 2
+    saliency: Array,
+    moments: Any,
+    num_used: Array,
+    plain: ArrayLike,
+    price: ArrayLike = PER_DENSITY / 2,
 ) -> Array:
     r"""Saliencies after a step.
 
