@@ -1,7 +1,7 @@
 """What the library says of a fit, against what is true: engines on posteriors with known moments.
 
 Run: python -m benchmarks.verdicts [--posteriors NAME,...] [--engines NAME,...] [--seeds 3]
-         [--keep FILE]
+         [--keep FILE] [--n-jobs 2]
      python -m benchmarks.verdicts --table FILE
 An answer is right where means of all functionals lie within .1 posterior standard deviations of the
 truth and standard deviations within 10 %, wrong beyond .3 or 30 %, and close between the two. Engines
@@ -20,6 +20,7 @@ from pathlib import Path
 import pandas as pd
 
 import sidebayes as sb
+from sidebayes.tasks import Task, run_tasks
 from tests.reference.posteriors import EXACT, PUBLISHED
 
 ENGINES = {
@@ -109,26 +110,30 @@ def records_of(name, known, engines, seed):
         yield record
 
 
-def run(posteriors, engines, seeds, keep):
+def run(posteriors, engines, seeds, keep, n_jobs):
     """All records, those of an earlier run first."""
     records = read(keep) if keep and keep.exists() else []
     done = {(one["posterior"], one["seed"]) for one in records}
-    everything = EXACT | PUBLISHED
-    for name in posteriors:
-        known = everything[name]()
-        for seed in seeds:
-            if (name, seed) in done:
-                continue
-            start = time.perf_counter()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                found = list(records_of(name, known, engines, seed))
-            records += found
-            if keep:
-                with keep.open("a") as file:
-                    file.writelines(json.dumps(one) + "\n" for one in found)
-            print(f"{name}, seed {seed}: {time.perf_counter() - start:.0f} s", flush=True)
+    asked = [(name, seed) for name in posteriors for seed in seeds if (name, seed) not in done]
+    tasks = (Task(f"{name}, seed {seed}", (name, seed)) for name, seed in asked)
+    found = run_tasks(one_posterior, tasks, engines, n_jobs=n_jobs, title="verdicts")
+    for (name, seed), (new, seconds) in zip(asked, found, strict=True):
+        records += new
+        if keep:
+            with keep.open("a") as file:
+                file.writelines(json.dumps(one) + "\n" for one in new)
+        print(f"{name}, seed {seed}: {seconds:.0f} s", flush=True)
     return records
+
+
+def one_posterior(engines, given):
+    """Records of one posterior and seed, and the seconds that all engines took."""
+    name, seed = given
+    start = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = list(records_of(name, (EXACT | PUBLISHED)[name](), engines, seed))
+    return found, time.perf_counter() - start
 
 
 def read(path):
@@ -187,6 +192,7 @@ def main():
     parser.add_argument("--engines", default=",".join(ENGINES))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--keep", type=Path)
+    parser.add_argument("--n-jobs", type=int, help="posteriors side by side")
     parser.add_argument("--table", type=Path, help="print the tables of an earlier run")
     given = parser.parse_args()
     if given.table:
@@ -194,7 +200,7 @@ def main():
     names = [*EXACT, *(PUBLISHED if "SIDEBAYES_DATA" in os.environ else ())]
     wanted = tuple(given.posteriors.split(","))
     chosen = [name for name in names if name.startswith(wanted)]
-    report(run(chosen, given.engines.split(","), range(given.seeds), given.keep))
+    report(run(chosen, given.engines.split(","), range(given.seeds), given.keep, given.n_jobs))
 
 
 if __name__ == "__main__":

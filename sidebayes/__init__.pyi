@@ -13,6 +13,8 @@ from .data.formulas import Design as Design
 from .data.formulas import design as design
 from .data.mixed_tables import MixedTable as MixedTable
 from .data.mixed_tables import mixed_table as mixed_table
+from .data.scan import Scan as Scan
+from .data.scan import scan as scan
 from .data.shape_simulators import simulate_box_bumps as simulate_box_bumps
 from .data.shape_simulators import simulate_ellipsoids as simulate_ellipsoids
 from .data.shape_simulators import simulate_leaves as simulate_leaves
@@ -70,6 +72,7 @@ from .guides.transformers.detection.series_kernels import SeriesKernel as Series
 from .guides.transformers.detection.table import LongTable as LongTable
 from .guides.transformers.isomap.incremental import IncrementalIsomap as IncrementalIsomap
 from .guides.transformers.kernel_pga import KernelPGA as KernelPGA
+from .many import fit_each as fit_each
 from .models.blocks.classes.anchors import Anchors as Anchors
 from .models.blocks.classes.source_mixture import SourceMixture as SourceMixture
 from .models.blocks.components.gaussian_prior import GaussianPrior as GaussianPrior

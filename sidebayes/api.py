@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ from .runs.problems import shapes_of
 from .runs.run import Run
 from .runs.stored import stored_run
 from .runs.zoo import find_card
+from .streams import with_samples
 
 if TYPE_CHECKING:
     from numpyro.infer import MCMC
@@ -67,7 +69,8 @@ def fit(
         a table of points by features, and one called ``links`` joins points.
     *data
         Data in the order of the model's arguments: arrays and data frames, `Links`, `Groups` or names
-        of groups by row, `PartialLabels`. They may be passed by name as well.
+        of groups by row, `PartialLabels`. They may be passed by name as well. A table on disk
+        (`sidebayes.scan`) is fitted by stochastic EM.
     engine : str or engine, optional
         Name, such as "em", "laplace" or "nuts" (``sidebayes list`` shows them all), or a
         configuration such as ``EM(num_restarts=20)``. By default the first one of the card. Samplers
@@ -118,6 +121,11 @@ def fit(
         raise TypeError(
             f"init is a {type(init).__name__}; pass a mapping of site values, or another Fit"
         )
+    data, arguments, stream = with_samples(
+        method, data, arguments, engine, seed=seed, progress=progress
+    )
+    if stream is not None and truth is not None:
+        raise ValueError("truth is for rows in memory; score fit.predict(scan) in place of it")
     run = read_run(
         method,
         data,
@@ -130,6 +138,8 @@ def fit(
         checkpoint=path,
         checkpoint_every=every,
     )
+    if stream is not None:
+        run = replace(run, stream=stream, sample_of=stream.num_rows)
     return Fit.of(run, init, progress=progress)
 
 

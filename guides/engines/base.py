@@ -207,6 +207,9 @@ class Engine:
     length: ClassVar[str] = "max_steps"
     """Field that says how long a run goes on."""
 
+    streams: ClassVar[bool] = False
+    """Whether the engine takes a table on disk, a block of rows at a time."""
+
     def __post_init__(self) -> None:
         """Check the fields of a configuration against their annotations; see `check_fields`."""
         check_fields(self)

@@ -301,7 +301,8 @@ class Fit(FitBase):
         labels = f"\n  labels summed out by {self.approximate}" if self.approximate else ""
         if self.has_labels:
             points, clusters = self.tree["responsibilities"]["prob"].shape[-2:]
-            size = f"{points} points, {clusters} clusters, {len(self.links)} links"
+            seen = f"{points} of {self.run.sample_of}" if self.run.is_sample else points
+            size = f"{seen} points, {clusters} clusters, {len(self.links)} links"
         else:
             tables = self.tree["observed_data"].data_vars.items()
             shapes = [f"{name} {v.shape}" for name, v in tables if name != "truth"]

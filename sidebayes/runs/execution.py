@@ -139,6 +139,11 @@ def _check(run: Run) -> None:
             f"engine {run.engine.name!r} keeps no state on its way, so that an interrupted run cannot go "
             "on; leave checkpoint out"
         )
+    if run.is_sample and run.stream is None:
+        raise ValueError(
+            f"the data are a sample of the {run.sample_of} rows of a table on disk, and only the whole of it "
+            "can be fitted again; call sidebayes.fit with the table, and init=fit"
+        )
     problem = run.problem
     problems.check_names(problem)
     problems.check_observed(problem, run.method)
@@ -189,13 +194,13 @@ def _result(run: Run, init: Mapping[str, Any] | None, progress: bool) -> EngineR
 
 def _engine_result(run: Run, start: Mapping[str, Any] | None, progress: bool) -> EngineResult:
     """Run the engine, its state kept in a file if the run has a checkpoint."""
-    problem, engine = run.problem, run.engine
+    problem, engine = run.fitted_problem, run.engine
     given: dict[str, Any] = {"seed": run.seed, "init": start, "progress": progress}
     if run.checkpoint is None:
         return engine.run(problem, **given)
     assert isinstance(engine, KeptEngine)  # others are refused by _check
     where = run.checkpoint, run.checkpoint_every
-    with keeping(*where, engine, problem, run.seed, start) as keep:
+    with keeping(*where, engine, run.problem, run.seed, start) as keep:
         return engine.run(problem, **given, keep=keep)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sidebayes.guides.engines.base import Engine, Problem
+from sidebayes.guides.engines.expectation_maximisation.streamed_data import StreamedTable, streamed
 from sidebayes.guides.engines.plumbing.programs import refuse_fork
 from sidebayes.guides.engines.problem import posterior
 from sidebayes.guides.engines.problem.units import Named, dimensions
@@ -61,6 +62,11 @@ class Run:
         File that keeps the state of the engine; a saved fit does not name it.
     checkpoint_every : float
         Seconds between two writings, at least.
+    sample_of : int
+        Number of rows of the table on disk that was fitted, of which `data` may be a sample; 0 where
+        `data` are all.
+    stream : StreamedTable or None
+        That table; a saved fit does not name it, and other data are without.
     """
 
     method: str
@@ -78,6 +84,8 @@ class Run:
     unseen: bool = False
     checkpoint: str | None = None
     checkpoint_every: float = 60.0
+    sample_of: int = 0
+    stream: StreamedTable | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Fields only: what is kept beside them is found again, and traces cannot be pickled."""
@@ -187,7 +195,7 @@ class Run:
             value = self.data.get(role.name)
             if value is not None:
                 data[role.name] = _cut(role, value, masks, self.data)
-        return replace(self, data=data, truth=None)
+        return replace(self, data=data, truth=None, stream=None)
 
     def with_data(self, data: Mapping[str, Any], known: Collection[str] = ()) -> Run:
         """The run on other data, with the prior that these data gave; what is left out is without.
@@ -206,7 +214,23 @@ class Run:
             )
         sizes = (dimensions(self.signature, some) for some in (self.data, data))
         self.rows.refuse_others(self.method, same_number=next(sizes) == next(sizes))
-        return replace(self.settled(), data=data, truth=None, unseen=True)
+        return replace(self.settled(), data=data, truth=None, unseen=True, stream=None)
+
+    @property
+    def fitted_problem(self) -> Problem:
+        """The problem for the engine, which reads a table on disk by itself."""
+        if self.stream is None:
+            return self.problem
+        (table,) = (r.name for r in self.signature.of_kind("table") if r.name in self.data)
+        return streamed(self.problem, table, self.stream)
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether the data are a sample of the rows of a table on disk."""
+        if not self.sample_of:
+            return False
+        tables = (self.data.get(role.name) for role in self.signature.of_kind("table"))
+        return all(table is None or len(table) < self.sample_of for table in tables)
 
     @property
     def unit_sites(self) -> list[str]:

@@ -125,6 +125,7 @@ def attributes(run: Run) -> dict[str, Any]:
         "sidebayes_columns": json.dumps(run.columns),
         "sidebayes_seed": run.seed,
         "sidebayes_dtype": run.dtype,
+        "sidebayes_sample_of": run.sample_of,
         "sidebayes_version": version("sidebayes"),
         "jax_version": jax.__version__,
     }
@@ -186,6 +187,7 @@ def stored_run(
         "engine": engine,
         "seed": int(tree.attrs["sidebayes_seed"]),
         "dtype": tree.attrs["sidebayes_dtype"],
+        "sample_of": int(tree.attrs.get("sidebayes_sample_of", 0)),
         "truth": observed["truth"].to_numpy() if "truth" in observed else None,
         "feature_names": tuple(map(str, constant["feature_names"].to_numpy())),
         "columns": {

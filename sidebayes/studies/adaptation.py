@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,7 @@ from ..common.fields import (
     point_table,
 )
 from ..results.fit import Fit
+from ..tasks import Task, run_tasks
 
 __all__ = ["AdaptationChoice", "select_adaptation"]
 
@@ -78,6 +79,8 @@ def select_adaptation(
     num_starts: int = 10,
     engine: EM | None = None,
     seed: int = 0,
+    n_jobs: int | None = None,
+    progress: bool = True,
     **options: Any,
 ) -> AdaptationChoice:
     """Fit `domain_adaptation` from several starts at rising strengths, and choose one fit.
@@ -113,6 +116,9 @@ def select_adaptation(
         Engine that climbs from one start; by default ``EM(tol=1e-6, max_steps=200,
         num_inner_steps=30)``.
     seed : int
+    n_jobs : int, optional
+        Number of starts side by side, or where ``joblib.parallel_config`` says; the result is the same.
+    progress : bool
     **options
         Options of `domain_adaptation`, such as ``posterior="partition"`` or ``shift="flat"``.
 
@@ -154,15 +160,18 @@ def select_adaptation(
             f"source_labels has classes from {labels.min()} to {labels.max()}; expected 0 to "
             f"{source.num_classes - 1}, those of the source"
         )
-    trials = _Trials(points, classes, rows, labels, source, maps, judge, one, seed)
-    for prior, worth in _anchors(source, len(points)).items():
-        anchored = {"shift": "source", "worth": worth, "posterior": "exact"}
-        trials.add(prior, 0, None, options | anchored | {"strength": tried[-1]})
+    setting = _Setting(points, classes, rows, labels, source, maps, one, seed)
+    trials = _Trials(setting, judge, {"n_jobs": n_jobs, "progress": progress})
+    anchored = {"shift": "source", "posterior": "exact", "strength": tried[-1]}
+    trials.add(
+        _Trial(prior, 0, None, options | anchored | {"worth": worth})
+        for prior, worth in _anchors(source, len(points)).items()
+    )
     starts = _starts(points, classes, options | {"source": source}, seed, num_starts)
     least = np.inf
     for strength in tried:
         priced = options | {"strength": strength}
-        best = min(trials.add("asked", r, init, priced) for r, init in enumerate(starts))
+        best = trials.add(_Trial("asked", r, init, priced) for r, init in enumerate(starts))
         if abs(least - best) < _CLOSE:
             break
         least = best
@@ -177,9 +186,8 @@ def _integers(name: str, values: ArrayLike, size: int) -> NDArray:
     return found
 
 
-@dataclass
-class _Trials:
-    """Candidates of a choice, fitted and judged one by one."""
+class _Setting(NamedTuple):
+    """What all candidates have in common."""
 
     points: NDArray
     classes: NDArray
@@ -187,49 +195,76 @@ class _Trials:
     row_labels: NDArray
     source: SourceMixture
     maps: ComponentMaps
-    judge: Callable[[dict[str, NDArray]], float]
     engine: EM
     seed: int
+
+
+class _Trial(NamedTuple):
+    """What one candidate has for itself."""
+
+    prior: str
+    start: int
+    init: Any
+    options: dict[str, Any]
+
+
+def _candidate(shared: _Setting, trial: _Trial) -> tuple[Fit, dict[str, Any]] | FitError:
+    """Fit one candidate, and describe it but for its density."""
+    try:
+        candidate = fit(
+            "domain_adaptation",
+            shared.points,
+            shared.classes,
+            source=shared.source,
+            init=trial.init,
+            engine=shared.engine,
+            seed=shared.seed,
+            progress=False,
+            **trial.options,
+        )
+    except FitError as failure:
+        return failure
+    prob, told = candidate.class_probabilities, shared.classes >= 0
+    own = prob(shared.points)
+    guess = lambda z: prob(z).argmax(axis=1)  # noqa: E731
+    return candidate, {
+        "prior": trial.prior,
+        "strength": trial.options["strength"],
+        "start": trial.start,
+        "error": 1 - float(own[told, shared.classes[told]].mean()),
+        "accuracy": transformed_accuracy(
+            shared.rows, shared.row_labels, shared.maps, guess, own.mean(axis=0)
+        ),
+        "changed": (own.argmax(axis=1) != shared.source.predict(shared.points)).mean(),
+    }
+
+
+@dataclass
+class _Trials:
+    """Candidates of a choice, fitted and judged."""
+
+    setting: _Setting
+    judge: Callable[[dict[str, NDArray]], float]
+    how: dict[str, Any]
     fits: list[Fit] = field(default_factory=list)
     table: list[dict[str, Any]] = field(default_factory=list)
     failure: FitError | None = None
 
-    def add(self, prior: str, start: int, init: Any, options: dict[str, Any]) -> float:
-        """Fit and describe one candidate; its error at known rows, infinite if the fit fails."""
-        try:
-            candidate = fit(
-                "domain_adaptation",
-                self.points,
-                self.classes,
-                source=self.source,
-                init=init,
-                engine=self.engine,
-                seed=self.seed,
-                progress=False,
-                **options,
-            )
-        except FitError as failure:
-            self.failure = failure
-            return np.inf
-        prob, told = candidate.class_probabilities, self.classes >= 0
-        own = prob(self.points)
-        error = 1 - float(own[told, self.classes[told]].mean())
-        guess = lambda z: prob(z).argmax(axis=1)  # noqa: E731
-        self.table.append(
-            {
-                "prior": prior,
-                "strength": options["strength"],
-                "start": start,
-                "error": error,
-                "accuracy": transformed_accuracy(
-                    self.rows, self.row_labels, self.maps, guess, own.mean(axis=0)
-                ),
-                "changed": (own.argmax(axis=1) != self.source.predict(self.points)).mean(),
-                "density": self.judge(candidate.params),
-            }
-        )
-        self.fits.append(candidate)
-        return error
+    def add(self, trials: Iterable[_Trial]) -> float:
+        """Fit candidates; the smallest error at known rows, infinite if every fit fails."""
+        named = [Task(f"{t.prior}, {t.options['strength']:g}, start {t.start}", t) for t in trials]
+        least = np.inf
+        for found in run_tasks(
+            _candidate, named, self.setting, title="adaptation", total=len(named), **self.how
+        ):
+            if isinstance(found, FitError):
+                self.failure = found
+                continue
+            candidate, row = found
+            self.table.append(row | {"density": self.judge(candidate.params)})
+            self.fits.append(candidate)
+            least = min(least, row["error"])
+        return least
 
     def chosen(self) -> AdaptationChoice:
         """The best candidate."""

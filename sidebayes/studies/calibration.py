@@ -19,7 +19,6 @@ from numpyro import handlers
 from sidebayes.diagnostics.calibration import Calibration, functionals, rank_of_truth
 from sidebayes.guides.engines.base import Engine, EngineResult, FitError, Problem, SideBayesWarning
 from sidebayes.guides.engines.plumbing.programs import compiled
-from sidebayes.guides.engines.plumbing.progress import progress_bar
 from sidebayes.guides.engines.problem import posterior
 from sidebayes.guides.engines.problem.declared import site_dims, site_roles
 from sidebayes.guides.engines.problem.density import (
@@ -44,6 +43,7 @@ from ..runs.arguments import find_method, read_arguments
 from ..runs.execution import starting_values
 from ..runs.run import Run
 from ..runs.zoo import make_engine
+from ..tasks import Task, run_tasks
 from .prior import draw_prior
 
 __all__ = ["calibrate"]
@@ -61,6 +61,7 @@ def calibrate(
     links: Links | None = None,
     num_simulations: int = 100,
     seed: int = 0,
+    n_jobs: int | None = None,
     progress: bool = True,
     **arguments: Any,
 ) -> Calibration:
@@ -87,6 +88,8 @@ def calibrate(
         labels.
     num_simulations : int
     seed : int
+    n_jobs : int, optional
+        Number of fits side by side, or where ``joblib.parallel_config`` says; the ranks are the same.
     progress : bool
     **arguments
         Options of the model, with a proper prior: ``prior=GaussianPrior(...)``. Data that are passed by
@@ -112,12 +115,7 @@ def calibrate(
     num_simulations = check_integer("num_simulations", num_simulations, 10)
     seed = check_seed(seed)
     own = {role.name for role in signature_of(model).data}.intersection(arguments)
-    ranks, failed = [], 0
-    with (
-        jax.enable_x64(True),
-        warnings.catch_warnings(),
-        progress_bar("calibrate", num_simulations, shown=progress) as advance,
-    ):
+    with jax.enable_x64(True), warnings.catch_warnings():
         warnings.simplefilter("ignore", SideBayesWarning)
         blank = Run(name, model, {}, {}, runner, seed=seed)
         if own:
@@ -130,18 +128,34 @@ def calibrate(
             simulated = _given_design(blank, given, num_simulations)
         else:
             simulated = _rows_of_points(blank, num_points, x, links, arguments, num_simulations)
-        for number, (truth, run) in enumerate(simulated):
-            try:
-                result = runner.run(
-                    run.problem, seed=seed + number, init=starting_values(run, None), progress=False
-                )
-                ranks.append(_ranks(run.problem, result, truth, seed + number))
-            except FitError:
-                failed += 1
-            advance(1, f"{failed} failed")
+        tasks = (Task(f"simulation {number}", one) for number, one in enumerate(simulated))
+        found = list(
+            run_tasks(
+                _ranks_of_fit,
+                tasks,
+                n_jobs=n_jobs,
+                title="calibrate",
+                total=num_simulations,
+                progress=progress,
+            )
+        )
+    ranks = [one for one in found if one is not None]
+    failed = len(found) - len(ranks)
     if not ranks:
         raise FitError(f"all {failed} fits failed; fit one simulated data set to see why")
     return Calibration(f"{name} by {runner.name}", pd.DataFrame(ranks), failed)
+
+
+def _ranks_of_fit(shared: None, simulated: _Simulated) -> pd.Series | None:
+    """Ranks of one truth, None if the fit failed."""
+    truth, run = simulated
+    with run.precision:
+        try:
+            init = starting_values(run, None)
+            result = run.engine.run(run.problem, seed=run.seed, init=init, progress=False)
+            return _ranks(run.problem, result, truth, run.seed)
+        except FitError:
+            return None
 
 
 def _given_design(blank: Run, arguments: Mapping[str, Any], size: int) -> Iterator[_Simulated]:

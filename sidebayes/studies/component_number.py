@@ -12,12 +12,12 @@ import numpy as np
 import pandas as pd
 
 from sidebayes.guides.engines.base import Engine, FitError
-from sidebayes.guides.engines.plumbing.progress import progress_bar
 
 from ..api import fit
 from ..common.fields import check_seed
 from ..results.fit import Fit
 from ..runs.zoo import find_card
+from ..tasks import Task, run_tasks
 from .choice import NumberChoice, read_numbers
 
 __all__ = ["ComponentChoice", "select_components"]
@@ -52,6 +52,7 @@ def select_components(
     beyond: Fit | None = None,
     engine: str | Engine | None = None,
     seed: int = 0,
+    n_jobs: int | None = None,
     progress: bool = True,
     **arguments: Any,
 ) -> ComponentChoice:
@@ -78,6 +79,8 @@ def select_components(
     engine : str or engine, optional
         By default the first engine of the card for BIC, and "smc" for the evidence.
     seed : int
+    n_jobs : int, optional
+        Number of fits side by side, or where ``joblib.parallel_config`` says; the result is the same.
     progress : bool
     **arguments
         Arguments of `sidebayes.fit` or `grow_prototypes`, such as ``num_classes=3``.
@@ -128,19 +131,27 @@ def select_components(
         inspect.signature(run).bind(*data, num_clusters=tried[0], **given, **arguments)
     except TypeError as error:
         raise TypeError(f"{method}: {error}; see sidebayes.grow_prototypes") from None
+    one = partial(run, *data, progress=False, **given, **arguments)
+    tasks = (Task(f"{number} components", number) for number in tried)
+    found = run_tasks(
+        _fitted,
+        tasks,
+        one,
+        n_jobs=n_jobs,
+        title="components",
+        total=len(tried),
+        progress=progress,
+    )
     fits: dict[int, Fit] = {}
     rows: dict[int, dict[str, float]] = {}
-    with progress_bar("components", shown=progress) as advance:
-        for number in tried:
-            try:
-                found = run(*data, num_clusters=number, progress=False, **given, **arguments)
-            except FitError as error:
-                lost, rows[number] = error, {}
-                continue
-            fits[number], rows[number] = found, _score(found, by_evidence)
-            advance(1, f"{number} components")
-            if limit is not None and rows[number]["bic"] > limit:
-                break
+    for number, result in zip(tried, found, strict=False):
+        if isinstance(result, FitError):
+            lost, rows[number] = result, {}
+            continue
+        fits[number], rows[number] = result, _score(result, by_evidence)
+        if limit is not None and rows[number]["bic"] > limit:
+            break
+    found.close()  # greater numbers are not needed
     if not fits:
         raise FitError(f"no number of components has a fit, the last one for: {lost}", lost.params)
     path = pd.DataFrame.from_dict(rows, orient="index").rename_axis("num_clusters")
@@ -158,6 +169,13 @@ def select_components(
     if limit is not None:  # numbers were tried until one was beyond the limit
         return ComponentChoice(fits[chosen], path)
     return ComponentChoice.of(fits[chosen], path, argument="num_clusters")
+
+
+def _fitted(run: Callable[..., Fit], number: int) -> Fit | FitError:
+    try:
+        return run(num_clusters=number)
+    except FitError as error:
+        return error
 
 
 def _score(found: Fit, by_evidence: bool) -> dict[str, float]:

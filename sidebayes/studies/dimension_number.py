@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
@@ -13,12 +13,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from sidebayes.guides.engines.base import Engine, SideBayesWarning
-from sidebayes.guides.engines.plumbing.progress import progress_bar
 
 from ..api import fit
 from ..common.fields import check_seed
 from ..results.fit import Fit
 from ..results.positions import WIDE
+from ..tasks import Task, run_tasks
 from .choice import NumberChoice, read_numbers
 
 __all__ = ["DimensionChoice", "select_dimensions"]
@@ -55,6 +55,7 @@ def select_dimensions(
     criterion: Literal["evidence", "loo"] = "evidence",
     engine: str | Engine = "laplace",
     seed: int = 0,
+    n_jobs: int | None = None,
     progress: bool = True,
     **arguments: Any,
 ) -> DimensionChoice:
@@ -72,6 +73,8 @@ def select_dimensions(
     engine : str or engine
         One that draws; one with an evidence for criterion "evidence".
     seed : int
+    n_jobs : int, optional
+        Number of fits side by side, or where ``joblib.parallel_config`` says; the result is the same.
     progress : bool
     **arguments
         Arguments of `sidebayes.fit`, such as ``distances=`` or ``num_neighbors=6``. All fits have the
@@ -101,25 +104,29 @@ def select_dimensions(
         raise ValueError(f"criterion = {criterion!r:.60}; expected 'loo' or 'evidence'")
     if surplus := sorted(arguments.keys() & {"num_dimensions", "method"}):
         raise TypeError(f"{surplus} cannot be given: select_dimensions chooses them")
-    run = partial(fit, "geodesic_embedding", engine=engine, seed=check_seed(seed), progress=False)
+    run = partial(fit, "geodesic_embedding", *data, engine=engine, seed=check_seed(seed))
+    tasks = (Task(f"{number} dimensions", number) for number in tried)
+    results = run_tasks(
+        _scored,
+        tasks,
+        partial(run, progress=False, **arguments),
+        n_jobs=n_jobs,
+        title="dimensions",
+        total=len(tried),
+        progress=progress,
+    )
     fits: dict[int, Fit] = {}
     rows: dict[int, dict[str, float]] = {}
     by_point: dict[int, NDArray[np.float64]] = {}
-    with progress_bar("dimensions", len(tried), shown=progress) as advance:
-        for number in tried:
-            found = run(*data, num_dimensions=number, **arguments)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", SideBayesWarning)  # counted in the table
-                scores = found.loo_points()
-            evidence = found.log_evidence
-            fits[number], by_point[number] = found, scores["elpd"].to_numpy()
-            rows[number] = {
-                "log_evidence": np.nan if evidence is None else evidence.value,
-                "elpd": scores["elpd"].sum(),
-                "wide": int((scores["pareto_k"] > WIDE).sum()),
-                "noise": float(np.sqrt(found.params["noise_variance"])),
-            }
-            advance(1, f"{number} dimensions")
+    for number, (found, scores) in zip(tried, results, strict=True):
+        evidence = found.log_evidence
+        fits[number], by_point[number] = found, scores["elpd"].to_numpy()
+        rows[number] = {
+            "log_evidence": np.nan if evidence is None else evidence.value,
+            "elpd": scores["elpd"].sum(),
+            "wide": int((scores["pareto_k"] > WIDE).sum()),
+            "noise": float(np.sqrt(found.params["noise_variance"])),
+        }
     path = pd.DataFrame.from_dict(rows, orient="index").rename_axis("num_dimensions")
     best = by_point[tried[int(path["elpd"].argmax())]]
     error = {n: np.sqrt(len(best)) * np.std(best - own) for n, own in by_point.items()}
@@ -135,3 +142,10 @@ def select_dimensions(
         chosen = tried[int(path["log_evidence"].argmax())]
     path = path.assign(chosen=path.index == chosen)
     return DimensionChoice.of(fits[chosen], path, argument="num_dimensions")
+
+
+def _scored(run: Callable[..., Fit], number: int) -> tuple[Fit, pd.DataFrame]:
+    found = run(num_dimensions=number)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SideBayesWarning)  # counted in the table
+        return found, found.loo_points()

@@ -13,6 +13,7 @@ DEAR = {
     "README.md",
     "docs/benchmarks.md",
     "docs/calibration.md",
+    "docs/clusters.md",
     "docs/comparing_engines.md",
     "docs/engines.md",
     "docs/engines/checkpoints.md",

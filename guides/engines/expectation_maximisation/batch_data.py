@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from ..problem.units import dimensions, given_data
 from ..steps.batches import Batches, deal_batches, of_points
 from ..steps.updates import Plan, block_of, listed, plan_updates
 
-__all__ = ["BatchData", "chunk_moments"]
+__all__ = ["BatchData", "chunk_moments", "closed_plan", "moments"]
 
 _CHUNK = 65_536
 """Rows read from disk at a time."""
@@ -78,7 +78,7 @@ class BatchData:
         few = np.arange(min(2, graph.num_real))  # a default prior needs more rows than one
         tied = np.unique(graph.links.pairs) if graph.num_links else few
         linked = _cut(problem, of_points(graph, tied, groups), blank=True)
-        plan, fn, value = _closed_plan(linked)
+        plan, fn, value = closed_plan(linked)
         if (fn.groups is None) != (groups is None):
             raise ValueError(
                 "StochasticEM keeps the rows of a group together, and the mixture that the model "
@@ -112,9 +112,24 @@ class BatchData:
             approximate=next(filter(None, made), None),
         )
 
-    def part(self, number: int) -> Problem:
-        """The problem with one batch for its data, spare rows included."""
-        return _cut(self.problem, self.batches.at(number))
+    def __len__(self) -> int:
+        """Number of batches."""
+        return len(self.batches)
+
+    def share(self, number: int) -> float:
+        """Share of a batch in all points; batches are alike."""
+        return 1 / len(self)
+
+    def order(self, seed: int, epoch: int | None) -> NDArray[np.int64]:
+        """Batches in the order of an epoch, at random; or in turn."""
+        if epoch is None:
+            return np.arange(len(self))
+        return np.random.default_rng([seed, epoch]).permutation(len(self))
+
+    def load(self, number: int) -> tuple[tuple, LabelGraph]:
+        """Data of a batch, spare rows included, and the links among its rows."""
+        batch = self.batches.at(number)
+        return _cut(self.problem, batch).args, batch.graph
 
     def first(self) -> Problem:
         """The problem with the points of the first batch for its data, without spare ones."""
@@ -174,7 +189,7 @@ def _taken(table: NDArray, axis: int, numbers: NDArray, blank: bool) -> NDArray:
     return table[(slice(None),) * axis + (numbers,)]
 
 
-def _closed_plan(problem: Problem) -> tuple[Plan, FiniteMixture, Any]:
+def closed_plan(problem: Problem) -> tuple[Plan, FiniteMixture, Any]:
     """Plan of a model of linked points in which every site has an update; mixture and its data."""
     plan = plan_updates(problem)
     trace = abstract_trace(problem)
@@ -216,22 +231,29 @@ def chunk_moments(x: NDArray) -> tuple[NDArray[np.float64], NDArray[np.float64]]
     ----------
     Chan, Golub and LeVeque (1983), Am. Stat. 37, 242-247, for merging.
     """
-    count, mean, scatter = 0, np.zeros(x.shape[1]), np.zeros((x.shape[1], x.shape[1]))
-    for start, rows in _chunks(x):
+    return moments(x[start : start + _CHUNK] for start in range(0, len(x), _CHUNK))
+
+
+def moments(blocks: Iterable[NDArray]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and covariance of rows in blocks; see `chunk_moments`."""
+    count, mean, scatter = 0, np.zeros(()), np.zeros(())
+    for rows in _chunks(blocks):
         if not np.isfinite(rows).all():
-            bad = start + int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
+            bad = count + int(np.flatnonzero(~np.isfinite(rows).all(axis=1))[0])
             raise ValueError(
                 f"the data have a missing or infinite value in row {bad}; drop or impute it"
             )
-        apart = rows.mean(axis=0) - mean
-        total = count + len(rows)
-        scatter += (rows - rows.mean(axis=0)).T @ (rows - rows.mean(axis=0))
-        scatter += np.outer(apart, apart) * count * len(rows) / total
-        mean += apart * len(rows) / total
+        own = rows.mean(axis=0)
+        apart, total = own - mean, count + len(rows)
+        rows -= own
+        scatter = scatter + rows.T @ rows
+        scatter = scatter + np.outer(apart, apart) * count * len(rows) / total
+        mean = mean + apart * len(rows) / total
         count = total
     return mean, scatter / max(count - 1, 1)
 
 
-def _chunks(x: NDArray) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    for start in range(0, len(x), _CHUNK):
-        yield start, np.asarray(x[start : start + _CHUNK], float)
+def _chunks(blocks: Iterable[NDArray]) -> Iterator[NDArray[np.float64]]:
+    for block in blocks:
+        for start in range(0, len(block), _CHUNK):
+            yield np.array(block[start : start + _CHUNK], float, order="C")

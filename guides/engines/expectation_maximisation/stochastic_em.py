@@ -25,6 +25,7 @@ from ..steps.update_checks import check_updates
 from .batch_data import BatchData
 from .batch_steps import expect, maximise
 from .em import EM
+from .streamed_data import StreamedData, StreamedTable
 
 __all__ = ["StochasticEM"]
 
@@ -60,7 +61,8 @@ class StochasticEM(KeptEngine):
     and the closed-form M-step follows. An epoch visits every connected set once. The sum of the
     batches' statistics of the last epoch gives the result, which is EM's fixed point up to how far the
     parameters moved in that epoch. The data may be a NumPy memmap, of which one batch at a time is
-    read.
+    read, or a table on disk (`sidebayes.scan`), which is read in blocks of neighbouring rows: an epoch takes
+    the blocks in random order, and the batches of a block one after another.
 
     Parameters
     ----------
@@ -90,6 +92,7 @@ class StochasticEM(KeptEngine):
     name: ClassVar[str] = "stochastic_em"
     gives_point: ClassVar[bool] = True
     length: ClassVar[str] = "max_epochs"
+    streams: ClassVar[bool] = True
 
     def run(
         self,
@@ -111,8 +114,8 @@ class StochasticEM(KeptEngine):
         """
         clock = Clock()
         with clock.running():
-            data = BatchData.prepare(problem, self.batch_size, seed)
-            number = len(data.batches)
+            data = _prepared(problem, self.batch_size, seed)
+            number = len(data)
             some = data.first()
             if init is None:
                 mode = _FIRST.run(some, seed=seed, progress=False)
@@ -120,11 +123,12 @@ class StochasticEM(KeptEngine):
             start = starting_point(some, mode if init is None else init)
             check_updates(some, data.plan, start, clock)
             with progress_bar("Stochastic EM", self.max_epochs * number, shown=progress) as advance:
-                walk = keep.restore(self._begin(data, start))
+                walk, order = keep.restore(self._begin(data, start)), None
                 while walk.visited < self.max_epochs * number and not self._settled(walk, number):
                     epoch, at = divmod(int(walk.visited), number)
-                    batch = int(np.random.default_rng([seed, epoch]).permutation(number)[at])
-                    before, walk = walk, self._step(data, walk, batch, clock)
+                    if order is None or not at:
+                        order = data.order(seed, epoch)
+                    before, walk = walk, self._step(data, walk, int(order[at]), clock)
                     if not np.isfinite(walk.history[epoch]):
                         raise FitError(_LOST + remedy(problem), before.params)
                     keep.offer(walk)
@@ -134,19 +138,19 @@ class StochasticEM(KeptEngine):
                     raise FitError(_LOST + remedy(problem), walk.params)
         return self._result(data, walk, as_numpy(values), seen, clock.seconds)
 
-    def _begin(self, data: BatchData, start: dict[str, Array]) -> _Walk:
+    def _begin(self, data: BatchData | StreamedData, start: dict[str, Array]) -> _Walk:
         shapes = jax.eval_shape(partial(expect, data.problem, data.plan), start, *_load(data, 0))
         zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes[2])
         history = np.full(self.max_epochs, np.nan)
         return _Walk(np.asarray(0), as_numpy(start), zeros, zeros, np.asarray(0.0), history)
 
-    def _step(self, data: BatchData, walk: _Walk, batch: int, clock: Clock) -> _Walk:
+    def _step(self, data: BatchData | StreamedData, walk: _Walk, batch: int, clock: Clock) -> _Walk:
         """One batch: E-step, running averages, M-step."""
         value, log_prior, new, _ = _expected(data, walk.params, batch, clock)
-        epoch, at = divmod(int(walk.visited), len(data.batches))
+        epoch, at = divmod(int(walk.visited), len(data))
         rate = (int(walk.visited) + 1.0) ** -self.decay
         statistics = jax.tree.map(
-            lambda s, n: (1 - rate) * s + rate * len(data.batches) * n, walk.statistics, new
+            lambda s, n: (1 - rate) * s + rate / data.share(batch) * n, walk.statistics, new
         )
         seen = np.asarray(value + (walk.value if at else 0.0))
         history = walk.history.copy()
@@ -169,27 +173,27 @@ class StochasticEM(KeptEngine):
         return bool(abs(now - last) <= self.tol * (1 + abs(now)))
 
     def _finish(
-        self, data: BatchData, walk: _Walk, clock: Clock
+        self, data: BatchData | StreamedData, walk: _Walk, clock: Clock
     ) -> tuple[dict[str, NDArray], float]:
         """Parameters by the last epoch's statistics, and the log joint there, or as last seen."""
         params = _maximised(data, walk.params, walk.epoch, clock)
         total = 0.0
-        for number in range(len(data.batches) if self.final_pass else 1):
+        for number in data.order(0, None)[: None if self.final_pass else 1]:
             value, log_prior, _, sites = _expected(data, params, number, clock)
             total += float(value)
-        epoch = (int(walk.visited) - 1) // len(data.batches)
+        epoch = (int(walk.visited) - 1) // len(data)
         seen = total + float(log_prior) if self.final_pass else float(walk.history[epoch])
         return params | sites, seen
 
     def _result(
         self,
-        data: BatchData,
+        data: BatchData | StreamedData,
         walk: _Walk,
         values: dict[str, NDArray],
         seen: float,
         seconds: dict[str, float],
     ) -> EngineResult:
-        number = len(data.batches)
+        number = len(data)
         converged = self._settled(walk, number)
         epochs = -(-int(walk.visited) // number)
         what = "log joint" if self.final_pass else "log joint on the way"
@@ -211,25 +215,35 @@ class StochasticEM(KeptEngine):
         )
 
 
-def _load(data: BatchData, number: int) -> tuple:
+def _prepared(problem: Problem, batch_size: int, seed: int) -> BatchData | StreamedData:
+    if any(isinstance(arg, StreamedTable) for arg in problem.args):
+        return StreamedData.prepare(problem, batch_size)
+    return BatchData.prepare(problem, batch_size, seed)
+
+
+def _load(data: BatchData | StreamedData, number: int) -> tuple:
     """One batch, the links among its rows, and mean and covariance of all data."""
-    return data.part(number).args, data.batches.at(number).graph, data.centre, data.covariance
+    return *data.load(number), data.centre, data.covariance
 
 
-def _expected(data: BatchData, params: dict[str, NDArray], number: int, clock: Clock) -> tuple:
+def _expected(
+    data: BatchData | StreamedData, params: dict[str, NDArray], number: int, clock: Clock
+) -> tuple:
     """`expect` of one batch, on the host."""
     return _run("stochastic-em-expect", expect, data, clock, params, *_load(data, number))
 
 
 def _maximised(
-    data: BatchData, params: dict[str, NDArray], statistics: tuple, clock: Clock
+    data: BatchData | StreamedData, params: dict[str, NDArray], statistics: tuple, clock: Clock
 ) -> dict[str, NDArray]:
     """`maximise`, on the host."""
     inputs = params, statistics, data.linked, data.centre, data.covariance
     return _run("stochastic-em-maximise", maximise, data, clock, *inputs)
 
 
-def _run(name: str, step: Callable, data: BatchData, clock: Clock, *inputs: Any) -> Any:
+def _run(
+    name: str, step: Callable, data: BatchData | StreamedData, clock: Clock, *inputs: Any
+) -> Any:
     made = compiled(name, data.problem, None, lambda bare: partial(step, bare, data.plan), *inputs)
     program = clock.counted(made)
     return jax.tree.map(np.asarray, program(*inputs))

@@ -116,9 +116,17 @@ def one_member(members: Any, number: int) -> Any:
 
 
 def num_processors() -> int:
-    """Processors that this process may use; 1 for accelerators, which are busy with one program."""
+    """Processors that this process may use; 1 for accelerators, which are busy with one program.
+
+    The variable ``NPROC`` of the environment, which XLA reads too, may allow fewer than there are.
+    """
     if jax.default_backend() != "cpu":
         return 1
+    told = os.environ.get("NPROC", "")
+    return min(_given(), int(told)) if told.isdecimal() and int(told) else _given()
+
+
+def _given() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +33,7 @@ from ...common.magnitudes import listed, warn_of_far_rows
 from ...data.tables import in_order_of
 from ...runs import checks
 from ...runs.run import Run
+from ...streams import by_block, refuse_target, scan_among
 from .fit_base import FitBase, need_labels
 from .predictive import (
     design,
@@ -56,24 +58,44 @@ __all__ = [
 ]
 
 
-def predict_proba(fit: FitBase, *data: Any, **named: Any) -> NDArray[np.float64]:
+@overload
+def predict_proba(
+    fit: FitBase, *data: Any, to: None = None, progress: bool = True, **named: Any
+) -> NDArray[np.float64]: ...
+@overload
+def predict_proba(
+    fit: FitBase, *data: Any, to: str | Path, progress: bool = True, **named: Any
+) -> Path: ...
+def predict_proba(
+    fit: FitBase, *data: Any, to: str | Path | None = None, progress: bool = True, **named: Any
+) -> NDArray[np.float64] | Path:
     """Label probabilities of new points (Lu 2008, eq. 2.24), averaged over draws.
 
     Parameters
     ----------
     *data, **named
         New data in the roles of the model's arguments, such as ``x_new`` and `Links` among the
-        new points. Links, and what else may be left out of the model, may be left out here.
+        new points. Links, and what else may be left out of the model, may be left out here. A table on
+        disk (`sidebayes.scan`) is read a block at a time.
+    to : path, optional
+        For a table on disk, a file ``.parquet`` or a folder ``.zarr`` to write to, a block at a time, in
+        place of returning an array.
+    progress : bool
+        Of a table on disk.
 
     Returns
     -------
     ndarray, shape (num_new, num_clusters)
+        Or the path that was written to.
 
     Raises
     ------
     ValueError
         If no cluster gives a row a density above zero, or the new links contradict each other.
     """
+    if scan_among(data, named) is not None:
+        return by_block(partial(predict_proba, fit), data, named, to, "cluster", progress=progress)
+    refuse_target(to)
     need_labels(fit, "labels to predict")
     if individual_sites(fit.run.problem):
         raise ValueError(
@@ -90,21 +112,50 @@ def predict_proba(fit: FitBase, *data: Any, **named: Any) -> NDArray[np.float64]
     return refuse_impossible(prob, "cluster")
 
 
-def predict(fit: FitBase, *data: Any, **named: Any) -> NDArray[np.int64]:
-    """Most probable label of each new point, shape (num_new,); see `predict_proba`."""
-    return predict_proba(fit, *data, **named).argmax(axis=1)
+@overload
+def predict(
+    fit: FitBase, *data: Any, to: None = None, progress: bool = True, **named: Any
+) -> NDArray[np.int64]: ...
+@overload
+def predict(
+    fit: FitBase, *data: Any, to: str | Path, progress: bool = True, **named: Any
+) -> Path: ...
+def predict(
+    fit: FitBase, *data: Any, to: str | Path | None = None, progress: bool = True, **named: Any
+) -> NDArray[np.int64] | Path:
+    """Most probable label of each new point, shape (num_new,); see `predict_proba`.
+
+    A file has the column ``label``.
+    """
+    if scan_among(data, named) is not None:
+        return by_block(partial(predict, fit), data, named, to, "label", progress=progress)
+    refuse_target(to)
+    return np.argmax(predict_proba(fit, *data, **named), axis=1)
 
 
-def log_prob(fit: FitBase, *data: Any, **named: Any) -> NDArray[np.float64]:
+@overload
+def log_prob(
+    fit: FitBase, *data: Any, to: None = None, progress: bool = True, **named: Any
+) -> NDArray[np.float64]: ...
+@overload
+def log_prob(
+    fit: FitBase, *data: Any, to: str | Path, progress: bool = True, **named: Any
+) -> Path: ...
+def log_prob(
+    fit: FitBase, *data: Any, to: str | Path | None = None, progress: bool = True, **named: Any
+) -> NDArray[np.float64] | Path:
     """Log predictive density of new data by unit, links left out; shape (num_new,).
 
-    Parameters are those of `predict_proba`.
+    Parameters are those of `predict_proba`; a file has the column ``log_prob``.
 
     Raises
     ------
     ValueError
         If the model gives points no density: a classifier describes their labels only.
     """
+    if scan_among(data, named) is not None:
+        return by_block(partial(log_prob, fit), data, named, to, "log_prob", progress=progress)
+    refuse_target(to)
 
     def log_density(trace: dict, layout: Any, owners: dict) -> Any:
         terms, _ = log_terms(trace, layout, owners)

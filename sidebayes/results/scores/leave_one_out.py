@@ -13,7 +13,6 @@ from scipy.special import logsumexp
 from xarray import DataArray
 
 from sidebayes.guides.engines.base import SideBayesWarning
-from sidebayes.guides.engines.plumbing.progress import progress_bar
 from sidebayes.guides.engines.problem import posterior
 from sidebayes.guides.engines.problem.units import (
     lay_out_units,
@@ -23,8 +22,9 @@ from sidebayes.guides.engines.problem.units import (
 from sidebayes.models.blocks.side_information.links import Links
 
 from ...common.fields import check_seed
+from ...tasks import Task
 from ..base.fit_base import FitBase
-from .validation import density_without, unit_terms, units_held_out
+from .validation import fits_without, unit_terms, units_held_out
 
 if TYPE_CHECKING:
     from arviz_stats.utils import ELPDDataLOO
@@ -41,6 +41,7 @@ def loo(
     unit: str = "set",
     refit: bool = False,
     seed: int = 0,
+    n_jobs: int | None = None,
     progress: bool = True,
 ) -> ELPDDataLOO:
     r"""Leave out one unit at a time, by Pareto-smoothed importance sampling (PSIS).
@@ -61,6 +62,8 @@ def loo(
         Fit again without each unit whose Pareto k is too high, in place of its weights.
     seed : int
         Seed of these fits.
+    n_jobs : int, optional
+        Number of these fits side by side, or where ``joblib.parallel_config`` says; the result is the same.
     progress : bool
 
     Returns
@@ -90,7 +93,7 @@ def loo(
     found = _of_units(terms) if unit == "set" else _of_rows(fit, terms)
     wide = np.flatnonzero(found.pareto_k.to_numpy() > found.good_k)
     if refit and len(wide):
-        return _refitted(fit, found, wide, unit, seed, progress)
+        return _refitted(fit, found, wide, unit, seed, n_jobs, progress)
     if len(wide):
         warnings.warn(
             f"Pareto k is above {found.good_k:.2f} at {len(wide)} of {found.n_data_points} units: "
@@ -216,7 +219,13 @@ def _weighted(ratios: NDArray, own: NDArray) -> ELPDDataLOO:
 
 
 def _refitted(
-    fit: FitBase, found: ELPDDataLOO, wide: NDArray, unit: str, seed: int, progress: bool
+    fit: FitBase,
+    found: ELPDDataLOO,
+    wide: NDArray,
+    unit: str,
+    seed: int,
+    n_jobs: int | None,
+    progress: bool,
 ) -> ELPDDataLOO:
     """Scores of some units replaced by those of fits without them."""
     held = units_held_out(fit, "loo(refit=True)")
@@ -227,18 +236,19 @@ def _refitted(
             "without a single unit; use fit.kfold()"
         )
     starts = dict(zip(own, np.cumsum([0, *(int(u.max()) + 1 for u in own.values())]), strict=False))
-    base = replace(fit.run.settled(), seed=seed, checkpoint=None)
     elpd, k = found.elpd_i.to_numpy().copy(), found.pareto_k.to_numpy().copy()
     unsettled = []
-    with progress_bar("loo", len(wide), shown=progress) as advance:
-        for number in wide:
-            masks = {d: starts[d] + u == number for d, u in own.items()}
-            density, _, settled = density_without(fit, base, masks, own)
-            elpd[number] = sum(float(value.sum()) for _, value in density.values())
-            k[number] = 0.0
-            if not settled:
-                unsettled.append(int(number))
-            advance(1, f"without unit {number}")
+    left_out = (
+        Task(f"without unit {number}", {d: starts[d] + u == number for d, u in own.items()})
+        for number in wide
+    )
+    how: dict[str, Any] = {"n_jobs": n_jobs, "title": "loo", "progress": progress}
+    refits = fits_without(fit, own, left_out, seed=seed, total=len(wide), **how)
+    for number, refit in zip(wide, refits, strict=True):
+        elpd[number] = sum(float(value.sum()) for _, value in refit.density.values())
+        k[number] = 0.0
+        if not refit.converged:
+            unsettled.append(int(number))
     if unsettled:
         warnings.warn(
             f"the engine did not converge without units {unsettled}; run it longer",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,6 @@ from xarray import DataArray
 
 from sidebayes.diagnostics.tree import pooled_draws
 from sidebayes.guides.engines.base import SideBayesWarning
-from sidebayes.guides.engines.plumbing.progress import progress_bar
 from sidebayes.guides.engines.problem import posterior
 from sidebayes.guides.engines.problem.code_length import code_length
 from sidebayes.guides.engines.problem.units import (
@@ -26,12 +25,13 @@ from sidebayes.guides.engines.problem.units import (
 
 from ...common.fields import check_integer, check_seed
 from ...runs.run import Run
+from ...tasks import Task, run_tasks
 from ..base.fit_base import FitBase
 
 if TYPE_CHECKING:
     from arviz_stats.utils import ELPDDataLOOKFold
 
-__all__ = ["Units", "bic", "deal_folds", "density_without", "kfold", "unit_terms", "units_held_out"]
+__all__ = ["Units", "bic", "deal_folds", "fits_without", "kfold", "unit_terms", "units_held_out"]
 
 
 def unit_terms(fit: FitBase) -> NDArray[np.float64]:
@@ -47,6 +47,11 @@ def unit_terms(fit: FitBase) -> NDArray[np.float64]:
 
 def bic(fit: FitBase) -> float:
     """See `Fit.bic`."""
+    if fit.run.is_sample:
+        raise ValueError(
+            f"the fit describes a sample of {fit.run.sample_of} rows, and BIC is of all; score rows by "
+            "fit.log_prob(scan)"
+        )
     terms = unit_terms(fit)
     if np.prod(terms.shape[:2]) > 1:
         raise ValueError(
@@ -63,7 +68,12 @@ def bic(fit: FitBase) -> float:
 
 
 def kfold(
-    fit: FitBase, num_folds: int = 10, *, seed: int = 0, progress: bool = True
+    fit: FitBase,
+    num_folds: int = 10,
+    *,
+    seed: int = 0,
+    n_jobs: int | None = None,
+    progress: bool = True,
 ) -> ELPDDataLOOKFold:
     r"""Leave out a fold of units at a time, and fit the rest again.
 
@@ -86,6 +96,8 @@ def kfold(
         At least 2; as many as there are connected sets leaves one out at a time.
     seed : int
         Seed of the assignment of connected sets to folds, and of the engine.
+    n_jobs : int, optional
+        Number of folds side by side, or where ``joblib.parallel_config`` says; the scores are the same.
     progress : bool
 
     Returns
@@ -107,16 +119,17 @@ def kfold(
     fold = deal_folds(flat, num_folds, seed)
     elpd = np.full(units.size, np.nan)
     unsettled = []
-    base = replace(fit.run.settled(), seed=seed, checkpoint=None)
-    with progress_bar("k-fold", num_folds, shown=progress) as advance:
-        for number in range(num_folds):
-            held = {dim: fold[starts[dim] + u] == number for dim, u in unit.items()}
-            found, draws, settled = density_without(fit, base, held, unit)
-            for dim, (numbers, density) in found.items():
-                elpd[starts[dim] + numbers] = density
-            if not settled:
-                unsettled.append(number)
-            advance(1, f"fold {number + 1}")
+    held = (
+        Task(f"fold {number + 1}", {d: fold[starts[d] + u] == number for d, u in unit.items()})
+        for number in range(num_folds)
+    )
+    how: dict[str, Any] = {"n_jobs": n_jobs, "title": "k-fold", "progress": progress}
+    refits = fits_without(fit, unit, held, seed=seed, total=num_folds, **how)
+    for number, refit in enumerate(refits):
+        for dim, (numbers, density) in refit.density.items():
+            elpd[starts[dim] + numbers] = density
+        if not refit.converged:
+            unsettled.append(number)
     if unsettled:
         warnings.warn(
             f"the engine did not converge on folds {unsettled}; run it longer",
@@ -128,7 +141,7 @@ def kfold(
         elpd=float(elpd.sum()),
         se=float(np.sqrt(len(elpd) * elpd.var())),
         p=float((inside - elpd).sum()),
-        n_samples=draws,
+        n_samples=refit.num_draws,
         n_data_points=len(elpd),
         scale="log",
         warning=bool(unsettled),
@@ -186,34 +199,62 @@ def units_held_out(fit: FitBase, asked: str) -> Units:
     return Units(layout, unit, starts, sum(sizes))
 
 
-def density_without(
-    fit: FitBase, base: Run, held: Mapping[str, NDArray], unit: Mapping[str, NDArray]
-) -> tuple[dict[str, tuple[NDArray, NDArray]], int, bool]:
-    """Fit again without some elements; log predictive density of their units.
+class _Refits(NamedTuple):
+    """What fits without some elements have in common."""
+
+    of: Callable[..., FitBase]
+    base: Run
+    unit: Mapping[str, NDArray]
+    sized_by_units: Collection[str]
+
+
+class Refit(NamedTuple):
+    """What a fit without some elements says of them.
+
+    Attributes
+    ----------
+    density : dict of (ndarray, ndarray)
+        Numbers of the units left out of each dimension, and their log predictive densities.
+    num_draws : int
+    converged : bool
+    """
+
+    density: dict[str, tuple[NDArray, NDArray]]
+    num_draws: int
+    converged: bool
+
+
+def fits_without(
+    fit: FitBase,
+    unit: Mapping[str, NDArray],
+    held: Iterable[Task],
+    *,
+    seed: int,
+    **how: Any,
+) -> Iterator[Refit]:
+    """Fit again without some elements, whose units are scored.
 
     Parameters
     ----------
     fit : Fit
-    base : Run
-        The run of the fit, its prior fixed.
-    held : mapping of str to ndarray of bool
-        Elements to hold out, by dimension.
     unit : mapping of str to ndarray of int
-        Unit of every element.
-
-    Returns
-    -------
-    dict of (ndarray, ndarray)
-        Numbers of the units of each dimension, and their densities.
-    int
-        Number of draws.
-    bool
-        Whether the engine converged.
+        Unit of every element, by dimension.
+    held : iterable of Task
+        Which elements to hold out, as a mask by dimension.
+    seed : int
+    **how
+        Arguments of `run_tasks`.
     """
-    some = fit.of(base.subset({d: ~mask for d, mask in held.items()}), progress=False)
-    rest = replace(base.subset(held), unseen=True)
-    found, draws = _held_out(some, rest, held, unit, fit.run.sized_by_units)
-    return found, draws, some.status.converged
+    base = replace(fit.run.settled(), seed=seed, checkpoint=None)
+    shared = _Refits(type(fit).of, base, unit, fit.run.sized_by_units)
+    return run_tasks(_fit_without, held, shared, **how)
+
+
+def _fit_without(shared: _Refits, held: Mapping[str, NDArray]) -> Refit:
+    some = shared.of(shared.base.subset({d: ~mask for d, mask in held.items()}), progress=False)
+    rest = replace(shared.base.subset(held), unseen=True)
+    found, draws = _held_out(some, rest, held, shared.unit, shared.sized_by_units)
+    return Refit(found, draws, some.status.converged)
 
 
 def deal_folds(unit: NDArray, num_folds: int, seed: int) -> NDArray[np.int64]:

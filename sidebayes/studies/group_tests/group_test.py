@@ -13,7 +13,6 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from sklearn.covariance import ledoit_wolf_shrinkage
 
-from sidebayes.guides.engines.plumbing.progress import progress_bar
 from sidebayes.models.blocks.manifolds.alignment import align_landmarks
 from sidebayes.models.blocks.side_information.cells import cell
 from sidebayes.models.blocks.side_information.partial_labels import Groups, refuse_other_order
@@ -22,6 +21,7 @@ from ...common.fields import Range, check_integer, check_number, check_seed, rea
 from ...common.warnings import SideBayesWarning
 from ...data.shapes.landmark_checks import covariate_column
 from ...data.shapes.landmarks import Landmarks
+from ...tasks import Task, run_tasks
 from .group_statistics import (
     STATISTICS,
     GroupStatistics,
@@ -119,6 +119,7 @@ def group_test(
     num_permutations: int | None = None,
     ridge: float | None = None,
     seed: int = 0,
+    n_jobs: int | None = None,
     progress: bool = True,
 ) -> GroupTest:
     r"""Test whether two or more groups have the same mean shape, by permutation of their labels.
@@ -158,6 +159,9 @@ def group_test(
         for landmarks). By default 0 where covariances have full rank; else that of Ledoit and Wolf (2004) for
         the covariance of all individuals.
     seed : int
+    n_jobs : int, optional
+        For "refit", number of labelings side by side, or where ``joblib.parallel_config`` says; the result is
+        the same.
     progress : bool
         Of "refit".
 
@@ -188,8 +192,7 @@ def group_test(
     >>> bool(found.table.loc["hotelling", "p"] < 0.01)
     True
     """
-    infer = shapes if callable(shapes) else None
-    how = _check_mode(mode, infer is not None)
+    how = _check_mode(mode, callable(shapes))
     if num_permutations is None:
         num_permutations = 199 if how == "refit" else 9999
     number = check_integer("num_permutations", num_permutations)
@@ -198,12 +201,8 @@ def group_test(
     labels = check_groups(groups, shapes)
     asked = _check_statistics(statistics, labels.sizes)
 
-    def compared(under: NDArray[np.integer], warn: bool = True) -> GroupStatistics:
-        given = shapes if infer is None else infer(under.astype(np.int64))
-        x = _coordinates(given, len(labels.codes), warn)
-        return _prepared(x, labels.sizes, asked, ridge)
-
-    first = compared(np.zeros_like(labels.codes) if how == "pooled" else labels.codes)
+    asked_of = _Asked(shapes, labels, asked, ridge)
+    first = asked_of.compared(np.zeros_like(labels.codes) if how == "pooled" else labels.codes)
     value = first(labels.codes[None])[0]
     is_exact = num_labelings(labels.sizes.tolist()) <= number + 1
     parts: Iterable[NDArray[np.integer]]
@@ -213,12 +212,16 @@ def group_test(
         parts = random_labelings(labels.codes, number, first.part, rng)
     if how == "refit":
         tried = np.concatenate(list(parts))
-        values = []
-        with progress_bar("labelings", len(tried), shown=progress) as advance:
-            for one in tried:
-                values.append(compared(one, False)(one[None]))
-                advance(1, "shapes inferred")
-        distribution = np.concatenate(values)
+        values = run_tasks(
+            _value,
+            (Task(f"labeling {number}", one) for number, one in enumerate(tried)),
+            asked_of,
+            n_jobs=n_jobs,
+            title="labelings",
+            total=len(tried),
+            progress=progress,
+        )
+        distribution = np.concatenate(list(values))
     else:
         distribution = np.concatenate([first(part) for part in parts])
     return _result(value, distribution, labels, first.ridges, how, is_exact)
@@ -230,6 +233,25 @@ class GroupLabels(NamedTuple):
     codes: NDArray[np.int64]
     names: NDArray
     sizes: NDArray[np.int64]
+
+
+class _Asked(NamedTuple):
+    """What is compared, the same for all labelings."""
+
+    shapes: Shapes | Callable[[NDArray[np.int64]], Shapes]
+    labels: GroupLabels
+    statistics: tuple[str, ...]
+    ridge: float | None
+
+    def compared(self, under: NDArray[np.integer], warn: bool = True) -> GroupStatistics:
+        """Statistics of the shapes, inferred under a labeling if a function infers them."""
+        given = self.shapes(under.astype(np.int64)) if callable(self.shapes) else self.shapes
+        x = _coordinates(given, len(self.labels.codes), warn)
+        return _prepared(x, self.labels.sizes, self.statistics, self.ridge)
+
+
+def _value(asked: _Asked, labeling: NDArray[np.integer]) -> NDArray[np.float64]:
+    return asked.compared(labeling, warn=False)(labeling[None])
 
 
 def _result(

@@ -270,6 +270,17 @@ CASES = {
         label=TEXT,
         drop=TEXT[1:],
     ),
+    "scan": options(
+        sb.scan, {"path": "no.npy"}, path=(*PATHS, [], ["a.npy", 3], {"a.npy"}), columns=OBJECTS
+    ),
+    "fit_each": options(
+        lambda each, **given: sb.fit_each(each, X, method="gmm", engine=QUICK, **given),
+        {"each": {"a": {"num_clusters": 2}}},
+        20,
+        each=(*OBJECTS, {}, {"a": None}, {3: {"num_clusters": 2}}, {"a/b": {"num_clusters": 2}}),
+        n_jobs=(0, 1.5, "2", np.nan, None),
+        folder=PATHS[:5],
+    ),
     "load": options(sb.load, {"path": "no.nc"}, path=PATHS),
     "compare": options(sb.compare, {"fits": {"a": FIT}}, 20, fits=(*OBJECTS, {"a": 1}, {1: FIT})),
     "debug": options(sb.debug, {"model": plain}, 20, model=OBJECTS[:-1]),

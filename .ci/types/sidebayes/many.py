@@ -1,0 +1,1 @@
+../../../sidebayes/many.py

@@ -1,0 +1,1 @@
+../../../sidebayes/streams.py

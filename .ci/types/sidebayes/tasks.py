@@ -1,0 +1,1 @@
+../../../sidebayes/tasks.py

@@ -1,0 +1,259 @@
+"""Tables on disk of which stochastic EM reads one block of rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
+from sidebayes.models.blocks.label_inference.padding import Sizes
+
+from ..base import Problem
+from ..plumbing.background import NoThreadsError, Workers
+from ..plumbing.progress import progress_bar
+from ..problem.units import given_data
+from ..steps.updates import Plan
+from .batch_data import closed_plan, moments
+
+__all__ = ["RowBlocks", "StreamedData", "StreamedTable", "look_over", "streamed"]
+
+
+class RowBlocks(Protocol):
+    """A table on disk that is read in blocks of neighbouring rows."""
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Number of rows of each block."""
+
+    def read(self, number: int) -> NDArray[np.floating]:
+        """Rows of a block, shape (rows, features)."""
+
+
+@dataclass(frozen=True, eq=False)
+class StreamedTable:
+    """A table on disk, and what one pass over it told.
+
+    Attributes
+    ----------
+    blocks : RowBlocks
+    rows : ndarray of int, shape (num_sampled,)
+        Numbers of the rows of the sample, in increasing order.
+    sample : ndarray, shape (num_sampled, num_features)
+        Rows drawn at random without replacement; all rows where there are few.
+    centre, covariance : ndarray
+        Mean and covariance of all rows.
+    """
+
+    blocks: RowBlocks
+    rows: NDArray[np.int64]
+    sample: NDArray[np.floating]
+    centre: NDArray[np.float64]
+    covariance: NDArray[np.float64]
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows in the table."""
+        return sum(self.blocks.sizes)
+
+
+def look_over(
+    blocks: RowBlocks, num_sampled: int, seed: int, *, progress: bool = True
+) -> StreamedTable:
+    """Read a table once: see that no value is missing, take moments and a sample of rows.
+
+    Raises
+    ------
+    ValueError
+        If a value is missing or infinite; the message has the number of the row.
+    """
+    ends = np.cumsum([0, *blocks.sizes])
+    size = min(num_sampled, int(ends[-1]))
+    rows = np.sort(np.random.default_rng(seed).choice(ends[-1], size, replace=False))
+    sample = []
+    reader = _Reader(blocks)
+    reader.follow(range(len(blocks.sizes)))
+    with progress_bar("reading", len(blocks.sizes), shown=progress) as advance:
+
+        def chunks() -> Iterator[NDArray]:
+            for number, begin in enumerate(ends[:-1]):
+                table = reader.rows(number)
+                inside = rows[slice(*np.searchsorted(rows, [begin, begin + len(table)]))]
+                sample.append(np.ascontiguousarray(table[inside - begin]))
+                yield table
+                advance(1, "mean and covariance")
+
+        centre, covariance = moments(chunks())
+    return StreamedTable(blocks, rows, np.concatenate(sample), centre, covariance)
+
+
+def streamed(problem: Problem, name: str, table: StreamedTable) -> Problem:
+    """A problem whose table of this name, a sample, gives way to the table on disk."""
+    _, data = given_data(problem)
+    args = list(problem.args)
+    args[list(data).index(name)] = table
+    return replace(problem, args=tuple(args))
+
+
+@dataclass(frozen=True, eq=False)
+class StreamedData:
+    """A table on disk in batches of neighbouring rows; the interface of `BatchData`.
+
+    Attributes
+    ----------
+    problem : Problem
+        With a sample of the rows for its data.
+    plan : Plan
+    table : StreamedTable
+    batches : list of (int, int, int)
+        Block, first row in it, and row behind the last.
+    room : int
+        Rows of the largest batch, to which all are padded.
+    centre, covariance : ndarray
+    linked : tuple
+        Data that the M-step is shown: two blank rows.
+    """
+
+    problem: Problem
+    plan: Plan
+    table: StreamedTable
+    batches: list[tuple[int, int, int]]
+    room: int
+    centre: NDArray
+    covariance: NDArray
+    linked: tuple
+    approximate: None = None
+
+    @classmethod
+    def prepare(cls, problem: Problem, batch_size: int) -> StreamedData:
+        """Cut blocks into batches of about a size, and see whether every site has an update.
+
+        Raises
+        ------
+        ValueError
+            If a site has no closed-form M-step, or there are links or other data beside the table.
+        """
+        (place,) = (n for n, arg in enumerate(problem.args) if isinstance(arg, StreamedTable))
+        table = problem.args[place]
+        others = [a for n, a in enumerate(problem.args) if n != place]
+        if any(not isinstance(a, LabelGraph) or a.num_links for a in others):
+            raise ValueError(
+                "a table that is read in blocks can have neither links nor other data beside it; pass an "
+                "array where they are needed"
+            )
+        blank = _with_rows(problem, np.zeros((2, table.sample.shape[1])), _unlinked(2, 2))
+        plan, fn, _ = closed_plan(blank)
+        if fn.groups is not None:
+            raise ValueError("rows of groups cannot be read in blocks; pass an array")
+        batches = []
+        for block, size in enumerate(table.blocks.sizes):
+            cuts = np.linspace(0, size, max(round(size / batch_size), 1) + 1).astype(int).tolist()
+            batches += [(block, *ends) for ends in pairwise(cuts)]
+        real = jnp.result_type(float)
+        return cls(
+            problem=_with_rows(problem, table.sample, _unlinked(*[len(table.sample)] * 2)),
+            plan=plan,
+            table=table,
+            batches=batches,
+            room=max(end - begin for _, begin, end in batches),
+            centre=table.centre.astype(real),
+            covariance=table.covariance.astype(real),
+            linked=blank.args,
+        )
+
+    def __len__(self) -> int:
+        """Number of batches."""
+        return len(self.batches)
+
+    def first(self) -> Problem:
+        """The problem with the sample of rows for its data, where the search for a start is made."""
+        return self.problem
+
+    def share(self, number: int) -> float:
+        """Share of a batch in all rows."""
+        _, begin, end = self.batches[number]
+        return (end - begin) / self.table.num_rows
+
+    def order(self, seed: int, epoch: int | None) -> NDArray[np.int64]:
+        """Batches in the order of an epoch: blocks at random, each with its batches in turn; or in turn."""
+        block = np.array([one for one, _, _ in self.batches])
+        number = len(self.table.blocks.sizes)
+        turn = np.arange(number)
+        if epoch is not None:
+            turn = np.random.default_rng([seed, epoch]).permutation(number)
+        self._reader.follow(turn.tolist())
+        return np.argsort(np.argsort(turn)[block], kind="stable")
+
+    def load(self, number: int) -> tuple[tuple, LabelGraph]:
+        """Data of a batch, spare rows included, and the graph that knows which are spare."""
+        block, begin, end = self.batches[number]
+        rows = self._reader.rows(block)[begin:end]
+        filled = np.empty((self.room, rows.shape[1]), self.centre.dtype)
+        filled[: len(rows)], filled[len(rows) :] = rows, self.centre
+        graph = self._graphs.get(len(rows))
+        if graph is None:
+            graph = self._graphs[len(rows)] = _unlinked(len(rows), self.room)
+        return _with_rows(self.problem, filled, graph).args, graph
+
+    @cached_property
+    def _reader(self) -> _Reader:
+        return _Reader(self.table.blocks)
+
+    @cached_property
+    def _graphs(self) -> dict[int, LabelGraph]:
+        return {}
+
+
+class _Reader:
+    """Reads blocks, the next one in another thread while the last one is worked on."""
+
+    def __init__(self, blocks: RowBlocks) -> None:
+        self._blocks = blocks
+        self._order: list[int] = []
+        self._now: tuple[int, NDArray] | None = None
+        self._next: tuple[int, Future] | None = None
+        self._workers = Workers(1)
+
+    def __del__(self) -> None:
+        self._workers.close()
+
+    def follow(self, order: Sequence[int]) -> None:
+        """Say in which order blocks will be asked for."""
+        self._order = list(order)
+
+    def rows(self, block: int) -> NDArray:
+        """Rows of a block."""
+        if self._now is None or self._now[0] != block:
+            self._now = None  # makes room
+            if self._next is not None and self._next[0] == block:
+                found = self._next[1].result()
+            else:
+                found = self._blocks.read(block)
+            self._now, self._next = (block, found), None
+            after = dict(pairwise(self._order)).get(block)
+            if after is not None:
+                with suppress(NoThreadsError):
+                    self._next = after, self._workers.submit(partial(self._blocks.read, after))
+        return self._now[1]
+
+
+def _unlinked(num_points: int, room: int) -> LabelGraph:
+    return LabelGraph.build(None, num_points, room=Sizes(points=room))
+
+
+def _with_rows(problem: Problem, rows: NDArray, graph: LabelGraph) -> Problem:
+    def one(arg: Any) -> Any:
+        if isinstance(arg, LabelGraph):
+            return graph
+        return jnp.asarray(rows, jnp.result_type(float))
+
+    known = (LabelGraph, StreamedTable, jax.Array)
+    return replace(problem, args=tuple(one(a) if isinstance(a, known) else a for a in problem.args))

@@ -1,0 +1,326 @@
+"""Tables on disk that are read in blocks of rows: Parquet, Arrow, and arrays of NumPy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..common.files import as_path
+
+__all__ = ["Scan", "scan"]
+
+_FEW = 2**22
+"""Numbers in a block, up to which small row groups that follow one another are read together."""
+_MOST = 2**27
+"""Numbers in a row group that is read at once: a gibibyte."""
+
+
+class _Part(NamedTuple):
+    """Rows of a file that are read together: row groups, record batches or rows from `begin` to `end`."""
+
+    path: str
+    begin: int
+    end: int
+    num_rows: int
+
+
+class _Found(NamedTuple):
+    """What a file holds: columns that are numbers, all others, the type they have together, and its parts."""
+
+    names: tuple[str, ...]
+    others: tuple[str, ...]
+    dtype: np.dtype
+    parts: list[_Part]
+
+
+@dataclass(frozen=True, repr=False)
+class Scan:
+    """A table on disk, of which one block of rows is read at a time; see `scan`.
+
+    Attributes
+    ----------
+    paths : tuple of str
+    names : tuple of str
+        Columns that are read.
+    parts : tuple
+        Blocks in the order of the files.
+    dtype : dtype
+        "float32" if no column is wider, else "float64".
+    has_names : bool
+        Whether the files name their columns.
+    """
+
+    paths: tuple[str, ...]
+    names: tuple[str, ...]
+    parts: tuple[_Part, ...]
+    dtype: np.dtype
+    has_names: bool
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of rows of each block."""
+        return [part.num_rows for part in self.parts]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of rows and columns."""
+        return sum(self.sizes), len(self.names)
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return self.shape[0]
+
+    def read(self, number: int) -> NDArray[np.floating]:
+        """Rows of a block, NaN where a value is missing.
+
+        Parameters
+        ----------
+        number : int
+
+        Returns
+        -------
+        ndarray, shape (rows, columns)
+        """
+        part = self.parts[number]
+        return _FORMATS[_suffix(part.path)].read(part, self.names, self.dtype)
+
+    def to_numpy(self) -> NDArray[np.floating]:
+        """All rows, in memory."""
+        return np.concatenate([self.read(number) for number in range(len(self.parts))])
+
+    def __repr__(self) -> str:
+        """Files and shape."""
+        files = self.paths[0] if len(self.paths) == 1 else f"{len(self.paths)} files"
+        return f"Scan({files}, {self.shape[0]} rows, {self.shape[1]} columns)"
+
+
+def scan(path: str | Path | Sequence[str | Path], columns: Sequence[str] | None = None) -> Scan:
+    """Open a table on disk for `sidebayes.fit` by stochastic EM, and for predictions, without reading it.
+
+    Parameters
+    ----------
+    path : path or sequence of paths
+        Parquet (``.parquet``), Arrow or Feather (``.arrow``, ``.feather``), or an array of NumPy (``.npy``,
+        of two dimensions), which is mapped; several files are one table.
+    columns : sequence of str, optional
+        Columns to read, in this order; of an array their numbers as text, "0", "1", .... By default all.
+
+    Returns
+    -------
+    Scan
+        Row groups of Parquet and record batches of Arrow are read whole, small ones together.
+
+    Raises
+    ------
+    ImportError
+        If pyarrow, which Parquet and Arrow need, is not installed.
+    TypeError, ValueError
+        If there is no such file or column, a column holds no numbers, files have other columns, or a row
+        group is larger than a gibibyte.
+
+    Examples
+    --------
+    >>> import numpy as np, sidebayes
+    >>> np.save("points.npy", np.random.default_rng(0).normal(size=(500, 2)))
+    >>> points = sidebayes.scan("points.npy")
+    >>> points.shape
+    (500, 2)
+    >>> result = sidebayes.fit("gmm", points, num_clusters=2, engine="stochastic_em")
+    >>> result.predict(points).shape
+    (500,)
+    """
+    several = not isinstance(path, str | os.PathLike) and isinstance(path, Sequence)
+    given = [as_path(one) for one in path] if several else [as_path(path)]  # type: ignore[union-attr]
+    if not given:
+        raise ValueError("path is empty; give a file, or several")
+    found = [_looked_at(one) for one in given]
+    names = _chosen(columns, found[0], given[0])
+    for one, file in zip(found, given, strict=True):
+        if one.names != found[0].names:
+            raise ValueError(
+                f"{file} has the columns {list(one.names)}, and {given[0]} has {list(found[0].names)}; "
+                "give files with the same columns"
+            )
+    dtype = np.result_type(*(one.dtype for one in found))
+    parts = [part for one in found for part in _joined(one.parts, len(names))]
+    for part in parts:
+        if part.num_rows * len(names) > _MOST:
+            raise ValueError(
+                f"{part.path} has a row group of {part.num_rows} rows, more than are read at once; write it "
+                f"with row groups of {_FEW // len(names)} rows (pyarrow: row_group_size=)"
+            )
+    if not sum(part.num_rows for part in parts):
+        raise ValueError(f"{given[0]} has no rows; there is nothing to fit")
+    has_names = all(_suffix(one) != ".npy" for one in given)
+    paths = tuple(str(one.resolve()) for one in given)
+    return Scan(paths, names, tuple(parts), dtype, has_names)
+
+
+def _looked_at(path: Path) -> _Found:
+    kind = _FORMATS.get(_suffix(path))
+    if kind is None:
+        raise ValueError(
+            f"{path} is none of {', '.join(_FORMATS)}; write the table as one of these"
+        )
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}; give one that exists")
+    try:
+        return kind.look(path.resolve())
+    except (ImportError, TypeError):
+        raise
+    except Exception as error:  # pyarrow has errors of many kinds
+        raise ValueError(f"{path} cannot be read ({error}); give a whole file") from error
+
+
+def _chosen(columns: Any, found: _Found, path: Path) -> tuple[str, ...]:
+    """Columns to read, all of them numbers."""
+    if isinstance(columns, str):
+        raise TypeError(
+            f"columns = {columns!r:.60}; give a list of names, such as [{columns!r:.60}]"
+        )
+    every = (*found.names, *found.others)
+    asked = every if columns is None else tuple(map(str, columns))
+    missing = [name for name in asked if name not in every]
+    if missing:
+        raise ValueError(f"{path} has no columns {missing}; it has {[*every]}, give some of these")
+    text = [name for name in asked if name in found.others]
+    if text:
+        raise TypeError(
+            f"{path} has columns {text} that are not numbers; choose others by columns={list(found.names)}"
+        )
+    if not asked or len(set(asked)) < len(asked):
+        raise ValueError(f"columns = {list(asked)}; name one at least, and each once")
+    return asked
+
+
+def _joined(parts: Sequence[_Part], width: int) -> list[_Part]:
+    """Parts that follow one another, together as long as they are small."""
+    joined: list[_Part] = []
+    for part in parts:
+        if joined and (joined[-1].num_rows + part.num_rows) * width <= _FEW:
+            before = joined.pop()
+            part = before._replace(end=part.end, num_rows=before.num_rows + part.num_rows)
+        joined.append(part)
+    return [part for part in joined if part.num_rows]
+
+
+def _suffix(path: str | Path) -> str:
+    return Path(path).suffix.lower()
+
+
+def _look_at_array(path: Path) -> _Found:
+    table = np.load(path, mmap_mode="r")
+    if table.ndim != 2 or table.dtype.kind not in "fiub":
+        raise ValueError(
+            f"an array of {table.dtype} of shape {table.shape}, not a table of numbers"
+        )
+    step = max(_FEW // max(table.shape[1], 1), 1)
+    starts = range(0, len(table), step)
+    parts = [
+        _Part(str(path), s, min(s + step, len(table)), min(step, len(table) - s)) for s in starts
+    ]
+    return _Found(tuple(map(str, range(table.shape[1]))), (), _float(table.dtype), parts)
+
+
+def _read_array(part: _Part, names: Sequence[str], dtype: np.dtype) -> NDArray:
+    table = np.load(part.path, mmap_mode="r")
+    rows = table[part.begin : part.end]
+    chosen = list(map(int, names))
+    rows = rows if chosen == list(range(table.shape[1])) else rows[:, chosen]
+    return np.array(rows, dtype)
+
+
+def _look_at_parquet(path: Path) -> _Found:
+    parquet = _pyarrow(path).parquet
+    with parquet.ParquetFile(path) as file:
+        groups = range(file.num_row_groups)
+        sizes = [file.metadata.row_group(number).num_rows for number in groups]
+        return _by_schema(path, file.schema_arrow, sizes)
+
+
+def _read_parquet(part: _Part, names: Sequence[str], dtype: np.dtype) -> NDArray:
+    parquet = _pyarrow(part.path).parquet
+    with parquet.ParquetFile(part.path, memory_map=True) as file:
+        groups = list(range(part.begin, part.end))
+        return _as_array(file.read_row_groups(groups, columns=list(names)), names, dtype)
+
+
+def _look_at_arrow(path: Path) -> _Found:
+    arrow = _pyarrow(path)
+    first = arrow.ipc.IpcReadOptions(included_fields=[0])  # all columns have as many rows
+    with arrow.memory_map(str(path)) as source:
+        schema = arrow.ipc.open_file(source).schema
+        file = arrow.ipc.open_file(source, options=first)
+        sizes = [file.get_batch(number).num_rows for number in range(file.num_record_batches)]
+    return _by_schema(path, schema, sizes)
+
+
+def _read_arrow(part: _Part, names: Sequence[str], dtype: np.dtype) -> NDArray:
+    arrow = _pyarrow(part.path)
+    with arrow.memory_map(part.path) as source:
+        chosen = sorted(arrow.ipc.open_file(source).schema.names.index(name) for name in names)
+        options = arrow.ipc.IpcReadOptions(included_fields=chosen)
+        file = arrow.ipc.open_file(source, options=options)
+        batches = [file.get_batch(number) for number in range(part.begin, part.end)]
+        return _as_array(arrow.Table.from_batches(batches), names, dtype)
+
+
+def _by_schema(path: Path, schema: Any, sizes: Sequence[int]) -> _Found:
+    types = _pyarrow(path).types
+    known = types.is_floating, types.is_integer, types.is_boolean
+    fields = [field for field in schema if not field.name.startswith("__index_level_")]  # of pandas
+    numbers = [field for field in fields if any(is_one(field.type) for is_one in known)]
+    names = tuple(field.name for field in numbers)
+    others = tuple(field.name for field in fields if field.name not in names)
+    floats = [_float(np.dtype(field.type.to_pandas_dtype())) for field in numbers]
+    parts = [_Part(str(path), number, number + 1, size) for number, size in enumerate(sizes)]
+    return _Found(names, others, np.result_type(np.float32, *floats), parts)
+
+
+def _as_array(table: Any, names: Sequence[str], dtype: np.dtype) -> NDArray:
+    # a column is one piece, as it is in the file
+    values = np.empty((len(names), table.num_rows), dtype)
+    for row, name in zip(values, names, strict=True):
+        begin = 0
+        for chunk in table.column(name).chunks:
+            row[begin : begin + len(chunk)] = chunk.to_numpy(zero_copy_only=False)
+            begin += len(chunk)
+    return values.T
+
+
+def _float(dtype: np.dtype) -> np.dtype:
+    """The type in which numbers of another are computed with."""
+    return np.dtype(np.float32 if dtype in (np.float16, np.float32) else np.float64)
+
+
+def _pyarrow(path: str | Path) -> Any:
+    try:
+        import pyarrow
+        import pyarrow.ipc
+        import pyarrow.parquet
+    except ImportError:
+        raise ImportError(
+            f"{Path(path).name} needs pyarrow, which is not installed: pip install 'sidebayes[tables]'; or "
+            "write the table as .npy"
+        ) from None
+    return pyarrow
+
+
+class _Format(NamedTuple):
+    look: Callable[[Path], _Found]
+    read: Callable[[_Part, Sequence[str], np.dtype], NDArray]
+
+
+_ARROW = _Format(_look_at_arrow, _read_arrow)
+_FORMATS = {
+    ".parquet": _Format(_look_at_parquet, _read_parquet),
+    ".feather": _ARROW,
+    ".arrow": _ARROW,
+    ".npy": _Format(_look_at_array, _read_array),
+}

@@ -1,0 +1,222 @@
+"""Fits and predictions of tables on disk, a block of rows at a time."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from sidebayes.guides.engines.base import Engine
+from sidebayes.guides.engines.expectation_maximisation.streamed_data import StreamedTable, look_over
+from sidebayes.guides.engines.plumbing.progress import progress_bar
+
+from .common.fields import check_seed
+from .common.files import check_writable
+from .data.scan import Scan
+from .runs.arguments import find_method
+from .runs.zoo import make_engine
+
+__all__ = ["by_block", "refuse_target", "scan_among", "with_samples"]
+
+_SAMPLE = 10_000
+"""Rows that a fit of a table on disk keeps and describes."""
+_ROWS = 65_536
+"""Rows for which predictions are made at once."""
+
+
+def scan_among(data: tuple, named: Mapping[str, Any]) -> Scan | None:
+    """The table on disk among data, None if there is none.
+
+    Raises
+    ------
+    ValueError
+        If there are several.
+    """
+    found = [one for one in (*data, *named.values()) if isinstance(one, Scan)]
+    if len(found) > 1:
+        raise ValueError(f"{len(found)} data are tables on disk; pass one of them as an array")
+    return found[0] if found else None
+
+
+def with_samples(
+    method: Any,
+    data: tuple,
+    named: Mapping[str, Any],
+    engine: str | Engine | None,
+    *,
+    seed: int,
+    progress: bool,
+) -> tuple[tuple, dict[str, Any], StreamedTable | None]:
+    """Data in which a sample of its rows stands for a table on disk, which is read once for it.
+
+    Raises
+    ------
+    ValueError
+        If the engine takes no tables on disk, or a value is missing.
+    """
+    table = scan_among(data, named)
+    if table is None:
+        return data, dict(named), None
+    card, _, name = find_method(method)
+    if engine is None or not make_engine(engine, card).streams:
+        raise ValueError(
+            f"a table on disk is fitted by engine='stochastic_em', or StochasticEM(...); {name} by another "
+            "engine needs all rows in memory, scan.to_numpy()"
+        )
+    streamed = look_over(table, _SAMPLE, check_seed(seed), progress=progress)
+    sample: Any = streamed.sample
+    if table.has_names:
+        sample = pd.DataFrame(sample, columns=list(table.names))
+    stands = lambda one: sample if one is table else one  # noqa: E731
+    return tuple(map(stands, data)), {n: stands(v) for n, v in named.items()}, streamed
+
+
+def by_block(
+    function: Callable[..., NDArray],
+    data: tuple,
+    named: Mapping[str, Any],
+    to: str | Path | None,
+    column: str,
+    *,
+    progress: bool = True,
+) -> NDArray | Path:
+    """Apply a function of rows to a table on disk, and write what it gives, block by block.
+
+    Parameters
+    ----------
+    function : callable
+        Of the rows, in place of the table among `data` and `named`.
+    data, named
+        With a table on disk among them.
+    to : path or None
+        A file ``.parquet``, or a folder ``.zarr``, which is made anew; None returns an array.
+    column : str
+        Name of the column, or the beginning of the names of several.
+
+    Returns
+    -------
+    ndarray or Path
+    """
+    table = scan_among(data, named)
+    assert table is not None  # the caller asked
+    if len([one for one in (*data, *named.values()) if one is not None]) > 1:
+        raise ValueError("a table on disk can have no other data beside it; pass an array")
+
+    def found() -> Iterator[NDArray]:
+        with progress_bar("rows", len(table), shown=progress) as advance:
+            for number in range(len(table.parts)):
+                block = table.read(number)
+                for begin in range(0, len(block), _ROWS):
+                    rows = block[begin : begin + _ROWS]
+                    advance(len(rows), column)
+                    yield _of_rows(function, table, rows, data, named)
+
+    if to is None:
+        return np.concatenate(list(found()))
+    path = _check_target(to)
+    with _WRITERS[path.suffix](path, len(table), column) as write:
+        for values in found():
+            write(values)
+    return path
+
+
+def _of_rows(
+    function: Callable[..., NDArray], table: Scan, rows: NDArray, data: tuple, named: Mapping
+) -> NDArray:
+    """Values at some rows; spare ones make their number that of others, so that one program is enough."""
+    size = min(_ROWS, max(table.sizes))
+    spare = np.broadcast_to(rows[-1], (size - len(rows), rows.shape[1]))
+    filled: Any = np.concatenate([rows, spare])
+    if table.has_names:
+        filled = pd.DataFrame(filled, columns=list(table.names), copy=False)
+    stands = lambda one: filled if one is table else one  # noqa: E731
+    values = function(*map(stands, data), **{n: stands(v) for n, v in named.items()})
+    return values[: len(rows)]
+
+
+def refuse_target(to: Any) -> None:
+    """Refuse a path for predictions of rows in memory."""
+    if to is not None:
+        raise ValueError(
+            "to is for tables on disk, sidebayes.scan(...); what is predicted of an array is returned"
+        )
+
+
+def _check_target(to: Any) -> Path:
+    """Refuse a path that predictions cannot be written to."""
+    path = Path(to) if str(to).endswith(".zarr") else check_writable(to)
+    if path.suffix not in _WRITERS:
+        raise ValueError(f"to = {str(to)!r:.60}; give a name that ends in .parquet or .zarr")
+    return path
+
+
+def _named(values: NDArray, column: str) -> dict[str, NDArray]:
+    if values.ndim == 1:
+        return {column: values}
+    return {f"{column}_{number}": one for number, one in enumerate(values.T)}
+
+
+@contextmanager
+def _parquet(path: Path, num_rows: int, column: str) -> Iterator[Callable[[NDArray], None]]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise ImportError(
+            f"{path.name} needs pyarrow, which is not installed: pip install 'sidebayes[tables]'"
+        ) from None
+    part = path.with_name(f".{path.name}.writing")
+    writer: Any = None
+
+    def write(values: NDArray) -> None:
+        nonlocal writer
+        table = pyarrow.table(_named(values, column))
+        if writer is None:
+            writer = pyarrow.parquet.ParquetWriter(part, table.schema)
+        writer.write_table(table)
+
+    try:
+        yield write
+        writer.close()
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _zarr(path: Path, num_rows: int, column: str) -> Iterator[Callable[[NDArray], None]]:
+    try:
+        import zarr
+    except ImportError:
+        raise ImportError(
+            f"{path.name} needs zarr, which is not installed: pip install 'sidebayes[tables]'"
+        ) from None
+    part = path.with_name(f".{path.name}.writing")
+    shutil.rmtree(part, ignore_errors=True)
+    group: Any = zarr.open_group(part, mode="w")
+    begin = 0
+
+    def write(values: NDArray) -> None:
+        nonlocal begin
+        if not begin:
+            shape, chunks = (num_rows, *values.shape[1:]), (_ROWS, *values.shape[1:])
+            group.create_array(column, shape=shape, chunks=chunks, dtype=values.dtype)
+        group[column][begin : begin + len(values)] = values
+        begin += len(values)
+
+    try:
+        yield write
+        if path.is_dir():
+            shutil.rmtree(path)
+        part.replace(path)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+_WRITERS = {".parquet": _parquet, ".zarr": _zarr}

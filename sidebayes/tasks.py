@@ -1,0 +1,217 @@
+"""Independent tasks, one after another here or side by side where joblib is told to run them."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import warnings
+from collections.abc import Buffer, Callable, Generator, Iterable, Iterator
+from functools import partial
+from io import BytesIO
+from typing import Any, NamedTuple
+
+import cloudpickle
+import jax
+import numpy as np
+from joblib import Parallel, delayed, effective_n_jobs
+from numpy.typing import NDArray
+
+from sidebayes.guides.engines.plumbing.progress import progress_bar
+
+from .common.fields import check_integer
+
+__all__ = ["Task", "run_tasks"]
+
+_LARGE = 2**20
+"""Bytes from which on joblib maps an array rather than send it."""
+
+
+class Task(NamedTuple):
+    """One of several independent tasks.
+
+    Attributes
+    ----------
+    name : str
+        In a few words, for the progress bar and for errors.
+    given : object
+        What this task has for itself, such as a seed.
+    """
+
+    name: str
+    given: Any
+
+
+def run_tasks(
+    function: Callable[[Any, Any], Any],
+    tasks: Iterable[Task],
+    shared: Any = None,
+    *,
+    n_jobs: int | None,
+    title: str,
+    total: int | None = None,
+    progress: bool = True,
+) -> Generator[Any]:
+    """Do independent tasks and return what they give in their order, one by one.
+
+    With more than one job, or under ``joblib.parallel_config``, workers of joblib do them: its own processes,
+    or those of Dask or Ray. What all tasks share is pickled once, functions of the user with it; large
+    arrays reach processes of this machine as memory maps, arrays that are mapped already are opened
+    again by their path, and arrays on a device travel as those of NumPy. Workers of other processes
+    use one thread each and the program cache of their user.
+
+    Parameters
+    ----------
+    function : callable
+        ``function(shared, given)``. It sets the precision of JAX itself, and may not change what it is given.
+    tasks : iterable of Task
+        Read only as far ahead as there are workers.
+    shared : object
+    n_jobs : int or None
+        As joblib has it: None is one, or what ``joblib.parallel_config`` says; -1 is all processors.
+    title : str
+        Of the progress bar.
+    total : int, optional
+        Number of tasks, if it is known.
+    progress : bool
+
+    Yields
+    ------
+    object
+        What the function returned.
+
+    Raises
+    ------
+    Exception
+        Of the function, with a note that names the task. Warnings of workers are given here.
+    """
+    if n_jobs is not None and not check_integer("n_jobs", n_jobs, -(2**15)):
+        raise ValueError(
+            "n_jobs = 0; give the number of workers, -1 for one per processor, or None"
+        )
+    # joblib would do the tasks of a single worker here too, whatever the backend
+    done = _here if effective_n_jobs(n_jobs) == 1 else partial(_away, n_jobs=n_jobs)
+    with progress_bar(title, total, shown=progress) as advance:
+        for name, result in done(function, tasks, shared, title):
+            advance(1, name)
+            yield result
+
+
+def _here(
+    function: Callable[[Any, Any], Any], tasks: Iterable[Task], shared: Any, title: str
+) -> Iterator[tuple[str, Any]]:
+    for task in tasks:
+        yield task.name, _named(function, task, shared, title)
+
+
+def _named(function: Callable[[Any, Any], Any], task: Task, shared: Any, title: str) -> Any:
+    try:
+        return function(shared, task.given)
+    except Exception as error:
+        error.add_note(f"{title}: {task.name}")
+        raise
+
+
+def _away(
+    function: Callable[[Any, Any], Any],
+    tasks: Iterable[Task],
+    shared: Any,
+    title: str,
+    n_jobs: int | None,
+) -> Iterator[tuple[str, Any]]:
+    common = _packed((function, shared, title))
+    calls = (delayed(_work)(_process(), _packed(task), *common) for task in tasks)
+    results = Parallel(n_jobs=n_jobs, return_as="generator")(calls)
+    try:
+        for name, result, told in results:
+            for category, text, file, line in told:
+                warnings.warn_explicit(text, category, file, line)
+            yield name, result
+    finally:
+        with warnings.catch_warnings():  # who takes no more results wants no more
+            warnings.filterwarnings("ignore", ".*processed by the workers have been cancelled")
+            results.close()
+
+
+def _work(home: tuple[str, int], packed: list[NDArray], *common: NDArray) -> tuple[str, Any, list]:
+    """Do one task; its name, what it gave, and the warnings that the user would not see."""
+    if (
+        home == _process()
+    ):  # a thread of the user's own process, whose settings and warnings are his
+        task, (function, shared, title) = _unpacked(packed), _unpacked(common)
+        return task.name, _named(function, task, shared, title), []
+    os.environ["NPROC"] = "1"  # read by XLA when it starts, and by the library
+    task, (function, shared, title) = _unpacked(packed), _unpacked(common)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        try:
+            result = _named(function, task, shared, title)
+        except Exception as error:
+            raise _portable(error) from None
+    return (
+        task.name,
+        result,
+        [(one.category, str(one.message), one.filename, one.lineno) for one in caught],
+    )
+
+
+def _process() -> tuple[str, int]:
+    return socket.gethostname(), os.getpid()
+
+
+def _portable(error: Exception) -> Exception:
+    """An error that another process can read."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # whatever it holds
+        told = RuntimeError(f"{type(error).__name__}: {error}")
+        told.__notes__ = [*getattr(error, "__notes__", ())]
+        return told
+    return error
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Pickles functions of the user too; mapped arrays by their path, those of a device by their values."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, jax.Array) and not jax.dtypes.issubdtype(
+            value.dtype, jax.dtypes.prng_key
+        ):
+            return np.asarray, (np.asarray(value),)
+        if isinstance(value, np.memmap) and value.flags.c_contiguous and value.filename:
+            return _mapped, _place(value)
+        return super().reducer_override(value)
+
+
+def _place(table: np.memmap) -> tuple[str, np.dtype, int, tuple[int, ...]]:
+    """Where a mapped array, or a part of it in one piece, lies in its file."""
+    whole = table
+    while isinstance(whole.base, np.memmap):
+        whole = whole.base
+    begin = table.ctypes.data - whole.ctypes.data
+    return str(table.filename), table.dtype, whole.offset + begin, table.shape
+
+
+def _mapped(path: str, dtype: np.dtype, offset: int, shape: tuple[int, ...]) -> np.memmap:
+    return np.memmap(path, dtype, "r", offset, shape)
+
+
+def _packed(value: Any) -> list[NDArray[np.uint8]]:
+    """A pickle and the arrays it refers to, as arrays of bytes: joblib maps and shares large ones."""
+    buffers: list[memoryview] = []
+
+    def stays_inside(found: pickle.PickleBuffer) -> bool:
+        raw = found.raw()
+        if raw.nbytes >= _LARGE:
+            buffers.append(raw)
+        return raw.nbytes < _LARGE
+
+    file = BytesIO()
+    _Pickler(file, protocol=5, buffer_callback=stays_inside).dump(value)
+    whole: list[Buffer] = [file.getvalue(), *buffers]
+    return [np.frombuffer(one, np.uint8) for one in whole]
+
+
+def _unpacked(packed: Iterable[NDArray[np.uint8]]) -> Any:
+    first, *buffers = packed
+    return pickle.loads(first, buffers=buffers)

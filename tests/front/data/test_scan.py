@@ -1,0 +1,296 @@
+"""Tables on disk: what is read, fits by blocks against fits in memory, predictions that are written."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+
+import jax
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.expectation_maximisation import streamed_data
+from sidebayes.guides.engines.expectation_maximisation.streamed_data import (
+    StreamedData,
+    look_over,
+    streamed,
+)
+from sidebayes.models.gmm import gmm
+from sklearn.mixture import GaussianMixture
+
+import sidebayes
+from sidebayes import streams
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+feather = pytest.importorskip("pyarrow.feather")
+
+RNG = np.random.default_rng(0)
+CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
+X = CENTRES[RNG.integers(3, size=900)] + RNG.normal(size=(900, 2))
+FRAME = pd.DataFrame({"width": X[:, 0], "name": "a", "height": X[:, 1].astype(np.float32)})
+FORMATS = ("npy", "parquet", "feather")
+
+
+def written(folder, kind, rows=X):
+    """A table in pieces of 250 rows."""
+    path = folder / f"points.{kind}"
+    if kind == "npy":
+        np.save(path, rows)
+    elif kind == "parquet":
+        pq.write_table(pa.table({"a": rows[:, 0], "b": rows[:, 1]}), path, row_group_size=250)
+    else:
+        feather.write_feather(pa.table({"a": rows[:, 0], "b": rows[:, 1]}), path, chunksize=250)
+    return path
+
+
+@pytest.fixture(params=FORMATS)
+def path(request, tmp_path):
+    return written(tmp_path, request.param)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr("sidebayes.data.scan._FEW", 600)
+
+
+def test_all_formats_hold_the_same(path, small_blocks):
+    table = sidebayes.scan(path)
+    assert table.shape == X.shape
+    assert len(table.sizes) > 2
+    assert sum(table.sizes) == len(X) == len(table)
+    np.testing.assert_array_equal(table.to_numpy(), X)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(table)).to_numpy(), X)
+    last = sidebayes.scan(path, columns=table.names[::-1])
+    np.testing.assert_array_equal(last.to_numpy(), X[:, ::-1])
+
+
+def test_small_row_groups_are_read_together(path):
+    assert sidebayes.scan(path).sizes == [900]
+
+
+def test_several_files_are_one_table(tmp_path):
+    for number in range(2):
+        (tmp_path / str(number)).mkdir()
+        written(tmp_path / str(number), "parquet", X[number::2])
+    paths = [tmp_path / str(number) / "points.parquet" for number in range(2)]
+    both = np.concatenate([X[::2], X[1::2]])
+    np.testing.assert_array_equal(sidebayes.scan(paths).to_numpy(), both)
+    FRAME.to_parquet(tmp_path / "other.parquet")
+    with pytest.raises(ValueError, match="same columns"):
+        sidebayes.scan([paths[0], tmp_path / "other.parquet"])
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [("float16", "float32"), ("float32", "float32"), ("float64", "float64"), ("int8", "float64")],
+)
+@pytest.mark.parametrize("kind", FORMATS)
+def test_numbers_of_other_types(dtype, expected, kind, tmp_path):
+    rows = np.round(X).astype(dtype)
+    table = sidebayes.scan(written(tmp_path, kind, rows))
+    assert table.to_numpy().dtype == expected
+    np.testing.assert_array_equal(table.to_numpy(), rows)
+
+
+def test_columns_are_chosen_by_name(tmp_path):
+    FRAME.set_index("name").to_parquet(tmp_path / "indexed.parquet")
+    FRAME.set_index(np.arange(900) ** 2).to_parquet(tmp_path / "numbered.parquet")
+    FRAME.to_parquet(tmp_path / "points.parquet")
+    with pytest.raises(TypeError, match=r"\['name'\] that are not numbers; .*'width', 'height'"):
+        sidebayes.scan(tmp_path / "points.parquet")
+    with pytest.raises(
+        ValueError, match=r"no columns \['depth'\]; it has \['width', 'height', 'name'\]"
+    ):
+        sidebayes.scan(tmp_path / "points.parquet", columns=["depth"])
+    with pytest.raises(TypeError, match="give a list"):
+        sidebayes.scan(tmp_path / "points.parquet", columns="width")
+    chosen = ["height", "width"]
+    table = sidebayes.scan(tmp_path / "points.parquet", columns=chosen)
+    np.testing.assert_array_equal(table.to_numpy(), FRAME[chosen].to_numpy(float))
+    assert sidebayes.scan(tmp_path / "numbered.parquet", columns=chosen).shape == (900, 2)
+
+
+def test_what_cannot_be_opened_is_named(tmp_path, monkeypatch):
+    (tmp_path / "broken.parquet").write_bytes(b"nothing")
+    np.save(tmp_path / "flat.npy", np.zeros(3))
+    np.save(tmp_path / "none.npy", np.zeros((0, 2)))
+    with pytest.raises(ValueError, match="none of .parquet"):
+        sidebayes.scan(tmp_path / "points.csv")
+    with pytest.raises(ValueError, match="there is no file"):
+        sidebayes.scan(tmp_path / "points.parquet")
+    with pytest.raises(ValueError, match="cannot be read"):
+        sidebayes.scan(tmp_path / "broken.parquet")
+    with pytest.raises(ValueError, match="not a table"):
+        sidebayes.scan(tmp_path / "flat.npy")
+    with pytest.raises(ValueError, match="no rows"):
+        sidebayes.scan(tmp_path / "none.npy")
+    with pytest.raises(ValueError, match="path is empty"):
+        sidebayes.scan([])
+    whole = written(tmp_path, "parquet")
+    monkeypatch.setattr("sidebayes.data.scan._MOST", 100)
+    with pytest.raises(ValueError, match="row_group_size"):
+        sidebayes.scan(whole)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=r"sidebayes\[tables\]"):
+        sidebayes.scan(whole)
+
+
+def test_one_pass_takes_moments_and_a_sample(path, small_blocks):
+    table = look_over(sidebayes.scan(path), 50, seed=1, progress=False)
+    np.testing.assert_allclose(table.centre, X.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(table.covariance, np.cov(X.T), rtol=1e-12)
+    assert len(np.unique(table.rows)) == 50
+    np.testing.assert_array_equal(table.sample, X[table.rows])
+
+
+def test_every_row_is_in_one_batch_and_blocks_are_not_mixed(path, small_blocks):
+    table = look_over(sidebayes.scan(path), 50, seed=1, progress=False)
+    with jax.enable_x64(True):
+        problem = Problem(gmm, (table.sample,), {"num_clusters": 2})
+        data = StreamedData.prepare(streamed(problem, "x", table), 70)
+        orders = [data.order(3, epoch) for epoch in range(3)]
+        rows = []
+        for number in orders[0]:
+            (values,), graph = data.load(int(number))
+            assert values.shape == (data.room, 2)
+            rows.append(np.asarray(values)[: graph.num_real])
+            assert graph.num_real / len(X) == pytest.approx(data.share(int(number)))
+    np.testing.assert_array_equal(np.sort(np.concatenate(rows), axis=0), np.sort(X, axis=0))
+    block = np.array([one for one, _, _ in data.batches])
+    for order in orders:
+        assert np.count_nonzero(np.diff(block[order])) == len(table.blocks.sizes) - 1
+    assert any(not np.array_equal(orders[0], order) for order in orders[1:])
+
+
+def test_fits_agree_with_scikit_learn(path, small_blocks):
+    """At the mode of maximum likelihood, to what shrinking steps leave."""
+    engine = sidebayes.StochasticEM(batch_size=100, max_epochs=60, tol=1e-9, decay=0.51)
+    options = {"num_clusters": 3, "prior": "flat"}
+    found = sidebayes.fit("gmm", sidebayes.scan(path), engine=engine, **options)
+    peer = GaussianMixture(3, tol=1e-10, max_iter=500, n_init=3, random_state=0).fit(X)
+    ours = found.params["mean"][np.lexsort(np.round(found.params["mean"]).T)]
+    theirs = peer.means_[np.lexsort(np.round(peer.means_).T)]
+    np.testing.assert_allclose(ours, theirs, atol=1e-3)
+    lp = found.objective.ravel()[-1]
+    # the constant of the flat prior of the weights is a density, that of scikit-learn has none
+    assert lp == pytest.approx(peer.score(X) * len(X) + np.log(2), abs=1e-2)
+    # all rows are few enough to be kept
+    assert not found.run.is_sample
+    np.testing.assert_array_equal(
+        found.labels(), found.predict(X if path.suffix == ".npy" else named(X))
+    )
+
+
+def named(rows):
+    return pd.DataFrame(rows, columns=["a", "b"])
+
+
+def test_a_sample_stands_for_the_table(tmp_path, monkeypatch, small_blocks):
+    monkeypatch.setattr(streams, "_SAMPLE", 200)
+    monkeypatch.setattr(streams, "_ROWS", 128)
+    table = sidebayes.scan(written(tmp_path, "parquet"))
+    engine = sidebayes.StochasticEM(batch_size=100)
+    found = sidebayes.fit("gmm", table, num_clusters=3, engine=engine)
+    assert "200 of 900 points" in repr(found)
+    assert found.run.feature_names == ("a", "b")
+    assert len(found.labels()) == 200
+
+    expected = {n: getattr(found, n)(named(X)) for n in ("predict", "predict_proba", "log_prob")}
+    columns = {"predict": "label", "predict_proba": "cluster", "log_prob": "log_prob"}
+    zarr = pytest.importorskip("zarr")
+    for name, values in expected.items():
+        np.testing.assert_allclose(getattr(found, name)(table), values, rtol=1e-12)
+        for kind in ("parquet", "zarr", "zarr"):  # what is there is replaced
+            path = tmp_path / f"{name}.{kind}"
+            assert getattr(found, name)(table, to=path) == path
+        frame = pd.read_parquet(tmp_path / f"{name}.parquet")
+        np.testing.assert_allclose(frame.to_numpy().reshape(values.shape), values, rtol=1e-12)
+        assert frame.columns[0].startswith(columns[name])
+        stored = zarr.open_group(path, mode="r")[columns[name]]
+        np.testing.assert_allclose(stored[:], values, rtol=1e-12)
+
+    more = found.resume(2)
+    assert more.objective.ravel()[-1] == pytest.approx(found.objective.ravel()[-1], abs=1.0)
+    with pytest.raises(ValueError, match="BIC is of all"):
+        found.bic  # noqa: B018
+    with pytest.raises(ValueError, match="sample of the 900 rows"):
+        found.kfold(2)
+    found.save(tmp_path / "fit.nc")
+    loaded = sidebayes.load(tmp_path / "fit.nc")
+    assert "200 of 900 points" in repr(loaded)
+    np.testing.assert_array_equal(loaded.predict(table), expected["predict"])
+    with pytest.raises(ValueError, match="sample of the 900 rows"):
+        loaded.resume(2)
+    again = sidebayes.fit("gmm", table, num_clusters=3, engine=engine, init=loaded)
+    assert again.objective.ravel()[-1] == pytest.approx(found.objective.ravel()[-1], abs=1.0)
+
+
+def test_missing_values_are_found_by_their_row(tmp_path, small_blocks):
+    rows = X.copy()
+    rows[777, 1] = np.nan
+    table = sidebayes.scan(written(tmp_path, "parquet", rows))
+    with pytest.raises(ValueError, match="row 777"):
+        sidebayes.fit("gmm", table, num_clusters=2, engine="stochastic_em")
+    column = pa.array([1.0, None, 2.0])
+    pq.write_table(pa.table({"a": column, "b": column}), tmp_path / "null.parquet")
+    null = sidebayes.scan(tmp_path / "null.parquet")
+    with pytest.raises(ValueError, match="row 1"):
+        sidebayes.fit("gmm", null, num_clusters=2, engine="stochastic_em")
+
+
+def test_what_needs_all_rows_is_refused(tmp_path):
+    table = sidebayes.scan(written(tmp_path, "npy"))
+    links = sidebayes.Links.from_pairs([(0, 1)], [True])
+    common = {"num_clusters": 2, "engine": "stochastic_em"}
+    with pytest.raises(ValueError, match="engine='stochastic_em'"):
+        sidebayes.fit("gmm", table, num_clusters=2)
+    with pytest.raises(ValueError, match="neither links"):
+        sidebayes.fit("ppc", table, links, **common)
+    with pytest.raises(ValueError, match="truth is for rows"):
+        sidebayes.fit("gmm", table, truth=np.zeros(900, int), **common)
+    with pytest.raises(ValueError, match="tables on disk; pass one"):
+        sidebayes.fit("gmm", table, links=table, **common)
+    found = sidebayes.fit("gmm", X, num_clusters=2, engine=sidebayes.EM(num_restarts=1))
+    with pytest.raises(ValueError, match="to is for tables"):
+        found.predict(X, to=tmp_path / "labels.parquet")
+    with pytest.raises(ValueError, match="ends in .parquet"):
+        found.predict(table, to=tmp_path / "labels.csv")
+    with pytest.raises(ValueError, match="no other data"):
+        found.predict(table, links)
+
+
+def test_a_checkpoint_goes_on_within_an_epoch(tmp_path, monkeypatch, small_blocks):
+    """Interrupted after the third batch, and as without."""
+    table = sidebayes.scan(written(tmp_path, "parquet"))
+    engine = sidebayes.StochasticEM(batch_size=100, max_epochs=3, tol=0.0)
+    given = {"num_clusters": 3, "engine": engine, "progress": False}
+    expected = sidebayes.fit("gmm", table, **given)
+    read, asked = StreamedData.load, []
+
+    def breaks(self, number):
+        asked.append(number)
+        if len(asked) == 6:
+            raise KeyboardInterrupt
+        return read(self, number)
+
+    kept = given | {"checkpoint": tmp_path / "state", "checkpoint_every": 0}
+    with monkeypatch.context() as patch:
+        patch.setattr(streamed_data.StreamedData, "load", breaks)
+        with pytest.raises(KeyboardInterrupt):
+            sidebayes.fit("gmm", table, **kept)
+    found = sidebayes.fit("gmm", table, **kept)
+    np.testing.assert_array_equal(found.params["mean"], expected.params["mean"])
+
+
+def test_workers_open_the_table_by_its_path(tmp_path):
+    table = sidebayes.scan(written(tmp_path, "npy"))
+    each = {f"seed {seed}": {"seed": seed} for seed in (0, 1)}
+    common = {"method": "gmm", "num_clusters": 3, "engine": sidebayes.StochasticEM(batch_size=300)}
+    with joblib.parallel_config("threading", n_jobs=2):
+        fits = sidebayes.fit_each(each, table, folder=tmp_path / "fits", **common)
+    again = sidebayes.fit_each(each, table, folder=tmp_path / "fits", **common)
+    for name, one in fits.items():
+        np.testing.assert_array_equal(one.params["mean"], again[name].params["mean"])

@@ -1,0 +1,201 @@
+"""Independent tasks give the same wherever joblib has them run."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from functools import partial
+
+import jax
+import joblib
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import pandas as pd
+import pytest
+
+import sidebayes
+from sidebayes.studies.group_tests.group_test import group_test
+from sidebayes.tasks import Task, run_tasks
+
+IRIS = sidebayes.load_dataset("iris")
+TASKS = [Task(f"number {n}", n) for n in range(4)]
+
+
+def described(shared, number):
+    """What reaches a worker, and where it works."""
+    warnings.warn(f"number {number}", UserWarning, stacklevel=1)
+    return {
+        "number": number,
+        "process": os.getpid(),
+        "threads": os.environ.get("NPROC"),
+        "mapped": type(shared["mapped"]),
+        "device": type(shared["device"]),
+        "shared": not shared["large"].flags.writeable,
+        "sum": float(shared["mapped"].sum() + shared["large"].sum() + shared["device"].sum()),
+        "own": shared["own"](number),
+    }
+
+
+def fails(shared, number):
+    if number == 2:
+        raise sidebayes.FitError("lost", {"mean": np.zeros(2)})
+    return number
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers_use_the_cache_of_the_tests():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(jax.config.jax_compilation_cache_dir))
+        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        yield
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    path = tmp_path_factory.mktemp("mapped") / "x.npy"
+    np.save(path, np.arange(12.0).reshape(6, 2))
+    return {
+        "mapped": np.load(path, mmap_mode="r")[1:3],
+        "large": np.ones((300, 1000)),
+        "device": jax.numpy.arange(3.0),
+        "own": lambda n: n + 1,
+    }
+
+
+def run(shared, n_jobs=None, function=described):
+    return list(run_tasks(function, TASKS, shared, n_jobs=n_jobs, title="tried"))
+
+
+def test_workers_get_maps_and_numbers_and_their_warnings_arrive(shared):
+    with pytest.warns(UserWarning, match="number"):
+        here = run(shared)
+    with pytest.warns(UserWarning, match="number"):
+        away = run(shared, 2)
+    for one, two in zip(here, away, strict=True):
+        for key in ("number", "sum", "own"):
+            assert one[key] == two[key]
+        assert two["process"] != os.getpid() == one["process"]
+        assert two["threads"] == "1"
+        assert two["mapped"] is np.memmap
+        assert two["device"] is np.ndarray
+        assert two["shared"]
+
+
+@pytest.mark.parametrize("n_jobs", [None, 2])
+def test_an_error_names_the_task(n_jobs):
+    with pytest.raises(sidebayes.FitError, match="lost") as caught:
+        run(None, n_jobs, fails)
+    assert caught.value.__notes__ == ["tried: number 2"]
+    assert set(caught.value.params) == {"mean"}
+
+
+@pytest.mark.parametrize("wrong", [0, 1.5, "all"])
+def test_numbers_of_jobs_are_checked(wrong):
+    with pytest.raises(ValueError, match="n_jobs"):
+        run(None, wrong, fails)
+
+
+def normal(x=None, num_points=None):
+    """A model of the user, which other processes cannot import."""
+    mean = numpyro.sample("mean", dist.Normal(0.0, 3.0))
+    with numpyro.plate("points", num_points if x is None else len(x)):
+        numpyro.sample("x", dist.Normal(mean, 1.0).expand([1]).to_event(1), obs=x)
+
+
+EACH = {f"{k} clusters": {"num_clusters": k} for k in (2, 3)}
+
+
+def test_fits_do_not_depend_on_who_makes_them(tmp_path):
+    """Fits and folds, in one process and in two."""
+    common = {"method": "gmm", "engine": sidebayes.EM(num_restarts=2), "n_jobs": None}
+    fits = sidebayes.fit_each(EACH, IRIS.x, **common)
+    with joblib.parallel_config("loky", n_jobs=2):
+        others = sidebayes.fit_each(EACH, IRIS.x, folder=tmp_path, **common)
+        folds = others["3 clusters"].kfold(2)
+    for name, one in fits.items():
+        assert one.tree["posterior"].equals(others[name].tree["posterior"])
+    expected = fits["3 clusters"].kfold(2)
+    np.testing.assert_array_equal(folds.elpd_i, expected.elpd_i)
+
+    stored = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
+    again = sidebayes.fit_each(EACH, IRIS.x, folder=tmp_path, **common)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == stored
+    assert again["2 clusters"].tree["posterior"].equals(fits["2 clusters"].tree["posterior"])
+    with pytest.raises(ValueError, match="holds a fit of other data") as caught:
+        sidebayes.fit_each(EACH, IRIS.x, folder=tmp_path, seed=1, **common)
+    assert caught.value.__notes__ == ["fits: 2 clusters"]
+
+
+def test_ranks_do_not_depend_on_who_ranks():
+    """With a model that lies in no module that workers could import."""
+    given = {"num_points": 8, "num_simulations": 10, "progress": False}
+    engine = sidebayes.Laplace(num_draws=100)
+    one = sidebayes.calibrate(normal, engine, **given)
+    two = sidebayes.calibrate(normal, engine, n_jobs=2, **given)
+    assert one.ranks.equals(two.ranks)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sidebayes.SideBayesWarning")
+@pytest.mark.parametrize("choose", ["components", "dimensions"])
+def test_choices_do_not_depend_on_who_fits(choose):
+    if choose == "components":
+        choice = partial(sidebayes.select_components, "gmm", IRIS.x, num_clusters=[1, 2, 3])
+    else:
+        choice = partial(sidebayes.select_dimensions, IRIS.x[50:80], num_dimensions=[1, 2])
+    one, two = choice(), choice(n_jobs=2)
+    pd.testing.assert_frame_equal(one.path, two.path, check_exact=True)
+    assert one.fit.tree["posterior"].equals(two.fit.tree["posterior"])
+
+
+def test_labelings_are_refitted_by_workers():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(8, 3))
+
+    def inferred(groups):
+        means = np.stack([x[groups == g].mean(axis=0) for g in range(groups.max() + 1)])
+        return 0.5 * x + 0.5 * means[groups]
+
+    given = {"mode": "refit", "num_permutations": 9, "statistics": ["goodall"]}
+    one = group_test(inferred, [0, 1] * 4, **given)
+    two = group_test(inferred, [0, 1] * 4, n_jobs=2, **given)
+    assert one.distribution.equals(two.distribution)
+
+
+def test_a_cluster_of_dask_does_the_work(shared):
+    distributed = pytest.importorskip("distributed")
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": None}
+    with (
+        warnings.catch_warnings(),
+        distributed.LocalCluster(**options) as cluster,
+        distributed.Client(cluster),
+        joblib.parallel_config("dask"),
+    ):
+        warnings.simplefilter("ignore")
+        away = run(shared)
+        fits = sidebayes.fit_each(EACH, IRIS.x, method="gmm", engine=sidebayes.EM(num_restarts=2))
+    assert {one["process"] for one in away}.isdisjoint({os.getpid()})
+    assert {one["mapped"] for one in away} == {np.memmap}
+    expected = sidebayes.fit("gmm", IRIS.x, engine=sidebayes.EM(num_restarts=2), num_clusters=2)
+    assert expected.tree["posterior"].equals(fits["2 clusters"].tree["posterior"])
+
+
+@pytest.mark.parametrize(
+    ("each", "message"),
+    [
+        ([], "each = "),
+        ({}, "each is empty"),
+        ({"a": {"engine": "em"}}, "a has no method"),
+        ({"a/b": {"method": "gmm"}}, "cannot name a file"),
+    ],
+)
+def test_what_cannot_be_fitted_many_times_is_refused(each, message, tmp_path):
+    with pytest.raises((TypeError, ValueError), match=message):
+        sidebayes.fit_each(each, IRIS.x, num_clusters=2, folder=tmp_path)
+
+
+def test_what_is_not_wanted_is_given_up():
+    found = run_tasks(fails, TASKS, n_jobs=2, title="tried")
+    assert next(found) == 0
+    found.close()
