@@ -39,7 +39,7 @@ _KEPT = 5
 _INDEPENDENT = 0.25
 """Correlation with where they started, of the worst coordinate, below which particles have moved enough."""
 
-_FORGOTTEN = 0.2
+_FORGOTTEN = 0.1
 """Correlation of the log likelihood with what it was where they started, below which they have."""
 
 _SIDE_BY_SIDE = 16
@@ -60,7 +60,8 @@ class Walk(NamedTuple):
     likelihood : Array, shape (num_kept, num_chains)
         Log likelihood there.
     correlation, memory : Array, shape ()
-        With where they started: of the worst coordinate, and of the log likelihood.
+        With where they started: of the worst coordinate, and of the log likelihood; in the end memory
+        is the mean of all kept states.
     moves : Array of int, shape ()
     """
 
@@ -207,6 +208,9 @@ def move_particles(
         moves=jnp.asarray(0),
     )
     walk = lax.while_loop(unfinished, step, first)
+    # what all kept states remember, which the next particles are drawn from
+    held = jax.vmap(partial(_correlation, begun))(walk.likelihood).mean()
+    walk = walk._replace(memory=held)
 
     places = jax.vmap(jax.vmap(outward), (None, 0))(half, walk.trail)
 
