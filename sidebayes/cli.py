@@ -46,7 +46,7 @@ class _Group(TyperGroup):
                 print(f"sidebayes: {line or type(error).__name__}", file=sys.stderr)
                 raise typer.Exit(2) from error
             except KeyboardInterrupt:  # what still runs in threads is not waited for
-                running = sys.modules.get("sidebayes.guides.engines.plumbing.background")
+                running = sys.modules.get("sidebayes.guides.engines.machine.background")
                 if running is not None:
                     running.leave_at_once(130)
                 raise

@@ -40,6 +40,7 @@ from ..steps.climbs import (
     until_stopped,
 )
 from ..steps.edges import Ends, Points, climbed_inside
+from ..steps.row_tables import in_shares
 from ..steps.shortlist import shortlisted
 from ..steps.starts import initial_values, num_candidates, starting_point
 from ..steps.surrogate import expectation, raise_surrogate, slope_at, tightened
@@ -171,14 +172,18 @@ class EM(KeptEngine):
             check_updates(problem, plan, one_member(starts, 0), clock)
             names = _numeric(plan)
             state = self._begin(starts)
-            fixed = problem.args, np.asarray(self.tol, float), np.asarray(self.max_steps)
+            kept = self.num_restarts if init is None else len(state.code)
+            fixed = (
+                in_shares(problem, kept),
+                np.asarray(self.tol, float),
+                np.asarray(self.max_steps),
+            )
             limit = np.asarray(0)
             build = partial(self._program, plan)
             first = one_member(state, 0)
             asked = compiled("em", problem, self.num_inner_steps, build, first, *fixed, limit)
             climb = clock.counted(asked)
             each = partial(run_each, climb)  # in step they would wait for the slowest
-            kept = self.num_restarts if init is None else len(state.code)
             highest = partial(shortlisted, height=lambda s: s.value, keep=keep, clock=clock)
             state = highest(each, state, fixed, kept, advance=advance)
             run = partial(climbed, describe=_shown, advance=advance, keep=keep, clock=clock)
@@ -307,6 +312,13 @@ class EM(KeptEngine):
     def _program(self, plan: Plan, problem: Problem) -> Callable:
         """For one start: E-step, test, M-step, until it has stopped or done `limit`."""
 
+        def move(stop: Array, kept: dict[str, Array], at: EMState, args: tuple) -> dict[str, Array]:
+            if _numeric(plan):
+                return lax.cond(stop, lambda: kept, lambda: self._maximise(problem, plan, at, args))
+            # outside a branch, XLA computes once what an M-step needs of the data alone
+            new = self._maximise(problem, plan, at, args)
+            return jax.tree.map(partial(jnp.where, stop), kept, new)
+
         def step(state: _Climb, args: tuple, tol: Array, most: Array) -> _Climb:
             at = self._expect(problem, plan, state.params, args)
             now = at.log_joint
@@ -317,9 +329,7 @@ class EM(KeptEngine):
             kept = jax.tree.map(lambda a, b: jnp.where(good, a, b), at.params, state.last)
             return _Climb(
                 steps=state.steps + 1,
-                params=lax.cond(
-                    stop, lambda: kept, lambda: self._maximise(problem, plan, at, args)
-                ),
+                params=move(stop, kept, at, args),
                 last=kept,
                 value=jnp.where(good, now, state.value),
                 gain=gain,

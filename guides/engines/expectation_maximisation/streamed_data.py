@@ -18,7 +18,7 @@ from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.label_inference.padding import Sizes
 
 from ..base import Problem
-from ..plumbing.background import NoThreadsError, Workers
+from ..machine.background import NoThreadsError, Workers
 from ..plumbing.progress import progress_bar
 from ..problem.units import given_data
 from ..steps.updates import Plan

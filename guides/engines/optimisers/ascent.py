@@ -33,6 +33,7 @@ from ..steps.batches import Batches, estimated_log_prob
 from ..steps.climbs import SETTLED, STALLED, climbed, history_length, stop_code, until_stopped
 from ..steps.edges import Ends, climbed_inside, coordinates_of, judged
 from ..steps.lbfgs import Search, search_step, start_search
+from ..steps.row_tables import in_shares
 from ..steps.shortlist import first_of, shortlisted
 from ..steps.starts import initial_values, num_candidates, starting_point
 
@@ -173,9 +174,10 @@ def ascend(
         template = one_member(begun, 0)
         kept = num_restarts if searched else len(blank.code)
         first_ones = first_of(blank, kept)
+        args = in_shares(problem, kept) if batches is None else problem.args
         limits = np.asarray(tol, float), np.asarray(max_steps)
         where = coordinates_of(abstract_trace(problem), template)
-        fixed = template, where.bounded, problem.args, batches, *limits
+        fixed = template, where.bounded, args, batches, *limits
         build = partial(_climb, jacobian=jacobian, solver=solver)
         climb = clock.counted(
             compiled_batch("climb", problem, settings, build, first_ones, *fixed, np.asarray(0))

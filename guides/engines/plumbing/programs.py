@@ -21,10 +21,11 @@ import numpyro
 from numpyro.primitives import _PYRO_STACK
 
 from ..base import FitError, Problem
+from ..machine.background import NoThreadsError, Workers, finished, interruptible
+from ..machine.memory import are_maps_scarce, check_program
+from ..machine.shares import divided, is_spread, replicated, whole
 from . import fingerprint
-from .background import NoThreadsError, Workers, finished, interruptible
 from .identity import freeze, is_known, structure
-from .memory import are_maps_scarce, check_program
 from .store import ProgramStore, compile_anew, current_store
 
 __all__ = [
@@ -281,16 +282,18 @@ def _made(
     dropped: threading.Event | None = None,
 ) -> Program:
     """Fetch a program from disk, or compile it, and keep it; unless it was `dropped` meanwhile."""
-    store = current_store()
+    store = None if is_spread(args) else current_store()
     digest = fingerprint.by_name(key) if store else None
     executable = store.fetch(digest) if store and digest else None
     if executable is None:
         with tracing:
             _refuse_dropped(dropped)
-            with unchecked():
-                lowered = jax.jit(build(replace(problem, args=())), keep_unused=True).lower(*args)
+            with unchecked(), divided(args):
+                function = whole(build(replace(problem, args=())))
+                results = replicated(args)
+                lowered = jax.jit(function, keep_unused=True, out_shardings=results).lower(*args)
         _refuse_dropped(dropped)
-        executable = _compile(name, lowered, store, digest, quick)
+        executable = _compile(name, lowered, store, digest, quick, library=is_spread(args))
     check_program(name, executable, problem.notes.get("sites", {}))
     program = Program(executable)
     with _lock:
@@ -315,6 +318,7 @@ def _compile(
     store: ProgramStore | None,
     digest: str | None,
     quick: bool,
+    library: bool,
 ) -> Callable:
     """Compile what was traced and keep it; what has no name may be on disk by its text."""
     named = digest is not None
@@ -323,7 +327,7 @@ def _compile(
         found = store.fetch(digest, lowered) if digest else None
         if found is not None:
             return found
-    program, new = interruptible(partial(compile_anew, lowered, quick=quick))
+    program, new = interruptible(partial(compile_anew, lowered, quick=quick, library=library))
     for names in _counts:
         names.append(name)
     if store and digest and new and (not named or fingerprint.is_portable(lowered)):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import jax
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
@@ -25,6 +26,9 @@ _WORTH = 9
 
 _LONGEST = 20.0
 """Seconds that a piece takes at most."""
+
+_TOGETHER = 100
+"""Steps of a piece where several processes run one program: their clocks differ."""
 
 _REFRESH = 0.5
 """Seconds between two pictures of a bar in a notebook."""
@@ -159,6 +163,8 @@ def piece_length(steps: int, seconds: float, overhead: float = 0.0) -> int:
     overhead : float
         Seconds of these that any number of steps takes. Without it half a second is aimed at.
     """
+    if jax.process_count() > 1:
+        return _TOGETHER
     each = max(seconds - overhead, 0.01 * seconds) / steps
     wanted = max(_PIECE_SECONDS - overhead, _WORTH * overhead)
     return max(1, int(min(wanted, _LONGEST) / each))

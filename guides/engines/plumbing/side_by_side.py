@@ -16,8 +16,9 @@ import jax
 import numpy as np
 
 from ..base import Problem
-from .background import NoThreadsError, in_threads
-from .memory import machine_memory, program_memory
+from ..machine.background import NoThreadsError, in_threads
+from ..machine.memory import machine_memory, program_memory
+from ..machine.shares import is_spread, on_devices
 from .programs import Program, compiled, maker
 
 __all__ = ["compiled_batch", "num_processors", "one_member", "run_all", "run_each"]
@@ -101,9 +102,9 @@ def run_all(program: Program, members: Sequence[Any], *shared: Any) -> list[Any]
         What it returned, computed.
     """
     # nothing is left to be converted by other threads, whose precision is another
-    given, common = jax.device_put((list(members), shared))
+    given, common = on_devices((list(members), shared))
     works = [partial(program, member, *common) for member in given]
-    at_once = min(len(given), num_processors(), _room(program))
+    at_once = 1 if is_spread(shared) else min(len(given), num_processors(), _room(program))
     if at_once > 1:
         with suppress(NoThreadsError):
             return in_threads(works, at_once)

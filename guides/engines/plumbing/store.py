@@ -141,13 +141,21 @@ class ProgramStore:
 
 
 def compile_anew(
-    lowered: jax.stages.Lowered, *, quick: bool = False
+    lowered: jax.stages.Lowered, *, quick: bool = False, library: bool = False
 ) -> tuple[jax.stages.Compiled, bool]:
     """Compile a program, and tell whether that was needed.
 
     What JAX's own cache had, on disk or in memory, lacks its machine code when it is written once more,
     and fails only when it is run. Thus a program is new only if JAX said in this thread that it
     compiled one and did not find it.
+
+    Parameters
+    ----------
+    lowered : Lowered
+    quick : bool
+        Compile in less time what runs slower.
+    library : bool
+        Let XLA call its library for sums and products, which is faster on a share of the rows.
 
     Returns
     -------
@@ -162,7 +170,7 @@ def compile_anew(
         # of three levels the first compiles a sixth faster, and what it compiles runs as fast
         level = {"xla_backend_optimization_level": 0 if quick else 1}
     try:
-        program = lowered.compile(level | _WITHOUT_LIBRARY)
+        program = lowered.compile(level if library else level | _WITHOUT_LIBRARY)
     except jax.errors.JaxRuntimeError:  # versions of XLA that lack the option refuse it
         program = lowered.compile(level)
     return program, _told.events & {_COMPILED, _FOUND} == {_COMPILED}

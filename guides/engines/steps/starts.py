@@ -17,8 +17,8 @@ from sidebayes.models.blocks.block import Starting, TakesMissing, Typical
 from sidebayes.models.blocks.components.partition_starts import partition_labels
 
 from ..base import Problem
+from ..machine.memory import most_within, refuse_beyond_memory
 from ..plumbing.clock import Clock
-from ..plumbing.memory import most_within, refuse_beyond_memory
 from ..plumbing.programs import compiled
 from ..problem.declared import individual_sites, observed_table
 from ..problem.density import (

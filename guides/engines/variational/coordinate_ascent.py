@@ -50,6 +50,7 @@ from ..steps.climbs import (
     until_stopped,
 )
 from ..steps.edges import Ends, Points, climbed_inside
+from ..steps.row_tables import in_shares
 from ..steps.shortlist import first_of, shortlisted
 from ..steps.starts import initial_values, num_candidates, random_keys, starting_point
 from ..steps.surrogate import expectation
@@ -204,12 +205,11 @@ class CoordinateAscent(KeptEngine):
         """Raise the bound from every start until all have stopped."""
         advance(0, "compiling")
         build = partial(self._begin, plan)
-        begin = clock.counted(
-            compiled_batch("cavi-begin", problem, None, build, starts, problem.args)
-        )
+        args = in_shares(problem, self.num_restarts)
+        begin = clock.counted(compiled_batch("cavi-begin", problem, None, build, starts, args))
         points = {name: jnp.asarray(starts[name]) for name in plan.rest}
-        state = self._start(begin(starts, problem.args), points, starts)
-        fixed = problem.args, np.asarray(self.tol, float), np.asarray(self.max_steps)
+        state = self._start(begin(starts, args), points, starts)
+        fixed = args, np.asarray(self.tol, float), np.asarray(self.max_steps)
         given = first_of(state, self.num_restarts), *fixed, np.asarray(0)
         build = partial(self._program, plan)
         climb = clock.counted(compiled_batch("cavi", problem, self.num_inner_steps, build, *given))

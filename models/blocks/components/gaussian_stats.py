@@ -14,6 +14,8 @@ for clusters much narrower than their spread.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +23,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from ..row_shares import map_rows, sum_rows
 from .gaussian import whitening
 
 __all__ = ["GaussianPass", "Moments", "gaussian_log_prob", "gaussian_pass", "weighted_moments"]
@@ -129,12 +132,23 @@ def gaussian_pass(
     x, mean, scale_tril = _checked(x, mean, scale_tril)
     precision, log_scale = whitening(scale_tril)
     constant = jnp.asarray(log_weights, x.dtype) + log_scale
-    counts = None if statements is None else jnp.zeros(statements[1].shape, x.dtype)
+    centre = jax.nn.softmax(jnp.asarray(log_weights, x.dtype)) @ mean
+    stated, classes = (None, None) if statements is None else statements
+    share = partial(_share_of_pass, chunk_size)
+    given = mean, precision, constant, centre, classes
+    (log_likelihood, counts), *sums = sum_rows(share, (x, stated), *given)
+    return GaussianPass(log_likelihood, _about_means(sums, mean, centre), counts)
+
+
+def _share_of_pass(chunk_size: int, rows: tuple, num_real: ArrayLike, *given: Any) -> tuple:
+    """Log likelihood, statements counted and sums of moments of some rows."""
+    (x, stated), (mean, precision, constant, centre, classes) = rows, given
+    counts = None if classes is None else jnp.zeros(classes.shape, x.dtype)
 
     def visit(points: Array, live: Array, start: Array) -> tuple[Any, Array]:
         log_joint = _log_density(points, mean, precision, constant)
-        if statements is not None:
-            stated, told, share = _said(*statements, start, points.shape[1])
+        if classes is not None:
+            own, told, share = _said(stated, classes, start, points.shape[1])
             log_joint = log_joint + jnp.where(told, jnp.log(share), 0.0)
         highest = jnp.max(log_joint, axis=0)
         highest = jnp.where(jnp.isfinite(highest), highest, 0.0)
@@ -142,15 +156,13 @@ def gaussian_pass(
         total = density.sum(axis=0)
         log_likelihood = jnp.where(live > 0, highest + jnp.log(total), 0.0)
         member = density * (live / total)
-        if statements is None:
+        if classes is None:
             return (jnp.sum(log_likelihood), None), member
-        found = (jnp.where(told, member, 0.0) / share) @ stated * statements[1]
+        found = (jnp.where(told, member, 0.0) / share) @ own * classes
         return (jnp.sum(log_likelihood), found), member
 
-    centre = jax.nn.softmax(jnp.asarray(log_weights, x.dtype)) @ mean
     blank = jnp.zeros((), x.dtype), counts
-    (log_likelihood, counts), moments = _accumulate(x, mean, centre, visit, blank, chunk_size)
-    return GaussianPass(log_likelihood, moments, counts)
+    return _accumulate(x, num_real, mean, centre, visit, blank, chunk_size)
 
 
 def _said(stated: Array, classes: Array, start: Array, size: int) -> tuple[Array, Array, Array]:
@@ -204,11 +216,23 @@ def weighted_moments(
             "responsibilities and x"
         )
 
-    def visit(points: Array, live: Array, start: Array) -> tuple[Array, Array]:
-        rows = lax.dynamic_slice_in_dim(responsibilities, start, points.shape[1])
-        return jnp.zeros((), x.dtype), rows.T * live
+    share = partial(_share_of_moments, chunk_size)
+    _, *sums = sum_rows(share, (x, responsibilities), mean, centre)
+    return _about_means(sums, mean, centre)
 
-    return _accumulate(x, mean, centre, visit, jnp.zeros((), x.dtype), chunk_size)[1]
+
+def _share_of_moments(
+    chunk_size: int, rows: tuple, num_real: ArrayLike, mean: Array, centre: Array
+) -> tuple:
+    """Sums of moments of some rows."""
+    x, responsibilities = rows
+
+    def visit(points: Array, live: Array, start: Array) -> tuple[Array, Array]:
+        some = lax.dynamic_slice_in_dim(responsibilities, start, points.shape[1])
+        return jnp.zeros((), x.dtype), some.T * live
+
+    blank = jnp.zeros((), x.dtype)
+    return _accumulate(x, num_real, mean, centre, visit, blank, chunk_size)
 
 
 def gaussian_log_prob(
@@ -231,7 +255,14 @@ def gaussian_log_prob(
         If shapes disagree.
     """
     x, mean, scale_tril = _checked(x, mean, scale_tril)
-    precision, constant = whitening(scale_tril)
+    share = partial(_share_of_densities, chunk_size)
+    return map_rows(share, x, mean, *whitening(scale_tril))
+
+
+def _share_of_densities(
+    chunk_size: int, x: Array, mean: Array, precision: Array, constant: Array
+) -> Array:
+    """Log densities of some rows."""
     size, starts = _chunks(len(x), chunk_size)
 
     def visit(out: Array, begin: Array) -> tuple[Array, None]:
@@ -243,7 +274,7 @@ def gaussian_log_prob(
     return lax.scan(visit, jnp.zeros((len(x), len(mean)), x.dtype), starts)[0]
 
 
-def _accumulate(x, mean, centre, visit, blank, chunk_size) -> tuple[Any, Moments]:
+def _accumulate(x, num_real, mean, centre, visit, blank, chunk_size) -> tuple:
     """Sum over chunks what `visit` says: numbers like `blank`, and moments by its weights (K, chunk)."""
     num_clusters, num_features = mean.shape
     size, starts = _chunks(len(x), chunk_size)
@@ -252,7 +283,8 @@ def _accumulate(x, mean, centre, visit, blank, chunk_size) -> tuple[Any, Moments
     def add(carry: tuple, begin: Array) -> tuple[tuple, None]:
         start = jnp.minimum(begin, len(x) - size)  # the last chunk overlaps the one before
         points = lax.dynamic_slice_in_dim(x, start, size).T
-        live = (start + jnp.arange(size) >= begin).astype(x.dtype)
+        place = start + jnp.arange(size)
+        live = ((place >= begin) & (place < num_real)).astype(x.dtype)
         value, weight = visit(points, live, start)
         pull = (weight[:, None] * (points - mean[:, :, None])).reshape(-1, size)
         second = pull @ (points - centre[:, None]).T
@@ -261,12 +293,17 @@ def _accumulate(x, mean, centre, visit, blank, chunk_size) -> tuple[Any, Moments
     rows = num_clusters * num_features
     shapes = (num_clusters,), (rows,), (rows, num_features)
     zero = blank, *(jnp.zeros(shape, x.dtype) for shape in shapes)
-    (value, count, first, second), _ = lax.scan(add, (zero, zero), starts)[0]
+    return lax.scan(add, (zero, zero), starts)[0][0]
+
+
+def _about_means(sums: Sequence[Array], mean: Array, centre: Array) -> Moments:
+    """Moments about the means, given counts, sums of ``x - mean`` and of its products with ``x - centre``."""
+    count, first, second = sums
     first = first.reshape(mean.shape)
-    second = second.reshape(*mean.shape, num_features)
+    second = second.reshape(*mean.shape, mean.shape[1])
     second = second - first[:, :, None] * (mean - centre)[:, None, :]
     second = (second + jnp.swapaxes(second, 1, 2)) / 2
-    return value, Moments(count, first, second)
+    return Moments(count, first, second)
 
 
 def _compensated(carry: tuple, terms: tuple) -> tuple:

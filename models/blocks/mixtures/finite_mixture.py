@@ -38,6 +38,9 @@ class FiniteMixture(Collapsed):
     is_exchangeable: bool = True
     """Whether labels may be renumbered; not where each has side information of its own."""
 
+    has_apart_rows: bool = False
+    """Whether densities and labels of rows are apart, so that rows can be divided among devices."""
+
     num_classes: int | None = None
     """Number of classes of the points beside their labels; None where they have none."""
 

@@ -90,6 +90,11 @@ class LinkedMixture(FiniteMixture):
         return getattr(self.components, "is_density", True)
 
     @property
+    def has_apart_rows(self) -> bool:  # type: ignore[override]
+        """Whether neither links nor groups tie rows."""
+        return self.groups is None and not self.labels.graph.num_links
+
+    @property
     def support(self) -> constraints.Constraint:
         """Support of the components, one row per point."""
         return constraints.independent(self.components.support, 1)

@@ -9,6 +9,8 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 from jax import Array
 
+from ..row_shares import map_rows
+
 __all__ = ["draw_rows", "row_log_densities", "varies_by_row"]
 
 _ROWS = 1024
@@ -33,16 +35,26 @@ def row_log_densities(components: dist.Distribution, value: Array) -> Array:
     -------
     Array, shape (num_rows, num_components), or (num_rows, num_components, num_within)
     """
-    by_row, each = varies_by_row(components), components
+    each = components
     if isinstance(components, dist.MixtureSameFamily):
         each = components.component_distribution
-    # some rows are left for the last block; parameters by row are not cut
-    full = 0 if by_row else max(len(value) - 1, 0) // _ROWS
+    if varies_by_row(components):  # parameters by row are not cut
+        return _densities(value, each, len(each.batch_shape) - 1)
+    return map_rows(_in_blocks, value, each)
+
+
+def _densities(rows: Array, components: dist.Distribution, num_axes: int) -> Array:
+    """Densities of rows under all components, which have a number of axes of their own."""
+    return components.log_prob(rows.reshape(len(rows), *(1,) * num_axes, *rows.shape[1:]))
+
+
+def _in_blocks(value: Array, components: dist.Distribution) -> Array:
+    """Densities of some rows after others."""
 
     def density(rows: Array) -> Array:
-        own = len(each.batch_shape) - (1 if by_row else 0)
-        return each.log_prob(rows.reshape(len(rows), *(1,) * own, *rows.shape[1:]))
+        return _densities(rows, components, len(components.batch_shape))
 
+    full = max(len(value) - 1, 0) // _ROWS  # some rows are left for the last block
     found = density(value[full * _ROWS :])
     if full:  # no array of points by clusters by features, in gradients neither
         blocks = value[: full * _ROWS].reshape(full, _ROWS, *value.shape[1:])

@@ -10,7 +10,7 @@ import threading
 import time
 
 import pytest
-from sidebayes.guides.engines.plumbing.background import (
+from sidebayes.guides.engines.machine.background import (
     NoThreadsError,
     Workers,
     in_threads,
@@ -75,7 +75,7 @@ def test_where_no_thread_can_be_started_work_is_done_here(monkeypatch):
 
 LEAVES = """
 import os, signal, threading, time
-from sidebayes.guides.engines.plumbing.background import interruptible
+from sidebayes.guides.engines.machine.background import interruptible
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

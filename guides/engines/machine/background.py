@@ -19,6 +19,8 @@ from typing import Any
 
 import jax
 
+from .shares import on_devices
+
 __all__ = ["NoThreadsError", "Workers", "finished", "in_threads", "interruptible", "leave_at_once"]
 
 _lock = threading.Lock()
@@ -168,7 +170,7 @@ def finished(program: Callable, *args: Any) -> Any:
         What it returns, computed.
     """
     # what is converted here needs this thread's precision
-    given = jax.device_put(args)
+    given = on_devices(args)
     return interruptible(lambda: jax.block_until_ready(program(*given)))
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
-from sidebayes.guides.engines.plumbing import memory, programs
+from sidebayes.guides.engines.machine import memory
+from sidebayes.guides.engines.plumbing import programs
 
 import sidebayes as sb
 from sidebayes import FitError

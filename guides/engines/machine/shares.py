@@ -1,0 +1,136 @@
+"""One run on all cores: the rows of a large table in shares, each on a device of its own.
+
+JAX runs a program of a processor on one device, and most of it on one core. XLA can divide a processor
+into several devices, which run one program together, each on its share of the rows, and add what they
+find. Settings of JAX would have to be changed before it starts to have such devices; here they belong to a
+client of their own, so that the user's settings and arrays stay as they are. The number of shares is fixed,
+so that results do not depend on the number of cores.
+
+Where JAX has several devices, such as accelerators or those of several processes under `jax.distributed`,
+the rows are divided among them instead.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from sidebayes.models.blocks.row_shares import ROWS
+
+__all__ = ["Spread", "divided", "is_spread", "on_devices", "replicated", "spread", "whole"]
+
+_NUM_SHARES = 8
+"""Devices that a processor is taken for."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Spread:
+    """A table whose rows are divided among devices.
+
+    Attributes
+    ----------
+    table : Array, shape (num_rows + spare rows, ...)
+        Spare rows of zeros make the shares equal.
+    num_rows : int
+    """
+
+    table: Array
+    num_rows: int = field(metadata={"static": True})
+
+
+def _mesh() -> Mesh | None:
+    """JAX's devices where it has several, of all processes; else a processor's own."""
+    if jax.device_count() > 1:
+        return Mesh(np.array(jax.devices()), (ROWS,))
+    return _processor() if jax.default_backend() == "cpu" else None
+
+
+@functools.cache
+def _processor() -> Mesh | None:
+    """Devices of a client of their own; None where this version of JAX has no such client."""
+    try:
+        from jaxlib import xla_client
+
+        client: Any = xla_client.make_cpu_client(asynchronous=True, num_devices=_NUM_SHARES)
+    except (ImportError, AttributeError, TypeError):
+        return None
+    return Mesh(np.array(client.devices()), (ROWS,))
+
+
+def spread(args: tuple) -> tuple:
+    """Data of a model, with its tables of as many rows as the longest has divided among devices."""
+    mesh = _mesh()
+    if mesh is None:
+        return args
+    num_rows = max(len(arg) for arg in args if hasattr(arg, "shape") and np.ndim(arg))
+
+    def one(arg: Any) -> Any:
+        if not hasattr(arg, "shape") or not np.ndim(arg) or len(arg) != num_rows:
+            return arg
+        spare = [(0, -num_rows % mesh.size), *[(0, 0)] * (np.ndim(arg) - 1)]
+        padded = np.pad(arg, spare) if spare[0][1] else np.asarray(arg)
+        return Spread(jax.device_put(padded, NamedSharding(mesh, PartitionSpec(ROWS))), num_rows)
+
+    return tuple(map(one, args))
+
+
+def is_spread(args: Any) -> bool:
+    """Whether some table among the arguments of a program is `Spread`."""
+    return any(isinstance(leaf, Spread) for leaf in _leaves(args))
+
+
+def whole(program: Callable) -> Callable:
+    """A function that is given `Spread` tables, and gives them to another as arrays."""
+
+    def unwrapped(*args: Any) -> Any:
+        return program(*jax.tree.map(_table, args, is_leaf=_is_spread))
+
+    return unwrapped
+
+
+def divided(args: Any) -> AbstractContextManager:
+    """Context in which a program is traced whose arguments may be `Spread`."""
+    mesh = _mesh() if is_spread(args) else None
+    return nullcontext() if mesh is None else jax.set_mesh(mesh)
+
+
+def replicated(args: Any) -> NamedSharding | None:
+    """Where results of a program lie: all on every device; None if no argument is `Spread`."""
+    mesh = _mesh() if is_spread(args) else None
+    return None if mesh is None else NamedSharding(mesh, PartitionSpec())
+
+
+def on_devices(args: Any) -> Any:
+    """Put the arguments of a program where it runs: on JAX's device, or those that share `Spread` tables."""
+    where = replicated(args)
+    if where is None:
+        return jax.device_put(args)
+
+    def place(leaf: Any) -> Any:
+        if _is_spread(leaf):
+            return leaf
+        value = np.asarray(leaf, jax.typeof(leaf).dtype)
+        # unlike `device_put`, this does not ask other processes whether their value is the same
+        return jax.make_array_from_callback(value.shape, where, value.__getitem__)
+
+    return jax.tree.map(place, args, is_leaf=_is_spread)
+
+
+def _table(leaf: Any) -> Any:
+    return leaf.table[: leaf.num_rows] if isinstance(leaf, Spread) else leaf
+
+
+def _is_spread(leaf: Any) -> bool:
+    return isinstance(leaf, Spread)
+
+
+def _leaves(args: Any) -> list:
+    return jax.tree.leaves(args, is_leaf=_is_spread)

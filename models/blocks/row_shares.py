@@ -1,0 +1,80 @@
+"""Rows of a table in equal shares, one per device, where a mesh of devices divides them.
+
+`guides.engines.machine.shares` chooses that mesh. Without one, everything here calls its function once,
+with all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import PartitionSpec
+from jax.typing import ArrayLike
+
+__all__ = ["ROWS", "map_rows", "sum_rows"]
+
+ROWS = "rows"
+"""Name of the axis of a mesh whose devices hold shares of the rows."""
+
+
+def sum_rows(fn: Callable[..., Any], rows: Any, *shared: Any) -> Any:
+    """Sum what a function finds in each share of the rows.
+
+    Parameters
+    ----------
+    fn : callable
+        ``fn(rows, num_real, *shared)`` returns arrays whose sum over the shares is wanted; rows from
+        `num_real` on are spare, and must not count.
+    rows : pytree of Array
+        All with the same number of rows.
+    *shared : pytrees of Array
+        What all shares are given.
+    """
+    number, total = _num_shares(), _num_rows(rows)
+    if number == 1:
+        return fn(rows, total, *shared)
+    size = -(-total // number)
+
+    def own(rows: Any, shared: tuple) -> Any:
+        num_real = jnp.clip(total - lax.axis_index(ROWS) * size, 0, size)
+        return lax.psum(fn(rows, num_real, *shared), ROWS)
+
+    return _in_shares(own, PartitionSpec(), rows, size * number, shared)
+
+
+def map_rows(fn: Callable[..., Any], rows: Any, *shared: Any) -> Any:
+    """Apply a function that treats every row alike: ``fn(rows, *shared)``, of as many rows.
+
+    Parameters
+    ----------
+    fn, rows, *shared
+        As for `sum_rows`, without the number of rows that are real.
+    """
+    number, total = _num_shares(), _num_rows(rows)
+    if number == 1:
+        return fn(rows, *shared)
+    padded = -(-total // number) * number
+    found = _in_shares(lambda r, s: fn(r, *s), PartitionSpec(ROWS), rows, padded, shared)
+    return jax.tree.map(lambda part: part[:total], found)
+
+
+def _in_shares(fn: Callable, out: PartitionSpec, rows: Any, size: int, shared: tuple) -> Any:
+    """Run a function on every device, with its share of the rows, which are padded to a given number."""
+    spare = size - _num_rows(rows)
+    padded = jax.tree.map(lambda a: jnp.pad(a, [(0, spare), *[(0, 0)] * (a.ndim - 1)]), rows)
+    specs = PartitionSpec(ROWS), PartitionSpec()
+    return jax.shard_map(fn, in_specs=specs, out_specs=out, check_vma=False)(padded, shared)
+
+
+def _num_shares() -> int:
+    """Devices among which rows are divided here; one within a share."""
+    mesh = jax.sharding.get_abstract_mesh()
+    return mesh.shape[ROWS] if ROWS in mesh.auto_axes else 1
+
+
+def _num_rows(rows: ArrayLike) -> int:
+    return len(jax.tree.leaves(rows)[0])
