@@ -103,7 +103,7 @@ POSTERIORS: dict[str, Callable[[], Known]] = {
 
 
 def study(known: Known, engine: Any, seeds: int) -> tuple[np.ndarray, np.ndarray, float]:
-    """Errors of estimates of the log evidence and their standard errors, by seed, and the mean seconds of a run."""
+    """Errors of estimates of the log evidence, their standard errors, and the mean seconds of a run."""
     found, seconds = [], []
     for seed in range(seeds):
         fit = sb.fit(known.model, *known.data, engine=engine, seed=seed, progress=False)
