@@ -139,7 +139,8 @@ def fit(
         checkpoint_every=every,
     )
     if stream is not None:
-        run = replace(run, stream=stream, sample_of=stream.num_rows)
+        is_sample = len(stream.rows) < stream.num_rows
+        run = replace(run, stream=stream, sample_of=stream.num_rows if is_sample else 0)
     return Fit.of(run, init, progress=progress)
 
 

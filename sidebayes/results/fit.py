@@ -301,7 +301,7 @@ class Fit(FitBase):
         labels = f"\n  labels summed out by {self.approximate}" if self.approximate else ""
         if self.has_labels:
             points, clusters = self.tree["responsibilities"]["prob"].shape[-2:]
-            seen = f"{points} of {self.run.sample_of}" if self.run.is_sample else points
+            seen = f"{points} of {self.run.sample_of}" if self.run.sample_of else points
             size = f"{seen} points, {clusters} clusters, {len(self.links)} links"
         else:
             tables = self.tree["observed_data"].data_vars.items()

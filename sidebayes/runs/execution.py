@@ -139,7 +139,7 @@ def _check(run: Run) -> None:
             f"engine {run.engine.name!r} keeps no state on its way, so that an interrupted run cannot go "
             "on; leave checkpoint out"
         )
-    if run.is_sample and run.stream is None:
+    if run.sample_of and run.stream is None:
         raise ValueError(
             f"the data are a sample of the {run.sample_of} rows of a table on disk, and only the whole of it "
             "can be fitted again; call sidebayes.fit with the table, and init=fit"

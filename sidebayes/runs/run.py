@@ -63,8 +63,7 @@ class Run:
     checkpoint_every : float
         Seconds between two writings, at least.
     sample_of : int
-        Number of rows of the table on disk that was fitted, of which `data` may be a sample; 0 where
-        `data` are all.
+        Number of rows of the table on disk that was fitted, where `data` are a sample of them; else 0.
     stream : StreamedTable or None
         That table; a saved fit does not name it, and other data are without.
     """
@@ -223,14 +222,6 @@ class Run:
             return self.problem
         (table,) = (r.name for r in self.signature.of_kind("table") if r.name in self.data)
         return streamed(self.problem, table, self.stream)
-
-    @property
-    def is_sample(self) -> bool:
-        """Whether the data are a sample of the rows of a table on disk."""
-        if not self.sample_of:
-            return False
-        tables = (self.data.get(role.name) for role in self.signature.of_kind("table"))
-        return all(table is None or len(table) < self.sample_of for table in tables)
 
     @property
     def unit_sites(self) -> list[str]:

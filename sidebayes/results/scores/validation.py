@@ -47,7 +47,7 @@ def unit_terms(fit: FitBase) -> NDArray[np.float64]:
 
 def bic(fit: FitBase) -> float:
     """See `Fit.bic`."""
-    if fit.run.is_sample:
+    if fit.run.sample_of:
         raise ValueError(
             f"the fit describes a sample of {fit.run.sample_of} rows, and BIC is of all; score rows by "
             "fit.log_prob(scan)"

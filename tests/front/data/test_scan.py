@@ -178,10 +178,19 @@ def test_fits_agree_with_scikit_learn(path, small_blocks):
     # the constant of the flat prior of the weights is a density, that of scikit-learn has none
     assert lp == pytest.approx(peer.score(X) * len(X) + np.log(2), abs=1e-2)
     # all rows are few enough to be kept
-    assert not found.run.is_sample
+    assert not found.run.sample_of
     np.testing.assert_array_equal(
         found.labels(), found.predict(X if path.suffix == ".npy" else named(X))
     )
+
+
+def test_a_table_that_is_kept_whole_is_like_an_array(tmp_path):
+    """Folds and BIC of a few rows on disk need the disk no more."""
+    table = sidebayes.scan(written(tmp_path, "npy"))
+    found = sidebayes.fit("gmm", table, num_clusters=3, engine="stochastic_em")
+    (tmp_path / "points.npy").unlink()
+    assert np.isfinite(found.bic)
+    assert len(found.kfold(2).elpd_i) == 900
 
 
 def named(rows):
