@@ -27,6 +27,7 @@ ENGINES = {
     "Laplace": sb.Laplace(),
     "SVI full rank": sb.SVI(),
     "SVI mean field": sb.SVI(guide="mean_field"),
+    "Pathfinder": sb.Pathfinder(),
     "HMC": sb.HMC(),
     "NUTS": sb.NUTS(),
     "SMC": sb.SMC(),

@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.flatten_util import ravel_pytree
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
@@ -41,7 +42,8 @@ def sum_rows(fn: Callable[..., Any], rows: Any, *shared: Any) -> Any:
 
     def own(rows: Any, shared: tuple) -> Any:
         num_real = jnp.clip(total - lax.axis_index(ROWS) * size, 0, size)
-        return lax.psum(fn(rows, num_real, *shared), ROWS)
+        flat, unravel = ravel_pytree(fn(rows, num_real, *shared))
+        return unravel(lax.psum(flat, ROWS))  # devices wait for one another once
 
     return _in_shares(own, PartitionSpec(), rows, size * number, shared)
 

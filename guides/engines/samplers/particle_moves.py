@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.scipy.linalg import solve_triangular
 
-__all__ = ["KERNELS", "Walk", "each_particle", "first_step", "move_particles"]
+__all__ = ["KERNELS", "Walk", "each_particle", "first_step", "move_particles", "num_chains"]
 
 _TARGET = {"hmc": 0.7, "random_walk": 0.25}
 """Acceptance probability that the step size is adapted to, by kernel."""
@@ -33,7 +33,8 @@ _LENGTH = 1.5
 _LONGEST_STEP = 1.8
 """Steps of the leapfrog diverge from 2 standard deviations on."""
 
-_LEAST_MOVES = 2
+_KEPT = 5
+"""States of a chain that are particles, at most."""
 
 _INDEPENDENT = 0.25
 """Correlation with where they started, of the worst coordinate, below which particles have moved enough."""
@@ -46,18 +47,21 @@ _SIDE_BY_SIDE = 16
 
 
 class Walk(NamedTuple):
-    """Particles on their way at one temperature.
+    """Chains on their way at one temperature.
 
     Attributes
     ----------
     key : Array
     state : pytree
-        Of blackjax's kernel, for each particle.
+        Of blackjax's kernel, for each chain.
     step_size, acceptance : Array, shape ()
-    likelihood : Array, shape (num_particles,)
-        Log likelihood where they are.
+    trail : Array, shape (num_kept, num_chains, num_coordinates)
+        The last states; that after m moves is at m modulo num_kept.
+    likelihood : Array, shape (num_kept, num_chains)
+        Log likelihood there.
     correlation, memory : Array, shape ()
-        With where they started: of the worst coordinate, and of the log likelihood.
+        With where they started: of the worst coordinate, and of the log likelihood; in the end memory
+        is the mean of all kept states.
     moves : Array of int, shape ()
     """
 
@@ -65,6 +69,7 @@ class Walk(NamedTuple):
     state: Any
     step_size: Array
     acceptance: Array
+    trail: Array
     likelihood: Array
     correlation: Array
     memory: Array
@@ -76,10 +81,19 @@ def first_step(kernel: str, num_coordinates: int) -> float:
     return float(num_coordinates ** _STEP[kernel])
 
 
+def num_chains(num_particles: int, num_mutations: int) -> int:
+    """Number of chains whose states are the particles; see `move_particles`."""
+    return -(-num_particles // _num_kept(num_mutations))
+
+
+def _num_kept(num_mutations: int) -> int:
+    return min(_KEPT, num_mutations + 1)
+
+
 def move_particles(
     split: Callable,
     temperature: Array,
-    start: Array,
+    cloud: Array,
     likelihood: Array,
     step_size: Array,
     key: Array,
@@ -87,19 +101,23 @@ def move_particles(
     kernel: str,
     num_mutations: int,
     num_leapfrog: int,
-) -> tuple[Walk, Array]:
-    """Move particles until they have forgotten where they started.
+) -> tuple[Walk, Array, Array]:
+    """Move some of the particles until they have forgotten where they started; all last states are kept.
 
-    Coordinates are those in which the particles have unit covariance.
+    Every state of a chain that starts at the target is a draw of it, so that none is wasted: of n particles
+    n / 5 move, and their last five states take the place of all (Dau and Chopin 2022). Coordinates are
+    those in which the other half of the particles has unit covariance: in those of its own, directions in
+    which particles lie too far out by chance are forgotten sooner than those in which they lie too near.
 
     Parameters
     ----------
     split : callable
         Log prior and log likelihood of one particle.
     temperature : Array, shape ()
-    start : Array, shape (num_particles, num_coordinates)
+    cloud : Array, shape (num_particles, num_coordinates)
+        Equally weighted, in an order such that every fifth is a sample as even as all.
     likelihood : Array, shape (num_particles,)
-        Log likelihood at `start`.
+        Log likelihood there.
     step_size : Array, shape ()
     key : Array
     kernel, num_mutations, num_leapfrog
@@ -109,15 +127,30 @@ def move_particles(
     -------
     walk : Walk
     particles : Array, shape (num_particles, num_coordinates)
+        States of the same chain follow one another.
+    likelihood : Array, shape (num_particles,)
     """
     from blackjax.mcmc import hmc, random_walk
 
-    number, width = start.shape
-    centre, root = start.mean(axis=0), _root(start)
-    white = solve_triangular(root, (start - centre).T, lower=True).T
+    total, width = cloud.shape
+    kept = _num_kept(num_mutations)
+    key, first_key = jax.random.split(key)
+    number = num_chains(total, num_mutations)
+    # a shift at random, so that each particle starts a chain with the same probability
+    chosen = (jax.random.randint(first_key, (), 0, total) + kept * jnp.arange(number)) % total
+    parts = jnp.stack([cloud[total // 2 :], cloud[: total - total // 2]])
+    centres, roots = parts.mean(axis=1), jax.vmap(_root)(parts)
+    half = (chosen >= total // 2).astype(int)
+    start, begun = cloud[chosen], likelihood[chosen]
+    white = jax.vmap(lambda h, x: solve_triangular(roots[h], x - centres[h], lower=True))(
+        half, start
+    )
 
-    def density(z: Array) -> Array:
-        prior, likelihood = split(centre + root @ z)
+    def outward(h: Array, z: Array) -> Array:
+        return centres[h] + roots[h] @ z
+
+    def density(h: Array, z: Array) -> Array:
+        prior, likelihood = split(outward(h, z))
         return prior + temperature * likelihood
 
     if kernel == "hmc":
@@ -125,19 +158,17 @@ def move_particles(
     else:
         begin, walk_on = random_walk.init, random_walk.build_additive_step()
 
-    def move(count: Array, key: Array, state: Any, size: Array) -> tuple:
+    def move(count: Array, half: Array, key: Array, state: Any, size: Array) -> tuple:
+        own = partial(density, half)
         if kernel == "hmc":
-            return leap(key, state, density, size, jnp.ones(width), count)
-        return walk_on(
-            key, state, density, lambda k, z: size * jax.random.normal(k, z.shape, z.dtype)
-        )
+            return leap(key, state, own, size, jnp.ones(width), count)
+        return walk_on(key, state, own, lambda k, z: size * jax.random.normal(k, z.shape, z.dtype))
 
     def unfinished(walk: Walk) -> Array:
         # weights depend on the likelihood only, draws on all coordinates
         held = walk.memory > _FORGOTTEN
         held |= (temperature >= 1) & (walk.correlation > _INDEPENDENT)
-        few = walk.moves < min(_LEAST_MOVES, num_mutations)
-        return few | (held & (walk.moves < num_mutations))
+        return (walk.moves < kept - 1) | (held & (walk.moves < num_mutations))
 
     def step(walk: Walk) -> Walk:
         key, vary, use = jax.random.split(walk.key, 3)
@@ -146,33 +177,49 @@ def move_particles(
         count = jnp.clip(jnp.ceil(_LENGTH / walk.step_size), 1, num_leapfrog)
         keys = jax.random.split(use, number)
         go = partial(move, count.astype(int))
-        state, info = each_particle(lambda given: go(*given), (keys, walk.state, sizes))
+        state, info = each_particle(lambda given: go(*given), (half, keys, walk.state, sizes))
         acceptance = info.acceptance_rate.mean()
-        now = each_particle(lambda z: split(centre + root @ z)[1], state.position)
+        now = each_particle(lambda given: split(outward(*given))[1], (half, state.position))
         rate = jnp.exp(_GAIN * (acceptance - _TARGET[kernel]))
+        slot = (walk.moves + 1) % kept
         return Walk(
             key=key,
             state=state,
             step_size=jnp.minimum(walk.step_size * rate, _LONGEST_STEP),
             acceptance=acceptance,
             correlation=jax.vmap(_correlation, 1)(white, state.position).max(),
-            likelihood=now,
-            memory=_correlation(likelihood, now),
+            trail=walk.trail.at[slot].set(state.position),
+            likelihood=walk.likelihood.at[slot].set(now),
+            memory=_correlation(begun, now),
             moves=walk.moves + 1,
         )
 
     first = Walk(
         key=key,
-        state=each_particle(lambda z: begin(z, density), white),
+        state=each_particle(
+            lambda given: begin(given[1], partial(density, given[0])), (half, white)
+        ),
         step_size=step_size,
         acceptance=jnp.zeros(()),
-        likelihood=likelihood,
+        trail=jnp.broadcast_to(white, (kept, *white.shape)),
+        likelihood=jnp.broadcast_to(begun, (kept, number)),
         correlation=jnp.ones(()),
         memory=jnp.ones(()),
         moves=jnp.asarray(0),
     )
     walk = lax.while_loop(unfinished, step, first)
-    return walk, centre + walk.state.position @ root.T
+    # what all kept states remember, which the next particles are drawn from
+    held = jax.vmap(partial(_correlation, begun))(walk.likelihood).mean()
+    walk = walk._replace(memory=held)
+
+    places = jax.vmap(jax.vmap(outward), (None, 0))(half, walk.trail)
+
+    def particles(trail: Array) -> Array:
+        """Chain by chain, each from its oldest state on."""
+        in_time = jnp.roll(trail, -(walk.moves + 1), axis=0).swapaxes(0, 1)
+        return in_time.reshape(-1, *trail.shape[2:])[:total]
+
+    return walk, particles(places), particles(walk.likelihood)
 
 
 def each_particle(function: Callable, rows: Any) -> Any:

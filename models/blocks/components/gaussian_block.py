@@ -27,7 +27,7 @@ from ..collapsed import Collapsed
 from ..mixtures.data_units import Rescaled, data_units, refuse_constant
 from ..mixtures.linked_mixture import LinkedMixture
 from . import normal_inverse_gamma, normal_inverse_wishart
-from .gaussian import Gaussian
+from .gaussian import Gaussian, IndependentNormals
 from .gaussian_prior import GaussianPrior
 from .gaussian_stats import Moments, gaussian_pass, weighted_moments
 from .kmeans_starts import centres_within, scattered_centres
@@ -137,7 +137,7 @@ class GaussianComponents(Block):
         self.location = mean
         if self._is_matrix:
             return Gaussian(mean, scale_tril=scale_tril)
-        return dist.Normal(mean, jnp.broadcast_to(deviation, mean.shape)).to_event(1)
+        return IndependentNormals(mean, jnp.broadcast_to(deviation, mean.shape))
 
     def bijector(self, role: str, bijector: Transform) -> Transform:
         """Coordinates in units of the data."""

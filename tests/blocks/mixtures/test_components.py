@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpyro.distributions import MultivariateNormal, Normal
 from scipy.optimize import root as solve
-from sidebayes.models.blocks.components.gaussian import Gaussian
+from sidebayes.models.blocks.components.gaussian import Gaussian, IndependentNormals
 from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior, resolve_prior
 from sidebayes.models.blocks.components.gaussian_stats import weighted_moments
 from sidebayes.models.blocks.components.mixture_components import gaussian_components
@@ -106,6 +106,33 @@ def test_products_give_the_density_that_solves_give(batch, origin):
         )
         for one, other in zip(*pairs, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-7 * np.abs(other).max())
+
+
+@pytest.mark.parametrize("origin", [0.0, 1e6])
+@pytest.mark.parametrize("batch", [(3,), (2, 3)], ids=["clusters", "classes"])
+def test_features_apart_have_the_density_of_normals(batch, origin):
+    """Values, slopes in points, means and scales, and products with the Hessian."""
+    with jax.enable_x64(True):
+        rng = np.random.default_rng(0)
+        x = rng.normal(size=(7, *[1] * len(batch), 4)) + origin
+        at = x, rng.normal(size=(*batch, 4)) + origin, rng.uniform(0.1, 2.0, size=(*batch, 4))
+        weights, change = rng.normal(size=(7, *batch)), tuple(rng.normal(size=a.shape) for a in at)
+
+        def apart(x, mean, sd):
+            return Normal(mean, sd).to_event(1).log_prob(x)
+
+        def at_once(x, mean, sd):
+            return IndependentNormals(mean, sd).log_prob(x)
+
+        def all_of(density):
+            slope = jax.grad(lambda *at: (weights * density(*at)).sum(), (0, 1, 2))
+            return density(*at), slope(*at), jax.jvp(slope, at, change)[1]
+
+        found, expected = (jax.tree.leaves(all_of(density)) for density in (at_once, apart))
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-7, atol=1e-7 * np.abs(other).max())
+        one = IndependentNormals(*at[1:]).log_prob(x[0].reshape(4))
+        np.testing.assert_allclose(one, expected[0][0], rtol=1e-9)
 
 
 @pytest.mark.parametrize("num_points", [3, 1024, 2500])

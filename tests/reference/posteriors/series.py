@@ -181,7 +181,7 @@ def _elimination():
         moments_of(record, "reference_log"),
         "published draws",
         {"times": times, "dose": float(data["D"]), "volume": float(data["V"])},
-        lambda draws: {name: np.log(value) for name, value in entries(draws).items()},
+        lambda draws: {f"ln({name})": np.log(value) for name, value in entries(draws).items()},
     )
 
 
