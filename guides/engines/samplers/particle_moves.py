@@ -104,6 +104,8 @@ def move_particles(
 ) -> tuple[Walk, Array, Array]:
     """Move some of the particles until they have forgotten where they started; all last states are kept.
 
+    In d dimensions they make at least d / 2 moves, up to the maximum.
+
     Every state of a chain that starts at the target is a draw of it, so that none is wasted: of n particles
     n / 5 move, and their last five states take the place of all (Dau and Chopin 2022). Coordinates are
     those in which the other half of the particles has unit covariance: in those of its own, directions in
@@ -168,7 +170,9 @@ def move_particles(
         # weights depend on the likelihood only, draws on all coordinates
         held = walk.memory > _FORGOTTEN
         held |= (temperature >= 1) & (walk.correlation > _INDEPENDENT)
-        return (walk.moves < kept - 1) | (held & (walk.moves < num_mutations))
+        # the likelihood is of all directions, and does not show the few that remember longest
+        least = max(kept - 1, min(width // 2, num_mutations))
+        return (walk.moves < least) | (held & (walk.moves < num_mutations))
 
     def step(walk: Walk) -> Walk:
         key, vary, use = jax.random.split(walk.key, 3)
@@ -250,7 +254,7 @@ def _root(particles: Array) -> Array:
     apart = particles - particles.mean(axis=0)
     covariance = apart.T @ apart / number
     diagonal = jnp.diag(covariance) + 1e-12
-    share = width / (width + number)
+    share = width / (width + number / 2)  # about half are distinct, after resampling
     scale = jnp.sqrt(diagonal)
     correlation = (1 - share) * covariance / jnp.outer(scale, scale)
     correlation = correlation.at[jnp.diag_indices(width)].set(1.0)

@@ -119,7 +119,8 @@ class SMC(KeptEngine):
         by chance, and the evidence comes out too low. Steps vary from 0.6 to 1.6 times a size that follows
         the acceptance.
     num_mutations : int
-        Maximum number of moves of each chain at each temperature.
+        Maximum number of moves of each chain at each temperature. Half as many as there are coordinates
+        are made at least, up to this maximum.
     num_leapfrog : int
         Maximum number of leapfrog steps of a Hamiltonian move.
     target_ess : float

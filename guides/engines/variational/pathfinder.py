@@ -49,6 +49,9 @@ __all__ = ["Pathfinder"]
 _AT_ONCE = 16
 """Draws whose densities are computed side by side."""
 
+_ARRIVED = 0.3
+"""Distance to the mode, in standard deviations by the estimated inverse Hessian, within which a path must end."""
+
 
 @dataclass(frozen=True)
 class Pathfinder(KeptEngine):
@@ -125,7 +128,7 @@ class Pathfinder(KeptEngine):
         with progress_bar("Pathfinder", shown=progress) as advance:
             advance(0, "climbing")
             width = sum(value.size for value in template.values())
-            mean, root = self._normals(problem, members, width, clock, keep)
+            mean, root, arrived = self._normals(problem, members, width, clock, keep)
         rng = np.random.default_rng([seed, 4])
         noise = rng.normal(size=(len(mean), self.num_draws, mean.shape[1]))
         pool = mean[:, None] + noise @ np.swapaxes(root, 1, 2)
@@ -137,6 +140,13 @@ class Pathfinder(KeptEngine):
         chosen = _resampled(weights, self.num_draws, rng)
         sites = {n: np.concatenate([part[1][n] for part in looked])[chosen] for n in looked[0][1]}
         judged = judge_draws(problem, template, flat[chosen], sites, log_weights, clock, seed)
+        remarks = judged.remarks
+        short = float(weights.reshape(len(mean), -1).sum(axis=1)[~arrived].sum())
+        if short > 0.5:
+            remarks += (
+                f"{short:.0%} of the draws are of paths that stopped before their mode: raise max_steps, or "
+                "use NUTS",
+            )
         value, error = log_mean_weight(log_weights)
         if judged.close:
             evidence = Evidence(value, "estimate", error)
@@ -157,7 +167,7 @@ class Pathfinder(KeptEngine):
             approximate=approximate,
             density_space="unconstrained",
             log_evidence=None if has_improper_prior(problem) else evidence,
-            remarks=judged.remarks,
+            remarks=remarks,
         )
 
     def _normals(
@@ -167,8 +177,10 @@ class Pathfinder(KeptEngine):
         width: int,
         clock: Clock,
         keep: Keeper,
-    ) -> tuple[NDArray, NDArray]:
+    ) -> tuple[NDArray, NDArray, NDArray]:
         """Means and Cholesky factors of the approximations of paths, as far as they are finite.
+
+        The third array says which of these paths ended at a mode.
 
         Raises
         ------
@@ -176,7 +188,7 @@ class Pathfinder(KeptEngine):
             If there is none.
         """
         number, version = len(members[0]), load_blackjax("Pathfinder").__version__
-        shapes = (number, width), (number, width, width), (number,)
+        shapes = (number, width), (number, width, width), (number,), (number,)
         blank = tuple(np.full(shape, np.nan, jnp.result_type(float)) for shape in shapes)
         found = keep.restore(blank)
         if np.isnan(found[2]).all():
@@ -186,20 +198,20 @@ class Pathfinder(KeptEngine):
             with clock.running():
                 found = climb(members, problem.args)
             keep.offer(found)
-        mean, root, bound = map(np.asarray, found)
+        mean, root, bound, distance = map(np.asarray, found)
         usable = np.isfinite(bound)
         if not usable.any():
             raise FitError(
                 "Pathfinder: no path has a normal approximation at whose draws the density is finite; pass "
                 "init= with values inside the supports, or use NUTS"
             )
-        return mean[usable], root[usable]
+        return mean[usable], root[usable], distance[usable] < _ARRIVED
 
     def _path(self, problem: Problem) -> Callable:
-        """Program of one path: the best of its normal approximations, and its lower bound."""
+        """Program of one path: its best normal approximation, the lower bound, and how far from a mode it ended."""
         from blackjax.vi import pathfinder
 
-        def climb(member: tuple[Array, dict], args: tuple) -> tuple[Array, Array, Array]:
+        def climb(member: tuple[Array, dict], args: tuple) -> tuple[Array, Array, Array, Array]:
             key, start = member
             free = unconstrained_start(problem, start, args)
             point, _ = ravel_pytree(free)
@@ -210,14 +222,19 @@ class Pathfinder(KeptEngine):
                 return jnp.where(jnp.isnan(value), -jnp.inf, value)
 
             first, second = jax.random.split(jax.random.wrap_key_data(key))
+            # ftol is relative: a small gain of a large density would end a path far along a flat direction
             _, info = pathfinder.approximate(
-                first, density, point, 1, maxiter=self.max_steps, maxcor=self.memory
+                first, density, point, 1, maxiter=self.max_steps, maxcor=self.memory, ftol=0.0
             )
             path = info.path
             inner = jnp.einsum("sij,sjk,slk->sil", path.beta, path.gamma, path.beta)
             covariance = inner + jax.vmap(jnp.diag)(path.alpha)
             root = jnp.linalg.cholesky(covariance)
-            mean = path.position - jnp.einsum("sij,sj->si", covariance, path.grad_position)
+            ahead = jnp.einsum("sij,sj->si", covariance, path.grad_position)
+            mean = path.position - ahead
+            moved = (jnp.diff(path.position, axis=0) != 0).any(axis=1)
+            last = jnp.max(jnp.where(moved, jnp.arange(1, len(mean)), 0))
+            distance = jnp.sqrt((ahead[last] * path.grad_position[last]).sum())
             shape = len(mean), self.num_bound_draws, len(point)
             noise = jax.random.normal(second, shape, point.dtype)
             draws = mean[:, None] + jnp.einsum("sij,snj->sni", root, noise)
@@ -227,7 +244,7 @@ class Pathfinder(KeptEngine):
             bound = (found - log_q).mean(axis=1)
             bound = jnp.where(jnp.isfinite(bound), bound, -jnp.inf)
             best = jnp.argmax(bound)
-            return mean[best], root[best], bound[best]
+            return mean[best], root[best], bound[best], distance
 
         return climb
 

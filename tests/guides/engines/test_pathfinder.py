@@ -98,3 +98,39 @@ def test_bad_settings(bad):
     name = next(iter(bad))
     with pytest.raises(ValueError, match=rf"Pathfinder\({name}="):
         Pathfinder(**bad)
+
+
+def steep(y):
+    """Coefficients of a predictor far from zero, whose correlation is .999, in a large density."""
+    slope = numpyro.sample("slope", dist.Normal(0.0, 10.0))
+    height = jnp.asarray(HEIGHT)
+    level = numpyro.sample("level", dist.Normal(0.0, 100.0))
+    noise = numpyro.sample("noise", dist.HalfNormal(5.0))
+    with numpyro.plate("rows", len(y)):
+        numpyro.sample("y", dist.Normal(level + slope * height, noise), obs=y)
+
+
+HEIGHT = np.random.default_rng(0).normal(66.0, 4.0, 1000)
+EARNINGS = 5 + 0.06 * HEIGHT + np.random.default_rng(1).normal(0.0, 0.9, 1000)
+
+
+def steep_fit(**options):
+    result = Pathfinder(**options).run(Problem(steep, (jnp.asarray(EARNINGS),)), seed=0)
+    rows = np.stack([np.ones(1000), HEIGHT], axis=1)
+    (_, slope), (left,), *_ = np.linalg.lstsq(rows, EARNINGS)
+    sd = np.sqrt(left / 998 * np.linalg.inv(rows.T @ rows)[1, 1])
+    return result, abs(result.draws["slope"].mean() - slope) / sd
+
+
+def test_paths_go_on_along_a_narrow_ridge():
+    """A small gain relative to the density ended them far from the mode."""
+    result, error = steep_fit()
+    assert error < 0.15
+    assert result.status.converged
+    assert not result.remarks
+
+
+def test_paths_that_stop_short_are_said():
+    result, error = steep_fit(max_steps=8)
+    assert error > 1
+    assert not result.status.converged or "stopped before their mode" in result.remarks[0]
