@@ -49,8 +49,9 @@ __all__ = ["Pathfinder"]
 _AT_ONCE = 16
 """Draws whose densities are computed side by side."""
 
-_ARRIVED = 0.3
-"""Distance to the mode, in standard deviations by the estimated inverse Hessian, within which a path must end."""
+_ARRIVED = 1.0
+"""Distance to the mode, in standard deviations by the estimated inverse Hessian, within which a path of all
+steps must end; rounding in single precision leaves up to about one."""
 
 
 @dataclass(frozen=True)
@@ -144,8 +145,8 @@ class Pathfinder(KeptEngine):
         short = float(weights.reshape(len(mean), -1).sum(axis=1)[~arrived].sum())
         if short > 0.5:
             remarks += (
-                f"{short:.0%} of the draws are of paths that stopped before their mode: raise max_steps, or "
-                "use NUTS",
+                f"{short:.0%} of the draws are of paths whose steps did not reach their mode: raise "
+                "max_steps, or use NUTS",
             )
         value, error = log_mean_weight(log_weights)
         if judged.close:
@@ -180,7 +181,7 @@ class Pathfinder(KeptEngine):
     ) -> tuple[NDArray, NDArray, NDArray]:
         """Means and Cholesky factors of the approximations of paths, as far as they are finite.
 
-        The third array says which of these paths ended at a mode.
+        The third array says which of these paths ended at a mode, or with steps left.
 
         Raises
         ------
@@ -208,7 +209,10 @@ class Pathfinder(KeptEngine):
         return mean[usable], root[usable], distance[usable] < _ARRIVED
 
     def _path(self, problem: Problem) -> Callable:
-        """Program of one path: its best normal approximation, the lower bound, and how far from a mode it ended."""
+        """Program of one path: its best normal approximation, the lower bound, and its distance from a mode.
+
+        The distance is 0 where steps were left.
+        """
         from blackjax.vi import pathfinder
 
         def climb(member: tuple[Array, dict], args: tuple) -> tuple[Array, Array, Array, Array]:
@@ -234,7 +238,7 @@ class Pathfinder(KeptEngine):
             mean = path.position - ahead
             moved = (jnp.diff(path.position, axis=0) != 0).any(axis=1)
             last = jnp.max(jnp.where(moved, jnp.arange(1, len(mean)), 0))
-            distance = jnp.sqrt((ahead[last] * path.grad_position[last]).sum())
+            gap = jnp.sqrt((ahead * path.grad_position).sum(axis=1))
             shape = len(mean), self.num_bound_draws, len(point)
             noise = jax.random.normal(second, shape, point.dtype)
             draws = mean[:, None] + jnp.einsum("sij,snj->sni", root, noise)
@@ -244,6 +248,10 @@ class Pathfinder(KeptEngine):
             bound = (found - log_q).mean(axis=1)
             bound = jnp.where(jnp.isfinite(bound), bound, -jnp.inf)
             best = jnp.argmax(bound)
+            # rounding can keep the last point from having the smallest gradient
+            distance = jnp.nanmin(jnp.where(jnp.arange(len(mean)) >= best, gap, jnp.inf))
+            # a path that ended by itself went on as far as rounding of the density allows
+            distance = jnp.where(last < self.max_steps, 0.0, distance)
             return mean[best], root[best], bound[best], distance
 
         return climb
