@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
-from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from sidebayes.common.fields import Count, NonNegative
 
@@ -31,11 +30,11 @@ from .engines.plumbing.clock import Clock
 from .engines.plumbing.programs import compiled
 from .engines.plumbing.progress import progress_bar
 from .engines.plumbing.side_by_side import one_member, run_each
-from .engines.problem.declared import observed_table
 from .engines.problem.density import approximation, trace_model
 from .engines.steps.climbs import BROKEN, SETTLED, climbed, history_length, stop_code, until_stopped
 from .engines.steps.starts import initial_values, starting_point
-from .feature_saliency_removals import Traced, shortened, worst_cluster
+from .feature_saliency_removals import Traced, simpler, worst_cluster
+from .feature_saliency_starts import at_known_rows, from_some_rows, with_all_features
 from .feature_saliency_steps import Sites, Weighed
 
 __all__ = ["ComponentwiseEM"]
@@ -47,6 +46,12 @@ _ROUNDING = 1e-12
 
 _WORTH = 10.0
 """Steps whose gain a removal must exceed before parameters have settled."""
+
+_BETWEEN = 8
+"""Steps after which features are weighed before parameters have settled."""
+
+_ROWS = 50
+"""Rows for each cluster of the start from which they are: of few rows, messages were longer at times."""
 
 
 class _Search(NamedTuple):
@@ -69,10 +74,11 @@ class ComponentwiseEM(KeptEngine):
     r"""Expectation maximisation that takes out clusters and features which do not pay for themselves.
 
     For models with the prior of a message length, `feature_saliency` with ``selection="mml"``. Steps of
-    EM go on until nothing moves. Then a cluster is taken out if the message is shorter without it, else
-    all features whose saliency makes it shorter at zero or one, else the cluster that is missed least;
-    and so on, down to `min_clusters`. The shortest message on the way is the result. All of this is one
-    compiled program, which skips the clusters and features that were taken out.
+    EM go on until nothing moves. Then a cluster is taken out if the message is shorter without it,
+    else all features whose saliency makes it shorter at zero or one, else the cluster that is missed least;
+    and so on, down to `min_clusters`. What saves many times what a step gains does not wait so long. The
+    shortest message on the way is the result. All of this is one compiled program, which skips the clusters
+    and features that were taken out. Of many rows some are drawn for the first steps.
 
     The thesis lets the price of parameters draw weights and saliencies to zero within the steps, so that
     a cluster goes once it holds fewer rows than half of its parameters, whatever it saves: with 30
@@ -90,7 +96,8 @@ class ComponentwiseEM(KeptEngine):
         one plus its absolute value.
     max_steps : int
     num_restarts : int
-        Number of starts at rows drawn at random, of which the shortest message is kept.
+        Number of starts at rows drawn at random, of which the shortest message is kept. But for flat priors
+        there is one more, in which all saliencies are one: that of the mixture without any.
 
     References
     ----------
@@ -131,16 +138,19 @@ class ComponentwiseEM(KeptEngine):
         approximate = approximation(problem)
         names = Sites.of(problem)
         if init is None:
-            starts = _at_known_rows(
-                problem, names, initial_values(problem, seed, self.num_restarts)
-            )
+            starts = initial_values(problem, seed, self.num_restarts)
+            starts = at_known_rows(problem, names, starts)
         else:
             starts = {n: v[None] for n, v in starting_point(problem, init).items()}
-        state = self._begin(starts)
         fixed = problem.args, np.asarray(self.tol, float), np.asarray(self.max_steps)
         clock = Clock()
         with progress_bar("Component-wise EM", shown=progress) as advance:
             advance(0, "compiling")
+            if init is None and not names.is_flat:
+                starts = from_some_rows(
+                    problem, names, with_all_features(names, starts), seed, clock
+                )
+            state = self._begin(starts)
             build = partial(self._program, names)
             given = one_member(state, 0), *fixed, np.asarray(0)
             program = clock.counted(compiled(self.name, problem, self.min_clusters, build, *given))
@@ -177,7 +187,7 @@ class ComponentwiseEM(KeptEngine):
             settled = same & ~fell & (gain <= tol * (1 + jnp.abs(value)))
             cut = state.steps >= most
             better = good & ~fell & (settled | cut) & (length > state.best_value)
-            left, ended, early = self._left(at, traced, settled, same & ~fell, gain)
+            left, early, ended = self._left(at, traced, state.steps, settled, same & ~fell, gain)
             # with hard links, fewer clusters may be too few
             last = (settled & ended) | (~good & jnp.isfinite(state.best_value))
             code = stop_code(broken=~good & ~last, settled=last, cut=cut)
@@ -210,35 +220,47 @@ class ComponentwiseEM(KeptEngine):
         return search
 
     def _left(
-        self, at: Weighed, traced: Traced, settled: Array, apace: Array, gain: Array
+        self,
+        at: Weighed,
+        traced: Traced,
+        steps: Array,
+        settled: Array,
+        apace: Array,
+        gain: Array,
     ) -> tuple[dict[str, Array], Array, Array]:
-        """Parameters with less in use, whether there can be none, and whether it is time before they settle.
+        """Parameters with less in use, whether that is before they settle, and whether there can be none.
 
-        It is time where that shortens the message by more than many steps, or a cluster has less than
-        a point. With links removals wait: they may leave too few clusters.
+        It is before they settle where it shortens the message by more than many steps, or a cluster has
+        less than a point. With links removals wait: they may leave too few clusters.
         """
         never = jnp.zeros((), bool)
         if at.block.is_flat:
             number, smallest = at.smallest()
-            return at.without(smallest), (number <= self.min_clusters) | (smallest < 0), never
-
-        def fewer() -> tuple[dict[str, Array], Array]:
-            return shortened(at, traced, *worst_cluster(at, traced, self.min_clusters))
+            return at.without(smallest), never, (number <= self.min_clusters) | (smallest < 0)
 
         def the_same() -> tuple[dict[str, Array], Array]:
             return at.all_params(), never
 
-        if not at.fn.labels.is_shared:
-            return *lax.cond(settled, fewer, the_same), never
-        cluster, saved = worst_cluster(at, traced, self.min_clusters)
-        left, ended = lax.cond(settled, lambda: shortened(at, traced, cluster, saved), the_same)
-        early = ~settled & apace & (saved > jnp.maximum(_WORTH * gain, 0.0))
-        left = jax.tree.map(
-            lambda one, other: jnp.where(early, one, other),
-            at.all_params() | at.without(cluster),
-            left,
-        )
-        return left, ended, early
+        def weighed() -> tuple[dict[str, Array], Array, Array]:
+            least = jnp.where(settled, 0.0, jnp.maximum(_WORTH * gain, 0.0))
+            cluster, saved = worst_cluster(at, traced, self.min_clusters)
+            many = at.value.shape[0] >= _ROWS * len(at.weights)
+            turn = settled | (many & apace & (steps % _BETWEEN == 0))
+            less, some = lax.cond(turn & ~(saved > 0), lambda: simpler(at, traced, least), the_same)
+            # of a settled search, the cluster that is missed least goes all the same
+            fewer = (saved > least) | (settled & ~some)
+            params = jax.tree.map(
+                lambda one, other: jnp.where(fewer, one, other),
+                at.params | at.without(cluster),
+                less,
+            )
+            return params, ~settled & (fewer | some), fewer & jnp.isneginf(saved)
+
+        def unchanged() -> tuple[dict[str, Array], Array, Array]:
+            return at.all_params(), never, never
+
+        ready = settled | apace if at.fn.labels.is_shared else settled
+        return lax.cond(ready, weighed, unchanged)
 
     def _result(
         self,
@@ -278,25 +300,6 @@ class ComponentwiseEM(KeptEngine):
             seconds=seconds,
             approximate=approximate,
         )
-
-
-def _at_known_rows(
-    problem: Problem, names: Sites, starts: dict[str, NDArray]
-) -> dict[str, NDArray]:
-    """Starts whose clusters have the means of normal features of the rows that partial labels give them."""
-    data = observed_table(problem, names.observed)
-    known = next((arg for arg in problem.args if isinstance(arg, PartialLabels)), None)
-    if known is None or data is None or not names.normal:
-        return starts
-    data = data[:, np.array(names.normal)]
-    location = starts[names.location].copy()
-    classes = np.asarray(known.classes)
-    for cluster in np.unique(classes[classes >= 0]):
-        own = data[classes == cluster]
-        told = ~np.isnan(own)
-        mean = np.where(told, own, 0.0).sum(axis=0) / np.maximum(told.sum(axis=0), 1)
-        location[:, cluster] = np.where(told.any(axis=0), mean, location[:, cluster])
-    return starts | {names.location: location}
 
 
 def _shown(state: _Search) -> str:

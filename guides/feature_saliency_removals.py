@@ -6,10 +6,14 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 from jax import Array, lax
+from jax.typing import ArrayLike
 
 from .feature_saliency_steps import Weighed, log_prior
 
-__all__ = ["Traced", "shortened", "worst_cluster"]
+__all__ = ["Traced", "simpler", "worst_cluster"]
+
+_AT_ONCE = 1_000_000
+"""Entries of the parameters of structures that are weighed at once."""
 
 type Traced = Callable[[dict[str, Array]], dict[str, dict]]
 """Trace of the model at other parameters."""
@@ -22,8 +26,8 @@ def worst_cluster(at: Weighed, traced: Traced, min_clusters: int) -> tuple[Array
     :math:`\sum_i \log (1 - w_{ij}) / (1 - \alpha_j)`, exactly where no links tie points.
     """
     allowed = (at.weights > 0) & ~at.held() & (at.used.number > min_clusters)
-    number = jnp.arange(len(at.weights))
-    prior = lax.map(lambda k: log_prior(traced(at.without(k)), at.names), number) - at.log_prior
+    prior = _each(lambda k: log_prior(traced(at.without(k)), at.names), at, len(at.weights))
+    prior = prior - at.log_prior
     rest = jnp.log1p(-jnp.where(allowed & (at.used.number > 1), at.weights, 0.0))
     gain = prior + at.log_share_of_others() - at.value.shape[0] * rest
     less_than_a_point = at.weights * at.value.shape[0] < 1.0  # its length means nothing
@@ -31,29 +35,16 @@ def worst_cluster(at: Weighed, traced: Traced, min_clusters: int) -> tuple[Array
     return gain.argmax(), gain.max()
 
 
-def shortened(
-    at: Weighed, traced: Traced, cluster: Array, gain: Array
-) -> tuple[dict[str, Array], Array]:
-    """Parameters with less in use than settled ones, and whether nothing may be left out any more.
-
-    The `worst_cluster` goes first if the message is shorter without it. Else all features go whose
-    saliency makes it shorter at zero or one; if there are none, that cluster all the same.
-    """
-
-    def fewer() -> tuple[dict[str, Array], Array]:
-        return at.without(cluster), jnp.isneginf(gain)
-
-    def simpler() -> tuple[dict[str, Array], Array]:
-        params, some = _simpler(at, traced)
-        return lax.cond(some, lambda: (params, jnp.zeros((), bool)), fewer)
-
-    return lax.cond(gain > 0, fewer, simpler)
-
-
-def _simpler(at: Weighed, traced: Traced) -> tuple[dict[str, Array], Array]:
-    """Parameters with saliencies of zero or one where that shortens the message, and whether it does.
+def simpler(at: Weighed, traced: Traced, least: ArrayLike) -> tuple[dict[str, Array], Array]:
+    """Parameters with saliencies of zero or one where each shortens the message by more than `least` nats.
 
     A feature of saliency zero gets the common density that fits all its values.
+
+    Returns
+    -------
+    params : dict of str to Array
+    some : Array of bool
+        Whether there is such a feature.
     """
     saliency, site, params = at.saliency, at.names.saliency, at.all_params()
     silent = Weighed.of(traced(params | {site: jnp.zeros_like(saliency)}), at.names)
@@ -70,9 +61,15 @@ def _simpler(at: Weighed, traced: Traced) -> tuple[dict[str, Array], Array]:
         one = params | {site: jnp.where(where, 1.0, saliency)}
         return jnp.stack([log_prior(traced(new), at.names) for new in (zero, one)])
 
-    gain = lax.map(prior, jnp.arange(len(saliency))) - at.log_prior
+    gain = _each(prior, at, len(saliency)) - at.log_prior
     zero = jnp.where(saliency > 0, to_zero + gain[:, 0], -jnp.inf)
     one = jnp.where((saliency > 0) & (saliency < 1), to_one + gain[:, 1], -jnp.inf)
-    goes, stays = (zero > 0) & (zero >= one), (one > 0) & (one > zero)
+    goes, stays = (zero > least) & (zero >= one), (one > least) & (one > zero)
     new = jnp.where(goes, 0.0, jnp.where(stays, 1.0, saliency))
     return params | left_out(goes) | {site: new}, (goes | stays).any()
+
+
+def _each(of: Callable[[Array], Array], at: Weighed, number: int) -> Array:
+    """A function of 0, 1, ..., for many at once, so that what they have in common is computed once."""
+    together = max(1, _AT_ONCE // (len(at.weights) * len(at.saliency)))
+    return lax.map(of, jnp.arange(number), batch_size=min(together, number))

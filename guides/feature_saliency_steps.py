@@ -35,12 +35,13 @@ _TRIED = 33
 
 
 class Sites(NamedTuple):
-    """Names of the observed site, of the weights, of those of the features by role; normal columns."""
+    """Names of observed site, weights and features by role; normal columns; whether priors are flat."""
 
     observed: str
     weights: str
     roles: tuple[tuple[str, str], ...]
     normal: tuple[int, ...]
+    is_flat: bool
 
     @property
     def saliency(self) -> str:
@@ -51,6 +52,11 @@ class Sites(NamedTuple):
     def location(self) -> str:
         """Name of the means in the clusters."""
         return dict(self.roles)["location"]
+
+    @property
+    def common(self) -> dict[str, str]:
+        """Roles of the parameters of common densities, by site."""
+        return {name: role for role, name in self.roles if role.startswith("common_")}
 
     @classmethod
     def of(cls, problem: Problem) -> Sites:
@@ -91,7 +97,7 @@ class Sites(NamedTuple):
             normal = block.columns.normal
         else:
             normal = tuple(range(block.num_features))
-        return cls(sources[0], weights[0], tuple(sorted(sites.items())), normal)
+        return cls(sources[0], weights[0], tuple(sorted(sites.items())), normal, block.is_flat)
 
 
 def log_prior(trace: Mapping[str, dict], names: Sites) -> Array:
@@ -232,15 +238,11 @@ class Weighed(NamedTuple):
     def common_densities(self, share: Array) -> dict[str, Array]:
         """Parameters of the common densities after a step, by site."""
         found, _ = self._posterior(share, self.weights)
-        return {name: new for name, new in self._modes(found).items() if name in self._common()}
-
-    def _common(self) -> dict[str, str]:
-        """Roles of the parameters of common densities, by site."""
-        return {name: role for role, name in self.names.roles if role.startswith("common_")}
+        return {name: new for name, new in self._modes(found).items() if name in self.names.common}
 
     def mixed_by_feature(self, other: Mapping[str, Array], where: Array) -> dict[str, Array]:
         """Parameters of common densities, from others for some of the features."""
-        columns = {n: np.array(self.block.columns_of(r)) for n, r in self._common().items()}
+        columns = {n: np.array(self.block.columns_of(r)) for n, r in self.names.common.items()}
         return {
             name: jnp.where(
                 jnp.expand_dims(where[own], range(1, other[name].ndim)), other[name], now
@@ -257,8 +259,7 @@ class Weighed(NamedTuple):
         are then updated one after another by eq. 4.29, and saliencies by eq. 4.30.
         """
         if not self.block.is_flat:
-            share, weights = self._shares()
-            return {self.names.weights: weights} | self._features(share, weights, plain, 0.0)
+            return self.moved_by_shares(plain)
         price = jnp.asarray(self.block.num_parameters) / 2
         held = self.held()
         counts, shares = self._expected()
@@ -272,6 +273,11 @@ class Weighed(NamedTuple):
         return {self.names.weights: weights} | self._features(
             shares(weights), weights, plain, price
         )
+
+    def moved_by_shares(self, plain: ArrayLike = True) -> dict[str, Array]:
+        """Update weights, densities and saliencies, none of which has a price."""
+        share, weights = self._shares()
+        return {self.names.weights: weights} | self._features(share, weights, plain, 0.0)
 
     def moved_at_held_saliencies(self) -> dict[str, Array]:
         """Update weights and densities alone."""
@@ -326,7 +332,7 @@ class Weighed(NamedTuple):
         return {name: new[role] for role, name in self.names.roles if role in new}
 
     def _features(
-        self, share: Array, weights: Array, plain: Array, price: ArrayLike
+        self, share: Array, weights: Array, plain: ArrayLike, price: ArrayLike
     ) -> dict[str, Array]:
         """Modes of densities and saliencies."""
         found, moments = self._posterior(share, weights)
@@ -358,7 +364,11 @@ def _weight_updated(
 
 
 def _saliency_updated(
-    saliency: Array, moments: Any, num_used: Array, plain: Array, price: ArrayLike = PER_DENSITY / 2
+    saliency: Array,
+    moments: Any,
+    num_used: Array,
+    plain: ArrayLike,
+    price: ArrayLike = PER_DENSITY / 2,
 ) -> Array:
     r"""Saliencies after a step.
 
@@ -389,4 +399,4 @@ def _saliency_updated(
     )
     longer = jnp.take_along_axis(tried, bound.argmax(axis=0)[None], axis=0)[0]
     is_longer = jnp.abs(longer - now) > jnp.abs(best - now)
-    return jnp.where(inside & is_longer & ~plain, longer, best)
+    return jnp.where(inside & is_longer & ~jnp.asarray(plain), longer, best)

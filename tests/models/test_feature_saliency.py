@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import product
 
 import jax
@@ -11,8 +12,17 @@ import pytest
 import sidebayes.models.blocks.saliency.passes as passes
 from scipy.stats import norm
 from sidebayes.guides.engines.base import Problem
+from sidebayes.guides.engines.plumbing.clock import Clock
 from sidebayes.guides.engines.plumbing.programs import counted_compilations
-from sidebayes.guides.feature_saliency_steps import _saliency_updated, _weight_updated
+from sidebayes.guides.engines.problem.density import trace_model
+from sidebayes.guides.engines.steps.starts import initial_values
+from sidebayes.guides.feature_saliency_starts import from_some_rows, with_all_features
+from sidebayes.guides.feature_saliency_steps import (
+    Sites,
+    Weighed,
+    _saliency_updated,
+    _weight_updated,
+)
 from sidebayes.models.blocks.saliency.layout import Used
 from sidebayes.models.blocks.saliency.message_length import structure_length
 from sidebayes.models.blocks.saliency.passes import (
@@ -247,6 +257,43 @@ def test_partial_labels_keep_their_clusters():
     assert fit.params["saliency"][:2].min() > 0.95
 
 
+def test_one_start_is_the_mixture_with_all_features():
+    """Where every feature tells clusters apart, the message is no longer than without saliencies."""
+    rng = np.random.default_rng(7)
+    labels = rng.integers(3, size=90)
+    x = 4.0 * labels[:, None] * np.array([1.0, -1.0, 0.5]) + rng.normal(size=(90, 3))
+    engine = sb.ComponentwiseEM(num_restarts=1)
+    fit = sb.fit("feature_saliency", x, num_clusters=6, engine=engine)
+    known = fit.params | {"saliency": np.ones(3)}
+    plain = sb.fit("feature_saliency", x, num_clusters=6, init=known)
+    lengths = [-float(one.tree["sample_stats"]["lp"].item()) for one in (fit, plain)]
+    assert lengths[0] <= lengths[1] + 1e-6
+
+
+def test_many_rows_start_from_some_of_them():
+    rng = np.random.default_rng(8)
+    labels = rng.integers(2, size=2400)
+    x = np.column_stack([rng.normal(5.0 * labels), rng.normal(size=2400)])
+    problem = Problem(feature_saliency, (jnp.asarray(x), None, None), {"num_clusters": 2})
+    names, clock = Sites.of(problem), Clock()
+    starts = with_all_features(names, initial_values(problem, 0, 1))
+    found = from_some_rows(problem, names, starts, 0, clock)
+    assert clock.seconds["run"] > 0
+    for start in (0, 1):
+        before, after = (
+            Weighed.of(
+                trace_model(problem, {n: jnp.asarray(v[start]) for n, v in one.items()}), names
+            )
+            for one in (starts, found)
+        )
+        assert after.at_held_precision() > before.at_held_precision() + 100
+    np.testing.assert_array_equal(found["saliency"][1], 1.0)
+    few = Problem(feature_saliency, (jnp.asarray(x[:2399]), None, None), {"num_clusters": 2})
+    assert from_some_rows(few, names, starts, 0, clock) is starts
+    fit = sb.fit("feature_saliency", x, num_clusters=2, engine=sb.ComponentwiseEM(num_restarts=2))
+    assert fit.status.converged
+
+
 def test_hard_links_keep_enough_clusters():
     x, _ = four_gaussians(6, 60)
     links = sb.Links.cannot_link([(0, 1), (1, 2), (0, 2)])
@@ -312,6 +359,22 @@ def test_repeated_features_are_told():
     with pytest.warns(sb.SideBayesWarning, match="up to place and scale: 1 and 4. All") as told:
         sb.fit("feature_saliency", x, num_clusters=3, engine=engine)
     assert told[0].filename == __file__
+
+
+def test_levels_are_told():
+    x, labels = four_gaussians(5, 60)
+    x = np.column_stack([x[:, :2], np.where(labels == 1, 0.3, 0.7)])
+    engine = sb.ComponentwiseEM(num_restarts=1, max_steps=3)
+    with pytest.warns(
+        sb.SideBayesWarning, match="few different values: 2 .kinds 'category:2'."
+    ) as told:
+        sb.fit("feature_saliency", x, num_clusters=3, engine=engine)
+    assert told[0].filename == __file__
+    coded, kinds = x.copy(), ["normal", "normal", "category:2"]
+    coded[:, 2] = labels == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", sb.SideBayesWarning)
+        sb.fit("feature_saliency", coded, num_clusters=3, engine=engine, kinds=kinds)
 
 
 def test_fewer_rows_than_features_are_told():

@@ -17,7 +17,7 @@ from sidebayes.common.magnitudes import listed, refuse_huge
 from sidebayes.common.warnings import SideBayesWarning
 
 from .embedding import Embedding
-from .graphs.given import stated
+from .graphs.given import stated, stated_edge
 from .graphs.manifold import Manifold
 from .graphs.rows import GraphRows, TableRows
 from .graphs.shortcuts import most_moving
@@ -274,6 +274,31 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         gone = self._leaving(rows)
         self._manifold.contract(gone)
         return self._after(gone)
+
+    def set_edge(self, first: int, second: int, length: float | None) -> Self:
+        """Insert an edge into a graph that was given, give it another length, or delete it.
+
+        Parameters
+        ----------
+        first, second : int
+            Numbers of the rows that it joins.
+        length : float or None
+            None deletes it.
+
+        Raises
+        ------
+        ValueError
+            If the map was not fitted to a sparse array of edges, or there can be no such edge.
+        """
+        check_is_fitted(self, "_manifold")
+        if not isinstance(self._manifold.rows, GraphRows):
+            raise ValueError(
+                "edges follow from the rows of this map; only those of a sparse array that fit was given "
+                "with metric='precomputed' can be changed"
+            )
+        self._manifold.set_edge(stated_edge(first, second, length, len(self._manifold)))
+        self._embed(self.embedding_)
+        return self
 
     def short_circuits(
         self, number: int = 10, *, of: Literal["edges", "rows"] = "edges"

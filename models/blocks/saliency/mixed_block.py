@@ -272,7 +272,7 @@ class MixedFeatures(Block, Augmented, TakesMissing):
         table = np.asarray(value, float)
         for kind in self.columns.kinds:
             kind.check(name, table)
-        look_at(self, name, table)
+        look_at(self, name, table, self.columns.normal)
 
 
 def _roles(kind: Kind) -> tuple[str, str]:

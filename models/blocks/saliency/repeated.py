@@ -1,8 +1,9 @@
-"""Tables that say less than they seem to: columns that repeat others, fewer rows than parameters."""
+"""Tables that say less than they seem to: columns that repeat others or are levels, few rows."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +16,9 @@ __all__ = ["look_at", "repeated_columns"]
 
 _ROUNDING = 1e-8
 """Difference of standardised values that is rounding."""
+
+_FEW = 5
+"""Different values of a column, and the rows for each of them, from which it is taken for levels."""
 
 _LEVEL = 9
 """Frames between the warning and the call of `fit`."""
@@ -31,8 +35,12 @@ class _Salient(Protocol):
         ...
 
 
-def look_at(block: _Salient, name: str, table: np.ndarray) -> None:
-    """Refuse constant columns; warn of repeated ones, and of few rows under a message length.
+def look_at(
+    block: _Salient, name: str, table: np.ndarray, normal: Sequence[int] | None = None
+) -> None:
+    """Refuse constant columns; warn of repeated ones, of levels, and of few rows under a message length.
+
+    Columns of `normal` densities, all by default, should be no levels.
 
     Raises
     ------
@@ -41,6 +49,7 @@ def look_at(block: _Salient, name: str, table: np.ndarray) -> None:
     """
     refuse_constant(name, table)
     _warn_of_repeated(name, table)
+    _warn_of_levels(name, table, range(table.shape[1]) if normal is None else normal)
     if block.saliency_prior is None:
         _warn_of_few_rows(name, table, int(block.num_parameters.sum()))
 
@@ -80,6 +89,25 @@ def _warn_of_repeated(name: str, table: np.ndarray) -> None:
             f"{name} has columns that are the same up to place and scale: {shown}. All are kept, but "
             "features are taken for independent within clusters: a repeated one counts twice, and takes "
             "extra clusters to describe; drop one of each",
+            SideBayesWarning,
+            stacklevel=_LEVEL,
+        )
+
+
+def _warn_of_levels(name: str, table: np.ndarray, normal: Sequence[int]) -> None:
+    """Warn of normal columns of few different values, on which a normal density has no least width."""
+    found = []
+    for column in normal:
+        values = np.unique(table[:, column][~np.isnan(table[:, column])])
+        apart = 1 + (np.diff(values) > _ROUNDING * np.ptp(values)).sum()
+        if apart <= _FEW and len(table) >= _FEW * apart:
+            found.append(f"{column} (kinds 'category:{apart}')")
+    if found:
+        shown = ", ".join(found[:5]) + ", ..." * (len(found) > 5)
+        warnings.warn(
+            f"{name} has columns of few different values: {shown}. On those a normal density is as "
+            "narrow as it may be, for which every cluster pays, so that too few are found; pass kinds=, with "
+            "values coded 0, 1, ... (mixed_table does so), or drop these columns",
             SideBayesWarning,
             stacklevel=_LEVEL,
         )

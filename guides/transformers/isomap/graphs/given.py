@@ -9,7 +9,9 @@ import scipy.sparse
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_array
 
-__all__ = ["stated"]
+from .adjacency import Edges
+
+__all__ = ["stated", "stated_edge"]
 
 
 def stated(X: Any, before: int | None, num_new: int | None = None) -> Any:
@@ -96,3 +98,26 @@ def _symmetric_graph(given: Any, first: int) -> scipy.sparse.csr_array:
     rows, columns, lengths = rows[once], columns[once], lengths[once]
     bounds = np.searchsorted(rows, np.arange(first, first + given.shape[0] + 1))
     return scipy.sparse.csr_array((lengths, columns, bounds), shape=given.shape)
+
+
+def stated_edge(first: Any, second: Any, length: Any, size: int) -> Edges:
+    """An edge between two different rows, infinitely long where its length is None.
+
+    Raises
+    ------
+    ValueError
+        If there are no such rows, or the length is negative or no number.
+    """
+    for name, row in (("first", first), ("second", second)):
+        if not isinstance(row, int | np.integer) or isinstance(row, bool) or not 0 <= row < size:
+            raise ValueError(
+                f"{name} = {row!r:.60}; pass the number of a row, from 0 to {size - 1}"
+            )
+    if first == second:
+        raise ValueError(f"first and second are both {first}; an edge joins two different rows")
+    if length is not None and not (np.ndim(length) == 0 and 0 <= float(length) < np.inf):
+        raise ValueError(
+            f"length = {length!r:.60}; pass a number of zero or more, or None to delete the edge"
+        )
+    far = np.inf if length is None else float(length)
+    return Edges.unique(np.array([first]), np.array([second]), np.array([far]))

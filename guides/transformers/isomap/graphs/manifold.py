@@ -128,6 +128,13 @@ class Manifold:
             self.geodesics.change_graph(removed, added)
         self._drop(gone)
 
+    def set_edge(self, edge: Edges) -> None:
+        """Insert an edge, give it another length, or delete it where that is infinite."""
+        load()
+        old = Edges(edge.ends, self.geodesics.adjacency.lengths(edge))
+        removed, added = (one.where(np.isfinite(one.lengths)) for one in (old, edge))
+        self.geodesics.change(removed, added)
+
     def _bridges(self, vertex: int) -> tuple[Edges, Edges]:
         """Edges between neighbours of a vertex that stand for paths over it, and those they replace."""
         graph = self.geodesics.adjacency

@@ -126,6 +126,46 @@ def test_given_graphs_keep_their_edges(roll):
 
 
 @pytest.mark.parametrize("n_landmarks", [None, 12])
+@pytest.mark.filterwarnings("ignore::sidebayes.SideBayesWarning")
+def test_single_edges_of_a_given_graph_can_be_changed(roll, tmp_path, n_landmarks):
+    matrix = kneighbors_graph(roll[:60], 5, mode="distance").toarray()
+    matrix = np.maximum(matrix, matrix.T)
+    options = {"metric": "precomputed", "converge": True, "n_landmarks": n_landmarks}
+    found = IncrementalIsomap(**options).fit(scipy.sparse.csr_array(matrix))
+    rng = np.random.default_rng(0)
+    for turn in range(60):
+        first, second = rng.choice(60, 2, replace=False)
+        if turn % 3:  # every third change joins any two rows, the others meet an edge
+            first, second = rng.choice(np.argwhere(matrix))
+        length = None if turn % 3 == 1 else float(rng.uniform(0.1, 8.0))
+        matrix[first, second] = matrix[second, first] = length or 0.0
+        found.set_edge(first, second, length)
+        shortest = scipy.sparse.csgraph.shortest_path(matrix, directed=False)
+        wanted = shortest if n_landmarks is None else shortest[found.landmarks_]
+        np.testing.assert_allclose(found.dist_matrix_, wanted, atol=1e-10)
+    found.save(tmp_path / "map.nc")
+    again = IncrementalIsomap.load(tmp_path / "map.nc").set_edge(0, 1, 0.01)
+    np.testing.assert_array_equal(again.dist_matrix_, found.set_edge(0, 1, 0.01).dist_matrix_)
+
+
+def test_edges_that_there_cannot_be_are_named(roll):
+    graph = scipy.sparse.csr_array(kneighbors_graph(roll, 9, mode="distance"))
+    found = IncrementalIsomap(metric="precomputed").fit(graph)
+    before = found.dist_matrix_.copy()
+    for edge, message in {
+        (0, 220, 1.0): "second = 220; pass the number of a row, from 0 to 219",
+        (3, 3, 1.0): "first and second are both 3",
+        (0, 1, -1.0): "length = -1.0; pass a number of zero or more, or None",
+        (0, 1, np.nan): "length = nan",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            found.set_edge(*edge)
+    np.testing.assert_array_equal(found.dist_matrix_, before)
+    with pytest.raises(ValueError, match="edges follow from the rows of this map"):
+        IncrementalIsomap().fit(roll).set_edge(0, 1, 1.0)
+
+
+@pytest.mark.parametrize("n_landmarks", [None, 12])
 @pytest.mark.parametrize("kind", ["rows", "radius", "distances", "graph"])
 def test_a_file_goes_on_as_if_never_away(roll, tmp_path, kind, n_landmarks):
     distances = cdist(roll, roll)
