@@ -103,7 +103,7 @@ class StochasticEM(KeptEngine):
         progress: bool = True,
         keep: Keeper = KEEPS_NOTHING,
     ) -> EngineResult:
-        """Fit; see `Engine.run`. Without `init` starts from EM's mode on up to 10,000 points of the first batch.
+        """Fit; see `Engine.run`. Without `init` starts from EM's mode on 10,000 points of the first batch.
 
         Raises
         ------
