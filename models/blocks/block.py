@@ -417,3 +417,9 @@ class Batched(Protocol):
     def given_moments(self, mean: Array, covariance: Array) -> bool:
         """See all data by their mean and covariance; whether the prior changed."""
         ...
+
+    def one_pass(
+        self, fn: Collapsed, value: Array, num_real: Array
+    ) -> tuple[Array, dict[str, Any]]:
+        """As that of `OnePass`, of the rows before `num_real`; statistics of batches add up."""
+        ...

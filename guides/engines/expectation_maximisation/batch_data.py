@@ -24,6 +24,9 @@ from ..steps.updates import Plan, block_of, listed, plan_updates
 
 __all__ = ["BatchData", "chunk_moments", "closed_plan", "moments"]
 
+_ENOUGH = 10_000
+"""Points of a batch that are enough to find where to start."""
+
 _CHUNK = 65_536
 """Rows read from disk at a time."""
 
@@ -132,9 +135,9 @@ class BatchData:
         return _cut(self.problem, batch).args, batch.graph
 
     def first(self) -> Problem:
-        """The problem with the points of the first batch for its data, without spare ones."""
+        """The problem with points of the first batch for its data, where the search for a start is made."""
         batch = self.batches.at(0)
-        points = batch.points[: batch.num_real]
+        points = batch.points[: min(batch.num_real, _ENOUGH)]
         return _cut(self.problem, of_points(self.graph, points, self.groups))
 
 

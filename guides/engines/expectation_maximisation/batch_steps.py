@@ -44,12 +44,16 @@ def expect(
     ((name, (found, value)),) = collapsed_sites(trace).items()
     assert isinstance(found, FiniteMixture)  # refused before
     fn = found.tied_by(graph)
-    log_z, slope = jax.value_and_grad(fn.log_partition)(fn.log_factors(value))
+    blocks = [block_of(trace, part) for part in plan.parts]
+    new = [isinstance(one, Batched) and one.given_moments(centre, covariance) for one in blocks]
+    passing = trace[plan.one_pass[name]]["infer"]["block"] if name in plan.one_pass else None
+    if isinstance(passing, Batched):
+        log_z, slope = passing.one_pass(fn, value, graph.node_size.sum())
+    else:
+        log_z, slope = jax.value_and_grad(fn.log_partition)(fn.log_factors(value))
     log_prior = jnp.zeros(())
     statistics, done = [], {name}
-    for part in plan.parts:
-        block = block_of(trace, part)
-        is_new = isinstance(block, Batched) and block.given_moments(centre, covariance)
+    for part, block, is_new in zip(plan.parts, blocks, new, strict=True):
         statistics.append(block.statistics(Observation(fn, value, slope)))
         if is_new:
             nothing = block.update(jax.tree.map(jnp.zeros_like, statistics[-1]), ())

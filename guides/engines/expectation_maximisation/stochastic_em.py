@@ -30,7 +30,7 @@ from .streamed_data import StreamedData, StreamedTable
 __all__ = ["StochasticEM"]
 
 _FIRST = EM(num_restarts=5, max_steps=50)
-"""Finds where to start, on the first batch."""
+"""Finds where to start, on points of the first batch."""
 
 _LOST = (
     "StochasticEM: the log joint stopped being finite, as a cluster lost its points or collapsed; take "
@@ -103,7 +103,7 @@ class StochasticEM(KeptEngine):
         progress: bool = True,
         keep: Keeper = KEEPS_NOTHING,
     ) -> EngineResult:
-        """Fit; see `Engine.run`. Without `init` starts from EM's mode on the first batch.
+        """Fit; see `Engine.run`. Without `init` starts from EM's mode on 10,000 points of the first batch.
 
         Raises
         ------

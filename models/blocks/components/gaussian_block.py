@@ -194,13 +194,18 @@ class GaussianComponents(Block):
         free = isinstance(fn, LinkedMixture) and fn.labels.is_shared and others <= _FOUND
         return free and isinstance(fn.components, Gaussian) and not fn.has_side_factors
 
-    def one_pass(self, fn: Any, value: Array) -> tuple[Array, dict[str, Any]]:
+    def one_pass(
+        self, fn: Any, value: Array, num_real: Array | None = None
+    ) -> tuple[Array, dict[str, Any]]:
         """Moments of the components, in chunks of points; no responsibilities are kept."""
         density = fn.components
         scale_tril = jnp.broadcast_to(density.scale_tril, (*density.loc.shape, self.num_features))
         given = fn.labels.log_weights, density.loc, scale_tril
-        found = gaussian_pass(value, *given, statements=fn.class_statements())
-        slopes = {"moments": found.moments, "log_weights": found.moments.total}
+        found = gaussian_pass(value, *given, statements=fn.class_statements(), num_real=num_real)
+        moments = (
+            found.moments if num_real is None else found.moments.moved(density.loc, self.about)
+        )
+        slopes = {"moments": moments, "log_weights": found.moments.total}
         if found.class_counts is not None:
             slopes["log_classes"] = found.class_counts
         return found.log_likelihood, slopes

@@ -52,6 +52,14 @@ class Moments(NamedTuple):
     first: Array
     second: Array
 
+    def moved(self, mean: ArrayLike, about: ArrayLike) -> Moments:
+        """The same moments about other points, given the `mean` that they are about."""
+        apart = jnp.asarray(mean) - about
+        cross = self.first[:, :, None] * apart[:, None, :]
+        first = self.first + self.total[:, None] * apart
+        own = self.total[:, None, None] * apart[:, :, None] * apart[:, None, :]
+        return Moments(self.total, first, self.second + cross + jnp.swapaxes(cross, 1, 2) + own)
+
     def estimates(self, mean: ArrayLike) -> tuple[Array, Array]:
         """Weighted means and covariances, given the `mean` that the moments are about.
 
@@ -88,6 +96,7 @@ def gaussian_pass(
     scale_tril: ArrayLike,
     *,
     statements: tuple[Array, Array] | None = None,
+    num_real: ArrayLike | None = None,
     chunk_size: int = _CHUNK,
 ) -> GaussianPass:
     r"""E-step of a Gaussian mixture and the sufficient statistics of its M-step, in one pass.
@@ -104,6 +113,8 @@ def gaussian_pass(
     statements : (Array, Array), optional
         Probabilities of what is stated about each point given its class, (num_points, num_classes), and
         of the classes in each cluster, (num_clusters, num_classes). Rows of one number state nothing.
+    num_real : int, optional
+        Rows from this number on are spare and do not count.
     chunk_size : int
         Rows visited at a time.
 
@@ -136,7 +147,10 @@ def gaussian_pass(
     stated, classes = (None, None) if statements is None else statements
     share = partial(_share_of_pass, chunk_size)
     given = mean, precision, constant, centre, classes
-    (log_likelihood, counts), *sums = sum_rows(share, (x, stated), *given)
+    if num_real is None:
+        (log_likelihood, counts), *sums = sum_rows(share, (x, stated), *given)
+    else:
+        (log_likelihood, counts), *sums = share((x, stated), num_real, *given)
     return GaussianPass(log_likelihood, _about_means(sums, mean, centre), counts)
 
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 import xarray as xr
-from jax import Array
+from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
@@ -74,7 +74,7 @@ def _by_information(
             "not computed; use an engine that draws"
         )
     latent = {name: np.asarray(params[name]) for name in shapes}
-    program, _ = compiled("information", problem, None, _curvature, latent, problem.args)
+    program, _ = compiled("information", problem, None, _curvature, latent, problem.args, once=True)
     hessian = np.asarray(program(latent, problem.args))
     scale = np.sqrt(np.abs(np.diag(hessian)))
     scale[scale == 0] = 1.0
@@ -88,7 +88,7 @@ def _by_information(
         )
     inputs = latent, problem.args, (axes / np.sqrt(curvature) / scale[:, None]).T
     build = partial(_along, names)
-    program, _ = compiled("information-sites", problem, tuple(names), build, *inputs)
+    program, _ = compiled("information-sites", problem, tuple(names), build, *inputs, once=True)
     slope, second = map(np.asarray, program(*inputs))
     found: NDArray[np.float64] = slope.T @ slope
     blind = (slope**2).sum(axis=0) < _STATIONARY * (second**2).sum(axis=0) / 2
@@ -105,8 +105,9 @@ def _curvature(problem: Problem) -> Callable:
         def loss(point: Array) -> Array:
             return -sum_log_prob(place(problem, unravel(point), args)[0])
 
-        hessian: Array = jax.jacfwd(jax.grad(loss))(flat)
-        return hessian
+        # one direction after another: a program for all at once takes twice as long to compile
+        _, bend = jax.linearize(jax.grad(loss), flat)
+        return lax.map(bend, jnp.eye(len(flat)))
 
     return curvature
 
@@ -122,9 +123,11 @@ def _along(names: list[str], problem: Problem) -> Callable:
                 trace, _ = place(problem, unravel(flat + step * direction), args)
                 return jnp.concatenate([jnp.ravel(trace[name]["value"]) for name in names])
 
-            slope = jax.jacfwd(moved)
-            return slope(jnp.zeros(())), jax.jacfwd(slope)(jnp.zeros(()))
+            def slope(step: Array) -> Array:
+                return jax.jvp(moved, (step,), (jnp.ones(()),))[1]
 
-        return jax.vmap(line)(directions)
+            return jax.jvp(slope, (jnp.zeros(()),), (jnp.ones(()),))
+
+        return lax.map(line, directions)
 
     return along

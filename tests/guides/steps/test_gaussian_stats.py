@@ -207,3 +207,19 @@ def test_moments_refuse_shapes_that_disagree():
         weighted_moments(x, np.ones((5, 2)), np.zeros((3, 4)))
     with pytest.raises(ValueError, match="chunk_size"):
         weighted_moments(x, np.ones((5, 2)), chunk_size=0)
+
+
+def test_spare_rows_do_not_count_and_moments_move():
+    rng = np.random.default_rng(3)
+    x, mean = rng.normal(size=(50, 2)), rng.normal(size=(3, 2))
+    root = np.linalg.cholesky(np.stack([np.cov(x.T) * (k + 1) for k in range(3)]))
+    log_weights = np.log([0.2, 0.3, 0.5])
+    all_rows = gaussian_pass(x[:37], log_weights, mean, root, chunk_size=20)
+    some = gaussian_pass(x, log_weights, mean, root, chunk_size=20, num_real=37)
+    for one, other in zip(jax.tree.leaves(some), jax.tree.leaves(all_rows), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12)
+    density = gaussian_log_prob(x[:37], mean, root) + log_weights
+    about = rng.normal(size=(3, 2)) + 2
+    expected = weighted_moments(x[:37], jax.nn.softmax(density), about)
+    for one, other in zip(some.moments.moved(mean, about), expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10)
