@@ -24,6 +24,7 @@ from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorica
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.blocks.side_information.links import Links
 
+import sidebayes as sb
 from benchmarks import evidence
 
 pytest.importorskip("blackjax")
