@@ -15,6 +15,15 @@ import sidebayes
 TABLE = pd.DataFrame({"y": np.arange(6.0), "t": [0, 1, 2] * 2, "who": list("aaabbb")})
 FORMULA = "y ~ t + (1 | who)"
 POINTS = np.arange(12.0).reshape(6, 2) ** 2
+
+
+def write_zarr():
+    """Labels of a table on disk."""
+    np.save("points.npy", POINTS)
+    fit = sidebayes.fit("gmm", POINTS, num_clusters=1, progress=False)
+    fit.predict(sidebayes.scan("points.npy"), to="labels.zarr")
+
+
 NEEDS = {
     "formulae": [lambda: sidebayes.design(FORMULA, TABLE)],
     "blackjax": [
@@ -27,7 +36,9 @@ NEEDS = {
         lambda: sidebayes.load_dataset("table.parquet"),
         lambda: sidebayes.load_dataset("table.feather"),
         lambda: sidebayes.Links.must_link([(0, 1)]).write("links.parquet"),
+        lambda: sidebayes.scan("table.parquet"),
     ],
+    "zarr": [write_zarr],
 }
 
 
