@@ -21,7 +21,7 @@ from sklearn.mixture import GaussianMixture
 import sidebayes as sb
 
 SHORT, LONG = 2, 7
-TARGETS = {"float64": 8, "float32": 10}
+TARGETS = {"float64": 20, "float32": 20}
 
 
 def simulate(num_points, num_features, num_clusters, seed=0):

@@ -188,4 +188,4 @@ def _log_volume(flat: NDArray) -> float:
     cut = np.clip(flat, *np.quantile(flat, _TAILS, axis=0))
     values = np.linalg.eigvalsh(np.atleast_2d(np.cov(cut, rowvar=False)))
     free = values[values > _FLAT * values.max(initial=0.0)]
-    return 0.5 * float(np.log(2 * np.pi * np.e * free).sum())
+    return 0.5 * float((1 + np.log(2 * np.pi * free)).sum())

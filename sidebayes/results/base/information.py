@@ -107,7 +107,8 @@ def _curvature(problem: Problem) -> Callable:
 
         # one direction after another: a program for all at once takes twice as long to compile
         _, bend = jax.linearize(jax.grad(loss), flat)
-        return lax.map(bend, jnp.eye(len(flat)))
+        hessian: Array = lax.map(bend, jnp.eye(len(flat)))
+        return hessian
 
     return curvature
 
@@ -124,10 +125,13 @@ def _along(names: list[str], problem: Problem) -> Callable:
                 return jnp.concatenate([jnp.ravel(trace[name]["value"]) for name in names])
 
             def slope(step: Array) -> Array:
-                return jax.jvp(moved, (step,), (jnp.ones(()),))[1]
+                change: Array = jax.jvp(moved, (step,), (jnp.ones(()),))[1]
+                return change
 
-            return jax.jvp(slope, (jnp.zeros(()),), (jnp.ones(()),))
+            first, second = jax.jvp(slope, (jnp.zeros(()),), (jnp.ones(()),))
+            return first, second
 
-        return lax.map(line, directions)
+        first, second = lax.map(line, directions)
+        return first, second
 
     return along
