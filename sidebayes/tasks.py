@@ -135,24 +135,20 @@ def _away(
 
 def _work(home: tuple[str, int], packed: list[NDArray], *common: NDArray) -> tuple[str, Any, list]:
     """Do one task; its name, what it gave, and the warnings that the user would not see."""
-    if (
-        home == _process()
-    ):  # a thread of the user's own process, whose settings and warnings are his
-        task, (function, shared, title) = _unpacked(packed), _unpacked(common)
-        return task.name, _named(function, task, shared, title), []
-    os.environ["NPROC"] = "1"  # read by XLA when it starts, and by the library
+    is_away = home != _process()
+    if is_away:
+        os.environ["NPROC"] = "1"  # read by XLA when it starts, and by the library
     task, (function, shared, title) = _unpacked(packed), _unpacked(common)
+    if not is_away:  # a thread of the user's own process, whose settings and warnings are his
+        return task.name, _named(function, task, shared, title), []
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         try:
             result = _named(function, task, shared, title)
         except Exception as error:
             raise _portable(error) from None
-    return (
-        task.name,
-        result,
-        [(one.category, str(one.message), one.filename, one.lineno) for one in caught],
-    )
+    told = [(one.category, str(one.message), one.filename, one.lineno) for one in caught]
+    return task.name, result, told
 
 
 def _process() -> tuple[str, int]:
