@@ -70,11 +70,18 @@ def with_samples(
             "engine needs all rows in memory, scan.to_numpy()"
         )
     streamed = look_over(table, _SAMPLE, check_seed(seed), progress=progress)
-    sample: Any = streamed.sample
+    return *_with_rows(table, streamed.sample, data, named), streamed
+
+
+def _with_rows(
+    table: Scan, rows: NDArray, data: tuple, named: Mapping[str, Any]
+) -> tuple[tuple, dict[str, Any]]:
+    """Data in which some of its rows stand for a table on disk."""
+    given: Any = rows
     if table.has_names:
-        sample = pd.DataFrame(sample, columns=list(table.names))
-    stands = lambda one: sample if one is table else one  # noqa: E731
-    return tuple(map(stands, data)), {n: stands(v) for n, v in named.items()}, streamed
+        given = pd.DataFrame(rows, columns=list(table.names), copy=False)
+    stands = lambda one: given if one is table else one  # noqa: E731
+    return tuple(map(stands, data)), {n: stands(v) for n, v in named.items()}
 
 
 def by_block(
@@ -132,12 +139,8 @@ def _of_rows(
     """Values at some rows; spare ones make their number that of others, so that one program is enough."""
     size = min(_ROWS, max(table.sizes))
     spare = np.broadcast_to(rows[-1], (size - len(rows), rows.shape[1]))
-    filled: Any = np.concatenate([rows, spare])
-    if table.has_names:
-        filled = pd.DataFrame(filled, columns=list(table.names), copy=False)
-    stands = lambda one: filled if one is table else one  # noqa: E731
-    values = function(*map(stands, data), **{n: stands(v) for n, v in named.items()})
-    return values[: len(rows)]
+    given, by_name = _with_rows(table, np.concatenate([rows, spare]), data, named)
+    return function(*given, **by_name)[: len(rows)]
 
 
 def refuse_target(to: Any) -> None:
