@@ -156,6 +156,8 @@ def _check_target(to: Any) -> Path:
     path = Path(to) if str(to).endswith(".zarr") else check_writable(to)
     if path.suffix not in _WRITERS:
         raise ValueError(f"to = {str(to)!r:.60}; give a name that ends in .parquet or .zarr")
+    if path.suffix == ".zarr" and path.exists() and not (path / "zarr.json").is_file():
+        raise ValueError(f"to = {str(to)!r:.60} is there, and no Zarr store; give another name")
     return path
 
 

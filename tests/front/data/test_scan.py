@@ -303,3 +303,14 @@ def test_workers_open_the_table_by_its_path(tmp_path):
     again = sidebayes.fit_each(each, table, folder=tmp_path / "fits", **common)
     for name, one in fits.items():
         np.testing.assert_array_equal(one.params["mean"], again[name].params["mean"])
+
+
+def test_a_folder_that_is_no_store_is_not_replaced(tmp_path):
+    from sidebayes.streams import _check_target
+
+    kept = tmp_path / "mine.zarr"
+    kept.mkdir()
+    (kept / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="no Zarr store"):
+        _check_target(kept)
+    assert (kept / "notes.txt").read_text() == "mine"
