@@ -17,8 +17,9 @@ from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.reliability import learned_pair_weights
 from .blocks.mixtures.weights import cluster_weights
-from .blocks.roles import Missing
+from .blocks.roles import Chosen, Missing
 from .blocks.saliency.feature_block import SalientFeatures
+from .blocks.saliency.levels import check_levels, kinds_of_columns, say_levels
 from .blocks.saliency.message_length import check_selection, improper_weights, structure_length
 from .blocks.saliency.mixed_block import MixedFeatures
 from .blocks.saliency.saliency_mixture import SaliencyMixture
@@ -42,7 +43,9 @@ def feature_saliency(
     flip_rate: dist.Distribution | str | None = None,
     weight_per: str = "point",
     inference: str | Inference = "exact",
-    kinds: Sequence[str] | None = None,
+    kinds: Annotated[
+        Sequence[str] | str | None, Chosen(kinds_of_columns, suit=check_levels, say=say_levels)
+    ] = None,
     num_points: int | None = None,
 ) -> None:
     r"""Mixture of diagonal Gaussians with a saliency for every feature (Law 2006, chapter 4).
@@ -77,10 +80,12 @@ def feature_saliency(
         a and b.
     reading, flip_rate, weight_per, inference
         See `ppc`; links are read as statements by default.
-    kinds : sequence of str, optional
-        What each feature is: "normal", the default, "count" (Poisson), "category:C" (one of C categories)
-        or "ordered:C" (C ordered levels, binomial). Categories and levels are coded 0, 1, ...; see
-        `MixedFeatures` for their priors. They need x, and a proper `prior`.
+    kinds : "normal" or sequence of str, optional
+        What each feature is: "normal", "count" (Poisson), "category:C" (one of C categories) or "ordered:C"
+        (C ordered levels, binomial). Categories and levels are coded 0, 1, ..., or have the values that are
+        named, "category:-1,1"; see `MixedFeatures` for their priors. They need x, and a proper `prior`. By
+        default `sidebayes.fit` takes columns of few different values for categories, see `kinds_of_columns`,
+        and all others for normal.
     num_points : int, optional
 
     References
@@ -94,7 +99,7 @@ def feature_saliency(
     proper = check_selection(selection, graph, reading)
     own = saliency_prior if proper else None
     features: SalientFeatures | MixedFeatures
-    if kinds is None:
+    if kinds is None or kinds == "normal":
         features = SalientFeatures(x, num_clusters, prior, own)
     else:
         features = MixedFeatures(x, num_clusters, prior, own, kinds)

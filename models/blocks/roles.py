@@ -35,22 +35,29 @@ _KINDS: dict[Any, str] = {
 
 @dataclass(frozen=True)
 class Chosen:
-    """In the annotation of a table: how it is chosen where it is left out.
+    """In the annotation of a table or an option: how it is chosen where it is left out.
 
-    A fit chooses it once; data that are left out later are those of the fit.
+    A fit chooses it once; data that are left out later are those of the fit, and its options stay.
 
     Attributes
     ----------
     choose : callable
-        ``choose(data, options) -> ndarray``, given the other data and the options of the model; None
-        where the model needs no such table.
+        ``choose(data, options)``, given the other data and the options of the model, returns an array for
+        a table, a value for an option; None where the model needs none.
     check : callable or None
         ``check(data)`` refuses, or warns of, data that do not suit a table that was not chosen from them:
         one that was given, or that of the fit.
+    suit : callable or None
+        ``suit(value, data)`` refuses new data that do not suit the value of an option.
+    say : callable or None
+        ``say(value, names)`` is what the status of a fit says of the value of an option, given the names of
+        features, without a full stop; None if nothing.
     """
 
     choose: Callable[[typing.Mapping[str, Any], typing.Mapping[str, Any]], Any]
     check: Callable[[typing.Mapping[str, Any]], None] | None = None
+    suit: Callable[[Any, typing.Mapping[str, Any]], None] | None = None
+    say: Callable[[Any, Sequence[str]], str | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -147,6 +154,8 @@ class Signature:
         Whether its number of clusters is a truncation level; see `Truncation`.
     held : tuple of str
         Options whose arrays are arguments of programs; see `Held`.
+    chosen : tuple of (str, Chosen)
+        Options that a fit chooses where they are left out; see `Chosen`.
     """
 
     data: tuple[Role, ...]
@@ -155,6 +164,7 @@ class Signature:
     open: bool
     truncates: bool = False
     held: tuple[str, ...] = ()
+    chosen: tuple[tuple[str, Chosen], ...] = ()
 
     def __contains__(self, name: str) -> bool:
         """Whether an argument is data."""
@@ -229,7 +239,13 @@ def signature_of(model: Callable[..., None]) -> Signature:
     is_open = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     truncates = _is_noted(hints.get("num_clusters"), Truncation)
     held = tuple(name for name in options if _is_noted(hints.get(name), Held))
-    return Signature(tuple(data), tuple(options), positional, is_open, truncates, held)
+    chosen = tuple(
+        (name, note)
+        for name in options
+        for note in get_args(hints.get(name))
+        if isinstance(note, Chosen)
+    )
+    return Signature(tuple(data), tuple(options), positional, is_open, truncates, held, chosen)
 
 
 def _refuse_misspelt(data: Sequence[Role]) -> None:

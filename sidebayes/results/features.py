@@ -82,8 +82,8 @@ def imputed(fit: FitBase) -> pd.DataFrame:
     -------
     DataFrame
         A row for each missing value: its ``row``, ``feature``, posterior ``mean`` and standard deviation
-        ``sd``. Of a category these are NaN; ``level`` is then the most probable one, and ``probability``
-        how probable it is.
+        ``sd``. Of a category these are NaN; ``level`` is then the most probable one, as the data have it,
+        and ``probability`` how probable it is.
 
     Raises
     ------
@@ -127,7 +127,10 @@ def imputed(fit: FitBase) -> pd.DataFrame:
         where = np.isin(column, kind.columns)
         cells = np.searchsorted(kind.columns, column[where])
         levels = mixed(values[kind.site], values[f"common_{kind.site}"], where, cells)
-        frame.loc[where, "level"] = levels.argmax(axis=1)
+        likeliest = levels.argmax(axis=1)
+        frame.loc[where, "level"] = (
+            np.array(kind.values)[cells, likeliest] if kind.values else likeliest
+        )
         frame.loc[where, "probability"] = levels.max(axis=1)
     return frame
 

@@ -93,6 +93,9 @@ def read_arguments(
             continue
         if (found := role.chosen.choose(checked, options)) is not None:
             checked[role.name] = found
+    for option, note in signature.chosen:
+        if options.get(option) is None and (own := note.choose(checked, options)) is not None:
+            options = {**options, option: own}
     columns = {
         role.name: names
         for role in signature.of_kind("table")

@@ -168,7 +168,14 @@ def _found(run: Run, init: Mapping[str, Any] | None, progress: bool) -> _Found:
 
 
 def _derived(run: Run, result: EngineResult) -> _Found:
-    """A result with labels and densities at some draws."""
+    """A result with labels and densities at some draws, and its status with what options were chosen."""
+    said = [
+        sentence
+        for name, note in run.signature.chosen
+        if note.say and (sentence := note.say(run.options.get(name), run.feature_names))
+    ]
+    status = replace(result.status, message="; ".join([result.status.message, *said]))
+    result = replace(result, status=status)
     kept = posterior.thin(result.sample_stats["lp"].shape[1])
     flat = {n: v[:, kept].reshape(-1, *v.shape[2:]) for n, v in result.draws.items()}
     return _Found(result, posterior.derive(run.problem, flat, hard=run.engine.hard_labels), kept)

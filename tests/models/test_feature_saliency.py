@@ -366,10 +366,12 @@ def test_levels_are_told():
     x = np.column_stack([x[:, :2], np.where(labels == 1, 0.3, 0.7)])
     engine = sb.ComponentwiseEM(num_restarts=1, max_steps=3)
     with pytest.warns(
-        sb.SideBayesWarning, match="few different values: 2 .kinds 'category:2'."
+        sb.SideBayesWarning, match="few different values: 2. On those a normal"
     ) as told:
-        sb.fit("feature_saliency", x, num_clusters=3, engine=engine)
+        fit = sb.fit("feature_saliency", x, num_clusters=3, engine=engine, kinds="normal")
     assert told[0].filename == __file__
+    assert fit.params["common_mean"].shape == (3,)
+    assert "taken for" not in str(fit.status)
     coded, kinds = x.copy(), ["normal", "normal", "category:2"]
     coded[:, 2] = labels == 1
     with warnings.catch_warnings():

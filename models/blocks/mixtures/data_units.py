@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import jax.numpy as jnp
@@ -30,8 +31,10 @@ def data_units(data: ArrayLike | None, num_features: int) -> tuple[Array, Array]
     return jnp.where(jnp.isfinite(mean), mean, 0.0), jnp.where(deviation > 0, deviation, 1.0)
 
 
-def refuse_constant(name: str, values: np.ndarray) -> None:
+def refuse_constant(name: str, values: np.ndarray, may_be: Collection[int] = ()) -> None:
     """Refuse constant features, which say nothing about clusters, and those without a value.
+
+    Columns of `may_be` may be constant.
 
     Raises
     ------
@@ -41,7 +44,7 @@ def refuse_constant(name: str, values: np.ndarray) -> None:
     known = np.isfinite(values)
     low = np.where(known, values, np.inf).min(axis=0)
     high = np.where(known, values, -np.inf).max(axis=0)
-    constant = np.flatnonzero(high <= low) if len(values) > 1 else ()
+    constant = np.setdiff1d(np.flatnonzero(high <= low), list(may_be)) if len(values) > 1 else ()
     if len(constant):
         raise ValueError(
             f"{name} has constant features, in columns {', '.join(map(str, constant[:5]))}"

@@ -18,6 +18,9 @@ __all__ = ["Columns", "Kind"]
 _LEAST = 1e-10
 """Least rate, and least probability of a level, of a mode."""
 
+_SAME = 1e-4
+"""How far a value may be from that of its level, as a share of the least distance of two levels."""
+
 
 class Kind(NamedTuple):
     r"""Features with one kind of density.
@@ -31,11 +34,15 @@ class Kind(NamedTuple):
         Number of levels, zero for counts.
     columns : tuple of int
         Of the table.
+    values : tuple of tuple of float
+        For each column of categories the values that its levels have in the table. Everywhere but in the
+        table levels are coded 0, 1, ...
     """
 
     name: str
     levels: int
     columns: tuple[int, ...]
+    values: tuple[tuple[float, ...], ...] = ()
 
     @property
     def site(self) -> str:
@@ -58,10 +65,30 @@ class Kind(NamedTuple):
         return (own, f"levels_{self.levels}") if self.name == "category" else (own,)
 
     def of(self, x: Array) -> tuple[Array, Array]:
-        """Its columns of a table, zero where they are missing, and whether they are known."""
+        """Its columns of a table, levels coded, zero where they are missing, and whether they are known.
+
+        A value that is none of those of its column has a code beyond all levels.
+        """
         own = x[..., np.array(self.columns)]
         known = ~jnp.isnan(own)
-        return jnp.where(known, own, 0.0), known
+        own = jnp.where(known, own, 0.0)
+        if not self.values:
+            return own, known
+        values = jnp.asarray(self.values, own.dtype)
+        away = jnp.abs(own[..., None] - values)
+        code = jnp.where((away <= self._tolerance[:, None]).any(-1), away.argmin(-1), self.levels)
+        return jnp.where(known, code.astype(own.dtype), 0.0), known
+
+    @property
+    def _tolerance(self) -> np.ndarray:
+        """How far a value may be from that of its level, by column."""
+        return _SAME * np.diff(np.sort(self.values)).min(axis=1)
+
+    def decoded(self, codes: Array) -> Array:
+        """Values in the table of codes (..., num_features)."""
+        if not self.values:
+            return codes
+        return jnp.asarray(self.values)[np.arange(len(self.columns)), codes.astype(int)]
 
     def log_prob(self, x: Array, params: Array) -> Array:
         """Log probability of values, shape (..., num_features)."""
@@ -71,7 +98,9 @@ class Kind(NamedTuple):
             most = self.levels - 1
             log_ways = gammaln(most + 1.0) - gammaln(x + 1.0) - gammaln(most - x + 1.0)
             return log_ways + xlogy(x, params) + xlogy(most - x, 1.0 - params)
-        return (self._hot(x) * jnp.log(jnp.maximum(params, _LEAST))).sum(axis=-1)
+        log_params = jnp.log(jnp.maximum(params, _LEAST))
+        known = (self._hot(x) * log_params).sum(axis=-1)
+        return jnp.where(x < self.levels, known, np.log(_LEAST))
 
     def _hot(self, x: Array) -> Array:
         return jax.nn.one_hot(x.astype(int), self.levels, dtype=x.dtype)
@@ -162,8 +191,11 @@ class Kind(NamedTuple):
         ValueError
             Naming the column.
         """
-        for column in self.columns:
+        for number, column in enumerate(self.columns):
             own = x[:, column][~np.isnan(x[:, column])]
+            if self.values and self.values[number] != tuple(range(self.levels)):
+                self._check_values(name, own, number)
+                continue
             wrong = (own < 0) | (own != np.round(own))
             if self.levels:
                 wrong |= own >= self.levels
@@ -175,6 +207,19 @@ class Kind(NamedTuple):
                     f"{name} has the value {own[wrong][0]:g} in column {column}, whose kind is {self}; "
                     f"its values must be {wanted}"
                 )
+
+    def _check_values(self, name: str, own: np.ndarray, number: int) -> None:
+        """Refuse values that no level has."""
+        levels = np.array(self.values[number])
+        strange = (
+            np.abs(own[:, None] - levels).min(axis=1, initial=np.inf) > self._tolerance[number]
+        )
+        if strange.any():
+            raise ValueError(
+                f"{name} has the value {own[strange][0]:g} in column {self.columns[number]}, a category of "
+                f"the values {', '.join(f'{level:g}' for level in levels)}; a value that the fit has not "
+                "seen has no probability there: pass NaN, a missing value, or name all values in kinds="
+            )
 
     def __str__(self) -> str:
         return repr(self.name if not self.levels else f"{self.name}:{self.levels}")
@@ -189,7 +234,7 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(cls, kinds: Sequence[str], num_features: int | None) -> Columns:
-        """Read a kind for each column: "normal", "count", "category:3" or "ordered:5".
+        """Read a kind for each column: "normal", "count", "category:3", "category:-1,1" or "ordered:5".
 
         Raises
         ------
@@ -197,23 +242,33 @@ class Columns(NamedTuple):
             If one is something else, or they are not as many as columns.
         """
         if isinstance(kinds, str) or not all(isinstance(one, str) for one in kinds):
-            raise TypeError(f"kinds = {kinds!r:.80}; pass a sequence of text, one for each column")
+            raise TypeError(
+                f"kinds = {kinds!r:.80}; pass 'normal', or a sequence of text, one for each column"
+            )
         if num_features is not None and len(kinds) != num_features:
             raise ValueError(
                 f"kinds has {len(kinds)} entries, and x has {num_features} columns; pass one for each"
             )
-        found: dict[tuple[str, int], list[int]] = {}
+        found: dict[tuple[str, int], dict[int, tuple[float, ...]]] = {}
         for column, kind in enumerate(kinds):
             read = re.fullmatch(r"(normal|count)|(category|ordered):(\d+)", kind)
             levels = int(read[3] or 0) if read else 1
+            values = _values(kind) if read is None else tuple(map(float, range(levels)))
+            if values and read is None:
+                found.setdefault(("category", len(values)), {})[column] = values
+                continue
             if read is None or levels == 1 or (read[2] and levels < 2):
                 raise ValueError(
                     f"kinds[{column}] = {kind!r:.40}; expected 'normal', 'count', 'category:C' or "
-                    "'ordered:C', with at least two levels C"
+                    "'ordered:C', with at least two levels C, or the values of a category, 'category:-1,1'"
                 )
-            found.setdefault((read[1] or read[2], levels), []).append(column)
+            found.setdefault((read[1] or read[2], levels), {})[column] = values
         normal = tuple(found.pop(("normal", 0), ()))
-        return cls(normal, tuple(Kind(*k, tuple(c)) for k, c in found.items()), len(kinds))
+        by_kind = tuple(
+            Kind(*kind, tuple(own), tuple(own.values()) if kind[0] == "category" else ())
+            for kind, own in found.items()
+        )
+        return cls(normal, by_kind, len(kinds))
 
     @property
     def num_parameters(self) -> np.ndarray:
@@ -227,3 +282,14 @@ class Columns(NamedTuple):
         """Values by feature (last axis), of normal ones and of each kind, in the order of the table."""
         order = np.concatenate([self.normal, *(kind.columns for kind in self.kinds)]).astype(int)
         return jnp.concatenate([normal, *parts], axis=-1)[..., np.argsort(order)]
+
+
+def _values(kind: str) -> tuple[float, ...]:
+    """Different values that a kind "category:a,b" names; none if it names something else."""
+    head, _, listed = kind.partition(":")
+    try:
+        found = tuple(float(value) for value in listed.split(","))
+    except ValueError:
+        return ()
+    is_sound = head == "category" and len(set(found)) == len(found) > 1 and np.isfinite(found).all()
+    return found if is_sound else ()

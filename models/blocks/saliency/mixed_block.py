@@ -58,14 +58,15 @@ class MixedFeatures(Block, Augmented, TakesMissing):
     Parameters
     ----------
     x : array_like, shape (num_points, num_features)
-        Levels are coded 0, 1, ..., and NaN is a missing value.
+        Levels are coded 0, 1, ... where `kinds` does not name their values, and NaN is a missing value.
     num_clusters : int
     prior : "empirical" or GaussianPrior
         Of the normal features, see `SalientFeatures`.
     prior_of_saliency : (float, float) or None
         As `saliency_prior` of `SalientFeatures`.
     kinds : sequence of str
-        For each feature "normal", "count", "category:C" or "ordered:C" with C levels.
+        For each feature "normal", "count", "category:C" or "ordered:C" with C levels, or "category:a,b"
+        with the values of its levels.
     """
 
     factor: ClassVar[str] = "unary"
@@ -268,11 +269,12 @@ class MixedFeatures(Block, Augmented, TakesMissing):
         return None
 
     def check(self, name: str, value: Any) -> None:
-        """Refuse features that are constant, and values that are not of their kind; warn as others do."""
+        """Refuse constant features but categories, and values of another kind; warn as others do."""
         table = np.asarray(value, float)
         for kind in self.columns.kinds:
             kind.check(name, table)
-        look_at(self, name, table, self.columns.normal)
+        levels = [c for kind in self.columns.kinds if kind.name == "category" for c in kind.columns]
+        look_at(self, name, table, self.columns.normal, levels)
 
 
 def _roles(kind: Kind) -> tuple[str, str]:

@@ -11,14 +11,12 @@ import numpy as np
 from sidebayes.common.warnings import SideBayesWarning
 
 from ..mixtures.data_units import refuse_constant
+from .levels import levels_of
 
 __all__ = ["look_at", "repeated_columns"]
 
 _ROUNDING = 1e-8
 """Difference of standardised values that is rounding."""
-
-_FEW = 5
-"""Different values of a column, and the rows for each of them, from which it is taken for levels."""
 
 _LEVEL = 9
 """Frames between the warning and the call of `fit`."""
@@ -36,18 +34,23 @@ class _Salient(Protocol):
 
 
 def look_at(
-    block: _Salient, name: str, table: np.ndarray, normal: Sequence[int] | None = None
+    block: _Salient,
+    name: str,
+    table: np.ndarray,
+    normal: Sequence[int] | None = None,
+    categories: Sequence[int] = (),
 ) -> None:
     """Refuse constant columns; warn of repeated ones, of levels, and of few rows under a message length.
 
-    Columns of `normal` densities, all by default, should be no levels.
+    Columns of `normal` densities, all by default, should be no levels. Those of `categories` may be constant,
+    as they are in part of the rows of a table.
 
     Raises
     ------
     ValueError
         Naming constant columns.
     """
-    refuse_constant(name, table)
+    refuse_constant(name, table, categories)
     _warn_of_repeated(name, table)
     _warn_of_levels(name, table, range(table.shape[1]) if normal is None else normal)
     if block.saliency_prior is None:
@@ -82,7 +85,8 @@ def repeated_columns(table: np.ndarray) -> list[tuple[int, int]]:
 
 def _warn_of_repeated(name: str, table: np.ndarray) -> None:
     """Warn of columns that repeat others: given the cluster, features are taken for independent."""
-    pairs = repeated_columns(table)
+    vary = np.flatnonzero(np.fmax.reduce(table, axis=0) > np.fmin.reduce(table, axis=0))
+    pairs = [(vary[one], vary[two]) for one, two in repeated_columns(table[:, vary])]
     if pairs:
         shown = ", ".join(f"{a} and {b}" for a, b in pairs[:5]) + ", ..." * (len(pairs) > 5)
         warnings.warn(
@@ -96,18 +100,13 @@ def _warn_of_repeated(name: str, table: np.ndarray) -> None:
 
 def _warn_of_levels(name: str, table: np.ndarray, normal: Sequence[int]) -> None:
     """Warn of normal columns of few different values, on which a normal density has no least width."""
-    found = []
-    for column in normal:
-        values = np.unique(table[:, column][~np.isnan(table[:, column])])
-        apart = 1 + (np.diff(values) > _ROUNDING * np.ptp(values)).sum()
-        if apart <= _FEW and len(table) >= _FEW * apart:
-            found.append(f"{column} (kinds 'category:{apart}')")
+    found = [str(column) for column in normal if levels_of(table[:, column])]
     if found:
         shown = ", ".join(found[:5]) + ", ..." * (len(found) > 5)
         warnings.warn(
             f"{name} has columns of few different values: {shown}. On those a normal density is as "
-            "narrow as it may be, for which every cluster pays, so that too few are found; pass kinds=, with "
-            "values coded 0, 1, ... (mixed_table does so), or drop these columns",
+            "narrow as it may be, for which every cluster pays, so that too few are found; leave kinds and "
+            "prior out, which takes such columns for categories, or drop them",
             SideBayesWarning,
             stacklevel=_LEVEL,
         )

@@ -116,7 +116,7 @@ class SalientMixed(dist.Distribution):
                 kind.draw(own, jnp.broadcast_to(params, (*shape, *common.shape)))
                 for own, params in ((key_within, within), (key_common, common))
             )
-            parts.append(jnp.where(relevant, inside, outside))
+            parts.append(kind.decoded(jnp.where(relevant, inside, outside)))
         return self.columns.joined(self.normal.sample(key_normal, sample_shape), parts)
 
     def by_cluster(self, value: Array, used: Used | None = None) -> Array:

@@ -320,6 +320,9 @@ def check_new(
             warn_of_far_rows(role.name, new, old)
     for role in signature.data:
         role.check(checked)
+    for option, note in signature.chosen:
+        if note.suit is not None:
+            note.suit(run.options.get(option), checked)
     return checked
 
 

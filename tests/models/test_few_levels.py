@@ -1,0 +1,120 @@
+"""Columns of few different values, which are taken for categories unless the user says otherwise."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sidebayes.models.blocks.saliency.kinds import Columns
+from sidebayes.models.blocks.saliency.levels import kinds_of_columns, levels_of
+from sklearn.metrics import adjusted_rand_score
+
+import sidebayes as sb
+
+ENGINE = sb.ComponentwiseEM(num_restarts=1)
+
+
+def frame(seed=0, size=150):
+    """Two clusters that three normal columns and one of two values tell apart, and a value that is rare."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(2, size=size)
+    x = 2.5 * labels[:, None] + rng.normal(size=(size, 3))
+    flag = np.where(rng.random(size) < 0.1 + 0.8 * labels, 0.48, 1.0)
+    rare = np.where(np.arange(size) == 7, 0.83, rng.choice([0.0, 0.5], size))
+    table = pd.DataFrame(np.column_stack([x, flag, rare]), columns=["a", "b", "c", "flag", "rare"])
+    return table, labels
+
+
+@pytest.fixture(scope="module")
+def found():
+    table, labels = frame()
+    return sb.fit("feature_saliency", table, num_clusters=4, engine=ENGINE), table, labels
+
+
+def test_what_is_levels():
+    rng = np.random.default_rng(0)
+    assert levels_of(rng.choice([3.0, -1.5], 12)) == (-1.5, 3.0)
+    assert levels_of(np.array([1.0, 2.0])) == ()  # nothing is repeated
+    assert levels_of(np.array([1.0, 2.0, 2.0])) == (1.0, 2.0)
+    assert levels_of(np.array([1.0, np.nan, 1.0])) == ()
+    assert levels_of(np.arange(24) % 5.0) == ()  # fewer than five rows for each
+    assert levels_of(np.arange(25) % 5.0) == (0.0, 1.0, 2.0, 3.0, 4.0)
+    assert levels_of(np.arange(60) % 6.0) == ()
+    assert levels_of(np.arange(2000.0)) == ()
+    assert levels_of(0.1 * (np.arange(30) % 2) + 1e-12 * np.arange(30)) == pytest.approx((0, 0.1))
+
+
+def test_values_of_categories_are_read_as_they_are():
+    columns = Columns.of(["category:-1,0.5,2", "normal", "category:3"], 3)
+    (kind,) = columns.kinds
+    assert kind.values == ((-1.0, 0.5, 2.0), (0.0, 1.0, 2.0))
+    x = np.array([[2.0, 9.0, 0.0], [-1.0, 9.0, 2.0], [np.nan, 9.0, 1.0], [0.6, 9.0, 1.0]])
+    codes, known = kind.of(x)
+    np.testing.assert_array_equal(codes, [[2, 0], [0, 2], [0, 1], [3, 1]])
+    np.testing.assert_array_equal(known[:, 0], [True, True, False, True])
+    np.testing.assert_array_equal(kind.decoded(codes[:2]), x[:2, [0, 2]])
+    # a value that no level has is all but impossible, in every cluster alike
+    chances = np.full((2, 3), 1 / 3)
+    found = np.asarray(kind.log_prob(codes, chances))
+    np.testing.assert_allclose(found[3], [np.log(1e-10), np.log(1 / 3)])
+    for wrong in ("category:1,1", "category:a,b", "category:,", "category:1,inf", "count:1,2"):
+        with pytest.raises(ValueError, match=r"or the values of a category, 'category:-1,1'"):
+            Columns.of([wrong], 1)
+
+
+def test_levels_become_categories_and_the_status_says_so(found):
+    fit, _, labels = found
+    kinds = ("normal",) * 3 + ("category:0.48,1", "category:0,0.5,0.83")
+    assert fit.run.options["kinds"] == kinds
+    assert "columns flag, rare have few different values, and are taken for cat" in str(fit.status)
+    assert "kinds='normal' takes them for normal" in str(fit.status)
+    saliency = fit.features().frame["saliency"]
+    assert (saliency[:4] > 0.5).all()
+    assert saliency["rare"] == 0
+    assert (fit.params["weights"] > 0).sum() == 2
+    assert adjusted_rand_score(labels, fit.labels()) > 0.9
+
+
+def test_values_stay_those_of_the_user(found, tmp_path):
+    fit, table, _ = found
+    labels = fit.predict(table[::-1])[::-1]
+    np.testing.assert_array_equal(labels, fit.labels())
+    fit.save(tmp_path / "fit.nc")
+    again = sb.load(tmp_path / "fit.nc")
+    np.testing.assert_array_equal(again.predict(table), labels)
+    assert str(again.status) == str(fit.status)
+    drawn = fit.predictive(seed=1).posterior_predictive["x"].to_numpy()
+    assert set(np.unique(drawn[..., 3])) == {0.48, 1.0}
+    assert {0.0, 0.5} <= set(np.unique(drawn[..., 4])) <= {0.0, 0.5, 0.83}
+
+
+def test_new_rows(found):
+    fit, table, _ = found
+    strange = table.iloc[:3].copy()
+    strange.loc[1, "flag"] = 0.7
+    with pytest.raises(ValueError, match=r"x_new has the value 0.7 in column 3, a category of the"):
+        fit.predict(strange)
+    with pytest.raises(ValueError, match="a value that the fit has not seen has no probability"):
+        fit.log_prob(strange)
+    strange.loc[1, "flag"] = np.nan
+    assert fit.predict(strange).shape == (3,)
+
+
+@pytest.mark.slow
+def test_part_of_the_rows_may_have_one_value_of_a_category(found):
+    assert np.isfinite(found[0].kfold(3).elpd)
+
+
+def test_missing_levels_are_imputed_by_their_values():
+    table, _ = frame()
+    table.loc[3:5, "flag"] = np.nan
+    fit = sb.fit("feature_saliency", table, num_clusters=4, engine=ENGINE)
+    own = fit.imputed()
+    assert set(own["level"]) <= {0.48, 1.0}
+    assert own["feature"].unique() == ["flag"]
+
+
+def test_what_is_given_stays():
+    table, _ = frame()
+    x = table.to_numpy()
+    assert kinds_of_columns({"x": x[:, :3]}, {}) is None
+    assert kinds_of_columns({"x": x}, {"prior": "flat"}) is None
+    assert kinds_of_columns({}, {}) is None
