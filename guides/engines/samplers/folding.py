@@ -8,7 +8,6 @@ the copies lie apart.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,21 +19,20 @@ from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 
 from ..base import Problem
-from ..plumbing.clock import Clock
-from ..problem.declared import site_dims
-from ..problem.density import abstract_trace, latent_sites, place, sum_log_prob, unconstrain
-from ..steps.starts import random_keys
+from ..problem.density import place, unconstrain
+from ..steps.starts import initial_values
 from ..symmetries.declared import clusters_permute
+from ..symmetries.exchangeable import cluster_axes
 from .particle_moves import each_particle
-from .particles import Tails, draw_prior, unraveller
+from .particles import Tails, unraveller
 
 __all__ = ["Folding", "find_folding", "numberings"]
 
 _MOST = 5
 """Clusters up to which all numberings are tried."""
 
-_TRIED = 4
-"""Draws of the prior at which the density is compared with that of other numberings."""
+_TRIED = 2
+"""Starts near which the density is compared with that of other numberings."""
 
 
 @dataclass(frozen=True)
@@ -116,59 +114,28 @@ class Folding:
         return jax.vmap(tails.inward)(moved), reference
 
 
-def find_folding(problem: Problem, seed: int, clock: Clock) -> Folding | None:
-    """Axes of clusters that may be renumbered, as a comparison of densities at prior draws confirms.
+def find_folding(problem: Problem, seed: int) -> Folding | None:
+    """Axes of clusters that may be renumbered, as a comparison of densities confirms.
 
     None where there are none, or more than five clusters, whose numberings are too many to try.
     """
     if not clusters_permute(problem):
         return None
-    latent, dims = latent_sites(abstract_trace(problem)), site_dims(problem)
+    starts = initial_values(problem, seed, _TRIED)
+    found = cluster_axes(problem, {n: v[:, None] for n, v in starts.items()}, check=True)
+    if found.ordered:
+        return None
     axes, sizes = [], set()
-    for name, site in latent.items():
-        own = [axis for axis, dim in enumerate(dims[name]) if dim == "clusters"]
-        if len(own) > 1:
+    for name, values in starts.items():
+        dims = found.dims[name]
+        if dims.count("clusters") > 1 or "clusters_1" in dims:  # which permute together
             return None
-        if own:
-            axes.append((name, own[0]))
-            sizes.add(jnp.shape(site["value"])[own[0]])
+        if "clusters" in dims:
+            axes.append((name, dims.index("clusters")))
+            sizes.add(values.shape[1:][dims.index("clusters")])
     if len(sizes) != 1 or not 1 < (size := sizes.pop()) <= _MOST:
         return None
-    folding = Folding(tuple(axes), size)
-    keys = random_keys(seed, _TRIED)
-    before, after = clock.run(
-        "folding", problem, (folding.axes, size), _compared(folding), keys, problem.args
-    )
-    before, after = np.asarray(before)[:, None], np.asarray(after)
-    rounding = math.sqrt(np.finfo(before.dtype).eps) * (1 + np.abs(before))
-    finite = np.isfinite(before)
-    unchanged = np.abs(np.where(finite, after - np.where(finite, before, 0.0), 0.0)) <= rounding
-    return folding if unchanged.all() else None
-
-
-def _compared(folding: Folding) -> Callable[[Problem], Callable]:
-    """Program of the log density of prior draws, and of that under two numberings that make all others."""
-    turn = np.roll(np.arange(folding.num_clusters), 1)
-    swap = np.arange(folding.num_clusters)
-    swap[[0, 1]] = 1, 0
-
-    def build(problem: Problem) -> Callable:
-        def compare(keys: Array, args: tuple) -> tuple[Array, Array]:
-            unravel, renumbered = unraveller(problem, args), folding.renumbered(problem, args)
-
-            def density(vector: Array) -> Array:
-                trace, _ = place(problem, unravel(vector), args)
-                return sum_log_prob(trace)
-
-            def one(vector: Array) -> tuple[Array, Array]:
-                moved = [renumbered(vector, jnp.asarray(order)) for order in (turn, swap)]
-                return density(vector), jnp.stack([density(other) for other in moved])
-
-            return jax.lax.map(one, draw_prior(problem, jax.random.wrap_key_data(keys), args))
-
-        return compare
-
-    return build
+    return Folding(tuple(axes), size)
 
 
 def numberings(folding: Folding, seed: int, shape: tuple[int, ...]) -> NDArray[np.int64]:

@@ -182,7 +182,7 @@ class SMC(KeptEngine):
         with progress_bar("SMC", shown=progress) as advance:
             advance(0, "compiling")
             clock = Clock()
-            folding = find_folding(problem, seed, clock)
+            folding = find_folding(problem, seed)
             known = None if folding is None else (folding.axes, folding.num_clusters)
             shape = (
                 self.num_particles,

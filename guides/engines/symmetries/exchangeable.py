@@ -56,7 +56,9 @@ class _Moved(NamedTuple):
     order: tuple[int, ...]
 
 
-def cluster_axes(problem: Problem, draws: Mapping[str, NDArray]) -> ClusterAxes:
+def cluster_axes(
+    problem: Problem, draws: Mapping[str, NDArray], *, check: bool = False
+) -> ClusterAxes:
     """Name the axes of sites ``clusters`` that permute with the labels of a mixture.
 
     Models of the library say so themselves. In a user's model, axes of the length of the number of
@@ -70,26 +72,31 @@ def cluster_axes(problem: Problem, draws: Mapping[str, NDArray]) -> ClusterAxes:
     problem : Problem
     draws : mapping of str to ndarray, shape (chain, draw, ...)
         Values of the sites. Modes may be symmetric by themselves, so that points are drawn about them.
+    check : bool
+        Ask the density also about the axes that are called ``clusters`` already.
     """
     trace, dims = abstract_trace(problem), site_dims(problem)
-    ordered = not clusters_permute(problem)
+    if not clusters_permute(problem):
+        return ClusterAxes(dims, True)
+    latent = {n: jnp.shape(site["value"]) for n, site in latent_sites(trace).items()}
     sizes = {fn.num_clusters for fn, _ in finite_mixtures(trace).values()}
-    if is_ours(problem) or ordered or len(sizes) != 1 or sizes == {1}:
-        return ClusterAxes(dims, ordered)
-    (size,) = sizes
-    sites = latent_sites(trace)
-    latent = {n: jnp.shape(site["value"]) for n, site in sites.items()}
-    sorted_sites = {n for n, site in sites.items() if _bare(site["fn"].support) in _SORTED}
-    points = [_near(problem, {n: draws[n][at] for n in latent}) for at in ((0, 0), (-1, -1))]
-    axes = list(
-        dict.fromkeys(
-            dim
+    if is_ours(problem) or len(sizes) != 1:
+        sizes = {
+            length
             for name, shape in latent.items()
             for dim, length in zip(dims[name], shape, strict=True)
-            if length == size and not (dim == dims[name][-1] and name in sorted_sites)
-        )
-    )
-    sets = _sets(axes)
+            if dim == "clusters"
+        }
+        if not check or len(sizes) != 1 or sizes == {1}:
+            return ClusterAxes(dims, False)
+        (size,) = sizes
+        sets: list[tuple[str, ...]] = [("clusters",)]
+    elif sizes == {1}:
+        return ClusterAxes(dims, False)
+    else:
+        (size,) = sizes
+        sets = _sets(_axes_of_length(latent_sites(trace), dims, size))
+    points = [_near(problem, {n: draws[n][at] for n in latent}) for at in ((0, 0), (-1, -1))]
     orders = ((1, 0, *range(2, size)), (*range(1, size), 0))
     moves = [_Moved(p, (), tuple(range(size))) for p in range(2)]
     moves += [_Moved(p, own, order) for own in sets for p in range(2) for order in orders]
@@ -110,6 +117,21 @@ def cluster_axes(problem: Problem, draws: Mapping[str, NDArray]) -> ClusterAxes:
             values[[0, 1]], values[[first, last]], orders[1], dims[name], named[name]
         )
     return ClusterAxes(named, False)
+
+
+def _axes_of_length(
+    sites: Mapping[str, Mapping[str, Any]], dims: Mapping[str, tuple[str, ...]], size: int
+) -> list[str]:
+    """Axes of latent sites that may run over components; not those of entries that are sorted."""
+    return list(
+        dict.fromkeys(
+            dim
+            for name, site in sites.items()
+            for dim, length in zip(dims[name], jnp.shape(site["value"]), strict=True)
+            if length == size
+            and not (dim == dims[name][-1] and _bare(site["fn"].support) in _SORTED)
+        )
+    )
 
 
 def _bare(support: Any) -> Any:
