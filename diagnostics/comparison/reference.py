@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from sidebayes.guides.engines.steps.elsewhere import log_volume
 
 from sidebayes.common.warnings import SideBayesWarning
 
@@ -28,10 +28,6 @@ _APART, _ERRORS = 10.0, 3.0
 """Nats by which a mode or an evidence must fall short, and standard errors that it must exceed."""
 _DRAWS_PER_NUMBER = 10
 """Draws for each number of the parameters from which on their covariance is known."""
-_TAILS = 0.01, 0.99
-"""Quantiles at which draws are cut off before their covariance is taken."""
-_FLAT = 1e-12
-"""Variance, relative to the largest, of directions in which parameters cannot vary."""
 
 
 class Reference(NamedTuple):
@@ -180,12 +176,4 @@ def log_mass(fit: Fitted) -> tuple[float, int]:
     flat = np.concatenate([site.reshape(density.size, -1) for site in latent], axis=1)
     if density.size < _DRAWS_PER_NUMBER * flat.shape[1]:
         return np.nan, 0
-    return float(np.mean(density)) + _log_volume(flat), flat.shape[1]
-
-
-def _log_volume(flat: NDArray) -> float:
-    """Half the log determinant of the covariance, in the directions in which parameters can vary."""
-    cut = np.clip(flat, *np.quantile(flat, _TAILS, axis=0))
-    values = np.linalg.eigvalsh(np.atleast_2d(np.cov(cut, rowvar=False)))
-    free = values[values > _FLAT * values.max(initial=0.0)]
-    return 0.5 * float((1 + np.log(2 * np.pi * free)).sum())
+    return float(np.mean(density)) + log_volume(flat), flat.shape[1]

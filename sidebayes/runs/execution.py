@@ -17,7 +17,7 @@ from sidebayes.diagnostics.fitted import Fitted
 from sidebayes.diagnostics.symmetry.matched import MatchedDraws, mean_responsibilities
 from sidebayes.diagnostics.tree import to_datatree
 from sidebayes.diagnostics.trust.verdict import num_starts_at_best
-from sidebayes.guides.engines.base import EngineResult, FitError, KeptEngine
+from sidebayes.guides.engines.base import EngineResult, FitError, KeptEngine, Status
 from sidebayes.guides.engines.given import GivenDraws, given_result
 from sidebayes.guides.engines.modes import Modes, modes_missed
 from sidebayes.guides.engines.plumbing.checkpoint import keeping
@@ -28,8 +28,14 @@ from sidebayes.guides.engines.problem.declared import observed_values, site_role
 from sidebayes.guides.engines.problem.density import latent_supports
 from sidebayes.guides.engines.problem.units import lay_out_units
 from sidebayes.guides.engines.problem.values import check_start, check_values
-from sidebayes.guides.engines.symmetries.declared import check_symmetries, site_symmetries
-from sidebayes.guides.engines.symmetries.exchangeable import cluster_axes
+from sidebayes.guides.engines.steps.elsewhere import mass_elsewhere
+from sidebayes.guides.engines.steps.updates import is_ours
+from sidebayes.guides.engines.symmetries.declared import (
+    check_symmetries,
+    site_symmetries,
+    sites_up_to_signs,
+)
+from sidebayes.guides.engines.symmetries.exchangeable import ClusterAxes, cluster_axes
 from sidebayes.guides.engines.symmetries.signs import with_one_sign
 
 from . import problems, stored
@@ -130,6 +136,24 @@ def _remarks(run: Run, result: EngineResult) -> tuple[str, ...]:
         "density, so that its share of the posterior is missing; run an engine that starts from the prior, "
         "such as SMC",
     )
+
+
+def _searched(run: Run, result: EngineResult, axes: ClusterAxes) -> EngineResult:
+    """A result that ended well, with what a search for mass elsewhere says of it.
+
+    Models of the library declare where runs begin, and places that a symmetry makes of one another are one
+    mode.
+    """
+    problem = run.problem
+    symmetric = not axes.ordered and any("clusters" in dims for dims in axes.dims.values())
+    symmetric |= bool(site_symmetries(problem) or sites_up_to_signs(problem))
+    apart = run.engine.gives_point or run.stream is not None or is_ours(problem)
+    if apart or symmetric or not result.status.converged:
+        return result
+    found = mass_elsewhere(problem, result.draws, run.seed)
+    if found is None:
+        return result
+    return replace(result, status=Status(False, f"{result.status.message}; {found}"))
 
 
 def _check(run: Run) -> None:
@@ -251,6 +275,7 @@ def _tree_without_labels(run: Run, found: _Found) -> xr.DataTree:
     chains = len(result.sample_stats["lp"])
     layout = lay_out_units(problem)
     axes = cluster_axes(problem, result.draws)
+    result = _searched(run, result, axes)
 
     def by_chain(values: NDArray) -> NDArray:
         return values.reshape(chains, len(kept), *values.shape[1:])

@@ -43,3 +43,34 @@ def test_modes_that_hardly_matter_are_not_named():
     fit = sb.fit(sign, y, engine=engine, progress=False)
     assert (fit.tree["posterior"]["theta"] > 0).all()
     assert "No draw came near" not in fit.verdict[1]
+
+
+def test_a_mode_that_the_prior_hardly_reaches_is_found_by_a_search():
+    known = EXACT["rare_mode"]()
+    fit = sb.fit(known.model, *known.data, engine="laplace", progress=False, **known.options)
+    level, why = fit.verdict
+    assert level == "bad"
+    assert "holds about 79% of the posterior" in why
+    assert "theta = [3.98" in why
+
+
+def test_draws_of_a_mode_that_is_hard_to_find_are_not_condemned():
+    known = EXACT["rare_mode"]()
+    rng = np.random.default_rng(0)
+    narrow = rng.uniform(size=(2, 1000, 1)) < 0.783
+    draws = {
+        "theta": rng.normal(
+            np.where(narrow, 3.982, 0.0), np.where(narrow, 0.2, 0.949), (2, 1000, 4)
+        )
+    }
+    model, options = known.model, known.options
+    assert "a search" not in sb.Fit.from_draws(model, *known.data, draws, **options).verdict[1]
+    draws["theta"][~narrow[..., 0]] = draws["theta"][narrow[..., 0]][0]  # the wide mode is lost
+    level, why = sb.Fit.from_draws(model, *known.data, draws, **options).verdict
+    assert level == "bad" and "a search" in why
+
+
+def test_copies_of_a_mode_by_a_renumbering_are_not_missed():
+    known = EXACT["three_components"]()
+    fit = sb.fit(known.model, *known.data, engine="laplace", progress=False, **known.options)
+    assert "a search" not in fit.verdict[1]

@@ -1,0 +1,320 @@
+"""A search for posterior mass that draws of a small model do not cover."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jax.flatten_util import ravel_pytree
+from numpy.typing import NDArray
+from scipy.stats import chi2, multivariate_t
+
+from ..base import Problem
+from ..plumbing.programs import compiled
+from ..problem.density import (
+    abstract_trace,
+    free_shapes,
+    latent_sites,
+    place,
+    unconstrained_start,
+)
+from ..problem.importance import flat_density, in_batches
+from ..problem.prior_draws import prior_draws
+from .dense_climbs import climb_all
+
+__all__ = ["Elsewhere", "log_volume", "mass_elsewhere"]
+
+_MOST_COORDINATES = 12
+"""Coordinates up to which a search from points at random can find a narrow mode."""
+_STARTS = 1024, 16384
+"""Fewest and most points at random; where fewer can be afforded, nothing is searched."""
+_WORK = 2e7
+"""Product of points and entries of the data that is afforded."""
+_CLIMBS = 64
+"""Points that are climbed from."""
+_STEPS = 60
+"""Steps of a climb, at most."""
+_WIDER = 3.0
+"""Standard deviations of the draws that half of the points spread over, for one of theirs."""
+_DRAWS = 2000
+"""Draws that are looked at, at most."""
+_PER_COORDINATE = 10
+"""Draws for each coordinate from which on their covariance is known."""
+_AT_ONCE = 16
+"""Points whose slopes are computed side by side."""
+_MODES = 10
+"""Ends of climbs, the highest of those that differ, whose mass is computed."""
+_NEAR = 0.01
+"""Nats between ends that may be the same mode."""
+_SAME_PLACE = 0.05
+"""Distance, relative to one plus the size of a coordinate, between ends at the same mode."""
+_AT_REST = 0.5
+"""Nats that a step to the peak would still gain from the end of a climb that has arrived."""
+_FLAT = 1e-8
+"""Least curvature of a mode, relative to the largest."""
+_POINTS, _FREEDOM = 512, 5
+"""Points that a mass is computed from, and degrees of freedom of their t distribution."""
+_EFFECTIVE = 50
+"""Effective number of these points from which on a mass is known."""
+_INSIDE = 0.99
+"""Mass of a normal distribution inside the ellipsoid that counts as a mode."""
+_MATTERS = 0.05
+"""Share of the posterior that draws may not miss."""
+_MISSED = 0.2
+"""Draws missed a mode if fewer are in it than this multiple of its share."""
+_TAILS = 0.01, 0.99
+"""Quantiles at which draws are cut off before their covariance is taken."""
+_SINGULAR = 1e-12
+"""Variance, relative to the largest, of directions in which draws cannot vary."""
+
+
+class Elsewhere(NamedTuple):
+    """A mode that draws did not reach.
+
+    Attributes
+    ----------
+    share : float
+        Of the posterior, as far as that and the draws cover it.
+    log_mass, own_log_mass : float
+        Of the mode, and at most of the draws; not normalised.
+    starts : int
+        Points that the search began with.
+    sites : dict of ndarray
+        Latent sites at its peak.
+    """
+
+    share: float
+    log_mass: float
+    own_log_mass: float
+    starts: int
+    sites: dict[str, NDArray]
+
+    def __str__(self) -> str:
+        """What was found, and what to do."""
+        place = ", ".join(f"{name} = {_text(value)}" for name, value in self.sites.items())
+        return (
+            f"a search from {self.starts} points found a mode that draws missed, and that holds about "
+            f"{self.share:.0%} of the posterior (log mass {self.log_mass:.1f}, that of the draws at most "
+            f"{self.own_log_mass:.1f}); it lies at {place}: run another engine that starts there (init=), "
+            "and do not trust this one alone"
+        )
+
+
+class _Mode(NamedTuple):
+    """Peak of a mode, and the Cholesky factor of the curvature there."""
+
+    point: NDArray
+    root: NDArray
+
+
+def mass_elsewhere(problem: Problem, draws: Mapping[str, NDArray], seed: int) -> Elsewhere | None:
+    r"""Mode that holds at least a twentieth of the posterior, and that draws did not reach.
+
+    Points are drawn from the prior, and from a box about the draws. Those where one Newton step by the
+    covariance of the draws leads furthest from them, and those of highest density, are climbed from. Of
+    every end that is a peak, the mass inside its ellipsoid E is computed by importance weights,
+
+    .. math:: Z_E = \int_E p(x, \theta)\, d\theta,
+
+    and set against what the draws can hold at most, see `log_volume`. Where none or hardly any of the draws
+    are in E, they missed it.
+
+    None also where nothing can be said: of more than twelve coordinates, large data, few draws.
+
+    Parameters
+    ----------
+    problem : Problem
+        Whose clusters and signs, if it has any, are told apart.
+    draws : mapping of str to ndarray, shape (chain, draw, ...)
+        Latent sites, others may be among them.
+    seed : int
+    """
+    shapes = free_shapes(problem)
+    width = sum(math.prod(free.shape) for free in shapes.values())
+    latent = latent_sites(abstract_trace(problem))
+    entries = sum(np.size(leaf) for leaf in jax.tree.leaves(problem.args))
+    number = min(_STARTS[1], int(_WORK / max(1, entries)))
+    own = {name: _rows(draws[name]) for name in latent}
+    total = len(next(iter(own.values())))
+    if width > _MOST_COORDINATES or number < _STARTS[0] or total < _PER_COORDINATE * width:
+        return None
+    rng = np.random.default_rng([seed, 7])
+    seen = {name: v[rng.permutation(total)[:_DRAWS]] for name, v in own.items()}
+    outward = partial(_run, "elsewhere-start", _starting, problem)
+    template = {name: np.zeros(free.shape, free.dtype) for name, free in shapes.items()}
+    slopes = partial(_slopes, problem, template)
+    cloud = outward(seen)
+    centre, root = cloud.mean(axis=0), _root(cloud)
+    if root is None:
+        return None
+    starts = centre + _WIDER * rng.normal(size=(number, width)) @ root.T
+    known = prior_draws(latent, seed, number // 2)
+    if known:
+        given = {n: v[rng.integers(len(v), size=number // 2)] for n, v in seen.items()}
+        starts[::2][: number // 2] = outward(given | known)
+    height, slope = slopes(starts)
+    usable = np.isfinite(height) & np.isfinite(slope).all(axis=1)
+    starts, height, slope = starts[usable], height[usable], slope[usable]
+    if not len(starts):
+        return None
+    away = np.linalg.solve(root, (starts - centre).T) + root.T @ slope.T
+    farthest = np.argsort(-np.square(away).sum(axis=0))[: _CLIMBS // 2]
+    highest = np.argsort(-height)[: _CLIMBS // 2]
+    ends = climb_all(slopes, starts[np.union1d(farthest, highest)], _STEPS)
+    density, _ = slopes(cloud)
+    bound = float(density[np.isfinite(density)].mean()) + log_volume(cloud)
+    for mode in _peaks(slopes, *ends):
+        mass = _mass(slopes, mode, rng)
+        share = 1 / (1 + np.exp(np.clip(bound - mass, -700, 700)))
+        inside = (np.square((cloud - mode.point) @ mode.root).sum(axis=1) <= _radius(width)).mean()
+        if share >= _MATTERS and inside < _MISSED * share:
+            free = ravel_pytree(template)[1](jnp.asarray(mode.point))
+            sites = {n: np.asarray(place(problem, free)[0][n]["value"]) for n in free}
+            return Elsewhere(float(share), float(mass), bound, number, sites)
+    return None
+
+
+def log_volume(flat: NDArray) -> float:
+    r"""Greatest entropy of draws of some covariance, :math:`\tfrac12 \log \det (2 \pi e\, \mathrm{Cov})`.
+
+    Draws are cut off at their outermost hundredths; directions in which they cannot vary are left out.
+
+    Parameters
+    ----------
+    flat : ndarray, shape (num_draws, num_numbers)
+    """
+    cut = np.clip(flat, *np.quantile(flat, _TAILS, axis=0))
+    values = np.linalg.eigvalsh(np.atleast_2d(np.cov(cut, rowvar=False)))
+    free = values[values > _SINGULAR * values.max(initial=0.0)]
+    return 0.5 * float((1 + np.log(2 * np.pi * free)).sum())
+
+
+def _text(value: NDArray) -> str:
+    """Numbers to three digits."""
+    return np.array2string(value, precision=3, separator=", ", max_line_width=10_000)
+
+
+def _rows(draws: NDArray) -> NDArray:
+    return draws.reshape(-1, *draws.shape[2:])
+
+
+def _radius(width: int) -> float:
+    """Squared radius of the ellipsoid that counts as a mode."""
+    return float(chi2.ppf(_INSIDE, width))
+
+
+def _root(cloud: NDArray) -> NDArray | None:
+    """Cholesky factor of the covariance; None where draws cannot vary in some direction."""
+    covariance = np.atleast_2d(np.cov(cloud, rowvar=False))
+    if not np.isfinite(covariance).all():
+        return None
+    values = np.linalg.eigvalsh(covariance)
+    return np.linalg.cholesky(covariance) if values[0] > _SINGULAR * values[-1] else None
+
+
+def _run(name: str, build: Callable, problem: Problem, rows: Mapping[str, NDArray]) -> NDArray:
+    """Values of a program by row, in pieces of one shape."""
+    number = len(next(iter(rows.values())))
+    found = []
+    for first in range(0, number, _CLIMBS * _AT_ONCE):
+        at = np.minimum(np.arange(first, first + _CLIMBS * _AT_ONCE), number - 1)
+        part = {key: values[at] for key, values in rows.items()}
+        program, _ = compiled(name, problem, (), build, part, problem.args)
+        found.append(np.asarray(program(part, problem.args)))
+    return np.concatenate(found)[:number]
+
+
+def _starting(problem: Problem) -> Callable:
+    """Program of the unconstrained coordinates of values."""
+
+    def go(values: dict[str, Array], args: tuple) -> Array:
+        return jax.vmap(lambda one: ravel_pytree(unconstrained_start(problem, one, args))[0])(
+            values
+        )
+
+    return go
+
+
+def _slopes(problem: Problem, template: dict, points: NDArray) -> tuple[NDArray, NDArray]:
+    """Log densities, minus infinity where they are not numbers, and gradients."""
+    found = []
+    for first in range(0, len(points), _CLIMBS):
+        at = np.minimum(np.arange(first, first + _CLIMBS), len(points) - 1)
+        given = template, points[at], problem.args
+        program, _ = compiled("elsewhere", problem, (), _sloping, *given)
+        found.append(np.asarray(program(*given)))
+    both = np.concatenate(found)[: len(points)]
+    height = np.where(np.isfinite(both[:, 0]), both[:, 0], -np.inf)
+    return height, both[:, 1:]
+
+
+def _sloping(problem: Problem) -> Callable:
+    """Program of log densities and gradients, side by side in one array."""
+
+    def go(template: dict, points: Array, args: tuple) -> Array:
+        both = jax.value_and_grad(flat_density(problem, template, args))
+
+        def one(point: Array) -> Array:
+            height, slope = both(point)
+            return jnp.concatenate([height[None], slope])
+
+        return in_batches(one, points, _AT_ONCE)
+
+    return go
+
+
+def _peaks(slopes: Callable, points: NDArray, heights: NDArray, gradients: NDArray) -> list[_Mode]:
+    """Different peaks among the ends of climbs, the highest first."""
+    chosen: list[int] = []
+    for row in np.argsort(-heights):
+        apart = [
+            abs(heights[row] - heights[other]) > _NEAR
+            or np.abs(points[row] - points[other]).max()
+            > _SAME_PLACE * (1 + abs(points[row]).max())
+            for other in chosen
+        ]
+        if np.isfinite(heights[row]) and all(apart) and len(chosen) < _MODES:
+            chosen.append(int(row))
+    found = [_peak(slopes, points[row], gradients[row]) for row in chosen]
+    return [mode for mode in found if mode is not None]
+
+
+def _peak(slopes: Callable, point: NDArray, gradient: NDArray) -> _Mode | None:
+    """Peak near the end of a climb, None where it has none."""
+    step = np.finfo(gradient.dtype).eps ** (1 / 3) * (1 + np.abs(point))
+    sides = np.concatenate([point + np.diag(step), point - np.diag(step)])
+    _, slope = slopes(sides)
+    bend = -(slope[: len(point)] - slope[len(point) :]) / (2 * step[:, None])
+    bend = (bend + bend.T) / 2
+    if not np.isfinite(bend).all():
+        return None
+    values = np.linalg.eigvalsh(bend)
+    if values[0] <= _FLAT * values[-1]:
+        return None
+    ahead = np.linalg.solve(bend, gradient)
+    if ahead @ gradient / 2 > _AT_REST:
+        return None
+    return _Mode(point + ahead, np.linalg.cholesky(bend))
+
+
+def _mass(slopes: Callable, mode: _Mode, rng: np.random.Generator) -> float:
+    """Log mass inside the ellipsoid of a mode; minus infinity where weights do not tell."""
+    width = len(mode.point)
+    tail = multivariate_t(np.zeros(width), np.eye(width), df=_FREEDOM)
+    white = np.reshape(tail.rvs(_POINTS, random_state=rng), (_POINTS, width))
+    height, _ = slopes(mode.point + np.linalg.solve(mode.root.T, white.T).T)
+    weights = height - np.reshape(tail.logpdf(white), -1) - np.log(np.diag(mode.root)).sum()
+    weights = np.where(np.square(white).sum(axis=1) <= _radius(width), weights, -np.inf)
+    top = weights.max()
+    if not np.isfinite(top):
+        return -np.inf
+    share = np.exp(weights - top)
+    if share.sum() ** 2 < _EFFECTIVE * np.square(share).sum():
+        return -np.inf
+    return float(top + np.log(share.mean()))
