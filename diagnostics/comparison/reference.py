@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from sidebayes.guides.engines.steps.elsewhere import log_volume
+from sidebayes.guides.engines.optimisers.elsewhere import log_volume
 
 from sidebayes.common.warnings import SideBayesWarning
 

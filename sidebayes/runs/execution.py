@@ -20,6 +20,7 @@ from sidebayes.diagnostics.trust.verdict import num_starts_at_best
 from sidebayes.guides.engines.base import EngineResult, FitError, KeptEngine, Status
 from sidebayes.guides.engines.given import GivenDraws, given_result
 from sidebayes.guides.engines.modes import Modes, modes_missed
+from sidebayes.guides.engines.optimisers.elsewhere import mass_elsewhere
 from sidebayes.guides.engines.plumbing.checkpoint import keeping
 from sidebayes.guides.engines.plumbing.identity import content, digest, is_known
 from sidebayes.guides.engines.plumbing.programs import nothing_left_ahead
@@ -28,7 +29,6 @@ from sidebayes.guides.engines.problem.declared import observed_values, site_role
 from sidebayes.guides.engines.problem.density import latent_supports
 from sidebayes.guides.engines.problem.units import lay_out_units
 from sidebayes.guides.engines.problem.values import check_start, check_values
-from sidebayes.guides.engines.steps.elsewhere import mass_elsewhere
 from sidebayes.guides.engines.steps.updates import is_ours
 from sidebayes.guides.engines.symmetries.declared import (
     check_symmetries,

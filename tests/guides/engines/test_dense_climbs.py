@@ -1,7 +1,7 @@
 """Climbs of many points at once end where the density is highest, each by itself."""
 
 import numpy as np
-from sidebayes.guides.engines.steps.dense_climbs import climb_all
+from sidebayes.guides.engines.optimisers.dense_climbs import climb_all
 
 CURVATURE = np.array([[40.0, 19.0], [19.0, 10.0]])
 
