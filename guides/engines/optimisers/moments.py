@@ -15,6 +15,7 @@ from ..problem.density import abstract_trace, latent_sites
 from ..problem.importance import effective_share, pareto_k, quality, smoothed_weights, visit
 from ..symmetries.declared import site_symmetries, sites_up_to_signs
 from ..symmetries.exchangeable import ClusterAxes, cluster_axes
+from ..symmetries.signs import one_sign
 
 __all__ = ["Judgement", "judge_draws", "judge_moments"]
 
@@ -91,18 +92,24 @@ def judge_draws(
     """
     k = pareto_k(log_weights)
     close, sentence = quality(k, len(log_weights), effective_share(log_weights))
-    others, weights, reliable = sites, smoothed_weights(log_weights), False
+    weights, reliable = smoothed_weights(log_weights), False
     if len(weights) != len(draws):  # those of a pool that the draws were taken from
         weights = np.full(len(draws), 1 / len(draws))
     farther = _farther(draws, seed)
-    if farther is not None:
+    if farther is None:
+        sites, others, _ = _one_sign(problem, sites, sites)
+    else:
         looked = [visit(problem, template, part, clock, anywhere=True) for part in farther.parts]
-        density = np.concatenate([part[0] for part in looked])
-        found = smoothed_weights(density - farther.log_q)
-        if 1 / np.square(found).sum() >= _ENOUGH:
-            others = {name: np.concatenate([part[1][name] for part in looked]) for name in sites}
-            weights = found
-            reliable = pareto_k(density - farther.log_q) <= _LIMIT
+        found = {name: np.concatenate([part[1][name] for part in looked]) for name in sites}
+        sites, found, alike = _one_sign(problem, sites, found)
+        log_weights = np.concatenate([part[0] for part in looked]) - farther.log_q
+        # other signs are another place of the same mode, which the draws need not reach
+        log_weights = np.where(alike, log_weights, -np.inf)
+        smooth = smoothed_weights(log_weights)
+        others = sites
+        if 1 / np.square(smooth).sum() >= _ENOUGH:
+            others, weights = found, smooth
+            reliable = pareto_k(log_weights[alike]) <= _LIMIT
     axes = cluster_axes(problem, {name: value[None] for name, value in sites.items()})
     gap = judge_moments(
         _comparable(problem, axes, sites), _comparable(problem, axes, others), weights
@@ -119,6 +126,23 @@ def judge_draws(
     return Judgement(
         close, sentence, () if gap is None else (f"{gap.what[0].upper()}{gap.what[1:]}",)
     )
+
+
+def _one_sign(
+    problem: Problem, sites: Mapping[str, NDArray], others: Mapping[str, NDArray]
+) -> tuple[dict[str, NDArray], dict[str, NDArray], NDArray[np.bool_]]:
+    """Draws and others with one choice of signs, and which others had the signs that most draws had."""
+    number = len(next(iter(sites.values())))
+    both, signs = one_sign(
+        problem, {n: np.concatenate([v, others[n]])[None] for n, v in sites.items()}, (0, 0)
+    )
+    alike = np.ones(len(next(iter(others.values()))), bool)
+    for each in signs:
+        flat = each[0].reshape(number + len(alike), -1)
+        usual = np.where(flat[:number].sum(axis=0) < 0, -1, 1)
+        alike &= (flat[number:] == usual).all(axis=1)
+    first = {name: values[0, :number] for name, values in both.items()}
+    return first, {name: values[0, number:] for name, values in both.items()}, alike
 
 
 def judge_moments(

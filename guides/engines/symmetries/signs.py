@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -13,23 +14,45 @@ from ..problem.declared import declared_blocks, site_dims
 from ..problem.density import abstract_trace
 from .declared import sites_up_to_signs
 
-__all__ = ["with_one_sign"]
+__all__ = ["one_sign", "with_one_sign"]
 
 
 def with_one_sign(problem: Problem, result: EngineResult) -> EngineResult:
-    """Result whose draws agree in what no density tells: signs that sites are known up to.
-
-    A block says what its sites stand for (`UpToSigns`), such as a Cholesky factor for a covariance, and
-    sites that declare signs of the same axis follow. Other sites that declare signs of one axis are changed
-    together, so that for each entry of the axis their inner product with the draw of highest density is
-    not negative.
+    """Result whose draws agree in what no density tells: signs that sites are known up to; see `one_sign`.
 
     Parameters
     ----------
     problem : Problem
     result : EngineResult
     """
-    draws, dims = dict(result.draws), site_dims(problem)
+    density = result.sample_stats["lp"]
+    best = np.unravel_index(density.argmax(), density.shape)
+    return replace(result, draws=one_sign(problem, result.draws, best)[0])
+
+
+def one_sign(
+    problem: Problem, draws: Mapping[str, NDArray], best: tuple
+) -> tuple[dict[str, NDArray], list[NDArray]]:
+    """Draws with one choice of the signs that sites are known up to, and by which signs each was changed.
+
+    A block says what its sites stand for (`UpToSigns`), such as a Cholesky factor for a covariance, and
+    sites that declare signs of the same axis follow. Other sites that declare signs of one axis are changed
+    together, so that for each entry of the axis their inner product with one draw is not negative.
+
+    Parameters
+    ----------
+    problem : Problem
+    draws : mapping of str to ndarray, shape (chain, draw, ...)
+    best : tuple
+        Chain and number of that draw.
+
+    Returns
+    -------
+    dict of ndarray
+    list of ndarray, shape (chain, draw, ...)
+        Of every axis.
+    """
+    draws, dims = dict(draws), site_dims(problem)
     known: dict[str, NDArray] = {}
     for block, names in declared_blocks(abstract_trace(problem)):
         if isinstance(block, UpToSigns):
@@ -37,17 +60,18 @@ def with_one_sign(problem: Problem, result: EngineResult) -> EngineResult:
             draws |= {names[role]: value for role, value in values.items()}
             known[axis] = signs
     declared = sites_up_to_signs(problem)
-    best = np.unravel_index(result.sample_stats["lp"].argmax(), result.sample_stats["lp"].shape)
     for axis in dict.fromkeys(declared.values()):
         place = {
             n: dims[n].index(axis) - len(dims[n]) for n, own in declared.items() if own == axis
         }
         last = {name: np.moveaxis(draws[name], at, -1) for name, at in place.items()}
-        signs = known[axis] if axis in known else _agreeing(list(last.values()), best)
+        if axis not in known:
+            known[axis] = _agreeing(list(last.values()), best)
+        signs = known[axis]
         for name, value in last.items():
             wide = signs.reshape(*signs.shape[:-1], *[1] * (value.ndim - signs.ndim), -1)
             draws[name] = np.moveaxis(value * wide, -1, place[name])
-    return replace(result, draws=draws)
+    return draws, list(known.values())
 
 
 def _agreeing(parts: list[NDArray], best: tuple) -> NDArray[np.float64]:

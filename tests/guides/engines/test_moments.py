@@ -54,6 +54,19 @@ def test_moments_from_farther_out_are_those_of_the_posterior():
     assert float(found.group(2)) == pytest.approx(exact_sds()[found.group(1)], rel=0.25)
 
 
+def test_a_copy_by_signs_hides_no_tail_of_a_variance_component():
+    """Six batches of five: the sd between them has one of 41 by a grid, that of the fit is 22."""
+    rng = np.random.default_rng(2)
+    batches = np.repeat(np.arange(6), 5)
+    y = 1527.5 + rng.normal(0, 37.6, 6)[batches] + rng.normal(0, 49.5, 30)
+    ones = np.ones((30, 1))
+    fit = sb.fit("mixed_effects", y, ones, ones, batches, engine="svi", progress=False)
+    assert fit.tree["posterior"]["factor"].std() < 30
+    grade, why = fit.verdict
+    assert grade == "bad"
+    assert "standard deviation of factor" in why
+
+
 def exact_sds():
     """By a grid of both standard deviations; the mean is normal given these."""
     axis = np.exp(np.linspace(-7.0, 2.5, 120))
