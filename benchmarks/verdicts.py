@@ -1,13 +1,14 @@
 """What the library says of a fit, against what is true: engines on posteriors with known moments.
 
 Run: python -m benchmarks.verdicts [--posteriors NAME,...] [--engines NAME,...] [--seeds 3]
-         [--keep FILE] [--n-jobs 2]
+         [--keep FILE] [--n-jobs 2] [--references FOLDER]
      python -m benchmarks.verdicts --table FILE
 An answer is right where means of all functionals lie within .1 posterior standard deviations of the
 truth and standard deviations within 10 %, wrong beyond .3 or 30 %, and close between the two. Engines
 run with their defaults, all of them on one posterior and seed, and are compared as a user compares
 them. `--keep` adds one line of JSON per fit to a file, and goes on where an earlier run stopped.
-Posteriors of posteriordb need SIDEBAYES_DATA.
+Posteriors of posteriordb need SIDEBAYES_DATA. `--references` adds those of the zoo whose truth is a long
+run by `sidebayes.reference`, which the folder keeps; the first time they take long.
 """
 
 import argparse
@@ -21,7 +22,7 @@ import pandas as pd
 
 import sidebayes as sb
 from sidebayes.tasks import Task, run_tasks
-from tests.reference.posteriors import EXACT, PUBLISHED
+from tests.reference.posteriors import ASKED, EXACT, PUBLISHED, long_run
 
 ENGINES = {
     "Laplace": sb.Laplace(),
@@ -110,13 +111,14 @@ def records_of(name, known, engines, seed):
         yield record
 
 
-def run(posteriors, engines, seeds, keep, n_jobs):
+def run(posteriors, engines, seeds, keep, n_jobs, folder):
     """All records, those of an earlier run first."""
     records = read(keep) if keep and keep.exists() else []
     done = {(one["posterior"], one["seed"]) for one in records}
     asked = [(name, seed) for name in posteriors for seed in seeds if (name, seed) not in done]
     tasks = (Task(f"{name}, seed {seed}", (name, seed)) for name, seed in asked)
-    found = run_tasks(one_posterior, tasks, engines, n_jobs=n_jobs, title="verdicts")
+    fixed = engines, folder
+    found = run_tasks(one_posterior, tasks, fixed, n_jobs=n_jobs, title="verdicts")
     for (name, seed), (new, seconds) in zip(asked, found, strict=True):
         records += new
         if keep:
@@ -126,13 +128,14 @@ def run(posteriors, engines, seeds, keep, n_jobs):
     return records
 
 
-def one_posterior(engines, given):
+def one_posterior(fixed, given):
     """Records of one posterior and seed, and the seconds that all engines took."""
-    name, seed = given
+    (engines, folder), (name, seed) = fixed, given
     start = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = list(records_of(name, (EXACT | PUBLISHED)[name](), engines, seed))
+        known = long_run(name, folder) if name in ASKED else (EXACT | PUBLISHED)[name]()
+        found = list(records_of(name, known, engines, seed))
     return found, time.perf_counter() - start
 
 
@@ -194,13 +197,16 @@ def main():
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--n-jobs", type=int, help="posteriors side by side")
     parser.add_argument("--table", type=Path, help="print the tables of an earlier run")
+    parser.add_argument("--references", type=Path, help="folder of long runs")
     given = parser.parse_args()
     if given.table:
         return report(read(given.table))
     names = [*EXACT, *(PUBLISHED if "SIDEBAYES_DATA" in os.environ else ())]
+    names += ASKED if given.references else ()
     wanted = tuple(given.posteriors.split(","))
     chosen = [name for name in names if name.startswith(wanted)]
-    report(run(chosen, given.engines.split(","), range(given.seeds), given.keep, given.n_jobs))
+    seeds, engines = range(given.seeds), given.engines.split(",")
+    report(run(chosen, engines, seeds, given.keep, given.n_jobs, given.references))
 
 
 if __name__ == "__main__":

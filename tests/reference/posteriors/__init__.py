@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 from . import hard, processes, regressions, series, zoo
 from .known import KnownPosterior
+from .long_runs import ASKED, long_run
 
-__all__ = ["EXACT", "PUBLISHED", "KnownPosterior"]
+__all__ = ["ASKED", "EXACT", "PUBLISHED", "KnownPosterior", "long_run"]
 
 EXACT: dict[str, Callable[[], KnownPosterior]] = zoo.POSTERIORS | hard.POSTERIORS
 """Exact or by quadrature; they need no data."""

@@ -1,0 +1,68 @@
+"""Posteriors of the zoo without exact moments, whose truth is a long run that two samplers agree on."""
+
+import os
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+
+import sidebayes as sb
+
+from .known import KnownPosterior, entries
+
+
+def _mixture(name):
+    return "gmm", {"x": sb.load_dataset(name).x, "num_clusters": 3, "covariance": "diagonal"}
+
+
+def _sleepstudy():
+    table = pd.read_csv(Path(os.environ["SIDEBAYES_DATA"]) / "long_sleepstudy.csv")
+    return "mixed_effects", dict(sb.design("Reaction ~ Days + (Days | Subject)", table))
+
+
+ASKED = {
+    "zoo-iris": partial(_mixture, "iris"),
+    "zoo-wine": partial(_mixture, "wine"),
+    "zoo-sleepstudy": _sleepstudy,
+}
+"""Method, data and options of each posterior."""
+
+
+def long_run(name: str, folder: Path, **settings: object) -> KnownPosterior:
+    """Posterior whose truth is what `sidebayes.reference` drew.
+
+    Parameters
+    ----------
+    name : str
+        Of `ASKED`.
+    folder : Path
+        Keeps the reference, and has it if it was drawn before.
+    **settings
+        Of `sidebayes.reference`.
+    """
+    method, given = ASKED[name]()
+    path = folder / f"{name}.nc"
+    if path.exists():
+        found = sb.load(path)
+    else:
+        found = sb.reference(method, progress=False, **settings, **given)
+        folder.mkdir(parents=True, exist_ok=True)
+        found.save(path)
+    sites = found.tree["posterior"].data_vars
+    axes = {n: v.dims.index("clusters") for n, v in sites.items() if "clusters" in v.dims}
+    functionals = partial(label_free, axes)
+    draws = functionals({n: v.to_numpy() for n, v in sites.items()})
+    truth = {n: (float(v.mean()), float(v.std())) for n, v in draws.items() if v.std() > 0}
+    return KnownPosterior(method, (), truth, "long run", given, functionals)
+
+
+def label_free(axes, draws):
+    """Every scalar; of sites with an axis of the clusters, mean and standard deviation over these."""
+    found = {}
+    for name, values in draws.items():
+        if name in axes:
+            found[f"mean of {name}"] = values.mean(axis=axes[name])
+            found[f"spread of {name}"] = values.std(axis=axes[name])
+        else:
+            found[name] = values
+    return entries(found)
