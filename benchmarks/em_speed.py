@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.special import gammaln
-from sidebayes.models.blocks.components.gaussian_stats import gaussian_pass
+from sidebayes.models.blocks.components.gaussians.gaussian_stats import gaussian_pass
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 

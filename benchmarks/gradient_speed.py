@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from sidebayes.models.blocks.components.gaussian import Gaussian
+from sidebayes.models.blocks.components.gaussians.gaussian import Gaussian
 
 import sidebayes as sb
 

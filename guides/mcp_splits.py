@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 from jax import Array
-from sidebayes.models.blocks.components.gaussian import Gaussian
+from sidebayes.models.blocks.components.gaussians.gaussian import Gaussian
 from sidebayes.models.blocks.partitions.discriminants import Discriminants
 
 from .engines.base import Problem

@@ -10,7 +10,7 @@ import numpy as np
 from jax import Array, lax
 from scipy.special import gammaln, multigammaln
 from sidebayes.models.blocks.components.gaussian_prior import resolve_prior
-from sidebayes.models.blocks.components.gaussian_stats import weighted_moments
+from sidebayes.models.blocks.components.gaussians.gaussian_stats import weighted_moments
 from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.label_inference.approximate import Inference
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph

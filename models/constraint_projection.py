@@ -10,7 +10,7 @@ import numpyro
 import numpyro.distributions as dist
 from jax.typing import ArrayLike
 
-from .blocks.components.gaussian import projected_gaussians
+from .blocks.components.gaussians.gaussian import projected_gaussians
 from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.mixtures.data_units import fitted_whitening
 from .blocks.mixtures.linked_categorical import LinkedCategorical

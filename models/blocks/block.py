@@ -418,6 +418,10 @@ class Batched(Protocol):
         """See all data by their mean and covariance; whether the prior changed."""
         ...
 
+    def has_one_pass(self, fn: Collapsed) -> bool:
+        """Whether `one_pass` serves a batch, whose links are others than those of all data."""
+        ...
+
     def one_pass(
         self, fn: Collapsed, value: Array, num_real: Array
     ) -> tuple[Array, dict[str, Any]]:

@@ -12,7 +12,7 @@ from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.guides.engines.steps.update_checks import check_updates
 from sidebayes.guides.engines.steps.updates import drawable, plan_updates
 from sidebayes.models.blocks.block import Observation
-from sidebayes.models.blocks.components.gaussian import Gaussian
+from sidebayes.models.blocks.components.gaussians.gaussian import Gaussian
 from sidebayes.models.blocks.manifolds.covariates import Slopes
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture
 from sidebayes.models.hierarchical_shape import hierarchical_shape

@@ -10,7 +10,7 @@ from jax.test_util import check_grads
 from numpyro import handlers
 from numpyro.infer.util import log_density
 from scipy import stats
-from sidebayes.models.blocks.components.gaussian_stats import Moments
+from sidebayes.models.blocks.components.gaussians.gaussian_stats import Moments
 from sidebayes.models.blocks.manifolds import preshape
 from sidebayes.models.blocks.manifolds.kernel_distance import kernel_distance
 from sidebayes.models.blocks.manifolds.point_clouds.low_rank import (

@@ -47,7 +47,7 @@ def expect(
     blocks = [block_of(trace, part) for part in plan.parts]
     new = [isinstance(one, Batched) and one.given_moments(centre, covariance) for one in blocks]
     passing = trace[plan.one_pass[name]]["infer"]["block"] if name in plan.one_pass else None
-    if isinstance(passing, Batched):
+    if isinstance(passing, Batched) and passing.has_one_pass(fn):
         log_z, slope = passing.one_pass(fn, value, graph.node_size.sum())
     else:
         log_z, slope = jax.value_and_grad(fn.log_partition)(fn.log_factors(value))

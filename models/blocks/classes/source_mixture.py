@@ -15,7 +15,7 @@ from scipy.special import logsumexp, softmax
 
 from sidebayes.common.fields import plain_array, point_table, real_array, rebuilt
 
-from ..components.gaussian import Gaussian
+from ..components.gaussians.gaussian import Gaussian
 
 __all__ = ["SourceMixture"]
 

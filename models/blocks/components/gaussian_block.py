@@ -27,9 +27,10 @@ from ..collapsed import Collapsed
 from ..mixtures.data_units import Rescaled, data_units, refuse_constant
 from ..mixtures.linked_mixture import LinkedMixture
 from . import normal_inverse_gamma, normal_inverse_wishart
-from .gaussian import Gaussian, IndependentNormals
 from .gaussian_prior import GaussianPrior
-from .gaussian_stats import Moments, gaussian_pass, weighted_moments
+from .gaussians.gaussian import Gaussian, IndependentNormals
+from .gaussians.gaussian_stats import Moments, gaussian_pass, weighted_moments
+from .gaussians.linked_pass import has_pass, linked_pass
 from .kmeans_starts import centres_within, scattered_centres
 from .partition_starts import cell_moments, partitions
 from .shift_prior import ComponentPriors
@@ -40,6 +41,8 @@ COVARIANCES = ("full", "tied", "diagonal", "spherical")
 
 _FOUND = {"log_weights", "log_classes"}
 """Log-factors of other blocks whose statistics are found in one pass with the moments."""
+
+_FOUND_WITH_LINKS = {"log_weights", "pair_weights"}
 
 _SINGULAR = 1e-10
 """A covariance is singular when its least eigenvalue, relative to the widest, is smaller."""
@@ -190,25 +193,37 @@ class GaussianComponents(Block):
         return means if self._is_matrix else means.mean(axis=0)
 
     def has_one_pass(self, fn: Collapsed, others: AbstractSet[str] = frozenset()) -> bool:
-        """Whether points are independent and alike, and their densities full Gaussians of one layer."""
-        free = isinstance(fn, LinkedMixture) and fn.labels.is_shared and others <= _FOUND
-        return free and isinstance(fn.components, Gaussian) and not fn.has_side_factors
+        """Whether points are alike but for links that the pass knows, and all have full Gaussians."""
+        if not isinstance(fn, LinkedMixture) or fn.labels.weights_by_point or fn.groups is not None:
+            return False
+        graph = fn.labels.graph
+        knows = not graph.num_links or (has_pass(graph) and fn.class_statements() is None)
+        alike = isinstance(fn.components, Gaussian) and not fn.has_side_factors
+        return knows and alike and others <= (_FOUND_WITH_LINKS if graph.num_links else _FOUND)
 
     def one_pass(
         self, fn: Any, value: Array, num_real: Array | None = None
     ) -> tuple[Array, dict[str, Any]]:
         """Moments of the components, in chunks of points; no responsibilities are kept."""
-        density = fn.components
+        density, labels = fn.components, fn.labels
         scale_tril = jnp.broadcast_to(density.scale_tril, (*density.loc.shape, self.num_features))
-        given = fn.labels.log_weights, density.loc, scale_tril
+        if labels.graph.num_links:
+            known = labels.graph, labels.log_weights, labels.pair_weights
+            step = linked_pass(value, *known, density.loc, scale_tril, labels.inference)
+            moments = self._kept(step.moments, density.loc, num_real)
+            slopes = {"moments": moments, "log_weights": step.moments.total}
+            return step.log_partition, slopes | {"pair_weights": step.agree}
+        given = labels.log_weights, density.loc, scale_tril
         found = gaussian_pass(value, *given, statements=fn.class_statements(), num_real=num_real)
-        moments = (
-            found.moments if num_real is None else found.moments.moved(density.loc, self.about)
-        )
+        moments = self._kept(found.moments, density.loc, num_real)
         slopes = {"moments": moments, "log_weights": found.moments.total}
         if found.class_counts is not None:
             slopes["log_classes"] = found.class_counts
         return found.log_likelihood, slopes
+
+    def _kept(self, moments: Moments, mean: Array, num_real: Array | None) -> Moments:
+        """Moments about the means; those of batches, which are added up, about one point for all batches."""
+        return moments if num_real is None else moments.moved(mean, self.about)
 
     def update(self, statistics: Moments, sources: Sequence[Collapsed]) -> Any:
         """Posterior given the members of each component (Murphy 2007, sections 6 and 9)."""

@@ -12,7 +12,7 @@ from jax.scipy.special import digamma
 from numpyro.distributions import constraints
 
 from .gaussian_prior import GaussianPrior
-from .gaussian_stats import Moments
+from .gaussians.gaussian_stats import Moments
 from .normal_inverse_wishart import divergence_of_means
 from .shift_prior import ComponentPriors
 

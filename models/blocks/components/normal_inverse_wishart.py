@@ -13,7 +13,7 @@ from jax.scipy.special import digamma, multigammaln
 from numpyro.distributions import constraints
 
 from .gaussian_prior import GaussianPrior
-from .gaussian_stats import Moments, gaussian_log_prob
+from .gaussians.gaussian_stats import Moments, gaussian_log_prob
 from .shift_prior import ComponentPriors
 
 __all__ = [

@@ -13,7 +13,7 @@ from jax.scipy.special import gammaincc
 from jax.typing import ArrayLike
 from numpyro.distributions import constraints
 
-from ..components.gaussian import whitening
+from ..components.gaussians.gaussian import whitening
 from ..manifolds import sphere
 
 __all__ = ["MOST_STRETCH", "WrappedNormal", "log_map_scale", "log_stretch", "missing_mass"]

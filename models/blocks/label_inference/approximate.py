@@ -20,7 +20,7 @@ from jax import Array, lax
 from sidebayes.common.fields import Count, NonNegative, Positive, Range, Whole, check_fields
 
 from .colouring import Colouring
-from .potts import FORBIDDEN, logsumexp, potts_message
+from .trees.potts import FORBIDDEN, logsumexp, potts_message
 
 __all__ = [
     "BeliefPropagation",

@@ -17,8 +17,8 @@ from jax import Array, lax
 from jax.custom_batching import sequential_vmap
 
 from .loops import Buckets, trailing_axes
-from .potts import Reduce
 from .sweep import reorder
+from .trees.potts import Reduce
 
 __all__ = ["eliminate"]
 

@@ -24,8 +24,10 @@ from .approximate import Exact, Inference, as_inference
 from .colouring import Colouring
 from .elimination import cut_into_rows, peel_leaves, row_width
 from .loops import Buckets, LoopPlan, lay_out
-from .padding import AS_NEEDED, FEW_NODES, Sizes, padded
+from .padding import AS_NEEDED, FEW_NODES, MANY_NODES, Sizes, padded
 from .sweep import Peeling
+from .trees.lanes import WIDTH, Lanes
+from .trees.packing import lay_lanes, small_trees
 
 __all__ = ["LabelGraph", "as_label_graph"]
 
@@ -68,10 +70,12 @@ class LabelGraph:
     order : ndarray of int, shape (num_places,)
         Nodes in the order of their elimination; `num_nodes` pads.
     place : ndarray of int, shape (num_nodes,)
-        Where a node stands in the order; `num_places` for one without links that was left out.
+        Where a node stands in the order; `num_places` for one without links that was left out, or in a lane.
     is_root : ndarray of bool, shape (num_places,)
         Last node of each tree.
     peeling : Peeling or None
+    lanes : Lanes or None
+        Small trees of a graph of many nodes, which are not in the order.
     buckets : Buckets or None
         Loops whose labels are summed exactly.
     wide : Colouring or None
@@ -100,6 +104,7 @@ class LabelGraph:
     place: Any
     is_root: Any
     peeling: Peeling | None
+    lanes: Lanes | None
     buckets: Buckets | None
     wide: Colouring | None
     plan: LoopPlan | None = field(metadata={"static": True})
@@ -177,12 +182,23 @@ class LabelGraph:
         forbidden[edge_of_link[: len(pairs)][np.isneginf(weights)]] = True
 
         rounds, peeled = peel_leaves(edges, num_nodes)
-        leaves = np.concatenate([np.zeros((0, 3), np.int64), *rounds])
         few = num_nodes <= FEW_NODES
+        _, node_connected_set = connected_sets(edges, num_nodes)
+        lanes = None
+        if num_edges and num_nodes >= max(MANY_NODES, FEW_NODES + 1):
+            trees = small_trees(rounds, node_connected_set, edges[~peeled])
+            chunks = max(padded(-(-trees.num_lanes // WIDTH), 16), room.lanes)
+            if chunks:
+                has_link = np.bincount(edges.ravel(), minlength=num_nodes)[:num_chunklets] > 0
+                alone = np.flatnonzero(~has_link)
+                lanes, rounds = lay_lanes(trees, rounds, alone, num_nodes, num_edges, chunks)
+        leaves = np.concatenate([np.zeros((0, 3), np.int64), *rounds])
         # few nodes without links stand with the roots of trees: one sum less to compile
         tops = np.full(num_nodes, num_edges > 0 and few)
         tops[num_chunklets:] = False
         tops[edges] = True
+        if lanes is not None:
+            tops[lanes.place < lanes.num_cells] = False
         tops[leaves[:, 0]] = False
         tops = np.flatnonzero(tops)
         width = max(row_width(rounds, few), room.row_width)
@@ -200,7 +216,6 @@ class LabelGraph:
         if num_clusters is not None:
             laid_out = num_clusters, as_inference(inference).max_table
             buckets, wide = lay_out(plan, *laid_out, room)
-        _, node_connected_set = connected_sets(edges, num_nodes)
         node_size = np.bincount(node, minlength=num_nodes).astype(float)
         node = np.append(node, num_chunklets + np.arange(spare))
         return cls(
@@ -219,6 +234,7 @@ class LabelGraph:
             peeling=cut_into_rows(rounds, place, num_edges, width, room.rows)
             if num_edges
             else None,
+            lanes=lanes,
             buckets=buckets,
             wide=wide,
             plan=plan if laid_out is None and len(core) else None,
@@ -259,6 +275,7 @@ class LabelGraph:
             places=len(self.order) - width,
             row_width=width,
             rows=0 if self.peeling is None else len(self.peeling.start),
+            lanes=0 if self.lanes is None else len(self.lanes.node),
             contracted=self.contracted,
             left_out=not self.all_ordered,
         )

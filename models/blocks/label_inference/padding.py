@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["AS_NEEDED", "FEW_NODES", "Sizes", "link_rows", "padded"]
+__all__ = ["AS_NEEDED", "FEW_NODES", "MANY_NODES", "Sizes", "link_rows", "padded"]
 
 FEW_NODES = 4096
 """Nodes up to which arrays are padded to what the numbers of points and links alone admit."""
@@ -23,6 +23,10 @@ def link_rows(num_links: int) -> int:
     return max(64, 1 << (num_links - 1).bit_length())
 
 
+MANY_NODES = 50_000
+"""Nodes from which on small trees are summed side by side: what is to be compiled for that takes seconds."""
+
+
 class Sizes(NamedTuple):
     """Lengths of the arrays of a label graph, and all else that compiled code depends on.
 
@@ -34,6 +38,8 @@ class Sizes(NamedTuple):
     points, links, nodes, edges : int
     places, row_width, rows : int
         Of the order in which trees are taken apart; leaves in one row at most, and rows.
+    lanes : int
+        Chunks of lanes of small trees.
     contracted, left_out : bool
         Some points share a chunklet; some nodes without links are left out of the order.
     buckets, chunks : int
@@ -49,6 +55,7 @@ class Sizes(NamedTuple):
     places: int = 0
     row_width: int = 0
     rows: int = 0
+    lanes: int = 0
     contracted: bool = False
     left_out: bool = False
     buckets: int = 0

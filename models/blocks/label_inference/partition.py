@@ -20,14 +20,17 @@ from .approximate import Exact, Inference, as_inference
 from .buckets import eliminate
 from .colouring import Colouring
 from .label_graph import LabelGraph
-from .potts import BEST, DRAW, FORBIDDEN, SUM, Reduce
+from .potentials import bounded, edge_potentials, finite, peaks
 from .sweep import reorder, sweep
+from .trees.lanes import lane_sums
+from .trees.potts import BEST, DRAW, FORBIDDEN, SUM, Reduce
 
 __all__ = [
     "by_connected_set",
     "check_inference",
     "entropy",
     "log_partition",
+    "log_partition_in_order",
     "mode",
     "pair_marginals",
     "responsibilities",
@@ -36,7 +39,7 @@ __all__ = [
 
 
 def log_partition(
-    unary: ArrayLike,
+    unary: ArrayLike | None,
     graph: LabelGraph,
     log_weights: ArrayLike | None = None,
     pair_weights: ArrayLike | None = None,
@@ -48,8 +51,9 @@ def log_partition(
 
     Parameters
     ----------
-    unary : array_like, shape (num_points, num_clusters)
-        Log-potentials of each label at each point; ``-inf`` excludes a label.
+    unary : array_like, shape (num_points, num_clusters), or None
+        Log-potentials of each label at each point; ``-inf`` excludes a label. None, with `log_weights`, is
+        zero for all.
     graph : LabelGraph
     log_weights : array_like, shape (num_clusters,) or (num_points, num_clusters), optional
         Log mixing weights, kept apart from `unary` so that the sampling assumption can be chosen.
@@ -119,7 +123,7 @@ def pair_marginals(
 ) -> Array:
     """Probability that the labels of each linked pair agree, shape (num_links,)."""
     weights = graph.pair_weights if pair_weights is None else pair_weights
-    weights = _finite(jnp.asarray(weights), graph)
+    weights = finite(jnp.asarray(weights), graph)
     same = jax.grad(log_partition, argnums=3)(
         jnp.asarray(unary), graph, log_weights, weights, **options
     )
@@ -223,33 +227,11 @@ def _bind(unary, graph, log_weights=None, pair_weights=None):
         log_weights = jnp.zeros(unary.shape[1], unary.dtype)
     if pair_weights is None:
         pair_weights = graph.pair_weights
-    return unary, jnp.asarray(log_weights), _finite(jnp.asarray(pair_weights), graph)
+    return unary, jnp.asarray(log_weights), finite(jnp.asarray(pair_weights), graph)
 
 
-@jax.custom_jvp
-def _bounded(unary: Array) -> Array:
-    """Replace -inf; what is excluded has probability zero, so slopes pass as they are."""
-    return jnp.maximum(unary, FORBIDDEN)
-
-
-@_bounded.defjvp
-def _bounded_jvp(primals, tangents):
-    return _bounded(*primals), tangents[0]
-
-
-def _peaks(unary: Array, graph: LabelGraph) -> Array:
-    """Largest log-potential of each point; zero for spare points.
-
-    Potentials relative to it distinguish a point that is far from all clusters from a point that
-    admits no label, and keep one far point from changing the labels of others by rounding.
-    """
-    peak = lax.stop_gradient(unary.max(axis=1))
-    real = jnp.asarray(graph.node_size)[jnp.asarray(graph.node)] > 0
-    return jnp.where(real & jnp.isfinite(peak), peak, 0.0)
-
-
-def _finite(weights: Array, graph: LabelGraph) -> Array:
-    return jnp.where(jnp.isinf(jnp.asarray(graph.pair_weights)), 0.0, weights)
+def _num_cells(graph: LabelGraph) -> int:
+    return 0 if graph.lanes is None else graph.lanes.num_cells
 
 
 def _run(unary, graph, log_weights, pair_weights, weight_per, inference, reduce, rng_key=None):
@@ -258,6 +240,9 @@ def _run(unary, graph, log_weights, pair_weights, weight_per, inference, reduce,
     Returns terms of log Z with the connected set that each belongs to, and the peak of each point, which
     is to be added to the term of its connected set.
     """
+    is_blank = unary is None
+    if is_blank:
+        unary = jnp.zeros((graph.num_points, log_weights.shape[-1]), log_weights.dtype)
     unary, log_weights, weights = _bind(unary, graph, log_weights, pair_weights)
     if unary.ndim != 2 or unary.shape[0] != graph.num_points:
         raise ValueError(
@@ -268,8 +253,11 @@ def _run(unary, graph, log_weights, pair_weights, weight_per, inference, reduce,
     method = as_inference(inference)
     graph = graph.suited(method, unary.shape[1])
     check_inference(graph, unary.shape[1], method)
-    peak = _peaks(unary, graph)
-    unary = _bounded(unary - peak[:, None])
+    if is_blank:  # what is known beforehand takes the compiler seconds to find out
+        peak = jnp.zeros(graph.num_points, unary.dtype)
+    else:
+        peak = peaks(unary, graph)
+        unary = bounded(unary - peak[:, None])
 
     log_weights = jnp.maximum(log_weights, FORBIDDEN)
     if not graph.contracted:
@@ -280,38 +268,87 @@ def _run(unary, graph, log_weights, pair_weights, weight_per, inference, reduce,
         count = graph.node_size[:, None] if weight_per == "point" else 1.0
         belief = jax.ops.segment_sum(unary, graph.node, graph.num_nodes)
         belief = belief + count * log_weights
-    edge_weights = jax.ops.segment_sum(weights, graph.edge_of_link, graph.num_edges + 2)
-    edge_weights = jnp.where(graph.forbidden, FORBIDDEN, edge_weights)
+    edge_weights = edge_potentials(weights, graph)
 
     noise, key = None, None
     if rng_key is not None:
         key, draw = jax.random.split(rng_key)
-        noise = jax.random.uniform(draw, (graph.num_nodes + len(graph.order),), unary.dtype)
+        number = graph.num_nodes + len(graph.order) + _num_cells(graph)
+        noise = jax.random.uniform(draw, (number,), unary.dtype)
     parts = []
     if not graph.all_ordered:
         free = (jnp.asarray(graph.place) == len(graph.order)) & (jnp.asarray(graph.node_size) > 0)
+        if graph.lanes is not None:
+            free &= jnp.asarray(graph.lanes.place) == graph.lanes.num_cells
         drawn = None if noise is None else noise[: graph.num_nodes]
-        parts.append((jnp.where(free, reduce(belief, drawn), 0.0), graph.node_connected_set))
+        alike = is_blank and not graph.contracted and log_weights.ndim == 1
+        value = reduce(log_weights[None] if alike else belief, drawn)
+        parts.append((jnp.where(free, value, 0.0), graph.node_connected_set))
     if graph.num_links and graph.contracted:
         inside = jnp.where(graph.edge_of_link > graph.num_edges, weights, 0.0)
         parts.append((inside, graph.connected_set[graph.pairs[:, 0]]))
     if not graph.num_edges:
         return parts, peak
 
-    drawn = None if noise is None else noise[graph.num_nodes :]
+    in_order = in_lanes = None
+    if noise is not None:
+        in_order, in_lanes = jnp.split(noise[graph.num_nodes :], [len(graph.order)])
+    if graph.lanes is not None:
+        owner = jnp.asarray(graph.node_connected_set)
+        owner = owner.at[jnp.asarray(graph.lanes.node).reshape(-1)].get(mode="clip")
+        parts.append((lane_sums(reduce, belief, edge_weights, graph.lanes, in_lanes), owner))
     belief = reorder(belief, graph.order, graph.place)
+    return parts + _ordered(belief, edge_weights, graph, method, reduce, in_order, key), peak
+
+
+def _ordered(
+    belief: Array,
+    edge_weights: Array,
+    graph: LabelGraph,
+    method: Inference,
+    reduce: Reduce,
+    drawn,
+    key,
+) -> list[tuple[Array, Array]]:
+    """Terms of the nodes in the order of a graph, given their potentials in that order."""
     connected_set = jnp.asarray(graph.node_connected_set).at[graph.order].get(mode="clip")
     if graph.peeling is not None:
         belief = sweep(reduce, belief, edge_weights[graph.peeling.edge], graph.peeling, drawn)
     roots = jnp.where(graph.is_root, reduce(belief, drawn), 0.0)
-    parts.append((roots, connected_set))
+    parts = [(roots, connected_set)]
     if graph.buckets is not None:
         value = eliminate(belief, edge_weights, graph.buckets, reduce, drawn)
         parts.append((value, connected_set.at[graph.buckets.place].get(mode="clip")))
     if graph.wide is not None:
         value = _approximate(method, reduce, key, belief, edge_weights, graph.wide)
         parts.append((value, connected_set.at[graph.wide.node].get(mode="clip")))
-    return parts, peak
+    return parts
+
+
+def log_partition_in_order(
+    belief: Array, edge_weights: Array, graph: LabelGraph, inference: str | Inference = "exact"
+) -> Array:
+    """`log_partition` of the nodes in the order of a graph alone.
+
+    Parameters
+    ----------
+    belief : Array, shape (num_places, num_clusters)
+        Log-potentials of the nodes of `LabelGraph.order`, with log mixing weights. What spare places
+        hold has no part in the result.
+    edge_weights : Array
+        See `potentials.edge_potentials`.
+    graph : LabelGraph
+    inference : str or inference object
+    """
+    method = as_inference(inference)
+    graph = graph.suited(method, belief.shape[1])
+    check_inference(graph, belief.shape[1], method)
+    peak = lax.stop_gradient(belief.max(axis=1))
+    real = jnp.asarray(graph.order) < graph.num_nodes
+    peak = jnp.where(real & jnp.isfinite(peak), peak, 0.0)
+    relative = bounded(belief - peak[:, None])
+    parts = _ordered(relative, edge_weights, graph, method, SUM, None, None)
+    return sum(value.sum() for value, _ in parts) + peak.sum()
 
 
 def _approximate(

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from .potts import SUM, Reduce, potts_message
+from .trees.potts import Reduce, reduced_message
 
 __all__ = ["Peeling", "reorder", "sweep"]
 
@@ -73,15 +73,6 @@ def sweep(
     return _forward(reduce, belief, weights, leaves, noise)[0]
 
 
-def _message(reduce: Reduce, rows: Array, weights: Array, noise: Array | None) -> Array:
-    """Message of each leaf to the node that it hangs on."""
-    if reduce is SUM:
-        return potts_message(rows, weights)
-    equal = np.eye(rows.shape[1], dtype=bool)
-    table = rows[:, None, :] + jnp.where(equal, weights[:, None, None], 0.0)
-    return reduce(table, None if noise is None else jnp.broadcast_to(noise[:, None], rows.shape))
-
-
 def _cut(number: Array, leaves: Peeling, *arrays: Array | None) -> tuple:
     """Targets of a row, nowhere for leaves that belong to later rows, and its part of arrays."""
     start, count = jnp.asarray(leaves.start)[number], jnp.asarray(leaves.count)[number]
@@ -102,7 +93,7 @@ def _forward(reduce: Reduce, belief, weights, leaves: Peeling, noise):
         _, _, target, rows, given, drawn = _cut(number, leaves, state, weights, noise)
         # by way of `vjp`, rules of reverse mode give way to plain operations, so that the forward
         # mode of second derivatives passes
-        sent, _ = jax.vjp(partial(_message, reduce, noise=drawn), rows, given)
+        sent, _ = jax.vjp(partial(reduced_message, reduce, noise=drawn), rows, given)
         return state.at[target].add(sent, mode="drop")
 
     state = lax.fori_loop(0, leaves.num_rows, one_row, belief)
@@ -119,7 +110,7 @@ def _backward(reduce: Reduce, saved, cotangent: Array):
         start, mine, target, rows, given, drawn, old, kept = _cut(
             number, leaves, state, weights, noise, slope, weight_slope
         )
-        _, pull = jax.vjp(partial(_message, reduce, noise=drawn), rows, given)
+        _, pull = jax.vjp(partial(reduced_message, reduce, noise=drawn), rows, given)
         row_slope, given_slope = pull(slope.at[target].get(mode="fill", fill_value=0.0))
         given_slope = jnp.where(mine, given_slope, kept)
         return (

@@ -125,9 +125,8 @@ class FiniteMixture(Collapsed):
     def log_normalizer_at(self, log_weights: Array) -> Array:
         """Log partition function of the links at other log mixing weights."""
         labels = self.labels
-        blank = jnp.zeros((labels.graph.num_points, self.num_clusters), log_weights.dtype)
         return partition.log_partition(
-            blank, labels.graph, log_weights, labels.pair_weights, **labels.options
+            None, labels.graph, log_weights, labels.pair_weights, **labels.options
         )
 
     def log_prob(self, value: Array) -> Array:

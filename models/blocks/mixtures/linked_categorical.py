@@ -148,10 +148,7 @@ class LinkedCategorical(dist.Distribution):
             ).sum()
         if not self._coupled:
             return self._free_normalizer_by_connected_set().sum()
-        blank = jnp.zeros(
-            (self.graph.num_points, self.log_weights.shape[-1]), self.log_weights.dtype
-        )
-        return self._sum(partition.log_partition, blank)
+        return self._sum(partition.log_partition, None)
 
     def _free_normalizer_by_connected_set(self) -> Array:
         """Share of each connected set in `log_normalizer` where labels are independent a priori."""
@@ -174,7 +171,7 @@ class LinkedCategorical(dist.Distribution):
         """Whether links tie labels a priori."""
         return self.reading != "relation" and self.graph.num_links > 0
 
-    def _sum(self, routine: Callable[..., Array], unary: Array) -> Array:
+    def _sum(self, routine: Callable[..., Array], unary: Array | None) -> Array:
         return routine(unary, self.graph, self.log_weights, self.pair_weights, **self.options)
 
     def log_evidence(self, unary: Array) -> Array:

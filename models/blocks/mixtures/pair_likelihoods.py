@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..collapsed import NamedArray
 from ..label_inference.label_graph import LabelGraph
-from ..label_inference.potts import FORBIDDEN, logsumexp
+from ..label_inference.trees.potts import FORBIDDEN, logsumexp
 from .linked_mixture import LinkedMixture
 
 __all__ = ["FactorisedPairs", "JensenPairs", "pair_likelihood"]

@@ -25,7 +25,7 @@ from ..block import Augmented, Block, Observation, TakesMissing
 from ..collapsed import Collapsed
 from ..components import normal_inverse_gamma
 from ..components.gaussian_prior import GaussianPrior, agreed_features
-from ..components.gaussian_stats import Moments
+from ..components.gaussians.gaussian_stats import Moments
 from ..components.normal_inverse_gamma import NormalInverseGamma
 from ..components.shift_prior import ComponentPriors
 from .message_length import PER_DENSITY

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sidebayes.models.blocks.label_inference.potts import FORBIDDEN, potts_message
+from sidebayes.models.blocks.label_inference.trees.potts import FORBIDDEN, potts_message
 
 
 def direct(belief, weight):

@@ -15,8 +15,8 @@ from sidebayes.models.blocks.block import Observation
 from sidebayes.models.blocks.classes.class_mixture import ClassMixture
 from sidebayes.models.blocks.classes.class_table import ClassTable, class_table
 from sidebayes.models.blocks.classes.stated import stated_classes
-from sidebayes.models.blocks.components.gaussian import Gaussian
 from sidebayes.models.blocks.components.gaussian_block import GaussianComponents
+from sidebayes.models.blocks.components.gaussians.gaussian import Gaussian
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.mixtures.linked_mixture import LinkedMixture

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpyro.distributions import MultivariateNormal, Normal
 from scipy.optimize import root as solve
-from sidebayes.models.blocks.components.gaussian import Gaussian, IndependentNormals
 from sidebayes.models.blocks.components.gaussian_prior import GaussianPrior, resolve_prior
-from sidebayes.models.blocks.components.gaussian_stats import weighted_moments
+from sidebayes.models.blocks.components.gaussians.gaussian import Gaussian, IndependentNormals
+from sidebayes.models.blocks.components.gaussians.gaussian_stats import weighted_moments
 from sidebayes.models.blocks.components.mixture_components import gaussian_components
 from sidebayes.models.blocks.components.normal_inverse_wishart import mode, update
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph

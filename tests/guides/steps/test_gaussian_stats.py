@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
-from sidebayes.models.blocks.components.gaussian_stats import (
+from sidebayes.models.blocks.components.gaussians.gaussian_stats import (
     gaussian_log_prob,
     gaussian_pass,
     weighted_moments,

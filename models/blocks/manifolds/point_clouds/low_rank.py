@@ -24,7 +24,7 @@ from sidebayes.common.fields import Range, check_integer, check_number
 
 from ...block import Block, Observation
 from ...collapsed import Collapsed
-from ...components.gaussian_stats import Moments, weighted_moments
+from ...components.gaussians.gaussian_stats import Moments, weighted_moments
 from ...components.partition_starts import cell_moments, partitions
 
 __all__ = ["WEAK_PRIOR", "LowRankComponents", "LowRankPrior"]

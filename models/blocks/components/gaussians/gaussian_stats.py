@@ -14,7 +14,6 @@ for clusters much narrower than their spread.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,52 +22,22 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
-from ..row_shares import map_rows, sum_rows
+from ...row_shares import map_rows, sum_rows
+from .chunks import CHUNK, Moments, about_means, accumulate, chunks, in_turn
 from .gaussian import whitening
 
-__all__ = ["GaussianPass", "Moments", "gaussian_log_prob", "gaussian_pass", "weighted_moments"]
+__all__ = [
+    "GaussianPass",
+    "Moments",
+    "checked",
+    "gaussian_log_prob",
+    "gaussian_pass",
+    "log_density",
+    "mixed",
+    "weighted_moments",
+]
 
-_CHUNK = 1024
 _UNROLLED = 24
-
-
-class Moments(NamedTuple):
-    r"""Weighted moments of every cluster about a given `mean`.
-
-    With :math:`\delta_k` = ``first / count`` the maximum-likelihood updates are
-    ``mean + delta`` and ``second / count - delta delta^T``; see `estimates`.
-
-    Attributes
-    ----------
-    total : Array, shape (num_clusters,)
-        Sum of the weights.
-    first : Array, shape (num_clusters, num_features)
-        Weighted sum of ``x - mean``.
-    second : Array, shape (num_clusters, num_features, num_features)
-        Weighted sum of ``(x - mean)(x - mean)^T``, symmetric.
-    """
-
-    total: Array
-    first: Array
-    second: Array
-
-    def moved(self, mean: ArrayLike, about: ArrayLike) -> Moments:
-        """The same moments about other points, given the `mean` that they are about."""
-        apart = jnp.asarray(mean) - about
-        cross = self.first[:, :, None] * apart[:, None, :]
-        first = self.first + self.total[:, None] * apart
-        own = self.total[:, None, None] * apart[:, :, None] * apart[:, None, :]
-        return Moments(self.total, first, self.second + cross + jnp.swapaxes(cross, 1, 2) + own)
-
-    def estimates(self, mean: ArrayLike) -> tuple[Array, Array]:
-        """Weighted means and covariances, given the `mean` that the moments are about.
-
-        A cluster without weight keeps its mean and gets a covariance of zero.
-        """
-        count = jnp.maximum(self.total, jnp.finfo(self.total.dtype).tiny)
-        shift = self.first / count[:, None]
-        covariance = self.second / count[:, None, None] - shift[:, :, None] * shift[:, None, :]
-        return jnp.asarray(mean) + shift, covariance
 
 
 class GaussianPass(NamedTuple):
@@ -97,7 +66,7 @@ def gaussian_pass(
     *,
     statements: tuple[Array, Array] | None = None,
     num_real: ArrayLike | None = None,
-    chunk_size: int = _CHUNK,
+    chunk_size: int = CHUNK,
 ) -> GaussianPass:
     r"""E-step of a Gaussian mixture and the sufficient statistics of its M-step, in one pass.
 
@@ -140,7 +109,7 @@ def gaussian_pass(
     >>> float(mean[0, 0]), float(covariance[0, 0, 0])
     (1.0, 1.0)
     """
-    x, mean, scale_tril = _checked(x, mean, scale_tril)
+    x, mean, scale_tril = checked(x, mean, scale_tril)
     precision, log_scale = whitening(scale_tril)
     constant = jnp.asarray(log_weights, x.dtype) + log_scale
     centre = jax.nn.softmax(jnp.asarray(log_weights, x.dtype)) @ mean
@@ -151,7 +120,7 @@ def gaussian_pass(
         (log_likelihood, counts), *sums = sum_rows(share, (x, stated), *given)
     else:
         (log_likelihood, counts), *sums = share((x, stated), num_real, *given)
-    return GaussianPass(log_likelihood, _about_means(sums, mean, centre), counts)
+    return GaussianPass(log_likelihood, about_means(sums, mean, centre), counts)
 
 
 def _share_of_pass(chunk_size: int, rows: tuple, num_real: ArrayLike, *given: Any) -> tuple:
@@ -159,24 +128,29 @@ def _share_of_pass(chunk_size: int, rows: tuple, num_real: ArrayLike, *given: An
     (x, stated), (mean, precision, constant, centre, classes) = rows, given
     counts = None if classes is None else jnp.zeros(classes.shape, x.dtype)
 
-    def visit(points: Array, live: Array, start: Array) -> tuple[Any, Array]:
-        log_joint = _log_density(points, mean, precision, constant)
+    def visit(points: Array, live: Array, start: Array) -> tuple[Any, Array, None]:
+        log_joint = log_density(points, mean, precision, constant)
         if classes is not None:
             own, told, share = _said(stated, classes, start, points.shape[1])
             log_joint = log_joint + jnp.where(told, jnp.log(share), 0.0)
-        highest = jnp.max(log_joint, axis=0)
-        highest = jnp.where(jnp.isfinite(highest), highest, 0.0)
-        density = jnp.exp(log_joint - highest)
-        total = density.sum(axis=0)
-        log_likelihood = jnp.where(live > 0, highest + jnp.log(total), 0.0)
-        member = density * (live / total)
+        log_likelihood, member = mixed(log_joint, live)
         if classes is None:
-            return (jnp.sum(log_likelihood), None), member
+            return (log_likelihood, None), member, None
         found = (jnp.where(told, member, 0.0) / share) @ own * classes
-        return (jnp.sum(log_likelihood), found), member
+        return (log_likelihood, found), member, None
 
     blank = jnp.zeros((), x.dtype), counts
-    return _accumulate(x, num_real, mean, centre, visit, blank, chunk_size)
+    return accumulate(*in_turn(x, num_real, chunk_size), mean, centre, visit, blank)[0]
+
+
+def mixed(log_joint: Array, live: Array) -> tuple[Array, Array]:
+    """Log density of a mixture, summed over the live points, and responsibilities of these, (K, chunk)."""
+    highest = jnp.max(log_joint, axis=0)
+    highest = jnp.where(jnp.isfinite(highest), highest, 0.0)
+    density = jnp.exp(log_joint - highest)
+    total = density.sum(axis=0)
+    each = jnp.where(live > 0, highest + jnp.log(total), 0.0)
+    return jnp.sum(each), density * (live / total)
 
 
 def _said(stated: Array, classes: Array, start: Array, size: int) -> tuple[Array, Array, Array]:
@@ -191,7 +165,7 @@ def weighted_moments(
     responsibilities: ArrayLike,
     mean: ArrayLike | None = None,
     *,
-    chunk_size: int = _CHUNK,
+    chunk_size: int = CHUNK,
 ) -> Moments:
     """Moments of each cluster about `mean`, given responsibilities.
 
@@ -232,7 +206,7 @@ def weighted_moments(
 
     share = partial(_share_of_moments, chunk_size)
     _, *sums = sum_rows(share, (x, responsibilities), mean, centre)
-    return _about_means(sums, mean, centre)
+    return about_means(sums, mean, centre)
 
 
 def _share_of_moments(
@@ -241,16 +215,16 @@ def _share_of_moments(
     """Sums of moments of some rows."""
     x, responsibilities = rows
 
-    def visit(points: Array, live: Array, start: Array) -> tuple[Array, Array]:
+    def visit(points: Array, live: Array, start: Array) -> tuple[Array, Array, None]:
         some = lax.dynamic_slice_in_dim(responsibilities, start, points.shape[1])
-        return jnp.zeros((), x.dtype), some.T * live
+        return jnp.zeros((), x.dtype), some.T * live, None
 
     blank = jnp.zeros((), x.dtype)
-    return _accumulate(x, num_real, mean, centre, visit, blank, chunk_size)
+    return accumulate(*in_turn(x, num_real, chunk_size), mean, centre, visit, blank)[0]
 
 
 def gaussian_log_prob(
-    x: ArrayLike, mean: ArrayLike, scale_tril: ArrayLike, *, chunk_size: int = _CHUNK
+    x: ArrayLike, mean: ArrayLike, scale_tril: ArrayLike, *, chunk_size: int = CHUNK
 ) -> Array:
     """Log density of every point under every Gaussian, shape (num_points, num_clusters).
 
@@ -268,7 +242,7 @@ def gaussian_log_prob(
     ValueError
         If shapes disagree.
     """
-    x, mean, scale_tril = _checked(x, mean, scale_tril)
+    x, mean, scale_tril = checked(x, mean, scale_tril)
     share = partial(_share_of_densities, chunk_size)
     return map_rows(share, x, mean, *whitening(scale_tril))
 
@@ -277,59 +251,18 @@ def _share_of_densities(
     chunk_size: int, x: Array, mean: Array, precision: Array, constant: Array
 ) -> Array:
     """Log densities of some rows."""
-    size, starts = _chunks(len(x), chunk_size)
+    size, starts = chunks(len(x), chunk_size)
 
     def visit(out: Array, begin: Array) -> tuple[Array, None]:
         start = jnp.minimum(begin, len(x) - size)
         points = lax.dynamic_slice_in_dim(x, start, size).T
-        found = _log_density(points, mean, precision, constant)
+        found = log_density(points, mean, precision, constant)
         return lax.dynamic_update_slice_in_dim(out, found.T, start, axis=0), None
 
     return lax.scan(visit, jnp.zeros((len(x), len(mean)), x.dtype), starts)[0]
 
 
-def _accumulate(x, num_real, mean, centre, visit, blank, chunk_size) -> tuple:
-    """Sum over chunks what `visit` says: numbers like `blank`, and moments by its weights (K, chunk)."""
-    num_clusters, num_features = mean.shape
-    size, starts = _chunks(len(x), chunk_size)
-    ones = jnp.ones(size, x.dtype)
-
-    def add(carry: tuple, begin: Array) -> tuple[tuple, None]:
-        start = jnp.minimum(begin, len(x) - size)  # the last chunk overlaps the one before
-        points = lax.dynamic_slice_in_dim(x, start, size).T
-        place = start + jnp.arange(size)
-        live = ((place >= begin) & (place < num_real)).astype(x.dtype)
-        value, weight = visit(points, live, start)
-        pull = (weight[:, None] * (points - mean[:, :, None])).reshape(-1, size)
-        second = pull @ (points - centre[:, None]).T
-        return _compensated(carry, (value, weight @ ones, pull @ ones, second)), None
-
-    rows = num_clusters * num_features
-    shapes = (num_clusters,), (rows,), (rows, num_features)
-    zero = blank, *(jnp.zeros(shape, x.dtype) for shape in shapes)
-    return lax.scan(add, (zero, zero), starts)[0][0]
-
-
-def _about_means(sums: Sequence[Array], mean: Array, centre: Array) -> Moments:
-    """Moments about the means, given counts, sums of ``x - mean`` and of its products with ``x - centre``."""
-    count, first, second = sums
-    first = first.reshape(mean.shape)
-    second = second.reshape(*mean.shape, mean.shape[1])
-    second = second - first[:, :, None] * (mean - centre)[:, None, :]
-    second = (second + jnp.swapaxes(second, 1, 2)) / 2
-    return Moments(count, first, second)
-
-
-def _compensated(carry: tuple, terms: tuple) -> tuple:
-    """One step of Kahan's summation; the carry holds the sums and the parts they have lost."""
-    total, lost = carry
-    terms = jax.tree.map(jnp.subtract, terms, lost)
-    new = jax.tree.map(jnp.add, total, terms)
-    lost = jax.tree.map(lambda a, b, c: (a - b) - c, new, total, terms)
-    return new, lost
-
-
-def _log_density(points: Array, mean: Array, precision: Array, constant: Array) -> Array:
+def log_density(points: Array, mean: Array, precision: Array, constant: Array) -> Array:
     """``constant - |precision (x - mean)|^2 / 2``, shape (K, chunk), of points (d, chunk)."""
     num_features = len(points)
     precision = precision * 0.7071067811865476
@@ -348,20 +281,13 @@ def _log_density(points: Array, mean: Array, precision: Array, constant: Array) 
     return log_density
 
 
-def _chunks(num_points: int, chunk_size: int) -> tuple[int, Array]:
-    """Rows in a chunk, and where the chunks begin."""
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size = {chunk_size}; expected at least 1")
-    size = min(chunk_size, num_points)
-    return size, jnp.arange(0, num_points, size)
-
-
 def _floating(x: ArrayLike) -> Array:
     x = jnp.asarray(x)
     return x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(float)
 
 
-def _checked(x, mean, scale_tril) -> tuple[Array, Array, Array]:
+def checked(x: Any, mean: Any, scale_tril: Any) -> tuple[Array, Array, Array]:
+    """Points and parameters as arrays of one floating type, with shapes that agree."""
     x = _floating(x)
     mean, scale_tril = jnp.asarray(mean, x.dtype), jnp.asarray(scale_tril, x.dtype)
     width = x.shape[-1] if x.ndim == 2 else -1

@@ -1,0 +1,1 @@
+"""Normal densities of many points, and sums over points in one pass."""

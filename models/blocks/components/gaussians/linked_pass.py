@@ -1,0 +1,146 @@
+"""Gaussian mixtures of linked points, in one pass over most of them.
+
+Points without links, and those in small trees of links, are visited in chunks that stay in the processor's
+cache: densities, sums over labels and moments of a chunk follow one another. Other linked points, in large
+trees and in loops, are visited three times.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.typing import ArrayLike
+
+from ...label_inference import partition
+from ...label_inference.approximate import Inference
+from ...label_inference.label_graph import LabelGraph
+from ...label_inference.potentials import edge_potentials
+from ...label_inference.trees.lanes import SLOTS, WIDTH, Lanes, lane_terms
+from ...label_inference.trees.potts import FORBIDDEN, SUM
+from .chunks import CHUNK, Moments, about_means, accumulate
+from .gaussian import whitening
+from .gaussian_stats import checked, gaussian_log_prob, log_density, mixed, weighted_moments
+
+__all__ = ["LinkedPass", "has_pass", "linked_pass"]
+
+
+class LinkedPass(NamedTuple):
+    """What the pass yields.
+
+    Attributes
+    ----------
+    log_partition : Array, shape ()
+        See `partition.log_partition`.
+    moments : Moments
+        Moments about the means, weighted by the responsibilities.
+    agree : Array, shape (num_links,)
+        Slope of `log_partition` in the weights of the links.
+    """
+
+    log_partition: Array
+    moments: Moments
+    agree: Array
+
+
+def has_pass(graph: LabelGraph) -> bool:
+    """Whether small trees of a graph are in lanes, and each of its nodes is a point."""
+    return graph.lanes is not None and not graph.contracted
+
+
+def linked_pass(
+    x: ArrayLike,
+    graph: LabelGraph,
+    log_weights: ArrayLike,
+    pair_weights: ArrayLike,
+    mean: ArrayLike,
+    scale_tril: ArrayLike,
+    inference: str | Inference = "exact",
+) -> LinkedPass:
+    """E-step of a Gaussian mixture whose labels links tie, and the statistics of its M-step.
+
+    Parameters
+    ----------
+    x : array_like, shape (num_points, num_features)
+    graph : LabelGraph
+        One that `has_pass`.
+    log_weights : array_like, shape (num_clusters,)
+    pair_weights : array_like, shape (num_links,)
+        Of the links, in place of those of the graph.
+    mean : array_like, shape (num_clusters, num_features)
+    scale_tril : array_like, shape (num_clusters, num_features, num_features)
+        Lower Cholesky factors of the covariances.
+    inference : str or inference object
+        See `partition.log_partition`.
+    """
+    x, mean, scale_tril = checked(x, mean, scale_tril)
+    lanes = graph.lanes
+    assert lanes is not None
+    log_weights = jnp.maximum(jnp.asarray(log_weights, x.dtype), FORBIDDEN)
+    edge_weights, pull = jax.vjp(partial(edge_potentials, graph=graph), pair_weights)
+    precision, log_scale = whitening(scale_tril)
+    centre = jax.nn.softmax(log_weights) @ mean
+    density = partial(log_density, mean=mean, precision=precision, constant=log_weights + log_scale)
+    alone, *sums = _alone(x, lanes, mean, centre, density)
+    (small, *more), agree = _small_trees(x, lanes, mean, centre, density, edge_weights)
+    moments = about_means([a + b for a, b in zip(sums, more, strict=True)], mean, centre)
+
+    rows = x.at[jnp.asarray(graph.order)].get(mode="clip")
+    belief = gaussian_log_prob(rows, mean, scale_tril) + log_weights
+    in_order = partial(partition.log_partition_in_order, graph=graph, inference=inference)
+    large, (share, edge_slope) = jax.value_and_grad(in_order, argnums=(0, 1))(belief, edge_weights)
+    moments = jax.tree.map(jnp.add, moments, weighted_moments(rows, share, mean))
+    total = alone + small + large
+    in_lanes = agree.reshape(-1).at[lanes.cell_of_edge].get(mode="fill", fill_value=0.0)
+    return LinkedPass(
+        jnp.where(total < FORBIDDEN / 2, -jnp.inf, total), moments, pull(edge_slope + in_lanes)[0]
+    )
+
+
+def _alone(x: Array, lanes: Lanes, mean: Array, centre: Array, density) -> tuple:
+    """Log likelihood and sums of moments of the points without links."""
+    nodes = jnp.pad(jnp.asarray(lanes.alone), (0, CHUNK), constant_values=len(x))
+
+    def pick(number: Array) -> tuple[Array, Array, None]:
+        rows = lax.dynamic_slice_in_dim(nodes, number * CHUNK, CHUNK)
+        return *_gathered(x, rows), None
+
+    def visit(points: Array, live: Array, _: None) -> tuple[Array, Array, None]:
+        return *mixed(density(points), live), None
+
+    number = -(-jnp.asarray(lanes.num_alone) // CHUNK)
+    return accumulate(number, pick, mean, centre, visit, jnp.zeros((), x.dtype))[0]
+
+
+def _small_trees(
+    x: Array, lanes: Lanes, mean: Array, centre: Array, density, edge_weights: Array
+) -> tuple[tuple, Array]:
+    """Log partition function and sums of moments; slopes in the weight of the edge of each cell."""
+    num_chunks, num_clusters = len(lanes.node), len(mean)
+
+    def pick(number: Array) -> tuple[Array, Array, tuple]:
+        node, parent, edge = (
+            jnp.asarray(a)[number] for a in (lanes.node, lanes.parent, lanes.edge)
+        )
+        return *_gathered(x, node.reshape(-1)), (parent, edge_weights[edge])
+
+    def visit(points: Array, live: Array, cells: tuple) -> tuple[Array, Array, Array]:
+        parent, weight = cells
+        log_joint = density(points)
+        peak = jnp.max(log_joint, axis=0)
+        peak = jnp.where(jnp.isfinite(peak), peak, 0.0)
+        belief = jnp.maximum(log_joint - peak, FORBIDDEN).reshape(num_clusters, SLOTS, WIDTH)
+        terms, share, agree = lane_terms(SUM, belief, weight, parent)
+        value = terms.sum() + jnp.where(live > 0, peak, 0.0).sum()
+        return value, share.reshape(num_clusters, -1), agree
+
+    blank, agree = jnp.zeros((), x.dtype), jnp.zeros((num_chunks, SLOTS, WIDTH), x.dtype)
+    return accumulate(num_chunks, pick, mean, centre, visit, blank, agree)
+
+
+def _gathered(x: Array, rows: Array) -> tuple[Array, Array]:
+    """Points of some rows, (d, chunk), and which of these there are."""
+    return x.at[rows].get(mode="clip").T, (rows < len(x)).astype(x.dtype)
