@@ -101,7 +101,8 @@ def colour(
     order = np.argsort(colour_of, kind="stable")
     row = np.empty(size, np.int64)
     row[order] = np.arange(size)
-    by_target = np.argsort(row[target], kind="stable")
+    # in order of the target, then as they stand: several times faster than a stable `argsort`
+    by_target = np.sort(row[target] * len(target) + np.arange(len(target))) % max(len(target), 1)
     source, target, number = row[source][by_target], row[target][by_target], number[by_target]
 
     scale = 1 if few else 64

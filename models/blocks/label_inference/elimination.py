@@ -50,7 +50,8 @@ def peel_leaves(edges: NDArray, num_nodes: int) -> tuple[list[NDArray], NDArray[
         np.subtract.at(degree, parent, 1)
         _xor_into(neighbour, parent, leaves)
         _xor_into(edge_at, parent, edge)
-        touched = np.unique(parent) if len(parent) > 1 else parent
+        touched = np.sort(parent)  # with `diff` faster than the hashing of `np.unique`
+        touched = touched[np.diff(touched, prepend=-1) > 0]
         leaves = touched[degree[touched] == 1]
     return rounds, peeled_edge
 

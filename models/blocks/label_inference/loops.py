@@ -165,8 +165,10 @@ def lay_out(
     """
     if not (len(plan.edges) or room.buckets or room.wide_nodes):
         return None, None
-    nodes, local = np.unique(plan.edges[:, :2], return_inverse=True)
-    local = np.sort(local.reshape(-1, 2), axis=1)
+    present = np.zeros(plan.num_places, bool)
+    present[plan.edges[:, :2]] = True
+    nodes, number = np.flatnonzero(present), np.cumsum(present) - 1
+    local = np.sort(number[plan.edges[:, :2]], axis=1)
     num_connected_sets, connected_set = connected_sets(local, len(nodes))
     order = order_nodes(local, connected_set, num_clusters)
     cells = table_cells(order, connected_set, num_clusters)
