@@ -148,7 +148,7 @@ def mass_elsewhere(problem: Problem, draws: Mapping[str, NDArray], seed: int) ->
     seen = {name: v[rng.permutation(total)[:_DRAWS]] for name, v in own.items()}
     outward = partial(_run, "elsewhere-start", _starting, problem)
     template = {name: np.zeros(free.shape, free.dtype) for name, free in shapes.items()}
-    slopes = partial(_slopes, problem, template)
+    slopes = _slopes(problem, template, width)
     cloud = outward(seen)
     centre, root = cloud.mean(axis=0), _root(cloud)
     if root is None:
@@ -241,17 +241,22 @@ def _starting(problem: Problem) -> Callable:
     return go
 
 
-def _slopes(problem: Problem, template: dict, points: NDArray) -> tuple[NDArray, NDArray]:
-    """Log densities, minus infinity where they are not numbers, and gradients."""
-    found = []
-    for first in range(0, len(points), _CLIMBS):
-        at = np.minimum(np.arange(first, first + _CLIMBS), len(points) - 1)
-        given = template, points[at], problem.args
-        program, _ = compiled("elsewhere", problem, (), _sloping, *given)
-        found.append(np.asarray(program(*given)))
-    both = np.concatenate(found)[: len(points)]
-    height = np.where(np.isfinite(both[:, 0]), both[:, 0], -np.inf)
-    return height, both[:, 1:]
+def _slopes(problem: Problem, template: Mapping[str, NDArray], width: int) -> Callable:
+    """Function of points: log densities, minus infinity where they are no numbers, and gradients."""
+    blank = np.zeros((_CLIMBS, width), jnp.result_type(float))
+    program, _ = compiled("elsewhere", problem, (), _sloping, template, blank, problem.args)
+
+    def slopes(points: NDArray) -> tuple[NDArray, NDArray]:
+        found = []
+        for first in range(0, len(points), _CLIMBS):
+            at = np.minimum(np.arange(first, first + _CLIMBS), len(points) - 1)
+            part = points[at].astype(blank.dtype)
+            found.append(np.asarray(program(template, part, problem.args)))
+        both = np.concatenate(found)[: len(points)]
+        height = np.where(np.isfinite(both[:, 0]), both[:, 0], -np.inf)
+        return height, both[:, 1:]
+
+    return slopes
 
 
 def _sloping(problem: Problem) -> Callable:
