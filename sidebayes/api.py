@@ -121,7 +121,7 @@ def fit(
         raise TypeError(
             f"init is a {type(init).__name__}; pass a mapping of site values, or another Fit"
         )
-    data, arguments, stream = with_samples(
+    data, arguments, engine, stream = with_samples(
         method, data, arguments, engine, seed=seed, progress=progress
     )
     if stream is not None and truth is not None:

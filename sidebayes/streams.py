@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -44,6 +44,24 @@ def scan_among(data: tuple, named: Mapping[str, Any]) -> Scan | None:
     return found[0] if found else None
 
 
+class Asked(NamedTuple):
+    """What a fit is asked for.
+
+    Attributes
+    ----------
+    data, named
+        In which a sample of its rows stands for a table on disk.
+    engine
+        Stochastic EM where there is such a table and none was named.
+    stream : StreamedTable or None
+    """
+
+    data: tuple
+    named: Mapping[str, Any]
+    engine: str | Engine | None
+    stream: StreamedTable | None
+
+
 def with_samples(
     method: Any,
     data: tuple,
@@ -52,8 +70,8 @@ def with_samples(
     *,
     seed: int,
     progress: bool,
-) -> tuple[tuple, dict[str, Any], StreamedTable | None]:
-    """Data in which a sample of its rows stands for a table on disk, which is read once for it.
+) -> Asked:
+    """Have a sample of its rows stand for a table on disk, which is read once for it.
 
     Raises
     ------
@@ -62,15 +80,16 @@ def with_samples(
     """
     table = scan_among(data, named)
     if table is None:
-        return data, dict(named), None
+        return Asked(data, named, engine, None)
     card, _, name = find_method(method)
-    if engine is None or not make_engine(engine, card).streams:
+    engine = "stochastic_em" if engine is None else engine
+    if not make_engine(engine, card).streams:
         raise ValueError(
             f"a table on disk is fitted by engine='stochastic_em', or StochasticEM(...); {name} by another "
             "engine needs all rows in memory, scan.to_numpy()"
         )
     streamed = look_over(table, _SAMPLE, check_seed(seed), progress=progress)
-    return *_with_rows(table, streamed.sample, data, named), streamed
+    return Asked(*_with_rows(table, streamed.sample, data, named), engine, streamed)
 
 
 def _with_rows(

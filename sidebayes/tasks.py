@@ -25,6 +25,8 @@ __all__ = ["Task", "run_tasks"]
 
 _LARGE = 2**20
 """Bytes from which on joblib maps an array rather than send it."""
+_MOST_JOBS = 2**15
+"""More than any machine or cluster has workers."""
 
 
 class Task(NamedTuple):
@@ -85,10 +87,12 @@ def run_tasks(
     Exception
         Of the function, with a note that names the task. Warnings of workers are given here.
     """
-    if n_jobs is not None and not check_integer("n_jobs", n_jobs, -(2**15)):
+    if n_jobs is not None and not check_integer("n_jobs", n_jobs, -_MOST_JOBS, _MOST_JOBS):
         raise ValueError(
             "n_jobs = 0; give the number of workers, -1 for one per processor, or None"
         )
+    if n_jobs is not None and total is not None:
+        n_jobs = min(n_jobs, max(total, 1))
     # joblib would do the tasks of a single worker here too, whatever the backend
     done = _here if effective_n_jobs(n_jobs) == 1 else partial(_away, n_jobs=n_jobs)
     with progress_bar(title, total, shown=progress) as advance:

@@ -140,6 +140,7 @@ def select_adaptation(
     """
     points, rows = point_table("x", x), point_table("source_x", source_x)
     classes = _integers("known", known, len(points))
+    labels = _integers("source_labels", source_labels, len(rows))
     told = classes >= 0
     if not told.any():
         raise ValueError("known names no class; fit 'domain_adaptation' with strength=0 instead")
@@ -151,15 +152,14 @@ def select_adaptation(
     if not isinstance(given, EM):
         raise TypeError(f"engine is a {type(given).__name__}; pass an EM")
     one = replace(given, num_restarts=1)
-    source = fit_source(rows, source_labels, seed=seed) if source is None else source
-    maps = ComponentMaps(mixture_by_bic(rows, None, 10), mixture_by_bic(points, None, 10))
-    judge = _judge(points, options | {"source": source})
-    labels = _integers("source_labels", source_labels, len(rows))
+    source = fit_source(rows, labels, seed=seed) if source is None else source
     if labels.min() < 0 or labels.max() >= source.num_classes:
         raise ValueError(
             f"source_labels has classes from {labels.min()} to {labels.max()}; expected 0 to "
             f"{source.num_classes - 1}, those of the source"
         )
+    maps = ComponentMaps(mixture_by_bic(rows, None, 10), mixture_by_bic(points, None, 10))
+    judge = _judge(points, options | {"source": source})
     setting = _Setting(points, classes, rows, labels, source, maps, one, seed)
     trials = _Trials(setting, judge, {"n_jobs": n_jobs, "progress": progress})
     anchored = {"shift": "source", "posterior": "exact", "strength": tried[-1]}

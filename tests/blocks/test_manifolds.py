@@ -51,8 +51,8 @@ def test_series_meet_the_closed_forms():
         end = sphere.exp(point, tangent)
         np.testing.assert_allclose(end, [np.cos(length), np.sin(length), 0], rtol=1e-15)
         np.testing.assert_allclose(sphere.log(point, end), tangent, rtol=1e-14)
-        check_grads(lambda t: sphere.exp(point, t), (tangent,), 2)
-        check_grads(lambda q: sphere.log(point, q), (end,), 2)
+        check_grads(lambda t: sphere.exp(point, t), (tangent,), 2, modes=["rev"])
+        check_grads(lambda q: sphere.log(point, q), (end,), 2, modes=["rev"])
 
 
 def test_flow_along_great_circles():

@@ -132,10 +132,10 @@ class GaussianComponents(Block):
                 names = ("features",) if diagonal else ()
                 spread = self.declare("spread", self.names["variance"], density, names)
             deviation = jnp.sqrt(spread if diagonal else spread[..., None])
-            scale_tril = deviation[..., None] * jnp.eye(self.num_features)
+        scale = scale_tril if self._is_matrix else deviation
         with self._plates():
             mean = self.declare(
-                "location", self.names["mean"], self._mean_prior(scale_tril), ("features",)
+                "location", self.names["mean"], self._mean_prior(scale), ("features",)
             )
         self.location = mean
         if self._is_matrix:
@@ -168,12 +168,16 @@ class GaussianComponents(Block):
             ):
                 yield
 
-    def _mean_prior(self, scale_tril: Array) -> dist.Distribution:
+    def _mean_prior(self, scale: Array) -> dist.Distribution:
+        """Prior of the means given Cholesky factors, or deviations of the features."""
         if self.prior is None:
             return dist.ImproperUniform(constraints.real_vector, (), (self.num_features,))
         loc = jnp.asarray(self.prior.mean)
-        scale = scale_tril / jnp.sqrt(self.prior.shrinkage)[..., None, None]
-        return dist.MultivariateNormal(loc, scale_tril=scale)
+        root = jnp.sqrt(self.prior.shrinkage)
+        if self._is_matrix:
+            return dist.MultivariateNormal(loc, scale_tril=scale / root[..., None, None])
+        scale = jnp.broadcast_to(scale / root[..., None], (*scale.shape[:-1], self.num_features))
+        return dist.Normal(loc, scale).to_event(1)
 
     def statistics(self, observation: Observation) -> Moments:
         """Moments of each component; second ones of features apart have no cross terms."""

@@ -90,7 +90,7 @@ def test_an_error_names_the_task(n_jobs):
     assert set(caught.value.params) == {"mean"}
 
 
-@pytest.mark.parametrize("wrong", [0, 1.5, "all"])
+@pytest.mark.parametrize("wrong", [0, 1.5, "all", 10**6])
 def test_numbers_of_jobs_are_checked(wrong):
     with pytest.raises(ValueError, match="n_jobs"):
         run(None, wrong, fails)
