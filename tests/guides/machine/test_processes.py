@@ -21,7 +21,7 @@ x = rng.normal(size=(301, 2)) + 5 * rng.integers(2, size=(301, 1))
 seen = []
 made = row_tables.spread
 row_tables.spread = lambda args: seen.append(1) or made(args)
-fit = sb.fit("gmm", x, num_clusters=2, engine=sb.EM(num_restarts=2, tol=1e-12), progress=False)
+fit = sb.fit("gmm", x, num_clusters=2, engine=sb.EM(num_restarts=2, max_steps=5, tol=0.0), progress=False)
 told = {{"mean": fit.params["mean"].tolist(), "lp": float(np.nanmax(fit.objective))}}
 told |= {{"devices": jax.device_count(), "divided": len(seen)}}
 print("told", json.dumps(told))
