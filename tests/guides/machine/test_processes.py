@@ -21,7 +21,9 @@ x = rng.normal(size=(301, 2)) + 5 * rng.integers(2, size=(301, 1))
 seen = []
 made = row_tables.spread
 row_tables.spread = lambda args: seen.append(1) or made(args)
-fit = sb.fit("gmm", x, num_clusters=2, engine=sb.EM(num_restarts=2, max_steps=5, tol=0.0), progress=False)
+start = {{"mean": np.array([[-1.0, 0], [6, 4]]), "weights": np.array([0.5, 0.5])}}
+start["covariance"] = np.stack([np.eye(2)] * 2)
+fit = sb.fit("gmm", x, num_clusters=2, engine=sb.EM(max_steps=30), init=start, progress=False)
 told = {{"mean": fit.params["mean"].tolist(), "lp": float(np.nanmax(fit.objective))}}
 told |= {{"devices": jax.device_count(), "divided": len(seen)}}
 print("told", json.dumps(told))
