@@ -57,7 +57,7 @@ class Asked(NamedTuple):
     """
 
     data: tuple
-    named: Mapping[str, Any]
+    named: dict[str, Any]
     engine: str | Engine | None
     stream: StreamedTable | None
 
@@ -80,7 +80,7 @@ def with_samples(
     """
     table = scan_among(data, named)
     if table is None:
-        return Asked(data, named, engine, None)
+        return Asked(data, dict(named), engine, None)
     card, _, name = find_method(method)
     engine = "stochastic_em" if engine is None else engine
     if not make_engine(engine, card).streams:
