@@ -33,8 +33,9 @@ from .engines.plumbing.side_by_side import one_member, run_each
 from .engines.problem.density import approximation, trace_model
 from .engines.steps.climbs import BROKEN, SETTLED, climbed, history_length, stop_code, until_stopped
 from .engines.steps.starts import initial_values, starting_point
+from .feature_saliency_diagonal import Diagonal
 from .feature_saliency_removals import Traced, simpler, worst_cluster
-from .feature_saliency_starts import at_known_rows, from_some_rows, with_all_features
+from .feature_saliency_starts import at_known_rows, some_rows, with_all_features
 from .feature_saliency_steps import Sites, Weighed
 
 __all__ = ["ComponentwiseEM"]
@@ -50,19 +51,28 @@ _WORTH = 10.0
 _BETWEEN = 8
 """Steps after which features are weighed before parameters have settled."""
 
+_ROUGH, _STEPS = 1e-5, 300
+"""Tolerance and most steps of the search in some of the rows."""
+
 _ROWS = 50
 """Rows for each cluster of the start from which they are: of few rows, messages were longer at times."""
 
 
 class _Search(NamedTuple):
-    """State of a search from one start."""
+    """State of a search from one start.
+
+    While `held`, saliencies stay at one; `diagonal` is what was found then.
+    """
 
     steps: Array
     params: dict[str, Array]
     last: dict[str, Array]
     plain: Array
+    held: Array
+    diagonal: Diagonal
     best: dict[str, Array]
     best_value: Array
+    best_bic: Array
     value: Array
     structure: Array
     code: Array
@@ -76,9 +86,10 @@ class ComponentwiseEM(KeptEngine):
     For models with the prior of a message length, `feature_saliency` with ``selection="mml"``. Steps of
     EM go on until nothing moves. Then a cluster is taken out if the message is shorter without it,
     else all features whose saliency makes it shorter at zero or one, else the cluster that is missed least;
-    and so on, down to `min_clusters`. What saves many times what a step gains does not wait so long. The
-    shortest message on the way is the result. All of this is one compiled program, which skips the clusters
-    and features that were taken out. Of many rows some are drawn for the first steps.
+    and so on, down to `min_clusters` or to where no shorter message is possible. What saves many times what
+    a step gains does not wait so long. The shortest message on the way is the result. All of this is one
+    compiled program, which skips the clusters and features that were taken out. Of many rows some are drawn,
+    and what does not pay for itself among these is taken out first.
 
     The thesis lets the price of parameters draw weights and saliencies to zero within the steps, so that
     a cluster goes once it holds fewer rows than half of its parameters, whatever it saves: with 30
@@ -97,7 +108,9 @@ class ComponentwiseEM(KeptEngine):
     max_steps : int
     num_restarts : int
         Number of starts at rows drawn at random, of which the shortest message is kept. But for flat priors
-        there is one more, in which all saliencies are one: that of the mixture without any.
+        there is one more, in which all saliencies stay at one until the best number of clusters is known: the
+        result is never a longer message than that diagonal mixture. Where that has the smaller BIC, the
+        status says so.
 
     References
     ----------
@@ -147,10 +160,12 @@ class ComponentwiseEM(KeptEngine):
         with progress_bar("Component-wise EM", shown=progress) as advance:
             advance(0, "compiling")
             if init is None and not names.is_flat:
-                starts = from_some_rows(
-                    problem, names, with_all_features(names, starts), seed, clock
-                )
-            state = self._begin(starts)
+                starts = with_all_features(names, starts)
+            held = (starts[names.saliency] == 1.0).all(axis=1)
+            smaller = None if init is not None else some_rows(problem, names, starts, seed)
+            if smaller is not None and not names.is_flat:
+                starts = self._begun(smaller, names, self._begin(starts, held), clock)
+            state = self._begin(starts, held)
             build = partial(self._program, names)
             given = one_member(state, 0), *fixed, np.asarray(0)
             program = clock.counted(compiled(self.name, problem, self.min_clusters, build, *given))
@@ -159,18 +174,51 @@ class ComponentwiseEM(KeptEngine):
             state, _ = run(each, state, fixed)
         return self._result(state, names, clock.seconds, approximate)
 
-    def _begin(self, starts: Mapping[str, NDArray]) -> _Search:
-        number = len(next(iter(starts.values())))
+    def _begun(
+        self, problem: Problem, names: Sites, state: _Search, clock: Clock
+    ) -> dict[str, NDArray]:
+        """Starts from a search in some of the rows, which ends where less in use makes the message longer.
+
+        What does not pay for itself there is taken out. The other rows may take out more.
+        """
+        fixed = problem.args, np.asarray(_ROUGH, float), np.asarray(_STEPS), np.asarray(_STEPS + 1)
+        build, first = partial(self._program, names, begins=True), one_member(state, 0)
+        made = compiled(f"{self.name} start", problem, self.min_clusters, build, first, *fixed)
+        program = clock.counted(made)
+        with clock.running():
+            found, _ = run_each(program, state, *fixed)
+        at_best = np.isfinite(np.asarray(found.best_value))
+        return {
+            name: np.where(at_best.reshape(-1, *(1,) * (last.ndim - 1)), found.best[name], last)
+            for name, last in found.params.items()
+        }
+
+    def _begin(self, starts: Mapping[str, NDArray], held: NDArray) -> _Search:
+        number = len(held)
         real = jnp.result_type(float)
         never = np.full(number, -np.inf, real)
         history = np.full((number, history_length(self.max_steps)), np.nan, real)
         zero = np.zeros(number, int)
         values: Any = dict(starts)
-        begin: Callable[..., _Search] = _Search  # on the host, an axis of starts in front
-        return begin(zero, values, values, zero == 1, values, never, never, zero, zero, history)
+        begin: Any = _Search  # on the host, an axis of starts in front
+        return begin(
+            steps=zero,
+            params=values,
+            last=values,
+            plain=zero == 1,
+            held=held,
+            diagonal=Diagonal(-never, zero),  # type: ignore[arg-type]
+            best=values,
+            best_value=never,
+            best_bic=-never,
+            value=never,
+            structure=zero,
+            code=zero,
+            history=history,
+        )
 
-    def _program(self, names: Sites, problem: Problem) -> Callable:
-        """For one start: steps until it has stopped or done `limit`."""
+    def _program(self, names: Sites, problem: Problem, *, begins: bool = False) -> Callable:
+        """For one start: steps until it has stopped or done `limit`; see `_begun` for one that begins."""
 
         def step(state: _Search, args: tuple, tol: Array, most: Array) -> _Search:
             def traced(params: dict[str, Array]) -> dict[str, dict]:
@@ -186,11 +234,22 @@ class ComponentwiseEM(KeptEngine):
             gain = jnp.abs(value - state.value)
             settled = same & ~fell & (gain <= tol * (1 + jnp.abs(value)))
             cut = state.steps >= most
-            better = good & ~fell & (settled | cut) & (length > state.best_value)
-            left, early, ended = self._left(at, traced, state.steps, settled, same & ~fell, gain)
+            rests = good & ~fell & (settled | cut)
+            better = rests & (length > state.best_value)
+            likelihood = length - at.log_prior
+            bic = at.bic(likelihood)
+            best = _chosen(better, state.params, state.best)
+            best_value = jnp.where(better, length, state.best_value)
+            features = ~state.held
+            left, early, ended, shorter = self._left(
+                at, traced, state.steps, settled, same & ~fell, gain, features
+            )
+            # what is left would have to cost less than nothing to be shorter
+            ended |= (likelihood < best_value) | (begins & ~shorter)
             # with hard links, fewer clusters may be too few
-            last = (settled & ended) | (~good & jnp.isfinite(state.best_value))
-            code = stop_code(broken=~good & ~last, settled=last, cut=cut)
+            over = (settled & ended) | (~good & jnp.isfinite(best_value))
+            free = over & state.held & ~cut & (not begins)
+            code = stop_code(broken=~good & ~over, settled=over & ~free, cut=cut)
             params = lax.cond(
                 settled | early,
                 lambda: left,
@@ -198,17 +257,17 @@ class ComponentwiseEM(KeptEngine):
                     fell, lambda: state.last, lambda: at.moved(self.min_clusters, state.plain)
                 ),
             )
-            best = jax.tree.map(
-                lambda new, old: jnp.where(better, new, old), state.params, state.best
-            )
             return _Search(
                 steps=state.steps + 1,
-                params=state.params | params,
-                last=jax.tree.map(lambda a, b: jnp.where(fell, a, b), state.last, state.params),
+                params=_chosen(free, best, state.params | params),
+                last=_chosen(fell, state.last, state.params),
                 plain=fell,
+                held=state.held & ~free,
+                diagonal=state.diagonal.beside(rests & state.held, bic, at.used.number),
                 best=best,
-                best_value=jnp.where(better, length, state.best_value),
-                value=jnp.where(settled | early | fell, -jnp.inf, value),
+                best_value=best_value,
+                best_bic=jnp.where(better, bic, state.best_bic),
+                value=jnp.where(settled | early | fell | free, -jnp.inf, value),
                 structure=structure,
                 code=code,
                 history=state.history.at[state.steps].set(jnp.where(good, value, jnp.nan)),
@@ -227,8 +286,12 @@ class ComponentwiseEM(KeptEngine):
         settled: Array,
         apace: Array,
         gain: Array,
-    ) -> tuple[dict[str, Array], Array, Array]:
-        """Parameters with less in use, whether that is before they settle, and whether there can be none.
+        features: Array,
+    ) -> tuple[dict[str, Array], Array, Array, Array]:
+        """Parameters with less in use.
+
+        Also whether that is before they settle, whether there can be none, and whether the message is
+        shorter. Only clusters are taken out where `features` is false.
 
         It is before they settle where it shortens the message by more than many steps, or a cluster has
         less than a point. With links removals wait: they may leave too few clusters.
@@ -236,16 +299,17 @@ class ComponentwiseEM(KeptEngine):
         never = jnp.zeros((), bool)
         if at.block.is_flat:
             number, smallest = at.smallest()
-            return at.without(smallest), never, (number <= self.min_clusters) | (smallest < 0)
+            none_left = (number <= self.min_clusters) | (smallest < 0)
+            return at.without(smallest), never, none_left, never
 
         def the_same() -> tuple[dict[str, Array], Array]:
             return at.all_params(), never
 
-        def weighed() -> tuple[dict[str, Array], Array, Array]:
+        def weighed() -> tuple[dict[str, Array], Array, Array, Array]:
             least = jnp.where(settled, 0.0, jnp.maximum(_WORTH * gain, 0.0))
             cluster, saved = worst_cluster(at, traced, self.min_clusters)
             many = at.value.shape[0] >= _ROWS * len(at.weights)
-            turn = settled | (many & apace & (steps % _BETWEEN == 0))
+            turn = features & (settled | (many & apace & (steps % _BETWEEN == 0)))
             less, some = lax.cond(turn & ~(saved > 0), lambda: simpler(at, traced, least), the_same)
             # of a settled search, the cluster that is missed least goes all the same
             fewer = (saved > least) | (settled & ~some)
@@ -254,10 +318,11 @@ class ComponentwiseEM(KeptEngine):
                 at.params | at.without(cluster),
                 less,
             )
-            return params, ~settled & (fewer | some), fewer & jnp.isneginf(saved)
+            none_left = fewer & jnp.isneginf(saved)
+            return params, ~settled & (fewer | some), none_left, (saved > least) | some
 
-        def unchanged() -> tuple[dict[str, Array], Array, Array]:
-            return at.all_params(), never, never
+        def unchanged() -> tuple[dict[str, Array], Array, Array, Array]:
+            return at.all_params(), never, never, never
 
         ready = settled | apace if at.fn.labels.is_shared else settled
         return lax.cond(ready, weighed, unchanged)
@@ -289,6 +354,10 @@ class ComponentwiseEM(KeptEngine):
             message += "; with one cluster there is nothing that features could tell apart"
         elif not (saliency > 0).any():
             message += "; no feature tells the clusters apart"
+        elif (saliency == 1).all():
+            message += "; no saliency pays for itself: this is a diagonal mixture of all features"
+        diagonal = Diagonal(*(np.asarray(part)[-1] for part in state.diagonal))
+        remark = diagonal.remark(float(np.asarray(state.best_bic)[best]))
         if stopped:
             message += f"; it stopped at max_steps={self.max_steps}, raise it"
         return EngineResult(
@@ -299,7 +368,12 @@ class ComponentwiseEM(KeptEngine):
             status=Status(not stopped and int(code[best]) != BROKEN, message),
             seconds=seconds,
             approximate=approximate,
+            remarks=() if remark is None else (remark,),
         )
+
+
+def _chosen(where: Array, new: dict[str, Array], old: dict[str, Array]) -> dict[str, Array]:
+    return jax.tree.map(lambda one, other: jnp.where(where, one, other), new, old)
 
 
 def _shown(state: _Search) -> str:

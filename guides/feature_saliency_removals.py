@@ -50,7 +50,8 @@ def simpler(at: Weighed, traced: Traced, least: ArrayLike) -> tuple[dict[str, Ar
     silent = Weighed.of(traced(params | {site: jnp.zeros_like(saliency)}), at.names)
     alone = silent.common_densities(at.responsibilities())
     other = traced(params | alone)[at.names.observed]["fn"].components
-    to_zero, to_one = at.fn.components.at_bounds(at.value, at.log_responsibilities(), other)
+    log_share = at.log_responsibilities()
+    to_zero, to_one = at.fn.components.at_bounds(at.value, log_share, other, at.used)
 
     def left_out(where: Array) -> dict[str, Array]:
         return at.mixed_by_feature(alone, where)

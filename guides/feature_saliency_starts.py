@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from jax import Array, lax
 from numpy.typing import NDArray
+from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
 
 from .engines.base import Problem
-from .engines.plumbing.clock import Clock
-from .engines.plumbing.programs import compiled
-from .engines.plumbing.side_by_side import one_member, run_each
 from .engines.problem.declared import observed_table
-from .engines.problem.density import trace_model
-from .feature_saliency_steps import Sites, Weighed
+from .feature_saliency_steps import Sites
 
-__all__ = ["at_known_rows", "from_some_rows", "with_all_features"]
+__all__ = ["at_known_rows", "some_rows", "with_all_features"]
 
 _ROWS_PER_CLUSTER = 300
-"""Rows for each cluster of the start, of which some are enough to start from."""
+"""Rows for each cluster of the start that are enough to begin the search with."""
 
 _MANY = 4
-"""How many times as many rows there must be for a start from some of them to be worth its compilation."""
-
-_STEPS = 30
-"""Steps of EM on some of the rows."""
+"""How many times as many rows there must be for a search in some of them to be worth its compilation."""
 
 
 def at_known_rows(problem: Problem, names: Sites, starts: dict[str, NDArray]) -> dict[str, NDArray]:
@@ -54,39 +46,16 @@ def with_all_features(names: Sites, starts: dict[str, NDArray]) -> dict[str, NDA
     return more
 
 
-def from_some_rows(
-    problem: Problem, names: Sites, starts: dict[str, NDArray], seed: int, clock: Clock
-) -> dict[str, NDArray]:
-    """Starts after a few steps of EM on rows drawn at random, where there are many and no side information.
-
-    Nothing is taken out, so that this costs no cluster or feature that matters to the other rows.
-    """
-    smaller = _some_rows(problem, names, starts, seed)
-    if smaller is None:
-        return starts
-    first = one_member(starts, 0)
-
-    def build(problem: Problem) -> Callable:
-        def run(params: dict[str, Array], args: tuple) -> dict[str, Array]:
-            def step(_: Any, params: dict[str, Array]) -> dict[str, Array]:
-                at = Weighed.of(trace_model(problem, params, args), names)
-                return params | at.moved_by_shares()
-
-            return lax.fori_loop(0, _STEPS, step, params)
-
-        return run
-
-    made = compiled("componentwise_em start", smaller, None, build, first, smaller.args)
-    program = clock.counted(made)
-    with clock.running():
-        return run_each(program, starts, smaller.args)
+def _is_blank(arg: Any) -> bool:
+    """Whether an argument says nothing: `fit` passes a graph where there are no links."""
+    return arg is None or (isinstance(arg, LabelGraph) and not arg.num_links)
 
 
-def _some_rows(
+def some_rows(
     problem: Problem, names: Sites, starts: dict[str, NDArray], seed: int
 ) -> Problem | None:
-    """The problem for some of its rows; None where there are few, or where it is more than a table."""
-    tables = [n for n, arg in enumerate(problem.args) if arg is not None]
+    """The problem for rows drawn at random; None where there are few, or where it is more than a table."""
+    tables = [n for n, arg in enumerate(problem.args) if not _is_blank(arg)]
     data = observed_table(problem, names.observed)
     size = _ROWS_PER_CLUSTER * starts[names.weights].shape[-1]
     if data is None or len(tables) != 1 or len(data) < _MANY * size:

@@ -15,7 +15,7 @@ from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.saliency.feature_block import SalientFeatures
 from sidebayes.models.blocks.saliency.layout import Used
-from sidebayes.models.blocks.saliency.message_length import PER_DENSITY, structure_length
+from sidebayes.models.blocks.saliency.message_length import structure_length
 from sidebayes.models.blocks.saliency.mixed_block import MixedFeatures
 from sidebayes.models.blocks.saliency.saliency_mixture import SaliencyMixture
 
@@ -27,11 +27,9 @@ from .engines.problem.density import (
     latent_sites,
     site_log_prob,
 )
+from .feature_saliency_updates import saliency_updated, weight_updated
 
 __all__ = ["Sites", "Weighed", "log_prior"]
-
-_TRIED = 33
-"""Lengths of a step of a saliency that are tried."""
 
 
 class Sites(NamedTuple):
@@ -158,6 +156,13 @@ class Weighed(NamedTuple):
             return self.log_prior + (jnp.log(self.weights @ density) + top).sum()
         return self.log_prior + labels.log_evidence(self.unary.T)
 
+    def bic(self, log_likelihood: Array) -> Array:
+        """Bayesian information criterion, with the parameters in use."""
+        each, used = jnp.asarray(self.block.num_parameters), self.used.number
+        on, off = self.saliency > 0, self.saliency < 1
+        free = used - 1 + (on & off).sum() + (each * (used * on + off)).sum()
+        return free * jnp.log(self.value.shape[0]) - 2 * log_likelihood
+
     def density(self) -> tuple[Array, Array]:
         """Densities of the rows in the clusters relative to the greatest, and the logarithm of that."""
         top = self.unary.max(axis=0)
@@ -267,7 +272,7 @@ class Weighed(NamedTuple):
         def turn(number: Array, weights: Array) -> Array:
             cluster = self.used.order[number]
             found, total = counts(weights), (price * (self.saliency > 0)).sum()
-            return _weight_updated(weights, cluster, found, total, held[cluster], min_clusters)
+            return weight_updated(weights, cluster, found, total, held[cluster], min_clusters)
 
         weights = lax.fori_loop(0, self.used.number, turn, self.weights)
         return {self.names.weights: weights} | self._features(
@@ -337,66 +342,5 @@ class Weighed(NamedTuple):
         """Modes of densities and saliencies."""
         found, moments = self._posterior(share, weights)
         number = (weights > 0).sum()
-        saliency = _saliency_updated(self.saliency, moments, number, plain, price)
+        saliency = saliency_updated(self.saliency, moments, number, plain, price)
         return self._modes(found) | {self.names.saliency: saliency}
-
-
-def _weight_updated(
-    weights: Array, cluster: Array, counts: Array, price: Array, held: Array, min_clusters: int
-) -> Array:
-    r"""Weights after one of them is updated, the others in proportion.
-
-    While every cluster has more support than its price c, :math:`(N_j - c) / (n - k c)` maximises the
-    objective exactly (own derivation). Otherwise the step is that of Figueiredo and Jain, :math:`\max(N_j
-    - c, 0) / n`, and all weights are divided by their sum.
-    """
-    used = weights > 0
-    number, size = used.sum(), counts.sum()
-    surplus = jnp.maximum(counts[cluster] - price, 0.0)
-    stays = held | (number <= min_clusters)
-    raw = jnp.where(stays & (surplus <= 0), counts[cluster], surplus) / size
-    rest = 1.0 - weights[cluster]
-    paid = jnp.where(used, counts > price, True).all()
-    exact = (counts[cluster] - price) / jnp.where(paid, size - number * price, 1.0)
-    new = jnp.where(paid, exact, raw / jnp.maximum(raw + rest, 1e-300))
-    scaled = weights * (1.0 - new) / jnp.maximum(rest, 1e-300)
-    return jnp.where(number > 1, scaled.at[cluster].set(new), weights)
-
-
-def _saliency_updated(
-    saliency: Array,
-    moments: Any,
-    num_used: Array,
-    plain: ArrayLike,
-    price: ArrayLike = PER_DENSITY / 2,
-) -> Array:
-    r"""Saliencies after a step.
-
-    The plain step is eq. 4.30. Where densities of relevant values are like the common ones, all that
-    it learns is which values it took for relevant, and it moves by one part in n / k. Then it takes a
-    longer one: with labels alone unknown, the log likelihood at :math:`\rho + \delta` exceeds that at
-    :math:`\rho` by :math:`\delta D - \delta^2 J` at least, as long as neither :math:`\rho` nor
-    :math:`1 - \rho` is more than halved (own derivation, from :math:`\log(1 + t) \ge t - t^2` for
-    :math:`t \ge -1/2`). Here :math:`D = \sum w (r - \rho) / \rho(1 - \rho)`, and :math:`J = \sum w (r -
-    \rho)^2 / \rho^2(1 - \rho)^2`, of values that are relevant with probability r.
-    """
-    relevant, others = moments.on, moments.off
-    price_off = jnp.asarray(price)
-    price_on = num_used * price_off
-    on, off = jnp.maximum(relevant - price_on, 0.0), jnp.maximum(others - price_off, 0.0)
-    total = on + off
-    best = jnp.where(total > 0, on / jnp.where(total > 0, total, 1.0), 0.0)
-    inside = (best > 0) & (best < 1) & (saliency > 0) & (saliency < 1)
-    now = jnp.where(inside, saliency, 0.5)
-    spread, number = now * (1 - now), relevant + others
-    slope = (relevant - number * now) / spread
-    bend = (moments.certainty - 2 * now * relevant + number * now**2) / spread**2
-    share = jnp.linspace(-1.0, 1.0, _TRIED)[:, None]
-    step = share * jnp.where(share < 0, now, 1 - now) / 2
-    tried = now + step
-    bound = (
-        step * slope - step**2 * bend - price_on * jnp.log(tried) - price_off * jnp.log1p(-tried)
-    )
-    longer = jnp.take_along_axis(tried, bound.argmax(axis=0)[None], axis=0)[0]
-    is_longer = jnp.abs(longer - now) > jnp.abs(best - now)
-    return jnp.where(inside & is_longer & ~jnp.asarray(plain), longer, best)

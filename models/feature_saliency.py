@@ -19,9 +19,9 @@ from .blocks.mixtures.reliability import learned_pair_weights
 from .blocks.mixtures.weights import cluster_weights
 from .blocks.roles import Chosen, Missing
 from .blocks.saliency.feature_block import SalientFeatures
-from .blocks.saliency.levels import check_levels, kinds_of_columns, say_levels
 from .blocks.saliency.message_length import check_selection, improper_weights, structure_length
 from .blocks.saliency.mixed_block import MixedFeatures
+from .blocks.saliency.repeated import check_levels, kinds_of_columns, say_levels
 from .blocks.saliency.saliency_mixture import SaliencyMixture
 from .blocks.side_information.links import Links
 from .blocks.side_information.partial_labels import PartialLabels

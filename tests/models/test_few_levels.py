@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sidebayes.models.blocks.saliency.kinds import Columns
-from sidebayes.models.blocks.saliency.levels import kinds_of_columns, levels_of
+from sidebayes.models.blocks.saliency.repeated import kinds_of_columns, levels_of
 from sklearn.metrics import adjusted_rand_score
 
 import sidebayes as sb

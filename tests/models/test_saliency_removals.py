@@ -69,7 +69,8 @@ def test_gains_are_differences_of_lengths(with_kinds):
     other = weigh(at.all_params() | {at.names.saliency: jnp.zeros(len(saliency))})
     alone = other.common_densities(at.responsibilities())
     components = weigh(at.all_params() | alone).fn.components
-    bounds = at.fn.components.at_bounds(at.value, at.log_responsibilities(), components)
+    log_share = at.log_responsibilities()
+    bounds = at.fn.components.at_bounds(at.value, log_share, components, at.used)
     for feature in range(len(saliency)):
         where = np.arange(len(saliency)) == feature
         for bound, common in ((0.0, at.mixed_by_feature(alone, where)), (1.0, {})):

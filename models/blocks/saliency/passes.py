@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jax.scipy.special import logsumexp
 from jax.typing import ArrayLike
 
 from .layout import ABREAST, Layout, Places, Used
@@ -114,7 +113,12 @@ def log_saliency(saliency: Array) -> tuple[Array, Array]:
 
 
 def gains_at_bounds(
-    saliency: Array, within: Array, common: Array, alone: Array, log_share: Array
+    saliency: Array,
+    within: Callable[[Array], Array],
+    common: Array,
+    alone: Array,
+    log_share: Array,
+    used: Used,
 ) -> Array:
     r"""Change of the log likelihood if one feature had a saliency of zero, or of one.
 
@@ -125,16 +129,33 @@ def gains_at_bounds(
     Parameters
     ----------
     saliency : Array, shape ()
-    within : Array, shape (num_clusters, num_points)
-        Log densities of its values in the clusters.
+        At zero nothing is computed.
+    within : callable
+        Log densities of its values in a cluster, shape (num_points,).
     common, alone : Array, shape (num_points,)
         Log densities in common to all clusters, now and at a saliency of zero.
     log_share : Array, shape (num_clusters, num_points)
         Logarithms of the responsibilities.
+    used : Used
+        Clusters that are used; the others have no responsibilities.
     """
     log_on, log_off = log_saliency(saliency)
-    ratio = log_share - jnp.logaddexp(log_on + within, log_off + common)
-    return jnp.stack([logsumexp(ratio + one, axis=0).sum() for one in (alone, within)])
+
+    def visit(number: Array, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        top, total = state
+        cluster = used.order[number]
+        own = within(cluster)
+        ratio = log_share[cluster] - jnp.logaddexp(log_on + own, log_off + common)
+        new = jnp.stack([ratio, ratio + own])
+        greatest = jnp.maximum(top, new)
+        return greatest, total * jnp.exp(top - greatest) + jnp.exp(new - greatest)
+
+    def visited() -> Array:
+        start = jnp.full((2, len(common)), _NEVER, common.dtype), jnp.zeros((2, len(common)))
+        top, total = lax.fori_loop(0, used.number, visit, start)
+        return (jnp.log(total) + top).sum(axis=1).at[0].add(alone.sum())
+
+    return lax.cond(saliency > 0, visited, lambda: jnp.zeros(2, common.dtype))
 
 
 def salient_densities(x: ArrayLike, given: Salient, used: Used | None = None) -> Array:

@@ -170,7 +170,9 @@ class SalientMixed(dist.Distribution):
         every = jnp.concatenate([statistics, kind.statistics(x, others)[None]])
         return every, total.sum(axis=0), others.sum(axis=0), certainty
 
-    def at_bounds(self, value: Array, log_share: Array, alone: SalientMixed) -> tuple[Array, Array]:
+    def at_bounds(
+        self, value: Array, log_share: Array, alone: SalientMixed, used: Used
+    ) -> tuple[Array, Array]:
         """Change of the log likelihood at a saliency of zero and of one, by feature; see `SalientNormal`."""
         table, parts = jnp.asarray(value), []
         for kind, (within, common), (_, other) in zip(
@@ -185,13 +187,19 @@ class SalientMixed(dist.Distribution):
                     return jnp.where(known, kind.log_prob(x[:, None], own[None])[:, 0], 0.0)
 
                 inside, outside, apart = params
-                densities = lax.map(log_prob, inside), log_prob(outside), log_prob(apart)
-                return gains_at_bounds(saliency, *densities, log_share)
+                return gains_at_bounds(
+                    saliency,
+                    lambda cluster: log_prob(inside[cluster]),
+                    log_prob(outside),
+                    log_prob(apart),
+                    log_share,
+                    used,
+                )
 
             saliency = self.features.saliency[np.array(kind.columns)]
             rows = x.T, known.T, saliency, jnp.swapaxes(within, 0, 1), common, other
             parts.append(lax.map(gains, rows).T)
-        normal = self.normal.at_bounds(self._normal_values(table), log_share, alone.normal)
+        normal = self.normal.at_bounds(self._normal_values(table), log_share, alone.normal, used)
         found = self.columns.joined(jnp.stack(normal), parts)
         return found[0], found[1]
 

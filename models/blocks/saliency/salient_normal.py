@@ -77,9 +77,9 @@ class SalientNormal(dist.Distribution):
         return salient_moments(value, share, self.features, about, used)
 
     def at_bounds(
-        self, value: Array, log_share: Array, alone: SalientNormal
+        self, value: Array, log_share: Array, alone: SalientNormal, used: Used
     ) -> tuple[Array, Array]:
-        """Change of the log likelihood at a saliency of zero and of one, by feature.
+        """Change of the log likelihood at a saliency of zero and of one, by feature; none where it is zero.
 
         See `gains_at_bounds`. A saliency of zero goes with the common densities of `alone`.
         """
@@ -87,10 +87,13 @@ class SalientNormal(dist.Distribution):
 
         def gains(one: tuple[Array, Salient, Array, Array]) -> Array:
             x, given, mean, variance = one
-            within = _log_normal(x, given.mean[:, None], given.variance[:, None])
             common = _log_normal(x, given.common_mean, given.common_variance)
             apart = _log_normal(x, mean, variance)
-            return gains_at_bounds(given.saliency, within, common, apart, log_share)
+
+            def within(cluster: Array) -> Array:
+                return _log_normal(x, given.mean[cluster], given.variance[cluster])
+
+            return gains_at_bounds(given.saliency, within, common, apart, log_share, used)
 
         by_feature = own._replace(mean=own.mean.T, variance=own.variance.T)
         table = jnp.asarray(value).T

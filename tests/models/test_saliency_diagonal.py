@@ -1,0 +1,93 @@
+"""The diagonal mixture without saliencies that a search passes, and what a fit says of it."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sidebayes.guides.engines.problem.density import trace_model
+from sidebayes.guides.feature_saliency_diagonal import Diagonal
+from sidebayes.guides.feature_saliency_steps import Sites, Weighed
+from sklearn.mixture import GaussianMixture
+
+import sidebayes as sb
+
+
+def three_clusters(gap):
+    """Sixty rows of six features, two of which are larger in each of three clusters."""
+    rng = np.random.default_rng(1)
+    labels = rng.integers(3, size=60)
+    return np.eye(3)[labels].repeat(2, axis=1) * gap + rng.normal(size=(60, 6))
+
+
+@pytest.fixture(scope="module")
+def close():
+    x = three_clusters(1.6)
+    return sb.fit("feature_saliency", x, num_clusters=6), x
+
+
+@pytest.fixture(scope="module")
+def apart():
+    x = three_clusters(2.2)
+    return sb.fit("feature_saliency", x, num_clusters=6), x
+
+
+def bic_of(fit, x):
+    """BIC from the density of the rows and the parameters in use, counted one by one."""
+    used = int((fit.params["weights"] > 0).sum())
+    free = used - 1
+    for rho in fit.params["saliency"]:
+        free += 2 * used * (rho > 0) + 2 * (rho < 1) + (0 < rho < 1)
+    return free * np.log(len(x)) - 2 * fit.log_prob(x).sum()
+
+
+def test_bic_counts_the_parameters_in_use(apart):
+    fit, x = apart
+    problem, saliency = fit.run.problem, np.array([0.0, 0.3, 1.0, 1.0, 0.0, 0.7])
+
+    @jax.jit
+    def weighed(params):
+        at = Weighed.of(trace_model(problem, params), Sites.of(problem))
+        likelihood = at.log_joint() - at.log_prior
+        return at.bic(likelihood), likelihood
+
+    with jax.enable_x64(True):
+        params = {n: jnp.asarray(v) for n, v in fit.params.items()}
+        bic, likelihood = weighed(params | {"saliency": jnp.asarray(saliency)})
+    # weights, two saliencies, four features in three clusters, four common densities
+    free = 2 + 2 + 4 * 3 * 2 + 4 * 2
+    assert float(bic) == pytest.approx(free * np.log(len(x)) - 2 * float(likelihood))
+
+
+def test_a_diagonal_mixture_of_smaller_bic_is_named(close):
+    fit, x = close
+    said = re.search(
+        r"mixture without saliencies, of (\d) clusters, has BIC ([\d.]+) against ([\d.]+) here",
+        str(fit.status),
+    )
+    number, least, own = int(said[1]), float(said[2]), float(said[3])
+    assert own == pytest.approx(bic_of(fit, x), abs=0.01)
+    assert least < own - 2
+    assert f"num_clusters={number}, covariance='diagonal'" in str(fit.status)
+    # at its best likelihood, without a prior, that mixture is at least as good
+    other = GaussianMixture(number, covariance_type="diag", n_init=10, random_state=0).fit(x)
+    assert other.bic(x) < least
+
+
+def test_a_diagonal_mixture_that_is_found_is_named(apart):
+    fit, _ = apart
+    assert (fit.params["saliency"] == 1).all()
+    assert "no saliency pays for itself: this is a diagonal mixture" in str(fit.status)
+    assert "has BIC" not in str(fit.status)
+
+
+def test_the_better_of_two_mixtures_is_kept():
+    none = Diagonal(jnp.asarray(jnp.inf), jnp.asarray(0))
+    assert none.remark(10.0) is None
+    first = none.beside(jnp.asarray(True), jnp.asarray(7.0), jnp.asarray(3))
+    assert (float(first.bic), int(first.clusters)) == (7.0, 3)
+    for counts, bic in ((False, 1.0), (True, 8.0)):
+        assert first.beside(jnp.asarray(counts), jnp.asarray(bic), jnp.asarray(2)) == first
+    assert first.remark(8.9) is None  # too little to mention
+    assert "of 3 clusters, has BIC 7 against 9.5 here" in first.remark(9.5)
