@@ -90,7 +90,7 @@ def gradient_of_mixture(**sizes) -> float:
 
 
 def gradient_of_effects(subjects: int) -> float:
-    """Growth curves of eight rows a subject, random effects integrated out."""
+    """Growth curves of eight rows for each subject, random effects integrated out."""
     rng = np.random.default_rng(0)
     owner = np.repeat(np.arange(subjects), 8)
     x = np.column_stack([np.ones(len(owner)), rng.uniform(0, 8, len(owner))])
