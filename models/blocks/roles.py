@@ -48,7 +48,7 @@ class Chosen:
         ``check(data)`` refuses, or warns of, data that do not suit a table that was not chosen from them:
         one that was given, or that of the fit.
     suit : callable or None
-        ``suit(value, data)`` refuses new data that do not suit the value of an option.
+        ``suit(value, data)`` refuses, or warns of, new data that do not suit the value of an option.
     say : callable or None
         ``say(value, names)`` is what the status of a fit says of the value of an option, given the names of
         features, without a full stop; None if nothing.

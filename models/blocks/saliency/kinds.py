@@ -194,7 +194,9 @@ class Kind(NamedTuple):
         for number, column in enumerate(self.columns):
             own = x[:, column][~np.isnan(x[:, column])]
             if self.values and self.values[number] != tuple(range(self.levels)):
-                self._check_values(name, own, number)
+                said = self.unseen(name, x)
+                if said is not None:
+                    raise ValueError(said)
                 continue
             wrong = (own < 0) | (own != np.round(own))
             if self.levels:
@@ -208,18 +210,21 @@ class Kind(NamedTuple):
                     f"its values must be {wanted}"
                 )
 
-    def _check_values(self, name: str, own: np.ndarray, number: int) -> None:
-        """Refuse values that no level has."""
-        levels = np.array(self.values[number])
-        strange = (
-            np.abs(own[:, None] - levels).min(axis=1, initial=np.inf) > self._tolerance[number]
-        )
-        if strange.any():
-            raise ValueError(
-                f"{name} has the value {own[strange][0]:g} in column {self.columns[number]}, a category of "
-                f"the values {', '.join(f'{level:g}' for level in levels)}; a value that the fit has not "
-                "seen has no probability there: pass NaN, a missing value, or name all values in kinds="
-            )
+    def unseen(self, name: str, x: np.ndarray) -> str | None:
+        """Say which value of a column none of its named levels has; None if there is no such value."""
+        for number, column in enumerate(self.columns):
+            if not self.values or self.values[number] == tuple(range(self.levels)):
+                continue
+            own, levels = x[:, column][~np.isnan(x[:, column])], np.array(self.values[number])
+            away = np.abs(own[:, None] - levels).min(axis=1, initial=np.inf)
+            strange = own[away > self._tolerance[number]]
+            if len(strange):
+                return (
+                    f"{name} has the value {strange[0]:g} in column {column}, a category of the values "
+                    f"{', '.join(f'{level:g}' for level in levels)}; no other has been seen, and it is as "
+                    "good as impossible in every cluster: pass NaN, or name all values in kinds="
+                )
+        return None
 
     def __str__(self) -> str:
         return repr(self.name if not self.levels else f"{self.name}:{self.levels}")

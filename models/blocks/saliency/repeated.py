@@ -188,19 +188,14 @@ def kinds_of_columns(data: Mapping[str, Any], options: Mapping[str, Any]) -> Any
 
 
 def check_levels(kinds: Any, data: Mapping[str, Any]) -> None:
-    """Refuse new rows with values that are none of those of their columns.
-
-    Raises
-    ------
-    ValueError
-        Naming the column and the value.
-    """
+    """Warn of values of new rows that none of the levels of their columns has."""
     x = data.get("x")
     if kinds is None or isinstance(kinds, str) or x is None:
         return
     table = np.asarray(x, float)
     for kind in Columns.of(kinds, table.shape[1]).kinds:
-        kind.check("x_new", table)
+        if (said := kind.unseen("x_new", table)) is not None:
+            warnings.warn(said, SideBayesWarning, stacklevel=_LEVEL)
 
 
 def say_levels(kinds: Any, names: Sequence[str]) -> str | None:
