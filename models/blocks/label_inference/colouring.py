@@ -65,6 +65,11 @@ class Colouring:
     edge_window: int = field(metadata={"static": True})
     node_window: int = field(metadata={"static": True})
 
+    def __str__(self) -> str:
+        """Number of chunklets, and how wide the loops are."""
+        width = f"width {int(self.width)}" if int(self.width) >= 0 else "width beyond any budget"
+        return f"{int(self.num_real)} chunklets in loops too wide for exact sums, {width}"
+
 
 def colour(
     edges: NDArray,

@@ -24,7 +24,7 @@ from .approximate import Exact, Inference, as_inference
 from .colouring import Colouring
 from .elimination import cut_into_rows, peel_leaves, row_width
 from .loops import Buckets, LoopPlan, lay_out
-from .padding import AS_NEEDED, FEW_NODES, MANY_NODES, Sizes, padded
+from .padding import AS_NEEDED, FEW_NODES, MANY_NODES, Sizes, node_rows, padded
 from .sweep import Peeling
 from .trees.lanes import WIDTH, Lanes
 from .trees.packing import lay_lanes, small_trees
@@ -163,7 +163,7 @@ class LabelGraph:
         group = np.zeros(len(pairs)) if links.group is None else links.group.codes
         num_chunklets, node = contract(pairs, weights, num_points)
         spare = max(room.points - num_points, 0)
-        num_nodes = max(_rows(num_chunklets + spare, num_points + spare), room.nodes)
+        num_nodes = max(node_rows(num_chunklets + spare, num_points + spare), room.nodes)
         ends = np.sort(node[pairs], axis=1)
         if num_clusters is not None:
             refuse_uncolourable(
@@ -174,7 +174,7 @@ class LabelGraph:
         key = ends[between, 0] * num_nodes + ends[between, 1]
         unique, owner = np.unique(key, return_inverse=True)
         rows = max(len(pairs), room.links)
-        num_edges = max(_rows(len(unique), rows) if len(unique) else 0, room.edges)
+        num_edges = max(node_rows(len(unique), rows) if len(unique) else 0, room.edges)
         edges = np.stack([unique // max(num_nodes, 1), unique % max(num_nodes, 1)], axis=1)
         edge_of_link = np.full(rows, num_edges + 1)
         edge_of_link[: len(pairs)][between] = owner.ravel()
@@ -202,7 +202,7 @@ class LabelGraph:
         tops[leaves[:, 0]] = False
         tops = np.flatnonzero(tops)
         width = max(row_width(rounds, few), room.row_width)
-        places = max(_rows(len(leaves) + len(tops), num_nodes), room.places) + width
+        places = max(node_rows(len(leaves) + len(tops), num_nodes), room.places) + width
         order = np.full(places if num_edges else 0, num_nodes)
         order[: len(leaves)], order[len(leaves) :][: len(tops)] = leaves[:, 0], tops
         place = np.full(num_nodes + 1, len(order))
@@ -279,10 +279,8 @@ class LabelGraph:
             contracted=self.contracted,
             left_out=not self.all_ordered,
         )
-        if self.buckets is not None:
-            sizes = sizes._replace(
-                buckets=len(self.buckets.place) - 1, chunks=len(self.buckets.owner)
-            )
+        if (loops := self.buckets) is not None:
+            sizes = sizes._replace(buckets=len(loops.place) - 1, chunks=len(loops.owner))
         if self.wide is not None:
             sizes = sizes._replace(
                 wide_nodes=len(self.wide.node) - self.wide.node_window,
@@ -332,9 +330,7 @@ class LabelGraph:
         pairs, weights = np.asarray(self.pairs, np.int64), np.asarray(self.pair_weights)
         real = pairs[:, 0] != pairs[:, 1]
         codes = np.asarray(self.group, np.int64)[real]
-        group = None
-        if self.num_groups > 1:
-            group = Groups(np.arange(self.num_groups)).take(codes)
+        group = Groups(np.arange(self.num_groups)).take(codes) if self.num_groups > 1 else None
         return Links(pairs[real], weights[real], self.num_real, group)
 
     def untied(self) -> LabelGraph:
@@ -370,27 +366,14 @@ class LabelGraph:
 
     def __repr__(self) -> str:
         """Size and the strategy that the structure calls for."""
-        loops = ""
-        if self.has_loops:
-            graph = self.suited("exact", 3) if self.plan is not None else self
-            loops = "; " + ", ".join(
-                filter(None, (_describe(graph.buckets), _describe(graph.wide)))
-            )
+        graph = self.suited("exact", 3) if self.plan is not None else self
+        loops = [str(graph.buckets)] if graph.sums_loops else []
+        loops += [str(graph.wide)] if graph.wide is not None and graph.wide.num_rounds > 0 else []
+        said = "; " + ", ".join(loops) if loops else ""
         return (
             f"LabelGraph({self.num_points} points, {len(self.links)} links, {self.num_connected_sets} "
-            f"connected sets{loops})"
+            f"connected sets{said})"
         )
-
-
-def _describe(loops: Buckets | Colouring | None) -> str:
-    """Say how many chunklets are in loops, and how wide these are."""
-    if loops is None:
-        return ""
-    if isinstance(loops, Colouring):
-        width = f"width {int(loops.width)}" if int(loops.width) >= 0 else "width beyond any budget"
-        return f"{int(loops.num_real)} chunklets in loops too wide for exact sums, {width}"
-    count = np.count_nonzero(np.asarray(loops.place) < len(loops.row))
-    return f"{count} chunklets in loops, width {int(np.max(loops.bag_size))}"
 
 
 def as_label_graph(
@@ -414,8 +397,3 @@ def as_label_graph(
             "links again for these rows"
         )
     return links
-
-
-def _rows(count: int, most: int) -> int:
-    """Rows of an array of `count` things, spare ones included: `most` of them unless these are many."""
-    return most if most <= FEW_NODES else min(most, padded(count))

@@ -121,6 +121,11 @@ class Buckets:
     num_chunks: Any
     num_clusters: int = field(metadata={"static": True})
 
+    def __str__(self) -> str:
+        """Number of chunklets, and how wide the loops are."""
+        count = np.count_nonzero(np.asarray(self.place) < len(self.row))
+        return f"{count} chunklets in loops, width {int(np.max(self.bag_size))}"
+
     @property
     def chunk_cells(self) -> int:
         """Cells of one chunk."""

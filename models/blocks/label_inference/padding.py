@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["AS_NEEDED", "FEW_NODES", "MANY_NODES", "Sizes", "link_rows", "padded"]
+__all__ = ["AS_NEEDED", "FEW_NODES", "MANY_NODES", "Sizes", "link_rows", "node_rows", "padded"]
 
 FEW_NODES = 4096
 """Nodes up to which arrays are padded to what the numbers of points and links alone admit."""
@@ -21,6 +21,11 @@ def link_rows(num_links: int) -> int:
     if not num_links or num_links > FEW_NODES:
         return num_links
     return max(64, 1 << (num_links - 1).bit_length())
+
+
+def node_rows(count: int, most: int) -> int:
+    """Rows for nodes or edges, spare ones included: `most` of them unless these are many."""
+    return most if most <= FEW_NODES else min(most, padded(count))
 
 
 MANY_NODES = 50_000
