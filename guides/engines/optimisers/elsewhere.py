@@ -24,7 +24,7 @@ from ..problem.density import (
     place,
     unconstrained_start,
 )
-from ..problem.importance import flat_density, in_batches
+from ..problem.importance import flat_density
 from ..problem.prior_draws import prior_draws
 from .dense_climbs import climb_all
 
@@ -46,8 +46,8 @@ _DRAWS = 2000
 """Draws that are looked at, at most."""
 _PER_COORDINATE = 10
 """Draws for each coordinate from which on their covariance is known."""
-_AT_ONCE = 16
-"""Points whose slopes are computed side by side."""
+_PIECE, _AT_ONCE = 1024, 16
+"""Points that a program is given at a time, and those whose slopes are computed side by side."""
 _MODES = 10
 """Ends of climbs, the highest of those that differ, whose mass is computed."""
 _NEAR = 0.01
@@ -222,8 +222,8 @@ def _run(name: str, build: Callable, problem: Problem, rows: Mapping[str, NDArra
     """Values of a program by row, in pieces of one shape."""
     number = len(next(iter(rows.values())))
     found = []
-    for first in range(0, number, _CLIMBS * _AT_ONCE):
-        at = np.minimum(np.arange(first, first + _CLIMBS * _AT_ONCE), number - 1)
+    for first in range(0, number, _PIECE):
+        at = np.minimum(np.arange(first, first + _PIECE), number - 1)
         part = {key: values[at] for key, values in rows.items()}
         program, _ = compiled(name, problem, (), build, part, problem.args)
         found.append(np.asarray(program(part, problem.args)))
@@ -243,16 +243,19 @@ def _starting(problem: Problem) -> Callable:
 
 def _slopes(problem: Problem, template: Mapping[str, NDArray], width: int) -> Callable:
     """Function of points: log densities, minus infinity where they are no numbers, and gradients."""
-    blank = np.zeros((_CLIMBS, width), jnp.result_type(float))
-    program, _ = compiled("elsewhere", problem, (), _sloping, template, blank, problem.args)
+    blank = np.zeros((_PIECE, width), jnp.result_type(float))
+    given = template, blank, np.asarray(0), problem.args
+    program, _ = compiled("elsewhere", problem, (), _sloping, *given)
 
     def slopes(points: NDArray) -> tuple[NDArray, NDArray]:
         found = []
-        for first in range(0, len(points), _CLIMBS):
-            at = np.minimum(np.arange(first, first + _CLIMBS), len(points) - 1)
-            part = points[at].astype(blank.dtype)
-            found.append(np.asarray(program(template, part, problem.args)))
-        both = np.concatenate(found)[: len(points)]
+        for first in range(0, len(points), _PIECE):
+            part = points[first : first + _PIECE]
+            room = blank.copy()
+            room[: len(part)] = part
+            values = program(template, room, np.asarray(len(part)), problem.args)
+            found.append(np.asarray(values)[: len(part)])
+        both = np.concatenate(found)
         height = np.where(np.isfinite(both[:, 0]), both[:, 0], -np.inf)
         return height, both[:, 1:]
 
@@ -260,16 +263,19 @@ def _slopes(problem: Problem, template: Mapping[str, NDArray], width: int) -> Ca
 
 
 def _sloping(problem: Problem) -> Callable:
-    """Program of log densities and gradients, side by side in one array."""
+    """Program of log densities and gradients of the first points, side by side in one array."""
 
-    def go(template: dict, points: Array, args: tuple) -> Array:
-        both = jax.value_and_grad(flat_density(problem, template, args))
+    def go(template: dict, points: Array, number: Array, args: tuple) -> Array:
+        both = jax.vmap(jax.value_and_grad(flat_density(problem, template, args)))
 
-        def one(point: Array) -> Array:
-            height, slope = both(point)
-            return jnp.concatenate([height[None], slope])
+        def some(count: Array, found: Array) -> Array:
+            first = count * _AT_ONCE
+            height, slope = both(jax.lax.dynamic_slice_in_dim(points, first, _AT_ONCE))
+            new = jnp.concatenate([height[:, None], slope], axis=1)
+            return jax.lax.dynamic_update_slice_in_dim(found, new, first, 0)
 
-        return in_batches(one, points, _AT_ONCE)
+        blank = jnp.zeros((len(points), points.shape[1] + 1), points.dtype)
+        return jax.lax.fori_loop(0, -(-number // _AT_ONCE), some, blank)
 
     return go
 
