@@ -155,7 +155,8 @@ class MixedParameters(Block):
     ) -> tuple[dict[str, NDArray], tuple[str, NDArray]]:
         """The Cholesky factor whose diagonal is not negative: the factor stands for the covariance."""
         if "factor" not in values:
-            return {}, ("effects", np.ones(1))
+            draws = np.shape(next(iter(values.values())))[:2]
+            return {}, ("effects", np.ones((*draws, 1)))
         entries = np.asarray(values["factor"])
         rows, columns = self.structure.entries
         signs = np.where(entries[..., rows == columns] < 0, -1.0, 1.0)
