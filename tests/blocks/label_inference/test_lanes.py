@@ -13,7 +13,7 @@ from sidebayes.models.blocks.components.gaussians.gaussian_stats import (
     weighted_moments,
 )
 from sidebayes.models.blocks.components.gaussians.linked_pass import has_pass, linked_pass
-from sidebayes.models.blocks.label_inference import label_graph, partition
+from sidebayes.models.blocks.label_inference import label_graph, padding, partition
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.label_inference.trees.lanes import LEVELS, ROOT, SLOTS, SPARE
 from sidebayes.models.blocks.side_information.links import Links
@@ -54,7 +54,8 @@ def forest(*, hard, seed=0):
 
 def always(monkeypatch):
     """Lanes in graphs of any size."""
-    monkeypatch.setattr(label_graph, "FEW_NODES", 0)
+    for module in (label_graph, padding):
+        monkeypatch.setattr(module, "FEW_NODES", 0)
     monkeypatch.setattr(label_graph, "MANY_NODES", 0)
 
 

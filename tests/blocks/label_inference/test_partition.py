@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import softmax
 from sidebayes.models.blocks.label_inference import label_graph, loops, partition
+from sidebayes.models.blocks.label_inference import padding as rows
 from sidebayes.models.blocks.label_inference.approximate import (
     BeliefPropagation,
     Exact,
@@ -106,7 +107,8 @@ def test_messages_are_cut_into_chunks(monkeypatch, chunk):
 @pytest.fixture(params=["as for few nodes", "as for many"])
 def padding(request, monkeypatch):
     if request.param == "as for many":
-        monkeypatch.setattr(label_graph, "FEW_NODES", 0)
+        for module in (label_graph, rows):
+            monkeypatch.setattr(module, "FEW_NODES", 0)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
@@ -215,7 +217,8 @@ def test_hessian_agrees_with_finite_differences():
 
 
 def test_joint_samples_have_the_exact_marginals(monkeypatch):
-    monkeypatch.setattr(label_graph, "FEW_NODES", 0)  # fewer spare rows to draw
+    for module in (label_graph, rows):
+        monkeypatch.setattr(module, "FEW_NODES", 0)  # fewer spare rows to draw
     rng = np.random.default_rng(1)
     unary = rng.normal(size=(6, 2))
     links = Links([(0, 1), (1, 2), (0, 2), (3, 4)], [2.0, -1.0, 1.0, -np.inf], 6)

@@ -11,7 +11,7 @@ from sidebayes.guides.engines.problem.density import log_joint
 from sidebayes.guides.engines.steps.surrogate import expectation
 from sidebayes.guides.engines.steps.updates import closed_forms, maximised, plan_updates
 from sidebayes.guides.engines.variational.factors import FactoredModel, plan_factors
-from sidebayes.models.blocks.label_inference import label_graph
+from sidebayes.models.blocks.label_inference import label_graph, padding
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.side_information.links import Links
 from sidebayes.models.gmm import gmm
@@ -103,7 +103,8 @@ cluster; the bytes, by point, cluster and feature. What is cheaper than that has
 @pytest.mark.parametrize("name", LIMITS, ids=lambda name: f"{name[0]} of {name[1].__name__}")
 def test_a_step_costs_what_it_did(name, monkeypatch):
     if "lanes" in name[0]:  # as in graphs of many nodes
-        monkeypatch.setattr(label_graph, "FEW_NODES", 0)
+        for module in (label_graph, padding):
+            monkeypatch.setattr(module, "FEW_NODES", 0)
         monkeypatch.setattr(label_graph, "MANY_NODES", 0)
     build, *expected = LIMITS[name]
     given = problem(name[1])
