@@ -193,9 +193,8 @@ class Kind(NamedTuple):
         """
         for number, column in enumerate(self.columns):
             own = x[:, column][~np.isnan(x[:, column])]
-            if self.values and self.values[number] != tuple(range(self.levels)):
-                said = self.unseen(name, x)
-                if said is not None:
+            if self._is_named(number):
+                if (said := self._unseen_in(number, name, x)) is not None:
                     raise ValueError(said)
                 continue
             wrong = (own < 0) | (own != np.round(own))
@@ -210,21 +209,27 @@ class Kind(NamedTuple):
                     f"its values must be {wanted}"
                 )
 
+    def _is_named(self, number: int) -> bool:
+        """Whether levels of a column have values of their own rather than codes."""
+        return bool(self.values) and self.values[number] != tuple(range(self.levels))
+
     def unseen(self, name: str, x: np.ndarray) -> str | None:
         """Say which value of a column none of its named levels has; None if there is no such value."""
-        for number, column in enumerate(self.columns):
-            if not self.values or self.values[number] == tuple(range(self.levels)):
-                continue
-            own, levels = x[:, column][~np.isnan(x[:, column])], np.array(self.values[number])
-            away = np.abs(own[:, None] - levels).min(axis=1, initial=np.inf)
-            strange = own[away > self._tolerance[number]]
-            if len(strange):
-                return (
-                    f"{name} has the value {strange[0]:g} in column {column}, a category of the values "
-                    f"{', '.join(f'{level:g}' for level in levels)}; no other has been seen, and it is as "
-                    "good as impossible in every cluster: pass NaN, or name all values in kinds="
-                )
-        return None
+        named = filter(self._is_named, range(len(self.columns)))
+        found = (self._unseen_in(number, name, x) for number in named)
+        return next((said for said in found if said is not None), None)
+
+    def _unseen_in(self, number: int, name: str, x: np.ndarray) -> str | None:
+        column, levels = self.columns[number], np.array(self.values[number])
+        own = x[:, column][~np.isnan(x[:, column])]
+        strange = own[np.abs(own[:, None] - levels).min(axis=1) > self._tolerance[number]]
+        if not len(strange):
+            return None
+        return (
+            f"{name} has the value {strange[0]:g} in column {column}, a category of the values "
+            f"{', '.join(f'{level:g}' for level in levels)}; no other has been seen, and it is as "
+            "good as impossible in every cluster: pass NaN, or name all values in kinds="
+        )
 
     def __str__(self) -> str:
         return repr(self.name if not self.levels else f"{self.name}:{self.levels}")
@@ -246,7 +251,8 @@ class Columns(NamedTuple):
         TypeError, ValueError
             If one is something else, or they are not as many as columns.
         """
-        if isinstance(kinds, str) or not all(isinstance(one, str) for one in kinds):
+        is_one = isinstance(kinds, str) or not np.iterable(kinds)
+        if is_one or not all(isinstance(one, str) for one in kinds):
             raise TypeError(
                 f"kinds = {kinds!r:.80}; pass 'normal', or a sequence of text, one for each column"
             )
