@@ -99,7 +99,7 @@ def feature_saliency(
     proper = check_selection(selection, graph, reading)
     own = saliency_prior if proper else None
     features: SalientFeatures | MixedFeatures
-    if kinds is None or kinds == "normal":
+    if kinds is None or (isinstance(kinds, str) and kinds == "normal"):
         features = SalientFeatures(x, num_clusters, prior, own)
     else:
         features = MixedFeatures(x, num_clusters, prior, own, kinds)

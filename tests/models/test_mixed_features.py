@@ -313,6 +313,10 @@ def test_what_is_no_kind_is_said():
         fit(("normal", "count"))
     with pytest.raises(TypeError, match="pass 'normal', or a sequence of text, one for"):
         fit("gamma")
+    with pytest.raises(TypeError, match="kinds = 3; pass 'normal', or a sequence of text"):
+        fit(3)
+    with pytest.raises(ValueError, match="kinds has 1 entries"):
+        fit(np.array(["normal"]))
     with pytest.raises(
         ValueError, match="value -?[0-9.]+ in column 1, whose kind is 'count'; its val"
     ):
