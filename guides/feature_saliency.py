@@ -225,6 +225,7 @@ class ComponentwiseEM(KeptEngine):
                 return trace_model(problem, params, args)
 
             at = Weighed.of(traced(state.params), names)
+            at = at if at.block.is_flat else at.with_share()
             length = at.log_joint()
             value = length if at.block.is_flat else at.at_held_precision()
             structure = at.structure

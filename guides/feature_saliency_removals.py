@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
@@ -47,8 +48,8 @@ def simpler(at: Weighed, traced: Traced, least: ArrayLike) -> tuple[dict[str, Ar
         Whether there is such a feature.
     """
     saliency, site, params = at.saliency, at.names.saliency, at.all_params()
-    silent = Weighed.of(traced(params | {site: jnp.zeros_like(saliency)}), at.names)
-    alone = silent.common_densities(at.responsibilities())
+    silent = traced(params | {site: jnp.zeros_like(saliency)})[at.names.observed]["fn"]
+    alone = at._replace(fn=silent).common_densities(at.responsibilities())
     other = traced(params | alone)[at.names.observed]["fn"].components
     log_share = at.log_responsibilities()
     to_zero, to_one = at.fn.components.at_bounds(at.value, log_share, other, at.used)
@@ -60,7 +61,8 @@ def simpler(at: Weighed, traced: Traced, least: ArrayLike) -> tuple[dict[str, Ar
         where = jnp.arange(len(saliency)) == feature
         zero = params | left_out(where) | {site: jnp.where(where, 0.0, saliency)}
         one = params | {site: jnp.where(where, 1.0, saliency)}
-        return jnp.stack([log_prior(traced(new), at.names) for new in (zero, one)])
+        both = jax.tree.map(lambda *two: jnp.stack(two), zero, one)
+        return jax.vmap(lambda new: log_prior(traced(new), at.names))(both)
 
     gain = _each(prior, at, len(saliency)) - at.log_prior
     zero = jnp.where(saliency > 0, to_zero + gain[:, 0], -jnp.inf)
@@ -73,4 +75,6 @@ def simpler(at: Weighed, traced: Traced, least: ArrayLike) -> tuple[dict[str, Ar
 def _each(of: Callable[[Array], Array], at: Weighed, number: int) -> Array:
     """A function of 0, 1, ..., for many at once, so that what they have in common is computed once."""
     together = max(1, _AT_ONCE // (len(at.weights) * len(at.saliency)))
-    return lax.map(of, jnp.arange(number), batch_size=min(together, number))
+    if number <= together:
+        return jax.vmap(of)(jnp.arange(number))
+    return lax.map(of, jnp.arange(number), batch_size=together)

@@ -109,7 +109,10 @@ def log_prior(trace: Mapping[str, dict], names: Sites) -> Array:
 
 
 class Weighed(NamedTuple):
-    """The model at parameters: its sites, and the log densities of all rows in the clusters that are used."""
+    """The model at parameters: its sites, and the log densities of all rows in the clusters that are used.
+
+    `share` may hold the responsibilities, which are then computed once for all that asks for them.
+    """
 
     names: Sites
     fn: SaliencyMixture
@@ -120,6 +123,7 @@ class Weighed(NamedTuple):
     log_prior: Array
     used: Used
     unary: Array
+    share: Array | None = None
 
     @classmethod
     def of(cls, trace: Mapping[str, dict], names: Sites) -> Weighed:
@@ -297,7 +301,11 @@ class Weighed(NamedTuple):
 
     def responsibilities(self) -> Array:
         """Responsibilities, shape (num_clusters, num_points)."""
-        return self._expected()[1](self.weights)
+        return self._expected()[1](self.weights) if self.share is None else self.share
+
+    def with_share(self) -> Weighed:
+        """The same with its responsibilities."""
+        return self._replace(share=self.responsibilities())
 
     def _expected(self) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
         """Expected sizes of the clusters, and responsibilities (num_clusters, num_points), given weights."""

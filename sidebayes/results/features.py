@@ -175,6 +175,7 @@ def contrast_saliencies(fit: FitBase) -> pd.Series:
     with jax.enable_x64(True):
         params = {name: jnp.asarray(value) for name, value in fit.params.items()}
 
+        @jax.jit
         def log_share(rho: jax.Array) -> jax.Array:
             trace = trace_model(fit.run.problem, params | {sites["saliency"]: rho})
             ((fn, value),) = collapsed_sites(trace).values()
@@ -182,7 +183,7 @@ def contrast_saliencies(fit: FitBase) -> pd.Series:
             return jax.nn.log_softmax(joint, axis=1)
 
         start = logit(np.clip(saliency, _INSIDE, 1 - _INSIDE))  # slopes are steep near zero and one
-        labels = log_share(jax.nn.sigmoid(start)).argmax(axis=1)
+        labels = np.asarray(log_share(expit(start))).argmax(axis=1)
 
         @jax.jit
         @jax.value_and_grad

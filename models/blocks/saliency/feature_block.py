@@ -109,9 +109,9 @@ class SalientFeatures(Block, Augmented, TakesMissing):
     ) -> None:
         self.num_clusters = num_clusters
         self.saliency_prior = None if saliency_prior is None else two_positive(saliency_prior)
-        self.cells = _cell_priors(x, num_clusters, prior)
-        self.learns_scale = self.saliency_prior is None and not isinstance(prior, GaussianPrior)
         self.centre, variance = known_moments(x, _num_features(x, prior))
+        self.cells = _cell_priors(self.centre, variance, num_clusters, prior)
+        self.learns_scale = self.saliency_prior is None and not isinstance(prior, GaussianPrior)
         self.unit = jnp.sqrt(variance)
 
     @property
@@ -349,10 +349,13 @@ def _num_features(x: ArrayLike | None, prior: str | GaussianPrior) -> int:
 
 
 def _cell_priors(
-    x: ArrayLike | None, num_clusters: int, prior: str | GaussianPrior
+    mean: Array, variance: Array, num_clusters: int, prior: str | GaussianPrior
 ) -> ComponentPriors | None:
-    """Prior of every feature in every cluster, and of the common densities last; None is flat."""
-    size = _num_features(x, prior)
+    """Prior of every feature in every cluster, and of the common densities last; None is flat.
+
+    An empirical prior has the mean and the variance of the data.
+    """
+    size = len(mean)
     if prior == "flat":
         return None
     if isinstance(prior, GaussianPrior):
@@ -360,12 +363,12 @@ def _cell_priors(
         within = common = jnp.diagonal(jnp.asarray(prior.scale))
     else:
         weight, df = _WEAK, 3.0
-        centre, common = known_moments(x, size)
+        centre, common = mean, variance
         within = common / num_clusters ** (2 / size)
     scale = jnp.concatenate([jnp.tile(within, num_clusters), common])
     every = jnp.ones(len(scale))
-    mean = jnp.tile(centre, num_clusters + 1)
-    return ComponentPriors(mean[:, None], weight * every, df * every, scale[:, None, None])
+    centre = jnp.tile(centre, num_clusters + 1)
+    return ComponentPriors(centre[:, None], weight * every, df * every, scale[:, None, None])
 
 
 def _site_priors(

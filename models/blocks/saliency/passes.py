@@ -13,7 +13,7 @@ e^{-|s_l|})` is that of a product of factors between one and two.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import jax
@@ -171,6 +171,11 @@ def salient_densities(x: ArrayLike, given: Salient, used: Used | None = None) ->
     used : Used, optional
         Clusters that are used, all by default; densities in the others are zero.
     """
+    return _densities(jnp.asarray(x), given, used, CHUNK)
+
+
+@partial(jax.jit, static_argnums=3)
+def _densities(value: Array, given: Salient, used: Used | None, chunk: int) -> Array:
     places = Places.of(len(given.mean), used)
 
     def visit(rows: _Rows, begin: Array, joint: Array) -> Array:
@@ -201,9 +206,8 @@ def salient_densities(x: ArrayLike, given: Salient, used: Used | None = None) ->
         found = lax.fori_loop(0, places.number, some, jnp.zeros(shape, joint.dtype))
         return lax.dynamic_update_slice(joint, places.joined(found), (0, begin))
 
-    value = jnp.asarray(x)
     blank = jnp.zeros((places.size, len(value)), jnp.result_type(value, given.mean))
-    return _in_chunks(value, given, places, given.common_mean, visit, blank)
+    return _in_chunks(value, given, places, given.common_mean, visit, blank, chunk)
 
 
 def salient_moments(
@@ -223,17 +227,23 @@ def salient_moments(
     used : Used, optional
         Clusters that are used, all by default.
     """
+    return _moments(jnp.asarray(x), jnp.asarray(share), given, jnp.asarray(about), used, CHUNK)
+
+
+@partial(jax.jit, static_argnums=5)
+def _moments(
+    value: Array, own: Array, given: Salient, about: Array, used: Used | None, chunk: int
+) -> SalientMoments:
     places = Places.of(len(given.mean), used)
 
     def visit(rows: _Rows, begin: Array, before: tuple[Array, ...]) -> tuple[Array, ...]:
         return jax.tree.map(jnp.add, before, _visited_moments(rows, places))
 
     layout = Layout.of(given.saliency)
-    value, own = jnp.asarray(x), jnp.asarray(share)
     size, real = layout.certain.shape, jnp.result_type(value, own, given.mean)
     shapes = (places.most, ABREAST, 3, *size), (3, *size), size
     none = tuple(jnp.zeros(shape, real) for shape in shapes)
-    found, common, certainty = _in_chunks(value, given, places, about, visit, none, own)
+    found, common, certainty = _in_chunks(value, given, places, about, visit, none, chunk, own)
     moments = layout.joined(jnp.concatenate([places.joined(found), common[None]]))
     total, first, second = (moments[:, power] for power in range(3))
     return SalientMoments(total, first, second, layout.joined(certainty))
@@ -333,9 +343,10 @@ def _in_chunks(
     x: Array,
     given: Salient,
     places: Places,
-    about: ArrayLike,
+    about: Array,
     visit: Callable[[_Rows, Array, Any], Any],
     state: Any,
+    chunk: int,
     share: Array | None = None,
 ) -> Any:
     """Visit all chunks of rows; the last one has rows of the one before it, whose share is then zero."""
@@ -347,22 +358,22 @@ def _in_chunks(
     width = layout.cut(given.common_variance, 1.0)[..., None]
     peak, precision = -0.5 * (_LOG_2PI + jnp.log(width)), 0.5 / width
     constant = -0.5 * (_LOG_2PI + jnp.log(variance))
-    centre = layout.cut(jnp.asarray(about))
-    size = min(CHUNK, len(x))
+    centre = layout.cut(about)
+    size, once = min(chunk, len(x)), len(x) <= chunk
     none = jnp.zeros((places.size, 0), x.dtype)
 
     def at(number: Array, state: Any) -> Any:
         first = number * size
         begin = jnp.minimum(first, len(x) - size)
-        rows = lax.dynamic_slice_in_dim(x, begin, size)
+        rows = x if once else lax.dynamic_slice_in_dim(x, begin, size)
         new = begin + jnp.arange(size) >= first
         given_as = jnp.moveaxis(layout.cut(rows, jnp.nan), 0, -1)
         known = (~jnp.isnan(given_as)).astype(rows.dtype)
         value = jnp.where(known > 0, given_as, 0.0)
         deviation = (value - centre[..., None]) * known
-        shown = (
-            none if share is None else lax.dynamic_slice_in_dim(share, begin, size, axis=1) * new
-        )
+        shown = none if share is None else share
+        if share is not None and not once:
+            shown = lax.dynamic_slice_in_dim(share, begin, size, axis=1) * new
         each = _Rows(
             layout=layout,
             value=value,
@@ -377,4 +388,4 @@ def _in_chunks(
         )
         return visit(each, begin, state)
 
-    return lax.fori_loop(0, -(-len(x) // max(size, 1)), at, state)
+    return at(0, state) if once else lax.fori_loop(0, -(-len(x) // size), at, state)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -52,16 +54,21 @@ def known_moments(x: ArrayLike | None, num_features: int) -> tuple[Array, Array]
     """Mean and variance of each feature over its known values; zero and one where there are none."""
     if x is None:
         return jnp.zeros(num_features), jnp.ones(num_features)
-    values = jnp.asarray(x)
-    number = jnp.maximum(_column_sums(values, lambda one: (~jnp.isnan(one)).astype(one.dtype)), 1.0)
-    mean = _column_sums(values, jnp.nan_to_num) / number
-    variance = _column_sums(values, lambda one: jnp.nan_to_num(one - mean) ** 2) / number
+    return _known_moments(jnp.asarray(x), CHUNK)
+
+
+@partial(jax.jit, static_argnums=1)
+def _known_moments(values: Array, chunk: int) -> tuple[Array, Array]:
+    number = jnp.maximum(_column_sums(values, chunk, lambda one: (~jnp.isnan(one)).astype(one.dtype)), 1.0)
+    mean = _column_sums(values, chunk, jnp.nan_to_num) / number
+    variance = _column_sums(values, chunk, lambda one: jnp.nan_to_num(one - mean) ** 2) / number
     return mean, jnp.where(variance > 0, variance, 1.0)
 
 
-def _column_sums(values: Array, of: Callable[[Array], Array]) -> Array:
+def _column_sums(values: Array, size: int, of: Callable[[Array], Array]) -> Array:
     """Sums by column of a function of the values, over rows that stay in the processor's cache."""
-    size = max(min(CHUNK, len(values)), 1)
+    if len(values) <= size:
+        return of(values).sum(axis=0)
 
     def more(number: Array, total: Array) -> Array:
         first = number * size
