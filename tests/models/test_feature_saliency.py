@@ -151,6 +151,18 @@ def test_one_start_is_the_mixture_with_all_features():
     assert lengths[0] <= lengths[1] + 1e-6
 
 
+def test_normal_kinds_alone_are_the_plain_model():
+    x = np.random.default_rng(0).normal(size=SHAPE)
+    x += 4.0 * np.random.default_rng(1).integers(2, size=(SHAPE[0], 1)) * [1, 0, 1, 0]
+    one, two = (
+        sb.fit("feature_saliency", x, kinds=kinds, **LENGTHS) for kinds in (None, ("normal",) * 4)
+    )
+    for name in one.params:
+        np.testing.assert_allclose(two.params[name], one.params[name], atol=1e-9)
+    lengths = [float(fit.tree["sample_stats"]["lp"].item()) for fit in (one, two)]
+    assert lengths[0] == pytest.approx(lengths[1])
+
+
 def test_a_search_in_many_rows_begins_with_some_of_them():
     rng = np.random.default_rng(8)
     labels = rng.integers(2, size=2400)

@@ -35,12 +35,13 @@ def table():
     "engine",
     [
         pytest.param(sb.NUTS(num_warmup=150, num_samples=150), marks=pytest.mark.slow),
-        sb.BlockedGibbs(num_warmup=100, num_samples=300),
+        sb.EM(num_restarts=4),
+        pytest.param(sb.BlockedGibbs(num_warmup=100, num_samples=300), marks=pytest.mark.slow),
         pytest.param(sb.SMC(num_particles=300), marks=pytest.mark.slow),
     ],
     ids=lambda engine: engine.name,
 )
-def test_samplers_find_the_clusters_and_the_missing_values(table, engine, tmp_path):
+def test_engines_find_the_clusters_and_the_missing_values(table, engine, tmp_path):
     x, cluster = table
     fit = sb.fit("feature_saliency", x, engine=engine, truth=cluster, **OPTIONS)
     assert sb.compare({"fit": fit}).frame.loc["fit", "ari"] > 0.9

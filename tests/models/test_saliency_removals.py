@@ -4,10 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.problem.density import trace_model
+from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.guides.feature_saliency_removals import worst_cluster
 from sidebayes.guides.feature_saliency_steps import Sites, Weighed
 from sidebayes.models.blocks.saliency.feature_block import SalientFeatures
+from sidebayes.models.feature_saliency import feature_saliency
 
 import sidebayes as sb
 
@@ -34,17 +37,8 @@ def mixed_table(num_points=60):
     return x.astype(float), ["normal", "normal", "count", "category:3", "ordered:5"]
 
 
-def searched(x, **options):
-    """A search that is cut, and the model at any parameters."""
-    cut = sb.ComponentwiseEM(num_restarts=1, max_steps=6)
-    fit = sb.fit("feature_saliency", x, num_clusters=4, engine=cut, **options)
-    weigh, traced = model_of(fit)
-    return weigh(fit.params), weigh, traced
-
-
-def model_of(fit):
-    """The model of a fit at any parameters."""
-    problem = fit.run.problem
+def model_of(problem):
+    """The model at any parameters."""
     names = Sites.of(problem)
 
     def traced(params):
@@ -53,31 +47,60 @@ def model_of(fit):
     return lambda params: Weighed.of(traced(params), names), traced
 
 
-@pytest.mark.parametrize("with_kinds", [False, True])
-def test_gains_are_differences_of_lengths(with_kinds):
-    x, kinds = mixed_table()
-    at, weigh, traced = searched(x, kinds=kinds) if with_kinds else searched(x[:, :3])
-    number = int(at.used.number)
-    assert number > 1
-    cluster, gain = worst_cluster(at, traced, 1)
-    lengths = [float(weigh(at.without(k)).log_joint()) for k in range(len(at.weights))]
-    allowed = np.where(at.weights > 0, lengths, -np.inf)
-    assert int(cluster) == int(np.argmax(allowed))
-    assert float(gain) == pytest.approx(max(allowed) - float(at.log_joint()), abs=1e-8)
-    assert float(worst_cluster(at, traced, number)[1]) == -np.inf
-    saliency = np.array(at.saliency)
-    other = weigh(at.all_params() | {at.names.saliency: jnp.zeros(len(saliency))})
+def at_bounds_by_feature(at, weigh):
+    """Change of the objective as removals tell it, and as the model at those parameters has it."""
+    saliency = at.saliency
+    now = at.log_joint()
+    other = weigh(at.all_params() | {at.names.saliency: jnp.zeros_like(saliency)})
     alone = other.common_densities(at.responsibilities())
     components = weigh(at.all_params() | alone).fn.components
     log_share = at.log_responsibilities()
-    bounds = at.fn.components.at_bounds(at.value, log_share, components, at.used)
-    for feature in range(len(saliency)):
-        where = np.arange(len(saliency)) == feature
-        for bound, common in ((0.0, at.mixed_by_feature(alone, where)), (1.0, {})):
-            new = jnp.where(where, bound, saliency)
-            left = weigh(at.all_params() | common | {at.names.saliency: new})
-            told = bounds[int(bound)][feature] + left.log_prior - at.log_prior
-            assert float(told) == pytest.approx(float(left.log_joint() - at.log_joint()), abs=1e-7)
+    told = jnp.stack(at.fn.components.at_bounds(at.value, log_share, components, at.used))
+
+    def changes(feature):
+        where = jnp.arange(len(saliency)) == feature
+        common = at.mixed_by_feature(alone, where)
+        params = [at.all_params() | common, at.all_params()]
+        params = [
+            one | {at.names.saliency: jnp.where(where, bound, saliency)}
+            for bound, one in enumerate(params)
+        ]
+        both = jax.vmap(prior_and_joint)(jax.tree.map(lambda *two: jnp.stack(two), *params))
+        return both[0] - at.log_prior, both[1] - now
+
+    def prior_and_joint(params):
+        left = weigh(params)
+        return left.log_prior, left.log_joint()
+
+    prior, joint = jax.lax.map(changes, jnp.arange(len(saliency)))
+    return told + prior.T, joint.T
+
+
+@pytest.mark.parametrize("with_kinds", [False, True])
+def test_gains_are_differences_of_lengths(with_kinds):
+    x, kinds = mixed_table()
+    if not with_kinds:
+        x, kinds = x[:, :3], None
+    problem = Problem(feature_saliency, (x, None, None), {"num_clusters": 4, "kinds": kinds})
+    weigh, traced = model_of(problem)
+    params = {name: start[0] for name, start in initial_values(problem, 0, 1).items()}
+    params["weights"] = np.array([0.4, 0.0, 0.35, 0.25])
+    params["saliency"] = np.linspace(0.2, 1.0, x.shape[1])
+
+    @jax.jit
+    def looked_at(params, fewest):
+        at = weigh(params)
+        each = jax.lax.map(lambda k: weigh(at.without(k)).log_joint(), jnp.arange(len(at.weights)))
+        found = worst_cluster(at, traced, fewest)
+        return at.log_joint(), at.used.number, *found, each, *at_bounds_by_feature(at, weigh)
+
+    now, number, cluster, gain, lengths, told, changes = looked_at(params, np.array(1))
+    assert number == 3
+    allowed = np.where(params["weights"] > 0, lengths, -np.inf)
+    assert int(cluster) == int(np.argmax(allowed))
+    assert float(gain) == pytest.approx(max(allowed) - float(now), abs=1e-8)
+    assert looked_at(params, number)[3] == -np.inf
+    np.testing.assert_allclose(told, changes, atol=1e-7)
 
 
 def test_small_clusters_that_pay_for_themselves_stay():
@@ -106,22 +129,21 @@ def test_narrow_clusters_are_found_beside_wide_ones():
 def test_the_scale_of_variances_is_where_the_message_is_shortest():
     x = np.random.default_rng(3).normal(size=(40, 2)) * [1.0, 5.0]
     block = SalientFeatures(x, 3, "empirical", None)
-    variance = jnp.asarray(np.random.default_rng(4).gamma(1.0, size=(3, 2)))
-    used = jnp.array([[True, True], [True, False], [False, True]])
-    own, cost = block._learned_scale(block.cells, variance, used)
+    variance = np.random.default_rng(4).gamma(1.0, size=(3, 2))
+    used = np.array([[True, True], [True, False], [False, True]])
+    learned = jax.jit(lambda variance: block._learned_scale(block.cells, variance, used))
+    own, cost = map(np.asarray, learned(variance))
     wide = x.var(axis=0)
 
     def log_prior(log_scale):  # of the logarithm of the scale and the variances that are used
         s = np.exp(log_scale)
-        inverse = 1.5 * np.log(s / 2) - s / (2 * np.asarray(variance))
-        return 1.5 * log_scale - s / (2 * wide) + (inverse * np.asarray(used)).sum(axis=0)
+        inverse = 1.5 * np.log(s / 2) - s / (2 * variance)
+        return 1.5 * log_scale - s / (2 * wide) + (inverse * used).sum(axis=0)
 
     best, near = log_prior(np.log(own)), np.array([-0.01, 0.01])
     for step in near:
         assert (log_prior(np.log(own) + step) < best).all()
-    shift = [
-        np.asarray(block._learned_scale(block.cells, variance * c, used)[0]) for c in (1e-9, 1e9)
-    ]
+    shift = [np.asarray(learned(variance * c)[0]) for c in (1e-9, 1e9)]
     assert (shift[0] < own).all()
     assert (shift[1] > own).all()
     assert np.isfinite(cost).all()
@@ -142,7 +164,7 @@ def test_contrast_estimates_all_else_again_at_its_saliencies():
     share = found.responsibilities.mean(axis=0)
     np.testing.assert_allclose(found.params["weights"], share, atol=1e-4)
     p, q = found.params, fit.params | {"saliency": found.params["saliency"]}
-    weigh, _ = model_of(fit)
+    weigh, _ = model_of(fit.run.problem)
     before, after = (float(weigh(values).at_held_precision()) for values in (q, p))
     assert after > before
     sparse = sb.fit("feature_saliency", x, num_clusters=2, selection="sparse", engine="em")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -293,7 +294,14 @@ def _site_prior(kind: Kind, mean: Array, *, proper: bool) -> dist.Distribution:
 
 def _kind_starts(kind: Kind, table: np.ndarray, rows: np.ndarray) -> dict[str, np.ndarray]:
     """Values to start from; `rows` of shape (num_starts, num_clusters)."""
-    x, known = kind.of(jnp.asarray(table))
+    found = _halfway(kind, jnp.asarray(table), jnp.asarray(rows))
+    return dict(zip(_roles(kind), map(np.asarray, found), strict=True))
+
+
+@partial(jax.jit, static_argnums=0)
+def _halfway(kind: Kind, table: Array, rows: Array) -> tuple[Array, Array]:
+    """Parameters between those of single rows and of all data, and the latter by start."""
+    x, known = kind.of(table)
     counts = kind.statistics(x, known.astype(x.dtype))
     if kind.name == "count":
         overall = jnp.maximum(counts[:, 0] / jnp.maximum(counts[:, 1], 1), _LEAST_MEAN)
@@ -304,5 +312,4 @@ def _kind_starts(kind: Kind, table: np.ndarray, rows: np.ndarray) -> dict[str, n
     typical = jnp.broadcast_to(overall, (*rows.shape, *overall.shape))
     given = known[rows].reshape(*rows.shape, -1, *(1,) * (overall.ndim - 1))
     within = jnp.where(given, kind.starts(x[rows], overall), typical)
-    own, common = _roles(kind)
-    return {own: np.asarray(within), common: np.asarray(typical[:, 0])}
+    return within, typical[:, 0]

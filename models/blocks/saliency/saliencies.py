@@ -59,7 +59,9 @@ def known_moments(x: ArrayLike | None, num_features: int) -> tuple[Array, Array]
 
 @partial(jax.jit, static_argnums=1)
 def _known_moments(values: Array, chunk: int) -> tuple[Array, Array]:
-    number = jnp.maximum(_column_sums(values, chunk, lambda one: (~jnp.isnan(one)).astype(one.dtype)), 1.0)
+    number = jnp.maximum(
+        _column_sums(values, chunk, lambda one: (~jnp.isnan(one)).astype(one.dtype)), 1.0
+    )
     mean = _column_sums(values, chunk, jnp.nan_to_num) / number
     variance = _column_sums(values, chunk, lambda one: jnp.nan_to_num(one - mean) ** 2) / number
     return mean, jnp.where(variance > 0, variance, 1.0)
