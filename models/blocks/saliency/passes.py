@@ -388,4 +388,4 @@ def _in_chunks(
         )
         return visit(each, begin, state)
 
-    return at(0, state) if once else lax.fori_loop(0, -(-len(x) // size), at, state)
+    return at(jnp.asarray(0), state) if once else lax.fori_loop(0, -(-len(x) // size), at, state)
