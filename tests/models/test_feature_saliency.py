@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray as xr
+from sidebayes.diagnostics.features import salient_features, write_features
+from sidebayes.diagnostics.pictures.plots import plot_features
 from sidebayes.guides.engines.base import Problem
 from sidebayes.guides.engines.plumbing.clock import Clock
 from sidebayes.guides.engines.plumbing.programs import counted_compilations
 from sidebayes.guides.engines.steps.starts import initial_values
 from sidebayes.guides.feature_saliency_starts import some_rows, with_all_features
 from sidebayes.guides.feature_saliency_steps import Sites
+from sidebayes.models.blocks.saliency.feature_block import SalientFeatures
 from sidebayes.models.blocks.saliency.mixed_block import MixedFeatures
 from sidebayes.models.blocks.saliency.passes import Salient, salient_densities
 from sidebayes.models.blocks.saliency.repeated import repeated_columns
@@ -82,7 +87,7 @@ def test_updates_agree_with_the_density(engine):
 def found():
     x, labels = four_gaussians(0, 300)
     engine = replace(ENGINE, num_restarts=2)
-    return sb.fit("feature_saliency", x, num_clusters=10, engine=engine, truth=labels)
+    return sb.fit("feature_saliency", x, num_clusters=8, engine=engine, truth=labels)
 
 
 @pytest.mark.slow
@@ -157,6 +162,8 @@ def test_normal_kinds_alone_are_the_plain_model():
     one, two = (
         sb.fit("feature_saliency", x, kinds=kinds, **LENGTHS) for kinds in (None, ("normal",) * 4)
     )
+    said = replace(one.run.problem, kwargs=one.run.problem.kwargs | {"kinds": "normal"})
+    assert Sites.of(said) == Sites.of(one.run.problem)
     for name in one.params:
         np.testing.assert_allclose(two.params[name], one.params[name], atol=1e-9)
     lengths = [float(fit.tree["sample_stats"]["lp"].item()) for fit in (one, two)]
@@ -255,17 +262,16 @@ def test_repeated_features_are_told():
 
 
 def test_levels_are_told():
-    x, labels = four_gaussians(5, 60)
-    x = np.column_stack([x[:, :2], np.where(labels == 1, 0.3, 0.7)])
-    engine = sb.ComponentwiseEM(num_restarts=1, max_steps=3)
-    with pytest.warns(
-        sb.SideBayesWarning, match="few different values: 2. On those a normal"
-    ) as told:
-        fit = sb.fit("feature_saliency", x, num_clusters=3, engine=engine, kinds="normal")
+    x, labels = few_features(5)
+    x[:, 2] = np.where(labels == 1, 0.3, 0.7)
+    engine = replace(ENGINE, max_steps=3)
+    few = r"few different values: 2. On those a normal"
+    with pytest.warns(sb.SideBayesWarning, match=few) as told:
+        fit = sb.fit("feature_saliency", x, kinds=("normal",) * 4, **LENGTHS | {"engine": engine})
     assert told[0].filename == __file__
-    assert fit.params["common_mean"].shape == (3,)
+    assert fit.params["common_mean"].shape == (4,)
     assert "taken for" not in str(fit.status)
-    coded, kinds = x.copy(), ["normal", "normal", "category:2"]
+    coded, kinds = x.copy(), ["normal", "normal", "category:2", "normal"]
     coded[:, 2] = labels == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error", sb.SideBayesWarning)
@@ -273,11 +279,20 @@ def test_levels_are_told():
             MixedFeatures(coded, 3, "empirical", None, kinds).check("x", coded)
 
 
+FEW_ROWS = "x has 9 rows, and a cluster needs more than 10"
+
+
 def test_fewer_rows_than_features_are_told():
     x, _ = four_gaussians(5, 9)
-    engine = sb.ComponentwiseEM(num_restarts=1)
-    with pytest.warns(sb.SideBayesWarning, match="x has 9 rows, and a cluster needs more than 10"):
-        fit = sb.fit("feature_saliency", x, num_clusters=3, engine=engine)
+    with pytest.warns(sb.SideBayesWarning, match=FEW_ROWS):
+        SalientFeatures(x, 3, "empirical", None).check("x", x)
+
+
+@pytest.mark.slow
+def test_fewer_rows_than_features_are_fitted():
+    x, _ = four_gaussians(5, 9)
+    with pytest.warns(sb.SideBayesWarning, match=FEW_ROWS):
+        fit = sb.fit("feature_saliency", x, num_clusters=3, engine=ENGINE)
     assert np.isfinite(fit.params["saliency"]).all()
 
 
@@ -311,6 +326,31 @@ def test_features_of_a_mode(found, tmp_path):
     assert found.picture == "features"
     bars = found.plot().axes[0].patches
     np.testing.assert_allclose([bar.get_width() for bar in bars], table.frame["saliency"])
+
+
+def test_features_of_many_draws(found):
+    """Of the fit's tree, with other saliencies, and a cluster that is empty in a quarter of the draws."""
+    draws = np.random.default_rng(0).uniform(size=(2, 40, 10))
+    posterior, shares = (
+        found.tree[name].to_dataset().isel(chain=[0, 0], draw=[0] * 40)
+        for name in ("posterior", "responsibilities")
+    )
+    prob = shares["prob"].to_numpy().copy()
+    one, other = np.flatnonzero(found.params["weights"])[:2]
+    prob[0, :20, :, one] += prob[0, :20, :, other]
+    prob[0, :20, :, other] = 0.0
+    tree = found.tree.copy()
+    tree["posterior"] = xr.DataTree(
+        posterior.assign(saliency=posterior["saliency"].copy(data=draws))
+    )
+    tree["responsibilities"] = xr.DataTree(shares.assign(prob=shares["prob"].copy(data=prob)))
+    write_features(tree)
+    table, axes = salient_features(tree), plot_features(SimpleNamespace(tree=tree)).axes
+    by_feature = draws.reshape(-1, 10)
+    np.testing.assert_allclose(table.frame["upper"], np.quantile(by_feature, 0.975, axis=0))
+    np.testing.assert_allclose(table.frame["probability"], (by_feature > 0.5).mean(axis=0))
+    assert table.num_clusters.to_dict() == {3: 0.25, 4: 0.75}
+    assert len(axes) == 2
 
 
 def test_features_of_draws():

@@ -268,7 +268,7 @@ def test_positions_are_in_one_frame(gaussian):
 
 def test_new_points_are_placed(gaussian, tmp_path):
     x, fit = gaussian
-    rest = np.setdiff1d(np.arange(80), fit.run.data["landmarks"].astype(int))[:20]
+    rest = np.setdiff1d(np.arange(80), fit.run.data["landmarks"].astype(int))[:10]
     old = fit.positions().loc[rest].reset_index(drop=True)
     again = fit.place(distances=fit.run.data["distances"][rest])
     gap = (again["position_0"] - old["position_0"]) / old["sd_0"]

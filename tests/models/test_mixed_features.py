@@ -238,13 +238,17 @@ def test_partial_labels_keep_their_clusters(columns):
     assert np.mean(fit.labels()[60:] == z[60:]) > 0.8
 
 
-def latent_classes(x, prob, weights, steps=3000):
+def latent_classes(x, prob, weights, steps=3000, tol=1e-13):
     """EM of latent class analysis, by itself: prob (classes, items, levels)."""
     hot = np.eye(prob.shape[2])[x.astype(int)]
+    before = -np.inf
     for _ in range(steps):
         joint = np.log(weights) + np.einsum("nil,kil->nk", hot, np.log(np.maximum(prob, 1e-12)))
         top = joint.max(axis=1, keepdims=True)
         total = top[:, 0] + np.log(np.exp(joint - top).sum(axis=1))
+        if total.sum() - before < tol * abs(before):
+            break
+        before = total.sum()
         share = np.exp(joint - total[:, None])
         weights = share.mean(axis=0)
         prob = np.einsum("nk,nil->kil", share, hot) / share.sum(axis=0)[:, None, None]

@@ -1,4 +1,4 @@
-"""The diagonal mixture without saliencies that a search passes, and what a fit says of it."""
+"""Messages of sixty rows: of narrow clusters, and against a diagonal mixture without saliencies."""
 
 import re
 
@@ -80,6 +80,17 @@ def test_a_diagonal_mixture_that_is_found_is_named(apart):
     assert (fit.params["saliency"] == 1).all()
     assert "no saliency pays for itself: this is a diagonal mixture" in str(fit.status)
     assert "has BIC" not in str(fit.status)
+
+
+def test_narrow_clusters_are_found_beside_wide_ones():
+    """The scale of the variances is learned: at that of the data narrow clusters cost too much."""
+    rng = np.random.default_rng(2)
+    labels = np.repeat(np.arange(5), 12)
+    width = np.array([0.02, 0.02, 0.02, 0.02, 1.0])[labels, None]
+    x = rng.normal(size=(5, 6))[labels] + width * rng.normal(size=(60, 6))
+    fit = sb.fit("feature_saliency", x, num_clusters=6, truth=labels)
+    assert (fit.params["weights"] > 0).sum() == 5
+    assert float(sb.compare({"fit": fit}).frame["accuracy"].item()) > 0.99
 
 
 def test_the_better_of_two_mixtures_is_kept():

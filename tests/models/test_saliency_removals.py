@@ -115,17 +115,6 @@ def test_small_clusters_that_pay_for_themselves_stay():
     assert (thesis.params["weights"] > 0).sum() < 6
 
 
-def test_narrow_clusters_are_found_beside_wide_ones():
-    """The scale of the variances is learned: at that of the data narrow clusters cost too much."""
-    rng = np.random.default_rng(2)
-    labels = np.repeat(np.arange(5), 30)
-    width = np.array([0.02, 0.02, 0.02, 0.02, 1.0])[labels, None]
-    x = rng.normal(size=(5, 8))[labels] + width * rng.normal(size=(150, 8))
-    fit = sb.fit("feature_saliency", x, num_clusters=12, truth=labels)
-    assert (fit.params["weights"] > 0).sum() == 5
-    assert float(sb.compare({"fit": fit}).frame["accuracy"].item()) > 0.99
-
-
 def test_the_scale_of_variances_is_where_the_message_is_shortest():
     x = np.random.default_rng(3).normal(size=(40, 2)) * [1.0, 5.0]
     block = SalientFeatures(x, 3, "empirical", None)
