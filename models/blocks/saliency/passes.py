@@ -91,6 +91,12 @@ class SalientMoments(NamedTuple):
         return self.total[-1]
 
     @classmethod
+    def of_none(cls, num_clusters: int) -> SalientMoments:
+        """Of a table without columns."""
+        nothing = jnp.zeros((num_clusters + 1, 0))
+        return cls(nothing, nothing, nothing, nothing[0])
+
+    @classmethod
     def of_drawn(cls, x: Array, share: Array, relevant: Array, about: Array) -> SalientMoments:
         """Statistics where it was drawn which values are relevant."""
         known = ~jnp.isnan(x)

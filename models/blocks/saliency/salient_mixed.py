@@ -121,7 +121,9 @@ class SalientMixed(dist.Distribution):
 
     def by_cluster(self, value: Array, used: Used | None = None) -> Array:
         """Log density of every row in every cluster, shape (num_clusters, num_points)."""
-        total = self.normal.by_cluster(self._normal_values(value), used)
+        total = jnp.zeros((*self.batch_shape, len(value)))
+        if self.columns.normal:
+            total = self.normal.by_cluster(self._normal_values(value), used)
         for kind, (within, common) in zip(self.columns.kinds, self.params, strict=True):
 
             def one(own: Array, kind: Kind = kind, common: Array = common) -> Array:
@@ -135,7 +137,9 @@ class SalientMixed(dist.Distribution):
         self, value: Array, share: Array, about: Array, used: Used | None = None
     ) -> MixedMoments:
         """Expected statistics given the shares of the rows in the clusters, (num_clusters, num_points)."""
-        normal = self.normal.moments(self._normal_values(value), share, about, used)
+        normal = SalientMoments.of_none(len(share))
+        if self.columns.normal:
+            normal = self.normal.moments(self._normal_values(value), share, about, used)
         found = [
             self._of_kind(kind, value, share, *params)
             for kind, params in zip(self.columns.kinds, self.params, strict=True)
@@ -199,7 +203,10 @@ class SalientMixed(dist.Distribution):
             saliency = self.features.saliency[np.array(kind.columns)]
             rows = x.T, known.T, saliency, jnp.swapaxes(within, 0, 1), common, other
             parts.append(lax.map(gains, rows).T)
-        normal = self.normal.at_bounds(self._normal_values(table), log_share, alone.normal, used)
+        normal = jnp.zeros(0), jnp.zeros(0)
+        if self.columns.normal:
+            values = self._normal_values(table)
+            normal = self.normal.at_bounds(values, log_share, alone.normal, used)
         found = self.columns.joined(jnp.stack(normal), parts)
         return found[0], found[1]
 
