@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 FAST := not slow and not gpu and not data
 
-.PHONY: help demo test test-all test-oldest installed lint lists install clean
+.PHONY: help demo test test-all test-oldest installed lint lists bench install clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -61,6 +61,10 @@ test-oldest: install
 # make installed   check what pip installs, outside the checkout and without extras
 installed: install
 	$(BIN)/python .ci/installed.py
+
+# make bench   measure every figure of speed that has a limit, and keep them in docs/bench.json
+bench: install
+	$(BIN)/python -m benchmarks.bench
 
 # make lists   write the tables of methods in README and docs from the cards
 lists: install

@@ -115,6 +115,7 @@ def pass_flops(num_points, num_features, num_clusters):
 
 
 def report(dtype, data, exact, repeats, through_fit):
+    """Print an iteration of each side; returns how many times ours is as fast."""
     x, *start = data
     x, start = x.astype(dtype), [v.astype(dtype) for v in start]
     shape = len(x), x.shape[1], len(start[0])
@@ -129,12 +130,14 @@ def report(dtype, data, exact, repeats, through_fit):
         f"  gaussian_pass        {seconds:.3f} s per iteration, {error(trace, exact)}: "
         f"{peer / seconds:.1f} times faster (aim {TARGETS[dtype]})"
     )
+    ratios = {"pass": peer / seconds}
     if through_fit:
         fitting, trace = per_iteration(lambda n: fitted(x, start, n), repeats)
         print(
             f"  sidebayes.fit('gmm') {fitting:.3f} s per iteration, {error(trace, exact)}: "
             f"{peer / fitting:.1f} times faster"
         )
+        ratios["fit"] = peer / fitting
     rate, flops = matmul_rate(dtype), pass_flops(*shape)
     print(
         f"  gaussian_pass does {flops / seconds / 1e9:.1f} GFlop/s, {flops / seconds / rate:.0%} of "
@@ -143,12 +146,22 @@ def report(dtype, data, exact, repeats, through_fit):
         f"{np.prod([float(n) for n in shape]) * x.itemsize / 2**20:.0f} MiB",
         flush=True,
     )
+    return ratios | {"product": rate * seconds / flops}
 
 
 def error(trace, exact):
     """Largest relative error of the log-likelihoods, against the pass in double precision."""
     gap = np.max(np.abs(trace / exact[: len(trace)] - 1))
     return f"log-likelihoods to {gap:.0e}"
+
+
+def measured(dtype, points=500_000, features=16, clusters=10, repeats=3, through_fit=True):
+    """Figures of one precision."""
+    data = simulate(points, features, clusters)
+    with jax.enable_x64(True):
+        exact = ours(jax.device_put(data[0]), data[1:], LONG + 1)
+    with jax.enable_x64(dtype == "float64"):
+        return report(dtype, data, exact, repeats, through_fit)
 
 
 def main():
@@ -159,12 +172,9 @@ def main():
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--fit", action="store_true", help="also time sidebayes.fit")
     options = parser.parse_args()
-    data = simulate(options.points, options.features, options.clusters)
-    with jax.enable_x64(True):
-        exact = ours(jax.device_put(data[0]), data[1:], LONG + 1)
+    sizes = options.points, options.features, options.clusters
     for dtype in TARGETS:
-        with jax.enable_x64(dtype == "float64"):
-            report(dtype, data, exact, options.repeats, options.fit)
+        measured(dtype, *sizes, options.repeats, options.fit)
 
 
 if __name__ == "__main__":

@@ -100,18 +100,43 @@ def gradient_of_effects(subjects: int) -> float:
     return gradient(problem, {name: value[0] for name, value in start.items()})
 
 
-ROWS = (
-    ("EM step, points", em_step, "points", (50_000, 100_000, 200_000, 400_000), LIMIT),
-    ("EM step, features, full", em_step, "features", (4, 8, 16, 24), SQUARE),
-    ("EM step, clusters", em_step, "clusters", (4, 8, 16, 32), LIMIT),
-    ("gradient, points", gradient_of_mixture, "points", (50_000, 100_000, 200_000, 400_000), LIMIT),
-    ("gradient, clusters", gradient_of_mixture, "clusters", (4, 8, 16, 32), LIMIT),
-    ("gradient, subjects", gradient_of_effects, "subjects", (5_000, 10_000, 20_000, 40_000), LIMIT),
-)
+def em_step_with_links(points: int) -> float:
+    """Three links for ten points."""
+    return em_step(points=points, links=3 * points // 10)
 
 
-def report(name: str, sizes: tuple[int, ...], taken: list[float], limit: float) -> None:
-    """Print times, and the exponents of their growth."""
+def em_step_of_many(links: int) -> float:
+    """More links, and as many points."""
+    return em_step(points=400_000, links=links)
+
+
+MANY = (50_000, 100_000, 200_000, 400_000)
+ROWS: dict[str, tuple[Callable[..., float], str, tuple[int, ...], float]] = {
+    "EM, points": (em_step, "points", MANY, LIMIT),
+    "EM, features": (em_step, "features", (4, 8, 16, 24), SQUARE),
+    "EM, clusters": (em_step, "clusters", (4, 8, 16, 32), LIMIT),
+    "EM, points with .3 links each": (em_step_with_links, "points", MANY, LIMIT),
+    "EM of 400,000 points, links": (
+        em_step_of_many,
+        "links",
+        (15_000, 30_000, 60_000, 120_000),
+        LIMIT,
+    ),
+    "gradient, points": (gradient_of_mixture, "points", MANY, LIMIT),
+    "gradient, clusters": (gradient_of_mixture, "clusters", (4, 8, 16, 32), LIMIT),
+    "gradient, subjects": (
+        gradient_of_effects,
+        "subjects",
+        (5_000, 10_000, 20_000, 40_000),
+        LIMIT,
+    ),
+}
+
+
+def report(
+    name: str, sizes: tuple[int, ...], taken: list[float], limit: float
+) -> dict[str, float | list[float]]:
+    """Print times, and the exponents of their growth; returns them."""
     log_size, log_time = np.log(sizes), np.log(taken)
     last = (log_time[-1] - log_time[-2]) / (log_size[-1] - log_size[-2])
     overall = np.polyfit(log_size, log_time, 1)[0]
@@ -120,19 +145,16 @@ def report(name: str, sizes: tuple[int, ...], taken: list[float], limit: float) 
         f"{name} {sizes}: {times} ms; exponent {overall:.2f}, at last {last:.2f} (aim {limit})",
         flush=True,
     )
+    return {"exponent": overall, "at last": last, "sizes": list(sizes), "seconds": taken}
 
 
-def main() -> None:
-    for name, function, axis, sizes, limit in ROWS:
-        report(name, sizes, [function(**{axis: size}) for size in sizes], limit)
-    sizes = (50_000, 100_000, 200_000, 400_000)  # links and points together
-    taken = [em_step(points=size, links=3 * size // 10) for size in sizes]
-    report("EM step, points with .3 links each", sizes, taken, LIMIT)
-    sizes = (15_000, 30_000, 60_000, 120_000)
-    taken = [em_step(points=400_000, links=size) for size in sizes]
-    report("EM step of 400,000 points, links", sizes, taken, LIMIT)
+def measured(name: str) -> dict[str, float | list[float]]:
+    """Figures of one row."""
+    function, axis, sizes, limit = ROWS[name]
+    with jax.enable_x64(True):
+        return report(name, sizes, [function(**{axis: size}) for size in sizes], limit)
 
 
 if __name__ == "__main__":
-    with jax.enable_x64(True):
-        main()
+    for name in ROWS:
+        measured(name)

@@ -106,6 +106,33 @@ def one_fit(method="ppc", links=0, hard=False, engine="em", options=None):
     }
 
 
+def first_answers():
+    """Seconds of the first answers of a fit in this process, most of which compile."""
+    import sidebayes as sb
+
+    x, labels, num_clusters = load("iris")
+    links = sb.simulate_links(labels, 60, weight=2.0, flip_rate=0.1)
+    fit = sb.fit("ppc", x, links, num_clusters=num_clusters, progress=False)
+    taken = {}
+    answers = {"covariance": lambda: fit.covariance, "predictive": fit.predictive, "plot": fit.plot}
+    for name, answer in answers.items():
+        began = time.perf_counter()
+        answer()
+        taken[name] = time.perf_counter() - began
+    return taken
+
+
+def importing():
+    """Seconds of the import in a new interpreter, beyond what an empty program takes, least of five."""
+
+    def took(program):
+        began = time.perf_counter()
+        subprocess.run([sys.executable, "-c", program], check=True)
+        return time.perf_counter() - began
+
+    return {"seconds": min(took("import sidebayes") - took("pass") for _ in range(5))}
+
+
 def other_links(data, num_links, kind, draws):
     """Fit to one draw of links after another; says what each took, and what was compiled."""
     from sidebayes.guides.engines.plumbing.programs import counted_compilations
