@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from functools import cached_property
 
 import numpy as np
@@ -10,7 +9,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from sidebayes.guides.engines.problem.posterior import thin
 
-from sidebayes.common.warnings import SideBayesWarning
+from sidebayes.common.warnings import warn_user
 
 from ..sites import TRUSTED_MATCH, has_labels, is_ordered
 from ..tree import pooled_draws
@@ -44,12 +43,10 @@ class MatchedDraws:
         if is_ordered(self.tree):
             return tree, 1.0
         if score < TRUSTED_MATCH:
-            warnings.warn(
+            warn_user(
                 f"clusters cannot be matched across draws (score {score:.2f}); estimates by cluster "
                 "are taken from the draw of highest density, and only label-invariant results, such "
-                "as same_cluster, describe the whole posterior",
-                SideBayesWarning,
-                stacklevel=2,
+                "as same_cluster, describe the whole posterior"
             )
         return tree, score
 
@@ -59,12 +56,10 @@ class MatchedDraws:
         tree, score = self.relabelled
         tree, turned = align(tree)
         if turned < TRUSTED_MATCH:
-            warnings.warn(
+            warn_user(
                 f"draws cannot be turned to agree (score {turned:.2f}); estimates of sites that are known "
                 "up to an orthogonal transform are taken from the draw of highest density, and only "
-                "what no transform changes, such as their inner products, describes the whole posterior",
-                SideBayesWarning,
-                stacklevel=2,
+                "what no transform changes, such as their inner products, describes the whole posterior"
             )
         return tree, min(score, turned)
 

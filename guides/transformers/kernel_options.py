@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from numbers import Integral, Real
 from typing import Any
@@ -12,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.metrics.pairwise import PAIRWISE_KERNEL_FUNCTIONS
 
 from sidebayes.common.fields import Range, check_number, real_array
-from sidebayes.common.warnings import SideBayesWarning
+from sidebayes.common.warnings import warn_user
 
 __all__ = ["checked_number", "checked_weights", "kernel_arguments"]
 
@@ -63,11 +62,9 @@ def _mean_squared_distance(x: NDArray, weights: NDArray) -> float:
         )
     row = int(np.argmax(parts))
     if len(x) >= _ENOUGH and parts[row] > total / 2:
-        warnings.warn(
+        warn_user(
             f"row {row} of X alone makes up {parts[row] / total:.0%} of the variance that sets the default "
-            "gamma, so that all other rows count as alike; drop the row, or give gamma",
-            SideBayesWarning,
-            stacklevel=5,
+            "gamma, so that all other rows count as alike; drop the row, or give gamma"
         )
     return 2 * total
 

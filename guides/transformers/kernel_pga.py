@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -14,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sidebayes.common.fields import Range, check_integer, check_number, point_table
 from sidebayes.common.magnitudes import listed, refuse_huge, warn_of_far_rows
-from sidebayes.common.warnings import SideBayesWarning
+from sidebayes.common.warnings import warn_user
 
 from .kernel_options import checked_number, checked_weights, kernel_arguments
 from .principal_geodesics import Points, intrinsic_mean, principal_directions, tangent_scale
@@ -177,11 +176,9 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
             points = self._kernel.between(x, self._rows, self._norms)
         unlike = np.flatnonzero(np.abs(points).max(axis=1) < _UNLIKE)
         if len(unlike):
-            warnings.warn(
+            warn_user(
                 f"row {listed(unlike)} of X is like no training row under the kernel: its point is "
-                "orthogonal to all of theirs, and its coordinates are zero, which is not near the mean",
-                SideBayesWarning,
-                stacklevel=2,
+                "orthogonal to all of theirs, and its coordinates are zero, which is not near the mean"
             )
         if self.rank is not None:
             points = scipy.linalg.solve_triangular(self._factor, points.T, lower=True).T
@@ -295,11 +292,9 @@ class KernelPGA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
         self._rows, self._norms = x[columns.pivots], columns.norms
         self._factor, self.residual_ = columns.factor, columns.residual
         if columns.residual > _LOST:
-            warnings.warn(
+            warn_user(
                 f"{len(columns.pivots)} columns of the kernel keep {1 - columns.residual:.1%} of the points' "
-                "squared norms; raise rank for more",
-                SideBayesWarning,
-                stacklevel=4,
+                "squared norms; raise rank for more"
             )
         return Points(columns.vectors, is_gram=False)
 

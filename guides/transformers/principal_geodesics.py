@@ -6,7 +6,6 @@ orthonormal axes. In both cases ``points @ coefficients`` are the inner products
 
 from __future__ import annotations
 
-import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ import scipy.linalg
 from numpy.typing import NDArray
 from scipy.sparse.linalg import eigsh
 
-from sidebayes.common.warnings import SideBayesWarning
+from sidebayes.common.warnings import warn_user
 
 __all__ = ["Mean", "Points", "intrinsic_mean", "principal_directions", "tangent_scale"]
 
@@ -144,18 +143,14 @@ def _judge(cosines: NDArray, slope: float, tol: float, num_steps: int) -> None:
             "drop the row, or choose a kernel that is not negative, such as 'rbf'"
         )
     if cosines.min() <= 0:
-        warnings.warn(
+        warn_user(
             f"{np.sum(cosines <= 0)} points lie beyond a right angle from the mean that was found, so that "
-            "it need not be the only one; a kernel that is not negative, such as 'rbf', has a single mean",
-            SideBayesWarning,
-            stacklevel=4,
+            "it need not be the only one; a kernel that is not negative, such as 'rbf', has a single mean"
         )
     if slope > max(100 * tol, 1e-7):
-        warnings.warn(
+        warn_user(
             f"the intrinsic mean was not reached in {num_steps} steps: the mean tangent vector has length "
-            f"{slope:.2g}; raise max_iter",
-            SideBayesWarning,
-            stacklevel=4,
+            f"{slope:.2g}; raise max_iter"
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -11,7 +10,7 @@ import scipy.linalg
 from numpy.typing import NDArray
 from sklearn.metrics.pairwise import pairwise_kernels
 
-from sidebayes.common.warnings import SideBayesWarning
+from sidebayes.common.warnings import warn_user
 
 __all__ = ["Columns", "UnitKernel", "nearest_inputs", "pivoted_columns"]
 
@@ -96,12 +95,10 @@ class UnitKernel(NamedTuple):
         if np.abs(norms - 1).max() <= _DEVIATION:
             return
         name = self.metric if isinstance(self.metric, str) else "callable"
-        warnings.warn(
+        warn_user(
             f"the diagonal of the {name} kernel runs from {norms.min() ** 2:.4g} to "
             f"{norms.max() ** 2:.4g}; the kernel is divided by the square roots of its diagonal, so that the "
-            "norms of points in its feature space do not count",
-            SideBayesWarning,
-            stacklevel=5,
+            "norms of points in its feature space do not count"
         )
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-import warnings
 from pathlib import Path
 
-from .warnings import SideBayesWarning
+from .warnings import warn_user
 
 __all__ = ["cache_folder", "is_private"]
 
@@ -57,8 +56,6 @@ def is_private(folder: Path) -> bool:
 
 
 def _refuse(folder: Path, reason: str, remedy: str) -> None:
-    warnings.warn(
-        f"the cache folder {folder} {reason}, so nothing is read from it or kept in it; {remedy}",
-        SideBayesWarning,
-        stacklevel=2,
+    warn_user(
+        f"the cache folder {folder} {reason}, so nothing is read from it or kept in it; {remedy}"
     )

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .warnings import SideBayesWarning
+from .warnings import warn_user
 
 __all__ = ["check_precision", "listed", "refuse_huge", "warn_of_far_rows"]
 
@@ -108,12 +108,10 @@ def warn_of_far_rows(name: str, values: NDArray, reference: NDArray | None = Non
     if not ((largest - middle > most) | (middle - least > most)).any():
         return
     rows, columns = np.nonzero(np.abs(flat - middle) > most)
-    warnings.warn(
+    warn_user(
         f"{name} has values more than {_FAR:.0e} interquartile ranges away from the median, in row "
         f"{listed(np.unique(rows))}; the first is {flat[rows[0], columns[0]]:.3g}. If it stands for a "
-        "missing value, drop the row or impute it",
-        SideBayesWarning,
-        stacklevel=3,
+        "missing value, drop the row or impute it"
     )
 
 

@@ -1,9 +1,39 @@
-"""The library's own warning."""
+"""The library's own warning, and how it is given."""
 
 from __future__ import annotations
 
-__all__ = ["SideBayesWarning"]
+import os
+import warnings
+from functools import cache
+from importlib.util import find_spec
+
+__all__ = ["SideBayesWarning", "warn_user"]
+
+_OTHERS = "jax", "numpyro"
+"""Libraries that call this one's code from within its own calls."""
 
 
 class SideBayesWarning(UserWarning):
     """Something a user should know about data or a result."""
+
+
+def warn_user(message: str) -> None:
+    """Give a `SideBayesWarning` that names the line of the user's own code, however deep it is found."""
+    warnings.warn(message, SideBayesWarning, skip_file_prefixes=_folders())
+
+
+@cache
+def _folders() -> tuple[str, ...]:
+    """Folders whose lines are not the user's."""
+    found: list[str] = []
+    for name in (
+        "sidebayes",
+        "sidebayes.models",
+        "sidebayes.guides",
+        "sidebayes.diagnostics",
+        *_OTHERS,
+    ):
+        spec = find_spec(name)
+        if spec is not None:
+            found += [folder + os.sep for folder in spec.submodule_search_locations or ()]
+    return tuple(found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from sidebayes.models.blocks.effects.priors import EffectsPrior
 from sidebayes.models.blocks.event_times import HazardPrior, read_times
 from sidebayes.models.blocks.side_information.partial_labels import Groups
 
-from ..common.warnings import SideBayesWarning
+from ..common.warnings import warn_user
 from .formula_parts import EXAMPLE, OF_SURVIVAL, Columns, Parts, naming, parse, refuse_words
 from .tables import column_names
 
@@ -179,12 +178,10 @@ class Design(Mapping[str, Any]):
             late = last > time
             if columns[name].min() >= 0 and late.any() and late.mean() < 0.5:
                 first = np.asarray(subjects)[late].tolist()[:5]
-                warnings.warn(
+                warn_user(
                     f"{int(late.sum())} subjects, the first {first}, have measures with {name} after the "
                     f"time of their event or end of observation; if {name} counts from the same origin, drop "
-                    "these rows: the model takes them as measured while the subject was at risk",
-                    SideBayesWarning,
-                    stacklevel=3,
+                    "these rows: the model takes them as measured while the subject was at risk"
                 )
 
     def _stacked(self, matrices: Sequence[tuple], rows: Sequence[pd.DataFrame]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
@@ -88,9 +87,9 @@ def read_features(table: pd.DataFrame, file: str, used: Sequence[str] = ()) -> p
 
 
 def _warn(message: str) -> None:
-    from ..common.warnings import SideBayesWarning
+    from ..common.warnings import warn_user
 
-    warnings.warn(message, SideBayesWarning, stacklevel=4)
+    warn_user(message)
 
 
 def _without_header(names: list[str]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import jax
@@ -21,7 +20,7 @@ from sidebayes.models.blocks.embedding.geodesics import geodesics_from
 from sidebayes.models.blocks.embedding.placement import Placement, place_points
 
 from ..common.fields import point_table, real_array
-from ..common.warnings import SideBayesWarning
+from ..common.warnings import warn_user
 from .base.fit_base import FitBase
 
 __all__ = ["WIDE", "loo_points", "place", "placements", "positions"]
@@ -146,11 +145,9 @@ def loo_points(fit: FitBase) -> pd.DataFrame:
         log_weights, shape[number] = array_stats.psislw(own)
         elpd[number] = logsumexp(own + log_weights)
     if wide := int((shape > WIDE).sum()):
-        warnings.warn(
+        warn_user(
             f"Pareto k is above {WIDE} at {wide} of {len(rows)} points: without them the posterior is "
-            "another, and the estimate is not to be trusted",
-            SideBayesWarning,
-            stacklevel=2,
+            "another, and the estimate is not to be trusted"
         )
     return pd.DataFrame({"elpd": elpd, "pareto_k": shape}, index=pd.Index(rows, name="point"))
 

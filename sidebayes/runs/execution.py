@@ -37,6 +37,7 @@ from sidebayes.guides.engines.symmetries.declared import (
 )
 from sidebayes.guides.engines.symmetries.exchangeable import ClusterAxes, cluster_axes
 from sidebayes.guides.engines.symmetries.signs import with_one_sign
+from sidebayes.models.blocks.roles import Chosen
 
 from . import problems, stored
 from .run import Run
@@ -196,13 +197,21 @@ def _derived(run: Run, result: EngineResult) -> _Found:
     said = [
         sentence
         for name, note in run.signature.chosen
-        if note.say and (sentence := note.say(run.options.get(name), run.feature_names))
+        if note.say
+        and _is_chosen(run, name, note)
+        and (sentence := note.say(run.options.get(name), run.feature_names))
     ]
     status = replace(result.status, message="; ".join([result.status.message, *said]))
     result = replace(result, status=status)
     kept = posterior.thin(result.sample_stats["lp"].shape[1])
     flat = {n: v[:, kept].reshape(-1, *v.shape[2:]) for n, v in result.draws.items()}
     return _Found(result, posterior.derive(run.problem, flat, hard=run.engine.hard_labels), kept)
+
+
+def _is_chosen(run: Run, name: str, note: Chosen) -> bool:
+    """Whether an option has the value that is chosen where it is left out."""
+    others = {key: value for key, value in run.options.items() if key != name}
+    return bool(note.choose(run.data, others) == run.options.get(name))
 
 
 def _result(run: Run, init: Mapping[str, Any] | None, progress: bool) -> EngineResult:

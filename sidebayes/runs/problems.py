@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sidebayes.guides.engines.base import Engine, Problem, SideBayesWarning
+from sidebayes.guides.engines.base import Engine, Problem
 from sidebayes.guides.engines.plumbing.programs import unchecked
 from sidebayes.guides.engines.problem import posterior
 from sidebayes.guides.engines.problem.declared import declared_blocks, observed_table, site_dims
@@ -37,6 +36,7 @@ from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
 from sidebayes.models.blocks.mixtures.finite_mixture import FiniteMixture
 
 from ..common.fields import refuse_unwritable
+from ..common.warnings import warn_user
 from .checks import as_annotated
 
 __all__ = [
@@ -137,11 +137,9 @@ def warn_of_idle_data(problem: Problem, method: str) -> None:
         live = live_inputs(density, problem.args)
     for (name, _), flags in zip(named, live, strict=False):
         if alike[name] and not any(jax.tree.leaves(flags)):
-            warnings.warn(
+            warn_user(
                 f"{method}: the density does not depend on {name}, and site {alike[name][0]!r} of the same "
-                f"shape is sampled; if it is to observe these data, write obs={name} there",
-                SideBayesWarning,
-                stacklevel=2,
+                f"shape is sampled; if it is to observe these data, write obs={name} there"
             )
 
 

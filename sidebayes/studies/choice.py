@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
@@ -10,9 +9,8 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import pandas as pd
 
-from sidebayes.guides.engines.base import SideBayesWarning
-
 from ..common.fields import check_integer
+from ..common.warnings import warn_user
 from ..results.fit import Fit
 
 __all__ = ["NumberChoice", "read_numbers"]
@@ -60,7 +58,7 @@ class NumberChoice:
         """
         edge = cls(fit, path)._edge(argument, reached)
         if edge:
-            warnings.warn(edge, SideBayesWarning, stacklevel=3)
+            warn_user(edge)
         return cls(fit, path, edge)
 
     def _edge(self, argument: str, reached: int | None) -> str:

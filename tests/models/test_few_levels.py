@@ -90,8 +90,11 @@ def test_new_rows(found):
     fit, table, _ = found
     strange = table.iloc[:3].copy()
     strange.loc[1, "flag"] = 0.7
-    with pytest.warns(sb.SideBayesWarning, match=r"x_new has the value 0.7 in column 3, a categ"):
+    with pytest.warns(
+        sb.SideBayesWarning, match=r"x_new has the value 0.7 in column 3, a categ"
+    ) as told:
         labels = fit.predict(strange)
+    assert told[0].filename == __file__
     with pytest.warns(sb.SideBayesWarning, match="no other has been seen"):
         low = fit.log_prob(strange)
     np.testing.assert_array_equal(labels[[0, 2]], fit.labels()[[0, 2]])
@@ -117,6 +120,10 @@ def test_missing_levels_are_imputed_by_their_values():
 def test_what_is_given_stays():
     table, _ = frame()
     x = table.to_numpy()
+    kinds = ["normal"] * 3 + ["category:0.48,1", "normal"]
+    with pytest.warns(sb.SideBayesWarning, match="few different values: 4"):
+        fit = sb.fit("feature_saliency", table, num_clusters=4, engine=ENGINE, kinds=kinds)
+    assert "taken for" not in str(fit.status)
     assert kinds_of_columns({"x": x[:, :3]}, {}) is None
     assert kinds_of_columns({"x": x}, {"prior": "flat"}) is None
     assert kinds_of_columns({}, {}) is None

@@ -7,7 +7,6 @@ import io
 import os
 import time
 import types
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,8 +16,9 @@ import jax
 import numpy as np
 
 from sidebayes.common.files import as_path, stale_parts, write_whole
+from sidebayes.common.warnings import warn_user
 
-from ..base import Engine, Keeper, Problem, SideBayesWarning
+from ..base import Engine, Keeper, Problem
 from .identity import NamelessError, digest, freeze, structure, written
 
 fcntl: types.ModuleType | None
@@ -113,10 +113,8 @@ class Checkpoint(Keeper):
     def _tell(self, error: Exception) -> None:
         if not self._warned:
             self._warned.append(error)
-            warnings.warn(
-                f"no checkpoint is kept: {error}. The run goes on, and starts anew if it is interrupted",
-                SideBayesWarning,
-                stacklevel=3,
+            warn_user(
+                f"no checkpoint is kept: {error}. The run goes on, and starts anew if it is interrupted"
             )
 
     def clear(self) -> None:
@@ -254,10 +252,8 @@ def read_state(path: Path, like: Any, identity: str) -> Any | None:
             continue
         arrays = _parse(candidate.read_bytes())
         if arrays is None:
-            warnings.warn(
-                f"checkpoint {candidate} is damaged; going back to the one before, or to the start",
-                SideBayesWarning,
-                stacklevel=2,
+            warn_user(
+                f"checkpoint {candidate} is damaged; going back to the one before, or to the start"
             )
             continue
         leaves, tree = jax.tree.flatten(like)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -17,7 +16,9 @@ from numpy.typing import NDArray
 from numpyro import handlers
 from sidebayes.models.blocks.block import Improper
 
-from ..base import Evidence, FitError, Problem, SideBayesWarning
+from sidebayes.common.warnings import warn_user
+
+from ..base import Evidence, FitError, Problem
 from ..problem.causes import known_cause
 from ..problem.density import (
     abstract_trace,
@@ -252,11 +253,9 @@ def warn_of_length(engine: str, number: float, seconds: float, what: str, advice
     """
     wait = number * seconds
     if wait > _LONG:
-        warnings.warn(
+        warn_user(
             f"{engine} will take up to {wait / 60:.0f} minutes: {number:.0f} {what} of {seconds:.2g} s; "
-            f"{advice}",
-            SideBayesWarning,
-            stacklevel=3,
+            f"{advice}"
         )
 
 

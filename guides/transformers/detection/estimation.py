@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from sidebayes.common.fields import check_integer
-from sidebayes.common.warnings import SideBayesWarning
+from sidebayes.common.warnings import warn_user
 
 from .population import Population, posterior_moments
 from .table import LongTable, SubjectSums
@@ -87,11 +86,9 @@ def estimate_population(
             "columns, or subjects with more rows"
         )
     if np.abs(found.jac).max() > 100 * _TOLERANCE:
-        warnings.warn(
+        warn_user(
             f"maximum likelihood of a population has not converged in {found.nit} steps (slope "
-            f"{np.abs(found.jac).max():.2g}); give more max_steps, centre times, or use fewer columns",
-            SideBayesWarning,
-            stacklevel=2,
+            f"{np.abs(found.jac).max():.2g}); give more max_steps, centre times, or use fewer columns"
         )
     return Population(_least_squares(table.sums, root, noise), root @ root.T, noise)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -14,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sidebayes.common.fields import check_integer, chosen_rows
 from sidebayes.common.magnitudes import listed, refuse_huge
-from sidebayes.common.warnings import SideBayesWarning
+from sidebayes.common.warnings import warn_user
 
 from .embedding import Embedding
 from .graphs.given import stated, stated_edge
@@ -203,7 +202,7 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         twins = self._manifold.insert(x)
         if len(twins):
             remark = remark_on_twins(twins, size, x.shape[0])
-            warnings.warn(remark, SideBayesWarning, stacklevel=2)
+            warn_user(remark)
         missing = np.full((x.shape[0], self._embedding.number), np.nan)
         self._embed(np.concatenate([self.embedding_, missing]))
         return self
@@ -230,11 +229,9 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         found = self._embedding.place(self._manifold.geodesics, reached)
         lost = np.flatnonzero(np.isnan(found[:, 0]))
         if len(lost):
-            warnings.warn(
+            warn_user(
                 f"row {listed(lost)} of X has no neighbour in the largest connected set of the map, and "
-                "coordinates NaN; raise n_neighbors or radius, or add rows between them",
-                SideBayesWarning,
-                stacklevel=2,
+                "coordinates NaN; raise n_neighbors or radius, or add rows between them"
             )
         return found
 
@@ -401,7 +398,7 @@ class IncrementalIsomap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseE
         self._embedding.update(self._manifold.geodesics, before)
         self._show()
         for remark in remarks(self._embedding, self._manifold):
-            warnings.warn(remark, SideBayesWarning, stacklevel=3)
+            warn_user(remark)
 
     def _show(self) -> None:
         """Attributes of what was found."""

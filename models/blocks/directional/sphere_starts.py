@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from sidebayes.common.warnings import SideBayesWarning
+from sidebayes.common.warnings import warn_user
 
 from ..components.partition_starts import partitions
 
@@ -64,12 +63,10 @@ def _warn_of_axes(name: str, rows: NDArray) -> None:
     if 2 * len(opposed) > len(rows):
         one = opposed[0]
         other = int(np.argmin(rows @ rows[one]))
-        warnings.warn(
+        warn_user(
             f"{len(opposed)} of {len(rows)} points of {name} have their opposites among them, such as rows "
             f"{one} and {other}. If both ends of an axis mean the same, no component describes them: give "
-            "one end of each axis, all in one half of the sphere",
-            SideBayesWarning,
-            stacklevel=5,
+            "one end of each axis, all in one half of the sphere"
         )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -25,7 +24,7 @@ from numpyro.distributions.transforms import (
     Transform,
 )
 
-from sidebayes.common.warnings import SideBayesWarning
+from sidebayes.common.warnings import warn_user
 
 from ..block import Block, Observation
 from ..collapsed import Collapsed
@@ -235,13 +234,11 @@ class MixedParameters(Block):
         if self.subjects is not None and not covariance_is_determined(
             basis, self.random, self.subjects.codes, self.outputs, self.structure
         ):
-            warnings.warn(
+            warn_user(
                 f"random, of shape {jnp.shape(self.random)}, leaves the covariance of the random effects and "
                 "the noise undetermined: many values are equally likely, and the fit ends at any of them. "
                 "Columns depend on each other, or subjects have too few rows or times, or fixed effects of "
-                "their own; give fewer columns, covariance='diagonal', or a prior",
-                SideBayesWarning,
-                stacklevel=2,
+                "their own; give fewer columns, covariance='diagonal', or a prior"
             )
 
     def statistics(self, observation: Observation) -> Regression:

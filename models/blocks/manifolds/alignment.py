@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from itertools import permutations, product
 
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial import cKDTree
 
-from sidebayes.common.warnings import SideBayesWarning
+from sidebayes.common.warnings import warn_user
 
 from ..side_information.cells import cell
 from . import preshape
@@ -286,4 +285,4 @@ def _few(names: NDArray) -> str:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, SideBayesWarning, stacklevel=5)
+    warn_user(message)

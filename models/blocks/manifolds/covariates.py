@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -17,7 +16,7 @@ from jax.scipy.linalg import cho_solve, solve_triangular
 from jax.typing import ArrayLike
 from numpy.typing import NDArray
 
-from sidebayes.common.warnings import SideBayesWarning
+from sidebayes.common.warnings import warn_user
 
 from ..block import Block, Observation
 from ..mixtures.data_units import data_units, fitted_statistic
@@ -218,12 +217,10 @@ def check_covariates(data: Mapping[str, Any]) -> None:
     which = (
         f"columns {still} are constant" if still else "some of their columns together do not vary"
     )
-    warnings.warn(
+    warn_user(
         f"covariates repeat the known groups: {which} within each, so that their slopes and the differences "
         "between groups cannot be told apart, and the prior alone divides them; leave the columns out, or "
-        "known",
-        SideBayesWarning,
-        stacklevel=5,
+        "known"
     )
 
 
@@ -256,9 +253,7 @@ def warn_of_nothing_left(data: Mapping[str, Any]) -> None:
         groups = len(np.unique(_known_groups(known)))
     if groups + columns >= number > 1:
         given = f" and {columns} covariates" * (columns > 0)
-        warnings.warn(
+        warn_user(
             f"{groups} groups{given} leave nothing of {number} individuals unexplained, so that the variance "
-            "within groups is that of the prior alone; give more individuals, or fewer groups or covariates",
-            SideBayesWarning,
-            stacklevel=5,
+            "within groups is that of the prior alone; give more individuals, or fewer groups or covariates"
         )

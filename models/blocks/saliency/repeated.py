@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sidebayes.common.warnings import SideBayesWarning
+from sidebayes.common.warnings import warn_user
 
 from ..mixtures.data_units import refuse_constant
 from .kinds import Columns
@@ -31,9 +30,6 @@ _FEW = 5
 
 _GLANCE = 1000
 """Rows that are looked at first."""
-
-_LEVEL = 9
-"""Frames between the warning and the call of `fit`."""
 
 
 class _Salient(Protocol):
@@ -103,12 +99,10 @@ def _warn_of_repeated(name: str, table: np.ndarray) -> None:
     pairs = [(vary[one], vary[two]) for one, two in repeated_columns(table[:, vary])]
     if pairs:
         shown = ", ".join(f"{a} and {b}" for a, b in pairs[:5]) + ", ..." * (len(pairs) > 5)
-        warnings.warn(
+        warn_user(
             f"{name} has columns that are the same up to place and scale: {shown}. All are kept, but "
             "features are taken for independent within clusters: a repeated one counts twice, and takes "
-            "extra clusters to describe; drop one of each",
-            SideBayesWarning,
-            stacklevel=_LEVEL,
+            "extra clusters to describe; drop one of each"
         )
 
 
@@ -117,24 +111,20 @@ def _warn_of_levels(name: str, table: np.ndarray, normal: Sequence[int]) -> None
     found = [str(column) for column in normal if levels_of(table[:, column])]
     if found:
         shown = ", ".join(found[:5]) + ", ..." * (len(found) > 5)
-        warnings.warn(
+        warn_user(
             f"{name} has columns of few different values: {shown}. On those a normal density is as "
             "narrow as it may be, for which every cluster pays, so that too few are found; leave kinds and "
-            "prior out, which takes such columns for categories, or drop them",
-            SideBayesWarning,
-            stacklevel=_LEVEL,
+            "prior out, which takes such columns for categories, or drop them"
         )
 
 
 def _warn_of_few_rows(name: str, table: np.ndarray, num_parameters: int) -> None:
     """Warn where all rows together do not pay for one cluster under a message length."""
     if 2 * len(table) <= num_parameters:
-        warnings.warn(
+        warn_user(
             f"{name} has {len(table)} rows, and a cluster needs more than {num_parameters // 2}, half the "
             "parameters of its relevant features, to stay under selection='mml'; clusters may all be taken "
-            "out but one before features are. Pass fewer features, or selection='sparse'",
-            SideBayesWarning,
-            stacklevel=_LEVEL,
+            "out but one before features are. Pass fewer features, or selection='sparse'"
         )
 
 
@@ -195,7 +185,7 @@ def check_levels(kinds: Any, data: Mapping[str, Any]) -> None:
     table = np.asarray(x, float)
     for kind in Columns.of(kinds, table.shape[1]).kinds:
         if (said := kind.unseen("x_new", table)) is not None:
-            warnings.warn(said, SideBayesWarning, stacklevel=_LEVEL)
+            warn_user(said)
 
 
 def say_levels(kinds: Any, names: Sequence[str]) -> str | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sidebayes.common.fields import check_integer, plain_array, real_array, refuse_unwritable
-from sidebayes.common.warnings import SideBayesWarning
+from sidebayes.common.warnings import warn_user
 
 from .link_tables import RESERVED, as_same
 from .partial_labels import Groups, frozen
@@ -188,12 +187,10 @@ def hard_beyond(weights: NDArray[np.float64]) -> NDArray[np.float64]:
     if not beyond.any():
         return weights
     row = int(np.argmax(beyond))
-    warnings.warn(
+    warn_user(
         f"{beyond.sum()} links have finite weights of {MOST_SOFT:.0e} or more, the first weights[{row}] = "
         f"{weights[row]:g}; they count as hard, because such sums would lose the digits of the data. "
-        "Give them the weight inf, or one below",
-        SideBayesWarning,
-        stacklevel=4,
+        "Give them the weight inf, or one below"
     )
     return np.where(beyond, np.copysign(np.inf, weights), weights)
 

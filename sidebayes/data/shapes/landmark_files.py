@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from sidebayes.models.blocks.side_information.partial_labels import Groups
 
 from ...common.fields import Range, check_number
 from ...common.files import TABLES, as_path
-from ...common.warnings import SideBayesWarning
+from ...common.warnings import warn_user
 from ..frames import need_columns, read_frame
 from .landmarks import Landmarks
 from .text_formats import Specimen, looks_like, parse
@@ -248,11 +247,9 @@ def _warn_of_left_out(found: list[tuple[Path, Specimen]]) -> None:
     kinds = sorted({kind for _, one in found for kind in one.left_out})
     if kinds:
         count = sum(bool(one.left_out) for _, one in found)
-        warnings.warn(
+        warn_user(
             f"{found[0][0].name}: {' and '.join(kinds)} of {count} individuals are left out; landmarks alone "
-            "are read",
-            SideBayesWarning,
-            stacklevel=4,
+            "are read"
         )
 
 

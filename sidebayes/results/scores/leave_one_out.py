@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,6 @@ from numpy.typing import NDArray
 from scipy.special import logsumexp
 from xarray import DataArray
 
-from sidebayes.guides.engines.base import SideBayesWarning
 from sidebayes.guides.engines.problem import posterior
 from sidebayes.guides.engines.problem.units import (
     lay_out_units,
@@ -22,6 +20,7 @@ from sidebayes.guides.engines.problem.units import (
 from sidebayes.models.blocks.side_information.links import Links
 
 from ...common.fields import check_seed
+from ...common.warnings import warn_user
 from ...tasks import Task
 from ..base.fit_base import FitBase
 from .validation import fits_without, unit_terms, units_held_out
@@ -95,12 +94,10 @@ def loo(
     if refit and len(wide):
         return _refitted(fit, found, wide, unit, seed, n_jobs, progress)
     if len(wide):
-        warnings.warn(
+        warn_user(
             f"Pareto k is above {found.good_k:.2f} at {len(wide)} of {found.n_data_points} units: "
             "without them the posterior is another, and the estimate is not to be trusted; "
-            "fit.loo(refit=True) fits again without each of them, fit.kfold() without a tenth at a time",
-            SideBayesWarning,
-            stacklevel=2,
+            "fit.loo(refit=True) fits again without each of them, fit.kfold() without a tenth at a time"
         )
     return found
 
@@ -250,11 +247,7 @@ def _refitted(
         if not refit.converged:
             unsettled.append(int(number))
     if unsettled:
-        warnings.warn(
-            f"the engine did not converge without units {unsettled}; run it longer",
-            SideBayesWarning,
-            stacklevel=3,
-        )
+        warn_user(f"the engine did not converge without units {unsettled}; run it longer")
     change = float(elpd.sum()) - found.elpd
     return replace(
         found,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,7 +12,6 @@ from scipy.special import logsumexp
 from xarray import DataArray
 
 from sidebayes.diagnostics.tree import pooled_draws
-from sidebayes.guides.engines.base import SideBayesWarning
 from sidebayes.guides.engines.problem import posterior
 from sidebayes.guides.engines.problem.code_length import code_length
 from sidebayes.guides.engines.problem.units import (
@@ -24,6 +22,7 @@ from sidebayes.guides.engines.problem.units import (
 )
 
 from ...common.fields import check_integer, check_seed
+from ...common.warnings import warn_user
 from ...runs.run import Run
 from ...tasks import Task, run_tasks
 from ..base.fit_base import FitBase
@@ -131,11 +130,7 @@ def kfold(
         if not refit.converged:
             unsettled.append(number)
     if unsettled:
-        warnings.warn(
-            f"the engine did not converge on folds {unsettled}; run it longer",
-            SideBayesWarning,
-            stacklevel=2,
-        )
+        warn_user(f"the engine did not converge on folds {unsettled}; run it longer")
     inside = _by_joined_unit(fit, units.layout, unit)
     return ELPDDataLOOKFold(
         elpd=float(elpd.sum()),

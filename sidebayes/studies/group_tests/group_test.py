@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import factorial, prod
@@ -18,7 +17,7 @@ from sidebayes.models.blocks.side_information.cells import cell
 from sidebayes.models.blocks.side_information.partial_labels import Groups, refuse_other_order
 
 from ...common.fields import Range, check_integer, check_number, check_seed, real_array
-from ...common.warnings import SideBayesWarning
+from ...common.warnings import warn_user
 from ...data.shapes.landmark_checks import covariate_column
 from ...data.shapes.landmarks import Landmarks
 from ...tasks import Task, run_tasks
@@ -326,10 +325,8 @@ def _check_statistics(statistics: Any, sizes: NDArray[np.int64]) -> tuple[str, .
     alone = bool(sizes.min() < 2)
     if statistics is None:
         if alone:
-            warnings.warn(
-                "a group has one individual, and no covariance of its own: 'james' is left out",
-                SideBayesWarning,
-                stacklevel=3,
+            warn_user(
+                "a group has one individual, and no covariance of its own: 'james' is left out"
             )
         return STATISTICS[: 2 if alone else 3]
     asked = (statistics,) if isinstance(statistics, str) else statistics
@@ -363,11 +360,9 @@ def _coordinates(shapes: Any, size: int, warn: bool) -> NDArray[np.float64]:
     marks = shapes if isinstance(shapes, Landmarks) else Landmarks.from_array(x)
     missing = int((~marks.present).sum())
     if missing and warn:
-        warnings.warn(
+        warn_user(
             f"{missing} landmarks are missing, and are put where the mean of all individuals has them: the "
-            "p-values hold, and differences at these landmarks count less",
-            SideBayesWarning,
-            stacklevel=4,
+            "p-values hold, and differences at these landmarks count less"
         )
     return align_landmarks(x, marks.names, marks.landmark_names, warn=warn).coordinates
 
