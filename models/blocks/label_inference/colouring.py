@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from ..side_information.hard_links import low_first
 from .padding import Sizes, padded
 
 __all__ = ["Colouring", "colour"]
@@ -135,10 +136,11 @@ def colour(
     def fill(values: NDArray, length: int, padding: int) -> NDArray[np.int32]:
         return np.pad(values, (0, length - len(values)), constant_values=padding).astype(np.int32)
 
+    first, second = low_first(row[edges[:, :2]]).T
     return Colouring(
         node=fill(place[order], rows, num_places),
-        first=fill(row[edges[:, :2]].min(axis=1), num_edges, rows - 1),
-        second=fill(row[edges[:, :2]].max(axis=1), num_edges, rows - 1),
+        first=fill(first, num_edges, rows - 1),
+        second=fill(second, num_edges, rows - 1),
         edge=fill(edges[:, 2], num_edges, no_edge),
         source=fill(source, directed, rows - 1),
         target=fill(target, directed, rows - 1),

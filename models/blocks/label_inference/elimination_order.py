@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ..side_information.hard_links import connected_sets
+from ..side_information.hard_links import connected_sets, low_first
 
 __all__ = ["MAX_WIDTH", "Order", "order_nodes", "table_cells"]
 
@@ -184,12 +184,14 @@ def _surely_wider(edges: NDArray, connected_set: NDArray, width: NDArray) -> NDA
         number = rng.permutation(len(edges))
         for side in (0, 1):
             np.maximum.at(chosen, edges[:, side], number)
-        chosen = np.argsort(number)[_distinct(chosen[chosen >= 0])]
+        edge_of_number = np.empty(len(edges), np.int64)
+        edge_of_number[number] = np.arange(len(edges))
+        chosen = edge_of_number[_distinct(chosen[chosen >= 0])]
         num_merged, merged = connected_sets(edges[chosen], len(connected_set))
         set_of_merged = np.zeros(num_merged, np.int64)
         set_of_merged[merged] = connected_set
         connected_set = set_of_merged
-        ends = np.sort(merged[edges], axis=1)
+        ends = low_first(merged[edges])
         ends = ends[ends[:, 0] != ends[:, 1]]
         edges = np.stack(np.divmod(_distinct(ends @ [num_merged, 1]), num_merged), axis=1)
     return wider

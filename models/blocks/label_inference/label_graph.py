@@ -15,6 +15,7 @@ from ..side_information.hard_links import (
     check_links,
     connected_sets,
     contract,
+    low_first,
     refuse_uncolourable,
 )
 from ..side_information.link_weights import check_pairs
@@ -164,7 +165,7 @@ class LabelGraph:
         num_chunklets, node = contract(pairs, weights, num_points)
         spare = max(room.points - num_points, 0)
         num_nodes = max(node_rows(num_chunklets + spare, num_points + spare), room.nodes)
-        ends = np.sort(node[pairs], axis=1)
+        ends = low_first(node[pairs])
         if num_clusters is not None:
             refuse_uncolourable(
                 node[pairs[np.isneginf(weights)]], num_chunklets, num_clusters, node

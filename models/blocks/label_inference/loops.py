@@ -17,7 +17,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from ..side_information.hard_links import connected_sets
+from ..side_information.hard_links import connected_sets, low_first
 from .colouring import Colouring, colour
 from .elimination_order import MAX_WIDTH, order_nodes, table_cells
 from .padding import AS_NEEDED, Sizes, padded
@@ -173,7 +173,7 @@ def lay_out(
     present = np.zeros(plan.num_places, bool)
     present[plan.edges[:, :2]] = True
     nodes, number = np.flatnonzero(present), np.cumsum(present) - 1
-    local = np.sort(number[plan.edges[:, :2]], axis=1)
+    local = low_first(number[plan.edges[:, :2]])
     num_connected_sets, connected_set = connected_sets(local, len(nodes))
     order = order_nodes(local, connected_set, num_clusters)
     cells = table_cells(order, connected_set, num_clusters)
@@ -224,7 +224,7 @@ def _edges_of_bags(
 ) -> NDArray[np.int64]:
     """Edge from each node to each node of its bag, `padding` where there is none."""
     size = len(sequence)
-    ends = np.sort(position[local], axis=1)
+    ends = low_first(position[local])
     key = ends[:, 0] * (size + 1) + ends[:, 1]
     by_key = np.argsort(key)
     key = np.append(key[by_key], -1)

@@ -66,6 +66,11 @@ def connected_sets(pairs: NDArray, num_nodes: int) -> tuple[int, NDArray[np.int6
     return int(count), label.astype(np.int64)
 
 
+def low_first(pairs: NDArray) -> NDArray:
+    """Pairs of numbers with the lower one first; several times faster than sorting each row."""
+    return np.stack([np.minimum(*pairs.T), np.maximum(*pairs.T)], axis=1)
+
+
 def contract(pairs: NDArray, weights: NDArray, num_points: int) -> tuple[int, NDArray[np.int64]]:
     """Tie hard must-linked points into nodes (chunklets).
 
@@ -187,7 +192,7 @@ def _crowded(cannot: NDArray, num_nodes: int, num_clusters: int) -> NDArray:
 
     Peeling goes on for some rounds only: a long chain would need as many as it has nodes.
     """
-    links = np.unique(np.sort(cannot, axis=1), axis=0)
+    links = np.unique(low_first(cannot), axis=0)
     for _ in range(_ROUNDS):
         enough = np.bincount(links.ravel(), minlength=num_nodes) >= num_clusters
         keep = enough[links].all(axis=1)

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from sidebayes.common.fields import check_integer, plain_array, real_array, refuse_unwritable
 from sidebayes.common.warnings import warn_user
 
+from .hard_links import low_first
 from .link_tables import RESERVED, as_same
 from .partial_labels import Groups, frozen
 
@@ -115,7 +116,7 @@ def per_pair(name: str, values: ArrayLike, num_links: int) -> NDArray[np.float64
 
 def refuse_contradicting(pairs: NDArray, weights: NDArray) -> None:
     """No pair may be both a hard must-link and a hard cannot-link."""
-    ends = np.sort(pairs, axis=1) @ [_MOST_POINTS, 1]
+    ends = low_first(pairs) @ [_MOST_POINTS, 1]
     both = np.isneginf(weights) & np.isin(ends, ends[np.isposinf(weights)])
     if both.any():
         i, j = np.sort(pairs[int(np.argmax(both))])

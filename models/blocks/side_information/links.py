@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sidebayes.common.fields import check_integer, plain_array, point_table
 from sidebayes.common.files import as_path
 
+from .hard_links import low_first
 from .link_tables import as_same, read_links_table
 from .link_weights import check_pairs, flip_rate_weight, per_pair
 from .partial_labels import Groups, PartialLabels
@@ -240,7 +241,7 @@ class Links(StatedPairs):
                 f"num_neighbors = {num_neighbors} for {len(x)} points; expected at most {len(x) - 1}"
             )
         graph = kneighbors_graph(x, num_neighbors).tocoo()
-        pairs = np.unique(np.sort(np.stack([graph.row, graph.col], axis=1), axis=1), axis=0)
+        pairs = np.unique(low_first(np.stack([graph.row, graph.col], axis=1)), axis=0)
         return cls(pairs.astype(np.int64), per_pair("weight", weight, len(pairs)), len(x))
 
     @classmethod
