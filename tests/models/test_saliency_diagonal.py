@@ -83,7 +83,7 @@ def test_a_diagonal_mixture_that_is_found_is_named(apart):
 
 
 def test_narrow_clusters_are_found_beside_wide_ones():
-    """The scale of the variances is learned: at that of the data narrow clusters cost too much."""
+    """Twelve rows suffice for a cluster fifty times as narrow as the data."""
     rng = np.random.default_rng(2)
     labels = np.repeat(np.arange(5), 12)
     width = np.array([0.02, 0.02, 0.02, 0.02, 1.0])[labels, None]
