@@ -29,6 +29,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.stats import spearmanr
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
@@ -164,7 +165,7 @@ def trunk(options):
             "feature_saliency", x, num_clusters=30, seed=seed, engine=engine, progress=False
         )
         rho = fit.params["saliency"]
-        order = np.corrcoef(np.argsort(np.argsort(rho)), np.arange(20))[0, 1]
+        order = spearmanr(rho, np.arange(20)).statistic
         print(
             f"trunk {seed}: {used(fit)} clusters, saliencies {rho[0]:.2f} to {rho[-1]:.2f}, rank "
             f"correlation with the index {order:.2f}, {time.process_time() - began:.1f} CPU s",

@@ -33,7 +33,7 @@ from .engines.plumbing.side_by_side import one_member, run_each
 from .engines.problem.density import approximation, trace_model
 from .engines.steps.climbs import BROKEN, SETTLED, climbed, history_length, stop_code, until_stopped
 from .engines.steps.starts import initial_values, starting_point
-from .feature_saliency_diagonal import Diagonal
+from .feature_saliency_diagonal import Diagonal, that_ranks
 from .feature_saliency_removals import Traced, simpler, worst_cluster
 from .feature_saliency_starts import at_known_rows, some_rows, with_all_features
 from .feature_saliency_steps import Sites, Weighed
@@ -109,8 +109,10 @@ class ComponentwiseEM(KeptEngine):
     num_restarts : int
         Number of starts at rows drawn at random, of which the shortest message is kept. But for flat priors
         there is one more, in which all saliencies stay at one until the best number of clusters is known: the
-        result is never a longer message than that diagonal mixture. Where that has the smaller BIC, the
-        status says so.
+        result is never a longer message than that diagonal mixture, except where another start has as many
+        clusters and saliencies between zero and one. These are kept then, since they rank the features, and
+        the status says how much shorter the other message is. Where the diagonal mixture has the smaller
+        BIC, the status says so.
 
     References
     ----------
@@ -340,7 +342,9 @@ class ComponentwiseEM(KeptEngine):
             raise FitError(
                 "component-wise EM found no finite log density; check the data for rows far off, and links"
             )
-        best = int(np.argmax(value))
+        weights, saliencies = (np.asarray(state.best[n]) for n in (names.weights, names.saliency))
+        shortest = int(np.argmax(value))
+        best = that_ranks(value, weights, saliencies)
         params = {n: np.asarray(v)[best] for n, v in state.best.items()}
         used = int((params[names.weights] > 0).sum())
         steps, saliency = int(state.steps[best]) - 1, params[names.saliency]
@@ -348,9 +352,12 @@ class ComponentwiseEM(KeptEngine):
         clusters = "1 cluster" if used == 1 else f"{used} clusters"
         message = (
             f"component-wise EM took {steps} steps from {len(params[names.weights])} clusters; the shortest "
-            f"message of {len(value)} starts, {-value[best]:.6g} nats, has {clusters} and "
+            f"message of {len(value)} starts{' that ranks features' * (best != shortest)}, "
+            f"{-value[best]:.6g} nats, has {clusters} and "
             f"{int((saliency > 0).sum())} of {len(saliency)} features"
         )
+        if best != shortest:
+            message += f"; with all saliencies at one it is {value[shortest] - value[best]:.4g} nats shorter"
         if used == 1:
             message += "; with one cluster there is nothing that features could tell apart"
         elif not (saliency > 0).any():

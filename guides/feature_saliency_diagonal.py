@@ -7,8 +7,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from numpy.typing import NDArray
 
-__all__ = ["Diagonal"]
+__all__ = ["Diagonal", "that_ranks"]
 
 _WORTH = 2.0
 """Difference of two BIC that is worth a mention (Kass and Raftery 1995, J. Am. Stat. Assoc. 90, 773-795)."""
@@ -44,3 +45,18 @@ class Diagonal(NamedTuple):
             f"A diagonal mixture without saliencies, of {clusters}, has BIC {least:.6g} against {bic:.6g} "
             f"here; compare with sidebayes.fit('gmm', x, num_clusters={number}, covariance='diagonal')"
         )
+
+
+def that_ranks(value: NDArray, weights: NDArray, saliency: NDArray) -> int:
+    """The start of the shortest message.
+
+    If all its saliencies are one, which ranks no features, the shortest of those with as many clusters
+    and learned saliencies, if there is one.
+    """
+    shortest = int(np.argmax(value))
+    number = (weights > 0).sum(axis=1)
+    ranks = (saliency < 1).any(axis=1) & (saliency > 0).any(axis=1) & (number == number[shortest])
+    ranks &= np.isfinite(value)
+    if not (saliency[shortest] == 1).all() or not ranks.any():
+        return shortest
+    return int(np.argmax(np.where(ranks, value, -np.inf)))

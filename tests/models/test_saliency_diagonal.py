@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.stats import spearmanr
 from sidebayes.guides.engines.problem.density import trace_model
-from sidebayes.guides.feature_saliency_diagonal import Diagonal
+from sidebayes.guides.feature_saliency_diagonal import Diagonal, that_ranks
 from sidebayes.guides.feature_saliency_steps import Sites, Weighed
 from sklearn.mixture import GaussianMixture
 
@@ -102,3 +103,30 @@ def test_the_better_of_two_mixtures_is_kept():
         assert first.beside(jnp.asarray(counts), jnp.asarray(bic), jnp.asarray(2)) == first
     assert first.remark(8.9) is None  # too little to mention
     assert "of 3 clusters, has BIC 7 against 9.5 here" in first.remark(9.5)
+
+
+def test_learned_saliencies_are_kept_beside_as_many_clusters_without():
+    weights = np.array([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.6, 0.4, 0.0]])
+    saliency = np.array([[0.9, 0.4], [0.8, 0.3], [1.0, 1.0]])
+    value = np.array([-20.0, -15.0, -10.0])
+    assert that_ranks(value, weights, saliency) == 0
+    assert that_ranks(value[::-1], weights, saliency) == 0  # learned, and the shortest
+    assert that_ranks(value, weights[[1, 1, 2]], saliency) == 2  # of other numbers of clusters
+    assert that_ranks(np.where(value < -19, -np.inf, value), weights, saliency) == 2
+    saliency[2, 0] = 0.0
+    assert that_ranks(value, weights, saliency) == 2  # which says what does not matter
+
+
+@pytest.mark.slow
+def test_saliencies_of_trunk_fall():
+    """Check 17: clusters lie 1 / sqrt(feature) apart; the thesis' saliencies fall with the feature."""
+    means = 1 / np.sqrt(np.arange(1, 21))
+    rng = np.random.default_rng(1)
+    x = np.repeat([1.0, -1.0], 5000)[:, None] * means + rng.normal(size=(10_000, 20))
+    fit = sb.fit("feature_saliency", x, num_clusters=8, seed=1)
+    saliency = fit.params["saliency"]
+    assert (fit.params["weights"] > 0).sum() == 2
+    assert spearmanr(saliency, np.arange(20)).statistic < -0.8
+    assert saliency[0] > 0.85
+    assert saliency[-1] < 0.5
+    assert "with all saliencies at one it is" in str(fit.status)
