@@ -30,12 +30,13 @@ from .engines.plumbing.clock import Clock
 from .engines.plumbing.programs import compiled
 from .engines.plumbing.progress import progress_bar
 from .engines.plumbing.side_by_side import one_member, run_each
+from .engines.problem.declared import observed_table
 from .engines.problem.density import approximation, trace_model
 from .engines.steps.climbs import BROKEN, SETTLED, climbed, history_length, stop_code, until_stopped
 from .engines.steps.starts import initial_values, starting_point
 from .feature_saliency_diagonal import Diagonal, that_ranks
 from .feature_saliency_removals import Traced, simpler, worst_cluster
-from .feature_saliency_starts import at_known_rows, some_rows, with_all_features
+from .feature_saliency_starts import at_known_rows, num_starts, some_rows, with_all_features
 from .feature_saliency_steps import Sites, Weighed
 
 __all__ = ["ComponentwiseEM"]
@@ -106,13 +107,14 @@ class ComponentwiseEM(KeptEngine):
         A structure is settled when a step changes the length of the message by less than `tol` times
         one plus its absolute value.
     max_steps : int
-    num_restarts : int
-        Number of starts at rows drawn at random, of which the shortest message is kept. But for flat priors
-        there is one more, in which all saliencies stay at one until the best number of clusters is known: the
-        result is never a longer message than that diagonal mixture, except where another start has as many
-        clusters and saliencies between zero and one. These are kept then, since they rank the features, and
-        the status says how much shorter the other message is. Where the diagonal mixture has the smaller
-        BIC, the status says so.
+    num_restarts : int, optional
+        Number of starts at rows drawn at random, of which the shortest message is kept. By default these are
+        twenty, or fewer where rows times features times clusters exceed 200,000, but at least three. Unless
+        the prior is flat, there is one more, in which all saliencies stay at one until the best number of
+        clusters is known: the result is never a longer message than that diagonal mixture, except where
+        another start has as many clusters, saliencies below one, and a message longer by no more than the
+        price of these. They are kept then, since they rank the features, and the status says how much
+        shorter the other message is. Where the diagonal mixture has the smaller BIC, the status says so.
 
     References
     ----------
@@ -123,7 +125,7 @@ class ComponentwiseEM(KeptEngine):
     min_clusters: Count = 1
     tol: NonNegative = 1e-7
     max_steps: Count = 5000
-    num_restarts: Count = 3
+    num_restarts: Count | None = None
     name: ClassVar[str] = "componentwise_em"
     gives_point: ClassVar[bool] = True
     prunes: ClassVar[bool] = True
@@ -153,7 +155,8 @@ class ComponentwiseEM(KeptEngine):
         approximate = approximation(problem)
         names = Sites.of(problem)
         if init is None:
-            starts = initial_values(problem, seed, self.num_restarts)
+            number = self.num_restarts or num_starts(problem, names)
+            starts = initial_values(problem, seed, number)
             starts = at_known_rows(problem, names, starts)
         else:
             starts = {n: v[None] for n, v in starting_point(problem, init).items()}
@@ -174,7 +177,9 @@ class ComponentwiseEM(KeptEngine):
             run = partial(climbed, describe=_shown, advance=advance, keep=keep, clock=clock)
             each = partial(run_each, program)
             state, _ = run(each, state, fixed)
-        return self._result(state, names, clock.seconds, approximate)
+        table = observed_table(problem, names.observed)
+        num_rows = np.inf if table is None else len(table)
+        return self._result(state, names, num_rows, clock.seconds, approximate)
 
     def _begun(
         self, problem: Problem, names: Sites, state: _Search, clock: Clock
@@ -334,6 +339,7 @@ class ComponentwiseEM(KeptEngine):
         self,
         state: _Search,
         names: Sites,
+        num_rows: float,
         seconds: dict[str, float],
         approximate: str | None,
     ) -> EngineResult:
@@ -344,7 +350,7 @@ class ComponentwiseEM(KeptEngine):
             )
         weights, saliencies = (np.asarray(state.best[n]) for n in (names.weights, names.saliency))
         shortest = int(np.argmax(value))
-        best = that_ranks(value, weights, saliencies)
+        best = that_ranks(value, weights, saliencies, num_rows)
         params = {n: np.asarray(v)[best] for n, v in state.best.items()}
         used = int((params[names.weights] > 0).sum())
         steps, saliency = int(state.steps[best]) - 1, params[names.saliency]

@@ -47,16 +47,18 @@ class Diagonal(NamedTuple):
         )
 
 
-def that_ranks(value: NDArray, weights: NDArray, saliency: NDArray) -> int:
+def that_ranks(value: NDArray, weights: NDArray, saliency: NDArray, num_rows: float) -> int:
     """The start of the shortest message.
 
-    If all its saliencies are one, which ranks no features, the shortest of those with as many clusters
-    and learned saliencies, if there is one.
+    If all its saliencies are one, which ranks no features, the shortest of those with as many clusters and
+    learned saliencies whose messages are longer by no more than the price of what these take: a saliency,
+    and the mean and the variance of a common density, half a logarithm of the rows each.
     """
     shortest = int(np.argmax(value))
-    number = (weights > 0).sum(axis=1)
-    ranks = (saliency < 1).any(axis=1) & (saliency > 0).any(axis=1) & (number == number[shortest])
-    ranks &= np.isfinite(value)
+    number, learned = (weights > 0).sum(axis=1), (saliency < 1).sum(axis=1)
+    price = 1.5 * np.log(num_rows) * learned
+    ranks = (saliency > 0).any(axis=1) & (learned > 0) & (number == number[shortest])
+    ranks &= value >= value[shortest] - price
     if not (saliency[shortest] == 1).all() or not ranks.any():
         return shortest
     return int(np.argmax(np.where(ranks, value, -np.inf)))

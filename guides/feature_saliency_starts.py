@@ -11,15 +11,30 @@ from sidebayes.models.blocks.side_information.partial_labels import PartialLabel
 
 from .engines.base import Problem
 from .engines.problem.declared import observed_table
+from .engines.problem.posterior import latent_shapes
 from .feature_saliency_steps import Sites
 
-__all__ = ["at_known_rows", "some_rows", "with_all_features"]
+__all__ = ["at_known_rows", "num_starts", "some_rows", "with_all_features"]
+
+_FEWEST, _MOST = 3, 20
+"""Starts where none are asked for."""
+
+_WORK = 4_000_000
+"""Rows times features times clusters, summed over the starts, up to which there are more than the fewest."""
 
 _ROWS_PER_CLUSTER = 300
 """Rows for each cluster of the start that are enough to begin the search with."""
 
 _MANY = 4
 """How many times as many rows there must be for a search in some of them to be worth its compilation."""
+
+
+def num_starts(problem: Problem, names: Sites) -> int:
+    """Many, since there are many messages of nearly the same length; few of large tables."""
+    data = observed_table(problem, names.observed)
+    clusters = latent_shapes(problem)[names.weights][-1]
+    work = clusters * (0 if data is None else data.size)
+    return int(np.clip(_WORK // max(work, 1), _FEWEST, _MOST))
 
 
 def at_known_rows(problem: Problem, names: Sites, starts: dict[str, NDArray]) -> dict[str, NDArray]:

@@ -14,6 +14,8 @@ from sklearn.mixture import GaussianMixture
 
 import sidebayes as sb
 
+ENGINE = sb.ComponentwiseEM(num_restarts=3)
+
 
 def three_clusters(gap):
     """Sixty rows of six features, two of which are larger in each of three clusters."""
@@ -25,13 +27,13 @@ def three_clusters(gap):
 @pytest.fixture(scope="module")
 def close():
     x = three_clusters(1.6)
-    return sb.fit("feature_saliency", x, num_clusters=6), x
+    return sb.fit("feature_saliency", x, num_clusters=6, engine=ENGINE), x
 
 
 @pytest.fixture(scope="module")
 def apart():
     x = three_clusters(2.2)
-    return sb.fit("feature_saliency", x, num_clusters=6), x
+    return sb.fit("feature_saliency", x, num_clusters=6, engine=ENGINE), x
 
 
 def bic_of(fit, x):
@@ -109,12 +111,12 @@ def test_learned_saliencies_are_kept_beside_as_many_clusters_without():
     weights = np.array([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.6, 0.4, 0.0]])
     saliency = np.array([[0.9, 0.4], [0.8, 0.3], [1.0, 1.0]])
     value = np.array([-20.0, -15.0, -10.0])
-    assert that_ranks(value, weights, saliency) == 0
-    assert that_ranks(value[::-1], weights, saliency) == 0  # learned, and the shortest
-    assert that_ranks(value, weights[[1, 1, 2]], saliency) == 2  # of other numbers of clusters
-    assert that_ranks(np.where(value < -19, -np.inf, value), weights, saliency) == 2
+    assert that_ranks(value, weights, saliency, 100) == 0
+    assert that_ranks(value[::-1], weights, saliency, 100) == 0  # learned, and the shortest
+    assert that_ranks(value, weights[[1, 1, 2]], saliency, 100) == 2  # of other numbers of clusters
+    assert that_ranks(value, weights, saliency, 20) == 2  # longer than two saliencies cost
     saliency[2, 0] = 0.0
-    assert that_ranks(value, weights, saliency) == 2  # which says what does not matter
+    assert that_ranks(value, weights, saliency, 100) == 2  # which says what does not matter
 
 
 @pytest.mark.slow
