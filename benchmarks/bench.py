@@ -205,17 +205,20 @@ def main() -> None:
         return
     found = json.loads(FILE.read_text()) if FILE.exists() else {}
     if options.write:
+        if not found:
+            parser.error(f"there is no {FILE.name} to write from; measure first, without --write")
         page = PAGE.read_text()
         PAGE.write_text(TABLE.sub(lambda parts: parts[1] + table(found) + parts[2], page))
         draw(found)
         return
     if found.get("machine") != machine():
         found = {"machine": machine(), "tasks": {}}
-    wanted = tuple(options.only.split(","))
-    for name in TASKS:
-        if name.startswith(wanted):
-            found["tasks"][name] = measure(name)
-    FILE.write_text(json.dumps(found, indent=1) + "\n")
+    names = [name for name in TASKS if name.startswith(tuple(options.only.split(",")))]
+    if not names:
+        parser.error(f"--only {options.only}: no task begins so; there are {', '.join(TASKS)}")
+    for name in names:
+        found["tasks"][name] = measure(name)
+        FILE.write_text(json.dumps(found, indent=1) + "\n")  # a task that fails later loses nothing
     print(table(found))
 
 

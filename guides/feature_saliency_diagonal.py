@@ -52,7 +52,7 @@ def that_ranks(value: NDArray, weights: NDArray, saliency: NDArray, num_rows: fl
 
     If all its saliencies are one, which ranks no features, the shortest of those with as many clusters and
     learned saliencies whose messages are longer by no more than the price of what these take: a saliency,
-    and the mean and the variance of a common density, half a logarithm of the rows each.
+    and the mean and the variance of a normal common density, half a logarithm of the rows each.
     """
     shortest = int(np.argmax(value))
     number, learned = (weights > 0).sum(axis=1), (saliency < 1).sum(axis=1)

@@ -211,7 +211,8 @@ def _derived(run: Run, result: EngineResult) -> _Found:
 def _is_chosen(run: Run, name: str, note: Chosen) -> bool:
     """Whether an option has the value that is chosen where it is left out."""
     others = {key: value for key, value in run.options.items() if key != name}
-    return bool(note.choose(run.data, others) == run.options.get(name))
+    value: Any = run.options.get(name)
+    return np.array_equal(note.choose(run.data, others), value)
 
 
 def _result(run: Run, init: Mapping[str, Any] | None, progress: bool) -> EngineResult:

@@ -120,7 +120,7 @@ def test_missing_levels_are_imputed_by_their_values():
 def test_what_is_given_stays():
     table, _ = frame()
     x = table.to_numpy()
-    kinds = ["normal"] * 3 + ["category:0.48,1", "normal"]
+    kinds = np.array(["normal"] * 3 + ["category:0.48,1", "normal"])
     with pytest.warns(sb.SideBayesWarning, match="few different values: 4"):
         fit = sb.fit("feature_saliency", table, num_clusters=4, engine=ENGINE, kinds=kinds)
     assert "taken for" not in str(fit.status)
