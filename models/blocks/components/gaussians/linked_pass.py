@@ -21,7 +21,7 @@ from ...label_inference.label_graph import LabelGraph
 from ...label_inference.potentials import edge_potentials
 from ...label_inference.trees.lanes import SLOTS, WIDTH, Lanes, lane_terms
 from ...label_inference.trees.potts import FORBIDDEN, SUM
-from .chunks import CHUNK, Moments, about_means, accumulate
+from .chunks import CHUNK, Moments, about_means, accumulate, by_feature
 from .gaussian import whitening
 from .gaussian_stats import checked, gaussian_log_prob, log_density, mixed, weighted_moments
 
@@ -143,4 +143,4 @@ def _small_trees(
 
 def _gathered(x: Array, rows: Array) -> tuple[Array, Array]:
     """Points of some rows, (d, chunk), and which of these there are."""
-    return x.at[rows].get(mode="clip").T, (rows < len(x)).astype(x.dtype)
+    return by_feature(x.at[rows].get(mode="clip")), (rows < len(x)).astype(x.dtype)
