@@ -337,8 +337,15 @@ def _compile(
 
 @contextmanager
 def unchecked() -> Iterator[None]:
-    """Trace without NumPyro's checks of values, unknown here, which would be compiled and ignored."""
-    with tracing, numpyro.validation_enabled(False):
+    """Trace without NumPyro's checks of values, unknown here, which would be compiled and ignored.
+
+    Matrix products of single precision are exact to it on accelerators too, whose own default keeps ten
+    bits of each factor, unless the user has set a precision.
+    """
+    products = jax.config.jax_default_matmul_precision
+    if products is None and jax.default_backend() != "cpu":
+        products = "highest"
+    with tracing, numpyro.validation_enabled(False), jax.default_matmul_precision(products):
         yield
 
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from ..visits import at_a_time
 from .densities.expected import Regression, class_regressions
 from .densities.mixture import EffectsMixture
 from .densities.random_effects import log_integrals, moments
@@ -17,7 +18,7 @@ from .densities.sums import RowSums, group_sums
 __all__ = ["ClassPass", "class_pass"]
 
 _CHUNK = 512
-"""Groups that are taken at a time."""
+"""Groups that are taken at a time on a processor."""
 
 
 class ClassPass(NamedTuple):
@@ -44,7 +45,7 @@ def class_pass(fn: EffectsMixture, value: Array, structure: Structure) -> ClassP
     log_side = jnp.zeros((number, fn.num_clusters)) if fn.log_side is None else fn.log_side
     by_group = {name: leaf for name, leaf in sums._asdict().items() if name != "start"}
     columns = by_group, log_side, jnp.ones(number)
-    size = min(_CHUNK, number)
+    size = min(at_a_time(_CHUNK), number)
 
     def in_chunks(leaf: Array) -> Array:
         padded = jnp.pad(leaf, [(0, -number % size)] + [(0, 0)] * (leaf.ndim - 1))

@@ -21,6 +21,7 @@ from ..side_information.hard_links import (
 from ..side_information.link_weights import check_pairs
 from ..side_information.links import Links
 from ..side_information.partial_labels import Groups
+from ..visits import at_a_time
 from .approximate import Exact, Inference, as_inference
 from .colouring import Colouring
 from .elimination import cut_into_rows, peel_leaves, row_width
@@ -188,11 +189,13 @@ class LabelGraph:
         lanes = None
         if num_edges and num_nodes >= max(MANY_NODES, FEW_NODES + 1):
             trees = small_trees(rounds, node_connected_set, edges[~peeled])
-            chunks = max(padded(-(-trees.num_lanes // WIDTH), 16), room.lanes)
+            across = at_a_time(WIDTH)
+            chunks = max(padded(-(-trees.num_lanes // across), 16), room.lanes)
             if chunks:
                 has_link = np.bincount(edges.ravel(), minlength=num_nodes)[:num_chunklets] > 0
                 alone = np.flatnonzero(~has_link)
-                lanes, rounds = lay_lanes(trees, rounds, alone, num_nodes, num_edges, chunks)
+                given = num_nodes, num_edges, chunks, across
+                lanes, rounds = lay_lanes(trees, rounds, alone, *given)
         leaves = np.concatenate([np.zeros((0, 3), np.int64), *rounds])
         # few nodes without links stand with the roots of trees: one sum less to compile
         tops = np.full(num_nodes, num_edges > 0 and few)

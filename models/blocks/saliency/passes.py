@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from ..visits import at_a_time
 from .layout import ABREAST, Layout, Places, Used
 
 __all__ = [
@@ -34,7 +35,7 @@ __all__ = [
 ]
 
 CHUNK = 4096
-"""Rows visited at a time."""
+"""Rows visited at a time on a processor."""
 
 _UNDER_ONE_LOG = 24
 """Visits whose factors are multiplied under one logarithm: two to their number is finite in 32 bits."""
@@ -177,7 +178,7 @@ def salient_densities(x: ArrayLike, given: Salient, used: Used | None = None) ->
     used : Used, optional
         Clusters that are used, all by default; densities in the others are zero.
     """
-    return _densities(jnp.asarray(x), given, used, CHUNK)
+    return _densities(jnp.asarray(x), given, used, at_a_time(CHUNK))
 
 
 @partial(jax.jit, static_argnums=3)
@@ -233,7 +234,9 @@ def salient_moments(
     used : Used, optional
         Clusters that are used, all by default.
     """
-    return _moments(jnp.asarray(x), jnp.asarray(share), given, jnp.asarray(about), used, CHUNK)
+    return _moments(
+        jnp.asarray(x), jnp.asarray(share), given, jnp.asarray(about), used, at_a_time(CHUNK)
+    )
 
 
 @partial(jax.jit, static_argnums=5)

@@ -16,6 +16,7 @@ from numpyro.distributions import constraints
 
 from sidebayes.common.fields import Range, check_number
 
+from ..visits import at_a_time
 from .passes import CHUNK
 
 __all__ = [
@@ -54,7 +55,7 @@ def known_moments(x: ArrayLike | None, num_features: int) -> tuple[Array, Array]
     """Mean and variance of each feature over its known values; zero and one where there are none."""
     if x is None:
         return jnp.zeros(num_features), jnp.ones(num_features)
-    return _known_moments(jnp.asarray(x), CHUNK)
+    return _known_moments(jnp.asarray(x), at_a_time(CHUNK))
 
 
 @partial(jax.jit, static_argnums=1)

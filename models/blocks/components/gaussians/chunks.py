@@ -10,10 +10,12 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jax.typing import ArrayLike
 
+from ...visits import at_a_time
+
 __all__ = ["CHUNK", "Moments", "about_means", "accumulate", "by_feature", "chunks", "in_turn"]
 
 CHUNK = 960
-"""Rows visited at a time: no power of two, whose features would share the same lines of the cache."""
+"""Rows visited at a time on a processor: no power of two, whose features would share lines of the cache."""
 
 
 class Moments(NamedTuple):
@@ -66,7 +68,7 @@ def by_feature(rows: Array) -> Array:
 
 
 def in_turn(
-    x: Array, num_real: ArrayLike, chunk_size: int
+    x: Array, num_real: ArrayLike, chunk_size: int | None
 ) -> tuple[int, Callable[[Array], tuple[Array, Array, Array]]]:
     """Number of chunks of rows, and the function that picks them for `accumulate`."""
     size, starts = chunks(len(x), chunk_size)
@@ -153,8 +155,10 @@ def _compensated(carry: tuple, terms: tuple) -> tuple:
     return new, lost
 
 
-def chunks(num_points: int, chunk_size: int) -> tuple[int, Array]:
-    """Rows in a chunk, and where the chunks begin."""
+def chunks(num_points: int, chunk_size: int | None) -> tuple[int, Array]:
+    """Rows in a chunk, `CHUNK` of them if nothing is asked, and where the chunks begin."""
+    if chunk_size is None:
+        chunk_size = at_a_time(CHUNK)
     if chunk_size < 1:
         raise ValueError(f"chunk_size = {chunk_size}; expected at least 1")
     size = min(chunk_size, num_points)

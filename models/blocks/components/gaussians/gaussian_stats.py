@@ -23,7 +23,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike
 
 from ...row_shares import map_rows, sum_rows
-from .chunks import CHUNK, Moments, about_means, accumulate, chunks, in_turn
+from .chunks import Moments, about_means, accumulate, chunks, in_turn
 from .gaussian import whitening
 
 __all__ = [
@@ -66,7 +66,7 @@ def gaussian_pass(
     *,
     statements: tuple[Array, Array] | None = None,
     num_real: ArrayLike | None = None,
-    chunk_size: int = CHUNK,
+    chunk_size: int | None = None,
 ) -> GaussianPass:
     r"""E-step of a Gaussian mixture and the sufficient statistics of its M-step, in one pass.
 
@@ -84,8 +84,8 @@ def gaussian_pass(
         of the classes in each cluster, (num_clusters, num_classes). Rows of one number state nothing.
     num_real : int, optional
         Rows from this number on are spare and do not count.
-    chunk_size : int
-        Rows visited at a time.
+    chunk_size : int, optional
+        Rows visited at a time; as many as suit the machine by default.
 
     Returns
     -------
@@ -123,7 +123,7 @@ def gaussian_pass(
     return GaussianPass(log_likelihood, about_means(sums, mean, centre), counts)
 
 
-def _share_of_pass(chunk_size: int, rows: tuple, num_real: ArrayLike, *given: Any) -> tuple:
+def _share_of_pass(chunk_size: int | None, rows: tuple, num_real: ArrayLike, *given: Any) -> tuple:
     """Log likelihood, statements counted and sums of moments of some rows."""
     (x, stated), (mean, precision, constant, centre, classes) = rows, given
     counts = None if classes is None else jnp.zeros(classes.shape, x.dtype)
@@ -165,7 +165,7 @@ def weighted_moments(
     responsibilities: ArrayLike,
     mean: ArrayLike | None = None,
     *,
-    chunk_size: int = CHUNK,
+    chunk_size: int | None = None,
 ) -> Moments:
     """Moments of each cluster about `mean`, given responsibilities.
 
@@ -177,8 +177,8 @@ def weighted_moments(
     mean : array_like, shape (num_clusters, num_features), optional
         What the moments are about: the mean of the data by default. Best the current means of
         the clusters, for accuracy.
-    chunk_size : int
-        Rows visited at a time.
+    chunk_size : int, optional
+        Rows visited at a time; as many as suit the machine by default.
 
     Raises
     ------
@@ -210,7 +210,7 @@ def weighted_moments(
 
 
 def _share_of_moments(
-    chunk_size: int, rows: tuple, num_real: ArrayLike, mean: Array, centre: Array
+    chunk_size: int | None, rows: tuple, num_real: ArrayLike, mean: Array, centre: Array
 ) -> tuple:
     """Sums of moments of some rows."""
     x, responsibilities = rows
@@ -224,7 +224,7 @@ def _share_of_moments(
 
 
 def gaussian_log_prob(
-    x: ArrayLike, mean: ArrayLike, scale_tril: ArrayLike, *, chunk_size: int = CHUNK
+    x: ArrayLike, mean: ArrayLike, scale_tril: ArrayLike, *, chunk_size: int | None = None
 ) -> Array:
     """Log density of every point under every Gaussian, shape (num_points, num_clusters).
 
@@ -234,8 +234,8 @@ def gaussian_log_prob(
     mean : array_like, shape (num_clusters, num_features)
     scale_tril : array_like, shape (num_clusters, num_features, num_features)
         Lower Cholesky factors of the covariances.
-    chunk_size : int
-        Rows visited at a time.
+    chunk_size : int, optional
+        Rows visited at a time; as many as suit the machine by default.
 
     Raises
     ------
@@ -248,7 +248,7 @@ def gaussian_log_prob(
 
 
 def _share_of_densities(
-    chunk_size: int, x: Array, mean: Array, precision: Array, constant: Array
+    chunk_size: int | None, x: Array, mean: Array, precision: Array, constant: Array
 ) -> Array:
     """Log densities of some rows."""
     size, starts = chunks(len(x), chunk_size)

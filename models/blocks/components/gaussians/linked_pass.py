@@ -19,8 +19,9 @@ from ...label_inference import partition
 from ...label_inference.approximate import Inference
 from ...label_inference.label_graph import LabelGraph
 from ...label_inference.potentials import edge_potentials
-from ...label_inference.trees.lanes import SLOTS, WIDTH, Lanes, lane_terms
+from ...label_inference.trees.lanes import Lanes, lane_terms
 from ...label_inference.trees.potts import FORBIDDEN, SUM
+from ...visits import at_a_time
 from .chunks import CHUNK, Moments, about_means, accumulate, by_feature
 from .gaussian import whitening
 from .gaussian_stats import checked, gaussian_log_prob, log_density, mixed, weighted_moments
@@ -102,16 +103,17 @@ def linked_pass(
 
 def _alone(x: Array, lanes: Lanes, mean: Array, centre: Array, density) -> tuple:
     """Log likelihood and sums of moments of the points without links."""
-    nodes = jnp.pad(jnp.asarray(lanes.alone), (0, CHUNK), constant_values=len(x))
+    size = at_a_time(CHUNK)
+    nodes = jnp.pad(jnp.asarray(lanes.alone), (0, size), constant_values=len(x))
 
     def pick(number: Array) -> tuple[Array, Array, None]:
-        rows = lax.dynamic_slice_in_dim(nodes, number * CHUNK, CHUNK)
+        rows = lax.dynamic_slice_in_dim(nodes, number * size, size)
         return *_gathered(x, rows), None
 
     def visit(points: Array, live: Array, _: None) -> tuple[Array, Array, None]:
         return *mixed(density(points), live), None
 
-    number = -(-jnp.asarray(lanes.num_alone) // CHUNK)
+    number = -(-jnp.asarray(lanes.num_alone) // size)
     return accumulate(number, pick, mean, centre, visit, jnp.zeros((), x.dtype))[0]
 
 
@@ -132,12 +134,12 @@ def _small_trees(
         log_joint = density(points)
         peak = jnp.max(log_joint, axis=0)
         peak = jnp.where(jnp.isfinite(peak), peak, 0.0)
-        belief = jnp.maximum(log_joint - peak, FORBIDDEN).reshape(num_clusters, SLOTS, WIDTH)
+        belief = jnp.maximum(log_joint - peak, FORBIDDEN).reshape(num_clusters, *parent.shape)
         terms, share, agree = lane_terms(SUM, belief, weight, parent)
         value = terms.sum() + jnp.where(live > 0, peak, 0.0).sum()
         return value, share.reshape(num_clusters, -1), agree
 
-    blank, agree = jnp.zeros((), x.dtype), jnp.zeros((num_chunks, SLOTS, WIDTH), x.dtype)
+    blank, agree = jnp.zeros((), x.dtype), jnp.zeros(lanes.node.shape, x.dtype)
     return accumulate(num_chunks, pick, mean, centre, visit, blank, agree)
 
 

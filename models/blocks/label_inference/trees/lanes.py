@@ -8,6 +8,7 @@ what is done in a lane are vector instructions, which gather and scatter nothing
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -32,13 +33,13 @@ ROOT, SPARE = SLOTS, SLOTS + 1
 """In place of the slot of a parent: a node that has none, and no node at all."""
 
 WIDTH = 128
-"""Lanes in a chunk."""
+"""Lanes in a chunk of a processor; an accelerator takes more at a time."""
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Lanes:
-    """Where the nodes of small trees stand; arrays of cells have shape (num_chunks, `SLOTS`, `WIDTH`).
+    """Where the nodes of small trees stand; cells are (num_chunks, `SLOTS`, lanes in a chunk).
 
     Attributes
     ----------
@@ -68,7 +69,7 @@ class Lanes:
     @property
     def num_cells(self) -> int:
         """Cells of all chunks."""
-        return self.node.shape[0] * SLOTS * WIDTH
+        return math.prod(self.node.shape)
 
 
 def lane_terms(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .lanes import LEVELS, ROOT, SLOTS, SPARE, WIDTH, Lanes
+from .lanes import LEVELS, ROOT, SLOTS, SPARE, Lanes
 
 __all__ = ["SmallTrees", "lay_lanes", "small_trees"]
 
@@ -131,6 +131,7 @@ def lay_lanes(
     num_nodes: int,
     num_edges: int,
     num_chunks: int,
+    width: int,
 ) -> tuple[Lanes, list[NDArray]]:
     """Lay small trees out in chunks of lanes; also returns the rounds of leaves without them.
 
@@ -145,10 +146,12 @@ def lay_lanes(
         Of the graph; they pad.
     num_chunks : int
         At least as many as the lanes need.
+    width : int
+        Lanes in a chunk.
     """
     lane, slot = trees.cell // SLOTS, trees.cell % SLOTS
-    cell = (lane // WIDTH * SLOTS + slot) * WIDTH + lane % WIDTH
-    num_cells = num_chunks * SLOTS * WIDTH
+    cell = (lane // width * SLOTS + slot) * width + lane % width
+    num_cells = num_chunks * SLOTS * width
     slot_of = np.zeros(num_nodes, np.int64)
     slot_of[trees.node] = slot
     place = np.full(num_nodes, num_cells)
@@ -163,7 +166,7 @@ def lay_lanes(
     parent[at], edge[at] = slot_of[hung[:, 1]], hung[:, 2]
     cell_of_edge = np.full(num_edges + 2, num_cells)
     cell_of_edge[hung[:, 2]] = at
-    shape = num_chunks, SLOTS, WIDTH
+    shape = num_chunks, SLOTS, width
     lanes = Lanes(
         node=node.reshape(shape).astype(np.int32),
         parent=parent.reshape(shape).astype(np.int32),
