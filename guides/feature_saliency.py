@@ -350,7 +350,7 @@ class ComponentwiseEM(KeptEngine):
             )
         weights, saliencies = (np.asarray(state.best[n]) for n in (names.weights, names.saliency))
         shortest = int(np.argmax(value))
-        best = that_ranks(value, weights, saliencies, num_rows)
+        best = that_ranks(value, weights, saliencies, names.num_parameters, num_rows)
         params = {n: np.asarray(v)[best] for n, v in state.best.items()}
         used = int((params[names.weights] > 0).sum())
         steps, saliency = int(state.steps[best]) - 1, params[names.saliency]

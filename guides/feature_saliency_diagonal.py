@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
@@ -47,17 +48,33 @@ class Diagonal(NamedTuple):
         )
 
 
-def that_ranks(value: NDArray, weights: NDArray, saliency: NDArray, num_rows: float) -> int:
+def that_ranks(
+    value: NDArray,
+    weights: NDArray,
+    saliency: NDArray,
+    num_parameters: Sequence[int],
+    num_rows: float,
+) -> int:
     """The start of the shortest message.
 
     If all its saliencies are one, which ranks no features, the shortest of those with as many clusters and
-    learned saliencies whose messages are longer by no more than the price of what these take: a saliency,
-    and the mean and the variance of a normal common density, half a logarithm of the rows each.
+    learned saliencies whose messages are longer by no more than the price of what these take: a saliency
+    and the parameters of a common density, half a logarithm of the rows each. One cluster ranks nothing.
+
+    Parameters
+    ----------
+    value : ndarray, shape (num_starts,)
+        Minus the lengths of the messages.
+    weights : ndarray, shape (num_starts, num_clusters)
+    saliency : ndarray, shape (num_starts, num_features)
+    num_parameters : sequence of int, length num_features
+        Of one density of each feature.
+    num_rows : float
     """
     shortest = int(np.argmax(value))
-    number, learned = (weights > 0).sum(axis=1), (saliency < 1).sum(axis=1)
-    price = 1.5 * np.log(num_rows) * learned
-    ranks = (saliency > 0).any(axis=1) & (learned > 0) & (number == number[shortest])
+    number, learned = (weights > 0).sum(axis=1), saliency < 1
+    price = learned @ (1.0 + np.asarray(num_parameters)) * np.log(num_rows) / 2
+    ranks = (saliency > 0).any(axis=1) & learned.any(axis=1) & (number == max(number[shortest], 2))
     ranks &= value >= value[shortest] - price
     if not (saliency[shortest] == 1).all() or not ranks.any():
         return shortest

@@ -33,12 +33,17 @@ __all__ = ["Sites", "Weighed", "log_prior"]
 
 
 class Sites(NamedTuple):
-    """Names of observed site, weights and features by role; normal columns; whether priors are flat."""
+    """Names of observed site, weights and features by role, and what is known of the features.
+
+    `normal` are the normal columns, `num_parameters` those of one density of each feature, and `is_flat`
+    says whether their priors are.
+    """
 
     observed: str
     weights: str
     roles: tuple[tuple[str, str], ...]
     normal: tuple[int, ...]
+    num_parameters: tuple[int, ...]
     is_flat: bool
 
     @property
@@ -95,7 +100,8 @@ class Sites(NamedTuple):
             normal = block.columns.normal
         else:
             normal = tuple(range(block.num_features))
-        return cls(sources[0], weights[0], tuple(sorted(sites.items())), normal, block.is_flat)
+        known = normal, tuple(map(int, block.num_parameters)), block.is_flat
+        return cls(sources[0], weights[0], tuple(sorted(sites.items())), *known)
 
 
 def log_prior(trace: Mapping[str, dict], names: Sites) -> Array:

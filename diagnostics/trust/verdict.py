@@ -174,7 +174,7 @@ def _lone(fit: Fitted) -> list[str]:
 def _starts(fit: Fitted) -> tuple[str, str] | None:
     """How many starts vouch for a mode."""
     history = fit.objective
-    if num_starts_at_best(fit) != 1:
+    if num_starts_at_best(fit) != 1 or _is_one_cluster(fit):
         return None
     if len(history) > 1:
         return "caution", "No other start came near it; add starts (num_restarts)."
@@ -187,6 +187,18 @@ def _starts(fit: Fitted) -> tuple[str, str] | None:
             "add starts (num_restarts)."
         )
     return None
+
+
+def _is_one_cluster(fit: Fitted) -> bool:
+    """Whether all clusters but one were removed: every start that ends so has found the same density."""
+    weights = [
+        site.to_numpy()
+        for site in fit.tree["posterior"].data_vars.values()
+        if role_of(site) == "mixing_weights"
+    ]
+    return (
+        len(weights) == 1 and weights[0].shape[-1] > 1 and (weights[0] > 0).sum(axis=-1).max() == 1
+    )
 
 
 def _best_path(fit: Fitted) -> NDArray[np.float64]:

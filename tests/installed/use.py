@@ -21,6 +21,8 @@ from sidebayes.runs.zoo import ENGINES
 
 COMMAND = Path(sys.executable).with_name("sidebayes")
 QUICK = ("--setting", "num_restarts=1", "--setting", "max_steps=5")
+LENGTH = "num_warmup=300, num_samples=300"
+"""Of the chains in README: most of the time that its blocks take."""
 LONG = ("--columns", "y=y", "--group", "who", "--columns")
 FITS = (  # one of each family
     ("gmm", "iris", *QUICK),
@@ -104,12 +106,14 @@ def lack_extras() -> None:
 
 
 def run_readme(page: Path) -> None:
-    """Run the Python blocks of README one after another."""
+    """Run the Python blocks of README one after another, with fewer draws."""
     blocks = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.S | re.M)
     assert blocks
+    assert any(LENGTH in block for block in blocks), f"no {LENGTH} in {page.name}"
     names = {"__name__": "readme"}
     for block in blocks:
-        exec(compile(block, str(page), "exec"), names)
+        short = block.replace(LENGTH, "num_warmup=50, num_samples=50")
+        exec(compile(short, str(page), "exec"), names)
     print(f"{len(blocks)} blocks of {page.name}")
 
 

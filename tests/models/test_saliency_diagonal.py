@@ -111,12 +111,19 @@ def test_learned_saliencies_are_kept_beside_as_many_clusters_without():
     weights = np.array([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5], [0.6, 0.4, 0.0]])
     saliency = np.array([[0.9, 0.4], [0.8, 0.3], [1.0, 1.0]])
     value = np.array([-20.0, -15.0, -10.0])
-    assert that_ranks(value, weights, saliency, 100) == 0
-    assert that_ranks(value[::-1], weights, saliency, 100) == 0  # learned, and the shortest
-    assert that_ranks(value, weights[[1, 1, 2]], saliency, 100) == 2  # of other numbers of clusters
-    assert that_ranks(value, weights, saliency, 20) == 2  # longer than two saliencies cost
+    normal, counts = (2, 2), (1, 1)
+
+    def chosen(value=value, weights=weights, kinds=normal, rows=100):
+        return that_ranks(value, weights, saliency, kinds, rows)
+
+    assert chosen() == 0
+    assert chosen(value[::-1]) == 0  # learned, and the shortest
+    assert chosen(weights=weights[[1, 1, 2]]) == 2  # of other numbers of clusters
+    assert chosen(weights=np.eye(3)[[0, 0, 0]]) == 2  # one cluster ranks nothing
+    assert chosen(rows=20) == 2  # longer than two saliencies and normal common densities cost
+    assert chosen(kinds=counts) == 2  # whose common densities have one parameter each
     saliency[2, 0] = 0.0
-    assert that_ranks(value, weights, saliency, 100) == 2  # which says what does not matter
+    assert chosen() == 2  # which says what does not matter
 
 
 @pytest.mark.slow

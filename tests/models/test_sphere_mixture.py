@@ -240,6 +240,9 @@ def test_what_cannot_be_fitted_is_refused():
         StochasticEM().run(Problem(sphere_mixture, (jnp.asarray(X),), {"num_clusters": 2}))
     with pytest.raises(ValueError, match="leaves no posterior"):
         fit(engine="gibbs", prior="flat")
+
+
+def test_rounded_rows_are_fitted():
     rounded = fit(np.round(X, 3))
     np.testing.assert_allclose(np.nanmax(rounded.objective), np.nanmax(fit().objective), rtol=0.05)
 

@@ -89,6 +89,7 @@ def shortlisted(
     restored = keep.restore(first)
     if restored is not first:
         return restored
+    number = min(number, len(state.code))  # a model may have fewer places to start from
     with clock.running():
         order = np.arange(len(state.code))
         march = partial(_in_chunks, program, fixed, number)

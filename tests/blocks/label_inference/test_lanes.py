@@ -196,6 +196,7 @@ def test_contradiction_in_a_lane_has_no_density(monkeypatch):
     assert found.log_partition == -np.inf
 
 
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="accelerators visit more rows at a time")
 def test_pass_keeps_nothing_of_the_size_of_points_by_clusters():
     """Of points without links, and of those in small trees, no table of densities leaves the cache."""
     rng = np.random.default_rng(0)

@@ -149,3 +149,22 @@ def test_chains_do_not_depend_on_the_number_of_processors(monkeypatch):
     np.testing.assert_array_equal(*found)
     assert found[0].shape == (3, 15)
     assert len(np.unique(found[0][:, -1])) == 3
+
+
+def test_a_given_start_is_climbed_from_on_accelerators_too(monkeypatch):
+    """The program there is for as many starts as there are, not for as many as were asked for."""
+    engine = sb.CoordinateAscent(num_restarts=3, max_steps=2, num_draws=1)
+    start = {
+        "weights": np.full(2, 0.5),
+        "mean": X[[0, -1]],
+        "covariance": np.stack([np.eye(2)] * 2),
+    }
+    found = []
+    for backend in ("cpu", "gpu"):
+        monkeypatch.setattr(jax, "default_backend", lambda backend=backend: backend)
+        fit = sb.fit(
+            "gmm", X, num_clusters=2, prior=PRIOR, engine=engine, init=start,
+            progress=False,
+        )  # fmt: skip
+        found.append(fit.objective)
+    np.testing.assert_allclose(*found, rtol=1e-12)

