@@ -15,7 +15,7 @@ from sidebayes.models.blocks.components.gaussians.gaussian_stats import (
 from sidebayes.models.blocks.components.gaussians.linked_pass import has_pass, linked_pass
 from sidebayes.models.blocks.label_inference import label_graph, padding, partition
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph
-from sidebayes.models.blocks.label_inference.trees.lanes import LEVELS, ROOT, SLOTS, SPARE
+from sidebayes.models.blocks.label_inference.trees.lanes import LEVELS, ROOT, SLOTS, SPARE, WIDTH
 from sidebayes.models.blocks.side_information.links import Links
 
 import sidebayes as sb
@@ -184,6 +184,22 @@ def test_one_pass_equals_three(hard, monkeypatch):
     found = jax.jit(one_pass)(x, lanes, *given[1:])
     expected = jax.jit(three_passes)(x, plain, *given[1:])
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10)
+
+
+def test_accelerators_take_more_at_a_time(monkeypatch):
+    """And find the same."""
+    always(monkeypatch)
+    links = forest(hard=False)
+    x, *parameters = data(links)
+    found, widths = [], []
+    for backend in ("cpu", "gpu"):
+        monkeypatch.setattr(jax, "default_backend", lambda backend=backend: backend)
+        graph = LabelGraph.build(links, links.num_points, 3)
+        widths.append(graph.lanes.node.shape[-1])
+        found.append(jax.tree.leaves(jax.jit(one_pass)(x, graph, *parameters)))
+    assert widths == [WIDTH, 64 * WIDTH]
+    for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-10)
 
 

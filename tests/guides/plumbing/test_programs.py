@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
@@ -12,7 +13,7 @@ import numpyro.distributions as dist
 import pytest
 from numpyro import handlers
 from sidebayes.guides.engines.base import Problem
-from sidebayes.guides.engines.plumbing.programs import compiled, counted_compilations
+from sidebayes.guides.engines.plumbing.programs import compiled, counted_compilations, unchecked
 from sidebayes.models.gmm import gmm
 
 import sidebayes as sb
@@ -129,3 +130,14 @@ def test_a_handler_around_a_fit_is_refused(handler):
     assert mean_of(model) == before
     one, three = fitted(model), fitted(handlers.scale(model, scale=3.0))
     assert np.nanmax(three.objective) == pytest.approx(3 * np.nanmax(one.objective), rel=1e-4)
+
+
+def test_accelerators_round_no_factor_of_a_product(monkeypatch):
+    """Of matrices in single precision, unless the user asks for that."""
+    with unchecked():
+        assert jax.config.jax_default_matmul_precision is None
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    with unchecked():
+        assert "HIGHEST" in jax.jit(jnp.matmul).lower(jnp.eye(2), jnp.eye(2)).as_text()
+    with jax.default_matmul_precision("tensorfloat32"), unchecked():
+        assert jax.config.jax_default_matmul_precision == "tensorfloat32"
