@@ -246,9 +246,9 @@ def waveform(options):
     x, _ = table("waveform40")
     fit = sb.fit("feature_saliency", x, num_clusters=30, progress=False)
     rho = fit.params["saliency"]
-    last = np.argsort(rho, kind="stable")[:19]
+    last = np.sort(rho)[18]
     print(
-        f"waveform40: {used(fit)} clusters, {int((last >= 21).sum())} of 19 noise columns among the last 19; "
+        f"waveform40: {used(fit)} clusters, {int((rho[21:] <= last).sum())} of 19 noise columns last; "
         f"largest saliency of noise {rho[21:].max():.3f}, signal columns below it "
         f"{list(np.flatnonzero(rho[:21] <= rho[21:].max()))}"
     )

@@ -297,6 +297,8 @@ def test_one_cluster_has_no_features_that_matter():
     assert "has 1 cluster and " in str(fit.status)
     assert "nothing that features could tell apart" in str(fit.status)
     assert "nothing that features could tell apart" in fit.features().sentence
+    assert "that ranks features" not in str(fit.status)
+    assert "add starts" not in fit.verdict[1]  # one cluster is one density, whoever found it
 
 
 def test_a_start_without_any_saliency_ends_with_one_cluster():
