@@ -1,6 +1,7 @@
 """Which features matter and how many clusters: feature_saliency against peers, in the same run.
 
-Run: SIDEBAYES_DATA=folder python benchmarks/feature_saliency.py [--parts four,peer,trunk,law,waveform,speed]
+Run: SIDEBAYES_DATA=folder python benchmarks/feature_saliency.py
+     [--parts four,peer,mixed,trunk,law,waveform,speed]
      [--splits 10] [--data wine,wdbc,segment] [--prior empirical]
 
 four      four Gaussians in two features, and eight of noise (Law 2006, section 4.4.1): clusters found,
@@ -8,6 +9,8 @@ four      four Gaussians in two features, and eight of noise (Law 2006, section 
           The peer is scikit-learn's diagonal mixture with the number of components by BIC.
 peer      bayesian-sparse-gmm (PyPI) and mclust (R) beside feature_saliency: the first four Gaussians
           standardised, and wine. What is not installed is left out with a line.
+mixed     three clusters of which two measurements and two categories tell, and eight columns of noise: index,
+          and CPU seconds, beside StepMix (PyPI), which chooses no features, with one to six classes by BIC.
 trunk     two Gaussians in twenty features that matter less and less.
 law       random halves of standardised public data: the first is fitted, each component gets the class of
           most of its rows, and the error is that of the second half (section 4.4.2), beside its log density.
@@ -153,6 +156,71 @@ def peer(options):
             )
 
 
+def mixed_columns(seed, size=600):
+    """Measurements and categories of three levels, noise behind them, and the clusters."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(3, size=size)
+    real = rng.normal(size=(size, 6))
+    real[:, :2] += np.array([(0.0, 2.5), (2.5, 0.0), (2.5, 2.5)])[labels]
+    likely = np.array([(0.7, 0.2, 0.1), (0.15, 0.7, 0.15), (0.1, 0.2, 0.7)])
+    level = [rng.multinomial(1, row).argmax() for _ in range(2) for row in likely[labels]]
+    category = np.column_stack([np.reshape(level, (2, size)).T, rng.integers(3, size=(size, 4))])
+    return real, category.astype(float), labels
+
+
+def by_stepmix(real, category, seed):
+    """Latent classes of both kinds of columns; their number by BIC."""
+    from stepmix import StepMix
+
+    data = pd.DataFrame(np.column_stack([real, category]))
+    kinds = {
+        "measured": {"model": "gaussian_diag", "n_columns": real.shape[1]},
+        "stated": {"model": "categorical", "n_columns": category.shape[1]},
+    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fits = [
+            StepMix(
+                number, measurement=kinds, n_init=10, random_state=seed,
+                progress_bar=0, verbose=0,
+            ).fit(data)
+            for number in range(1, 7)
+        ]  # fmt: skip
+        best = min(fits, key=lambda fit: fit.bic(data))
+        return best.n_components, best.predict(data)
+
+
+def mixed(options):
+    if importlib.util.find_spec("stepmix") is None:
+        print("mixed: stepmix is not installed (pip install stepmix)")
+    print(
+        "| draw | method | clusters | index | largest saliency of noise | CPU s |\n|" + " --- |" * 6
+    )
+    for seed in range(options.splits):
+        real, category, labels = mixed_columns(seed)
+        began = cpu_seconds()
+        fit = sb.fit(
+            "feature_saliency", np.column_stack([real, category]), num_clusters=15, seed=seed,
+            kinds=["normal"] * 6 + ["category:3"] * 6, progress=False,
+        )  # fmt: skip
+        seconds, noise = cpu_seconds() - began, np.r_[2:6, 8:12]
+        index = adjusted_rand_score(labels, fit.labels())
+        highest = fit.params["saliency"][noise].max()
+        print(
+            f"| {seed} | feature_saliency | {used(fit)} | {index:.3f} | {highest:.3f} | {seconds:.1f} |",
+            flush=True,
+        )
+        if importlib.util.find_spec("stepmix") is None:
+            continue
+        began = cpu_seconds()
+        number, found = by_stepmix(real, category, seed)
+        index = adjusted_rand_score(labels, found)
+        print(
+            f"| {seed} | StepMix | {number} | {index:.3f} | | {cpu_seconds() - began:.1f} |",
+            flush=True,
+        )
+
+
 def trunk(options):
     means = 1 / np.sqrt(np.arange(1, 21))
     for seed in range(options.splits):
@@ -274,6 +342,7 @@ def speed(options):
 PARTS = {
     "four": four,
     "peer": peer,
+    "mixed": mixed,
     "trunk": trunk,
     "law": law,
     "waveform": waveform,
