@@ -191,7 +191,8 @@ def by_stepmix(real, category, seed):
 
 
 def mixed(options):
-    if importlib.util.find_spec("stepmix") is None:
+    has_stepmix = importlib.util.find_spec("stepmix") is not None
+    if not has_stepmix:
         print("mixed: stepmix is not installed (pip install stepmix)")
     print(
         "| draw | method | clusters | index | largest saliency of noise | CPU s |\n|" + " --- |" * 6
@@ -210,7 +211,7 @@ def mixed(options):
             f"| {seed} | feature_saliency | {used(fit)} | {index:.3f} | {highest:.3f} | {seconds:.1f} |",
             flush=True,
         )
-        if importlib.util.find_spec("stepmix") is None:
+        if not has_stepmix:
             continue
         began = cpu_seconds()
         number, found = by_stepmix(real, category, seed)

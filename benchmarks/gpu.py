@@ -32,6 +32,13 @@ def peak_gib() -> float | None:
     return told["peak_bytes_in_use"] / 2**30 if told else None
 
 
+def per_step(seconds: Callable[[int], float], repeats: int) -> dict[str, float]:
+    """Milliseconds of a step, given the seconds of some steps; both lengths are compiled before."""
+    seconds(SHORT), seconds(LONG)
+    taken = [(seconds(LONG) - seconds(SHORT)) / (LONG - SHORT) for _ in range(repeats)]
+    return {"ms": 1000 * min(taken)}
+
+
 def trees(num_points: int) -> np.ndarray:
     """Pairs that link as many points as there are, in trees of eight: 7 links for 8 points."""
     order = np.random.default_rng(0).permutation(num_points)[: num_points // 8 * 8].reshape(-1, 8)
@@ -68,9 +75,7 @@ def em(num_points: int, dtype: str, links: str = "", inference: str = "exact") -
             raise RuntimeError(f"{len(fit.objective[0]) - 1} steps in place of {steps}")
         return fit.seconds["run"]
 
-    seconds(SHORT), seconds(LONG)
-    taken = [(seconds(LONG) - seconds(SHORT)) / (LONG - SHORT) for _ in range(3)]
-    return {"ms": 1000 * min(taken)}
+    return per_step(seconds, 3)
 
 
 def nuts(num_chains: int, num_samples: int) -> dict[str, float]:
@@ -102,8 +107,7 @@ def ascent(num_points: int) -> dict[str, float]:
         )
         return fit.seconds["run"]
 
-    seconds(SHORT), seconds(LONG)
-    return {"ms": 1000 * (seconds(LONG) - seconds(SHORT)) / (LONG - SHORT)}
+    return per_step(seconds, 1)
 
 
 def rows(small: bool) -> dict[str, Callable[[], dict[str, float]]]:
@@ -137,9 +141,10 @@ def main() -> None:
         print(json.dumps(figures | {"device": jax.devices()[0].device_kind}))
         return
     found = {}
-    for name in rows(options.small):
-        if not name.startswith(options.only):
-            continue
+    chosen = [name for name in rows(options.small) if name.startswith(options.only)]
+    if not chosen:
+        parser.error(f"--only {options.only}: no row begins so; there are {', '.join(rows(False))}")
+    for name in chosen:
         command = [sys.executable, "-m", "benchmarks.gpu", "--row", name]
         began = time.perf_counter()
         done = subprocess.run(

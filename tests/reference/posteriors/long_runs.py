@@ -77,7 +77,7 @@ def long_run(name: str, folder: Path, **settings: object) -> KnownPosterior:
     truth = {
         name: (float(v.mean()), float(v.std()))
         for name, v in draws.items()
-        if v.std() > _CONSTANT * np.abs(v.mean())  # weights have a mean of one by their number
+        if v.std() > _CONSTANT * np.abs(v.mean())  # the mean of K weights is always 1 / K
     }
     return KnownPosterior(method, (), truth, "long run", given, functionals)
 
