@@ -25,6 +25,8 @@ TESTS = (
     "tests/blocks/side_information/test_roles.py",
 )
 """Quick ones that are passed from the sdist."""
+UV = Path(sys.executable).with_name("uv")
+"""Installs sooner than pip, where `make install` could get it."""
 HASTE = {"PIP_NO_COMPILE": "1"}
 """What is installed here and not imported need not be compiled."""
 
@@ -33,7 +35,8 @@ def main() -> None:
     """Build, compare with the checkout, install, use."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        call(sys.executable, "-m", "build", "--outdir", place / "dist", ROOT)
+        by = ("--installer", "uv") if UV.is_file() else ()
+        call(sys.executable, "-m", "build", *by, "--outdir", place / "dist", ROOT)
         (sdist,) = place.glob("dist/*.tar.gz")
         (wheel,) = place.glob("dist/*.whl")
         compare(sdist, wheel)
@@ -45,6 +48,14 @@ def call(*command: str | Path, cwd: Path | None = None) -> None:
     """Run a command that must succeed, away from the checkout's own path."""
     clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
     subprocess.run(list(map(str, command)), cwd=cwd, env=clean | HASTE, check=True)
+
+
+def install(python: Path, *what: str | Path) -> None:
+    """Install into another environment."""
+    if UV.is_file():
+        call(UV, "pip", "install", "--quiet", "--python", python, *what)
+    else:
+        call(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *what)
 
 
 def compare(sdist: Path, wheel: Path) -> None:
@@ -74,7 +85,7 @@ def use_wheel(wheel: Path, place: Path) -> None:
     """Install the wheel alone, without extras, and use it."""
     call(sys.executable, "-m", "venv", place / "clean")
     python = place / "clean" / "bin" / "python"
-    call(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel)
+    install(python, wheel)
     elsewhere = place / "elsewhere"
     elsewhere.mkdir()
     script = ROOT / "tests" / "installed" / "use.py"
@@ -91,7 +102,7 @@ def use_sdist(sdist: Path, place: Path) -> None:
     packages = next(place.glob("tested/lib/python*/site-packages"))
     # packages of the development environment, but not the checkout that it has in place
     packages.joinpath("development.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    call(python, "-m", "pip", "install", "--quiet", "--no-deps", "--editable", source)
+    install(python, "--no-deps", "--editable", source)
     pytest = (python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist")
     call(*pytest, "--collect-only", "-qq", "--assert=plain", cwd=source)
     call(*pytest, *TESTS, cwd=source)
