@@ -15,8 +15,8 @@ __all__ = ["check_precision", "listed", "refuse_huge", "warn_of_far_rows"]
 _LEVELS = 256
 """Steps between the least and the largest value of a column that its floating-point type must resolve."""
 
-_FAR = 1e6
-"""Interquartile ranges from the median beyond which a value is hardly a measurement."""
+_FAR = 1000
+"""Interquartile ranges from the median beyond which one value outweighs all others in a column's spread."""
 
 _ENOUGH = 10_000
 """Rows that suffice to estimate the quartiles of a column."""
@@ -108,10 +108,12 @@ def warn_of_far_rows(name: str, values: NDArray, reference: NDArray | None = Non
     if not ((largest - middle > most) | (middle - least > most)).any():
         return
     rows, columns = np.nonzero(np.abs(flat - middle) > most)
+    column = f" in column {columns[0]}" if values.ndim > 1 else ""
     warn_user(
-        f"{name} has values more than {_FAR:.0e} interquartile ranges away from the median, in row "
-        f"{listed(np.unique(rows))}; the first is {flat[rows[0], columns[0]]:.3g}. If it stands for a "
-        "missing value, drop the row or impute it"
+        f"{name} has values more than {_FAR:,} interquartile ranges away from the median, in row "
+        f"{listed(np.unique(rows))}; the first is {flat[rows[0], columns[0]]:.3g}{column}. Such a "
+        "value decides means and spreads almost alone. If it is a slip or stands for a missing value, "
+        "correct it, drop the row or impute it; if it is right, consider logarithms"
     )
 
 

@@ -91,3 +91,10 @@ def test_a_fill_value_in_the_data_is_pointed_out():
     x[5, 1] = -999e12
     with pytest.warns(SideBayesWarning, match="x has values .* in row 5; the first is -9.99e\\+14"):
         sb.fit("gmm", x, num_clusters=2, **QUICK)
+
+
+def test_a_misplaced_decimal_point_is_named():
+    x = np.random.default_rng(0).normal(size=(60, 3))
+    x[7, 2] = 5000.0
+    with pytest.warns(SideBayesWarning, match="in row 7; the first is 5e\\+03 in column 2"):
+        sb.fit("gmm", x, num_clusters=2, **QUICK)
