@@ -14,6 +14,7 @@ from scipy.special import logsumexp
 
 from sidebayes.diagnostics.positions import Moments, has_positions, moments, principal_frame
 from sidebayes.guides.engines.problem.density import abstract_trace, trace_model
+from sidebayes.guides.engines.problem.importance import pareto_smoothed
 from sidebayes.models.blocks.collapsed import unexpanded
 from sidebayes.models.blocks.embedding.distances import NoisyDistances
 from sidebayes.models.blocks.embedding.geodesics import geodesics_from
@@ -118,8 +119,6 @@ def loo_points(fit: FitBase) -> pd.DataFrame:
     ValueError
         If the model has no positions, or the fit is a mode.
     """
-    from arviz_stats.base import array_stats
-
     _need_positions(fit)
     table = np.array(fit.run.data["distances"], float)
     landmarks = (
@@ -140,10 +139,8 @@ def loo_points(fit: FitBase) -> pd.DataFrame:
             f"{fit.engine} gave {len(terms)} draws, too few to leave points out by their weights; use an "
             "engine that draws, such as 'laplace' or 'nuts'"
         )
-    elpd, shape = np.empty(len(rows)), np.empty(len(rows))
-    for number, own in enumerate(terms.T):
-        log_weights, shape[number] = array_stats.psislw(own)
-        elpd[number] = logsumexp(own + log_weights)
+    log_weights, shape = pareto_smoothed(-terms.T)
+    elpd = logsumexp(terms.T + log_weights, axis=1)
     if wide := int((shape > WIDE).sum()):
         warn_user(
             f"Pareto k is above {WIDE} at {wide} of {len(rows)} points: without them the posterior is "

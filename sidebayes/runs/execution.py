@@ -27,6 +27,7 @@ from sidebayes.guides.engines.plumbing.programs import nothing_left_ahead
 from sidebayes.guides.engines.problem import posterior
 from sidebayes.guides.engines.problem.declared import observed_values, site_roles
 from sidebayes.guides.engines.problem.density import latent_supports
+from sidebayes.guides.engines.problem.importance import evidence_below
 from sidebayes.guides.engines.problem.units import lay_out_units
 from sidebayes.guides.engines.problem.values import check_start, check_values
 from sidebayes.guides.engines.steps.updates import is_ours
@@ -154,7 +155,11 @@ def _searched(run: Run, result: EngineResult, axes: ClusterAxes) -> EngineResult
     found = mass_elsewhere(problem, result.draws, run.seed)
     if found is None:
         return result
-    return replace(result, status=Status(False, f"{result.status.message}; {found}"))
+    message, evidence = f"{result.status.message}; {found}", result.log_evidence
+    if evidence is not None and evidence.standard_error is not None:
+        evidence = evidence_below(evidence.value)  # whose error does not know of this mode
+        message += f", whose estimate is no more than a lower bound, {evidence}"
+    return replace(result, status=Status(False, message), log_evidence=evidence)
 
 
 def _check(run: Run) -> None:

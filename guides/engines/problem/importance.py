@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 
 from ..base import Evidence, FitError, Problem
 from ..plumbing.clock import Clock
@@ -38,6 +39,7 @@ __all__ = [
     "in_batches",
     "log_mean_weight",
     "pareto_k",
+    "pareto_smoothed",
     "quality",
     "run_at",
     "smoothed_weights",
@@ -55,7 +57,7 @@ _RISK = 0.05
 """Probability that a lower bound from unbiased estimates exceeds the evidence."""
 
 _ROUNDING = 1e-7
-"""Spread of log weights below which they are constant."""
+"""Range of log weights, relative to their size, that rounding may leave of equal ones."""
 
 
 def flat_density(
@@ -193,7 +195,7 @@ def has_improper_prior(problem: Problem) -> bool:
 def pareto_k(log_weights: NDArray) -> float:
     r"""Shape :math:`\hat k` of the generalised Pareto tail of importance weights.
 
-    The weights have finite moments of order below :math:`1 / k`. 0 where all weights are equal.
+    The weights have finite moments of order below :math:`1 / k`. 0 where the largest of them are equal.
 
     Parameters
     ----------
@@ -206,27 +208,37 @@ def pareto_k(log_weights: NDArray) -> float:
     Vehtari, Simpson, Gelman, Yao and Gabry (2024), J. Mach. Learn. Res. 25(72). Yao, Vehtari,
     Simpson and Gelman (2018), ICML, for its use on variational approximations.
     """
-    from arviz_stats.base import array_stats
-
-    log_weights = log_weights[np.isfinite(log_weights)]
-    if np.ptp(log_weights) < _ROUNDING:
-        return 0.0
-    _, found = array_stats.psislw(-log_weights)  # which takes log likelihoods, to be divided by
-    return float(found)
+    return float(pareto_smoothed(log_weights[np.isfinite(log_weights)])[1])
 
 
 def smoothed_weights(log_weights: NDArray) -> NDArray:
     """Importance weights of sum one, the largest smoothed by the Pareto tail (Vehtari et al. 2024)."""
+    usable = np.isfinite(log_weights)
+    weights = np.zeros(len(log_weights))
+    weights[usable] = np.exp(pareto_smoothed(log_weights[usable])[0])
+    return weights
+
+
+def pareto_smoothed(log_weights: NDArray) -> tuple[NDArray, NDArray]:
+    """Log weights of sum one, the largest smoothed by the Pareto tail, and its shape, see `pareto_k`.
+
+    Parameters
+    ----------
+    log_weights : ndarray, shape (..., num_draws)
+        Finite.
+    """
     from arviz_stats.base import array_stats
 
-    log_weights = log_weights - log_weights.max()
-    if np.ptp(log_weights) < _ROUNDING:
-        return np.full(len(log_weights), 1 / len(log_weights))
-    usable = np.isfinite(log_weights)
-    smooth = np.full(len(log_weights), -np.inf)
-    smooth[usable] = array_stats.psislw(-log_weights[usable])[0]
-    weights = np.exp(smooth - smooth.max())
-    return weights / weights.sum()
+    number = log_weights.shape[-1]
+    smooth = log_weights - logsumexp(log_weights, axis=-1, keepdims=True)
+    shape = np.zeros(log_weights.shape[:-1])
+    tail = max(int(min(0.2 * number, 3 * np.sqrt(number))), 1)  # of Vehtari et al., section 2.3
+    largest = np.partition(log_weights, -tail)[..., -tail:]
+    # equal ones, but for rounding, are bounded, with no tail to smooth, and ArviZ refuses them
+    vary = np.ptp(largest, axis=-1) > _ROUNDING * (1 + np.abs(largest).max(axis=-1))
+    if vary.any():  # it takes log likelihoods, to be divided by
+        smooth[vary], shape[vary] = array_stats.psislw(-log_weights[vary], r_eff=1.0, axis=-1)
+    return smooth, shape
 
 
 def log_mean_weight(log_weights: NDArray) -> tuple[float, float]:

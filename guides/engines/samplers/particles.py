@@ -14,6 +14,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from numpyro import handlers
+from scipy import special
 from sidebayes.models.blocks.block import Improper
 
 from sidebayes.common.warnings import warn_user
@@ -262,6 +263,9 @@ def warn_of_length(engine: str, number: float, seconds: float, what: str, advice
 def pool_evidence(log_evidence: NDArray, own_variance: float = 0.0) -> Evidence:
     """Log evidence of independent runs, averaged on the natural scale, and its standard error.
 
+    The spread of a few runs is not their standard deviation: it is widened so that 1.96 errors are the
+    95 % interval of Student's t with as many degrees of freedom as the spread has.
+
     Parameters
     ----------
     log_evidence : ndarray, shape (num_runs,)
@@ -271,7 +275,8 @@ def pool_evidence(log_evidence: NDArray, own_variance: float = 0.0) -> Evidence:
     """
     number = len(log_evidence)
     value = float(np.logaddexp.reduce(log_evidence)) - math.log(number)
-    variance = max(float(log_evidence.var(ddof=1)), own_variance)
+    widened = special.stdtrit(number - 1, 0.975) / special.ndtri(0.975)
+    variance = max(float(log_evidence.var(ddof=1)) * widened**2, own_variance)
     return Evidence(value, "estimate", math.sqrt(variance / number))
 
 

@@ -13,6 +13,7 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
+from scipy.special import gammaln
 
 from sidebayes.common.fields import Count, Range
 
@@ -49,6 +50,9 @@ __all__ = ["Pathfinder"]
 _AT_ONCE = 16
 """Draws whose densities are computed side by side."""
 
+_FREEDOM = 4.0
+"""Degrees of freedom of the t distributions that every fifth draw is of."""
+
 _ARRIVED = 1.0
 """Distance to the mode, in standard deviations by the estimated inverse Hessian, within which a path of all
 steps must end; rounding in single precision leaves up to about one."""
@@ -79,10 +83,11 @@ class Pathfinder(KeptEngine):
 
     Notes
     -----
-    The paper weights draws by the approximation of their own path. The density of the mixture leaves
-    weights unbiased also where paths end in different modes. Means are :math:`\theta - H \nabla f` at a
-    point of a path, f minus the log density, H the estimated inverse Hessian, as in the paper; blackjax
-    1.7 adds where it should subtract, so that only its paths are used here.
+    The paper draws from normals alone, and weights draws by the approximation of their own path. The
+    density of the mixture leaves weights unbiased also where paths end in different modes. Means are
+    :math:`\theta - H \nabla f` at a point of a path, f minus the log density, H the estimated inverse
+    Hessian, as in the paper; blackjax 1.7 adds where it should subtract, so that only its paths are used
+    here.
 
     References
     ----------
@@ -131,7 +136,7 @@ class Pathfinder(KeptEngine):
             width = sum(value.size for value in template.values())
             mean, root, arrived = self._normals(problem, members, width, clock, keep)
         rng = np.random.default_rng([seed, 4])
-        noise = rng.normal(size=(len(mean), self.num_draws, mean.shape[1]))
+        noise = _noise(rng, (len(mean), self.num_draws, mean.shape[1]))
         pool = mean[:, None] + noise @ np.swapaxes(root, 1, 2)
         looked = [visit(problem, template, part, clock, anywhere=True) for part in pool]
         flat = pool.reshape(-1, mean.shape[1])
@@ -257,16 +262,31 @@ class Pathfinder(KeptEngine):
         return climb
 
 
+def _noise(rng: np.random.Generator, shape: tuple[int, int, int]) -> NDArray[np.float64]:
+    """Standard normal draws of each path, every fifth of them of a t distribution instead."""
+    noise = rng.normal(size=shape)
+    wide = noise[:, ::5]
+    wide *= np.sqrt(_FREEDOM / rng.chisquare(_FREEDOM, (*wide.shape[:2], 1)))
+    return noise
+
+
 def _log_mixture(points: NDArray, mean: NDArray, root: NDArray) -> NDArray[np.float64]:
-    """Log density of the even mixture of normal densities, by their means and Cholesky factors."""
-    parts = []
+    """Log density that the draws of all paths have together, by means and Cholesky factors.
+
+    Points are those of `_noise`, path by path.
+    """
+    width, parts = points.shape[1], []
+    per_path = len(points) // len(mean)
+    share = -(-per_path // 5) / per_path
     for centre, lower in zip(mean, root, strict=True):
         white = solve_triangular(lower, (points - centre).T, lower=True)
-        log_det = np.log(np.diag(lower)).sum()
-        parts.append(-(white**2).sum(axis=0) / 2 - log_det)
-    width = points.shape[1]
-    total = np.logaddexp.reduce(parts, axis=0) - np.log(len(parts))
-    return total - width / 2 * np.log(2 * np.pi)
+        square = (white**2).sum(axis=0)
+        normal = np.log1p(-share) - square / 2 - width / 2 * np.log(2 * np.pi)
+        both = (_FREEDOM + width) / 2
+        wide = np.log(share) + gammaln(both) - gammaln(_FREEDOM / 2)
+        wide = wide - width / 2 * np.log(_FREEDOM * np.pi) - both * np.log1p(square / _FREEDOM)
+        parts.append(np.logaddexp(normal, wide) - np.log(np.diag(lower)).sum())
+    return np.logaddexp.reduce(parts, axis=0) - np.log(len(parts))
 
 
 def _resampled(weights: NDArray, number: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -12,6 +12,7 @@ from scipy.special import logsumexp
 from xarray import DataArray
 
 from sidebayes.guides.engines.problem import posterior
+from sidebayes.guides.engines.problem.importance import pareto_smoothed
 from sidebayes.guides.engines.problem.units import (
     lay_out_units,
     refuse_dependent_units,
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from arviz_stats.utils import ELPDDataLOO
 
 __all__ = ["loo"]
-
-_SAME = 1e-10
-"""Range of log weights, relative to their size, that rounding may leave of equal ones."""
 
 
 def loo(
@@ -186,18 +184,10 @@ def _without(
 
 def _weighted(ratios: NDArray, own: NDArray) -> ELPDDataLOO:
     """Scores by smoothed weights; the axes of log ratios and log densities are (unit, draw)."""
-    from arviz_stats.base import array_stats
     from arviz_stats.utils import ELPDDataLOO
 
     number = ratios.shape[1]
-    weights = ratios - logsumexp(ratios, axis=1, keepdims=True)
-    k = np.full(len(ratios), -np.inf)
-    tail = max(int(min(0.2 * number, 3 * np.sqrt(number))), 1)  # of Vehtari et al., section 2.3
-    largest = np.partition(ratios, -tail, axis=1)[:, -tail:]
-    # the largest weights of some units are all the same: bounded, with no tail to smooth
-    vary = np.ptp(largest, axis=1) > _SAME * (1 + np.abs(largest).max(axis=1))
-    if vary.any():  # it takes log likelihoods
-        weights[vary], k[vary] = array_stats.psislw(-ratios[vary], r_eff=1.0, axis=-1)
+    weights, k = pareto_smoothed(ratios)
     good = min(1 - 1 / np.log10(number), 0.7)
     elpd = logsumexp(weights + own, axis=1)
     inside = logsumexp(own, axis=1) - np.log(number)

@@ -54,6 +54,15 @@ def test_a_mode_that_the_prior_hardly_reaches_is_found_by_a_search():
     assert "theta = [3.98" in why
 
 
+def test_evidence_of_draws_that_missed_a_mode_is_a_lower_bound():
+    known = EXACT["rare_mode"]()
+    engine = sb.Pathfinder(num_paths=2, num_draws=200)
+    fit = sb.fit(known.model, *known.data, engine=engine, progress=False, **known.options)
+    assert fit.log_evidence.kind == "bound"
+    assert fit.log_evidence.value < known.log_evidence
+    assert "a lower bound, log evidence ≥" in fit.verdict[1]
+
+
 def test_draws_of_a_mode_that_is_hard_to_find_are_not_condemned():
     known = EXACT["rare_mode"]()
     rng = np.random.default_rng(0)

@@ -104,10 +104,11 @@ def test_linked_labels_against_enumeration_and_integration():
         for a in grid
     ]
     evidence = np.logaddexp.reduce(table, axis=None) + np.log(steps.prod() * 0.25**2)
-    found = result.log_evidence
-    assert 0 < found.standard_error < 0.05
-    assert abs(found.value - evidence) < 4 * found.standard_error
-    assert result.status.converged
+    value, error = log_mean_weight(weights)
+    assert 0 < error < 0.05
+    assert abs(value - evidence) < 4 * error
+    assert result.log_evidence.kind == "bound"  # as a normal is too narrow for the skewed width
+    assert evidence - 4 < result.log_evidence.value < evidence
     plain = Laplace(num_restarts=3, num_draws=4000).run(linked_problem()).log_evidence
     at_mode = log_joint_by_hand(*mode) + np.log(2 * np.pi) - np.linalg.slogdet(bend)[1] / 2
     assert plain.standard_error is None
@@ -178,6 +179,9 @@ def test_pareto_k_tells_heavy_tails():
     for shape in (0.2, 0.9):
         assert pareto_k(-shape * np.log(uniform)) == pytest.approx(shape, abs=0.15)
     assert pareto_k(np.full(1000, 3.0)) == 0.0
+    bounded = np.minimum(np.linspace(-1, 1, 1000), 0.0)
+    assert pareto_k(bounded) == 0.0  # where ArviZ refuses, or finds no number
+    assert pareto_k(bounded + 1e-15 * np.random.default_rng(1).normal(size=1000)) == 0.0
     assert quality(0.69, 4000, 0.5)[0]
     assert not quality(0.71, 4000, 0.5)[0]
     assert not quality(0.69, 1000, 0.5)[0]  # 1 - 1 / log10(1000) = 0.67
