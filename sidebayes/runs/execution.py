@@ -147,8 +147,9 @@ def _searched(run: Run, result: EngineResult, axes: ClusterAxes) -> EngineResult
     mode.
     """
     problem = run.problem
-    symmetric = not axes.ordered and any("clusters" in dims for dims in axes.dims.values())
-    symmetric |= bool(site_symmetries(problem) or sites_up_to_signs(problem))
+    symmetric = axes.are_exchangeable or bool(
+        site_symmetries(problem) or sites_up_to_signs(problem)
+    )
     apart = run.engine.gives_point or run.stream is not None or is_ours(problem)
     if apart or symmetric or not result.status.converged:
         return result

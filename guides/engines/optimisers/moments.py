@@ -7,12 +7,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
 
 from ..base import Problem
 from ..plumbing.clock import Clock
 from ..problem.density import abstract_trace, latent_sites
-from ..problem.importance import effective_share, pareto_k, quality, smoothed_weights, visit
+from ..problem.importance import (
+    effective_share,
+    log_student,
+    pareto_k,
+    quality,
+    smoothed_weights,
+    visit,
+)
 from ..symmetries.declared import site_symmetries, sites_up_to_signs
 from ..symmetries.exchangeable import ClusterAxes, cluster_axes
 from ..symmetries.signs import one_sign
@@ -209,9 +215,7 @@ def _farther(draws: NDArray, seed: int) -> _Farther | None:
     rng = np.random.default_rng([seed, 3])
     noise = rng.normal(size=(_BATCHES * number, width))
     noise /= np.sqrt(rng.chisquare(_DF, size=(len(noise), 1)) / _DF)
-    log_q = gammaln((_DF + width) / 2) - gammaln(_DF / 2) - width / 2 * np.log(_DF * np.pi)
-    log_q -= np.log(np.diag(root)).sum()
-    log_q -= (_DF + width) / 2 * np.log1p((noise**2).sum(axis=1) / _DF)
+    log_q = log_student((noise**2).sum(axis=1), width, _DF) - np.log(np.diag(root)).sum()
     points = draws.mean(axis=0) + noise @ root.T
     return _Farther(points.reshape(_BATCHES, number, width), log_q)
 

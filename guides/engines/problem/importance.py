@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
-from scipy.special import logsumexp
+from scipy.special import gammaln, logsumexp
 
 from ..base import Evidence, FitError, Problem
 from ..plumbing.clock import Clock
@@ -38,6 +38,7 @@ __all__ = [
     "has_improper_prior",
     "in_batches",
     "log_mean_weight",
+    "log_student",
     "pareto_k",
     "pareto_smoothed",
     "quality",
@@ -239,6 +240,23 @@ def pareto_smoothed(log_weights: NDArray) -> tuple[NDArray, NDArray]:
     if vary.any():  # it takes log likelihoods, to be divided by
         smooth[vary], shape[vary] = array_stats.psislw(-log_weights[vary], r_eff=1.0, axis=-1)
     return smooth, shape
+
+
+def log_student(square: NDArray, width: int, freedom: float) -> NDArray:
+    """Log density of a multivariate t distribution of unit scale, at squared distances from its centre.
+
+    Parameters
+    ----------
+    square : ndarray
+    width : int
+        Number of coordinates.
+    freedom : float
+        Degrees of freedom.
+    """
+    both = (freedom + width) / 2
+    constant = gammaln(both) - gammaln(freedom / 2) - width / 2 * math.log(freedom * math.pi)
+    found: NDArray = constant - both * np.log1p(square / freedom)
+    return found
 
 
 def log_mean_weight(log_weights: NDArray) -> tuple[float, float]:

@@ -68,6 +68,25 @@ class Folding:
 
         return apply
 
+    def images(self, problem: Problem) -> Callable:
+        """Program for rows of unconstrained coordinates, each renumbered in its own order.
+
+        With the log Jacobian determinant of that map, as renumbering is of volume one between values only.
+        """
+
+        def go(vectors: Array, orders: Array, args: tuple) -> tuple[Array, Array]:
+            move, unravel = self.renumbered(problem, args), unraveller(problem, args)
+
+            def one(given: tuple[Array, Array]) -> tuple[Array, Array]:
+                vector, order = given
+                moved = move(vector, order)
+                before, after = (place(problem, unravel(at), args)[1] for at in (vector, moved))
+                return moved, before - after
+
+            return each_particle(one, (vectors, orders))
+
+        return go
+
     def described(self, problem: Problem, args: tuple) -> Callable[[Array], Array]:
         """Function that lists the coordinates of each cluster, shape (K, num_features), of one vector."""
         unravel = unraveller(problem, args)

@@ -47,6 +47,11 @@ class ClusterAxes(NamedTuple):
     dims: dict[str, tuple[str, ...]]
     ordered: bool
 
+    @property
+    def are_exchangeable(self) -> bool:
+        """Whether there are clusters, and renumbering them leaves the density."""
+        return not self.ordered and any("clusters" in dims for dims in self.dims.values())
+
 
 class _Moved(NamedTuple):
     """Values of the latent sites: at which point, after which permutation of which axes."""
@@ -88,11 +93,11 @@ def cluster_axes(
             if dim == "clusters"
         }
         if not check or len(sizes) != 1 or sizes == {1}:
-            return ClusterAxes(dims, False)
+            return ClusterAxes(dims, sizes == {1})
         (size,) = sizes
         sets: list[tuple[str, ...]] = [("clusters",)]
     elif sizes == {1}:
-        return ClusterAxes(dims, False)
+        return ClusterAxes(dims, True)
     else:
         (size,) = sizes
         sets = _sets(_axes_of_length(latent_sites(trace), dims, size))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 import jax
@@ -13,7 +14,6 @@ from jax import Array
 from jax.flatten_util import ravel_pytree
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
-from scipy.special import gammaln
 
 from sidebayes.common.fields import Count, Range
 
@@ -38,12 +38,15 @@ from ..problem.importance import (
     has_improper_prior,
     in_batches,
     log_mean_weight,
+    log_student,
     smoothed_weights,
     visit,
 )
+from ..samplers.folding import Folding, find_folding, numberings
 from ..samplers.particles import load_blackjax
 from ..steps.starts import initial_values, random_keys, starting_point
 from ..steps.updates import refuse_restricted
+from ..symmetries.exchangeable import cluster_axes
 
 __all__ = ["Pathfinder"]
 
@@ -141,7 +144,11 @@ class Pathfinder(KeptEngine):
         looked = [visit(problem, template, part, clock, anywhere=True) for part in pool]
         flat = pool.reshape(-1, mean.shape[1])
         log_density = np.concatenate([part[0] for part in looked])
-        log_weights = log_density - _log_mixture(flat, mean, root)
+        folding = find_folding(problem, seed)
+        renumber = None if folding is None else partial(_renumbered, problem, folding, clock)
+        orders = np.zeros((1, 0), int) if folding is None else folding.permutations
+        log_q = [_log_pool(part, mean, root, renumber, orders) for part in pool]
+        log_weights = log_density - np.concatenate(log_q)
         weights = smoothed_weights(log_weights)
         chosen = _resampled(weights, self.num_draws, rng)
         sites = {n: np.concatenate([part[1][n] for part in looked])[chosen] for n in looked[0][1]}
@@ -153,8 +160,15 @@ class Pathfinder(KeptEngine):
                 f"{short:.0%} of the draws are of paths whose steps did not reach their mode: raise "
                 "max_steps, or use NUTS",
             )
+        axes = cluster_axes(problem, {n: v[None] for n, v in sites.items()})
+        lp, covered = log_density[chosen], judged.close and not judged.remarks
+        if folding is not None and renumber is not None:
+            moved, _ = renumber(flat[chosen], numberings(folding, seed, (self.num_draws,)))
+            lp, sites = visit(problem, template, moved, clock)
+        elif axes.are_exchangeable:  # of more copies of a mode than paths reach
+            covered = False
         value, error = log_mean_weight(log_weights)
-        if judged.close:
+        if covered:
             evidence = Evidence(value, "estimate", error)
         else:
             evidence = evidence_below(value)
@@ -166,7 +180,7 @@ class Pathfinder(KeptEngine):
         return EngineResult(
             engine=self.name,
             draws={name: value[None] for name, value in sites.items()},
-            sample_stats={"lp": log_density[chosen][None]},
+            sample_stats={"lp": lp[None]},
             objective=np.zeros((0, 0)),
             status=Status(judged.close, message),
             seconds=clock.seconds,
@@ -271,22 +285,40 @@ def _noise(rng: np.random.Generator, shape: tuple[int, int, int]) -> NDArray[np.
 
 
 def _log_mixture(points: NDArray, mean: NDArray, root: NDArray) -> NDArray[np.float64]:
-    """Log density that the draws of all paths have together, by means and Cholesky factors.
-
-    Points are those of `_noise`, path by path.
-    """
+    """Log density of the even mixture of all paths' approximations, of which every fifth draw is wide."""
     width, parts = points.shape[1], []
-    per_path = len(points) // len(mean)
-    share = -(-per_path // 5) / per_path
+    share = -(-len(points) // 5) / len(points)
     for centre, lower in zip(mean, root, strict=True):
         white = solve_triangular(lower, (points - centre).T, lower=True)
         square = (white**2).sum(axis=0)
         normal = np.log1p(-share) - square / 2 - width / 2 * np.log(2 * np.pi)
-        both = (_FREEDOM + width) / 2
-        wide = np.log(share) + gammaln(both) - gammaln(_FREEDOM / 2)
-        wide = wide - width / 2 * np.log(_FREEDOM * np.pi) - both * np.log1p(square / _FREEDOM)
+        wide = np.log(share) + log_student(square, width, _FREEDOM)
         parts.append(np.logaddexp(normal, wide) - np.log(np.diag(lower)).sum())
     return np.logaddexp.reduce(parts, axis=0) - np.log(len(parts))
+
+
+def _renumbered(
+    problem: Problem, folding: Folding, clock: Clock, points: NDArray, orders: NDArray
+) -> tuple[NDArray, NDArray]:
+    """Points after their clusters are renumbered, and the log Jacobian determinants."""
+    config = folding.axes, folding.num_clusters
+    given = points, orders, problem.args
+    moved, log_det = clock.run("renumber", problem, config, folding.images, *given)
+    return np.asarray(moved), np.asarray(log_det)
+
+
+def _log_pool(
+    points: NDArray, mean: NDArray, root: NDArray, renumber: Callable | None, orders: NDArray
+) -> NDArray[np.float64]:
+    """Log density of all approximations and, where clusters may be renumbered, of all their images."""
+    if renumber is None:
+        return _log_mixture(points, mean, root)
+    found = []
+    for order in orders:
+        moved, log_det = renumber(points, np.broadcast_to(order, (len(points), len(order))))
+        found.append(_log_mixture(moved, mean, root) + log_det)
+    total: NDArray = np.logaddexp.reduce(found, axis=0) - np.log(len(found))
+    return total
 
 
 def _resampled(weights: NDArray, number: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -14,6 +14,7 @@ from sidebayes.guides.engines.variational.pathfinder import Pathfinder
 
 import sidebayes as sb
 from tests.reference import gaussians
+from tests.reference.posteriors import EXACT
 
 pytest.importorskip("blackjax")
 
@@ -134,3 +135,26 @@ def test_paths_that_stop_short_are_said():
     result, error = steep_fit(max_steps=8)
     assert error > 1
     assert "did not reach their mode" in result.remarks[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "seed"), [("three_components", 0), ("boundary", 7), ("one_gaussian", 4)]
+)
+def test_stated_errors_of_the_evidence_cover_the_truth(name, seed):
+    """Of a density with copies, not all of which a path ends in; of one that no normal covers."""
+    known = EXACT[name]()
+    fit = sb.fit(
+        known.model, *known.data, engine="pathfinder", seed=seed, progress=False, **known.options
+    )
+    found = fit.log_evidence
+    assert found.kind == "estimate"
+    assert abs(found.value - known.log_evidence) < 3 * found.standard_error
+    assert found.standard_error < 0.1
+
+
+def test_draws_are_of_all_numberings_of_the_clusters():
+    known = EXACT["three_components"]()
+    fit = sb.fit(known.model, *known.data, engine="pathfinder", progress=False, **known.options)
+    site = next(s for s in fit.tree["posterior"].data_vars.values() if s.shape[2:] == (3,))
+    low = np.bincount(site.to_numpy()[0].argmin(axis=1), minlength=3)
+    assert stats.chisquare(low).pvalue > 1e-3
