@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import solve_triangular
 
 from sidebayes.common.fields import Count, Range
@@ -145,9 +145,8 @@ class Pathfinder(KeptEngine):
         flat = pool.reshape(-1, mean.shape[1])
         log_density = np.concatenate([part[0] for part in looked])
         folding = find_folding(problem, seed)
-        renumber = None if folding is None else partial(_renumbered, problem, folding, clock)
-        orders = np.zeros((1, 0), int) if folding is None else folding.permutations
-        log_q = [_log_pool(part, mean, root, renumber, orders) for part in pool]
+        copies = partial(_copies, problem, folding, clock)
+        log_q = [_log_pool(copies(part), mean, root) for part in pool]
         log_weights = log_density - np.concatenate(log_q)
         weights = smoothed_weights(log_weights)
         chosen = _resampled(weights, self.num_draws, rng)
@@ -162,8 +161,9 @@ class Pathfinder(KeptEngine):
             )
         axes = cluster_axes(problem, {n: v[None] for n, v in sites.items()})
         lp, covered = log_density[chosen], judged.close and not judged.remarks
-        if folding is not None and renumber is not None:
-            moved, _ = renumber(flat[chosen], numberings(folding, seed, (self.num_draws,)))
+        if folding is not None:
+            orders = numberings(folding, seed, (self.num_draws,))
+            moved, _ = _renumbered(problem, folding, clock, flat[chosen], orders)
             lp, sites = visit(problem, template, moved, clock)
         elif axes.are_exchangeable:  # of more copies of a mode than paths reach
             covered = False
@@ -307,16 +307,23 @@ def _renumbered(
     return np.asarray(moved), np.asarray(log_det)
 
 
+def _copies(
+    problem: Problem, folding: Folding | None, clock: Clock, points: NDArray
+) -> Iterator[tuple[NDArray, ArrayLike]]:
+    """Points in every numbering of the clusters, with log Jacobian determinants."""
+    if folding is None:
+        yield points, 0.0
+        return
+    for order in folding.permutations:
+        orders = np.broadcast_to(order, (len(points), len(order)))
+        yield _renumbered(problem, folding, clock, points, orders)
+
+
 def _log_pool(
-    points: NDArray, mean: NDArray, root: NDArray, renumber: Callable | None, orders: NDArray
+    copies: Iterable[tuple[NDArray, ArrayLike]], mean: NDArray, root: NDArray
 ) -> NDArray[np.float64]:
-    """Log density of all approximations and, where clusters may be renumbered, of all their images."""
-    if renumber is None:
-        return _log_mixture(points, mean, root)
-    found = []
-    for order in orders:
-        moved, log_det = renumber(points, np.broadcast_to(order, (len(points), len(order))))
-        found.append(_log_mixture(moved, mean, root) + log_det)
+    """Log density of the even mixture of all approximations in all numberings of the clusters."""
+    found = [_log_mixture(points, mean, root) + log_det for points, log_det in copies]
     total: NDArray = np.logaddexp.reduce(found, axis=0) - np.log(len(found))
     return total
 

@@ -138,7 +138,7 @@ def test_paths_that_stop_short_are_said():
 
 
 @pytest.mark.parametrize(
-    ("name", "seed"), [("three_components", 0), ("boundary", 7), ("one_gaussian", 4)]
+    ("name", "seed"), [("three_components", 0), ("boundary", 7), ("no_events", 7)]
 )
 def test_stated_errors_of_the_evidence_cover_the_truth(name, seed):
     """Of a density with copies, not all of which a path ends in; of one that no normal covers."""
