@@ -15,7 +15,6 @@ from sidebayes.models.blocks.label_inference import partition
 from sidebayes.models.blocks.mixtures.linked_categorical import LinkedCategorical
 from sidebayes.models.blocks.saliency.feature_block import SalientFeatures
 from sidebayes.models.blocks.saliency.layout import Used
-from sidebayes.models.blocks.saliency.message_length import structure_length
 from sidebayes.models.blocks.saliency.mixed_block import MixedFeatures
 from sidebayes.models.blocks.saliency.saliency_mixture import SaliencyMixture
 
@@ -184,12 +183,10 @@ class Weighed(NamedTuple):
     def at_held_precision(self) -> Array:
         """Log joint density but for the precision to which densities in use are stated.
 
-        That precision, `structure_length`, falls with weights and saliencies. Against it they would be
-        drawn to zero; without it no step of EM lowers this objective.
+        That precision, the block's `structure_length`, falls with weights and saliencies. Against it they
+        would be drawn to zero; without it no step of EM lowers this objective.
         """
-        number = self.block.num_parameters
-        structure = structure_length(self.weights, self.saliency, self.value.shape[0], number)
-        return self.log_joint() + structure
+        return self.log_joint() + self.block.structure_length(self.fn.components, self.weights)
 
     def log_responsibilities(self) -> Array:
         """Their logarithms, far below the least number; with links, minus infinity there."""

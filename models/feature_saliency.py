@@ -19,7 +19,7 @@ from .blocks.mixtures.reliability import learned_pair_weights
 from .blocks.mixtures.weights import cluster_weights
 from .blocks.roles import Chosen, Missing
 from .blocks.saliency.feature_block import SalientFeatures
-from .blocks.saliency.message_length import check_selection, improper_weights, structure_length
+from .blocks.saliency.message_length import check_selection, improper_weights
 from .blocks.saliency.mixed_block import MixedFeatures
 from .blocks.saliency.repeated import check_levels, kinds_of_columns, say_levels
 from .blocks.saliency.saliency_mixture import SaliencyMixture
@@ -38,7 +38,7 @@ def feature_saliency(
     selection: str = "mml",
     prior: str | GaussianPrior = "empirical",
     concentration: float | None = None,
-    saliency_prior: tuple[float, float] = (0.5, 0.5),
+    saliency_prior: tuple[float, float] | None = None,
     reading: str = "relation",
     flip_rate: dist.Distribution | str | None = None,
     weight_per: str = "point",
@@ -76,8 +76,8 @@ def feature_saliency(
         Of means and variances; see `SalientFeatures`.
     concentration : float, optional
         :math:`\alpha`, 1 / num_clusters by default.
-    saliency_prior : (float, float)
-        a and b.
+    saliency_prior : (float, float), optional
+        a and b, (0.5, 0.5) by default. Neither is taken under "mml".
     reading, flip_rate, weight_per, inference
         See `ppc`; links are read as statements by default.
     kinds : "normal" or sequence of str, optional
@@ -96,8 +96,9 @@ def feature_saliency(
     """
     size = num_rows(x, num_points)
     graph = as_label_graph(links, size, num_clusters, inference)
-    proper = check_selection(selection, graph, reading)
-    own = saliency_prior if proper else None
+    given = {"concentration": concentration, "saliency_prior": saliency_prior}
+    proper = check_selection(selection, graph, reading, **given)
+    own = (saliency_prior or (0.5, 0.5)) if proper else None
     features: SalientFeatures | MixedFeatures
     if kinds is None or (isinstance(kinds, str) and kinds == "normal"):
         features = SalientFeatures(x, num_clusters, prior, own)
@@ -109,9 +110,8 @@ def feature_saliency(
         pi = cluster_weights(graph, num_clusters, weight, None, reading, inference)
     else:
         pi = improper_weights(num_clusters)
-        saliency = density.features.saliency
-        length = structure_length(pi, saliency, size, features.num_parameters)
-        numpyro.factor("structure", -length - features.density_length(density, pi))
+        length = features.structure_length(density, pi) + features.density_length(density, pi)
+        numpyro.factor("structure", -length)
     labels = LinkedCategorical(
         jnp.log(pi),
         graph,

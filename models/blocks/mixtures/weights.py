@@ -14,6 +14,7 @@ import numpyro.distributions as dist
 from jax import Array, lax
 from jax.scipy.special import digamma
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 
 from sidebayes.common.fields import Range, check_number
 
@@ -127,6 +128,33 @@ def _refuse_inexact_field(graph: LabelGraph, num_clusters: int, inference: str |
         )
 
 
+_LEAST = 1e-10
+"""Least number of events of a mode, where the prior has no bound."""
+
+
+def at_a_pole(values: NDArray, remedy: str, *, upper: bool = False) -> str | None:
+    """Say that a point estimate lies where its prior is infinite, on the bounds of some probabilities.
+
+    Parameters
+    ----------
+    values : ndarray, shape (chain, draw, number)
+        Probabilities; those of several draws are no point estimate.
+    remedy : str
+        What they are, under which prior, and what to do, to be told with how many there are.
+    upper : bool
+        Whether the prior is infinite at one as well.
+    """
+    low = values <= 100 * _LEAST
+    number = int((low | (upper & (values >= 1 - 100 * _LEAST))).sum())
+    if values.shape[:2] != (1, 1) or not number:
+        return None
+    where, is_are = "zero or one" if upper else "zero", "is" if number == 1 else "are"
+    return (
+        f"{number} of {values.size} {remedy.format(where=f'{is_are} at {where}')}, or use an engine that "
+        "draws"
+    )
+
+
 class _DirichletPosterior(NamedTuple):
     """Concentrations, and distributions whose normaliser depends on the weights as well."""
 
@@ -156,8 +184,19 @@ class DirichletWeights(Block):
 
     def mode(self, found: _DirichletPosterior, values: Mapping[str, Array]) -> dict[str, Array]:
         """Mode, kept inside the simplex where a count and the concentration are below one."""
-        raised = jnp.maximum(found.concentration - 1.0, 1e-10)
+        raised = jnp.maximum(found.concentration - 1.0, _LEAST)
         return {self.roles[0]: raised / raised.sum(axis=-1, keepdims=True)}
+
+    def remark(self, values: Mapping[str, Any]) -> str | None:
+        """Say where a mode is none, as the prior is infinite there."""
+        if isinstance(self.concentration, Array) or self.concentration >= 1:
+            return None
+        return at_a_pole(
+            values[self.roles[0]],
+            f"weights {{where}}, where their Dirichlet prior of concentration {self.concentration:.3g} is "
+            "infinite, so that the height of this mode, and the choice among starts by it, mean nothing; "
+            "pass concentration=1 or more",
+        )
 
     def draw(self, rng_key: Array, found: _DirichletPosterior) -> dict[str, Array]:
         """Draw weights, none exactly zero."""

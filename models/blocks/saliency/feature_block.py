@@ -28,7 +28,7 @@ from ..components.gaussian_prior import GaussianPrior, agreed_features
 from ..components.gaussians.gaussian_stats import Moments
 from ..components.normal_inverse_gamma import NormalInverseGamma
 from ..components.shift_prior import ComponentPriors
-from .message_length import PER_DENSITY
+from .message_length import PER_DENSITY, structure_length
 from .passes import Salient, SalientMoments
 from .repeated import look_at
 from .saliencies import (
@@ -37,6 +37,7 @@ from .saliencies import (
     known_moments,
     saliency_mode,
     saliency_prior,
+    saliency_remark,
     two_positive,
 )
 from .salient_normal import SalientNormal
@@ -109,10 +110,13 @@ class SalientFeatures(Block, Augmented, TakesMissing):
     ) -> None:
         self.num_clusters = num_clusters
         self.saliency_prior = None if saliency_prior is None else two_positive(saliency_prior)
-        self.centre, variance = known_moments(x, _num_features(x, prior))
+        self.num_points = 0 if x is None else len(x)  # type: ignore[arg-type]
+        self.num_known, self.centre, variance, gap = known_moments(x, _num_features(x, prior))
         self.cells = _cell_priors(self.centre, variance, num_clusters, prior)
         self.learns_scale = self.saliency_prior is None and not isinstance(prior, GaussianPrior)
         self.unit = jnp.sqrt(variance)
+        # of values that are rounded to steps of a gap, none has a probability above one
+        self.least = jnp.maximum(_FLOOR * variance, gap**2 / (2 * jnp.pi))
 
     @property
     def num_parameters(self) -> np.ndarray:
@@ -151,6 +155,11 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         common_variance = owner.declare("common_spread", "common_variance", spread, names)
         common_mean = owner.declare("common_location", "common_mean", means(common_variance), names)
         return Salient(mean, variance, common_mean, common_variance, saliency)
+
+    def structure_length(self, density: SalientNormal, weights: Array) -> Array:
+        """Length of what is in use, and of the precision of it; see `message_length.structure_length`."""
+        saliency, number = density.features.saliency, self.num_parameters
+        return structure_length(weights, saliency, self.num_points, number, self.num_known)
 
     def density_length(self, density: Any, weights: Array) -> Array:
         r"""Nats that means and variances in use cost in a message, beside `structure_length`.
@@ -243,7 +252,7 @@ class SalientFeatures(Block, Augmented, TakesMissing):
             rate = self._by_row(found.normal.rate).at[:-1].add(extra / 2)
             variance = rate.reshape(-1, 1) / found.normal.shape  # where `density_length` is least
         mean, variance = self._by_row(mean), self._by_row(variance)
-        variance = jnp.maximum(variance, _FLOOR * self.unit**2)
+        variance = jnp.maximum(variance, self.least)
         if self.cells is None:
             empty = self._by_row(found.normal.shrinkage) < jnp.finfo(mean.dtype).eps
             mean = jnp.where(empty, _stacked(values, "location"), mean)
@@ -308,7 +317,7 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         """Start at rows drawn without replacement, half the variance of the data, saliencies of one half."""
         rng = np.random.default_rng(seed)
         data = np.asarray(value, float)
-        centre, variance = map(np.asarray, known_moments(data, self.num_features))
+        _, centre, variance, _ = map(np.asarray, known_moments(data, self.num_features))
         fewer = len(data) < self.num_clusters
         rows = [rng.choice(len(data), self.num_clusters, replace=fewer) for _ in range(num_starts)]
         mean = np.where(np.isnan(data), centre, data)[np.array(rows)]
@@ -319,6 +328,10 @@ class SalientFeatures(Block, Augmented, TakesMissing):
             "common_spread": np.broadcast_to(variance, (num_starts, *centre.shape)),
             "saliency": np.full((num_starts, *centre.shape), 0.5),
         }
+
+    def remark(self, values: Mapping[str, Any]) -> str | None:
+        """Say where a mode of saliencies is none."""
+        return saliency_remark(values["saliency"], self.saliency_prior)
 
     def degenerate(self, values: Mapping[str, Any]) -> tuple[int, str] | None:
         """First cluster whose variance in a feature is at its least, where the prior is flat."""

@@ -158,6 +158,46 @@ class Kind(NamedTuple):
         constant = 0.5 * self.num_parameters * (1.0 - np.log(12.0))
         return constant + 0.5 * information - self.prior(mean).log_prob(held)
 
+    def shortfall(self, params: Array, mean: Array, number: Array) -> Array:
+        r"""Nats by which `length`, with its precision, falls short of what n values cost at least.
+
+        A message that states parameters is no shorter than one that averages over their prior,
+
+        .. math:: \log p(x \mid \hat\theta) - \log \int p(x \mid \theta)\, p(\theta)\, d\theta,
+
+        which is taken at counts whose shares are the parameters. Where values are few for the number of
+        levels, or counts are rare, the expansion behind `length` falls below it: cells of parameters would
+        be wider than their prior. Then the precision, half a logarithm of n for each parameter, has a price
+        as well, which is that of BIC.
+
+        Parameters
+        ----------
+        params : Array, shape (..., num_features, ...)
+        mean : Array, shape (num_features,)
+        number : Array, shape (..., num_features)
+            n, of each density.
+        """
+        if self.name == "count":
+            events, rate = number * params, 1.0 / mean
+            fitted = xlogy(events, params) - events
+            averaged = jnp.log(rate) + gammaln(events + 1.0)
+            averaged = averaged - (events + 1.0) * jnp.log(number + rate)
+        else:
+            shares, trials = params, number
+            if self.name == "ordered":
+                shares = jnp.stack([params, 1.0 - params], axis=-1)
+                trials = number * (self.levels - 1)
+            events, levels = trials[..., None] * shares, shares.shape[-1]
+            fitted = xlogy(events, shares).sum(axis=-1)
+            averaged = (
+                gammaln(events + 1.0).sum(axis=-1)
+                + gammaln(levels + 0.0)
+                - gammaln(trials + levels)
+            )
+        precision = 0.5 * self.num_parameters * jnp.log(jnp.maximum(number, 1.0))
+        length = self.length(params, mean)
+        return jnp.maximum(jnp.maximum(fitted - averaged - precision, 0.0) - length, 0.0)
+
     def draw(self, key: Array, params: Array) -> Array:
         """Draw values of all features."""
         if self.name == "count":

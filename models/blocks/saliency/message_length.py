@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
@@ -17,14 +19,14 @@ PER_DENSITY = 2
 """Parameters of the density of a feature: a mean and a variance."""
 
 
-def check_selection(selection: str, graph: LabelGraph, reading: str) -> bool:
-    """Whether the prior of the structure is a proper one.
+def check_selection(selection: str, graph: LabelGraph, reading: str, **priors: Any) -> bool:
+    """Whether the prior of the structure is a proper one, to which `priors` belong.
 
     Raises
     ------
     ValueError
-        If there is no such selection, or if links are a field under "mml": its partition function depends
-        on the weights, and lengths of messages say nothing about it.
+        If there is no such selection, if priors are given under "mml", or if links are a field under "mml":
+        its partition function depends on the weights, and lengths of messages say nothing about it.
     """
     if not isinstance(selection, str) or selection not in ("mml", "sparse"):
         raise ValueError(f"selection = {selection!r:.60}; expected 'mml' or 'sparse'")
@@ -33,6 +35,12 @@ def check_selection(selection: str, graph: LabelGraph, reading: str) -> bool:
             f"selection='mml' takes links as statements, and reading = {reading!r:.60} makes them a field "
             "whose partition function depends on the weights; pass reading='relation', or "
             "selection='sparse'"
+        )
+    given = [name for name, value in priors.items() if value is not None]
+    if selection == "mml" and given:
+        raise ValueError(
+            f"{given[0]} = {priors[given[0]]!r:.40} is a prior of selection='sparse', and 'mml' has "
+            f"none; pass selection='sparse', or leave {given[0]} out"
         )
     return selection == "sparse"
 
@@ -53,20 +61,23 @@ def improper_weights(num_clusters: int) -> Array:
 def structure_length(
     weights: ArrayLike,
     saliency: ArrayLike,
-    num_points: int,
+    num_points: ArrayLike,
     per_density: ArrayLike = PER_DENSITY,
+    num_known: ArrayLike | None = None,
 ) -> Array:
     r"""Length of the parameters in nats, beside minus the log likelihood of the data.
 
-    .. math:: \tfrac12 (k + |A \cap U|) \log n + \sum_{l \in A} \tfrac{r_l}2 \sum_j \log(n \alpha_j \rho_l)
-              + \sum_{l \in U} \tfrac{r_l}2 \log(n (1 - \rho_l))
+    .. math:: \tfrac k2 \log n + \sum_{l \in A \cap U} \tfrac12 \log n_l
+              + \sum_{l \in A} \tfrac{r_l}2 \sum_j \log(n_l \alpha_j \rho_l)
+              + \sum_{l \in U} \tfrac{r_l}2 \log(n_l (1 - \rho_l))
 
-    (Law 2006, eq. 4.24), with the sums over the k clusters that have weight, the features A whose
-    saliency is not zero and U whose saliency is not one. The thesis writes it for parameters none of
-    which is on a bound, and only says that parameters beyond are removed; this is what is left then.
-    Minus this length is the logarithm of an improper prior: parameters on a bound are not likelier, but
-    cost nothing. A density that stands for less than one value is taken to stand for one: otherwise the
-    length would have no bound near zero weights and near saliencies of zero and one.
+    (Law 2006, eq. 4.24, where all :math:`n_l` are n; a value that is missing says nothing of parameters, so
+    that their Fisher information is that of the :math:`n_l` known ones), with the sums over the k clusters
+    that have weight, the features A whose saliency is not zero and U whose saliency is not one. The thesis
+    writes it for parameters none of which is on a bound, and only says that parameters beyond are removed;
+    this is what is left then. Minus this length is the logarithm of an improper prior: parameters on a bound
+    are not likelier, but cost nothing. A density that stands for less than one value is taken to stand for
+    one: otherwise the length would have no bound near zero weights and near saliencies of zero and one.
 
     Parameters
     ----------
@@ -75,16 +86,17 @@ def structure_length(
     num_points : int
     per_density : array_like, shape (num_features,) or ()
         :math:`r_l`, the free parameters of one density of each feature.
+    num_known : array_like, shape (num_features,), optional
+        :math:`n_l`, the known values of each feature; n by default.
     """
     per_density = jnp.broadcast_to(jnp.asarray(per_density), jnp.shape(saliency))
     weights, saliency = jnp.asarray(weights), jnp.asarray(saliency)
     used, on, off = weights > 0, saliency > 0, saliency < 1
-    log_n = jnp.log(num_points)
+    known = jnp.asarray(num_points if num_known is None else num_known)
 
-    def precision(share: Array, where: Array) -> Array:
-        return jnp.where(where, jnp.log(jnp.maximum(num_points * share, 1.0)), 0.0)
+    def precision(share: ArrayLike, where: Array) -> Array:
+        return jnp.where(where, jnp.log(jnp.maximum(known * share, 1.0)), 0.0)
 
     within = precision(weights[:, None] * saliency, used[:, None] & on).sum(axis=0)
-    free = used.sum() + (on & off).sum()
-    by_feature = within + precision(1 - saliency, off)
-    return 0.5 * (free * log_n + per_density @ by_feature)
+    by_feature = precision(1.0, on & off) + per_density * (within + precision(1 - saliency, off))
+    return 0.5 * (used.sum() * jnp.log(num_points) + by_feature.sum())

@@ -21,6 +21,7 @@ from ..collapsed import Collapsed
 from ..components.gaussian_prior import GaussianPrior
 from .feature_block import SalientFeatures
 from .kinds import Columns, Kind
+from .message_length import structure_length
 from .passes import Salient
 from .repeated import look_at
 from .saliencies import (
@@ -28,6 +29,7 @@ from .saliencies import (
     known_moments,
     saliency_mode,
     saliency_prior,
+    saliency_remark,
     two_positive,
 )
 from .salient_mixed import MixedMoments, SalientMixed
@@ -94,9 +96,12 @@ class MixedFeatures(Block, Augmented, TakesMissing):
         if self.columns.normal:
             own = table[:, np.array(self.columns.normal)]
             self.normal = SalientFeatures(own, num_clusters, prior, self.saliency_prior)
-        means, _ = known_moments(table, self.columns.size)
+        self.num_points = len(table)
+        known = known_moments(table, self.columns.size)
+        self.num_known = known.number
         self.means = tuple(
-            jnp.maximum(means[np.array(kind.columns)], _LEAST_MEAN) for kind in self.columns.kinds
+            jnp.maximum(known.mean[np.array(kind.columns)], _LEAST_MEAN)
+            for kind in self.columns.kinds
         )
 
     @property
@@ -145,6 +150,20 @@ class MixedFeatures(Block, Augmented, TakesMissing):
                 within = self.declare(own, own, fn, kind.dims)
             params.append((within, self.declare(common, common, fn, kind.dims)))
         return SalientMixed(features, tuple(params), self.columns)
+
+    def structure_length(self, density: SalientMixed, weights: Array) -> Array:
+        """Length of what is in use, and of the precision of it; see `message_length.structure_length`.
+
+        With what a density is to cost at least, see `Kind.shortfall`.
+        """
+        saliency, number = density.features.saliency, self.num_parameters
+        total = structure_length(weights, saliency, self.num_points, number, self.num_known)
+        share = jnp.concatenate([weights[:, None] * saliency, 1.0 - saliency[None]])
+        for (kind, mean), params in zip(self._kinds(), density.params, strict=True):
+            every, own = jnp.concatenate([params[0], params[1][None]]), np.array(kind.columns)
+            short = kind.shortfall(every, mean, (self.num_known * share)[:, own])
+            total = total + jnp.where(share[:, own] > 0, short, 0.0).sum()
+        return total
 
     def density_length(self, density: SalientMixed, weights: Array) -> Array:
         """Nats that the densities in use cost in a message, as those of normal features do."""
@@ -264,6 +283,10 @@ class MixedFeatures(Block, Augmented, TakesMissing):
         for kind in self.columns.kinds:
             found |= _kind_starts(kind, table, rows)
         return found
+
+    def remark(self, values: Mapping[str, Any]) -> str | None:
+        """Say where a mode of saliencies is none."""
+        return saliency_remark(values["saliency"], self.saliency_prior)
 
     def degenerate(self, values: Mapping[str, Any]) -> tuple[int, str] | None:
         """No cluster collapses under a proper prior."""

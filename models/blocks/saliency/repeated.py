@@ -31,6 +31,9 @@ _FEW = 5
 _GLANCE = 1000
 """Rows that are looked at first."""
 
+_OFTEN, _TIMES = 0.1, 3
+"""Share of the rows that one value has, and how much oftener it occurs than any other, that stand out."""
+
 
 class _Salient(Protocol):
     """A block with saliencies."""
@@ -62,7 +65,9 @@ def look_at(
     """
     refuse_constant(name, table, categories)
     _warn_of_repeated(name, table)
-    _warn_of_levels(name, table, range(table.shape[1]) if normal is None else normal)
+    columns = range(table.shape[1]) if normal is None else normal
+    _warn_of_levels(name, table, columns)
+    _warn_of_one_value(name, table, columns)
     if block.saliency_prior is None:
         _warn_of_few_rows(name, table, int(block.num_parameters.sum()))
 
@@ -115,6 +120,25 @@ def _warn_of_levels(name: str, table: np.ndarray, normal: Sequence[int]) -> None
             f"{name} has columns of few different values: {shown}. On those a normal density is as "
             "narrow as it may be, for which every cluster pays, so that too few are found; leave kinds and "
             "prior out, which takes such columns for categories, or drop them"
+        )
+
+
+def _warn_of_one_value(name: str, table: np.ndarray, normal: Sequence[int]) -> None:
+    """Warn of normal columns in which one value, such as zero, is far more frequent than all others."""
+    found = []
+    for column in normal:
+        known = table[:, column][~np.isnan(table[:, column])]
+        values, count = np.unique(known, return_counts=True)
+        if len(values) <= _FEW:
+            continue  # said already
+        *_, second, most = np.sort(count)
+        if most > max(_OFTEN * len(known), _TIMES * second):
+            found.append(f"{values[count.argmax()]:g} in {most} rows of column {column}")
+    if found:
+        warn_user(
+            f"{name} has the value {', '.join(found[:5])}, far more often than any other. A normal density "
+            "can shrink on such a value, so that clusters and saliencies are of it alone; pass NaN where it "
+            "stands for a missing value, name the column a count or levels in kinds=, or drop it"
         )
 
 

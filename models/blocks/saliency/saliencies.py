@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,24 +12,35 @@ import numpy as np
 import numpyro.distributions as dist
 from jax import Array, lax
 from jax.typing import ArrayLike
+from numpy.typing import NDArray
 from numpyro.distributions import constraints
 
 from sidebayes.common.fields import Range, check_number
 
+from ..mixtures.weights import at_a_pole
 from ..visits import at_a_time
 from .passes import CHUNK
 
 __all__ = [
     "EDGE",
+    "KnownMoments",
     "draw_saliency",
     "known_moments",
     "saliency_mode",
     "saliency_prior",
+    "saliency_remark",
     "two_positive",
 ]
 
 EDGE = 1e-10
 """Distance of a mode of a saliency from zero and one, where the prior has no bound there."""
+
+
+_GLANCE = 1000
+"""Rows whose values show to which step they are rounded."""
+
+_ROUNDING = 1e-8
+"""Difference of values, in standard deviations, that is rounding of the machine."""
 
 
 def saliency_prior(parameters: tuple[float, float] | None, size: int) -> dist.Distribution:
@@ -46,26 +57,55 @@ def saliency_mode(on: Array, off: Array) -> Array:
     return on / (on + off)
 
 
+def saliency_remark(values: NDArray, parameters: tuple[float, float] | None) -> str | None:
+    """Say where a mode of saliencies is none, as their prior is infinite there; see `at_a_pole`."""
+    if parameters is None or min(parameters) >= 1:
+        return None
+    return at_a_pole(
+        values,
+        f"saliencies {{where}}, where their Beta({parameters[0]:g}, {parameters[1]:g}) prior is infinite, so "
+        "that the height of this mode, and the choice among starts by it, mean nothing; pass "
+        "saliency_prior=(1, 1) or more, or selection='mml'",
+        upper=True,
+    )
+
+
 def draw_saliency(rng_key: Array, on: Array, off: Array) -> Array:
     """Draw from Beta distributions, within the unit interval."""
     return jnp.clip(dist.Beta(on, off).sample(rng_key), EDGE, 1 - EDGE)
 
 
-def known_moments(x: ArrayLike | None, num_features: int) -> tuple[Array, Array]:
-    """Mean and variance of each feature over its known values; zero and one where there are none."""
+class KnownMoments(NamedTuple):
+    """Number, mean and variance of the known values of each feature, and the least gap between two of them.
+
+    Without known values the variance is one, all else zero. Gaps are those of up to a thousand rows.
+    """
+
+    number: Array
+    mean: Array
+    variance: Array
+    gap: Array
+
+
+def known_moments(x: ArrayLike | None, num_features: int) -> KnownMoments:
+    """Moments of each feature over its known values."""
     if x is None:
-        return jnp.zeros(num_features), jnp.ones(num_features)
+        nothing = jnp.zeros(num_features)
+        return KnownMoments(nothing, nothing, jnp.ones(num_features), nothing)
     return _known_moments(jnp.asarray(x), at_a_time(CHUNK))
 
 
 @partial(jax.jit, static_argnums=1)
-def _known_moments(values: Array, chunk: int) -> tuple[Array, Array]:
-    number = jnp.maximum(
-        _column_sums(values, chunk, lambda one: (~jnp.isnan(one)).astype(one.dtype)), 1.0
-    )
-    mean = _column_sums(values, chunk, jnp.nan_to_num) / number
-    variance = _column_sums(values, chunk, lambda one: jnp.nan_to_num(one - mean) ** 2) / number
-    return mean, jnp.where(variance > 0, variance, 1.0)
+def _known_moments(values: Array, chunk: int) -> KnownMoments:
+    number = _column_sums(values, chunk, lambda one: (~jnp.isnan(one)).astype(one.dtype))
+    held = jnp.maximum(number, 1.0)
+    mean = _column_sums(values, chunk, jnp.nan_to_num) / held
+    variance = _column_sums(values, chunk, lambda one: jnp.nan_to_num(one - mean) ** 2) / held
+    variance = jnp.where(variance > 0, variance, 1.0)
+    gaps = jnp.diff(jnp.sort(values[:: -(-len(values) // _GLANCE)], axis=0), axis=0)
+    gaps = jnp.where(gaps > _ROUNDING * jnp.sqrt(variance), gaps, jnp.inf)  # also where unknown
+    gap = gaps.min(axis=0, initial=jnp.inf)
+    return KnownMoments(number, mean, variance, jnp.where(jnp.isinf(gap), 0.0, gap))
 
 
 def _column_sums(values: Array, size: int, of: Callable[[Array], Array]) -> Array:
