@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.flatten_util import ravel_pytree
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
 from sidebayes.common.fields import Count, Range
@@ -309,10 +309,10 @@ def _renumbered(
 
 def _copies(
     problem: Problem, folding: Folding | None, clock: Clock, points: NDArray
-) -> Iterator[tuple[NDArray, ArrayLike]]:
+) -> Iterator[tuple[NDArray, NDArray]]:
     """Points in every numbering of the clusters, with log Jacobian determinants."""
     if folding is None:
-        yield points, 0.0
+        yield points, np.zeros(len(points))
         return
     for order in folding.permutations:
         orders = np.broadcast_to(order, (len(points), len(order)))
@@ -320,7 +320,7 @@ def _copies(
 
 
 def _log_pool(
-    copies: Iterable[tuple[NDArray, ArrayLike]], mean: NDArray, root: NDArray
+    copies: Iterable[tuple[NDArray, NDArray]], mean: NDArray, root: NDArray
 ) -> NDArray[np.float64]:
     """Log density of the even mixture of all approximations in all numberings of the clusters."""
     found = [_log_mixture(points, mean, root) + log_det for points, log_det in copies]
