@@ -71,7 +71,7 @@ def structure_length(
               + \sum_{l \in A} \tfrac{r_l}2 \sum_j \log(n_l \alpha_j \rho_l)
               + \sum_{l \in U} \tfrac{r_l}2 \log(n_l (1 - \rho_l))
 
-    (Law 2006, eq. 4.24, where all :math:`n_l` are n; a value that is missing tells nothing about parameters, so
+    (Law 2006, eq. 4.24, where all :math:`n_l` are n; a missing value tells nothing about parameters, so
     that their Fisher information is that of the :math:`n_l` known ones), with the sums over the k clusters
     that have weight, the features A whose saliency is not zero and U whose saliency is not one. The thesis
     writes it for parameters none of which is on a bound, and only says that parameters beyond are removed;
