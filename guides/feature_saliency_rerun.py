@@ -58,7 +58,6 @@ def em_at_held_saliencies(
         values = lax.while_loop(goes_on, step, start)[1]
         return values, weighed(values).responsibilities().T
 
-    with jax.enable_x64(True):
-        given = {name: jnp.asarray(value, float) for name, value in params.items()}
-        found, share = run(given | {names.saliency: jnp.asarray(saliency, float)})
+    given = {name: jnp.asarray(value, float) for name, value in params.items()}
+    found, share = run(given | {names.saliency: jnp.asarray(saliency, float)})
     return {name: np.asarray(value) for name, value in found.items()}, np.asarray(share)

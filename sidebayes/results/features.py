@@ -106,10 +106,15 @@ def imputed(fit: FitBase) -> pd.DataFrame:
         found: NDArray = (own * inside + (1 - own) * common[:, :, cells]).mean(axis=(0, 1))
         return found
 
-    within, others = block.value_moments(values), block.value_moments(values, "common_")
+    with fit.run.precision:
+        within, others = (
+            tuple(map(np.asarray, block.value_moments(values, common)))
+            for common in ("", "common_")
+        )
+    centre = others[0].mean(axis=(0, 1))  # squares about zero would cancel far from it
     middle, square = (
-        mixed(np.asarray(own), np.asarray(other), slice(None), column)
-        for own, other in zip(within, others, strict=True)
+        mixed(own, other, slice(None), column)
+        for own, other in zip(_about(centre, *within), _about(centre, *others), strict=True)
     )
     names = (
         fit.tree["features"]["features"].to_numpy() if len(fit.tree["features"].coords) else None
@@ -118,7 +123,7 @@ def imputed(fit: FitBase) -> pd.DataFrame:
         {
             "row": row,
             "feature": column if names is None or names.shape != x.shape[1:] else names[column],
-            "mean": middle,
+            "mean": centre[column] + middle,
             "sd": np.sqrt(np.maximum(square - middle**2, 0.0)),
         }
     )
@@ -135,6 +140,12 @@ def imputed(fit: FitBase) -> pd.DataFrame:
     return frame
 
 
+def _about(centre: NDArray, mean: NDArray, variance: NDArray) -> tuple[NDArray, NDArray]:
+    """First and second moments about a centre."""
+    away = mean - centre
+    return away, variance + away**2
+
+
 def _block(fit: FitBase) -> tuple[SalientBlock | MixedFeatures, dict[str, str]]:
     """The block that has the saliencies, and its sites by role.
 
@@ -144,7 +155,8 @@ def _block(fit: FitBase) -> tuple[SalientBlock | MixedFeatures, dict[str, str]]:
         If the model has none.
     """
     salient_features(fit.tree)  # refuses models without
-    found = declared_blocks(abstract_trace(fit.run.problem))
+    with fit.run.precision:
+        found = declared_blocks(abstract_trace(fit.run.problem))
     return next((b, s) for b, s in found if isinstance(b, SalientBlock | MixedFeatures))
 
 
@@ -153,9 +165,10 @@ def contrast_saliencies(fit: FitBase) -> pd.Series:
 
     .. math:: \max_\rho \sum_i \log P(z_i = t_i \mid x_i, \rho), \qquad t_i = \arg\max_j P(z_i = j \mid x_i)
 
-    over saliencies between 1e-6 and 1 - 1e-6 (Law 2006, eq. 4.31), from those of the estimate. The
-    contrast between features grows. There is no likelihood in it, so that these saliencies describe
-    what the clusters are told apart by, not the data: do not predict with them.
+    over saliencies between 1e-6 and 1 - 1e-6 (Law 2006, eq. 4.31): the better of two local maxima, found
+    from the estimate and from within [0.05, 0.95]. Saliencies of zero stay, since such features have no
+    densities in the clusters. The contrast between features grows. There is no likelihood in it, so that
+    these saliencies describe what the clusters are told apart by, not the data: do not predict with them.
 
     Returns
     -------
@@ -167,37 +180,51 @@ def contrast_saliencies(fit: FitBase) -> pd.Series:
     ValueError
         If the model has no saliencies.
     """
-    _, sites = _block(fit)
     index = salient_features(fit.tree).frame.index
-    saliency = np.asarray(fit.params[sites["saliency"]])
+    site = _block(fit)[1]["saliency"]
+    saliency = np.array(fit.params[site])
+    if (saliency > 0).any():
+        with fit.run.precision:
+            saliency[saliency > 0] = _most_contrast(fit, site)
+    return pd.Series(saliency, index=index, name="saliency")
+
+
+def _most_contrast(fit: FitBase, site: str) -> NDArray[np.float64]:
+    """Saliencies above zero that maximise the contrast."""
+    saliency = np.asarray(fit.params[site])
     weights = np.asarray(fit.params[str(site_of(fit.tree, "mixing_weights"))])
-    used = weights > 0
-    with jax.enable_x64(True):
-        params = {name: jnp.asarray(value) for name, value in fit.params.items()}
+    used, free = weights > 0, np.flatnonzero(saliency)
+    params = {name: jnp.asarray(value) for name, value in fit.params.items()}
 
-        @jax.jit
-        def log_share(rho: jax.Array) -> jax.Array:
-            trace = trace_model(fit.run.problem, params | {sites["saliency"]: rho})
-            ((fn, value),) = collapsed_sites(trace).values()
-            joint = row_log_densities(fn.components, value)[:, used] + jnp.log(weights[used])
-            return jax.nn.log_softmax(joint, axis=1)
+    @jax.jit
+    def log_share(rho: jax.Array) -> jax.Array:
+        trace = trace_model(
+            fit.run.problem, params | {site: jnp.zeros(len(saliency)).at[free].set(rho)}
+        )
+        ((fn, value),) = collapsed_sites(trace).values()
+        joint = row_log_densities(fn.components, value)[:, used] + jnp.log(weights[used])
+        return jax.nn.log_softmax(joint, axis=1)
 
-        start = logit(np.clip(saliency, _INSIDE, 1 - _INSIDE))  # slopes are steep near zero and one
-        labels = np.asarray(log_share(expit(start))).argmax(axis=1)
+    labels = np.asarray(log_share(saliency[free])).argmax(axis=1)
 
-        @jax.jit
-        @jax.value_and_grad
-        def cost(eta: jax.Array) -> jax.Array:
-            share = log_share(jax.nn.sigmoid(eta))
-            return -jnp.take_along_axis(share, labels[:, None], axis=1).sum()
+    @jax.jit
+    @jax.value_and_grad
+    def cost(rho: jax.Array) -> jax.Array:
+        return -jnp.take_along_axis(log_share(rho), labels[:, None], axis=1).sum()
 
-        def at(eta: NDArray) -> tuple[float, NDArray]:
-            value, slope = cost(jnp.asarray(eta))
-            return float(value), np.asarray(slope, float)
+    def at(rho: NDArray) -> tuple[float, NDArray]:
+        value, slope = cost(jnp.asarray(rho))
+        return float(value), np.asarray(slope, float)
 
-        bounds = [(logit(_INSIDE), -logit(_INSIDE))] * len(start)
-        found = minimize(at, start, jac=True, method="L-BFGS-B", bounds=bounds)
-    return pd.Series(expit(found.x), index=index, name="saliency")
+    def from_within(edge: float) -> Any:
+        start, bounds = (
+            np.clip(saliency[free], edge, 1 - edge),
+            [(_INSIDE, 1 - _INSIDE)] * len(free),
+        )
+        return minimize(at, start, jac=True, method="L-BFGS-B", bounds=bounds)
+
+    found: NDArray[np.float64] = min(map(from_within, (_INSIDE, 0.05)), key=lambda one: one.fun).x
+    return found
 
 
 def contrast(fit: FitBase) -> Contrast:
@@ -212,5 +239,6 @@ def contrast(fit: FitBase) -> Contrast:
         If the model has no saliencies, or was fitted with a proper prior of the structure.
     """
     saliency = contrast_saliencies(fit)
-    params, share = em_at_held_saliencies(fit.run.problem, fit.params, saliency.to_numpy())
+    with fit.run.precision:
+        params, share = em_at_held_saliencies(fit.run.problem, fit.params, saliency.to_numpy())
     return Contrast(saliency, params, share)

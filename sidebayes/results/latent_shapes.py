@@ -68,7 +68,8 @@ def group_log_likelihood(
         If individuals of the model have no latent shapes, or the data do not suit the model.
     """
     number = check_integer("num_draws", num_draws, 100, 2**31)
-    sites = individual_sites(fit.run.problem)
+    with fit.run.precision:
+        sites = individual_sites(fit.run.problem)
     if not sites:
         raise ValueError(
             f"{fit.method} has no latent shapes of individuals; use fit.predict_proba, whose densities are "

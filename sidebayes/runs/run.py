@@ -120,9 +120,13 @@ class Run:
 
     @cached_property
     def problem(self) -> Problem:
-        """The model with its data on the device; ask for it under `precision`."""
+        """The model with its data on the device, in the precision asked for; trace it under `precision`."""
         if self.model is None:
             raise ValueError(record.remedy(self.method, self.lost, own_model=self.is_own))
+        with self.precision:
+            return self._on_arguments(self.model)
+
+    def _on_arguments(self, model: Callable[..., None]) -> Problem:
         names, args, static = [], [], {}
         host = {n: v for n, v in self.data.items() if not isinstance(v, Links)}
         sizes = dimensions(self.signature, host)
@@ -141,7 +145,6 @@ class Run:
         held = {n: self._on_device(value) for n, value in held.items() if value is not None}
         names += held
         args += held.values()
-        model = self.model
         traced = [r.name for r in self.signature.data if r.kind != "sets"]
         first = list(inspect.signature(model).parameters)[: self.signature.positional]
         in_order = names == traced[: len(names)] == first[: len(names)]
@@ -226,7 +229,8 @@ class Run:
     @property
     def unit_sites(self) -> list[str]:
         """Latent sites whose shape depends on how many units there are."""
-        latent = posterior.latent_shapes(self.problem)
+        with self.precision:
+            latent = posterior.latent_shapes(self.problem)
         return [name for name in self.sized_by_units if name in latent]
 
     @property

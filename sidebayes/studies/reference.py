@@ -124,7 +124,8 @@ def _long_enough(run: Callable[[int], Fit], number: int, ess: float, most: int) 
 
 
 def _has_proper_prior(found: Fit) -> bool:
-    sites = latent_sites(abstract_trace(found.run.problem)).values()
+    with found.run.precision:
+        sites = latent_sites(abstract_trace(found.run.problem)).values()
     return not any(is_improper(site["fn"]) for site in sites)
 
 

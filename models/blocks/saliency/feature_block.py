@@ -307,9 +307,8 @@ class SalientFeatures(Block, Augmented, TakesMissing):
         return normal_inverse_gamma.log_density(found, mean, variance)
 
     def value_moments(self, values: Mapping[str, Any], common: str = "") -> tuple[Any, Any]:
-        """Means and mean squares of values in the clusters, or with ``common="common_"`` of the others."""
-        mean = values[f"{common}location"]
-        return mean, values[f"{common}spread"] + mean**2
+        """Means and variances of values in the clusters, or with ``common="common_"`` of the others."""
+        return values[f"{common}location"], values[f"{common}spread"]
 
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int

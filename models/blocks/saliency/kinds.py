@@ -207,14 +207,14 @@ class Kind(NamedTuple):
         return dist.Categorical(params).sample(key) + 0.0
 
     def moments(self, params: Any) -> tuple[Any, Any]:
-        """Mean and mean square of values; categories have none, NaN."""
+        """Mean and variance of values; categories have none, NaN."""
         if self.name == "category":
             nothing = np.full(params.shape[:-1], np.nan)
             return nothing, nothing
         if self.name == "count":
-            return params, params + params**2
+            return params, params
         most = self.levels - 1
-        return most * params, most * params * (1.0 - params) + (most * params) ** 2
+        return most * params, most * params * (1.0 - params)
 
     def starts(self, values: Array, overall: Array) -> Array:
         """Parameters half-way between single values (..., num_features) and those of all data."""

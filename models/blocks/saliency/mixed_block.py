@@ -253,17 +253,17 @@ class MixedFeatures(Block, Augmented, TakesMissing):
         return total
 
     def value_moments(self, values: Mapping[str, Any], common: str = "") -> tuple[Any, Any]:
-        """Means and mean squares of values in the clusters, or with ``common="common_"`` of the others."""
+        """Means and variances of values in the clusters, or with ``common="common_"`` of the others."""
         parts = [kind.moments(values[common + kind.site]) for kind in self.columns.kinds]
         shape = parts[0][0].shape[:-1] if parts else ()
         normal: tuple[Any, Any] = (np.zeros((*shape, 0)), np.zeros((*shape, 0)))
         if self.normal is not None:
             normal = self.normal.value_moments(values, common)
-        mean, square = (
+        mean, variance = (
             self.columns.joined(own, [one[place] for one in parts])
             for place, own in enumerate(normal)
         )
-        return mean, square
+        return mean, variance
 
     def starts(
         self, value: Any, shapes: Mapping[str, tuple[int, ...]], seed: int, num_starts: int

@@ -97,7 +97,9 @@ def predict_proba(
         return by_block(partial(predict_proba, fit), data, named, to, "cluster", progress=progress)
     refuse_target(to)
     need_labels(fit, "labels to predict")
-    if individual_sites(fit.run.problem):
+    with fit.run.precision:
+        sites = individual_sites(fit.run.problem)
+    if sites:
         raise ValueError(
             f"{fit.method} has latent shapes of individuals, so that the probabilities of groups are "
             "integrals over them; use fit.group_log_likelihood, which has them with their errors"

@@ -1,0 +1,70 @@
+"""Contrasted saliencies, and what a loaded fit says of features: in the precision of the fit."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sidebayes.models.blocks.saliency.passes import Salient, salient_densities
+
+import sidebayes as sb
+
+ENGINE = sb.ComponentwiseEM(num_restarts=1)
+
+
+@pytest.fixture(scope="module")
+def normal():
+    """Fit whose saliencies are all one."""
+    rng = np.random.default_rng(2)
+    z = rng.integers(3, size=150)
+    means = np.stack([3 * (z == 1), 2 * (z == 2), z, 2 * z], axis=1)
+    x = rng.normal(means)
+    return sb.fit("feature_saliency", x, num_clusters=3, engine=ENGINE, progress=False)
+
+
+@pytest.fixture(scope="module")
+def far():
+    """Fit of a normal feature a hundred million from zero, and of counts, with gaps."""
+    rng = np.random.default_rng(0)
+    z = rng.integers(2, size=100)
+    x = np.stack([1e8 + rng.normal(4 * z), rng.poisson(2 + 5 * z)], axis=1)
+    x[:5, 0], x[5:10, 1] = np.nan, np.nan
+    options = {"kinds": ("normal", "count"), "num_clusters": 3, "progress": False}
+    return sb.fit("feature_saliency", x, engine=ENGINE, **options)
+
+
+def test_no_single_saliency_gives_more_contrast(normal):
+    contrast = normal.contrast_saliencies().to_numpy()
+    p, labels = normal.params, normal.labels()
+
+    def value(rho):
+        own = Salient(p["mean"], p["variance"], p["common_mean"], p["common_variance"], rho)
+        joint = salient_densities(normal.run.data["x"], own) + np.log(p["weights"])[:, None]
+        return jax.nn.log_softmax(joint, axis=0)[labels, np.arange(150)].sum()
+
+    with jax.enable_x64(True):
+        own = jax.jit(value)
+        best = own(jnp.asarray(contrast))
+        for feature in range(4):
+            for to in (1e-6, 0.1, 0.5, 0.9, 1 - 1e-6):
+                moved = np.where(np.arange(4) == feature, to, contrast)
+                assert own(jnp.asarray(moved)) <= best + 1e-3
+
+
+def test_features_without_densities_stay_out(normal):
+    tree = normal.tree.copy()
+    tree["posterior/saliency"] = tree["posterior/saliency"].copy(
+        data=np.array([[[1.0, 0.0, 1.0, 0.0]]])
+    )
+    fit = sb.Fit(tree, normal.run)
+    np.testing.assert_array_equal(fit.contrast_saliencies().to_numpy()[[1, 3]], 0.0)
+
+
+def test_a_loaded_fit_says_the_same(far, tmp_path):
+    far.save(tmp_path / "fit.nc")
+    contrast = sb.load(tmp_path / "fit.nc").contrast()
+    expected = far.contrast()
+    np.testing.assert_allclose(contrast.saliency, expected.saliency)
+    np.testing.assert_allclose(contrast.responsibilities, expected.responsibilities, atol=1e-9)
+    found = sb.load(tmp_path / "fit.nc").imputed()
+    assert abs(found["mean"][:5] - 1e8).max() < 10
+    assert found["sd"][:5].between(0.5, 5).all()
