@@ -103,6 +103,31 @@ def test_new_rows(found):
     assert fit.predict(strange).shape == (3,)
 
 
+def test_new_rows_suit_their_kinds():
+    rng = np.random.default_rng(0)
+    z = rng.integers(2, size=60)
+    codes = rng.integers(4, size=60)
+    x = np.stack([rng.normal(4 * z), rng.binomial(4, 0.2 + 0.6 * z), rng.poisson(2 + 5 * z), codes])
+    kinds = "normal", "ordered:5", "count", "category:4"
+    fit = sb.fit("feature_saliency", x.T, kinds=kinds, num_clusters=2, engine=ENGINE)
+    for column, value, wanted in (
+        (1, 5.5, "'ordered:5'; its values must be codes 0 to 4"),
+        (1, 5.0, "'ordered:5'; its values must be codes 0 to 4"),
+        (2, 3.5, "'count'; its values must be counts, integers from zero"),
+        (2, -1.0, "'count'; its values must be counts, integers from zero"),
+    ):
+        strange = x.T[:3].copy()
+        strange[1, column] = value
+        told = f"x_new has the value {value:g} in column {column}, whose kind is {wanted}"
+        for ask in (fit.predict_proba, fit.log_prob):
+            with pytest.raises(ValueError, match=told):
+                ask(strange)
+    strange = x.T[:3].copy()
+    strange[1, 3] = 7
+    with pytest.warns(sb.SideBayesWarning, match="value 7 in column 3, a category of the values 0"):
+        fit.predict(strange)
+
+
 @pytest.mark.slow
 def test_part_of_the_rows_may_have_one_value_of_a_category(found):
     assert np.isfinite(found[0].kfold(3).elpd)

@@ -254,9 +254,8 @@ class Kind(NamedTuple):
         return bool(self.values) and self.values[number] != tuple(range(self.levels))
 
     def unseen(self, name: str, x: np.ndarray) -> str | None:
-        """Say which value of a column none of its named levels has; None if there is no such value."""
-        named = filter(self._is_named, range(len(self.columns)))
-        found = (self._unseen_in(number, name, x) for number in named)
+        """Say which value of a column of categories is none of them; None if there is no such value."""
+        found = (self._unseen_in(number, name, x) for number in range(len(self.values)))
         return next((said for said in found if said is not None), None)
 
     def _unseen_in(self, number: int, name: str, x: np.ndarray) -> str | None:

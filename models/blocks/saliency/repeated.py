@@ -202,13 +202,21 @@ def kinds_of_columns(data: Mapping[str, Any], options: Mapping[str, Any]) -> Any
 
 
 def check_levels(kinds: Any, data: Mapping[str, Any]) -> None:
-    """Warn of values of new rows that none of the levels of their columns has."""
+    """Refuse values of new rows that are no counts or ordered levels; warn of categories not seen before.
+
+    Raises
+    ------
+    ValueError
+        Naming the column.
+    """
     x = data.get("x")
     if kinds is None or isinstance(kinds, str) or x is None:
         return
     table = np.asarray(x, float)
     for kind in Columns.of(kinds, table.shape[1]).kinds:
-        if (said := kind.unseen("x_new", table)) is not None:
+        if kind.name != "category":
+            kind.check("x_new", table)
+        elif (said := kind.unseen("x_new", table)) is not None:
             warn_user(said)
 
 
