@@ -17,12 +17,13 @@ from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.reliability import learned_pair_weights
 from .blocks.mixtures.weights import cluster_weights
-from .blocks.roles import Chosen, Missing
+from .blocks.roles import Checked, Chosen, Missing
 from .blocks.saliency.feature_block import SalientFeatures
 from .blocks.saliency.message_length import check_selection, improper_weights
 from .blocks.saliency.mixed_block import MixedFeatures
 from .blocks.saliency.repeated import check_levels, kinds_of_columns, say_levels
 from .blocks.saliency.saliency_mixture import SaliencyMixture
+from .blocks.side_information.hard_links import check_known_clusters
 from .blocks.side_information.links import Links
 from .blocks.side_information.partial_labels import PartialLabels
 
@@ -32,7 +33,7 @@ __all__ = ["feature_saliency"]
 def feature_saliency(
     x: Annotated[ArrayLike | None, "points features", Missing()],
     links: Annotated[Links | LabelGraph | None, "points"] = None,
-    known: Annotated[PartialLabels | None, "points"] = None,
+    known: Annotated[PartialLabels | None, "points", Checked(check_known_clusters)] = None,
     *,
     num_clusters: int,
     selection: str = "mml",

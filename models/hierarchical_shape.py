@@ -27,6 +27,7 @@ from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.reliability import learned_pair_weights
 from .blocks.mixtures.weights import cluster_weights
 from .blocks.roles import Checked, Chosen
+from .blocks.side_information.hard_links import check_known_clusters
 from .blocks.side_information.links import Links
 from .blocks.side_information.partial_labels import Groups, PartialLabels
 
@@ -38,7 +39,7 @@ def hierarchical_shape(
     subjects: Annotated[Groups, "rows"],
     landmarks: Annotated[ArrayLike, "rows"],
     links: Annotated[Links | LabelGraph | None, "subjects"] = None,
-    known: Annotated[PartialLabels | None, "subjects"] = None,
+    known: Annotated[PartialLabels | None, "subjects", Checked(check_known_clusters)] = None,
     covariates: Annotated[ArrayLike | None, "subjects terms", Checked(check_covariates)] = None,
     chart: Annotated[
         ArrayLike | None, "marks axes directions", Chosen(choose_chart, check_shapes)

@@ -23,7 +23,8 @@ from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.reliability import learned_pair_weights
 from .blocks.mixtures.weights import cluster_weights
-from .blocks.roles import Chosen
+from .blocks.roles import Checked, Chosen
+from .blocks.side_information.hard_links import check_known_clusters
 from .blocks.side_information.links import Links
 from .blocks.side_information.partial_labels import Groups, PartialLabels
 
@@ -35,7 +36,7 @@ def latent_shape(
     subjects: Annotated[Groups, "rows"],
     landmarks: Annotated[ArrayLike | None, "rows"] = None,
     links: Annotated[Links | LabelGraph | None, "subjects"] = None,
-    known: Annotated[PartialLabels | None, "subjects"] = None,
+    known: Annotated[PartialLabels | None, "subjects", Checked(check_known_clusters)] = None,
     chart: Annotated[
         ArrayLike | None, "marks axes directions", Chosen(chart_of_means, check_registered)
     ] = None,

@@ -18,6 +18,8 @@ from .blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.reliability import learned_pair_weights
 from .blocks.mixtures.weights import cluster_weights
+from .blocks.roles import Checked
+from .blocks.side_information.hard_links import check_known_clusters
 from .blocks.side_information.links import Links
 from .blocks.side_information.partial_labels import Groups, PartialLabels
 
@@ -31,7 +33,7 @@ def mixed_effects_mixture(
     subjects: Annotated[Groups, "rows"],
     outputs: Annotated[ArrayLike | None, "rows outputs"] = None,
     links: Annotated[Links | LabelGraph | None, "subjects"] = None,
-    known: Annotated[PartialLabels | None, "subjects"] = None,
+    known: Annotated[PartialLabels | None, "subjects", Checked(check_known_clusters)] = None,
     *,
     num_clusters: int,
     covariance: str | tuple[int, ...] = "full",

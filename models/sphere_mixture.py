@@ -18,6 +18,8 @@ from .blocks.mixtures.linked_categorical import LinkedCategorical
 from .blocks.mixtures.linked_mixture import LinkedMixture
 from .blocks.mixtures.reliability import learned_pair_weights
 from .blocks.mixtures.weights import cluster_weights
+from .blocks.roles import Checked
+from .blocks.side_information.hard_links import check_known_clusters
 from .blocks.side_information.links import Links
 from .blocks.side_information.partial_labels import PartialLabels
 
@@ -27,7 +29,7 @@ __all__ = ["sphere_mixture"]
 def sphere_mixture(
     x: Annotated[ArrayLike | None, "points features"],
     links: Annotated[Links | LabelGraph | None, "points"] = None,
-    known: Annotated[PartialLabels | None, "points"] = None,
+    known: Annotated[PartialLabels | None, "points", Checked(check_known_clusters)] = None,
     *,
     num_clusters: int,
     family: str = "wrapped_normal",

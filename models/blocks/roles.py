@@ -62,7 +62,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Checked:
-    """In the annotation of a table: what is said of it beside the other data, before a fit or a prediction.
+    """In the annotation of data: what is said of them beside the other data, before a fit or a prediction.
 
     Attributes
     ----------
@@ -126,7 +126,7 @@ class Role:
     missing: bool = False
 
     def check(self, data: typing.Mapping[str, Any]) -> None:
-        """Check data beside a table at hand that was not chosen from them; see `Checked` and `Chosen`."""
+        """Check data beside others at hand that were not chosen from them; see `Checked` and `Chosen`."""
         for note in (self.chosen, self.checked):
             if note is not None and note.check is not None and self.name in data:
                 note.check(data)

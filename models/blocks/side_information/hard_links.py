@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components
 
 from sidebayes.common.fields import check_integer
 
-__all__ = ["LinkReport", "check_links", "contract", "implied_pairs"]
+__all__ = ["LinkReport", "check_known_clusters", "check_links", "contract", "implied_pairs"]
 
 _ROUNDS = 100
 """Rounds in which nodes of few neighbours are peeled off."""
@@ -157,6 +158,47 @@ def check_links(
         num_connected_sets=int((set_sizes > 1).sum()),
         largest_connected_set=int(set_sizes.max(initial=0)),
     )
+
+
+def check_known_clusters(data: Mapping[str, Any]) -> None:
+    """Refuse clusters in ``data["known"]`` that the hard links in ``data["links"]`` contradict.
+
+    Raises
+    ------
+    ValueError
+        Naming two rows, their clusters and the links.
+    """
+    known, links = data["known"], data.get("links")
+    clusters = np.asarray(known.classes)
+    if links is None or links.pairs.max(initial=-1) >= len(clusters):  # refused with the table
+        return
+    pairs, weights = links.pairs, links.weights
+    num_nodes, node = contract(pairs, weights, len(clusters))
+    rows = np.flatnonzero(clusters >= 0)
+    first = np.full(num_nodes, -1)
+    first[node[rows[::-1]]] = rows[::-1]
+
+    def told(one: int, other: int, said: str) -> ValueError:
+        names = known.names or range(clusters.max() + 1)
+        stated = " and ".join(f"known[{row}] = {names[clusters[row]]!r}" for row in (one, other))
+        return ValueError(
+            f"{stated} contradict {said}; correct one of the labels, drop a link, or give the links finite "
+            "weights"
+        )
+
+    other = rows[clusters[rows] != clusters[first[node[rows]]]]
+    if len(other):
+        one, other = int(first[node[other[0]]]), int(other[0])
+        must = pairs[np.isposinf(weights)]
+        path = "–".join(map(str, _path(must, len(clusters), one, other)))
+        raise told(one, other, f"must-links {path}")
+    cannot = pairs[np.isneginf(weights)]
+    ends = first[node[cannot]]
+    same = (ends >= 0).all(axis=1) & (clusters[ends[:, 0]] == clusters[ends[:, 1]])
+    if same.any():
+        (i, j), (one, other) = cannot[same][0], ends[same][0]
+        tied = "" if {i, j} == {one, other} else " between rows that must-links tie to them"
+        raise told(int(one), int(other), f"cannot-link ({i}, {j}){tied}")
 
 
 def refuse_uncolourable(cannot: NDArray, num_nodes: int, num_clusters: int, node: NDArray) -> None:

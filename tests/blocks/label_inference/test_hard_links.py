@@ -7,6 +7,9 @@ import pytest
 from sidebayes.models.blocks.label_inference.label_graph import LabelGraph, as_label_graph
 from sidebayes.models.blocks.side_information import hard_links
 from sidebayes.models.blocks.side_information.links import Links
+from sidebayes.models.blocks.side_information.partial_labels import PartialLabels
+
+import sidebayes as sb
 
 
 def test_a_contradiction_names_the_shortest_path():
@@ -125,3 +128,39 @@ def test_only_what_no_labeling_keeps_is_refused():
                 assert not possible
             else:
                 assert possible or k == 3
+
+
+@pytest.mark.parametrize("method", ["feature_saliency", "sphere_mixture"])
+def test_known_clusters_that_hard_links_contradict(method):
+    x = np.random.default_rng(0).normal(size=(12, 3))
+    x = x / np.linalg.norm(x, axis=1, keepdims=True)
+
+    def refused(known, links, told):
+        with pytest.raises(ValueError, match=told):
+            sb.fit(method, x, known=known, links=links, num_clusters=3)
+
+    known = np.full(12, -1)
+    known[[2, 7, 9]] = 0, 1, 1
+    refused(
+        known,
+        Links.must_link([(2, 4), (4, 7)]),
+        r"known\[2\] = 0 and known\[7\] = 1 contradict must-links 2–4–7; correct one of the labels",
+    )
+    refused(
+        np.where(known < 0, "", np.array(["", "a", "b"])[known + 1]),
+        Links.cannot_link([(7, 9)]),
+        r"known\[7\] = 'b' and known\[9\] = 'b' contradict cannot-link \(7, 9\); correct",
+    )
+    refused(
+        known,
+        Links.cannot_link([(7, 4)]) + Links.must_link([(9, 4)]),
+        r"known\[7\] = 1 and known\[9\] = 1 contradict cannot-link \(7, 4\) between rows that must",
+    )
+
+
+def test_known_clusters_may_be_linked():
+    known = PartialLabels(np.array([0, 1, 1, -1, -1]))
+    hard = Links([(1, 2), (0, 3), (0, 1), (3, 4), (3, 1)], [np.inf, np.inf, *[-np.inf] * 3])
+    soft = Links([(0, 1), (1, 2)], [1.0, -1.0])
+    for links in (None, hard, soft, Links.must_link([(0, 5)])):
+        hard_links.check_known_clusters({"known": known, "links": links})
