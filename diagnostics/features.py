@@ -8,13 +8,11 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
+from sidebayes.models.blocks.saliency.saliency_mixture import RELEVANT
 
 from .sites import site_of
 
 __all__ = ["SalientFeatures", "has_features", "salient_features", "write_features"]
-
-_RELEVANT = 0.5
-"""Saliency from which a feature counts as relevant: it says something of most values."""
 
 _INTERVAL = 0.95
 _BATCHES = 20
@@ -32,7 +30,7 @@ class SalientFeatures:
         cluster (posterior mean, or the point estimate); ``lower`` and ``upper``, the ends of its central
         95 % posterior interval; ``probability``, the posterior probability that more than half of the
         feature's values are relevant; and ``error``, the Monte Carlo standard error of that by batch
-        means. Of a point estimate interval and error are not known, and NaN.
+        means. Of a point estimate interval, probability and error are not known, and NaN.
     num_clusters : Series
         Posterior probability of each number of clusters that hold a point, by expected numbers of
         points; of a point estimate one number.
@@ -53,8 +51,8 @@ class SalientFeatures:
     @property
     def sentence(self) -> str:
         """Numbers of features and clusters, in words."""
-        relevant = int((self.frame["saliency"] > _RELEVANT).sum())
-        found = f"{relevant} of {len(self.frame)} features have a saliency above {_RELEVANT:g}; "
+        relevant = int((self.frame["saliency"] > RELEVANT).sum())
+        found = f"{relevant} of {len(self.frame)} features have a saliency above {RELEVANT:g}; "
         if len(self.num_clusters) == 1:
             if self.likeliest == 1:
                 return "one cluster, so that there is nothing that features could tell apart"
@@ -88,12 +86,12 @@ def write_features(tree: xr.DataTree) -> None:
     lower, upper = (
         np.quantile(draws, ends, axis=0) if several else np.full((2, *draws[0].shape), np.nan)
     )
-    relevant = site.to_numpy() > _RELEVANT
+    relevant = site.to_numpy() > RELEVANT
     columns = {
         "saliency": draws.mean(axis=0),
         "lower": lower,
         "upper": upper,
-        "probability": relevant.mean(axis=(0, 1)),
+        "probability": relevant.mean(axis=(0, 1)) if several else lower,
         "error": _batch_error(relevant) if several else lower,
     }
     found = xr.Dataset({key: ("features", values) for key, values in columns.items()})

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from numpy.typing import NDArray
+from sidebayes.models.blocks.saliency.saliency_mixture import RELEVANT
 
 from sidebayes.common.fields import Count, NonNegative
 
@@ -34,7 +35,7 @@ from .engines.problem.declared import observed_table
 from .engines.problem.density import approximation, trace_model
 from .engines.steps.climbs import BROKEN, SETTLED, climbed, history_length, stop_code, until_stopped
 from .engines.steps.starts import initial_values, starting_point
-from .feature_saliency_diagonal import Diagonal, that_ranks
+from .feature_saliency_diagonal import Diagonal, number_of_clusters, that_ranks
 from .feature_saliency_removals import Traced, simpler, worst_cluster
 from .feature_saliency_starts import at_known_rows, num_starts, some_rows, with_all_features
 from .feature_saliency_steps import Sites, Weighed
@@ -355,12 +356,12 @@ class ComponentwiseEM(KeptEngine):
         used = int((params[names.weights] > 0).sum())
         steps, saliency = int(state.steps[best]) - 1, params[names.saliency]
         stopped = int(code[best]) != SETTLED
-        clusters = "1 cluster" if used == 1 else f"{used} clusters"
+        begun, relevant = len(params[names.weights]), int((saliency > RELEVANT).sum())
         message = (
-            f"component-wise EM took {steps} steps from {len(params[names.weights])} clusters; the shortest "
+            f"component-wise EM took {steps} steps from {number_of_clusters(begun)}; the shortest "
             f"message of {len(value)} starts{' that ranks features' * (best != shortest)}, "
-            f"{-value[best]:.6g} nats, has {clusters} and "
-            f"{int((saliency > 0).sum())} of {len(saliency)} features"
+            f"{-value[best]:.6g} nats, has {number_of_clusters(used)} and {relevant} of {len(saliency)} "
+            f"features with a saliency above {RELEVANT:g}"
         )
         if best != shortest:
             message += f"; with all saliencies at one it is {value[shortest] - value[best]:.4g} nats shorter"
@@ -371,7 +372,8 @@ class ComponentwiseEM(KeptEngine):
         elif (saliency == 1).all():
             message += "; no saliency pays for itself: this is a diagonal mixture of all features"
         diagonal = Diagonal(*(np.asarray(part)[-1] for part in state.diagonal))
-        remark = diagonal.remark(float(np.asarray(state.best_bic)[best]))
+        all_normal = len(names.normal) == len(saliency)
+        remark = diagonal.remark(float(np.asarray(state.best_bic)[best]), all_normal=all_normal)
         if stopped:
             message += f"; it stopped at max_steps={self.max_steps}, raise it"
         return EngineResult(

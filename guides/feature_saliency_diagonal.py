@@ -10,10 +10,15 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
-__all__ = ["Diagonal", "that_ranks"]
+__all__ = ["Diagonal", "number_of_clusters", "that_ranks"]
 
 _WORTH = 2.0
 """Difference of two BIC that is worth a mention (Kass and Raftery 1995, J. Am. Stat. Assoc. 90, 773-795)."""
+
+
+def number_of_clusters(number: int) -> str:
+    """A number of clusters in words."""
+    return "1 cluster" if number == 1 else f"{number} clusters"
 
 
 class Diagonal(NamedTuple):
@@ -36,16 +41,21 @@ class Diagonal(NamedTuple):
             jnp.where(better, bic, self.bic), jnp.where(better, clusters, self.clusters)
         )
 
-    def remark(self, bic: float) -> str | None:
-        """What there is to say beside a result that has some BIC; None if that is not larger by two."""
+    def remark(self, bic: float, *, all_normal: bool) -> str | None:
+        """What there is to say beside a result that has some BIC; None if that is not larger by two.
+
+        Where all features are normal `gmm` fits the same mixture.
+        """
         least, number = float(self.bic), int(self.clusters)
         if not np.isfinite(least) or bic - least <= _WORTH:
             return None
-        clusters = "1 cluster" if number == 1 else f"{number} clusters"
-        return (
-            f"A diagonal mixture without saliencies, of {clusters}, has BIC {least:.6g} against {bic:.6g} "
-            f"here; compare with sidebayes.fit('gmm', x, num_clusters={number}, covariance='diagonal')"
+        said = (
+            f"A diagonal mixture without saliencies, of {number_of_clusters(number)}, has BIC {least:.6g} "
+            f"against {bic:.6g} here"
         )
+        if not all_normal:
+            return said
+        return f"{said}; compare with sidebayes.fit('gmm', x, num_clusters={number}, covariance='diagonal')"
 
 
 def that_ranks(

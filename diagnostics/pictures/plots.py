@@ -181,7 +181,9 @@ def plot_features(fit: Fitted) -> Figure:
         right.set(xlabel="number of clusters", ylabel="probability", ylim=(0, 1))
         right.set_xticks(number.index.to_numpy())
     else:
-        left.set_title(f"{found.likeliest} clusters", fontsize=9, loc="left")
+        left.set_title(
+            f"{found.likeliest} cluster{'s' * (found.likeliest > 1)}", fontsize=9, loc="left"
+        )
     return figure
 
 

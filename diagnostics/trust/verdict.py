@@ -190,14 +190,16 @@ def _starts(fit: Fitted) -> tuple[str, str] | None:
 
 
 def _is_one_cluster(fit: Fitted) -> bool:
-    """Whether all clusters but one were removed: every start that ends so has found the same density."""
+    """Whether all clusters that may be removed were: every start that ends so has found the same density."""
     weights = [
         site.to_numpy()
         for site in fit.tree["posterior"].data_vars.values()
         if role_of(site) == "mixing_weights"
     ]
     return (
-        len(weights) == 1 and weights[0].shape[-1] > 1 and (weights[0] > 0).sum(axis=-1).max() == 1
+        len(weights) == 1
+        and (weights[0].shape[-1] > 1 or fit.config.prunes)
+        and (weights[0] > 0).sum(axis=-1).max() == 1
     )
 
 

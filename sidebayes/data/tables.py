@@ -101,10 +101,16 @@ def check_data(
     finite = np.isfinite(flat) | (np.isnan(flat) & missing)
     bad = np.flatnonzero(~finite.all(axis=1))
     if len(bad):
+        where = f"values in {len(bad)} of {len(values)} rows: {listed(bad)}"
+        if missing:
+            raise ValueError(
+                f"{name} has infinite {where}; pass NaN, which is a missing value, "
+                f"np.where(np.isinf({name}), np.nan, {name}), or drop these rows"
+            )
         complete = f"np.isfinite({name})" + ".all(axis=1)" * (values.ndim > 1)
         raise ValueError(
-            f"{name} has missing or infinite values in {len(bad)} of {len(values)} rows: {listed(bad)}; "
-            f"keep the complete ones, rows = {complete}, with {name}[rows] and links.subset(rows), or impute"
+            f"{name} has missing or infinite {where}; keep the complete ones, rows = {complete}, with "
+            f"{name}[rows] and links.subset(rows), or impute"
         )
     refuse_huge(name, values)
     return values

@@ -279,6 +279,9 @@ FEW_ROWS = "x has 9 rows, and a cluster needs more than 10"
 def test_fewer_rows_than_features_are_told():
     x, _ = four_gaussians(5, 9)
     with pytest.warns(sb.SideBayesWarning, match=FEW_ROWS):
+        SalientFeatures(x, 3, "flat", None).check("x", x)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", sb.SideBayesWarning)
         SalientFeatures(x, 3, "empirical", None).check("x", x)
 
 
@@ -286,7 +289,7 @@ def test_fewer_rows_than_features_are_told():
 def test_fewer_rows_than_features_are_fitted():
     x, _ = four_gaussians(5, 9)
     with pytest.warns(sb.SideBayesWarning, match=FEW_ROWS):
-        fit = sb.fit("feature_saliency", x, num_clusters=3, engine=ENGINE)
+        fit = sb.fit("feature_saliency", x, num_clusters=3, engine=ENGINE, prior="flat")
     assert np.isfinite(fit.params["saliency"]).all()
 
 
@@ -299,6 +302,9 @@ def test_one_cluster_has_no_features_that_matter():
     assert "nothing that features could tell apart" in fit.features().sentence
     assert "that ranks features" not in str(fit.status)
     assert "add starts" not in fit.verdict[1]  # one cluster is one density, whoever found it
+    alone = sb.fit("feature_saliency", x[:60, :3], num_clusters=1, engine=sb.ComponentwiseEM())
+    assert "from 1 cluster;" in str(alone.status)
+    assert "add starts" not in alone.verdict[1]
 
 
 def test_a_start_without_any_saliency_ends_with_one_cluster():
@@ -314,8 +320,9 @@ def test_a_start_without_any_saliency_ends_with_one_cluster():
 def test_features_of_a_mode(found, tmp_path):
     table = found.features()
     np.testing.assert_array_equal(table.frame["saliency"], found.params["saliency"])
-    assert table.frame[["lower", "upper", "error"]].isna().all(axis=None)
+    assert table.frame[["lower", "upper", "probability", "error"]].isna().all(axis=None)
     assert table.likeliest == 4
+    assert "has 4 clusters and 2 of 10 features with a saliency above 0.5" in str(found.status)
     assert table.sentence == "2 of 10 features have a saliency above 0.5; 4 clusters"
     found.save(tmp_path / "fit.nc")
     assert str(sb.load(tmp_path / "fit.nc").features()) == str(table)
@@ -392,12 +399,21 @@ def test_missing_values_are_integrated_out_and_imputed(tmp_path):
     np.testing.assert_array_equal(sb.load(tmp_path / "fit.nc").predict(table), fit.predict(table))
     for one in (fit.predict_proba(table), fit.log_prob(table)):
         assert np.isfinite(one).all()
-    with pytest.raises(ValueError, match="x has missing or infinite values in 1 of 200 rows"):
+    with pytest.raises(ValueError, match="x has infinite values in 1 of 200 rows: 3; pass NaN"):
         sb.fit(
             "feature_saliency", np.where(np.arange(200)[:, None] == 3, np.inf, x), num_clusters=2
         )
-    with pytest.raises(ValueError, match="constant features, in columns 2"):
+    with pytest.raises(ValueError, match="x has features without any value, in columns 2; they"):
         sb.fit("feature_saliency", np.where(np.arange(10) == 2, np.nan, x), num_clusters=2)
+    lone = x.copy()
+    lone[1:, 2], lone[1:, 3] = np.nan, lone[0, 3]
+    with pytest.raises(
+        ValueError, match="columns 3; features of one known value, in columns 2"
+    ) as told:
+        sb.fit("feature_saliency", lone, num_clusters=2)
+    lone[:5, 1], said = np.nan, str(told.value)
+    kept = eval(said[said.index("x[:") :], {"np": np, "x": lone})  # columns with gaps stay
+    np.testing.assert_array_equal(kept, np.delete(lone, [2, 3], axis=1))
 
 
 def test_contrast_tells_clusters_apart_better():

@@ -98,13 +98,17 @@ def test_narrow_clusters_are_found_beside_wide_ones():
 
 def test_the_better_of_two_mixtures_is_kept():
     none = Diagonal(jnp.asarray(jnp.inf), jnp.asarray(0))
-    assert none.remark(10.0) is None
+    assert none.remark(10.0, all_normal=True) is None
     first = none.beside(jnp.asarray(True), jnp.asarray(7.0), jnp.asarray(3))
     assert (float(first.bic), int(first.clusters)) == (7.0, 3)
     for counts, bic in ((False, 1.0), (True, 8.0)):
         assert first.beside(jnp.asarray(counts), jnp.asarray(bic), jnp.asarray(2)) == first
-    assert first.remark(8.9) is None  # too little to mention
-    assert "of 3 clusters, has BIC 7 against 9.5 here" in first.remark(9.5)
+    assert first.remark(8.9, all_normal=True) is None  # too little to mention
+    said = "A diagonal mixture without saliencies, of 3 clusters, has BIC 7 against 9.5 here"
+    assert first.remark(9.5, all_normal=False) == said
+    assert first.remark(9.5, all_normal=True).startswith(
+        f"{said}; compare with sidebayes.fit('gmm'"
+    )
 
 
 def test_learned_saliencies_are_kept_beside_as_many_clusters_without():

@@ -32,7 +32,7 @@ def data_units(data: ArrayLike | None, num_features: int) -> tuple[Array, Array]
 
 
 def refuse_constant(name: str, values: np.ndarray, may_be: Collection[int] = ()) -> None:
-    """Refuse constant features, which say nothing about clusters, and those without a value.
+    """Refuse constant features, which say nothing about clusters, and those of no value or of one.
 
     Columns of `may_be` may be constant.
 
@@ -46,10 +46,20 @@ def refuse_constant(name: str, values: np.ndarray, may_be: Collection[int] = ())
     high = np.where(known, values, -np.inf).max(axis=0)
     constant = np.setdiff1d(np.flatnonzero(high <= low), list(may_be)) if len(values) > 1 else ()
     if len(constant):
+        number = known.sum(axis=0)[constant]
+        parts = {
+            "constant features": constant[number > 1],
+            "features of one known value": constant[number == 1],
+            "features without any value": constant[number == 0],
+        }
+        told = [
+            f"{what}, in columns {', '.join(map(str, some[:5]))}{', ...' * (len(some) > 5)}"
+            for what, some in parts.items()
+            if len(some)
+        ]
         raise ValueError(
-            f"{name} has constant features, in columns {', '.join(map(str, constant[:5]))}"
-            f"{', ...' if len(constant) > 5 else ''}; they say nothing about clusters: drop them, "
-            f"{name}[:, np.ptp({name}, axis=0) > 0]"
+            f"{name} has {'; '.join(told)}; they say nothing about clusters: drop them, "
+            f"{name}[:, np.nanmax({name}, axis=0) > np.nanmin({name}, axis=0)]"
         )
 
 

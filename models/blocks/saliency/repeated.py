@@ -41,6 +41,11 @@ class _Salient(Protocol):
     saliency_prior: tuple[float, float] | None
 
     @property
+    def is_flat(self) -> bool:
+        """Whether means and variances have no prior."""
+        ...
+
+    @property
     def num_parameters(self) -> np.ndarray:
         """Free parameters of the density of each feature."""
         ...
@@ -53,7 +58,7 @@ def look_at(
     normal: Sequence[int] | None = None,
     categories: Sequence[int] = (),
 ) -> None:
-    """Refuse constant columns; warn of repeated ones, of levels, and of few rows under a message length.
+    """Refuse constant columns; warn of repeated ones, of levels, and of few rows under a flat prior.
 
     Columns of `normal` densities, all by default, should be no levels. Those of `categories` may be constant,
     as they are in part of the rows of a table.
@@ -68,7 +73,7 @@ def look_at(
     columns = range(table.shape[1]) if normal is None else normal
     _warn_of_levels(name, table, columns)
     _warn_of_one_value(name, table, columns)
-    if block.saliency_prior is None:
+    if block.saliency_prior is None and block.is_flat:
         _warn_of_few_rows(name, table, int(block.num_parameters.sum()))
 
 
@@ -143,12 +148,12 @@ def _warn_of_one_value(name: str, table: np.ndarray, normal: Sequence[int]) -> N
 
 
 def _warn_of_few_rows(name: str, table: np.ndarray, num_parameters: int) -> None:
-    """Warn where all rows together do not pay for one cluster under a message length."""
+    """Warn where all rows together do not pay for one cluster in the steps under a flat prior."""
     if 2 * len(table) <= num_parameters:
         warn_user(
             f"{name} has {len(table)} rows, and a cluster needs more than {num_parameters // 2}, half the "
-            "parameters of its relevant features, to stay under selection='mml'; clusters may all be taken "
-            "out but one before features are. Pass fewer features, or selection='sparse'"
+            "parameters of its relevant features, to stay with prior='flat'; clusters may all be taken out "
+            "but one before features are. Leave prior out, pass fewer features, or selection='sparse'"
         )
 
 

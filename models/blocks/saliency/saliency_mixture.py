@@ -14,7 +14,10 @@ from ..side_information.partial_labels import Groups
 from .salient_mixed import SalientMixed
 from .salient_normal import SalientNormal
 
-__all__ = ["SaliencyMixture"]
+__all__ = ["RELEVANT", "SaliencyMixture"]
+
+RELEVANT = 0.5
+"""Saliency from which a feature counts as relevant: it says something of most values."""
 
 
 class SaliencyMixture(LinkedMixture):
