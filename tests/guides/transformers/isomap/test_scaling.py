@@ -80,9 +80,9 @@ def test_ritz_steps_need_the_shift():
             points = ritz_step(distances, points, added).points + 1e-9 * rng.normal(size=(80, 2))
         basis, _ = np.linalg.qr(points)
         ends[added] = np.linalg.norm(wanted - basis @ (basis.T @ wanted), 2)
+    assert ends[0.0] > 1e-2
     assert ends[shift] < 1e-6
-    if shift > 0:
-        assert (abs(values[0] + shift)) / (values[-2] + shift) == pytest.approx(3 / 7, rel=1e-6)
+    assert (abs(values[0] + shift)) / (values[-2] + shift) == pytest.approx(3 / 7, rel=1e-6)
 
 
 def test_landmarks_restore_euclidean_distances():
