@@ -61,6 +61,7 @@ def test_features_without_densities_stay_out(normal):
 
 def test_a_loaded_fit_says_the_same(far, tmp_path):
     far.save(tmp_path / "fit.nc")
+    assert sb.load(tmp_path / "fit.nc").run.problem.args[0].dtype == np.float64
     contrast = sb.load(tmp_path / "fit.nc").contrast()
     expected = far.contrast()
     np.testing.assert_allclose(contrast.saliency, expected.saliency)
