@@ -169,32 +169,38 @@ def check_known_clusters(data: Mapping[str, Any]) -> None:
         Naming two rows, their clusters and the links.
     """
     known, links = data["known"], data.get("links")
-    clusters = np.asarray(known.classes)
-    if links is None or links.pairs.max(initial=-1) >= len(clusters):  # refused with the table
+    values = np.asarray(known.values)
+    if links is None or links.pairs.max(initial=-1) >= len(values):  # refused with the table
         return
     pairs, weights = links.pairs, links.weights
-    num_nodes, node = contract(pairs, weights, len(clusters))
-    rows = np.flatnonzero(clusters >= 0)
-    first = np.full(num_nodes, -1)
-    first[node[rows[::-1]]] = rows[::-1]
+    num_nodes, node = contract(pairs, weights, len(values))
+    size = values.shape[1] if values.ndim == 2 else int(values.max(initial=0)) + 2
+    may = np.asarray(known.admissible(size))  # more than one of a row that is not known
+    number = may.sum(axis=1)
+    strictest = np.zeros(num_nodes, np.int64)
+    order = np.argsort(-number, kind="stable")
+    strictest[node[order]] = order
 
     def told(one: int, other: int, said: str) -> ValueError:
-        names = known.names or range(clusters.max() + 1)
-        stated = " and ".join(f"known[{row}] = {names[clusters[row]]!r}" for row in (one, other))
+        names = known.names or range(size)
+        stated = (
+            f"known[{row}] = {' or '.join(repr(names[k]) for k in np.flatnonzero(may[row]))}"
+            for row in (one, other)
+        )
         return ValueError(
-            f"{stated} contradict {said}; correct one of the labels, drop a link, or give the links finite "
-            "weights"
+            f"{' and '.join(stated)} contradict {said}; correct one of the labels, drop a link, or give the "
+            "links finite weights"
         )
 
-    other = rows[clusters[rows] != clusters[first[node[rows]]]]
-    if len(other):
-        one, other = int(first[node[other[0]]]), int(other[0])
-        must = pairs[np.isposinf(weights)]
-        path = "–".join(map(str, _path(must, len(clusters), one, other)))
-        raise told(one, other, f"must-links {path}")
+    apart = np.flatnonzero(~(may & may[strictest[node]]).any(axis=1))
+    if len(apart):
+        one, other = sorted((int(strictest[node[apart[0]]]), int(apart[0])))
+        path = _path(pairs[np.isposinf(weights)], len(values), one, other)
+        raise told(one, other, f"must-links {'–'.join(map(str, path))}")
     cannot = pairs[np.isneginf(weights)]
-    ends = first[node[cannot]]
-    same = (ends >= 0).all(axis=1) & (clusters[ends[:, 0]] == clusters[ends[:, 1]])
+    ends = strictest[node[cannot]]
+    one, other = ends.T
+    same = (number[ends] == 1).all(axis=1) & (may[one] & may[other]).any(axis=1)
     if same.any():
         (i, j), (one, other) = cannot[same][0], ends[same][0]
         tied = "" if {i, j} == {one, other} else " between rows that must-links tie to them"

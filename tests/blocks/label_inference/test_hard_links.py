@@ -164,3 +164,11 @@ def test_known_clusters_may_be_linked():
     soft = Links([(0, 1), (1, 2)], [1.0, -1.0])
     for links in (None, hard, soft, Links.must_link([(0, 5)])):
         hard_links.check_known_clusters({"known": known, "links": links})
+    none = PartialLabels(np.full(5, -1))
+    hard_links.check_known_clusters({"known": none, "links": hard})
+    some = np.array([[1, 1, 0], [0, 1, 1], [1, 0, 0], [1, 1, 1]], bool)
+    may = {"known": PartialLabels(some), "links": Links.must_link([(0, 1), (0, 3)])}
+    hard_links.check_known_clusters(may)
+    told = r"known\[1\] = 1 or 2 and known\[2\] = 0 contradict must-links 1–3–2"
+    with pytest.raises(ValueError, match=told):
+        hard_links.check_known_clusters(may | {"links": Links.must_link([(1, 3), (3, 2)])})
