@@ -29,7 +29,7 @@ def capabilities(of):
 @pytest.mark.parametrize(
     ("of", "expected"),
     [
-        (MixingWeights(2, 1.0), CONJUGATE | {"Obstructed"}),
+        (MixingWeights(2, 1.0), CONJUGATE | {"Obstructed", "Remarking"}),
         (Sticks(3, 1.0, "open"), CONJUGATE | {"Obstructed", "Typical", "Remarking"}),
         (FlipRate(dist.Beta(1.0, 4.0), None), CONJUGATE | {"Typical", "Remarking"}),
         (Curves(2, 5, None), CONJUGATE | {"FollowsPoints", "HasMeans", "Starting"}),
@@ -70,4 +70,4 @@ def test_a_capability_can_be_taken_away():
     class Silent(MixingWeights):
         expected_factors = None
 
-    assert capabilities(Silent(2, 1.0)) == CONJUGATE - {"Factored"} | {"Obstructed"}
+    assert capabilities(Silent(2, 1.0)) == CONJUGATE - {"Factored"} | {"Obstructed", "Remarking"}

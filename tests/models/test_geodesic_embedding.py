@@ -177,7 +177,7 @@ def test_start_is_isomap(free):
 
 
 def test_landmarks_place_the_others():
-    x = RNG.normal(size=(50, 2))
+    x = np.random.default_rng(1).normal(size=(50, 2))
     table = cdist(x, x[:7])
     table[20, 3] = np.nan
     assert procrustes(x, landmark_scaling(table, 2))[2] < 1e-2
