@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import zlib
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 
 os.environ.setdefault("MPLBACKEND", "Agg")
@@ -59,6 +61,14 @@ def _optimised(request):
     """Files of long runs, marked ``optimised``, have their programs optimised."""
     quick = request.node.get_closest_marker("optimised") is None
     jax.config.update("jax_disable_most_optimizations", quick)
+
+
+@pytest.fixture(autouse=True)
+def _numbers_of_its_own(request, monkeypatch):
+    """What a test draws does not depend on which tests of its file ran before."""
+    if hasattr(request.module, "RNG"):
+        seed = zlib.crc32(request.node.name.encode())
+        monkeypatch.setattr(request.module, "RNG", np.random.default_rng(seed))
 
 
 @pytest.fixture(scope="session", autouse=True)
