@@ -35,7 +35,6 @@ __all__ = [
 EDGE = 1e-10
 """Distance of a mode of a saliency from zero and one, where the prior has no bound there."""
 
-
 _GLANCE = 1000
 """Rows whose values show to which step they are rounded."""
 
@@ -102,7 +101,8 @@ def _known_moments(values: Array, chunk: int) -> KnownMoments:
     mean = _column_sums(values, chunk, jnp.nan_to_num) / held
     variance = _column_sums(values, chunk, lambda one: jnp.nan_to_num(one - mean) ** 2) / held
     variance = jnp.where(variance > 0, variance, 1.0)
-    gaps = jnp.diff(jnp.sort(values[:: -(-len(values) // _GLANCE)], axis=0), axis=0)
+    some = values[:: max(1, -(-len(values) // _GLANCE))]
+    gaps = jnp.diff(jnp.sort(some, axis=0), axis=0)
     gaps = jnp.where(gaps > _ROUNDING * jnp.sqrt(variance), gaps, jnp.inf)  # also where unknown
     gap = gaps.min(axis=0, initial=jnp.inf)
     return KnownMoments(number, mean, variance, jnp.where(jnp.isinf(gap), 0.0, gap))
