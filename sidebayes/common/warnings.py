@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import warnings
-from functools import cache
 from importlib.util import find_spec
 
 __all__ = ["SideBayesWarning", "warn_user"]
@@ -22,7 +23,7 @@ def warn_user(message: str) -> None:
     warnings.warn(message, SideBayesWarning, skip_file_prefixes=_folders())
 
 
-@cache
+@functools.cache
 def _folders() -> tuple[str, ...]:
     """Folders whose lines are not the user's."""
     found: list[str] = []
@@ -36,4 +37,6 @@ def _folders() -> tuple[str, ...]:
         spec = find_spec(name)
         if spec is not None:
             found += [folder + os.sep for folder in spec.submodule_search_locations or ()]
+    # of properties that are computed once, and of blocks that are entered; a whole name is no prefix of itself
+    found += [str(made.__file__).removesuffix("py") for made in (functools, contextlib)]
     return tuple(found)

@@ -83,9 +83,17 @@ def long_run(name: str, folder: Path, **settings: object) -> KnownPosterior:
 
 
 def label_free(axes, draws):
-    """Every scalar; of sites with an axis of the clusters, mean and standard deviation over these."""
+    """Every scalar; of sites with an axis of the clusters, mean and standard deviation over these.
+
+    Of covariances the logarithms of the variances, of positive numbers the logarithms, and of others the
+    inverse hyperbolic sine: where a cluster may be empty its parameters have their prior, under which
+    variances have no finite variance.
+    """
     found = {}
     for name, values in draws.items():
+        if name in axes and axes[name] < values.ndim - 2 and values.shape[-1] == values.shape[-2]:
+            values = np.diagonal(values, axis1=-2, axis2=-1)
+        values = np.log(values) if (values > 0).all() else np.arcsinh(values)
         if name in axes:
             found[f"mean of {name}"] = values.mean(axis=axes[name])
             found[f"spread of {name}"] = values.std(axis=axes[name])
