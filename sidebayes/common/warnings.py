@@ -37,6 +37,6 @@ def _folders() -> tuple[str, ...]:
         spec = find_spec(name)
         if spec is not None:
             found += [folder + os.sep for folder in spec.submodule_search_locations or ()]
-    # of properties that are computed once, and of blocks that are entered; a whole name is no prefix of itself
+    # of properties computed once, and of blocks that are entered; a whole name is no prefix of itself
     found += [str(made.__file__).removesuffix("py") for made in (functools, contextlib)]
     return tuple(found)
